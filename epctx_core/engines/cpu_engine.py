@@ -1,4 +1,4 @@
-"""The engine of a session: the chosen one, and onnx's reference for what that one refuses.
+"""Engine of a session: the chosen one, and onnx's reference for operators that the chosen one lacks.
 
 `onnx.reference` is built in, and at most one more is used, by an entry point: that of epctx-onnxruntime where it is installed,
 another only if the host names it.
@@ -49,7 +49,7 @@ INSTALL = "pip install 'epctx-core[ort]'"
 _VARIABLE = "EPCTX_ENGINE"
 _PACKAGE = "epctx-onnxruntime"
 _LAYOUT = "epctx.cpu_layout"
-"""The metadata key of a model that holds an engine's own layouts; see `epctx_core.plugin.Engine.optimize`."""
+"""The metadata key of a model with an engine's private layouts; see `epctx_core.plugin.Engine.optimize`."""
 
 _log = logging.getLogger("epctx.engines")
 
@@ -65,7 +65,7 @@ def find_engine(named: str | None) -> EntryPoint | None:
     """Return the entry point of the engine to use, None for the built-in one; imports nothing of it.
 
     Args:
-        named: by the session option; None for what EPCTX_ENGINE names, else epctx-onnxruntime's.
+        named: by the session option; None for the one in EPCTX_ENGINE, else epctx-onnxruntime's.
 
     Raises:
         PackageMissing: the named engine is not installed.
@@ -108,7 +108,7 @@ def _list_entries(dist: Any) -> list[EntryPoint]:
 
 @cache
 def load_engine_class(named: str | None = None) -> type[BaseEngine]:
-    """Return the class of the engine to use, see `find_engine`; the built-in one in place of a broken one."""
+    """Return the class of the engine to use, see `find_engine`; the built-in one if that is broken."""
     entry = find_engine(named)
     if entry is not None:
         from epctx_core.plugin import BaseEngine, EnginePolicy
@@ -131,7 +131,7 @@ def load_engine_class(named: str | None = None) -> type[BaseEngine]:
 
 @contextmanager
 def blame_engine(named: str | None) -> Iterator[None]:
-    """Attribute what the chosen engine raises beside typed errors to the package that it is from.
+    """Attribute untyped exceptions of the chosen engine to the package that it is from.
 
     Raises:
         PluginError: the engine raised something else.
@@ -169,7 +169,7 @@ class PreparedHandle:
         self.run = model.run
 
     def close(self) -> None:
-        """Let go of the model; its memory is released when the last call is gone."""
+        """Release the model; its memory is freed after the last running call."""
         self.run = _refuse_closed
 
 
@@ -215,7 +215,7 @@ class CpuEngine:
         layout = next((entry.value for entry in model.metadata_props if entry.key == _LAYOUT), None)
         if layout is not None and layout != self._engine.layout:
             raise InvalidGraph(
-                f"a piece was optimised for {layout}, here is {self._engine.layout or self._engine.name}.",
+                f"a group of nodes was optimised for {layout}; the engine here is {self._engine.layout or self._engine.name}.",
                 hint="Compile the source model again on this machine.",
             )
         # Each array is fetched once, however many parts the model is prepared in.
@@ -231,7 +231,7 @@ class CpuEngine:
         )
 
     def prepare_group(self, model: ModelProto, weights: Mapping[str, TensorView]) -> PreparedModel:
-        """Make a piece of the default CPU EP ready to run, optimised where that pays."""
+        """Prepare a group of nodes of the default CPU EP, optimised where that pays."""
         arrays = {name: weight.array() for name, weight in weights.items()}
         with blame_engine(self.policy.engine):
             pays = self.policy.optimizes and self._engine.pays_to_optimize(model)
@@ -243,7 +243,7 @@ class CpuEngine:
             try:
                 return self._engine.prepare_optimized(part, own)
             except NotImplementedByProvider as error:
-                _log.info("a piece stays as it is: %s.", error.message)
+                _log.info("a group of nodes is not optimised: %s.", error.message)
             return self._engine.prepare(part, arrays)
 
         return PreparedHandle(self._prepare_or_split(model, arrays, prepare))
@@ -259,7 +259,7 @@ class CpuEngine:
                     model, weights, level, layouts=layouts
                 )
         except NotImplementedByProvider as error:
-            _log.info("a piece stays as it is: %s.", error.message)
+            _log.info("a group of nodes is not optimised: %s.", error.message)
             return None
 
     def _prepare_or_split(
@@ -268,10 +268,10 @@ class CpuEngine:
         weights: Mapping[str, np.ndarray],
         fast: Callable[[ModelProto], RunnableModel],
     ) -> RunnableModel:
-        """Prepare a piece, and what the first engine refuses of it on the other.
+        """Prepare a group of nodes, with the reference for the part that the first engine refuses.
 
         Args:
-            model: the piece.
+            model: of the group.
             weights: arrays for its detached initializers.
             fast: prepares a model on the first engine.
         """
@@ -285,7 +285,7 @@ class CpuEngine:
                 return blamed(model)
             from epctx_core.engines.splitting import check_group
 
-            # The reference would stumble in a run over what nobody has checked.
+            # The reference would fail in a run on a model that was not checked.
             return blamed(check_group(model))
         except NotImplementedByProvider as error:
             from epctx_core.engines.splitting import prepare_in_parts

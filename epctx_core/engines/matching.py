@@ -1,4 +1,4 @@
-"""Which kernel of an EP fits a node: operator, version and types, by ONNX Runtime's rules (see `KernelDef`).
+"""Matching of EPs' kernels to nodes: operator, version and types, by ONNX Runtime's rules (see `KernelDef`).
 
 The operator's table comes from the ONNX schema, from the plugin, or from the model's metadata, in this order.
 """
@@ -24,7 +24,7 @@ _TYPE_NAMES = {number: name.lower() for name, number in onnx.TensorProto.DataTyp
 
 
 class KernelMatcher:
-    """One EP's kernels with what is known of operators and of one graph's values; implements `epctx_core.plugin.KernelLookup`.
+    """Kernels of one EP, with the known operators and the types of one graph; implements `epctx_core.plugin.KernelLookup`.
 
     Args:
         registry: the EP's, None for an EP without kernels.
@@ -58,7 +58,7 @@ class KernelMatcher:
         """Return the first kernel that fits a node, or None; and why those before it do not.
 
         Raises:
-            PluginError: a kernel constrains what its operator has not.
+            PluginError: a kernel constrains a parameter that its operator does not have.
         """
         misfits: list[str] = []
         candidates = self._registry.candidates(node.domain, node.op_type) if self._registry else ()
@@ -84,27 +84,27 @@ class KernelMatcher:
         if table is not None:
             return self._find_type_misfit(kernel, node, table)
         if kernel.type_constraints:
-            return f"{kernel}: nothing says to which inputs and outputs its type constraints apply"
+            return f"{kernel}: it is unknown to which inputs and outputs its type constraints apply"
         return None
 
     def _find_type_misfit(self, kernel: KernelDef, node: NodeView, table: OperatorTypes) -> str | None:
         for name, allowed in kernel.type_constraints.items():
             sides = ((node.inputs, table.inputs), (node.outputs, table.outputs))
-            places = [(values, i) for values, own in sides for i, other in enumerate(own) if other == name]
-            if not places and any(table is carried for carried in self._carried):
+            indices = [(values, i) for values, own in sides for i, other in enumerate(own) if other == name]
+            if not indices and any(table is carried for carried in self._carried):
                 return f"{kernel}: the model's metadata does not say which values {name!r} is"
-            if not places:
+            if not indices:
                 known = ", ".join(dict.fromkeys((*table.inputs, *table.outputs)))
                 raise PluginError(
-                    f"the kernel {kernel} constrains {name!r}, which version {table.since_version} of its operator has not.",
+                    f"the kernel {kernel} constrains {name!r}; version {table.since_version} of its operator does not have it.",
                     hook="get_kernel_registry",
-                    hint=f"It has: {known or 'nothing'}. A parameter's own name serves only where its type is no variable.",
+                    hint=f"It has: {known or 'nothing'}. A parameter's own name is valid only if its type is not a variable.",
                 )
             # The first that the node has: they all have one type.
-            value = next((values[i] for values, i in places if i < len(values) and values[i]), None)
+            value = next((values[i] for values, i in indices if i < len(values) and values[i]), None)
             if value is not None and self._types.get(value).elem_type not in allowed:
-                wanted = ", ".join(_TYPE_NAMES.get(kind, str(kind)) for kind in sorted(allowed)) or "nothing"
-                return f"{kernel} is for {name} = {wanted}; {value!r} is {self._types.get(value)}"
+                expected = ", ".join(_TYPE_NAMES.get(t, str(t)) for t in sorted(allowed)) or "nothing"
+                return f"{kernel} is for {name} = {expected}; {value!r} is {self._types.get(value)}"
         return None
 
 
@@ -123,7 +123,7 @@ def find_operator_types(operators: Sequence[OperatorTypes], node: NodeView) -> O
 
 @lru_cache(maxsize=4096)
 def _read_schema(domain: str, op_type: str, opset: int) -> OperatorTypes | None:
-    """Return what ONNX's schema says: for each parameter its type variable, or its own name where it has none."""
+    """Return the types in ONNX's schema: for each parameter its type variable, or its own name if it has none."""
     try:
         schema = onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:

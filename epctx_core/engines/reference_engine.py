@@ -1,8 +1,8 @@
-"""The engine on `onnx.reference`: slow; what runs where onnxruntime is not installed, or lacks an operator.
+"""Engine on `onnx.reference`: slow; used if onnxruntime is not installed or lacks an operator.
 
-It has nearly all of ONNX's operators and no others. Those that it lacks in some version or computes wrongly without a word
-(onnx 1.23) are written anew here: found by onnx's own node tests, and by what scikit-learn's and onnxscript's exporters
-write. What it lacks it refuses; results are as exact as numpy's.
+It has nearly all of ONNX's operators and no others. Operators that the evaluator of onnx 1.23 lacks in some version or
+computes wrongly are corrected here; onnx's own node tests and models of scikit-learn's and onnxscript's exporters showed
+them. Results are as exact as numpy's.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class ReferenceEngine(BaseEngine):
         *,
         heavy: bool | None = None,  # noqa: ARG002 - there is no thread pool to choose
     ) -> ReferenceModel:
-        """Create an evaluator; weights are copied into its model, which it cannot do without."""
+        """Create an evaluator; it needs the weights, which are copied into its model."""
         own = type(model)()
         own.CopyFrom(model)
         for tensor in own.graph.initializer:
             if is_detached(tensor):
                 if not weights or tensor.name not in weights:
-                    raise InvalidGraph(f"no data was given for the weight {tensor.name!r}.")
+                    raise InvalidGraph(f"there is no data for the weight {tensor.name!r}.")
                 tensor.CopyFrom(onnx.numpy_helper.from_array(weights[tensor.name], tensor.name))
         version = opset_imports(own).get("", 0)
         operators = [operator for operator, below in _CORRECTIONS if version < below]
@@ -57,7 +57,7 @@ class ReferenceEngine(BaseEngine):
             _refuse_missing(own, version)
             return ReferenceModel(ReferenceEvaluator(own, new_ops=operators), own, weights)
         except Exception as error:
-            # The evaluator raises a different class for each way in which it lacks an operator.
+            # The evaluator raises different classes for an operator that it lacks.
             text = " ".join(str(error).split())
             raise NotImplementedByProvider(f"onnx.reference has no implementation: {text}") from error
 
@@ -112,13 +112,13 @@ def _correct(
     base: type[OpRun] = OpRun,
     method: str = "_run",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Have a function compute an operator, called with its inputs and, by name, its attributes.
+    """Register a function that computes an operator; it is called with the inputs and, by name, the attributes.
 
     Args:
         op_type, domain: the operator.
         below: the version of the default domain from which the evaluator's own is right.
-        base: what the evaluator's class is made from.
-        method: that function's name in it; the evaluator gives its instance to any but `_run`.
+        base: base class for the evaluator.
+        method: name of the function in it; any but `_run` gets the instance, too.
     """
 
     def correct(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -163,7 +163,7 @@ def _dequantize_linear(
     **_newer: Any,
 ) -> tuple[np.ndarray]:
     """Versions 10 and 13, which the evaluator refuses: by a scale and zero point for all or for each slice."""
-    each = [-1 if place == axis % x.ndim else 1 for place in range(x.ndim)] if scale.size > 1 else []
+    each = [-1 if index == axis % x.ndim else 1 for index in range(x.ndim)] if scale.size > 1 else []
     centred = x.astype(np.float32)
     if zero_point is not None:
         centred -= zero_point.astype(np.float32).reshape(each)
@@ -207,7 +207,7 @@ def _loop(
             scan.append(part)
         going, number = bool(last), number + 1
     types = body.output_types[1 + len(carried) :]
-    return (*values, *(_stack(scan, kind) for scan, kind in zip(scans, types, strict=True)))
+    return (*values, *(_stack(scan, type_) for scan, type_ in zip(scans, types, strict=True)))
 
 
 @_correct("Scan")
@@ -230,8 +230,8 @@ def _scan(*args: Any, body: Any, num_scan_inputs: int, **given: Any) -> tuple[An
             scan.append(part)
     outward = _list_scan_settings(given, "output", len(scans))
     stacked = [
-        _stack(scan[::-1] if backwards else scan, kind, axis)
-        for scan, kind, (axis, backwards) in zip(scans, body.output_types[count:], outward, strict=True)
+        _stack(scan[::-1] if backwards else scan, type_, axis)
+        for scan, type_, (axis, backwards) in zip(scans, body.output_types[count:], outward, strict=True)
     ]
     return (*values, *stacked)
 
@@ -242,13 +242,13 @@ def _list_scan_settings(attributes: Mapping[str, Any], side: str, count: int) ->
     return zip(*columns, strict=True)
 
 
-def _stack(parts: Sequence[np.ndarray], kind: TypeProto, axis: int = 0) -> np.ndarray:
+def _stack(parts: Sequence[np.ndarray], type_: TypeProto, axis: int = 0) -> np.ndarray:
     """Return the results of all iterations along a new dimension; without any, none of the declared type."""
     if parts:
         return np.stack(parts, axis)
-    shape = [d.dim_value for d in kind.tensor_type.shape.dim]
+    shape = [d.dim_value for d in type_.tensor_type.shape.dim]
     return np.empty(
-        [*shape[:axis], 0, *shape[axis:]], helper.tensor_dtype_to_np_dtype(kind.tensor_type.elem_type)
+        [*shape[:axis], 0, *shape[axis:]], helper.tensor_dtype_to_np_dtype(type_.tensor_type.elem_type)
     )
 
 
@@ -264,7 +264,7 @@ def _zip_map(
     classlabels_int64s: Sequence[int] | None = None,
     classlabels_strings: Sequence[str] | None = None,
 ) -> tuple[list[dict[Any, float]]]:
-    """One mapping from classes to numbers a row; the evaluator has none."""
+    """One mapping from classes to numbers for each row; the evaluator lacks it."""
     labels = classlabels_strings or classlabels_int64s or ()
     return ([dict(zip(labels, row, strict=True)) for row in np.atleast_2d(x).tolist()],)
 
@@ -292,7 +292,7 @@ def _category_mapper(
     default_int64: int = -1,
     default_string: str = "_Unused",
 ) -> tuple[np.ndarray]:
-    """Strings to numbers or back by a table; the evaluator has none."""
+    """Strings to numbers or back by a table; the evaluator lacks it."""
     if x.dtype.kind in "iu":
         names = dict(zip(cats_int64s, cats_strings, strict=True))
         found: list[Any] = [names.get(number, default_string) for number in x.ravel().tolist()]
@@ -306,13 +306,13 @@ def _category_mapper(
 def _cast_map(
     x: Mapping[int, Any], cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1
 ) -> tuple[np.ndarray]:
-    """The values of a mapping in the order of its keys; the evaluator has none."""
-    kinds: dict[str, type] = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}
+    """Values of a mapping in the order of its keys; the evaluator lacks it."""
+    types: dict[str, type] = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}
     empty: Any = "" if cast_to == "TO_STRING" else 0
     keys = range(max_map) if map_form == "SPARSE" else sorted(x)
     values = [x.get(key, empty) for key in keys]
     made = [str(value) for value in values] if cast_to == "TO_STRING" else [float(v) for v in values]
-    return (np.array([made]).astype(kinds[cast_to]),)
+    return (np.array([made]).astype(types[cast_to]),)
 
 
 @_correct("FeatureVectorizer", _ML)

@@ -1,4 +1,4 @@
-"""A piece of a model in parts: what the fast engine lacks goes to a slow one, and nothing else does."""
+"""Split of a group of nodes: operators that the fast engine lacks run on the slow one, and nothing else does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from epctx_core.plugin import BaseEngine, RunnableModel
 
 _LISTED = 20
-"""Nodes of a piece that the log names."""
+"""Nodes of a group that the log names."""
 
 _Kernels: TypeAlias = "dict[tuple[Any, ...], bool]"
 """A node without its names, to whether an engine has a kernel for it."""
@@ -41,15 +41,15 @@ def prepare_in_parts(
     fast: Callable[[ModelProto], RunnableModel],
     refusal: NotImplementedByProvider,
 ) -> RunnableModel:
-    """Prepare a piece that an engine refused: as much of it as can be on that engine, and the rest on the reference.
+    """Prepare a group that an engine refused: as much as possible on that engine, and the rest on the reference.
 
     Args:
-        model, weights: the piece, and arrays for its detached initializers.
-        first, fast: the engine, and what prepares a model on it.
-        refusal: what it said of the whole piece.
+        model, weights: of the group; the weights are arrays for its detached initializers.
+        first, fast: the engine, and a function that prepares a model on it.
+        refusal: its refusal of the whole group.
 
     Raises:
-        InvalidGraph: the piece is wrong.
+        InvalidGraph: the model is wrong.
         NotImplementedByProvider: no engine can run it; it names the node.
     """
     model = check_group(model)
@@ -81,15 +81,13 @@ def prepare_in_parts(
     parts = split(model, first) if others and len(model.graph.node) > 1 else None
     if parts is None:
         whole = slow(model, refusal)
-        _log.warning(
-            "a piece of the model runs on %s, which is slow: %s", ReferenceEngine.name, refusal.message
-        )
+        _log.warning("a group of nodes runs on %s, which is slow: %s", ReferenceEngine.name, refusal.message)
         return whole
-    # Only what Constant nodes give is a weight here: other initializers go in as they stand.
+    # Only results of Constant nodes are weights here: other initializers are copied as they are.
     runs = [either(part.model(inline_weights=True), is_fast=is_fast).run for part, is_fast in parts]
     lacking = [node.op_type for part, is_fast in parts if not is_fast for node in part.nodes]
     _log.warning(
-        "%d of the %d nodes of a piece of the model run on %s, which is slow: %s",
+        "%d of the %d nodes of a group run on %s, which is slow: %s",
         len(lacking), len(model.graph.node), ReferenceEngine.name, ", ".join(sorted(set(lacking))),
     )  # fmt: skip
     return SplitModel(model, [part for part, _ in parts], runs)
@@ -131,7 +129,7 @@ def check_group(model: ModelProto) -> ModelProto:
 
 
 def _list_nodes(model: ModelProto) -> str:
-    """Return a piece's nodes for the log."""
+    """Describe a group's nodes for the log."""
     nodes = [f"{node.op_type} {node.name!r}" if node.name else node.op_type for node in model.graph.node]
     more = f" and {len(nodes) - _LISTED:,} more" if len(nodes) > _LISTED else ""
     return f"{len(nodes):,} node{'s' * (len(nodes) > 1)} of the model ({', '.join(nodes[:_LISTED])}{more})"
@@ -149,7 +147,7 @@ def _check_types(model: ModelProto, refusal: NotImplementedByProvider) -> None:
         onnx.shape_inference.infer_shapes(probe, check_type=True, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError) as error:
         text = " ".join(str(error).split())
-        raise InvalidGraph(f"a piece of the model is wrong: {text}") from refusal
+        raise InvalidGraph(f"a group of nodes is wrong: {text}") from refusal
     except RuntimeError:  # inference itself gave up, which proves nothing
         return
 
@@ -166,9 +164,9 @@ def split(model: ModelProto, engine: BaseEngine) -> list[tuple[NodeGroup, bool]]
     """
     graph = _make_index(model, engine)
     known: _Kernels = {}
-    given = graph.constants & set(graph.output_names) - graph.producer.keys()
+    constant = graph.constants & set(graph.output_names) - graph.producer.keys()
     slow = {i for i in range(len(graph.nodes)) if not _has_kernel(graph, i, engine, known)}
-    if given or len(slow) == len(graph.nodes):
+    if constant or len(slow) == len(graph.nodes):
         return None
     while True:
         partitioner = Partitioner(graph.predecessors)
@@ -184,7 +182,7 @@ def split(model: ModelProto, engine: BaseEngine) -> list[tuple[NodeGroup, bool]]
 
 
 def _make_index(model: ModelProto, engine: BaseEngine) -> GraphIndex:
-    # Without weights every initializer counts as special and goes into the parts as it stands.
+    # Without weights every initializer counts as special and is copied into the parts as it is.
     return GraphIndex(model.graph, types=infer_types(model, engine.resolve_types), weights={}, owner=model)
 
 
@@ -225,7 +223,7 @@ class SplitModel:
     Args:
         model: the whole, for the names of its inputs and outputs.
         parts: in execution order.
-        runs: what runs each.
+        runs: the function that runs each.
     """
 
     def __init__(

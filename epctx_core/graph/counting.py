@@ -1,6 +1,6 @@
-"""Counts of what a model decodes to, taken over its bytes before anything is decoded.
+"""Counts of the messages, nodes and names in a model, taken over its bytes before anything is decoded.
 
-Protobuf makes up to 220 bytes of one: an empty message takes two bytes in a file. Knows of ONNX what its descriptors say.
+Protobuf makes up to 220 bytes of one: an empty message takes two bytes in a file. The structure comes from ONNX's descriptors.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _MOST_LEVELS = 100
 """Levels of messages that protobuf decodes."""
-_PIECE = 1 << 20
-_NESTED, _KIND, _MORE = 2, 7, 0x80
+_CHUNK = 1 << 20
+_NESTED, _WIRE_TYPE, _MORE = 2, 7, 0x80
 _GROUP, _GROUP_END = 3, 4
 """Marks around a group, which no message of ONNX has: protobuf keeps all in between unread."""
 _MOST_BITS = 70
@@ -45,8 +45,8 @@ def check_budget(data: bytes, budget: InputBudget, path: Path | None) -> None:
     """
     allowed = _compute_limits(len(data), budget)
     view = np.frombuffer(data, np.uint8)
-    pieces = (view[start : start + _PIECE] for start in range(0, len(view), _PIECE))
-    most = sum(int(np.count_nonzero((piece & _KIND) == _NESTED)) for piece in pieces)
+    chunks = (view[start : start + _CHUNK] for start in range(0, len(view), _CHUNK))
+    most = sum(int(np.count_nonzero((chunk & _WIRE_TYPE) == _NESTED)) for chunk in chunks)
     if most <= min(allowed.values()):
         return
     for what, count in _count_messages(data, allowed).items():
@@ -55,9 +55,9 @@ def check_budget(data: bytes, budget: InputBudget, path: Path | None) -> None:
 
 
 def make_counter(size: int, budget: InputBudget, path: Path | None) -> Callable[[str], None]:
-    """Return what counts messages, nodes, names and bodies one by one, for a reader of another format of so many bytes.
+    """Return a function that counts messages, nodes, names and bodies one by one, for readers of another format.
 
-    It raises InvalidGraph at the first that is too many.
+    It raises InvalidGraph at the first one over the budget; `size` is the length of the file.
     """
     allowed = _compute_limits(size, budget)
     counts = dict.fromkeys(allowed, 0)
@@ -97,7 +97,7 @@ def _budget_error(what: str, allowed: int, budget: InputBudget, path: Path | Non
 
 @cache
 def _read_schema(descriptor: Any) -> _Schema:
-    """Return what a message's fields of bytes hold, by number: text, or the name of a message and its schema."""
+    """Return the content of a message's fields of bytes by number: text, or the descriptor of a message."""
     schema: _Schema = {}
     for field in descriptor.fields:
         if field.message_type is not None:
@@ -119,21 +119,21 @@ def _count_messages(data: bytes, allowed: dict[str, int]) -> dict[str, int]:
                 schema, end = outside.pop()
                 continue
             tag, at = read_varint(data, at) if data[at] >= _MORE else (data[at], at + 1)
-            kind = tag & _KIND
-            if kind == _GROUP:
+            wire_type = tag & _WIRE_TYPE
+            if wire_type == _GROUP:
                 outside.append((schema, end))
                 schema = {}
                 continue
-            if kind == _GROUP_END:
+            if wire_type == _GROUP_END:
                 schema, end = outside.pop()
                 continue
-            if kind != _NESTED:
-                at = read_varint(data, at)[1] if kind == 0 else at + _SKIPPED.get(kind, 0)
+            if wire_type != _NESTED:
+                at = read_varint(data, at)[1] if wire_type == 0 else at + _SKIPPED.get(wire_type, 0)
                 continue
             length, at = read_varint(data, at) if data[at] >= _MORE else (data[at], at + 1)
             inner = schema.get(tag >> 3)
             is_over = counts["messages"] > allowed["messages"] or counts["names"] > allowed["names"]
-            # What is not a model is so for whoever decodes it, who says it better.
+            # The decoder has a better message for bytes that are not a model.
             if is_over or at + length > end or len(outside) > _MOST_LEVELS:
                 break
             if inner is None or inner is _NAME:

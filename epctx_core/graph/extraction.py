@@ -1,4 +1,4 @@
-"""Nodes cut out of a graph: their boundary, the model that they make alone, and the canonical form that names it."""
+"""Groups of nodes extracted from a graph: boundary, model, and the canonical form behind their name."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
 
 
 class GraphSlice:
-    """The nodes of a graph that no EP has taken yet; implements `GraphView`.
+    """Nodes of a graph that no EP has taken yet; implements `GraphView`.
 
     Args:
         graph: the graph.
-        partitioner: knows what was taken.
-        taken: for each node whether it is somebody's already.
-        parent_node: the node that holds this graph as a body; None for the main graph.
+        partitioner: of the graph, with the groups already taken.
+        taken: for each node whether an EP has taken it.
+        parent_node: the node that holds this graph as a subgraph; None for the main graph.
         root: the main graph; None if this is it.
 
     Attributes:
         index: the graph's index.
         root: that of the main graph.
-        taken: as given.
-        grouped: what `convex_groups` answered last: an EP that claims just that needs no second check.
-        units: what it made the groups of; the core may take groups apart into these.
-        left_out: nodes that it left out, with the reason.
+        taken: see the argument.
+        grouped: result of the last `convex_groups`: an EP that claims exactly these groups needs no second check.
+        units: parts of those groups; the core may split groups into these.
+        left_out: nodes left out of them, with the reason.
     """
 
     grouped: Sequence[Sequence[int]] = ()
@@ -143,7 +143,7 @@ DIGEST_DIGITS = 16
 
 
 class NodeGroup:
-    """Some nodes of a graph, in topological order, with ordered inputs and outputs.
+    """Group of nodes of a graph in topological order, with ordered inputs and outputs.
 
     Args:
         graph: the index the nodes belong to.
@@ -151,8 +151,8 @@ class NodeGroup:
         keep_initializers: True to treat weights as inputs.
 
     Attributes:
-        inputs: what flows in, in the order of first use.
-        outputs: what flows out, in the order of production.
+        inputs: values that enter, in the order of first use.
+        outputs: values that leave, in the order of production.
     """
 
     def __init__(self, graph: GraphIndex, nodes: Sequence[int], *, keep_initializers: bool = False) -> None:
@@ -186,29 +186,29 @@ class NodeGroup:
 
     @property
     def plain_form(self) -> tuple[object, ...] | None:
-        """What tells these nodes from others of their graph; None with attributes, weights or functions.
+        """Key that is equal for equal groups of one graph; None with attributes, weights or functions.
 
-        Made in a fraction of a digest's time: of many equal small pieces one is looked at.
+        It takes a fraction of a digest's time, so that of many equal small groups only one is digested.
         """
         return None if self._form is None else self._add_types(self._form)
 
     @property
     def form(self) -> tuple[object, ...] | None:
-        """What tells these nodes from others of their graph; None with weights."""
+        """Key that is equal for equal groups of one graph; None with weights."""
         if self._form is not None or self.weight_names or self.kept_names:
             return self.plain_form
         digest = _digest_nodes(self.graph, self.node_indices, self.inputs, self.outputs)
         return self._add_types((digest,))
 
     def _add_types(self, form: tuple[object, ...]) -> tuple[object, ...]:
-        # A type table makes equal types once, so their identities stand for them.
+        # A type table makes equal types once, so their identities represent them.
         values = (*self.inputs, *self.outputs)
         proven = self.graph.types.proven
         return (*form, *[id(v.type) for v in values], *[id(proven(v.name)) for v in values])
 
     @property
     def weights(self) -> Mapping[str, Weight]:
-        """The initializers that the nodes read, by name; also those kept as inputs."""
+        """Initializers that the nodes read, by name; also those kept as inputs."""
         known = self.graph.weights
         names = (*self.weight_names, *self.kept_names)
         return MappingProxyType({name: known[name] for name in names if name in known})
@@ -220,7 +220,7 @@ class NodeGroup:
     def model(self, *, inline_weights: bool = False) -> ModelProto:
         """Return a model of these nodes; see `epctx_core.plugin.Partition.model`.
 
-        Its inputs and outputs have the shapes that are proven: whoever runs it would insist on them.
+        Its inputs and outputs have only the proven shapes: engines enforce the shapes of a model.
         """
         model = ModelProto(ir_version=max(self.graph.ir_version, 4))
         for domain, version in self.graph.opset_imports.items():
@@ -237,7 +237,7 @@ class NodeGroup:
                 graph.initializer.append(weight.tensor_proto() if inline else make_detached_tensor(weight))
         special = {name for name in self.weight_names if name not in self.graph.weights}
         if special:
-            # Text is no weight: it stays whole in the protobuf.
+            # Text is not a weight: it stays whole in the protobuf.
             graph.initializer.extend(t for name, t in self.graph.special_tensors.items() if name in special)
         model.functions.extend(find_used_functions(graph.node, self.graph.functions))
         return model
@@ -266,7 +266,7 @@ class NodeGroup:
 def _find_outputs(graph: GraphIndex, nodes: Sequence[int]) -> tuple[str, ...]:
     """Return the names that a set of nodes makes and others read, in the order of production.
 
-    What a Constant node gives is at hand wherever it is read.
+    Results of Constant nodes are available in every group that reads them.
     """
     made, consumers, results, constants = graph.outputs, graph.consumers, graph.results, graph.constants
     inside = set(nodes)
@@ -277,15 +277,15 @@ def _find_outputs(graph: GraphIndex, nodes: Sequence[int]) -> tuple[str, ...]:
         if name in results or not (name in constants or inside.issuperset(consumers.get(name, ())))
     ]
     if not leaving and nodes:
-        # Dead code: the last results stand for it, since a node needs an output.
+        # Dead code: a node needs an output, so the last results become outputs.
         leaving = [name for name in made[nodes[-1]] if name]
     return tuple(leaving)
 
 
 class GraphPartition(NodeGroup):
-    """A subgraph that one EP compiles; implements `epctx_core.plugin.Partition`.
+    """Group of nodes that one EP compiles; implements `epctx_core.plugin.Partition`.
 
-    Its name is made on first use, because it takes a digest of the weights.
+    The name is computed on first use, because it requires a digest of the weights.
     """
 
     def __init__(
@@ -297,7 +297,7 @@ class GraphPartition(NodeGroup):
         self.number = 0
         self.token: object = None
         self.stated_name = ""
-        # By hand: a model can have tens of thousands of pieces, and a cached_property takes a lock in Python 3.11.
+        # By hand: a model can have tens of thousands of partitions, and a cached_property takes a lock in Python 3.11.
         self._digest = self._name = ""
 
     def __repr__(self) -> str:
@@ -316,14 +316,14 @@ class GraphPartition(NodeGroup):
 
     @property
     def name(self) -> str:
-        """`[prefix]<EP type>_<16 hex digits>_<index>`."""
+        """`[prefix]<EP name>_<16 hex digits>_<index>`."""
         if not self._name:
             self._name = f"{self.prefix}{self.ep}_{self.digest[:DIGEST_DIGITS]}_{self.number}"
         return self._name
 
     @property
     def graph_name(self) -> str:
-        """The name of its graph in a payload: what its EP said (`stated_name`), or its own."""
+        """Name of its graph in a payload: the EP's (`stated_name`), or its own."""
         return self.stated_name or self.name
 
 
@@ -331,19 +331,19 @@ _OMITTED = -1
 
 
 def _number_names(graph: GraphIndex, nodes: Sequence[int]) -> tuple[list[str], dict[str, int], list[int]]:
-    """Number the names of some nodes, given in topological order.
+    """Number the names of nodes in topological order.
 
     Returns:
-        The names that they read and do not make, in order of first use; each of their names' number, by first
-        appearance (an omitted one is -1); and the form: for each node its kind, the numbers that it reads and those
-        that it makes. A kind says how many there are of each, so that forms are equal only where pieces are.
+        The names that they read and do not produce, in order of first use; the number of each name, by first
+        appearance (an omitted one is -1); and the form: for each node its signature and the numbers of its inputs
+        and outputs. The signature includes how many there are, so that only equal groups have equal forms.
     """
-    kinds, inputs, outputs = graph.signatures, graph.inputs, graph.outputs
+    signatures, inputs, outputs = graph.signatures, graph.inputs, graph.outputs
     numbers = {"": _OMITTED}
     entering: list[str] = []
     form: list[int] = []
     for i in nodes:
-        form.append(kinds[i])
+        form.append(signatures[i])
         for name in inputs[i]:
             if name not in numbers:
                 numbers[name] = len(numbers)
@@ -389,10 +389,10 @@ def _digest_nodes(
 
 
 class _CanonicalForm:
-    """The parts that are digested, with numbers in place of names.
+    """Parts of a digest, with numbers in place of names.
 
     Attributes:
-        numbers: gives a name its number; a new name gets the next one.
+        numbers: name to number; a new name gets the next one.
     """
 
     def __init__(self, opset_imports: Mapping[str, int]) -> None:
@@ -402,7 +402,7 @@ class _CanonicalForm:
         self.numbers: defaultdict[str, int] = defaultdict(self._next, {"": -1})
 
     def digest(self) -> str:
-        """Return the digest (hex) of what was added."""
+        """Return the digest (hex) of all added parts."""
         # The lengths keep two neighbours from being read as one part.
         lengths = repr([len(part) for part in self._parts]).encode()
         return hashlib.sha256(b"".join((lengths, *self._parts))).hexdigest()
@@ -412,7 +412,7 @@ class _CanonicalForm:
         self._parts.append(part.encode() if isinstance(part, str) else part)
 
     def add_node(self, node: NodeProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        """Add a node; `inputs` holds also what its bodies read from outside."""
+        """Add a node; `inputs` includes the outer names that its subgraphs read."""
         domain = "" if node.domain == "ai.onnx" else node.domain
         version = self._opset_imports.get(domain, 1)
         numbers = self.numbers
@@ -423,22 +423,22 @@ class _CanonicalForm:
         if attributes:
             for attribute in sorted(attributes, key=lambda a: a.name):
                 self.add(_serialize_without_names(attribute))
-            for body in iter_subgraphs(node):
-                self._add_subgraph(body)
+            for subgraph in iter_subgraphs(node):
+                self._add_subgraph(subgraph)
 
-    def _add_subgraph(self, body: GraphProto) -> None:
+    def _add_subgraph(self, subgraph: GraphProto) -> None:
         outside = self.numbers
-        # Bodies side by side may use one name for different values.
+        # Subgraphs side by side may use one name for different values.
         self.numbers = numbers = defaultdict(self._next, outside)
-        for value in body.input:
+        for value in subgraph.input:
             self.add(f"body in {numbers[value.name]}")
             self.add(value.type.SerializeToString(deterministic=True))
-        for tensor in body.initializer:
+        for tensor in subgraph.initializer:
             self.add(f"constant {numbers[tensor.name]}")
             self.add(_serialize_without_names(tensor))
-        for node in body.node:
+        for node in subgraph.node:
             self.add_node(node, node.input, node.output)
-        self.add(f"body out {[numbers[value.name] for value in body.output]}")
+        self.add(f"body out {[numbers[value.name] for value in subgraph.output]}")
         self.numbers = outside
 
 
@@ -448,7 +448,7 @@ def _serialize_without_names(message: AttributeProto | TensorProto) -> bytes:
     tensors = [copy]
     if isinstance(copy, AttributeProto):
         tensors = [*([copy.t] if copy.HasField("t") else []), *copy.tensors]
-        # Bodies are added part by part, without their names.
+        # Subgraphs are added part by part, without their names.
         for field in ("doc_string", "g", "graphs"):
             copy.ClearField(field)
     for tensor in tensors:

@@ -38,21 +38,21 @@ def collection_paused(nodes: int) -> Iterator[None]:
 
 @contextmanager
 def collection_resumed() -> Iterator[None]:
-    """Let the collector work inside the block although this thread paused it.
+    """Resume the collector inside the block if this thread paused it.
 
-    For calls of code that is not ours and may make any amount of garbage. What was made before is set aside: it is in
-    use, and the collector would walk all of it in vain.
+    For calls of plugins, which may produce any amount of garbage. Existing objects are frozen: they are in use, and the
+    collector would walk all of them in vain.
     """
     if not getattr(_thread, "paused", False):
         yield
         return
-    sets_aside = not gc.get_freeze_count()  # what a host set aside for good would not stay so
-    if sets_aside:
+    freezes = not gc.get_freeze_count()  # unfreezing would undo a freeze of the host
+    if freezes:
         gc.freeze()
     gc.enable()
     try:
         yield
     finally:
         gc.disable()
-        if sets_aside:
+        if freezes:
             gc.unfreeze()

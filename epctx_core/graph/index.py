@@ -1,6 +1,6 @@
-"""Linear index over a graph and the graphs in its nodes: producers, consumers, kinds, constants; and nodes as EPs see them.
+"""Linear index over a graph and the graphs in its nodes: producers, consumers, constants; and nodes as EPs see them.
 
-The bodies of control flow have an index each, so that a model is a tree of indices.
+The subgraphs of control flow have an index each, so that a model is a tree of indices.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from epctx_core.graph.type_table import TypeTable
 
 EXECUTABLE = {"If": 1, "Loop": 1, "Scan": 9}
-"""Operators whose bodies are worked on, each from this version of the default domain on.
+"""Operators whose subgraphs are partitioned, each from this version of the default domain on.
 
-A session executes them itself when their bodies hold an EP's work. Scan-8 had other inputs.
+A session executes them itself when their subgraphs contain an EP's partitions. Scan-8 had other inputs.
 """
 
 SPECIAL = -2
-"""The kind of every node with attributes: two of those may differ in more than their wiring."""
+"""The signature of every node with attributes: two of those may differ in more than their connections."""
 
 SubgraphPath: TypeAlias = "tuple[tuple[int, str], ...]"
-"""The way from a main graph to a body: a node's place in its graph and the attribute, for each level."""
+"""Path from a main graph to a subgraph: for each level the index of the node and the attribute."""
 
 _GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 _OTHERS_WITHOUT = frozenset({("com.microsoft", "EPContext")})
-"""Operators that are not ONNX's and come by the thousand."""
+"""Operators outside ONNX that a model has by the thousand."""
 
 
 def can_have_subgraphs(domain: str, op_type: str) -> bool:
-    """Whether an operator can have graph attributes; cheaper than to look at them. One that is not known can."""
+    """Return whether an operator can have graph attributes, without looking at them; an unknown one can."""
     if domain:
         return (domain, op_type) not in _OTHERS_WITHOUT
     return op_type in _list_operators_with_subgraphs()
@@ -51,65 +51,65 @@ def can_have_subgraphs(domain: str, op_type: str) -> bool:
 
 @cache
 def _list_operators_with_subgraphs() -> frozenset[str]:
-    kinds = {onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS}
+    types = {onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS}
     return frozenset(
         schema.name
         for schema in onnx.defs.get_all_schemas_with_history()
-        if not schema.domain and not kinds.isdisjoint(a.type for a in schema.attributes.values())
+        if not schema.domain and not types.isdisjoint(a.type for a in schema.attributes.values())
     )
 
 
 def iter_named_subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
-    """Yield a node's bodies with the attribute each stands in; of a list, with its place: `name[1]`."""
+    """Yield a node's subgraphs with the name of the attribute; in a list, with the index: `name[1]`."""
     for attribute in node.attribute:
         if attribute.type in _GRAPH_KINDS:
             if attribute.type == AttributeProto.GRAPH:
                 yield attribute.name, attribute.g
-            for place, graph in enumerate(attribute.graphs):
-                yield f"{attribute.name}[{place}]", graph
+            for index, graph in enumerate(attribute.graphs):
+                yield f"{attribute.name}[{index}]", graph
 
 
 def iter_subgraphs(node: NodeProto) -> Iterator[GraphProto]:
-    """Yield the graphs that a node holds as attributes."""
+    """Yield the graphs in a node's attributes."""
     return (graph for _, graph in iter_named_subgraphs(node))
 
 
 def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Yield nodes and those in their bodies, at any depth: each before those inside it."""
+    """Yield nodes and those in their subgraphs, at any depth: each before those inside it."""
     for node in nodes:
         yield node
-        for body in iter_subgraphs(node):
-            yield from walk_nodes(body.node)
+        for subgraph in iter_subgraphs(node):
+            yield from walk_nodes(subgraph.node)
 
 
 def walk_graphs(graph: GraphProto, path: SubgraphPath = ()) -> Iterator[tuple[SubgraphPath, GraphProto]]:
-    """Yield a graph and all bodies in it, at any depth, each before those inside it."""
+    """Yield a graph and all subgraphs in it, at any depth, each before those inside it."""
     yield path, graph
-    for place, node in enumerate(graph.node):
+    for index, node in enumerate(graph.node):
         if can_have_subgraphs(node.domain, node.op_type):
-            for name, body in iter_named_subgraphs(node):
-                yield from walk_graphs(body, (*path, (place, name)))
+            for name, subgraph in iter_named_subgraphs(node):
+                yield from walk_graphs(subgraph, (*path, (index, name)))
 
 
 def walk_indexed_nodes(
     graph: GraphProto, path: SubgraphPath = ()
 ) -> Iterator[tuple[SubgraphPath, int, NodeProto]]:
-    """Yield all nodes with the way to their graph and their place in it, in one pass.
+    """Yield all nodes with the path to their graph and their index in it, in one pass.
 
-    A graph's own come before those of its bodies.
+    A graph's own come before those of its subgraphs.
     """
     holders = []
-    for place, node in enumerate(graph.node):
-        yield path, place, node
+    for index, node in enumerate(graph.node):
+        yield path, index, node
         if can_have_subgraphs(node.domain, node.op_type):
-            holders.append((place, node))
-    for place, node in holders:
-        for name, body in iter_named_subgraphs(node):
-            yield from walk_indexed_nodes(body, (*path, (place, name)))
+            holders.append((index, node))
+    for index, node in holders:
+        for name, subgraph in iter_named_subgraphs(node):
+            yield from walk_indexed_nodes(subgraph, (*path, (index, name)))
 
 
 def find_outer_names(node: NodeProto) -> tuple[str, ...]:
-    """Return the names of the enclosing scope that a node's bodies read, in order of first use."""
+    """Return the names of the enclosing scope that a node's subgraphs read, in order of first use."""
     return tuple(dict.fromkeys(chain.from_iterable(map(find_free_names, iter_subgraphs(node)))))
 
 
@@ -133,7 +133,7 @@ def list_given_names(graph: GraphProto) -> Iterable[str]:
 
 
 def walk_tensors(graph: GraphProto, functions: Sequence[FunctionProto] = ()) -> Iterator[TensorProto]:
-    """Yield every tensor of a model: initializers, sparse ones, those in attributes, bodies and functions."""
+    """Yield every tensor of a model: initializers, sparse ones, those in attributes, subgraphs and functions."""
     yield from graph.initializer
     yield from walk_inner_tensors(graph, functions)
 
@@ -148,9 +148,9 @@ def walk_inner_tensors(graph: GraphProto, functions: Sequence[FunctionProto] = (
             if attribute.HasField("sparse_tensor"):
                 yield from _split_sparse([attribute.sparse_tensor])
             yield from attribute.tensors
-        for body in iter_subgraphs(node):
-            yield from body.initializer
-            yield from _split_sparse(body.sparse_initializer)
+        for subgraph in iter_subgraphs(node):
+            yield from subgraph.initializer
+            yield from _split_sparse(subgraph.sparse_initializer)
 
 
 def _split_sparse(tensors: Iterable[SparseTensorProto]) -> Iterator[TensorProto]:
@@ -176,35 +176,35 @@ class GraphIndex:
 
     Args:
         graph, types, weights: the protobuf, types of its values, and the data of a main graph's initializers.
-        owner: the model, or for a body the index of the graph around it.
-        path: the way from the main graph to a body.
+        owner: the model, or for a subgraph the index of the graph around it.
+        path: from the main graph to a subgraph.
 
     Attributes:
         graph: the protobuf; never changed.
         nodes: its nodes.
-        op_types, domains, names: what each node says; names may be empty.
+        op_types, domains, names: of each node; names may be empty.
         operators: the distinct pairs of domain and operator.
-        inputs, outputs: their value names, omitted ones as empty strings. `inputs` holds also the
-            outer-scope names that a node's bodies read.
+        inputs, outputs: their value names, omitted ones as empty strings. `inputs` includes the
+            outer-scope names that a node's subgraphs read.
         explicit_inputs: the inputs without those.
         producer: value name to node index.
         results: the names of the graph's outputs.
-        constants: names of initializers that nobody can override, and what Constant nodes give; those of
-            enclosing scopes, too, that the graph reads.
+        constants: names of initializers that cannot be overridden, and results of Constant nodes; also those of
+            enclosing scopes that the graph reads.
         node_constants: the Constant nodes whose results are among them, so that nothing need run these nodes.
         weights: the constants' data, for a main graph also that of overridable initializers.
-        captured: what the graph reads of enclosing scopes, in order of first use; empty for a main graph.
-        bodies: index of a control-flow node to its bodies by attribute, for the nodes that a session
+        captured: names of enclosing scopes that the graph reads, in order of first use; empty for a main graph.
+        subgraphs: index of a control-flow node to its subgraphs by attribute, for the nodes that a session
             can execute (see `EXECUTABLE`).
-        path: the way from the main graph here; empty for a main graph.
+        path: from the main graph to this one; empty for a main graph.
         opset_imports, ir_version: of the model; the default domain is the empty string.
         special_tensors: the constants that are no weights (text) by name, those of enclosing scopes included, in the graphs'
             order.
         functions: those that the model defines for itself.
-        digests: of small pieces, by their plain form (see `epctx_core.graph.extraction`).
+        digests: of small groups, by their plain form (see `epctx_core.graph.extraction`).
 
     Raises:
-        InvalidGraph: a name that is not UTF-8, or an initializer in a body or a constant whose bytes do not fit.
+        InvalidGraph: a name that is not UTF-8, or an initializer in a subgraph or a constant whose bytes do not fit.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class GraphIndex:
     ) -> None:
         self.graph = graph
         self.types = types
-        # Not kept: it would be a cycle, which holds a model's weights until the collector comes by.
+        # Not kept: it would be a cycle, which keeps a model's weights alive until the next collection.
         outer = owner if isinstance(owner, GraphIndex) else None
         self.opset_imports: Mapping[str, int] = (
             owner.opset_imports if isinstance(owner, GraphIndex) else opset_imports(owner)
@@ -261,26 +261,26 @@ class GraphIndex:
         self.inputs = self._add_outer_names()
 
     def _add_node_constants(self) -> None:
-        """Count what Constant nodes give among the constants, text and sparse tensors left out."""
+        """Add results of Constant nodes to the constants, except text and sparse tensors."""
         from epctx_core.graph.tensor_bytes import read_initializers
 
-        held = GraphProto()
+        graph = GraphProto()
         for node in self.nodes:
             if (node.domain, node.op_type) in OPERATORS and len(node.attribute) == len(node.output) == 1:
                 (attribute,), (name,) = node.attribute, node.output
                 if attribute.name == "value":
-                    held.initializer.add().CopyFrom(attribute.t)
-                    held.initializer[-1].name = name
+                    graph.initializer.add().CopyFrom(attribute.t)
+                    graph.initializer[-1].name = name
                 elif attribute.name in _NUMBERS:
                     value = np.array(helper.get_attribute_value(attribute), _NUMBERS[attribute.name])
-                    held.initializer.append(numpy_helper.from_array(value, name))
-        made = read_initializers(held)
+                    graph.initializer.append(numpy_helper.from_array(value, name))
+        made = read_initializers(graph)
         self.constants |= made.keys()
         self.weights = {**self.weights, **made}
         self.node_constants = frozenset(self.producer[name] for name in made)
 
     def _find_captured(self, outer: GraphIndex, initializers: set[str]) -> None:
-        """Find what a body reads of its scope. Nobody overrides a body's initializers: it has no caller."""
+        """Find the names that a subgraph reads of its scope. Its initializers cannot be overridden: it has no caller."""
         from epctx_core.graph.tensor_bytes import read_initializers
 
         self.captured = tuple(dict.fromkeys(find_free_names(self.graph)))
@@ -297,13 +297,13 @@ class GraphIndex:
             if since is not None and self.opset_imports.get("", 1) >= since:
                 self.subgraphs[i] = {
                     name: GraphIndex(
-                        body,
+                        subgraph,
                         types=self.types.get_subgraph(i, name),
                         weights={},
                         owner=self,
                         path=(*self.path, (i, name)),
                     )
-                    for name, body in iter_named_subgraphs(node)
+                    for name, subgraph in iter_named_subgraphs(node)
                 }
                 outer = tuple(dict.fromkeys(chain(*(b.captured for b in self.subgraphs[i].values()))))
             else:
@@ -314,33 +314,33 @@ class GraphIndex:
 
     @cached_property
     def holders(self) -> list[int]:
-        """The nodes that may hold bodies."""
+        """Nodes that can have subgraphs."""
         found = {operator for operator in self.operators if can_have_subgraphs(*operator)}
         if not found:
             return []
         return [i for i, o in enumerate(zip(self.domains, self.op_types, strict=True)) if o in found]
 
     def find_subgraph(self, path: SubgraphPath) -> GraphIndex | None:
-        """Return the index of a body inside, or None if it is in a node that a session does not execute."""
+        """Return the index of a subgraph inside, or None if it is in a node that a session does not execute."""
         graph: GraphIndex | None = self
         for node, attribute in path:
             graph = graph.subgraphs.get(node, {}).get(attribute) if graph is not None else None
         return graph
 
     def walk(self) -> Iterator[GraphIndex]:
-        """Yield all indexed bodies and then this graph: each body before the graph that holds it."""
-        for bodies in self.subgraphs.values():
-            for body in bodies.values():
-                yield from body.walk()
+        """Yield all indexed subgraphs and then this graph: each subgraph before the graph around it."""
+        for subgraphs in self.subgraphs.values():
+            for subgraph in subgraphs.values():
+                yield from subgraph.walk()
         yield self
 
     def get_node_name(self, index: int) -> str:
-        """Return a node's name; one without a name is called by operator and place."""
+        """Return a node's name; one without a name is named by operator and index."""
         return self.names[index] or f"{self.op_types[index]}_{index}"
 
     @cached_property
     def quantized(self) -> QuantizedGroups:
-        """The groups of operators with what quantizes around them."""
+        """Operators grouped with the quantization around them."""
         from epctx_core.graph.partition import QuantizedGroups
 
         return QuantizedGroups(self)
@@ -349,19 +349,19 @@ class GraphIndex:
     def signatures(self) -> list[int]:
         """For each node a number for its operator and how many values it reads and makes, or `SPECIAL`."""
         if self.functions:
-            # What a function does, its call does not say.
+            # A call does not show the content of its function.
             return [SPECIAL] * len(self.nodes)
         forms = zip(self.domains, self.op_types, map(len, self.inputs), map(len, self.outputs), strict=True)
         numbers: dict[tuple[str, str, int, int], int] = {}
-        kinds = [numbers.setdefault(form, len(numbers)) for form in forms]
+        signatures = [numbers.setdefault(form, len(numbers)) for form in forms]
         some = {operator for operator in self.operators if self._can_have_attributes(*operator)}
         for i, operator in enumerate(zip(self.domains, self.op_types, strict=True)) if some else ():
             if operator in some and self.nodes[i].attribute:
-                kinds[i] = SPECIAL
-        return kinds
+                signatures[i] = SPECIAL
+        return signatures
 
     def _can_have_attributes(self, domain: str, op_type: str) -> bool:
-        """Whether an operator can have attributes; cheaper than to look at those of every node."""
+        """Return whether an operator can have attributes, without looking at each node."""
         domain = "" if domain == "ai.onnx" else domain
         try:
             schema = onnx.defs.get_schema(op_type, self.opset_imports.get(domain, 1), domain)
@@ -371,7 +371,7 @@ class GraphIndex:
 
     @cached_property
     def predecessors(self) -> list[list[int]]:
-        """For each node the nodes whose results it reads; a node read twice stands twice."""
+        """For each node the nodes whose results it reads; a node read twice is listed twice."""
         producer = self.producer
         return [[producer[name] for name in names if name in producer] for names in self.inputs]
 
@@ -387,7 +387,7 @@ class GraphIndex:
 
 
 def _check_text(*names: Iterable[str]) -> None:
-    """Raise InvalidGraph for a name that is not UTF-8: the protobuf library gives such a one as bytes."""
+    """Raise InvalidGraph for a name that is not UTF-8, which the protobuf library returns as bytes."""
     found = list(chain(*names))
     try:
         "".join(found)
@@ -395,7 +395,7 @@ def _check_text(*names: Iterable[str]) -> None:
         wrong = next(name for name in found if not isinstance(name, str))
         raise InvalidGraph(
             f"the model has the name {wrong!r}, which is not UTF-8.",
-            hint="The file is damaged, or was written by a tool with a mistake; export the model again.",
+            hint="The file is damaged, or a faulty tool wrote it; export the model again.",
         ) from None
 
 
@@ -418,7 +418,7 @@ class Node:
         return f"<node {self.index} {self.op_type} {self.name!r}>"
 
     def is_in(self, graph: GraphIndex) -> bool:
-        """Whether the node is one of a graph's own, not of its bodies."""
+        """Return whether the node belongs to a graph itself, not to its subgraphs."""
         return self._graph is graph
 
     @property
@@ -449,7 +449,7 @@ class Node:
 
     @property
     def implicit_inputs(self) -> tuple[str, ...]:
-        """What the node's bodies read of the scopes around it, in the order of first use."""
+        """Names of outer scopes that the node's subgraphs read, in the order of first use."""
         return tuple(self._graph.inputs[self.index][len(self.inputs) :])
 
     @property

@@ -1,4 +1,4 @@
-"""Types of values: what onnx infers from a model's inputs, and what the model declares beyond that."""
+"""Types of values: inferred by onnx from a model's inputs, completed by the model's declarations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def remove_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto:
         trusted: names of other values whose shapes stay.
     """
     probe: ModelProto = copy_message(model)
-    # What is computed from a length that is left open is known to be no other.
+    # A name lets inference see that two lengths computed from one open length are equal.
     dims = [dim for value in probe.graph.input for dim in value.type.tensor_type.shape.dim]
     taken = {dim.dim_param for dim in dims}
     names = (name for number in count() if (name := f"unk__{number}") not in taken)
@@ -55,23 +55,23 @@ def remove_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto:
 
 
 def _list_hinted_values(graph: GraphProto, *, main: bool) -> Iterator[ValueInfoProto]:
-    """Yield the declarations of a graph that prove nothing; what a body is given may change from run to run."""
+    """Yield the declarations of a graph that prove nothing; inputs of a subgraph may change from run to run."""
     return chain(graph.output, graph.value_info, () if main else graph.input)
 
 
 def _find_hints(declared: GraphProto, inferred: GraphProto, names: Container[str]) -> Iterator[_Hint]:
-    """Yield what the declarations of a graph and its bodies add to types that were inferred without them.
+    """Yield the additions of a graph's and its subgraphs' declarations to types inferred without them.
 
     Args:
         declared: the graph.
         inferred: the same graph, inferred; a value that it does not know is added.
         names: the open lengths of the model's inputs, which are known to be open.
     """
-    for (path, given), (_, found) in zip(walk_graphs(declared), walk_graphs(inferred), strict=True):
+    for (path, own), (_, found) in zip(walk_graphs(declared), walk_graphs(inferred), strict=True):
         values = list(chain(found.input, found.output, found.value_info))
         # Of two with one name the first counts.
         known = {value.name: value for value in reversed(values)}
-        for value in _list_hinted_values(given, main=not path):
+        for value in _list_hinted_values(own, main=not path):
             target = known.get(value.name)
             if target is None:
                 target = known[value.name] = found.value_info.add(name=value.name)
@@ -80,20 +80,20 @@ def _find_hints(declared: GraphProto, inferred: GraphProto, names: Container[str
 
 
 def _make_hint(declared: ValueInfoProto, target: ValueInfoProto, names: Container[str]) -> _Hint:
-    kind: TypeProto = copy_message(target.type)
-    if kind.WhichOneof("value") is None:
-        kind.CopyFrom(declared.type)
-        forget_shape(kind)
-    if not (kind.HasField("tensor_type") and declared.type.tensor_type.HasField("shape")):
+    type_: TypeProto = copy_message(target.type)
+    if type_.WhichOneof("value") is None:
+        type_.CopyFrom(declared.type)
+        forget_shape(type_)
+    if not (type_.HasField("tensor_type") and declared.type.tensor_type.HasField("shape")):
         adds_type = target.type.WhichOneof("value") is None
-        return declared, target, kind, adds_type, False
+        return declared, target, type_, adds_type, False
     hinted = declared.type.tensor_type.shape.dim
-    adds_length = not kind.tensor_type.HasField("shape")
+    adds_length = not type_.tensor_type.HasField("shape")
     if adds_length:
-        kind.tensor_type.shape.SetInParent()
-        kind.tensor_type.shape.dim.extend([type(d)() for d in hinted])
-    refuted = len(kind.tensor_type.shape.dim) != len(hinted)
-    for dim, hint in () if refuted else zip(kind.tensor_type.shape.dim, hinted, strict=True):
+        type_.tensor_type.shape.SetInParent()
+        type_.tensor_type.shape.dim.extend([type(d)() for d in hinted])
+    refuted = len(type_.tensor_type.shape.dim) != len(hinted)
+    for dim, hint in () if refuted else zip(type_.tensor_type.shape.dim, hinted, strict=True):
         if is_open(hint):
             if hint.dim_param and is_open(dim):
                 dim.dim_param = hint.dim_param
@@ -102,7 +102,7 @@ def _make_hint(declared: ValueInfoProto, target: ValueInfoProto, names: Containe
             adds_length = True
         elif dim.dim_value != hint.dim_value or is_open(dim):
             refuted = True
-    return declared, target, kind, adds_length, refuted
+    return declared, target, type_, adds_length, refuted
 
 
 PROPAGATING = frozenset(
@@ -119,33 +119,32 @@ _TYPES_CONTRADICT = ("elem type differs", "has inconsistent type")
 def infer_types(
     proto: ModelProto, resolve: Callable[[ModelProto], None] | None = None, trusted: Container[str] = ()
 ) -> TypeTable:
-    """Infer the types of a model's values from its inputs, then complete them by what the model declares.
+    """Infer the types of a model's values from its inputs, then complete them by the model's declarations.
 
     Args:
         proto: the model, without its large weights. Declarations that are refuted are corrected, in place.
-        resolve: declares values that a model after inference has no types for, in place; asked where operators are not
-            onnx's own.
-        trusted: names of values whose declared types are no hints.
+        resolve: declares the types that inference left open, in place; called for operators outside ONNX.
+        trusted: names of values whose declared types are not hints.
 
     Raises:
-        InvalidGraph: the model's own element types contradict each other. Shapes may: onnxruntime, too,
-            takes what a model declares for a hint.
+        InvalidGraph: the model's own element types contradict each other. Shapes may: for
+            onnxruntime, too, declared shapes are hints.
     """
     probe = remove_hints(structure(proto), trusted)
     names = {dim.dim_param for value in probe.graph.input for dim in value.type.tensor_type.shape.dim} - {""}
     proven = _infer_completely(probe, resolve)
     found = list(_find_hints(proto.graph, proven.graph, names))
     refuted: dict[str, str] = {}
-    for declaration, target, kind, adds_length, is_refuted in found:
+    for declaration, target, type_, adds_length, is_refuted in found:
         if is_refuted:
             refuted[target.name] = (
                 f"{target.name!r} is declared {make_tensor_type(declaration.type)}, its operators give "
                 f"{make_tensor_type(target.type)}"
             )
         if not adds_length:
-            target.type.CopyFrom(kind)
+            target.type.CopyFrom(type_)
         if is_refuted:
-            declaration.type.CopyFrom(kind)
+            declaration.type.CopyFrom(type_)
     for value, declared in zip(proven.graph.input, proto.graph.input, strict=False):
         value.CopyFrom(declared)
     known = types_of(proven.graph)
@@ -160,20 +159,20 @@ def infer_types(
 
 
 def _apply_hints(proven: ModelProto, declared: GraphProto, names: Container[str]) -> ModelProto:
-    """Return a copy of an inferred model with what a graph declares besides."""
+    """Return a copy of an inferred model with the hints of a graph's declarations."""
     hinted: ModelProto = copy_message(proven)
-    for _, target, kind, *_ in _find_hints(declared, hinted.graph, names):
-        target.type.CopyFrom(kind)
+    for _, target, type_, *_ in _find_hints(declared, hinted.graph, names):
+        target.type.CopyFrom(type_)
     return hinted
 
 
 def _is_foreign(node: NodeProto) -> bool:
-    """Whether a node, or one in its bodies, is of a domain that onnx does not know."""
+    """Return whether a node, or one in its subgraphs, is of a domain unknown to onnx."""
     if node.domain not in _ONNX_DOMAINS:
         return True
     if not can_have_subgraphs(node.domain, node.op_type):
         return False
-    return any(_is_foreign(inner) for body in iter_subgraphs(node) for inner in body.node)
+    return any(_is_foreign(inner) for subgraph in iter_subgraphs(node) for inner in subgraph.node)
 
 
 def _infer_completely(probe: ModelProto, resolve: Callable[[ModelProto], None] | None) -> ModelProto:
@@ -205,17 +204,17 @@ def _infer(proto: ModelProto, *, data_prop: bool) -> ModelProto:
 
 
 def _can_compute_shapes(graph: GraphProto) -> bool:
-    """Whether a graph or one of its bodies has an operator that can compute a shape."""
+    """Return whether a graph or one of its subgraphs has an operator that can compute a shape."""
     operators = {(node.domain, node.op_type) for node in graph.node}
     if not PROPAGATING.isdisjoint(op_type for _, op_type in operators):
         return True
     if not any(can_have_subgraphs(*operator) for operator in operators):
         return False
-    return any(_can_compute_shapes(body) for node in graph.node for body in iter_subgraphs(node))
+    return any(_can_compute_shapes(subgraph) for node in graph.node for subgraph in iter_subgraphs(node))
 
 
 def _has_long_vectors(graph: GraphProto) -> bool:
-    """Whether a value has one dimension and is too long to be a shape.
+    """Return whether a value has one dimension and is too long to be a shape.
 
     Data propagation keeps some 70 bytes for each element of such a value, whatever its type.
     """

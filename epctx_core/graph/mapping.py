@@ -18,22 +18,22 @@ from typing import TypeAlias
 from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
 
 CHUNK = 8 << 20
-"""Bytes handled at once: what one pass over a large file keeps resident."""
+"""Bytes handled at once, and so the resident memory of one pass over a large file."""
 
 
 @contextmanager
 def open_model_file(model: object) -> Iterator[tuple[io.FileIO, Path]]:
-    """Give the open file of a model that a host named, and its path.
+    """Open the model file that a host named; give the file and its path.
 
     Raises:
-        InvalidArgument: it is no path, leads to no regular file, or the file cannot be read.
+        InvalidArgument: not a path, not a regular file, or not readable.
         NoSuchFile: there is no such file.
     """
     if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
         raise InvalidArgument(f"a model is a path or bytes, not {model!r:.80}.")
     path = Path(model)
     try:
-        # Looked at before, as opening a device may do something; and after, as another may lie there by then.
+        # Checked before, as opening a device may have effects; and after, as the file may have been replaced.
         _check_regular(path, path.stat())
         with io.FileIO(path, opener=_open_without_waiting) as file:
             _check_regular(path, os.fstat(file.fileno()))
@@ -70,7 +70,7 @@ class OpenedFile(io.FileIO):
 
 
 FileIdentity: TypeAlias = "tuple[int, int, int, int]"
-"""Device, inode, size and time of change: these tell one state of one file from all others."""
+"""Device, inode, size and time of change: they identify one state of one file."""
 
 
 def identify_file(status: os.stat_result) -> FileIdentity:
@@ -84,7 +84,7 @@ class MappedFile:
     Attributes:
         path: where the file lay when it was opened; another one may lie there now.
         descriptor: of the mapped file, open as long as this object lives.
-        status: what the system said of it then.
+        status: its `os.stat_result` at that time.
         size: length in bytes.
         view: the whole file.
     """
@@ -95,19 +95,19 @@ class MappedFile:
         weakref.finalize(self, os.close, self.descriptor).atexit = False
         self.status = os.fstat(self.descriptor)
         self.size = self.status.st_size
-        # An empty file cannot be mapped, and holds nothing to map.
+        # An empty file cannot be mapped.
         self._map = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if self.size else None
         self.view = memoryview(self._map) if self._map is not None else memoryview(b"")
 
     @property
     def identity(self) -> FileIdentity:
-        """Which file this is, in the state in which it was mapped."""
+        """Identity of the file in the state in which it was mapped."""
         return identify_file(self.status)
 
     def check_unchanged(self) -> None:
-        """Raise if the file was written to or cut since it was mapped.
+        """Check that the file was not written to or truncated since it was mapped.
 
-        What was digested would not be what is copied, and reading what was cut away ends the process.
+        The bytes copied would differ from those digested, and reading beyond the end would kill the process.
 
         Raises:
             InvalidGraph: size or time of change differ.
@@ -121,16 +121,16 @@ class MappedFile:
             )
 
     def is_at(self, path: Path) -> bool:
-        """Whether this file, not another one put in its place, lies at a path."""
+        """Return whether a path leads to this file, not to a replacement."""
         try:
             return os.path.samestat(path.stat(), self.status)
         except OSError:
             return False
 
     def forget(self, offset: int, length: int) -> None:
-        """Give back the resident pages of a range that was read once.
+        """Release the resident pages of a range that was read once.
 
-        Pages read through a mapping count as this process's memory until they are given back.
+        Pages read through a mapping count as this process's memory until then.
         """
         if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
             start = offset - offset % mmap.PAGESIZE
@@ -140,7 +140,7 @@ class MappedFile:
 def copy_range(source: int, source_offset: int, target: int, target_offset: int, length: int) -> None:
     """Copy bytes from one open file into another, in the kernel where it can.
 
-    Write-back of the target is started piece by piece, so that the final fsync finds little to do.
+    Write-back of the target starts with each chunk, so that the final fsync has little to do.
 
     Raises:
         OSError: the source ends early, or the target cannot be written.

@@ -1,7 +1,7 @@
 """Reading ONNX models: bytes to a checked model whose weights are mapped.
 
-Knows ONNX, knows no EP, and opens nothing but the model file itself: how a name out of a model is
-opened is the caller's business.
+Nothing here depends on EPs, and no file but the model itself is opened: the caller supplies a function that opens
+files named by a model.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from epctx_core.options.choices import FREE_MESSAGES, InputBudget
 _SHAPED_BY_LAST_OF = {"Reshape": 2, "Expand": 2, "ConstantOfShape": 1}
 """Operators of which the last of so many inputs is the shape of the result."""
 LARGE_STRUCTURE = 8 << 20
-"""Bytes of a model without its weights from which it is decoded twice rather than kept while it is checked."""
+"""Bytes of a model without its weights from which it is decoded twice rather than kept during the check."""
 ORT_IDENTIFIER = b"ORTM"
 """Bytes 4 to 7 of a model in ONNX Runtime's own format."""
 ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
 """The element types of ONNX, and 0 for one that is left open."""
 DENSE_OR_SPARSE = frozenset({"tensor_type", "sparse_tensor_type"})
 _HELD_TYPE = {"sequence_type": "elem_type", "optional_type": "elem_type", "map_type": "value_type"}
-_DAMAGED = "The file is damaged, or was written by a tool with a mistake; export the model again."
+_DAMAGED = "The file is damaged, or a faulty tool wrote it; export the model again."
 MOST_BYTES = (1 << 31) - 1
-"""What protobuf takes of one message."""
+"""Largest message that protobuf reads."""
 
 
 @dataclass(kw_only=True)
 class SourceModel:
-    """A model as read.
+    """Model as read.
 
     Attributes:
         proto: the model without its large weights; see `detach_weights`.
@@ -71,7 +71,7 @@ class SourceModel:
 
     @property
     def where(self) -> str:
-        """How messages call this model."""
+        """Name of this model for messages."""
         return _describe_path(self.path)
 
     @property
@@ -91,13 +91,13 @@ def read_model(
 
     Args:
         model: a path or bytes.
-        budget: what the bytes may decode to; None for the defaults.
+        budget: limits of the decoded model; None for the defaults.
 
     Raises:
         NoSuchFile: there is no such file.
         InvalidProtobuf: it is larger than a protobuf can be.
-        InvalidArgument: neither a path nor bytes, or the path leads to no regular file.
-        InvalidGraph: it decodes to more than the budget.
+        InvalidArgument: neither a path nor bytes, or not a regular file.
+        InvalidGraph: it exceeds the budget.
     """
     if isinstance(model, bytes):
         data, path = model, None
@@ -123,7 +123,7 @@ def read_model(
 
 
 def is_ort_format(data: bytes) -> bool:
-    """Whether bytes are a model in ONNX Runtime's own format (`.ort`) and not in ONNX."""
+    """Return whether bytes are a model in ONNX Runtime's own format (`.ort`) and not in ONNX."""
     return data[4:8] == ORT_IDENTIFIER
 
 
@@ -144,7 +144,7 @@ def parse_model(data: bytes, path: Path | None) -> ModelProto:
 
 @contextmanager
 def require_text_names() -> Iterator[None]:
-    """Turn a name that is not UTF-8 into a typed error: protobuf reads such a one as bytes, and takes none back.
+    """Turn a name that is not UTF-8 into a typed error: protobuf reads it as bytes, and does not accept those.
 
     Raises:
         InvalidGraph: there is one.
@@ -167,7 +167,7 @@ def decode_name(name: str | bytes) -> str:
 
 
 def check_text(messages: Iterable[Message]) -> None:
-    """Check that all text in parts of a model is text, where onnx's own code would stumble over it.
+    """Check that all text in parts of a model is UTF-8, where onnx's own code would fail.
 
     Raises:
         InvalidGraph: some is not UTF-8.
@@ -175,11 +175,11 @@ def check_text(messages: Iterable[Message]) -> None:
     pending = list(messages)
     while pending:
         message = pending.pop()
-        for kind, value in message.ListFields():
-            values = value if kind.is_repeated else [value]
-            if kind.message_type is not None:
+        for field_, value in message.ListFields():
+            values = value if field_.is_repeated else [value]
+            if field_.message_type is not None:
                 pending.extend(values)
-            elif kind.type == kind.TYPE_STRING:
+            elif field_.type == field_.TYPE_STRING:
                 with require_text_names():
                     for text in values:
                         decode_name(text)
@@ -197,12 +197,12 @@ def detach_model(
     """Separate a decoded model's weights from its structure and check the structure.
 
     Args:
-        proto: becomes the result's.
-        data: what it was decoded from.
-        path: where that was read from.
+        proto: the model, which becomes a part of the result.
+        data: its serialized form.
+        path: of its file.
         open_external: opens a file that the model names.
-        checked: whether `is_accepted_by_checker` said so of the data.
-        changed: whether the model was changed since, so that the data say something else.
+        checked: whether the data passed `is_accepted_by_checker`.
+        changed: whether the model was changed since, so that the data are out of date.
 
     Raises:
         InvalidGraph: the ONNX checker refuses the model, a weight is wrong, or a function's text is none.
@@ -213,7 +213,7 @@ def detach_model(
     whole = Weight("", onnx.TensorProto.UINT8, (len(data),), data)
     with compute_digests_ahead([whole]):
         # A tensor in a file names it under this key. Where the word is nowhere, no tensor need be looked at; where it
-        # is in a payload only, the model stands as its bytes say.
+        # is in a payload only, the bytes are the whole model.
         files = b"location" in data and any(map(is_detached, walk_tensors(proto.graph, proto.functions)))
         weights: dict[str, Weight] = {}
         if files or _can_have_weights(proto):
@@ -245,7 +245,7 @@ def detach_model(
 
 
 def _can_have_weights(proto: ModelProto) -> bool:
-    """Whether a model may have weights, sparse ones too; those that consist of EPContext nodes have none."""
+    """Return whether a model can have weights, also sparse ones; one of EPContext nodes alone has none."""
     graph = proto.graph
     return bool(graph.initializer or graph.sparse_initializer or proto.functions) or any(
         node.op_type == "Constant" or can_have_subgraphs(node.domain, node.op_type) for node in graph.node
@@ -253,9 +253,9 @@ def _can_have_weights(proto: ModelProto) -> bool:
 
 
 def is_accepted_by_checker(data: bytes) -> bool:
-    """Whether the ONNX checker takes a large model as it is; False also where that is not worth a look.
+    """Return whether the ONNX checker accepts a large model as it is; False also for a small one.
 
-    The checker decodes a copy of its own. Who asks before decoding the model never has two of them.
+    The checker decodes a copy of its own: checking before decoding avoids two copies at once.
     """
     if len(data) <= LARGE_STRUCTURE:
         return False
@@ -267,7 +267,7 @@ def is_accepted_by_checker(data: bytes) -> bool:
 
 
 def _check_opsets(proto: ModelProto, path: Path | None) -> None:
-    """Raise for operators of a later version than onnx has: it would take those it knows for the newest."""
+    """Check that onnx knows the operator versions: it would read later ones as its newest."""
     newest = onnx.defs.onnx_opset_version()
     for opset in proto.opset_import:
         if opset.domain in DEFAULT_DOMAINS and opset.version > newest:
@@ -282,7 +282,7 @@ def _check_opsets(proto: ModelProto, path: Path | None) -> None:
 def _list_declared_values(
     graphs: Iterable[GraphProto], functions: Iterable[FunctionProto]
 ) -> Iterator[list[ValueInfoProto]]:
-    """Yield what each graph and function declares of its values."""
+    """Yield the declared values of each graph and function."""
     for graph in graphs:
         yield [*graph.value_info, *graph.input, *graph.output]
     for function in functions:
@@ -290,7 +290,7 @@ def _list_declared_values(
 
 
 def _check_ranks(proto: ModelProto, path: Path | None) -> None:
-    """Raise for more dimensions than a tensor can have: inference would write them for every node that follows."""
+    """Check that no value has more dimensions than a tensor can have: inference would copy them to every later node."""
     graphs = [graph for _, graph in walk_graphs(proto.graph)]
     values = chain(*_list_declared_values(graphs, proto.functions))
     ranks = (
@@ -318,25 +318,25 @@ def _find_computed_ranks(graphs: Sequence[GraphProto]) -> Iterator[tuple[str, in
             yield node.output[0], long[node.input[-1]]
 
 
-def walk_types(kind: TypeProto) -> Iterator[tuple[str, TypeProto]]:
-    """Yield a type and what it holds if it is a sequence, an optional or a map, at any depth, each with its kind."""
+def walk_types(type_: TypeProto) -> Iterator[tuple[str, TypeProto]]:
+    """Yield a type and those nested in it (sequence, optional, map) at any depth, each with the name of its field."""
     while True:
-        which = kind.WhichOneof("value") or ""
-        yield which, kind
+        which = type_.WhichOneof("value") or ""
+        yield which, type_
         if which not in _HELD_TYPE:
             return
-        kind = getattr(getattr(kind, which), _HELD_TYPE[which])
+        type_ = getattr(getattr(type_, which), _HELD_TYPE[which])
 
 
 def check_model(source: SourceModel, data: bytes | None = None) -> None:
     """Run the ONNX checker over a model's structure.
 
-    What onnxruntime lets models leave open or in disorder is brought in order first (`normalise`). Inputs and
+    A model that onnxruntime accepts and ONNX does not is normalised first (`normalise`). Inputs and
     outputs may leave their shape open, and outputs their type.
 
     Args:
-        source: the model; changed in place where it is not as ONNX asks for.
-        data: its bytes, if they are at hand and still say the same.
+        source: the model; changed in place where it is not in ONNX's form.
+        data: its bytes, if they are still the same model.
 
     Raises:
         InvalidGraph: with the checker's words, or a type that ONNX does not have.
@@ -351,27 +351,27 @@ def check_model(source: SourceModel, data: bytes | None = None) -> None:
             normalise(source.proto)
             onnx.checker.check_model(declare_open_types(structure(source.proto)))
     except (onnx.checker.ValidationError, ValueError) as error:
-        # A ValueError where the checker's own words hold a name that is no UTF-8.
+        # A ValueError if the checker's message contains a name that is not UTF-8.
         text = " ".join(str(error).split())
         raise InvalidGraph(f"the ONNX checker refuses {source.where}: {text}", path=source.path) from error
 
 
 def check_value_types(source: SourceModel) -> None:
-    """Check that the types of values are ONNX's, which its checker and its inference take for granted.
+    """Check that the types of values exist in ONNX, which its checker and its inference assume.
 
     Raises:
-        InvalidGraph: an element type that ONNX does not have, or the type of a sequence, optional or map is left open.
+        InvalidGraph: an unknown element type, or an open type in a sequence, optional or map.
     """
     graphs = (graph for _, graph in walk_graphs(source.proto.graph))
     for values in _list_declared_values(graphs, source.proto.functions):
-        kinds = [value.type for value in values]
+        types = [value.type for value in values]
         # Nearly all are plain tensors, and looked at in one go.
-        if ELEMENT_TYPES.issuperset({kind.tensor_type.elem_type for kind in kinds}) and all(
-            kind.HasField("tensor_type") for kind in kinds
+        if ELEMENT_TYPES.issuperset({type_.tensor_type.elem_type for type_ in types}) and all(
+            type_.HasField("tensor_type") for type_ in types
         ):
             continue
-        for value, kind in zip(values, kinds, strict=True):
-            wrong = _find_wrong_type(kind)
+        for value, type_ in zip(values, types, strict=True):
+            wrong = _find_wrong_type(type_)
             if wrong:
                 raise InvalidGraph(
                     f"the value {value.name!r} of {source.where} has {wrong}, which ONNX does not have.",
@@ -380,10 +380,10 @@ def check_value_types(source: SourceModel) -> None:
                 )
 
 
-def _find_wrong_type(kind: TypeProto) -> str:
-    """Return what is wrong with a declared type; nothing for one that is right, or left open altogether."""
+def _find_wrong_type(type_: TypeProto) -> str:
+    """Describe the fault of a declared type; return an empty text for a valid or open one."""
     outer = ""
-    for which, each in walk_types(kind):
+    for which, each in walk_types(type_):
         if outer and not which:
             return f"a {outer} of nothing"
         if which in DENSE_OR_SPARSE or which == "map_type":
@@ -398,7 +398,7 @@ def _find_wrong_type(kind: TypeProto) -> str:
 def structure(proto: ModelProto) -> ModelProto:
     """Return the model with its detached weights as graph inputs, so that onnx's own code takes it.
 
-    Both the checker and shape inference would look for a detached weight's file.
+    The checker and shape inference would look for the file of a detached weight.
     """
     detached = [t for t in proto.graph.initializer if is_detached(t)]
     if not detached:

@@ -1,4 +1,4 @@
-"""Model in the one form that later stages know: put in order, functions written out, the host's values in place."""
+"""Model in the one form that later stages expect: nodes sorted, functions inlined, the host's values applied."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ FunctionId = tuple[str, str]
 """Domain and name of a function."""
 
 MOST_NODES = 1 << 18
-"""Nodes that calls of functions may become. A few functions that call each other twice are a million."""
+"""Nodes that inlined functions may have. A few functions that call each other twice make a million."""
 
 
 def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> None:
-    """Put function bodies in place of their calls, in place; functions that nothing calls then are dropped.
+    """Inline functions, in place; functions without calls are dropped.
 
     A function may import other operator versions than the model: see `adopt_versions`.
 
@@ -87,26 +87,26 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
     except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
         text = " ".join(str(error).split())
         raise InvalidGraph(
-            f"the functions of {source.where} cannot be put in place of their calls: {text}", path=source.path
+            f"the functions of {source.where} cannot be inlined: {text}", path=source.path
         ) from error
     source.proto = inlined
     left = find_used_functions(inlined.graph.node, inlined.functions)
     del inlined.functions[:]
     inlined.functions.extend(left)
     for node in walk_nodes(inlined.graph.node):
-        # Function bodies call the default domain "ai.onnx", too.
+        # Functions call the default domain "ai.onnx", too.
         node.domain = _shorten_domain(node.domain)
 
 
 def _check_size(source: SourceModel) -> None:
-    """Raise before anything follows the calls: shape inference does, also those that stay."""
+    """Check the size before anything follows the calls: shape inference does, even those that stay."""
     functions = source.proto.functions
     nodes, size = measure_calls(source.proto.graph.node, functions)
     most = COPIED_LIMIT + sum(function.ByteSize() for function in functions)
     if nodes > MOST_NODES or size > most:
         raise InvalidGraph(
-            f"the functions of {source.where} become {nodes:,} nodes of {size:,} bytes where they are called; at most "
-            f"{MOST_NODES:,} nodes and {most:,} bytes are taken.",
+            f"the functions of {source.where} become {nodes:,} nodes of {size:,} bytes when inlined; at most "
+            f"{MOST_NODES:,} nodes and {most:,} bytes are allowed.",
             path=source.path,
             hint="Export the model without functions, if it is meant to be as large.",
         )
@@ -131,7 +131,7 @@ def find_used_functions(
 
 
 def measure_calls(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]) -> tuple[int, int]:
-    """Return how many nodes calls become until all functions are in place, and of how many bytes.
+    """Return the number of nodes and bytes that calls become when all functions are inlined.
 
     Counted are the functions' nodes, the calls on the way, and the defaults of attributes.
 
@@ -165,13 +165,13 @@ def measure_calls(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]
 def _count_nodes(
     nodes: Iterable[NodeProto], known: Container[tuple[str, str, str]]
 ) -> tuple[int, list[tuple[str, str, str]]]:
-    """Return how many nodes there are, those of bodies too, and the functions they call, once for each call."""
+    """Return the number of nodes, those in subgraphs included, and the functions they call, once for each call."""
     keys = [(node.domain, node.op_type, node.overload) for node in walk_nodes(nodes)]
     return len(keys), [key for key in keys if key in known]
 
 
 def check_initializers(proto: ModelProto, initializers: Mapping[str, np.ndarray]) -> dict[str, Weight]:
-    """Return a host's values as weights; an initializer that lies in a file gets the bytes, so that no file is needed.
+    """Return a host's values as weights; an initializer in a file gets the bytes, so that no file is needed.
 
     Args:
         proto: as it was read; changed in place.
@@ -186,7 +186,7 @@ def check_initializers(proto: ModelProto, initializers: Mapping[str, np.ndarray]
         if name not in tensors:
             raise InvalidArgument(
                 f"add_initializer: the model's main graph has no initializer {name!r}.{suggestion(name, tensors)}",
-                hint="The value of an input is given to run.",
+                hint="Pass the value of an input to run.",
             )
         given[name] = _make_weight(tensors[name], array)
         if is_detached(tensors[name]):
@@ -195,7 +195,7 @@ def check_initializers(proto: ModelProto, initializers: Mapping[str, np.ndarray]
 
 
 def apply_overrides(source: SourceModel, overrides: ModelOverrides, given: Mapping[str, Weight]) -> None:
-    """Put values and lengths into a model that was read and checked.
+    """Apply values and lengths to a model that was read and checked.
 
     Raises:
         InvalidArgument: no input has such a dimension, or one gets two lengths.
@@ -210,7 +210,7 @@ def apply_overrides(source: SourceModel, overrides: ModelOverrides, given: Mappi
 
 
 def digest_overrides(digest: str, overrides: ModelOverrides, weights: Mapping[str, Weight]) -> str:
-    """Return the digest (hex) of a model as it is with what the host put in place of it."""
+    """Return the digest (hex) of a model together with the host's overrides."""
     values = {name: weights[name].digest for name in overrides.initializers}
     lengths = {**overrides.dimensions}, {**overrides.denotations}
     parts = [digest, *(repr(sorted(part.items())) for part in (values, *lengths))]
@@ -222,12 +222,12 @@ def _make_weight(tensor: TensorProto, array: np.ndarray) -> Weight:
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
     except (KeyError, TypeError, ValueError):
         dtype = np.dtype(object)
-    found, wanted = (array.dtype, array.shape), (dtype, tuple(tensor.dims))
-    if found != wanted:
+    found, expected = (array.dtype, array.shape), (dtype, tuple(tensor.dims))
+    if found != expected:
         raise InvalidArgument(
             f"add_initializer: the value of {tensor.name!r} is {found[0]}{list(found[1])}; the model's initializer "
-            f"is {wanted[0]}{list(wanted[1])}.",
-            hint="Give an array of the same type and shape.",
+            f"is {expected[0]}{list(expected[1])}.",
+            hint="Pass an array of the same type and shape.",
         )
     if array.nbytes == compute_raw_size(tensor.data_type, array.shape):
         data: bytes | memoryview = array.reshape(-1).view(np.uint8).data if array.size else b""
@@ -237,7 +237,7 @@ def _make_weight(tensor: TensorProto, array: np.ndarray) -> Weight:
 
 
 def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
-    """Give open dimensions their lengths, wherever the graph names them."""
+    """Set the lengths of open dimensions, wherever the graph names them."""
     if not overrides.dimensions and not overrides.denotations:
         return
     lengths = dict(overrides.dimensions)
@@ -252,7 +252,7 @@ def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
         elif length is not None and lengths.setdefault(name, length) != length:
             raise InvalidArgument(
                 f"free dimension override: the dimension {name!r} would get two lengths, {lengths[name]} and {length}.",
-                hint="Give a length by name or by denotation, not both.",
+                hint="Set a length by name or by denotation, not both.",
             )
     for what, given in (("dimension", overrides.dimensions), ("denotation", overrides.denotations)):
         for name in given:
@@ -277,7 +277,7 @@ _FREE_INITIALIZERS = 4
 
 
 def normalise(proto: ModelProto) -> None:
-    """Bring a model into a form that the ONNX checker takes, where only that is wrong with it.
+    """Bring a model that onnxruntime accepts into the form that the ONNX checker accepts.
 
     Raises:
         InvalidGraph: nodes read each other's results in a circle.
@@ -297,7 +297,7 @@ def normalise(proto: ModelProto) -> None:
 
 
 def adopt_versions(functions: Iterable[FunctionProto], versions: Mapping[str, int]) -> None:
-    """Have functions import the model's operator versions, with which onnxruntime reads them whatever they import.
+    """Make functions import the model's operator versions, as onnxruntime reads them.
 
     A warning names a function's operators that have another definition there.
 
@@ -337,29 +337,29 @@ def _find_since_version(node: NodeProto, version: int) -> int:
 
 
 def _sort(graph: GraphProto | FunctionProto, given: set[str]) -> dict[str, None]:
-    """Put nodes behind those whose results they read, as near to their order as can be; return what is read outside.
+    """Sort nodes behind those whose results they read, keeping their order where possible; return the outer names read.
 
     Args:
-        graph: a graph, whose bodies are sorted first, or a function.
-        given: the names that it has without a node.
+        graph: a graph, whose subgraphs are sorted first, or a function.
+        given: names that it defines without a node.
     """
     nodes = graph.node
     producer: dict[str, int] = {}
     reads: list[dict[str, None]] = []
-    for place, node in enumerate(nodes):
+    for index, node in enumerate(nodes):
         read = dict.fromkeys(node.input)
-        for body in iter_subgraphs(node):
-            read |= _sort(body, set(list_given_names(body)))
+        for subgraph in iter_subgraphs(node):
+            read |= _sort(subgraph, set(list_given_names(subgraph)))
         reads.append(read)
         for name in filter(None, node.output):
-            producer.setdefault(name, place)
+            producer.setdefault(name, index)
     needs = [[producer[name] for name in read if name in producer and name not in given] for read in reads]
     order = _order_nodes(nodes, needs)
     if order != list(range(len(order))):
-        place_of = {node: place for place, node in enumerate(order)}
+        index_of = {node: index for index, node in enumerate(order)}
         # The keys are asked for in the order of the nodes.
-        places = iter([place_of[node] for node in range(len(order))])
-        nodes.sort(key=lambda _: next(places))
+        indices = iter([index_of[node] for node in range(len(order))])
+        nodes.sort(key=lambda _: next(indices))
     outside = {name: None for read in reads for name in read}
     if isinstance(graph, onnx.GraphProto):
         outside |= dict.fromkeys(value.name for value in graph.output)
@@ -367,7 +367,7 @@ def _sort(graph: GraphProto | FunctionProto, given: set[str]) -> dict[str, None]
 
 
 def _order_nodes(nodes: Sequence[NodeProto], needs: Sequence[Sequence[int]]) -> list[int]:
-    """Return the nodes' places, each behind those that it needs; a graph in order stays as it is."""
+    """Return the nodes' indices, each behind those that it needs; a sorted graph keeps its order."""
     sorter = TopologicalSorter(dict(enumerate(needs)))
     try:
         sorter.prepare()
@@ -383,19 +383,19 @@ def _order_nodes(nodes: Sequence[NodeProto], needs: Sequence[Sequence[int]]) -> 
     while ready:
         order.append(heappop(ready))
         sorter.done(order[-1])
-        for place in sorter.get_ready():
-            heappush(ready, place)
+        for index in sorter.get_ready():
+            heappush(ready, index)
     return order
 
 
 def declare_open_types(proto: ModelProto) -> ModelProto:
-    """Return a copy for the checker in which nothing about inputs and outputs is left open."""
+    """Return a copy for the checker in which inputs and outputs have complete types."""
     probe: ModelProto = copy_message(proto)
     for value in probe.graph.output:
         if value.type.WhichOneof("value") is None:
             value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     for value in (*probe.graph.input, *probe.graph.output):
-        for which, kind in walk_types(value.type):
+        for which, type_ in walk_types(value.type):
             if which in DENSE_OR_SPARSE:
-                getattr(kind, which).shape.SetInParent()
+                getattr(type_, which).shape.SetInParent()
     return probe

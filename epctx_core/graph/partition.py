@@ -20,7 +20,7 @@ _INTO, _OUT_OF = "QuantizeLinear", "DequantizeLinear"
 
 
 class QuantizedGroup(NamedTuple):
-    """One operator with what quantizes around it.
+    """One operator with the quantization around it.
 
     Attributes:
         target: the operator.
@@ -42,9 +42,9 @@ class QuantizedGroup(NamedTuple):
 
 
 class QuantizedGroups:
-    """The groups of one graph.
+    """Quantized groups of one graph.
 
-    Holds what it found and no graph: the graph holds it.
+    It has no reference to the graph, which refers to it.
 
     Attributes:
         groups: in the order of their targets.
@@ -73,20 +73,20 @@ class QuantizedGroups:
         """Return those of some nodes whose groups are not whole among them, with the reason.
 
         Args:
-            nodes: what an EP would take.
-            taken: for each node whether it is somebody's already; such a node breaks no group.
+            nodes: the claim of an EP.
+            taken: for each node whether an EP has taken it; such a node breaks no group.
         """
         if not self.groups:
             return {}
-        wanted = set(nodes)
+        nodes_ = set(nodes)
         left_out: dict[int, str] = {}
         for group in self.groups:
-            missing = next((m for m in group.members if m not in wanted and not taken[m]), None)
+            missing = next((m for m in group.members if m not in nodes_ and not taken[m]), None)
             if missing is not None:
                 reason = self._explain(group.target, missing)
-                left_out.update((i, reason) for i in (group.target, *group.sinks) if i in wanted)
+                left_out.update((i, reason) for i in (group.target, *group.sinks) if i in nodes_)
         for source, targets in self._targets_by_source.items():
-            if source in wanted and not any(t in wanted and t not in left_out for t in targets):
+            if source in nodes_ and not any(t in nodes_ and t not in left_out for t in targets):
                 first = min(targets)
                 left_out[source] = left_out.get(first) or self._explain(first, first)
         return left_out
@@ -95,20 +95,20 @@ class QuantizedGroups:
         """Return nodes as units: a group that is whole among them is one, every other node is one."""
         if not self.groups:
             return [[i] for i in nodes]
-        wanted = dict.fromkeys(nodes)
+        nodes_ = dict.fromkeys(nodes)
         units: list[list[int]] = []
         for group in self.groups:
-            if group.target in wanted:
-                unit = [i for i in (*group.owned, group.target, *group.sinks) if i in wanted]
+            if group.target in nodes_:
+                unit = [i for i in (*group.owned, group.target, *group.sinks) if i in nodes_]
                 units.append(sorted(unit))
                 for i in unit:
-                    del wanted[i]
-        units.extend([i] for i in wanted)
+                    del nodes_[i]
+        units.extend([i] for i in nodes_)
         return units
 
     def _explain(self, target: int, missing: int) -> str:
         return (
-            f"{self._describe_node(target)} and what quantizes around it are taken whole or not at all, "
+            f"{self._describe_node(target)} and the quantization around it are taken whole or not at all, "
             f"and {self._describe_node(missing)} is not taken"
         )
 
@@ -136,7 +136,7 @@ def _is_output(graph: GraphIndex, index: int) -> bool:
 
 
 def _is_quantizer(graph: GraphIndex, index: int, op_type: str) -> bool:
-    """Whether a node is a QuantizeLinear or DequantizeLinear whose scale and zero point no node computes."""
+    """Return whether a node is a QuantizeLinear or DequantizeLinear whose scale and zero point no node computes."""
     node = graph.nodes[index]
     return (
         node.op_type == op_type
@@ -150,7 +150,7 @@ def _find_readers(graph: GraphIndex, index: int) -> list[int]:
 
 
 class CyclicGroupsError(Exception):
-    """Groups that cannot be contracted; `groups` are the indices of those on the cycle."""
+    """Groups cannot be contracted; `groups` are the indices of those on the cycle."""
 
     def __init__(self, groups: list[int]) -> None:
         super().__init__(f"contracting the groups {groups} makes a cycle")
@@ -196,11 +196,11 @@ def _compute_keys(
 
 
 class Partitioner:
-    """Groups the nodes of one graph, EP after EP; what was taken stays together.
+    """Grouping of one graph's nodes, EP after EP; groups already taken stay together.
 
     Args:
         predecessors: for each node the nodes that it reads from; nodes are in topological order.
-        taken: the groups that were taken; whoever has the list may change it.
+        taken: groups already taken; the caller may change the list.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class Partitioner:
         self._taken.extend(groups)
 
     def check(self, groups: Sequence[Sequence[int]]) -> None:
-        """Check that groups can be contracted as they are, beside what was taken.
+        """Check that groups can be contracted as they are, beside those taken.
 
         Raises:
             CyclicGroupsError: some of them enclose other nodes; `groups` are indices into these.
@@ -222,7 +222,7 @@ class Partitioner:
         self._sort(groups)
 
     def _sort(self, groups: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[int]]:
-        """Return what each unit reads from, where these groups and what was taken are one unit each; and their order."""
+        """Return for each unit (these groups, those taken, single nodes) the units it reads from; and their order."""
         try:
             return _sort_units(self._predecessors, [*groups, *self._taken])
         except CyclicGroupsError as error:
@@ -253,11 +253,11 @@ class Partitioner:
             return sorted(merged.values())
         needs, order = self._sort(units)
         position = [0] * len(order)
-        for place, unit in enumerate(order):
-            position[unit] = place
+        for index, unit in enumerate(order):
+            position[unit] = index
         predecessors = [[position[p] for p in needs[unit]] for unit in order]
-        for place, key in _compute_keys(predecessors, [unit < len(units) for unit in order]):
-            merged.setdefault(key, []).extend(units[order[place]])
+        for index, key in _compute_keys(predecessors, [unit < len(units) for unit in order]):
+            merged.setdefault(key, []).extend(units[order[index]])
         return sorted(sorted(group) for group in merged.values())
 
     def execution_order(self) -> list[list[int]]:
@@ -282,7 +282,7 @@ class Partitioner:
             for node in group:
                 first[node] = start
         for start, group in groups.items():
-            # A group without gaps reads nothing that stands behind its first node.
+            # A group without gaps reads nothing behind its first node.
             if max(group) - start >= len(group) and any(
                 first[p] > start for node in group for p in self._predecessors[node]
             ):

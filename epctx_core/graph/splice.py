@@ -1,6 +1,6 @@
 """Splicing: a model in which groups of nodes are replaced by one node each. One sweep over each graph.
 
-A control-flow node in whose bodies something is replaced is itself replaced, by one with the new bodies.
+A control-flow node in whose subgraphs something is replaced is itself replaced, by one with the new subgraphs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def splice(
 ) -> ModelProto:
     """Return a copy of a model in which groups of nodes are replaced.
 
-    Everything the model says about itself is kept: names, docs, producer, metadata, opsets, IR
+    All information about the model is kept: names, docs, producer, metadata, opsets, IR
     version, inputs and outputs in their order. Weights that only replaced nodes read are gone; of the
     others, those that are detached stay so.
 
@@ -64,7 +64,7 @@ def splice(
         source: the model that `graph` indexes.
         graph: the index over its main graph.
         order: all nodes in groups, in execution order (`Partitioner.execution_order`).
-        replacements: first node of a group to the node that takes its place.
+        replacements: first node of a group to its replacement.
     """
     model = ModelProto()
     for field, value in source.ListFields():
@@ -74,12 +74,12 @@ def splice(
     return model
 
 
-def replace_subgraphs(node: NodeProto, bodies: Mapping[str, GraphProto]) -> NodeProto:
+def replace_subgraphs(node: NodeProto, subgraphs: Mapping[str, GraphProto]) -> NodeProto:
     """Return a copy of a node with other graphs in its attributes."""
     copy: NodeProto = copy_message(node)
     for attribute in copy.attribute:
-        if attribute.name in bodies:
-            attribute.g.CopyFrom(bodies[attribute.name])
+        if attribute.name in subgraphs:
+            attribute.g.CopyFrom(subgraphs[attribute.name])
     return copy
 
 
@@ -89,7 +89,7 @@ def splice_graph(
     order: Sequence[Sequence[int]],
     replacements: Mapping[int, Replacement],
 ) -> None:
-    """Fill an empty graph with a copy of one, main graph or body, in which groups of nodes are replaced; see `splice`."""
+    """Fill an empty graph with a copy of one, main graph or subgraph, in which groups of nodes are replaced; see `splice`."""
     for field, value in graph.graph.ListFields():
         if field.name not in _REBUILT:
             copy_field(target, field.name, value)
@@ -103,7 +103,7 @@ def splice_graph(
     taken, read = _find_constants(graph, order, replacements)
     target.input.extend(v for v in graph.graph.input if v.name not in taken)
     target.initializer.extend(t for t in graph.graph.initializer if t.name not in taken)
-    # What a Constant node gave that was replaced.
+    # Results of Constant nodes that were replaced.
     replaced = read & graph.producer.keys()
     gone = replaced.difference(*(node.output for node in target.node)) if replaced else ()
     target.initializer.extend(graph.weights[name].tensor_proto() for name in sorted(gone))
@@ -114,7 +114,7 @@ _REBUILT = frozenset({"node", "input", "initializer", "value_info"})
 
 
 def copy_field(target: ModelProto | GraphProto, name: str, value: object) -> None:
-    """Set a field to what `ListFields` gave for it."""
+    """Set a field to its value from `ListFields`."""
     if isinstance(value, (str, bytes, int, float)):
         setattr(target, name, value)
     else:
@@ -149,7 +149,7 @@ def _splice_value_info(
 
     EPContext has no shape inference: without its outputs' types onnxruntime cannot type the graph. With those
     of its inputs, too, a session needs no inference (see `make_declared_types`). It takes them as they stand, so
-    they say what is proven and no more.
+    they contain proven types only.
     """
     if not replacements:
         target.value_info.extend(graph.graph.value_info)
@@ -181,5 +181,5 @@ def _splice_value_info(
             typed[name].type.CopyFrom(proto)
 
 
-def _list_lengths(kind: TensorType) -> list[int | None] | None:
-    return None if kind.shape is None else [dim if isinstance(dim, int) else None for dim in kind.shape]
+def _list_lengths(type_: TensorType) -> list[int | None] | None:
+    return None if type_.shape is None else [dim if isinstance(dim, int) else None for dim in type_.shape]

@@ -1,7 +1,7 @@
-"""Bytes of a model's tensors: found inline, in typed fields or in an external file, and taken out of the protobuf.
+"""Bytes of a model's tensors: inline, in typed fields or in an external file, and detached from the protobuf.
 
-The large ones leave it, so that whatever handles the model's structure costs nothing for its weights. Opens no path: the
-caller says how a name out of a model is opened.
+Large ones are detached, so that handling a model's structure costs nothing for its weights. No path is opened here: the
+caller supplies a function that opens files named by a model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from epctx_core.graph.weights import (
 _MAX_ELEMENTS = (1 << 63) // 16 - 1
 """So that the bytes of the widest type (complex128) still have a number of 63 bits."""
 COPIED_LIMIT = 256 << 20
-"""Bytes that tensors of attributes and bodies may take in memory beyond the size of the files they lie in."""
+"""Bytes that tensors of attributes and subgraphs may take in memory beyond the size of the files they lie in."""
 _LONGEST_NUMBER = 20
 """Digits of the largest 64-bit number; Python refuses to read very long ones."""
 
@@ -40,7 +40,7 @@ def _tensor_error(tensor: TensorProto, what: str) -> InvalidGraph:
 
 
 def _check_shape(tensor: TensorProto) -> tuple[tuple[int, ...], int]:
-    """Return a tensor's shape and bytes; the shape has bounds also where it has no elements: numpy multiplies the others.
+    """Return a tensor's shape and size in bytes; an empty shape is bounded, too: numpy multiplies the other dimensions.
 
     Raises:
         InvalidGraph: a negative dimension, too many of them, a product beyond 63 bits, or an unknown element type.
@@ -65,17 +65,17 @@ def detach_weights(
     *,
     files: bool = True,
 ) -> dict[str, Weight]:
-    """Take the initializers' bytes out of a graph.
+    """Detach the initializers' bytes from a graph.
 
     Those above `INLINE_LIMIT` bytes then stand in the graph as external tensors at `DETACHED_LOCATION`, small
-    ones inline; string tensors are no weights. External tensors elsewhere, as in bodies, are read in, and sparse
+    ones inline; string tensors are not weights. Other external tensors, as in subgraphs, are read in, and sparse
     tensors become dense ones.
 
     Args:
         graph: changed in place.
-        open_external: opens a file that the model names.
+        open_external: opens a file named by the model.
         functions: the model's own; external tensors in them are read in, too.
-        files: False if it is known that no tensor lies in a file: attributes and bodies are not searched.
+        files: False if no tensor is known to be in a file: attributes and subgraphs are not searched.
 
     Returns:
         All initializers by name.
@@ -103,7 +103,7 @@ def detach_weights(
 def _inline_files(
     tensors: Iterable[TensorProto], opened: dict[str, MappedFile], open_external: OpenExternal
 ) -> None:
-    """Put the bytes of tensors in files into the protobuf; many may name the same ones, and each gets a copy."""
+    """Copy the bytes of tensors in files into the protobuf; each tensor gets a copy, even of the same bytes."""
     copied, known = 0, len(opened)
     limit = COPIED_LIMIT + sum(file.size for file in opened.values())
     for tensor in tensors:
@@ -123,7 +123,7 @@ def _inline_files(
 
 
 def make_dense(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
-    """Make sparse initializers and Constants dense, in place and in bodies too, as onnxruntime does for EPs.
+    """Make sparse initializers and Constants dense, in place and in subgraphs too, as onnxruntime does for EPs.
 
     Raises:
         InvalidGraph: elements outside of the shape, or more bytes in all than `COPIED_LIMIT`.
@@ -159,13 +159,13 @@ def _make_dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> Tenso
 
     Args:
         sparse: the tensor.
-        name: what it is called.
-        most: the bytes that it may take.
+        name: of the result.
+        most: bytes that it may take.
     """
     shape, size = _check_shape(TensorProto(name=name, dims=sparse.dims, data_type=sparse.values.data_type))
     if sparse.values.data_type == TensorProto.STRING:
         raise InvalidGraph(
-            f"the sparse tensor {name!r} holds text; sparse tensors hold numbers here, as in onnxruntime.",
+            f"the sparse tensor {name!r} contains text; sparse tensors contain numbers, as in onnxruntime.",
             hint="Store it dense, as an initializer of the main graph.",
         )
     values = read_weight(sparse.values, {}, _refuse_file).array()
@@ -175,13 +175,13 @@ def _make_dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> Tenso
             "may still take when they are written out.",
             hint="Store it dense, as an initializer of the main graph.",
         )
-    places = read_weight(sparse.indices, {}, _refuse_file).array()
-    if places.ndim == 2:  # noqa: PLR2004 - an index for each dimension
-        inside = places.shape[1] == len(shape) and bool(((places >= 0) & (places < shape)).all())
-        flat = np.ravel_multi_index(tuple(places.T), shape) if inside else places
+    indices = read_weight(sparse.indices, {}, _refuse_file).array()
+    if indices.ndim == 2:  # noqa: PLR2004 - an index for each dimension
+        inside = indices.shape[1] == len(shape) and bool(((indices >= 0) & (indices < shape)).all())
+        flat = np.ravel_multi_index(tuple(indices.T), shape) if inside else indices
     else:
-        inside, flat = bool(((places >= 0) & (places < math.prod(shape))).all()), places
-    if not inside or places.dtype != np.int64 or flat.shape != (values.size,):
+        inside, flat = bool(((indices >= 0) & (indices < math.prod(shape))).all()), indices
+    if not inside or indices.dtype != np.int64 or flat.shape != (values.size,):
         raise InvalidGraph(f"the sparse tensor {name!r} of shape {list(shape)} has elements outside of it.")
     array = np.zeros(math.prod(shape), values.dtype)
     array[flat] = values.reshape(-1)
@@ -193,7 +193,7 @@ def _refuse_file(location: str, tensor: str) -> OpenedFile:
 
 
 def read_initializers(graph: GraphProto) -> dict[str, Weight]:
-    """Return the initializers of a body by name; their bytes stay in the protobuf (see `detach_weights`).
+    """Return the initializers of a subgraph by name; their bytes stay in the protobuf (see `detach_weights`).
 
     Raises:
         InvalidGraph: a tensor whose bytes do not fit its shape.
@@ -206,7 +206,7 @@ def read_initializers(graph: GraphProto) -> dict[str, Weight]:
 
 
 def read_weight(tensor: TensorProto, files: dict[str, MappedFile], open_external: OpenExternal) -> Weight:
-    """Return a tensor as a weight; `files` holds by location those that were mapped. See `detach_weights`."""
+    """Return a tensor as a weight; `files` are the mapped files by location. See `detach_weights`."""
     if tensor.data_type == TensorProto.STRING:
         raise _tensor_error(tensor, "keeps text in a file, which ONNX does not allow")
     if tensor.data_location == TensorProto.EXTERNAL:
@@ -224,7 +224,7 @@ def read_weight(tensor: TensorProto, files: dict[str, MappedFile], open_external
 def make_weight(
     tensor: TensorProto, data: bytes | memoryview, *, mapped: MappedFile | None = None, offset: int = 0
 ) -> Weight:
-    """Return a tensor as a weight whose raw bytes are at hand, in a file or in memory.
+    """Return a tensor as a weight over its raw bytes, in a file or in memory.
 
     Raises:
         InvalidGraph: they do not fit the tensor's shape.
@@ -269,5 +269,5 @@ def _parse_number(tensor: TensorProto, key: str, entries: Mapping[str, str], def
     if not text:
         return default
     if not isinstance(text, str) or not text.isdecimal() or len(text) > _LONGEST_NUMBER:  # bytes if not UTF-8
-        raise _tensor_error(tensor, f"has the external data {key} {text!r}, which is no whole number")
+        raise _tensor_error(tensor, f"has the external data {key} {text!r}, which is not a whole number")
     return int(text)

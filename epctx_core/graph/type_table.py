@@ -1,4 +1,4 @@
-"""Table of the types of a graph's values, with those that are proven beside those that are only declared."""
+"""Table of the types of a graph's values, proven and declared ones."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class TypeTable:
 
     Args:
         values: typed values; of two with one name the first counts.
-        graph: the graph with types inferred, whose bodies have tables of their own.
-        outer: the table of the enclosing scope, asked for what the graph does not define.
-        infer: gives the whole table when something is asked for that is not in `values`.
+        graph: the graph with types inferred, whose subgraphs have tables of their own.
+        outer: the table of the enclosing scope, for names that the graph does not define.
+        infer: returns the whole table when a value is missing in `values`.
         proven: the table without hints, if that says less.
-        trusted: if given, the names of the values whose declared lengths are no hints.
+        trusted: names of the values whose declared lengths are not hints; None for all.
 
     Attributes:
-        contradictions: by name, of values that are declared to be what inference refutes, both as a text.
+        contradictions: by name a text for each value whose declaration inference refutes.
     """
 
     def __init__(
@@ -65,27 +65,27 @@ class TypeTable:
         return known if known is not None else self._make(name)
 
     def proven(self, name: str) -> TensorType:
-        """Return what of a value's type holds in every run, whatever is declared."""
+        """Return the part of a value's type that is true in every run."""
         if self._proven is not None:
             return self._proven.get(name)
-        kind = self.get(name)
-        if self._trusted is None or name in self._trusted or kind.shape is None:
-            return kind
-        return self._bare.setdefault(kind.elem_type, TensorType(kind.elem_type, None))
+        type_ = self.get(name)
+        if self._trusted is None or name in self._trusted or type_.shape is None:
+            return type_
+        return self._bare.setdefault(type_.elem_type, TensorType(type_.elem_type, None))
 
     def proto(self, name: str) -> TypeProto | None:
-        """Return a value's type as ONNX writes it, with symbolic names and non-tensor kinds."""
+        """Return a value's type as ONNX writes it, with symbolic names and types other than tensors."""
         value = self.declaration(name)
         return value.type if value is not None else None
 
     def proven_proto(self, name: str) -> TypeProto | None:
-        """Return what is proven of it, as ONNX writes it."""
+        """Return the proven part of a value's type as ONNX writes it."""
         if self._proven is not None:
             return self._proven.proto(name)
-        kind = self.proto(name)
-        if kind is None or self._trusted is None or name in self._trusted:
-            return kind
-        bare: TypeProto = copy_message(kind)
+        type_ = self.proto(name)
+        if type_ is None or self._trusted is None or name in self._trusted:
+            return type_
+        bare: TypeProto = copy_message(type_)
         forget_shape(bare)
         return bare
 
@@ -100,34 +100,34 @@ class TypeTable:
         return self._outer.declaration(name) if self._outer is not None and value is None else None
 
     def get_subgraph(self, node: int, attribute: str) -> TypeTable:
-        """Return the table of a body that a node holds; one that only looks outside if it is not known."""
+        """Return the table of a node's subgraph; for an unknown one, a table of the outer scope alone."""
         if self._infer is not None:
             self._complete(self._infer)
         if node not in self._subgraphs:
             held = iter_named_subgraphs(self._graph.node[node]) if self._graph is not None else ()
             self._subgraphs[node] = {
                 name: TypeTable(
-                    list_typed_values(body),
-                    body,
+                    list_typed_values(subgraph),
+                    subgraph,
                     self,
                     proven=self._proven.get_subgraph(node, name) if self._proven else None,
                 )
-                for name, body in held
+                for name, subgraph in held
             }
-        bodies = self._subgraphs[node]
-        if attribute not in bodies:
-            bodies[attribute] = TypeTable((), None, self)
-        return bodies[attribute]
+        subgraphs = self._subgraphs[node]
+        if attribute not in subgraphs:
+            subgraphs[attribute] = TypeTable((), None, self)
+        return subgraphs[attribute]
 
     def find_subgraph(self, path: SubgraphPath) -> TypeTable:
-        """Return the table of a body at any depth."""
+        """Return the table of a subgraph at any depth."""
         table = self
         for node, attribute in path:
             table = table.get_subgraph(node, attribute)
         return table
 
     def list_declaring_graphs(self) -> list[GraphProto]:
-        """Return a graph that declares all types, those in bodies too, and where there are hints one without them.
+        """Return a graph that declares all types, those in subgraphs too, and where there are hints one without them.
 
         See `types_of`. Not to be changed.
         """
@@ -137,17 +137,17 @@ class TypeTable:
         return [graph, *(self._proven.list_declaring_graphs() if self._proven is not None else ())]
 
     def _complete(self, infer: Callable[[], TypeTable]) -> None:
-        """Take over what inference finds, which is never less than what was declared."""
+        """Take over the inferred table, which includes all declarations."""
         inferred, self._infer = infer(), None
         self._values, self._graph = inferred._values, inferred._graph  # noqa: SLF001 - of the same class
         self._proven, self._trusted = inferred._proven, None  # noqa: SLF001
-        # Those given before were declared, and inference may have refuted them.
+        # Earlier results were declared types, which inference may have refuted.
         self._types.clear()
         self.contradictions = inferred.contradictions
 
     def _make(self, name: str) -> TensorType:
         if self._outer is not None and name not in self._values:
-            # Many bodies may read one value, and its shape may be long.
+            # Many subgraphs may read one value, and its shape may be long.
             return self._types.setdefault(name, self._outer.get(name))
         value = self.declaration(name)
         if value is None:
@@ -179,20 +179,20 @@ def make_tensor_type(proto: TypeProto) -> TensorType:
     return TensorType(tensor.elem_type, shape)
 
 
-def forget_shape(kind: TypeProto) -> None:
+def forget_shape(type_: TypeProto) -> None:
     """Remove the shapes from a type, in place; its element types stay."""
-    for which, each in walk_types(kind):
+    for which, each in walk_types(type_):
         if which in DENSE_OR_SPARSE:
             getattr(each, which).ClearField("shape")
 
 
 def is_open(dim: TensorShapeProto.Dimension) -> bool:
-    """Whether a length is not known. Some exporters write -1 for that, and onnxruntime reads it so."""
+    """Return whether a length is unknown. Some exporters write -1 for that, which onnxruntime accepts."""
     return not dim.HasField("dim_value") or dim.dim_value < 0
 
 
 def is_only_declared(output: ValueInfoProto) -> bool:
-    """Whether the shape of an output of a context model is nothing but what the source declared."""
+    """Return whether the shape of a context model's output is only declared by the source."""
     return any(entry.key == ONLY_DECLARED for entry in output.metadata_props)
 
 
@@ -201,7 +201,7 @@ def make_declared_types(
 ) -> TypeTable:
     """Return a model's types, inferred only when one is asked for that the model does not declare.
 
-    For context models, which declare what their nodes take and give: whoever computes on a value checks it.
+    For context models, which declare the inputs and outputs of their nodes: EPs and kernels check the values.
 
     Args:
         proto: the model, without its large weights.
@@ -213,12 +213,12 @@ def make_declared_types(
 
 
 def types_of(graph: GraphProto, proven: TypeTable | None = None) -> TypeTable:
-    """Return the types that a graph and its bodies declare; nothing is inferred."""
+    """Return the types declared by a graph and its subgraphs, without inference."""
     return TypeTable(list_typed_values(graph), graph, proven=proven)
 
 
 def list_typed_values(graph: GraphProto) -> list[ValueInfoProto]:
-    """Return what is known of a graph's values after inference; what it declares comes first."""
+    """Return the typed values of a graph after inference; declared ones come first."""
     return [
         # Outputs need no declaration; inference may know them all the same.
         *[v for v in chain(graph.input, graph.output) if v.type.WhichOneof("value")],

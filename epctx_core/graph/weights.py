@@ -1,4 +1,4 @@
-"""Weights of a model: views over mapped files or the model's bytes, what stands for them in a protobuf, and their digests."""
+"""Weights of a model: views over mapped files or the model's bytes, their proxies in a protobuf, and their digests."""
 
 from __future__ import annotations
 
@@ -39,32 +39,32 @@ def compute_raw_size(elem_type: int, shape: tuple[int, ...]) -> int:
 
 
 def is_detached(tensor: TensorProto) -> bool:
-    """Whether a tensor stands for a weight whose bytes are kept outside the protobuf."""
+    """Return whether a tensor's bytes are outside the protobuf."""
     return tensor.data_location == TensorProto.EXTERNAL
 
 
 OpenExternal: TypeAlias = Callable[[str, str], OpenedFile]
-"""`open_external(location, tensor_name)` opens a file that a model names, or raises InvalidGraph."""
+"""`open_external(location, tensor_name)` opens a file named by a model, or raises InvalidGraph."""
 
 DETACHED_LOCATION = "epctx-weight"
 """The location that a detached initializer carries.
 
 Also the name of an empty file in `engines`, which has to be there: onnxruntime refuses a model whose weights name a
-file that does not exist, even where it is given their bytes and never reads it.
+file that does not exist, even if it gets their bytes and never reads it.
 """
 
 INLINE_LIMIT = 1024
 """Initializers up to this many bytes stay in the protobuf: shape inference reads such values."""
 
 _FORGOTTEN_FROM = 1 << 16
-"""Bytes from which a weight that was read once is worth a call to give its pages back."""
+"""Bytes from which releasing the pages of a weight that was read once is worth a call."""
 
 
 PARALLEL_FROM = 1 << 20
 """Bytes from which a weight's digest is worth a thread."""
 
 Chunks: TypeAlias = Callable[[], Iterable[memoryview]]
-"""Reads the bytes from their start, piece by piece."""
+"""Function that reads the bytes from their start in chunks."""
 
 
 class Digest:
@@ -149,12 +149,12 @@ class Weight:
 
     @property
     def extent(self) -> Extent | None:
-        """Where the bytes lie in a file, or None for an inline weight."""
+        """Location of the bytes in a file, or None for an inline weight."""
         return None if self._mapped is None else Extent(self._mapped.path, self._offset, len(self._data))
 
     @property
     def mapping(self) -> tuple[MappedFile, int] | None:
-        """The mapped file that holds the bytes and their place in it, or None for an inline weight."""
+        """Mapped file and offset of the bytes, or None for an inline weight."""
         return None if self._mapped is None else (self._mapped, self._offset)
 
     def array(self) -> np.ndarray:
@@ -167,7 +167,7 @@ class Weight:
         return array
 
     def chunks(self) -> Iterator[memoryview]:
-        """Yield the raw bytes in pieces of at most 16 MiB; of a mapping, one piece is resident at a time.
+        """Yield the raw bytes in chunks of 8 MiB; of a mapping, one chunk is resident at a time.
 
         Raises:
             InvalidGraph: the file they lie in was written to.
@@ -198,7 +198,7 @@ _DATA_FIELDS = frozenset(
 
 
 def replace_data(tensor: TensorProto, other: TensorProto) -> None:
-    """Give a tensor another's data; what it says about itself (doc string, metadata) stays."""
+    """Replace a tensor's data by another's; its doc string and metadata stay."""
     for field in _DATA_FIELDS:
         tensor.ClearField(field)
     tensor.MergeFrom(TensorProto(external_data=other.external_data))
@@ -208,7 +208,7 @@ def replace_data(tensor: TensorProto, other: TensorProto) -> None:
 
 
 def make_detached_tensor(weight: Weight) -> TensorProto:
-    """Return the tensor that stands for a detached weight in a protobuf."""
+    """Return the tensor that represents a detached weight in a protobuf."""
     tensor = TensorProto(
         name=weight.name, data_type=weight.elem_type, dims=weight.shape, data_location=TensorProto.EXTERNAL
     )
@@ -217,7 +217,7 @@ def make_detached_tensor(weight: Weight) -> TensorProto:
 
 
 def set_external_location(tensor: TensorProto, location: str, offset: int) -> None:
-    """Make a detached tensor say where its bytes lie: a file beside the model, and the offset in it."""
+    """Set the location of a detached tensor's bytes: a file beside the model, and the offset in it."""
     size = compute_raw_size(tensor.data_type, tuple(tensor.dims))
     del tensor.external_data[:]
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(size))):
@@ -225,22 +225,22 @@ def set_external_location(tensor: TensorProto, location: str, offset: int) -> No
 
 
 ExtentDigests: TypeAlias = "dict[tuple[FileIdentity, int, int], Digest]"
-"""Digests by the place of the bytes: a file in one state, as its open descriptor says, with offset and length."""
+"""Digests by location of the bytes: identity of the open file, offset and length."""
 
 
 known_digests: ContextVar[ExtentDigests | None] = ContextVar("epctx_digests", default=None)
-"""Digests that the steps of one call of a host have in common."""
+"""Digests shared by the steps of one call of a host."""
 
 
 def share_digests(weights: Iterable[Weight], known: ExtentDigests | None = None) -> None:
-    """Give weights the digests of the same places that are known, by default to the host's call, and note theirs."""
+    """Share digests of the same location between weights, by default all those of the host's call."""
     if known is None and (known := known_digests.get()) is None:
         return
     for weight in weights:
         if weight.mapping is not None:
             file, offset = weight.mapping
-            place = file.identity, offset, weight.nbytes
-            weight.lazy_digest = known.setdefault(place, weight.lazy_digest)
+            location = file.identity, offset, weight.nbytes
+            weight.lazy_digest = known.setdefault(location, weight.lazy_digest)
 
 
 @contextmanager
@@ -248,7 +248,7 @@ def compute_digests_ahead(weights: Iterable[Weight]) -> Iterator[None]:
     """Make the digests of large weights in this order, several at once, while the block runs.
 
     Hashing gives up the interpreter's lock, so weights are hashed while earlier ones are written. When the
-    block ends, also by an error, the threads stop at their next piece and are waited for.
+    block ends, also by an error, the threads stop at their next chunk and are joined.
     """
     stopped = threading.Event()
     pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="epctx-digest")

@@ -62,7 +62,7 @@ def test_only_the_node_without_a_kernel_is_slow():
     assert parts_of(diamond()) == [(["Relu", "Cast"], True), (["Max"], False), (["Cast", "Sub"], True)]
 
 
-def test_a_split_piece_computes_what_the_whole_says():
+def test_a_split_group_computes_what_the_whole_says():
     made = diamond()
 
     results = CpuEngine(EnginePolicy()).prepare(made).run([FEED])
@@ -72,17 +72,17 @@ def test_a_split_piece_computes_what_the_whole_says():
         assert result.dtype == expected.dtype
 
 
-def test_a_split_piece_says_once_what_is_slow(caplog):
+def test_a_split_group_says_once_what_is_slow(caplog):
     with caplog.at_level(logging.WARNING, "epctx"):
         prepared = CpuEngine(EnginePolicy()).prepare(diamond())
 
     assert prepared_by(prepared) is SplitModel
     assert len(caplog.messages) == 1
-    assert caplog.messages[0].startswith("1 of the 5 nodes of a piece of the model run on onnx.reference")
+    assert caplog.messages[0].startswith("1 of the 5 nodes of a group run on onnx.reference")
     assert caplog.messages[0].endswith(": Max")
 
 
-def test_a_piece_that_onnxruntime_runs_is_not_looked_into(monkeypatch):
+def test_a_group_that_onnxruntime_runs_is_not_looked_into(monkeypatch):
     monkeypatch.setattr(OnnxRuntimeEngine, "has_kernels", lambda *_: pytest.fail("asked for a kernel"))
 
     prepared = CpuEngine(EnginePolicy()).prepare(model([node("Neg", ["x"], ["y"])], ["x"], ["y"]))

@@ -1,4 +1,4 @@
-"""Groups of an operator and what quantizes around it: found, kept whole, and never in the way of partitions."""
+"""Groups of an operator and the quantization around it: found, kept whole, and never in the way of partitions."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_what_is_left_of_a_group_is_left_out_with_the_reason():
         assert set(left_out) == {1, 2, 3} - {missing}
         for reason in left_out.values():
             assert reason == (
-                f"Relu 'r' and what quantizes around it are taken whole or not at all, and {name} is not taken"
+                f"Relu 'r' and the quantization around it are taken whole or not at all, and {name} is not taken"
             )
 
 

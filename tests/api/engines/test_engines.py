@@ -167,7 +167,7 @@ def test_the_model_given_is_left_as_it_is(single):
 
 
 def test_a_weight_without_data_is_named(single):
-    with pytest.raises(InvalidGraph, match="no data was given for the weight 'w'"):
+    with pytest.raises(InvalidGraph, match="there is no data for the weight 'w'"):
         single.prepare(piece(), {"other": np.ones(SIZE, np.float32)})
 
 
@@ -271,7 +271,7 @@ def test_a_model_that_is_wrong_is_no_lack_of_the_engine(engine):
     wrong = model([node("MatMul", ["x", "w"], ["y"])], [value("x", shape=[1, 3])], [value("y", shape=[1, 2])])
     wrong.graph.initializer.append(tensor("w", np.ones((4, 2))))
 
-    with pytest.raises(InvalidGraph, match=r"a piece of the model is wrong: .*Incompatible dimensions"):
+    with pytest.raises(InvalidGraph, match=r"a group of nodes is wrong: .*Incompatible dimensions"):
         engine.prepare(wrong)
 
 

@@ -182,7 +182,7 @@ def test_constraints_of_an_operator_that_nothing_describes_fit_nothing():
     own = kernel(**OWN, type_constraints={"T": {FLOAT}})
 
     assert found(owning(), own) is None
-    assert "nothing says to which inputs and outputs" in reason(owning(), own)
+    assert "it is unknown to which inputs and outputs" in reason(owning(), own)
 
 
 @pytest.mark.parametrize("source", ["operators", "carried"])
@@ -223,7 +223,7 @@ def test_what_anybody_says_of_an_operator_of_onnx_does_not_count():
 
 def test_a_constraint_on_what_the_operator_has_not_is_a_mistake_of_the_plugin():
     with pytest.raises(
-        PluginError, match=r"constrains 'U', which version 14 of its operator has not"
+        PluginError, match=r"constrains 'U'; version 14 of its operator does not have it"
     ) as caught:
         found(adding(), kernel(type_constraints={"U": {FLOAT}}))
 

@@ -274,9 +274,9 @@ def test_an_empty_external_tensor_may_lie_in_an_empty_file(tmp_path):
     [
         ({"offset": 97}, r"ends at byte 101 of 'w\.bin', which has 100"),
         ({"length": 5}, "needs 4 bytes; its external data has 5"),
-        ({"offset": -1}, "offset '-1', which is no whole number"),
-        ({"offset": "1e3"}, "which is no whole number"),
-        ({"length": "9" * 5000}, "which is no whole number"),
+        ({"offset": -1}, "offset '-1', which is not a whole number"),
+        ({"offset": "1e3"}, "which is not a whole number"),
+        ({"length": "9" * 5000}, "which is not a whole number"),
         ({"offset": 2**63}, "ends at byte"),
         ({"location": ""}, "an empty name"),
         ({"location": "../w.bin"}, "leaves the model's folder"),

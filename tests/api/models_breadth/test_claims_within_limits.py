@@ -79,7 +79,7 @@ def test_a_group_around_an_operator_that_is_not_taken_is_left_whole(tmp_path, ep
     outcome = through_everything(saved(model, tmp_path / "in"), FEEDS, tmp_path / "out", ep=ep)
 
     assert taken(outcome.report) == {"q0", "d0", "f0", "q1", "d2", "f2", "q3", "y"}
-    reason = "Sigmoid 'f1' and what quantizes around it are taken whole or not at all"
+    reason = "Sigmoid 'f1' and the quantization around it are taken whole or not at all"
     refused = {name for r in outcome.report.refusals if r.reason.startswith(reason) for name in r.nodes}
     assert refused == {"d1", "q2"}
     for results in (outcome.original, outcome.compiled, outcome.loaded):
@@ -92,7 +92,7 @@ def test_an_operator_is_not_taken_without_what_quantizes_its_result(tmp_path):
     assert taken(report) == {"y"}
     reasons = [r.reason for r in report.refusals if "Relu 'f0'" in r.reason]
     assert reasons == [
-        "Relu 'f0' and what quantizes around it are taken whole or not at all, and QuantizeLinear 'q1' is not taken"
+        "Relu 'f0' and the quantization around it are taken whole or not at all, and QuantizeLinear 'q1' is not taken"
     ]
 
 

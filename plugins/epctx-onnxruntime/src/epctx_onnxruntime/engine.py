@@ -225,7 +225,7 @@ def _weights_in_place(
         if not is_detached(tensor):
             continue
         if tensor.name not in weights:
-            raise InvalidGraph(f"no data was given for the weight {tensor.name!r}.")
+            raise InvalidGraph(f"there is no data for the weight {tensor.name!r}.")
         array = weights[tensor.name]
         if onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type) != array.dtype:
             raise InvalidGraph(
