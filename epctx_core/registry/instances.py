@@ -68,7 +68,7 @@ class ProviderInstances:
         self._lock = threading.Lock()
         self._trace: Callable[[Implementation, str, Mapping[str, Any]], Any] | None = None
         if os.environ.get(TRACE_VARIABLE, "").strip() not in ("", "0"):
-            self._trace = import_installed("epctx_conformance.tracing", needed_by=TRACE_VARIABLE).traced
+            self._trace = import_installed("epctx_conformance.tracing", needed_by=TRACE_VARIABLE).trace
 
     @property
     def names(self) -> tuple[str, ...]:

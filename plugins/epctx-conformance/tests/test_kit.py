@@ -70,7 +70,7 @@ def test_each_check_has_a_name_of_its_own_and_needs_that_an_author_can_declare()
 
 
 def test_only_what_is_there_can_be_asked_for():
-    with pytest.raises(ValueError, match="no group or check is called wishes"):
+    with pytest.raises(ValueError, match="unknown group or check wishes"):
         check_provider(SmallProvider, only=["wishes"])
 
 
@@ -114,7 +114,7 @@ def test_an_ep_that_keeps_the_contract_passes(provider, requirements, only):
 
 
 def test_an_ep_that_cannot_save_is_told_how_to_say_so():
-    report = check_provider(OnlyRuns, only=["one_piece_of_work_gives_the_right_results"])
+    report = check_provider(OnlyRuns, only=["one_block_gives_the_right_results"])
 
     (failed,) = report.failed
     assert "has no get_ep_context_nodes hook" in failed.reason
@@ -166,7 +166,7 @@ def test_verdicts_on_foreign_texts_are_looked_at_though_the_ep_takes_none_of_the
 
 OTHER_PROCESSES = (
     "another_process_loads_what_this_one_compiled",
-    "it_compiles_in_a_process_of_its_own",
+    "it_compiles_out_of_process",
     "another_process_with_another_hash_seed_gives_the_same_files",
 )
 
@@ -231,9 +231,9 @@ def test_a_fault_is_seen_by_its_check(name):
 
 LOOKS_ELSEWHERE = {
     "boundaries": set(),
-    "contexts": {"a_verification_finds_nothing_wrong_with_what_it_wrote"},
+    "contexts": {"verification_finds_no_error_in_its_context_model"},
     "nodes": {"each_attribute_of_its_nodes_comes_back_as_it_was_written"},
-    "sharing": {"a_group_that_is_given_up_leaves_nothing", "the_same_group_gives_the_same_bytes"},
+    "sharing": {"a_discarded_group_leaves_nothing", "the_same_group_gives_the_same_bytes"},
 }
 """By group, the checks that do not look at results."""
 
@@ -278,7 +278,7 @@ def test_what_its_author_says_it_cannot_is_skipped_and_said():
 
     assert {result.outcome for result in report.results} == {Outcome.SKIPPED}
     assert {result.reason for result in report.results} == {
-        "its author says Requirements(share_groups=False)"
+        "its author declares Requirements(share_groups=False)"
     }
     assert not report.ok
 
@@ -313,7 +313,7 @@ def test_an_ep_that_does_not_come_back_is_a_failed_check():
         Sleeping, requirements=Requirements(seconds=0.5), only=["a_chain_gives_the_right_results"]
     )
 
-    assert report.failed[0].reason == "it was not over after 0.5 s"
+    assert report.failed[0].reason == "the check was not over after 0.5 s"
     time.sleep(1.5)  # until the thread that was left behind is done
 
 
@@ -334,7 +334,7 @@ def test_models_of_its_author_stand_in_for_the_kits_own():
     model = chain(["Relu", "Add", "Relu"])
     model.graph.name = "particular"
 
-    without = check_provider(Particular, requirements=SMALL, only=["it_takes_something_of_a_model"])
+    without = check_provider(Particular, requirements=SMALL, only=["it_takes_at_least_one_node_of_a_model"])
     given = check_provider(
         Particular,
         requirements=SMALL,

@@ -103,7 +103,7 @@ def test_the_kit_catches_a_plugin_whose_import_does_harm(monkeypatch):
     monkeypatch.delenv("ACME_HOME")
     logging.getLogger().setLevel(logging.WARNING)
 
-    report = check_provider(cls, only=["importing_the_ep_leaves_the_process_as_it_was"])
+    report = check_provider(cls, only=["importing_the_ep_does_not_change_the_process"])
 
     assert "ACME_HOME" in report.failed[0].reason
     assert "root logger" in report.failed[0].reason
@@ -117,7 +117,7 @@ def test_the_kit_catches_a_plugin_whose_import_starts_a_thread_that_never_ends(t
     report = check_provider(
         cls,
         requirements=Requirements(seconds=60),
-        only=["importing_the_ep_leaves_the_process_as_it_was", "importing_the_ep_writes_nothing"],
+        only=["importing_the_ep_does_not_change_the_process", "importing_the_ep_writes_nothing"],
     )
 
     (failed,) = report.failed
@@ -145,7 +145,7 @@ def test_a_check_ends_with_the_process_that_it_watches_though_a_daemon_of_the_ep
     monkeypatch.setenv("DAEMONS", str(tmp_path / "daemons"))
     cls = importlib.import_module("daemon_ep").DaemonProvider
     in_processes = [
-        "importing_the_ep_leaves_the_process_as_it_was",
+        "importing_the_ep_does_not_change_the_process",
         "another_process_loads_what_this_one_compiled",
     ]
 

@@ -36,9 +36,9 @@ class Provider(ExecutionProvider):
     said = process("plugins", "check", "Bad", "--only", "claims", path=[folder])
 
     assert said.code == 1
-    assert "FAILED  it gives the same answer when it is asked twice" in said.out
+    assert "FAILED  it claims the same nodes each time, and does not change the graph" in said.out
     failed = said.out.partition("\nfailed\n")[2]
-    assert "\n  it_gives_the_same_answer_when_it_is_asked_twice\n" in f"\n{failed}"
+    assert "\n  it_claims_the_same_nodes_each_time_and_does_not_change_the_graph\n" in f"\n{failed}"
     assert f"Next: epctx plugins check Bad --only {failed.split()[0]}" in failed
 
 
@@ -63,7 +63,7 @@ class Provider(ExecutionProvider):
         "check",
         "Loud",
         "--only",
-        "its_answers_are_claims_and_refusals_of_nodes_of_the_graph",
+        "it_returns_claims_and_refusals_of_nodes_of_the_graph",
     ]
 
     quiet, verbose = (process(*command, *more, path=[folder]) for more in ([], ["-v"]))

@@ -1,7 +1,7 @@
-"""What an EP's Python code does to the machine, seen by an audit hook, and to its process, whose state is compared.
+"""Side effects of an EP's Python code: on the machine, by an audit hook, and on its process, whose states are compared.
 
-An event counts as the EP's if, between it and the nearest code of the core, there is code that belongs
-neither to Python nor to a library that the core itself calls. Native code raises no events.
+An event counts as the EP's if code that belongs neither to Python nor to a library that the core itself calls lies
+between it and the nearest code of the core. Native code raises no events.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ _HARMLESS_FOLDERS = ("/dev/shm/", "/dev/fd/")  # noqa: S108 - looked at, not use
 _SHORT = 160
 """Characters up to which a change is shown with both values."""
 SCRATCH = "epctx-"
-"""How the names of folders from `scratch()` begin."""
+"""Prefix of the names of folders from `scratch()`."""
 
 
 @dataclass
 class Audit:
-    """Collects what the EP does; there is one for a process, since a hook cannot be removed.
+    """Recorder of what the EP does; one for each process, since a hook cannot be removed.
 
     Args:
         temporary: the folder for temporary files, in which `scratch()` makes folders.
 
     Attributes:
-        phase: what the EP is asked to do at present.
-        seen: phase, kind ("write", "network", "program", "device") and what was done.
+        phase: the present work of the EP.
+        seen: phase, kind ("write", "network", "program", "device") and event.
     """
 
     temporary: str
@@ -99,14 +99,14 @@ class Audit:
         self._busy = True
         try:
             kind = self._kind(event, arguments)
-            if kind and self._is_of_the_ep(sys._getframe(1)):  # noqa: SLF001 - who did it stands nowhere else
+            if kind and self._is_of_the_ep(sys._getframe(1)):  # noqa: SLF001 - nothing else says whose event it is
                 shown = ", ".join(str(a) for a in arguments[:2] if a is not None)
                 self.seen.append((self.phase, kind, f"{event}({shown:.200})"))
         finally:
             self._busy = False
 
     def _kind(self, event: str, arguments: tuple[Any, ...]) -> str | None:
-        """Return the kind of side effect that an event is, or None for one that nobody minds."""
+        """Return the kind of side effect that an event is, or None for a harmless one."""
         if event == "open":
             return self._kind_of_open(*arguments[:3])
         kind = _KINDS.get(event)
@@ -129,7 +129,7 @@ class Audit:
         return name.startswith(str(Path(self.temporary) / SCRATCH))
 
     def _is_of_the_ep(self, frame: FrameType | None) -> bool:
-        """Whether code that is the EP's, or its libraries', stands between an event and the core."""
+        """Whether code of the EP or of its libraries lies between an event and the core."""
         while frame is not None:
             file = frame.f_code.co_filename
             if file.startswith(self._core):

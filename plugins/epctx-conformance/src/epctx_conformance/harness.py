@@ -26,7 +26,7 @@ from epctx_conformance.models import (
     separated,
     single,
 )
-from epctx_conformance.observing import Act, Watch, observed
+from epctx_conformance.observing import Act, Watch, observe_calls
 from epctx_conformance.table import CheckFailed, Requirements, Skipped
 from epctx_core import Explanation, InferenceSession, ModelCompiler, Registry, SessionOptions, explain_model
 from epctx_core.plugin import Purpose
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Harness:
-    """One EP under test, and the work that it takes; shared by the checks of one run.
+    """EP under test, and the work that it takes; shared by the checks of one run.
 
     Attributes:
         provider: the EP's class.
@@ -90,7 +90,7 @@ class Harness:
 
     def observed(self, **acts: Act) -> tuple[Self, Watch]:
         """Return an equal harness whose EP is observed; see `epctx_conformance.observing`."""
-        provider, watch = observed(self.provider, acts)
+        provider, watch = observe_calls(self.provider, acts)
         return self.like(provider=provider), watch
 
     @cached_property

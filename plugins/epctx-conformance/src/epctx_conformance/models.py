@@ -162,7 +162,6 @@ Step: TypeAlias = Callable[[GraphBuilder, str], str]
 """Adds nodes that compute one value from another; returns the new value's name."""
 
 IMAGE = (2, 4, 6, 6)
-MATRIX = (4, 6)
 _WIDE = (2, 1024)
 SCALE = np.float32(0.05)
 
@@ -236,7 +235,7 @@ FLOAT_BLOCKS = (
     _float("Add", IMAGE),
     _float("Mul", IMAGE),
     _float("MatMul", (6, 6)),
-    _float("Gemm", (6, 6), (6,), shape=MATRIX),
+    _float("Gemm", (6, 6), (6,), shape=(4, 6)),
     _float("Sub", IMAGE),
     _float("Div", IMAGE),
     _float("LayerNormalization", (6,), (6,)),

@@ -1,6 +1,6 @@
-"""An EP watched from inside: a subclass that notes every call of its hooks, or does something around it.
+"""Subclass of an EP that records every call of its hooks, or acts around it.
 
-The EP runs as it would without; what is noted are the arguments and results themselves, not copies.
+The EP runs as it would without. Records have the arguments and results themselves, not copies.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider, ProviderContext
 
 Act: TypeAlias = "Callable[..., Any]"
-"""`act(honest, **arguments)`: what happens instead of a hook; `honest(**arguments)` is the EP's own."""
+"""`act(honest, **arguments)`: function that is called instead of a hook; `honest(**arguments)` is the EP's own."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Call:
-    """One call of a hook.
+    """Call of a hook.
 
     Attributes:
         hook: its name.
         instance: the EP's instance.
-        arguments: by name, all that the core gave.
+        arguments: by name, all that the core passed.
         result: what the EP returned; None if it raised.
         error: what it raised, or None.
     """
@@ -45,12 +45,12 @@ class Call:
 
 @dataclass(eq=False)
 class Watch:
-    """What was seen of one EP, in order; calls may come from many threads.
+    """Records of one EP, in order; calls may come from many threads.
 
     Attributes:
         calls: every call of a hook; `__init__` is not among them.
         instances: every instance that was made.
-        contexts: what each of them was given.
+        contexts: the context of each of them.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -62,14 +62,14 @@ class Watch:
         return [call for call in self.calls if call.hook == hook]
 
 
-def observed(
+def observe_calls(
     provider: type[ExecutionProvider], acts: Mapping[str, Act]
 ) -> tuple[type[ExecutionProvider], Watch]:
-    """Return a class that does what the EP's does and is watched, and what it will have seen.
+    """Return a subclass of the EP's class that records, and its records.
 
     Args:
         provider: the EP's class; valid.
-        acts: hook to what happens instead of it. A hook that the EP does not implement is left alone.
+        acts: hook to the function that is called instead. Hooks that the EP does not implement stay so.
     """
     watch = Watch()
 
@@ -80,12 +80,12 @@ def observed(
 
     attributes: dict[str, Any] = {"__init__": begin, "__module__": provider.__module__}
     for hook, method in implemented_hooks(provider).items():
-        attributes[method.attribute] = _wrapped(hook, method, watch, acts.get(hook))
+        attributes[method.attribute] = _wrap(hook, method, watch, acts.get(hook))
     subclass = type(provider.__name__, (provider,), attributes)
     return subclass, watch
 
 
-def _wrapped(hook: str, method: MarkedMethod, watch: Watch, act: Act | None) -> Callable[..., Any]:
+def _wrap(hook: str, method: MarkedMethod, watch: Watch, act: Act | None) -> Callable[..., Any]:
     """Return an implementation with the hook's whole signature around the EP's own."""
     names = HOOKS[hook].arguments
     taken = [parameter.name for parameter in method.parameters]
@@ -111,12 +111,12 @@ def _wrapped(hook: str, method: MarkedMethod, watch: Watch, act: Act | None) -> 
 
 
 def ask(harness: Harness, model: SmallModel, act: Act | None = None) -> list[Call]:
-    """Return the calls of get_capability that one assignment makes; an error is one of the EP's.
+    """Return the calls of get_capability that one assignment makes; an error is the EP's.
 
     Args:
         harness: of the EP.
         model: whose nodes are assigned.
-        act: happens instead of get_capability.
+        act: called instead of get_capability.
     """
     other, watch = harness.observed(**({} if act is None else {"get_capability": act}))
     try:

@@ -83,21 +83,25 @@ def _run_job(
         )
     printed = output.read_text(errors="replace")
     if not result.exists():
-        said = errors.read_text(errors="replace") or printed
-        last = "\n".join(said.strip().splitlines()[-4:])
+        text = errors.read_text(errors="replace") or printed
+        last = "\n".join(text.strip().splitlines()[-4:])
         raise CheckFailed(f"the EP failed in another process (exit code {done.returncode}):\n{last}")
     return json.loads(result.read_text("utf-8")), printed
 
 
 def _address(provider: type[Any]) -> dict[str, str | None]:
-    """Return where another process finds a class; a class of a function, a factory or a script nowhere."""
+    """Return the module, file and name by which another process finds a class.
+
+    Raises:
+        Skipped: it cannot, as it is made by a function or defined in a script.
+    """
     name, module = provider.__qualname__, sys.modules.get(provider.__module__)
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)
     if found is not provider or provider.__module__ == "__main__":
         raise Skipped(
-            f"another process could not find {provider.__module__}:{name}; put it at the top of a module"
+            f"another process cannot find {provider.__module__}:{name}; define it at the top of a module"
         )
     return {"module": provider.__module__, "file": getattr(module, "__file__", None), "name": name}
 
@@ -107,7 +111,7 @@ def _address(provider: type[Any]) -> dict[str, str | None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """Everything that an EP did in a process of its own.
+    """Record of an EP in a process of its own.
 
     Attributes:
         seen: phase, kind and event of each of its actions.
@@ -139,15 +143,15 @@ class Observation:
         if "change" in kinds:
             found += [f"changes {what}" for phase in phases for what in self.changed.get(phase, [])]
         if found:
-            raise CheckFailed(f"the EP does this: {'; '.join(dict.fromkeys(found))}.", hint=hint)
+            raise CheckFailed(f"the EP has side effects: {'; '.join(dict.fromkeys(found))}.", hint=hint)
 
 
 def observe(harness: Harness) -> Observation:
-    """Return what the EP does in a process of its own.
+    """Return the record of the EP in a process of its own.
 
     Raises:
         Skipped: its class cannot be found there, or it takes nothing.
-        CheckFailed: the process ended by itself.
+        CheckFailed: the process ended without a result.
     """
     folders = {name: harness.folder() for name in ("current", "temporary", "model")}
     model, inputs = folders["model"] / "m.onnx", harness.folder() / "inputs.npz"
@@ -204,7 +208,7 @@ def _observe(job: dict[str, Any]) -> dict[str, Any]:
         feeds = dict(arrays)
     registry, audit = Registry(entry_points=False), Audit(tempfile.gettempdir())
     with InferenceSession(job["model"], registry=registry) as session:
-        session.run(None, feeds)  # what the core and its libraries do at first use is not the EP's
+        session.run(None, feeds)  # effects of the first use of the core and its libraries are not the EP's
     known = [path.name for folder in (Path.cwd(), Path(tempfile.gettempdir())) for path in folder.iterdir()]
     changed: dict[str, list[str]] = {}
     errors: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What a run of the kit found, for people and for programs."""
+"""Report of a run of the kit, for people and for programs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from itertools import groupby
 from typing import Any
 
 LIMITS = (
-    "Native code is not seen: what an EP's libraries do with files, sockets or threads passes unnoticed.",
+    "Native code is not seen: the kit does not notice what an EP's libraries do with files, sockets or threads.",
 )
-"""What the kit cannot tell; every report says so."""
+"""Limits of the kit; every report lists them."""
 
 
 class Outcome(Enum):
-    """How a check ended."""
+    """Outcome of a check."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -24,14 +24,14 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """How one check ended.
+    """Result of one check.
 
     Attributes:
         group, name, title: the check.
         outcome: passed, failed or skipped.
-        reason: what is wrong, or why it was skipped; empty if it passed.
+        reason: the fault, or why the check was skipped; empty if it passed.
         hint: what to do about it; may be empty.
-        seconds: how long it took.
+        seconds: its duration.
     """
 
     group: str
@@ -54,12 +54,12 @@ class CheckResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ConformanceReport:
-    """What the kit found about one EP.
+    """Results of the kit for one EP.
 
     Attributes:
-        ep: the EP type, or the class's name if it has none.
-        vendor: who is responsible for it.
-        results: one a check, in the order of the table.
+        ep: the EP's name, or the class's if it has none.
+        vendor: of the EP.
+        results: one for each check, in the order of the table.
     """
 
     ep: str
@@ -77,11 +77,11 @@ class ConformanceReport:
         return tuple(result for result in self.results if result.outcome is Outcome.FAILED)
 
     def count(self, outcome: Outcome) -> int:
-        """Return how many checks ended so."""
+        """Return the number of checks with this outcome."""
         return Counter(result.outcome for result in self.results)[outcome]
 
     def text(self) -> str:
-        """Return the report as people read it: a line a check by group, then the names of what failed, then the count."""
+        """Return the report for people: a line for each check by group, then the names of those that failed, then the count."""
         lines = [f"Conformance of {self.ep}" + (f" ({self.vendor})" if self.vendor else "")]
         for group, results in groupby(self.results, key=lambda result: result.group):
             lines += ["", group, *map(_line, results)]
@@ -112,7 +112,5 @@ _MARKS = {Outcome.PASSED: "ok     ", Outcome.FAILED: "FAILED ", Outcome.SKIPPED:
 
 
 def _line(result: CheckResult) -> str:
-    if result.outcome is Outcome.PASSED:
-        return f"  {_MARKS[result.outcome]} {result.title}"
-    indented = result.text.replace("\n", "\n            ")
-    return f"  {_MARKS[result.outcome]} {result.title}\n            {indented}"
+    lines = [f"  {_MARKS[result.outcome]} {result.title}", *result.text.splitlines()]
+    return "\n            ".join(lines)

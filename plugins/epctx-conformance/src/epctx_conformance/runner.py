@@ -1,4 +1,4 @@
-"""Runs checks one by one, for a report or as tests; whatever an EP does in one of them, the others still run.
+"""Runner of checks, for a report or as tests; whatever an EP does in one of them, the others still run.
 
 Neither pytest nor onnx is imported before a check needs it.
 """
@@ -37,19 +37,19 @@ def check_provider(  # noqa: PLR0913 - public: the options of a run of the kit
 
     Args:
         provider: the EP's class; it need not be installed or registered.
-        requirements: what its author says it can do; None for everything.
+        requirements: the abilities that its author declares; None for all.
         options: the EP's options to check it with.
-        models: paths or bytes of models that it takes work from, beside the kit's own. An EP that takes
-            nothing of those needs them.
+        models: paths or bytes of models that it takes nodes of, beside the kit's own. An EP that takes
+            nothing of the kit's needs them.
         only: groups or names of checks; None for all.
         full: True to run every model that the kit has, not a sample.
         progress: called with each result.
 
     Returns:
-        One result a check. What an EP raises is a check that failed; nothing passes to the caller.
+        One result for each check. An error of the EP is a check that failed; none is raised.
 
     Raises:
-        ValueError: `only` names something that is not there.
+        ValueError: an unknown name in `only`.
 
     Example:
         >>> report = check_provider(AcmeProvider, requirements=Requirements(dynamic_shapes=False))
@@ -82,7 +82,7 @@ def run_check(check: Check, harness: Harness) -> CheckResult:
     limit = harness.requirements.seconds
     ended: list[tuple[Outcome, str, str]] = []
     if lacking is not None:
-        ended.append((Outcome.SKIPPED, f"its author says Requirements({lacking}=False)", ""))
+        ended.append((Outcome.SKIPPED, f"its author declares Requirements({lacking}=False)", ""))
     else:
         thread = threading.Thread(
             target=lambda: ended.append(_outcome(check, harness)),
@@ -91,9 +91,9 @@ def run_check(check: Check, harness: Harness) -> CheckResult:
         )
         thread.start()
         thread.join(limit)
-    # Of two it is the first that counts.
-    hint = "If the EP needs so long, raise Requirements(seconds=...); otherwise look where it waits."
-    ended.append((Outcome.FAILED, f"it was not over after {limit:g} s", hint))
+    # Counts only if nothing was appended before.
+    hint = "If the EP needs that long, raise Requirements(seconds=...); otherwise find out why it waits."
+    ended.append((Outcome.FAILED, f"the check was not over after {limit:g} s", hint))
     outcome, reason, hint = ended[0]
     return CheckResult(
         group=check.group,
@@ -107,7 +107,7 @@ def run_check(check: Check, harness: Harness) -> CheckResult:
 
 
 _UNDECLARED = (
-    "If it is not meant to, say so: Requirements(export=False) for an EP that only runs models, "
+    "If it is not meant to, declare it: Requirements(export=False) for an EP that only runs models, "
     "Requirements(partitions=False) for one of kernels alone; `--without export` on the command line."
 )
 _CONTEXT_HOOKS = frozenset({"compile", "get_ep_context_nodes", "load_context"})
@@ -140,7 +140,7 @@ class ProviderConformance:
 
     Attributes:
         provider: the EP's class.
-        requirements: what it can do.
+        requirements: its abilities.
         options: its options to check it with.
         models: paths or bytes of further models; see `check_provider`.
         only: groups or names of checks; None for all.
@@ -170,7 +170,7 @@ class ProviderConformance:
 
     @classmethod
     def setup_class(cls) -> None:
-        """Make what all checks share."""
+        """Make the harness that all checks share."""
         from epctx_conformance.harness import Harness
 
         cls._harness = Harness(
@@ -179,7 +179,7 @@ class ProviderConformance:
 
     @classmethod
     def teardown_class(cls) -> None:
-        """Remove what checks wrote."""
+        """Remove the files of the checks."""
         cls._harness.close()
 
 

@@ -1,7 +1,7 @@
-"""The table of checks: what is checked, in which order, what an EP needs for it, and how a check says what is wrong.
+"""Table of checks: their groups, order, titles and the abilities that they need, and the errors by which they end.
 
-A check is a plain function of a `Harness`. It returns if all is well, raises `CheckFailed` with what is
-wrong, and `Skipped` where the EP gives it nothing to look at. Knows neither pytest nor any EP.
+A check is a function of a `Harness`. It returns if the EP passes, raises `CheckFailed` if it does not, and `Skipped` if
+it does not apply to the EP. Knows neither pytest nor any EP.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class CheckFailed(AssertionError):
     """The EP does not do what the contract says.
 
     Args:
-        message: what was found, and why it matters.
-        hint: what the EP's author does about it.
+        message: what the EP did and why that is wrong.
+        hint: what the EP's author can do about it.
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:
@@ -57,12 +57,12 @@ class CheckFailed(AssertionError):
 
 
 class Skipped(Exception):
-    """A check has nothing to look at in this EP; the message says why."""
+    """A check does not apply to this EP; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requirements:
-    """What is expected of an EP. What is True is checked; what is False is skipped, and the report says so.
+    """Abilities of an EP. Checks of an ability that is False are skipped, and the report says so.
 
     Attributes:
         partitions: it compiles partitions; False for an EP of kernels only.
@@ -74,15 +74,15 @@ class Requirements:
         dynamic_shapes: dimensions may be open until a run.
         scalars: tensors without dimensions.
         zero_size: tensors without elements.
-        control_flow_bodies: it takes nodes in bodies of If, Loop and Scan.
+        control_flow_bodies: it takes nodes in subgraphs of If, Loop and Scan.
         several_partitions: it compiles any number of partitions of one model.
         load_in_parts: it loads the nodes of one payload in several calls of `load_context`; False for an EP that
-            holds all of them against the payload at once.
-        concurrency: sessions and runs in several threads at once.
+            compares all of them with the payload at once.
+        concurrency: sessions and runs in several threads at once are safe.
         in_process: it starts no programs; False for an EP whose compiler is a command.
-        compatibility: it writes compatibility info and judges it.
+        compatibility: it writes compatibility info and validates it.
         tolerance: the largest difference of a result from the CPU EP's, as a share of the largest number.
-        seconds: how long one check may take.
+        seconds: time limit of one check.
 
     Example:
         >>> Requirements(dynamic_shapes=False, tolerance=1e-2)
@@ -108,18 +108,18 @@ class Requirements:
 
 
 NEEDS = frozenset(field.name for field in fields(Requirements) if isinstance(field.default, bool))
-"""What a check may need."""
+"""Abilities that a check may need."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One check.
+    """Check of the kit.
 
     Attributes:
         group: one of `GROUPS`.
-        title: what an EP that passes does, as a sentence without its full stop.
-        needs: the fields of `Requirements` without which it says nothing.
-        function: does it.
+        title: the behaviour of an EP that passes, as a sentence without its full stop.
+        needs: the fields of `Requirements` without which it is skipped.
+        function: the check itself.
     """
 
     group: str
@@ -141,7 +141,7 @@ def check(group: str, title: str, *, needs: Sequence[str] = ()) -> Callable[[Che
 
     Args:
         group: one of `GROUPS`.
-        title: what an EP that passes does, such as "a payload may be embedded"; another one for each check.
+        title: the behaviour of an EP that passes, such as "it refuses a truncated payload"; unique.
         needs: fields of `Requirements`; the check is skipped where one of them is False.
     """
 
@@ -154,7 +154,7 @@ def check(group: str, title: str, *, needs: Sequence[str] = ()) -> Callable[[Che
 
 @cache
 def all_checks() -> tuple[Check, ...]:
-    """Return every check, by group in the order of `GROUPS`, and within one as written."""
+    """Return every check, ordered by `GROUPS`, and within a group as written."""
     for module in iter_modules(checks.__path__):
         import_module(f"{checks.__name__}.{module.name}")
     order = list(GROUPS)
@@ -169,11 +169,9 @@ def chosen_checks(only: Sequence[str] | None = None) -> tuple[Check, ...]:
     """
     if only is None:
         return all_checks()
-    wanted = set(only)
-    chosen = tuple(made for made in all_checks() if {made.group, made.name} & wanted)
-    unknown = wanted - {made.group for made in chosen} - {made.name for made in chosen}
+    names = set(only)
+    chosen = tuple(made for made in all_checks() if {made.group, made.name} & names)
+    unknown = names - {made.group for made in chosen} - {made.name for made in chosen}
     if unknown:
-        raise ValueError(
-            f"no group or check is called {', '.join(sorted(unknown))}; groups: {', '.join(GROUPS)}"
-        )
+        raise ValueError(f"unknown group or check {', '.join(sorted(unknown))}; groups: {', '.join(GROUPS)}")
     return chosen

@@ -1,4 +1,4 @@
-"""Line for each call of a hook, which EPCTX_TRACE asks for: how many of what, never their content."""
+"""Trace of EPCTX_TRACE: a line for each call of a hook, with counts and types of arguments and never their content."""
 
 from __future__ import annotations
 
@@ -15,36 +15,34 @@ _MOST_NUMBERS = 8
 _log = logging.getLogger("epctx.trace")
 
 
-def traced(
-    implementation: Callable[[Mapping[str, Any]], Any], hook: str, arguments: Mapping[str, Any]
-) -> Any:
-    """Call an EP's implementation of a hook, and tell what it was given, how long it took and what came of it.
+def trace(implementation: Callable[[Mapping[str, Any]], Any], hook: str, arguments: Mapping[str, Any]) -> Any:
+    """Call an EP's implementation of a hook, and trace its arguments, duration and result.
 
-    The line goes to the host's log, or to standard error where the host logs nothing of this kind.
+    The line goes to the host's log, or to standard error if the host logs nothing of this kind.
     """
-    given = ", ".join(f"{name}={_abbreviated(value)}" for name, value in arguments.items() if name != "ep")
+    given = ", ".join(f"{name}={_abbreviate(value)}" for name, value in arguments.items() if name != "ep")
     start = time.perf_counter()
     try:
-        answer = implementation(arguments)
+        result = implementation(arguments)
     except BaseException as error:
         first, *_hint = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()
         outcome = f"raised {first}"
         raise
     else:
-        outcome = f"-> {_abbreviated(answer)}"
-        return answer
+        outcome = f"-> {_abbreviate(result)}"
+        return result
     finally:
         duration = (time.perf_counter() - start) * 1000
-        said = concealed(f"{arguments['ep']}.{hook}({given}) {outcome}")
-        line = f"{said} [{duration:.3f} ms]"
+        call = concealed(f"{arguments['ep']}.{hook}({given}) {outcome}")
+        line = f"{call} [{duration:.3f} ms]"
         if _log.isEnabledFor(logging.INFO):
             _log.info("%s", line)
         else:
             sys.stderr.write(f"epctx.trace: {line}\n")
 
 
-def _abbreviated(value: object) -> str:
-    """Return a short text for an argument or a result: how many of what, never their content."""
+def _abbreviate(value: object) -> str:
+    """Return a short text for an argument or a result: count and types, never content."""
     if isinstance(value, str):
         return repr(value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…")
     if value is None or isinstance(value, (bool, int, float)):

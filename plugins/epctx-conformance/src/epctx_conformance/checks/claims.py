@@ -1,4 +1,4 @@
-"""Nodes that an EP takes: valid, pure, convex and maximal claims of nodes that it was shown, and kernels that can match."""
+"""Claims of an EP: valid, pure, convex and maximal, of nodes that it was shown; and kernels that can match."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _structures(harness: Harness) -> list[SmallModel]:
     return models
 
 
-@check("claims", "it takes something of a model")
+@check("claims", "it takes at least one node of a model")
 def check_takes_something(harness: Harness) -> None:
     """An EP that takes nothing passes every other check by being skipped."""
     try:
@@ -53,18 +53,18 @@ def check_takes_something(harness: Harness) -> None:
     except Skipped as skipped:
         raise CheckFailed(
             f"{skipped}.",
-            hint="All other checks are skipped without one: give models that it takes nodes of.",
+            hint="All other checks are skipped without one: give models with nodes that it takes.",
         ) from skipped
 
 
-@check("claims", "its answers are claims and refusals of nodes of the graph")
+@check("claims", "it returns claims and refusals of nodes of the graph")
 def check_valid(harness: Harness) -> None:
-    """The core refuses what is none, so that an assignment that ends is valid."""
+    """The core refuses anything else, so that an assignment without an error is valid."""
     for model in (*_structures(harness), *harness.claimed_models()):
         ask(harness, model)
 
 
-@check("claims", "it gives the same answer when it is asked twice")
+@check("claims", "it claims the same nodes each time, and does not change the graph")
 def check_pure(harness: Harness) -> None:
     """One instance, one graph, two calls, which leave structure and weights as they are."""
 
@@ -87,9 +87,9 @@ def check_pure(harness: Harness) -> None:
         ask(harness, model, twice)
 
 
-@check("claims", "two instances give the same answer")
+@check("claims", "two instances claim the same nodes")
 def check_instances_agree(harness: Harness) -> None:
-    """Once in another order: what the class saw before does not count."""
+    """Once in another order: the class does not remember earlier graphs."""
     models = _structures(harness)
     first, second = (
         {model.name: [comparable(call.result) for call in ask(harness, model)] for model in order}
@@ -111,7 +111,7 @@ def _content(graph: GraphView) -> tuple[Any, ...]:
     )
 
 
-@check("claims", "a set that it claims exactly is a partition as it stands", needs=("partitions",))
+@check("claims", "each set that it claims exactly can be a partition", needs=("partitions",))
 def check_exact(harness: Harness) -> None:
     """A set that the core has to refuse, such as a part of a quantized group, was compiled for nothing."""
     if not any(item.exact for model in _structures(harness) for item in claims(ask(harness, model))):
@@ -130,7 +130,7 @@ def check_exact(harness: Harness) -> None:
                 )
 
 
-@check("claims", "each refusal has a reason that a user can read, and is of no node that it takes")
+@check("claims", "each refusal has a reason, and no node is both claimed and refused")
 def check_refusals(harness: Harness) -> None:
     """Users read them in reports."""
     refusals = 0
@@ -145,10 +145,10 @@ def check_refusals(harness: Harness) -> None:
                 if both:
                     raise CheckFailed(f"it both takes and refuses the nodes {both[:5]} of {model.name}.")
     if not refusals:
-        raise Skipped("the EP refuses nothing in words")
+        raise Skipped("the EP gives no reasons")
 
 
-@check("claims", "names of nodes and values do not matter")
+@check("claims", "its claims do not depend on names of nodes or values")
 def check_names_do_not_matter(harness: Harness) -> None:
     """The same graph with other names, and with nodes that have none."""
     model = structures.chain(harness.block)
@@ -167,7 +167,7 @@ def check_names_do_not_matter(harness: Harness) -> None:
         )
 
 
-@check("claims", "it leaves operators of an unknown domain alone, whatever they are called")
+@check("claims", "it claims no operator of an unknown domain")
 def check_foreign_operators(harness: Harness) -> None:
     """A name means something only together with its domain."""
     claimed = harness.claimed_names(structures.beside_foreign(harness.block))
@@ -179,7 +179,7 @@ def check_foreign_operators(harness: Harness) -> None:
         )
 
 
-@check("claims", "bodies of control flow are taken or refused like any graph")
+@check("claims", "it claims or refuses nodes in subgraphs like any others")
 def check_subgraphs(harness: Harness) -> None:
     """Asked for both branches, then for the graph that holds them."""
     calls = ask(harness, structures.in_subgraphs(harness.block))
@@ -197,12 +197,12 @@ def _of_all_versions(harness: Harness) -> list[SmallModel]:
 
 _ODD: tuple[tuple[str, Callable[[Harness], list[SmallModel]]], ...] = (
     (
-        "a value of unknown type or rank is no accident",
+        "it does not fail on values of unknown type or rank",
         lambda harness: [structures.behind_unknown(harness.block)],
     ),
-    ("omitted optional inputs are no accident", lambda _harness: [structures.with_omitted_inputs()]),
+    ("it does not fail on omitted optional inputs", lambda _harness: [structures.with_omitted_inputs()]),
     # An EP refuses what it does not know.
-    ("models of any operator set version are looked at without an accident", _of_all_versions),
+    ("it does not fail on any version of the operator set", _of_all_versions),
 )
 """Title, and models of which the EP is asked what it takes."""
 
@@ -245,7 +245,7 @@ def _first_comer(nodes: frozenset[str]) -> type[ExecutionProvider]:
     return type("FirstComerOfNodes", (_FirstComer,), {"nodes": nodes})
 
 
-@check("partitions", "it takes no node that it was not shown")
+@check("partitions", "it claims no node that it was not shown")
 def check_only_shown(harness: Harness) -> None:
     """Another EP, asked first, has some of the nodes."""
     # The first branch's nodes have the names that they have in a model of one branch.
@@ -256,12 +256,12 @@ def check_only_shown(harness: Harness) -> None:
         hidden = [node.index for item in call.result for node in item.nodes if node.index not in shown]
         if hidden:
             raise CheckFailed(
-                f"it names node {hidden[0]}, which another EP has already.",
-                hint="Claim from graph.nodes; producer() and consumers() also give what others have.",
+                f"it claims node {hidden[0]}, which another EP has taken.",
+                hint="Claim nodes of graph.nodes; producer() and consumers() also return nodes of other EPs.",
             )
 
 
-@check("partitions", "what another EP has between its nodes keeps them apart", needs=("partitions",))
+@check("partitions", "nodes of another EP between its own separate them", needs=("partitions",))
 def check_around_another(harness: Harness) -> None:
     """Three parts of its work one after another, of which another EP has the one in the middle."""
     model = structures.chain(harness.block)
@@ -275,10 +275,10 @@ def check_around_another(harness: Harness) -> None:
     other = harness.like(before=(_first_comer(middle),))
     ask(other, model)
     if any(found & first and found & last for found in other.claimed(model) if not found & middle):
-        raise CheckFailed("one partition has nodes before and behind those of another EP.")
+        raise CheckFailed("one partition has nodes before and after those of another EP.")
 
 
-@check("partitions", "its sets are convex", needs=("partitions",))
+@check("partitions", "its claims are convex", needs=("partitions",))
 def check_convex(harness: Harness) -> None:
     """A path that leaves its work and comes back: claiming both ends in one set makes a cycle."""
     for structure in (structures.around, structures.read_on_both_sides):
@@ -304,7 +304,7 @@ def _expect_convex(graph: GraphView, inside: set[int]) -> None:
 
 
 @check(
-    "partitions", "equal nodes one after another, or side by side, are one partition", needs=("partitions",)
+    "partitions", "equal nodes, one after another or side by side, are one partition", needs=("partitions",)
 )
 def check_maximal(harness: Harness) -> None:
     """Each boundary that need not be costs a copy and a call."""
@@ -313,7 +313,7 @@ def check_maximal(harness: Harness) -> None:
         if len(found) == 1:
             continue
         if any(item.exact for item in claims(ask(harness, model))):
-            raise Skipped("the EP says exactly which sets it takes")
+            raise Skipped("the EP claims its sets exactly")
         raise CheckFailed(
             f"of the model {model.name} it makes {len(found)} partitions: {[sorted(names) for names in found][:3]}.",
             hint="Claim sets that the core can merge: the same fuse and keep_initializers, and no node left out.",
@@ -354,7 +354,7 @@ def _key(definition: KernelDef) -> str:
     return repr((definition.domain, definition.op_type, versions, constraints))
 
 
-@check("kernels", "it gives the same kernels each time, for versions that their operators have")
+@check("kernels", "it has the same kernels each time, for existing versions of operators")
 def check_versions(harness: Harness) -> None:
     """A range that ends before it begins, or before the operator exists, matches nothing."""
     for definition in _definitions(harness):
@@ -402,7 +402,7 @@ def check_constraints(harness: Harness) -> None:
                 )
 
 
-@check("kernels", "nodes that it runs by kernels give the right results")
+@check("kernels", "its kernels give the right results")
 def check_kernel_results(harness: Harness) -> None:
     """One model for each of the kit's operators that it has a kernel for; its inputs stay as they are."""
     _definitions(harness)

@@ -1,6 +1,6 @@
 """Threads and sessions: one session in many threads, many sessions at once.
 
-Every result is compared with the CPU EP's. A check that passes is no proof, one that fails is.
+Every result is compared with the CPU EP's. A pass is not a proof; a failure is.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _expectation(harness: Harness, model: SmallModel) -> Callable[[InferenceSess
         if different is not None:
             raise CheckFailed(
                 f"{what}: {different}.",
-                hint="`run` is called from many threads, and sessions know nothing of each other: share nothing, or lock it.",
+                hint="`run` is called from many threads and sessions: share no state, or lock it.",
             )
 
     return expect
@@ -76,8 +76,8 @@ def _many_runs(count: int, *, loaded: bool) -> CheckFunction:
 
 
 for _title, _count, _loaded in (
-    ("many threads run one session that was compiled", 1, False),
-    ("many threads run one session that was loaded", 1, True),
+    ("many threads run one compiled session", 1, False),
+    ("many threads run one loaded session", 1, True),
     ("two sessions of one model run at the same time", 2, False),
     ("two loaded sessions of one context model run at the same time", 2, True),
 ):
@@ -98,14 +98,14 @@ def _come_and_go(harness: Harness, models: list[SmallModel], sources: list[Small
     _run_together(work, len(models))
 
 
-@check("concurrency", "sessions of different models are made at the same time", needs=["concurrency"])
+@check("concurrency", "sessions of different models open at the same time", needs=["concurrency"])
 def check_made_together(harness: Harness) -> None:
     """Each is run and closed while others are made."""
     models = [harness.network, *harness.claimed_models()][:THREADS]
     _come_and_go(harness, models, models)
 
 
-@check("concurrency", "models are compiled at the same time", needs=["concurrency", "export"])
+@check("concurrency", "models compile at the same time", needs=["concurrency", "export"])
 def check_compiled_together(harness: Harness) -> None:
     """Each thread compiles a model of its own."""
     models = [harness.network, *harness.claimed_models()][:THREADS]
@@ -114,13 +114,13 @@ def check_compiled_together(harness: Harness) -> None:
         harness.expect_run(model, "compiled beside others", path)
 
 
-@check("concurrency", "one context model is loaded by many threads at once", needs=["concurrency", "export"])
+@check("concurrency", "many threads load one context model", needs=["concurrency", "export"])
 def check_loaded_together(harness: Harness) -> None:
     """All sessions map the same files."""
     _come_and_go(harness, [harness.network] * THREADS, [harness.compile(harness.network)] * THREADS)
 
 
-@check("concurrency", "closing a session leaves others as they are", needs=["concurrency"])
+@check("concurrency", "closing a session does not affect others", needs=["concurrency"])
 def check_closing(harness: Harness) -> None:
     """Two sessions of one model; the first is run and closed, then the second runs. The same after a load."""
     export = harness.requirements.export and harness.requirements.partitions
@@ -135,6 +135,6 @@ def check_closing(harness: Harness) -> None:
                 harness.expect_run(harness.network, "a run after another session was closed", kept)
             except Exception as error:
                 raise CheckFailed(
-                    f"a session does not run any more after another one was closed: {error}",
+                    f"a session does not run after another one was closed: {error}",
                     hint="Release what belongs to this instance alone; count the users of what is shared.",
                 ) from error

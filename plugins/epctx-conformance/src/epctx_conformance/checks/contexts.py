@@ -80,7 +80,7 @@ _COMPILES: tuple[tuple[str, Callable[[Harness], list[dict[str, str]]], str, tupl
         _written_in_processes, "in another process", DETERMINISTIC,
     ),
     (
-        "what was compiled before makes no difference",
+        "earlier compiles make no difference",
         _written_after_others, "after other models", DETERMINISTIC,
     ),
     (
@@ -88,7 +88,7 @@ _COMPILES: tuple[tuple[str, Callable[[Harness], list[dict[str, str]]], str, tupl
         _written_in_threads, "in another thread", (*DETERMINISTIC, "concurrency"),
     ),
 )  # fmt: skip
-"""Title, equal compiles, where they were made, and what is needed."""
+"""Title, equal compiles, their place in messages, and the abilities needed."""
 
 
 def _equal(compiles: Callable[[Harness], list[dict[str, str]]], where: str) -> CheckFunction:
@@ -107,9 +107,9 @@ for _title, _compiles, _where, _needs in _COMPILES:
     check("determinism", _title, needs=_needs)(_equal(_compiles, _where))
 
 
-@check("determinism", "nothing that it writes tells where it was written", needs=NEEDS)
+@check("determinism", "its files contain no trace of the machine", needs=NEEDS)
 def check_no_traces(harness: Harness) -> None:
-    """Paths of this machine and its name are neither reproducible nor anybody's business."""
+    """Paths of this machine and its name are neither reproducible nor for others."""
     folder = harness.compile(harness.network).parent
     traces = {
         "the folder": str(folder),
@@ -126,7 +126,7 @@ def check_no_traces(harness: Harness) -> None:
                 raise CheckFailed(f"{path.name} contains {what}: {text!r}.", hint=_SORT)
 
 
-@check("determinism", "asked again, it describes the same nodes", needs=NEEDS)
+@check("determinism", "it describes the same nodes each time", needs=NEEDS)
 def check_same_nodes(harness: Harness) -> None:
     """The hook may be called any number of times, with writers of the kit's own, and writes the same bytes."""
     nodes, payloads = [], []
@@ -164,14 +164,16 @@ def check_same_results(harness: Harness) -> None:
 # --- written and handed over ----------------------------------------------------------------------------
 
 
-@check("contexts", "what is written to a file loads and runs", needs=NEEDS)
+@check("contexts", "a context model in a file loads and runs", needs=NEEDS)
 def check_file(harness: Harness) -> None:
     """The source is gone by then, and the instance that loads has compiled nothing."""
     path = harness.compile(harness.network)
     other, watch = harness.observed()
     other.expect_run(harness.network, "loaded from a file", path)
     if watch.of("compile") or not watch.of("load_context"):
-        raise CheckFailed("a load of its context model made it compile again.")
+        raise CheckFailed(
+            "a load of its context model compiled again.", hint="Restore the payload in load_context."
+        )
 
 
 @check("contexts", "a model with embedded payloads loads from bytes", needs=(*NEEDS, "embed"))
@@ -181,13 +183,13 @@ def check_embedded(harness: Harness) -> None:
     content = path.read_bytes()
     others = sorted(other.name for other in path.parent.iterdir() if other != path)
     if others:
-        raise CheckFailed(f"an embedded compile left {', '.join(others)} beside the model.")
+        raise CheckFailed(f"a compile with embedded payloads left {', '.join(others)} beside the model.")
     harness.expect_run(harness.network, "loaded with embedded payloads", path)
     shutil.rmtree(path.parent)
     harness.expect_run(harness.network, "loaded from bytes", content)
 
 
-@check("contexts", "a moved folder loads", needs=NEEDS)
+@check("contexts", "a context model loads from a moved folder", needs=NEEDS)
 def check_moved(harness: Harness) -> None:
     """Another path, and the old one is gone."""
     path = harness.compile(harness.network)
@@ -204,7 +206,7 @@ def load_and_run(harness: Harness, path: str, inputs: str, outputs: str) -> None
 
 @check("contexts", "another process loads what this one compiled", needs=NEEDS)
 def check_another_process(harness: Harness) -> None:
-    """Nothing of this process is there: no instance, no class attribute, no file but the model's."""
+    """It has nothing of this process: no instance, no class attribute, no file but the model's."""
     path, feeds = harness.compile(harness.network), harness.network.feeds()
     inputs, outputs = (harness.folder() / name for name in ("inputs.npz", "outputs.npz"))
     np.savez(inputs, **feeds)  # type: ignore[arg-type]
@@ -225,21 +227,21 @@ def is_on_a_path(harness: Harness) -> bool:
         return False
 
 
-@check("contexts", "it compiles in a process of its own", needs=NEEDS)
+@check("contexts", "it compiles out of process", needs=NEEDS)
 def check_isolated(harness: Harness) -> None:
     """`ep.isolate=compile`: claims, tokens and payloads made there; nothing of the class that this process changed."""
     if "get_kernel_registry" in implemented_hooks(harness.provider):
-        raise Skipped("an EP with kernels is not isolated")
+        raise Skipped("an EP with kernels cannot be isolated")
     if find_spec("epctx_isolation") is None:
         raise Skipped("epctx-isolation is not installed")
     if not call_in_other_process(harness, is_on_a_path):
         raise Skipped(
-            f"an isolating process could not import {harness.provider.__module__}, which is on no path"
+            f"an isolating process cannot import {harness.provider.__module__}, which is on no path"
         )
     harness.expect_run(harness.network, "compiled in a process of its own", config={"ep.isolate": "compile"})
 
 
-@check("contexts", "a model given as bytes finds its binaries by the path that the host names", needs=NEEDS)
+@check("contexts", "a context model from bytes finds its binaries beside ep.context_file_path", needs=NEEDS)
 def check_bytes(harness: Harness) -> None:
     """`ep.context_file_path` says where the model would be; a compile to bytes puts binaries there."""
     model, target = harness.network, harness.folder() / "m_ctx.onnx"
@@ -258,7 +260,7 @@ def check_callbacks(harness: Harness) -> None:
     compiler.compile_to_file(target)
     names = sorted(path.name for path in target.parent.iterdir())
     if names != [target.name]:
-        raise CheckFailed(f"with a write callback the folder contains {names}.")
+        raise CheckFailed(f"despite a write callback the folder contains {names}.")
 
     def read(name: str, buffer: Any) -> None:
         buffer.allocate(len(stored[name]))
@@ -270,7 +272,7 @@ def check_callbacks(harness: Harness) -> None:
         harness.expect_run(harness.network, "loaded through a callback", session)
 
 
-@check("contexts", "describing its nodes does not end its work", needs=NEEDS)
+@check("contexts", "a session may run after its context model is written", needs=NEEDS)
 def check_runs_after_describing(harness: Harness) -> None:
     """A session that writes a context model beside running goes on."""
     model, target = harness.network, harness.folder() / "m_ctx.onnx"
@@ -279,7 +281,7 @@ def check_runs_after_describing(harness: Harness) -> None:
     harness.expect_run(model, "written by a session and loaded", target)
 
 
-@check("contexts", "a session goes on when its folder is gone", needs=NEEDS)
+@check("contexts", "a session runs after its folder is removed", needs=NEEDS)
 def check_folder_gone(harness: Harness) -> None:
     """A load has all that it needs."""
     path = harness.compile(harness.network)
@@ -288,14 +290,14 @@ def check_folder_gone(harness: Harness) -> None:
         harness.expect_run(harness.network, "without its folder", session)
 
 
-@check("contexts", "a binary that is read into memory instead of mapped will do", needs=NEEDS)
+@check("contexts", "a binary may be read instead of mapped", needs=NEEDS)
 def check_not_mapped(harness: Harness) -> None:
     """`ep.context_file_mapping=0`."""
     path, config = harness.compile(harness.network), {"ep.context_file_mapping": "0"}
     harness.expect_run(harness.network, "loaded without a mapping", path, config=config)
 
 
-@check("contexts", "weights of a model may lie in files of their own", needs=NEEDS)
+@check("contexts", "a model may have external weights", needs=NEEDS)
 def check_external_weights(harness: Harness) -> None:
     """The files are gone when the context model is loaded."""
     folder, model = harness.folder(), single(harness.large_block)
@@ -305,7 +307,7 @@ def check_external_weights(harness: Harness) -> None:
     harness.expect_run(model, "loaded without the weights' file", folder / "m_ctx.onnx")
 
 
-@check("contexts", "a verification finds nothing wrong with what it wrote", needs=NEEDS)
+@check("contexts", "verification finds no error in its context model", needs=NEEDS)
 def check_verified(harness: Harness) -> None:
     """`epctx verify`, with the EP's own look into its payloads if it has one."""
     findings = verify_model(harness.compile(harness.network), registry=harness.registry).findings
@@ -332,7 +334,7 @@ def _expect_compiled(harness: Harness, count: int, what: str, **acts: Any) -> No
     harness.expect_run(model, f"compiled {what} and loaded", other.compile(model))
 
 
-@check("nodes", "compiling in several calls is compiling in one", needs=SEVERAL)
+@check("nodes", "partitions may come in several calls", needs=SEVERAL)
 def check_compile_again(harness: Harness) -> None:
     """Each partition in a call of its own, as other hosts do it; then all are saved."""
     _expect_compiled(harness, 3, "one by one", compile=_compile_one_by_one)
@@ -344,7 +346,7 @@ def check_partition_order(harness: Harness) -> None:
     _expect_compiled(harness, 4, "in another order", compile=_compile_backwards)
 
 
-@check("nodes", "it compiles what the host leaves of its claims", needs=SEVERAL)
+@check("nodes", "it compiles a part of its claims", needs=SEVERAL)
 def check_fewer_partitions(harness: Harness) -> None:
     """`ep.partition_max_count`: some of what it claimed, with a token or without, never comes back."""
     model = separated(harness.block, harness.barrier, 3)
@@ -367,7 +369,7 @@ def check_load_in_parts(harness: Harness) -> None:
     except EpctxError as error:
         raise CheckFailed(
             f"loaded one node a call: {error.message}",
-            hint="If it needs all nodes of a payload at once, say so: Requirements(load_in_parts=False); "
+            hint="If it needs all nodes of a payload at once, declare it: Requirements(load_in_parts=False); "
             "`--without load_in_parts` on the command line.",
         ) from error
 
@@ -386,7 +388,7 @@ def check_node_order(harness: Harness) -> None:
     other.expect_run(model, "loaded in another order", harness.compile(model))
 
 
-@check("nodes", "it needs no more of writer and reader than the contract says", needs=NEEDS)
+@check("nodes", "it needs nothing of writer and reader but the contract", needs=NEEDS)
 def check_contract_alone(harness: Harness) -> None:
     """Written to a writer and read from a reader that are nothing but memory."""
     payloads: dict[str, MemoryPayloadView] = {}
@@ -407,7 +409,7 @@ def check_contract_alone(harness: Harness) -> None:
     other.expect_run(harness.network, "read from memory", other.compile(harness.network))
 
 
-@check("nodes", "the names that it gives its graphs tell them apart", needs=SEVERAL)
+@check("nodes", "its names of graphs are unique and stable", needs=SEVERAL)
 def check_graph_names(harness: Harness) -> None:
     """`EPContextNode.graph_name`: each is a node's partition_name, and a load finds its graph by it alone."""
     model = separated(harness.block, harness.barrier, 4)
@@ -427,7 +429,7 @@ def check_graph_names(harness: Harness) -> None:
 
 
 def graph_names(watch: Watch) -> set[str]:
-    """Return the names that the EP gave its graphs.
+    """Return the names of graphs that the EP gave.
 
     Raises:
         Skipped: it gave none.
@@ -435,13 +437,13 @@ def graph_names(watch: Watch) -> set[str]:
     described = (node for call in watch.of("get_ep_context_nodes") for node in call.result or ())
     names = {node.graph_name for node in described if node.graph_name is not None}
     if not names:
-        raise Skipped("the EP leaves the names of its graphs to the core")
+        raise Skipped("the core names the EP's graphs")
     return names
 
 
-@check("nodes", "no two of its binaries hold the same bytes", needs=SEVERAL)
+@check("nodes", "no two of its binaries have the same bytes", needs=SEVERAL)
 def check_one_binary(harness: Harness) -> None:
-    """What several nodes need is one payload that all of them carry: written once, mapped once at a load."""
+    """Several nodes carry one payload with all that they share: written once, mapped once at a load."""
     model = separated(harness.weighted_block, harness.barrier, 3)
     path = harness.compile(model)
     files = [other for other in path.parent.iterdir() if other != path]
@@ -473,7 +475,7 @@ def check_attributes_come_back(harness: Harness) -> None:
                 )
 
 
-@check("nodes", "a prefix in the names of partitions is not in the way", needs=NEEDS)
+@check("nodes", "partition names may have a prefix", needs=NEEDS)
 def check_prefix(harness: Harness) -> None:
     """Nothing may be derived from a partition's name."""
     path = harness.compile(harness.network, config={"ep.context_node_name_prefix": "fleet-7."})
@@ -482,7 +484,7 @@ def check_prefix(harness: Harness) -> None:
 
 @check(
     "nodes",
-    "its nodes and the values around them may be renamed as long as each partition_name stays",
+    "its nodes and the values around them may be renamed",
     needs=NEEDS,
 )
 def check_renamed(harness: Harness) -> None:

@@ -46,30 +46,33 @@ def without_device(provider: type[ExecutionProvider]) -> type[ExecutionProvider]
     return type(provider.__name__, (provider,), {"availability": classmethod(availability)})
 
 
-@check("export", "it compiles ahead of time where nothing can be run", needs=NEEDS)
+@check("export", "it compiles ahead of time without a device", needs=NEEDS)
 def check_without_device(harness: Harness) -> None:
     """Available for EXPORT alone; the context model runs where there is a device."""
     path = harness.like(provider=without_device(harness.provider)).compile(harness.network)
     harness.expect_run(harness.network, "compiled without a device", path)
 
 
-@check("export", "what it wrote reads back where nothing can be run", needs=NEEDS)
+@check("export", "it reads its context model back without a device", needs=NEEDS)
 def check_read_back(harness: Harness) -> None:
     """`loads_without_device`: an instance that compiled nothing loads it before it is published."""
     if not harness.provider.loads_without_device:
-        raise Skipped("the EP does not say that it loads without a device")
+        raise Skipped("the EP does not declare loads_without_device")
     other, watch = harness.like(provider=without_device(harness.provider)).observed()
     other.compile(harness.network)
     readers = {id(call.instance) for call in watch.of("load_context")}
     if not readers or readers & {id(call.instance) for call in watch.of("compile")}:
-        raise CheckFailed("no instance of its own read back what was written.")
+        raise CheckFailed(
+            "no new instance read the context model back.",
+            hint="Load in load_context alone, without `compile`.",
+        )
 
 
 # --- shutdown -------------------------------------------------------------------------------------------
 
 
 class _PlannedError(Exception):
-    """Raised by the kit instead of an EP's hook."""
+    """Error that the kit raises instead of an EP's hook."""
 
 
 def _fail(_honest: Any, **_arguments: Any) -> Any:
@@ -125,7 +128,7 @@ _ENDS: tuple[tuple[str, str, str, dict[str, Any], tuple[str, ...]], ...] = (
         "load", {"load_context": _fail_afterwards}, NEEDS,
     ),
 )  # fmt: skip
-"""Title, a text about what shutdown follows, what is done, what hooks do instead, and what is needed."""
+"""Title, the end in messages, the work, functions called instead of hooks, and the abilities needed."""
 
 
 def _ending(what: str, work: str, acts: Mapping[str, Any]) -> CheckFunction:
@@ -155,7 +158,7 @@ for _title, _what, _work, _acts, _needs in _ENDS:
     check("export", _title, needs=_needs)(_ending(_what, _work, _acts))
 
 
-@check("export", "what it compiled is closed without an error")
+@check("export", "its compiled partitions close without an error")
 def check_close(harness: Harness) -> None:
     """Each `CompiledPartition.close`, before shutdown; the core would only log what it raises."""
     raised: list[BaseException] = []
@@ -176,7 +179,7 @@ def check_close(harness: Harness) -> None:
     if raised:
         raise CheckFailed(
             f"closing a compiled partition raised {type(raised[0]).__name__}: {raised[0]}",
-            hint="What several results share is closed once if they have one close, such as runtime.close.",
+            hint="The core closes what several results share once if they have one `close`, such as runtime.close.",
         )
 
 
@@ -210,7 +213,7 @@ def check_run_hooks(harness: Harness) -> None:
             raise CheckFailed(f"{hook} got the tags {tags}.")
 
 
-@check("export", "it allocates what it is asked for")
+@check("export", "it allocates memory as requested")
 def check_allocate(harness: Harness) -> None:
     """Writable, C-contiguous, of the type and shape asked for, and not the same memory twice."""
     require_hooks(harness, "allocate")
@@ -231,7 +234,7 @@ def check_allocate(harness: Harness) -> None:
                 raise CheckFailed("allocate gave the same memory twice.")
 
 
-@check("export", "its dynamic options may be set while a session lives")
+@check("export", "its dynamic options may be set in a session")
 def check_dynamic_options(harness: Harness) -> None:
     """Each declared one, to its default and to each of its choices."""
     require_hooks(harness, "set_dynamic_options")
@@ -246,7 +249,7 @@ def check_dynamic_options(harness: Harness) -> None:
         harness.expect_run(harness.network, "after its dynamic options were set", session)
 
 
-@check("export", "a dynamic option that it does not have is refused")
+@check("export", "it refuses unknown dynamic options")
 def check_unknown_dynamic_option(harness: Harness) -> None:
     """By name, so that a host's typo shows."""
     require_hooks(harness, "set_dynamic_options")
@@ -265,7 +268,7 @@ def check_unknown_dynamic_option(harness: Harness) -> None:
 
 
 SECONDS = 2.0
-"""Seconds within which an EP has to notice."""
+"""Seconds within which an EP has to stop."""
 Attempt = Callable[["Harness", "SessionOptions"], object]
 """Opens a session or compiles, with a harness and its options."""
 
@@ -276,12 +279,12 @@ class _Cancelled:
     Args:
         harness: of the EP.
         hook: the hook.
-        attempt: what is cancelled.
+        attempt: the cancelled work.
         before: True to cancel it before it begins.
 
     Attributes:
-        error: what the attempt raised, or None.
-        seconds: for how long the hook went on.
+        error: of the attempt, or None.
+        seconds: from the cancellation to the end of the hook.
     """
 
     def __init__(self, harness: Harness, hook: str, attempt: Attempt, *, before: bool = False) -> None:
@@ -321,10 +324,10 @@ def _expect_cancelled(cancelled: _Cancelled, what: str, *, finished: bool) -> No
     elif isinstance(cancelled.error, CheckFailed):
         raise cancelled.error
     elif not isinstance(cancelled.error, ModelLoadCanceled):
-        said = getattr(cancelled.error, "message", repr(cancelled.error))
+        message = getattr(cancelled.error, "message", repr(cancelled.error))
         raise CheckFailed(
-            f"{what} ended in {type(cancelled.error).__name__} instead of ModelLoadCanceled: {said}",
-            hint="Let ModelLoadCanceled pass; it is no fault.",
+            f"{what} ended in {type(cancelled.error).__name__} instead of ModelLoadCanceled: {message}",
+            hint="Do not catch ModelLoadCanceled.",
         )
     if cancelled.watch.of("shutdown"):
         expect_shutdown(cancelled.watch, "after a cancellation")
@@ -342,7 +345,8 @@ def _compiling(harness: Harness) -> Attempt:
             left = sorted(path.name for path in source.parent.iterdir() if path != source)
             if left:
                 raise CheckFailed(
-                    f"a compile that was cancelled left {', '.join(left)}.", hint="Write only by the writer."
+                    f"a compile that was cancelled left {', '.join(left)}.",
+                    hint="Write only with the writer.",
                 ) from error
             raise
 
@@ -355,15 +359,15 @@ def _opening(model: Path | bytes) -> Attempt:
 
 _CANCELLATIONS: tuple[tuple[str, str, str, bool, Callable[[Harness], Attempt], tuple[str, ...]], ...] = (
     (
-        "a wish to stop that came before a compile is obeyed", "a session", "compile", True,
+        "a compile stops if it was cancelled before", "a session", "compile", True,
         lambda harness: _opening(harness.network.data), ("partitions",),
     ),
     (
-        "a wish to stop that came before a load is obeyed", "a load", "load_context", True,
+        "a load stops if it was cancelled before", "a load", "load_context", True,
         lambda harness: _opening(harness.compile(harness.network)), ("export",),
     ),
     (
-        "a session that is being compiled stops in time", "`compile`", "compile", False,
+        "a compile stops in time", "`compile`", "compile", False,
         lambda harness: _opening(harness.network.data), ("partitions",),
     ),
     (
@@ -379,11 +383,11 @@ _CANCELLATIONS: tuple[tuple[str, str, str, bool, Callable[[Harness], Attempt], t
         lambda harness: _opening(harness.compile(harness.network)), ("export",),
     ),
     (
-        "a look at what can be claimed stops in time", "`get_capability`", "get_capability", False,
+        "claiming stops in time", "`get_capability`", "get_capability", False,
         lambda harness: _opening(harness.network.data), (),
     ),
 )  # fmt: skip
-"""Title, a name in messages, the hook, whether the attempt is cancelled before it begins, the attempt, what is needed."""
+"""Title, name in messages, hook, whether the attempt is cancelled before it begins, the attempt, abilities needed."""
 
 
 def _cancelling(what: str, hook: str, before: bool, attempt: Callable[[Harness], Attempt]) -> CheckFunction:
@@ -398,7 +402,7 @@ for _title, _what, _hook, _before, _attempt, _needs in _CANCELLATIONS:
     check("cancellation", _title, needs=_needs)(_cancelling(_what, _hook, _before, _attempt))
 
 
-@check("cancellation", "what was stopped can be done again", needs=["partitions"])
+@check("cancellation", "it compiles after a cancellation", needs=["partitions"])
 def check_again(harness: Harness) -> None:
     """A model compiled after the compile of another was cancelled."""
     _Cancelled(harness, "compile", _opening(harness.network.data))
@@ -406,6 +410,6 @@ def check_again(harness: Harness) -> None:
         harness.expect_run(harness.network, "a model compiled after another was cancelled")
     except EpctxError as error:
         raise CheckFailed(
-            f"nothing can be compiled any more after one compile was cancelled: {error.message}",
-            hint="Keep nothing of what was cancelled.",
+            f"no compile works after one was cancelled: {error.message}",
+            hint="Keep nothing of a cancelled compile.",
         ) from error

@@ -1,7 +1,7 @@
 """Payloads that are damaged or not the EP's.
 
-Files are changed by users, networks and other programs. An EP refuses what it did not write, with an
-InvalidGraph that says what is wrong, and never computes with it.
+Users, networks and other programs change files. An EP refuses a payload that it did not write, with an
+InvalidGraph that names the fault, and never computes with it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from epctx_conformance.harness import Harness
     from epctx_core import SessionOptions
 
-_REFUSE = "Raise epctx_core.errors.InvalidGraph(what is wrong with which payload, hint=what to do) from load_context."
+_REFUSE = "Raise epctx_core.errors.InvalidGraph in load_context, with payload and fault in the message and what to do as hint."
 _MANY = 48
 _SHORTEST_MESSAGE = 10
 _MANIFEST = "epctx.manifest"
 """Key of the manifest in `metadata_props`."""
 _HEAD_BYTES = 16
-"""Bytes in which a format keeps what it is, and its version."""
+"""Bytes in which most formats have their magic number and version."""
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 1048576\n"
 
 
@@ -133,7 +133,7 @@ def _expect_refused(
         ) from error
     with session:
         if expected is None:
-            raise CheckFailed(f"the EP loads {what} as if nothing were wrong.", hint=_REFUSE)
+            raise CheckFailed(f"the EP loads {what} without an error.", hint=_REFUSE)
         try:
             results = session.run(None, feeds)
         except EpctxError as error:
@@ -157,9 +157,9 @@ def _run_intact(harness: Harness, parts: Parts, feeds: Mapping[str, np.ndarray])
     return {"feeds": feeds, "expected": harness.run(parts.write(harness.folder()), feeds)}
 
 
-@check("payloads", "a payload needs nothing but itself, also no manifest", needs=["export"])
+@check("payloads", "a payload needs no manifest", needs=["export"])
 def check_without_manifest(harness: Harness) -> None:
-    """As in a model that another program wrote."""
+    """Other programs write models without one."""
     path = _parts(harness).write(harness.folder())
     harness.expect_run(harness.network, "a context model without a manifest", path)
 
@@ -168,7 +168,7 @@ def check_without_manifest(harness: Harness) -> None:
 
 
 Damages: TypeAlias = Iterator[tuple[str, bytes]]
-"""What is put in the place of a payload, described, and its bytes."""
+"""Descriptions of damaged payloads, and their bytes."""
 
 
 def _shorten(parts: Parts, _full: bool) -> Damages:
@@ -207,7 +207,7 @@ def _damage_anywhere(parts: Parts, full: bool) -> Damages:
 
 
 def _replace(parts: Parts, _full: bool) -> Damages:
-    """Replace a payload by what lies about under such names and is none."""
+    """Replace a payload by other files that occur under such names."""
     size = len(parts.content)
     yield "a single byte", b"\x01"
     yield "zeros", bytes(size)
@@ -220,13 +220,13 @@ def _replace(parts: Parts, _full: bool) -> Damages:
 
 
 _DAMAGES: tuple[tuple[str, Callable[[Parts, bool], Damages], bool], ...] = (
-    ("a payload that was cut short is refused", _shorten, False),
-    ("a payload that grew is refused or read as it was", _extend, True),
-    ("a payload of another kind or version is refused: each byte of its head counts", _damage_head, False),
-    ("a payload damaged anywhere is refused or does no harm", _damage_anywhere, True),
-    ("what is no payload at all is refused", _replace, False),
+    ("it refuses a truncated payload", _shorten, False),
+    ("it refuses an extended payload, or reads it as before", _extend, True),
+    ("it refuses a payload with any other byte in its head", _damage_head, False),
+    ("it refuses a damaged payload, or the damage does no harm", _damage_anywhere, True),
+    ("it refuses a file that is not a payload", _replace, False),
 )
-"""Title, what is put in the place of the largest payload, and whether a load may give the right results all the same."""
+"""Title, damages of the largest payload, and whether a load may give the right results nevertheless."""
 
 
 def _damaged(damages: Callable[[Parts, bool], Damages], harmless: bool) -> CheckFunction:
@@ -243,7 +243,7 @@ for _title, _damages, _harmless in _DAMAGES:
     check("payloads", _title, needs=["export"])(_damaged(_damages, _harmless))
 
 
-@check("payloads", "the payload of another model is refused", needs=["export", "several_partitions"])
+@check("payloads", "it refuses the payload of another model", needs=["export", "several_partitions"])
 def check_another_model(harness: Harness) -> None:
     """One that differs in its weights alone, and one that has more partitions, too."""
     block, barrier = harness.weighted_block, harness.barrier
@@ -253,7 +253,7 @@ def check_another_model(harness: Harness) -> None:
         _expect_refused_payload(harness, mine, other.content, "the payload of another model")
 
 
-@check("payloads", "what the core finds wrong with a payload passes through the EP", needs=["export"])
+@check("payloads", "it passes on the core's errors about a payload", needs=["export"])
 def check_found_by_the_core(harness: Harness) -> None:
     """Damaged or missing, in the hands of the EP: by default the core refuses it whatever the EP makes of it."""
     path = harness.compile(harness.network)
@@ -289,19 +289,19 @@ def _change_attributes(node: onnx.NodeProto) -> None:
 
 _EDITS: tuple[tuple[str, Callable[[onnx.NodeProto], None], str], ...] = (
     (
-        "a node that asks for a graph that is not there is refused", _ask_for_other_graphs,
+        "it refuses a node whose graph is missing", _ask_for_other_graphs,
         "a model whose nodes ask for graphs that the payload does not have",
     ),
     (
-        "a node without the EP's own attributes is refused or does no harm", _strip_attributes,
+        "it refuses a node without its attributes, or needs none", _strip_attributes,
         "a model whose nodes lack the EP's attributes",
     ),
     (
-        "the EP's own attributes with other values are refused or do no harm", _change_attributes,
+        "it refuses a node with other values in its attributes, or ignores them", _change_attributes,
         "a model whose nodes have other values in the EP's attributes",
     ),
 )  # fmt: skip
-"""Title, how each node is edited, and a text about the model. A load may give the right results all the same."""
+"""Title, edit of each node, and a text about the model. A load may give the right results nevertheless."""
 
 
 def _edited(edit: Callable[[onnx.NodeProto], None], what: str) -> CheckFunction:
@@ -320,7 +320,7 @@ for _title, _edit, _what in _EDITS:
     check("payloads", _title, needs=["export"])(_edited(_edit, _what))
 
 
-@check("payloads", "a damaged payload inside the model is refused", needs=["export", "embed"])
+@check("payloads", "it refuses a damaged payload in the model", needs=["export", "embed"])
 def check_embedded(harness: Harness) -> None:
     """With another first byte."""
     proto = _without_manifest(onnx.load(harness.compile(harness.network, embed=True)))
@@ -330,7 +330,7 @@ def check_embedded(harness: Harness) -> None:
     _expect_refused(harness, proto.SerializeToString(), "a damaged payload inside the model")
 
 
-@check("payloads", "after a refusal a good payload is loaded", needs=["export"])
+@check("payloads", "it loads a good payload after a refusal", needs=["export"])
 def check_good_after_bad(harness: Harness) -> None:
     """Until then nothing was compiled or run."""
     parts = _parts(harness)
@@ -343,6 +343,6 @@ def check_good_after_bad(harness: Harness) -> None:
         other.expect_run(harness.network, "a good payload after a bad one", parts.write(harness.folder()))
     except EpctxError as error:
         raise CheckFailed(
-            f"a good payload is not loaded any more after a bad one was refused: {error.message}",
+            f"no good payload loads after a bad one was refused: {error.message}",
             hint="Keep nothing of a failed load.",
         ) from error

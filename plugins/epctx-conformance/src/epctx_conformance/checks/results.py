@@ -1,4 +1,4 @@
-"""Results: every structure, type and shape gives the CPU EP's, compiled and loaded; and whose memory inputs and results are."""
+"""Results of every structure, type and shape, compared with the CPU EP's, compiled and loaded; memory of inputs and results."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def expect_agreement(harness: Harness, model: SmallModel, feeds: Feeds | None = 
 _SEVERAL = ("several_partitions",)
 _STRUCTURES: tuple[tuple[str, Callable[[Harness], SmallModel], tuple[str, ...]], ...] = (
     # The least that an EP can do.
-    ("one piece of work gives the right results", lambda harness: structures.single(harness.block), ()),
-    # Five blocks, whose values inside are nobody's business.
+    ("one block gives the right results", lambda harness: structures.single(harness.block), ()),
+    # Five blocks.
     ("a chain gives the right results", lambda harness: structures.chain(harness.block, 5), ()),
     # The graph declares its inputs and outputs in other orders than its nodes read and make them.
     (
@@ -61,27 +61,27 @@ _STRUCTURES: tuple[tuple[str, Callable[[Harness], SmallModel], tuple[str, ...]],
         lambda harness: structures.side_by_side(harness.block, 12, name="twelve_branches"), (),
     ),
     # Two readers inside the partition.
-    ("a value that is used twice flows once", lambda harness: structures.forked(harness.block), ()),
+    ("two nodes may read one value", lambda harness: structures.forked(harness.block), ()),
     # The value leaves the partition and stays in it.
-    ("an output of the model may be read inside, too", lambda harness: structures.read_inside(harness.block), ()),
+    ("an output of the model may also be read inside", lambda harness: structures.read_inside(harness.block), ()),
     # Both operands are one value; then two inputs of the model meet in one operator.
-    ("one operator may read one value twice", lambda harness: structures.joined(harness.block, twice=True), ()),
-    ("two values are joined", lambda harness: structures.joined(harness.block), ()),
+    ("one node may read one value twice", lambda harness: structures.joined(harness.block, twice=True), ()),
+    ("one node may read two inputs of the model", lambda harness: structures.joined(harness.block), ()),
     # The model has more inputs than the partition.
-    ("an input that nothing reads is not in the way", lambda harness: structures.with_unused_input(harness.block), ()),
+    ("an input of the model may be unused", lambda harness: structures.with_unused_input(harness.block), ()),
     # The value that crosses the boundary is read on both sides.
     (
-        "a value may be read by its own work and by others'",
+        "its own nodes and others may read one value",
         lambda harness: structures.read_on_both_sides(harness.block, harness.barrier), _SEVERAL,
     ),
     # The second partition needs the first one's result by way of the CPU EP.
     (
-        "a path that leaves its work and comes back is waited for",
+        "a path may leave its nodes and come back",
         lambda harness: structures.around(harness.block, harness.barrier), _SEVERAL,
     ),
     # Each with weights of its own, so that a mix-up shows.
     (
-        "four partitions of one model run in their order",
+        "four partitions of one model give the right results",
         lambda harness: structures.separated(harness.block, harness.barrier, 4), _SEVERAL,
     ),
     # Stored once or twice, it is the same.
@@ -95,9 +95,9 @@ _STRUCTURES: tuple[tuple[str, Callable[[Harness], SmallModel], tuple[str, ...]],
         lambda harness: structures.with_constant_nodes(structures.chain(harness.weighted_block)), (),
     ),
     # A megabyte or more, which EPs get as a view and not inside the model.
-    ("a large weight arrives whole", lambda harness: structures.single(harness.large_block), ()),
+    ("weights may be large", lambda harness: structures.single(harness.large_block), ()),
 )  # fmt: skip
-"""Title, the model that the results are of, and what is needed."""
+"""Title, the model, and the abilities needed."""
 
 
 def _agreeing(model: Callable[[Harness], SmallModel]) -> CheckFunction:
@@ -108,7 +108,7 @@ for _title, _model, _needs in _STRUCTURES:
     check("boundaries", _title, needs=_needs)(_agreeing(_model))
 
 
-@check("boundaries", "a weight that is an input with a default can be given or left out")
+@check("boundaries", "an input with a default may be given or left out")
 def check_default(harness: Harness) -> None:
     """The caller's numbers count, not those of the model when it was compiled."""
     model = structures.joined(harness.block, default=True)
@@ -149,7 +149,7 @@ ELEMENT_TYPES = (
 """Types that a boundary may carry and numpy can compute with."""
 
 MOVING = ("Identity", "Transpose", "Flatten")
-"""Operators that give elements as they came."""
+"""Operators that do not change elements."""
 COMPUTING = ("Add", "Sub", "Mul", "Neg", "Abs", "Relu", "Max")
 """Operators of numbers whose results for ordinary numbers are exact in any type."""
 EXACT_SPECIAL = ("Identity", "Transpose", "Flatten", "Add", "Sub", "Mul", "Neg", "Abs")
@@ -253,7 +253,7 @@ def _expect_exact(harness: Harness, model: SmallModel, feeds: Feeds) -> None:
     if different is not None:
         raise CheckFailed(
             f"{model.name}: {different}.",
-            hint="What the EP cannot compute it must not claim: refuse it in get_capability, with the reason.",
+            hint="Refuse in get_capability, with the reason, what the EP cannot compute.",
         )
 
 
@@ -261,23 +261,23 @@ _EXACT: tuple[
     tuple[str, str, Callable[[Harness], Iterator[SmallModel]], Callable[[SmallModel], Feeds], tuple[str, ...]], ...
 ] = (
     (
-        "NaN, infinities and zeros of both signs come through", "no operator whose result for NaN is agreed upon",
+        "NaN, infinities and signed zeros give the right results", "no operator whose result for NaN is agreed upon",
         lambda harness: _claimed(harness, EXACT_SPECIAL, _FLOATS), _special_feeds, (),
     ),
     (
-        "very large and very small floats come through", "no operator that moves floats",
+        "very large and very small floats give the right results", "no operator that moves floats",
         lambda harness: _claimed(harness, MOVING), _extreme_feeds, (),
     ),
     (
-        "tensors without dimensions are computed", "no operator on scalars",
+        "scalars give the right results", "no operator on scalars",
         lambda harness: _claimed(harness, ("Identity", *COMPUTING), _FLOATS[:1], ()), exacting_feeds, ("scalars",),
     ),
     (
-        "tensors without elements are computed", "no operator on tensors without elements",
+        "tensors without elements give the right results", "no operator on tensors without elements",
         lambda harness: _claimed(harness, _OPERATORS, _FLOATS[:1], (0, 4), (3, 0)), exacting_feeds, ("zero_size",),
     ),
     (
-        "tensors of a million elements are computed", "none of the kit's operators on a large tensor",
+        "tensors of a million elements give the right results", "none of the kit's operators on a large tensor",
         lambda harness: islice(_claimed(harness, _OPERATORS, _FLOATS[:1], (1024, 1024)), 1), exacting_feeds, (),
     ),
     (
@@ -285,7 +285,7 @@ _EXACT: tuple[
         lambda harness: _claimed(harness, COMPUTING), _same_array, (),
     ),
 )  # fmt: skip
-"""Title, what an EP without such models does not claim, the models, their inputs, and what is needed."""
+"""Title, a name of the models in a reason to skip, the models, their inputs, and the abilities needed."""
 
 
 def _exact(
@@ -305,7 +305,7 @@ def _of_type(elem_type: int) -> CheckFunction:
 
 for _elem_type in ELEMENT_TYPES:
     _name = TensorProto.DataType.Name(_elem_type).lower()
-    check("values", f"{_name}: what is claimed is computed as such")(_of_type(_elem_type))
+    check("values", f"{_name}: what it claims gives the right results")(_of_type(_elem_type))
 for _title, _nothing, _models, _feeds, _needs in _EXACT:
     check("values", _title, needs=_needs)(_exact(_nothing, _models, _feeds))
 
@@ -339,7 +339,7 @@ def _sample(harness: Harness) -> list[SmallModel]:
     return models if harness.full else models[:_SAMPLE]
 
 
-@check("values", "every piece of work that the kit has agrees with the CPU EP")
+@check("values", "every model that it takes agrees with the CPU EP")
 def check_all_models(harness: Harness) -> None:
     """The session of each is closed before its results are read. The models of the EP's author are loaded, too."""
     for model in harness.claimed_models():
@@ -348,7 +348,7 @@ def check_all_models(harness: Harness) -> None:
         expect_agreement(harness, model)
 
 
-@check("values", "a run does not depend on the runs before it")
+@check("values", "a run does not depend on earlier runs")
 def check_stateless(harness: Harness) -> None:
     """The same inputs before and after others."""
     for model in _sample(harness):
@@ -378,7 +378,7 @@ _VIEWS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-# --- whose memory it is ---------------------------------------------------------------------------------
+# --- memory --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -411,7 +411,7 @@ def _array(value: ValueInfo) -> np.ndarray:
 
 @contextmanager
 def runnables(harness: Harness, models: Sequence[SmallModel]) -> Iterator[list[Runnable]]:
-    """Provide everything that the EP compiles of some models, and loads again if it can.
+    """Provide all partitions that the EP compiles of some models, and loads again if it can.
 
     Raises:
         Skipped: nothing can be run so.
@@ -439,14 +439,14 @@ def runnables(harness: Harness, models: Sequence[SmallModel]) -> Iterator[list[R
             and all(v.type.is_static and v.dtype is not None for v in (*boundary.inputs, *boundary.outputs))
         ]
         if not found:
-            raise Skipped("the EP compiles nothing of which all types and lengths are known")
+            raise Skipped("the EP compiles no partition whose types and lengths are all known")
         yield found
 
 
 def _check_runnables(
     title: str, hint: str, models: Callable[[Harness], Sequence[SmallModel]] = _sample
 ) -> Callable[[Callable[[Harness, Runnable], str | None]], None]:
-    """Put a check of each runnable into the table; the function returns what is wrong with one, or None."""
+    """Put a check of each runnable into the table; the function returns the fault of one, or None."""
 
     def add(find_fault: Callable[[Harness, Runnable], str | None]) -> None:
         def function(harness: Harness) -> None:
@@ -462,7 +462,7 @@ def _check_runnables(
 
 
 @_check_runnables(
-    "inputs are not written to", "Inputs are the caller's and read-only; copy what is to be worked on."
+    "it does not write to inputs", "Inputs are the caller's and read-only; copy what is to be worked on."
 )
 def _find_changed_input(_harness: Harness, runnable: Runnable) -> str | None:
     inputs = runnable.example()
@@ -472,7 +472,7 @@ def _find_changed_input(_harness: Harness, runnable: Runnable) -> str | None:
 
 
 @_check_runnables(
-    "results are not the inputs' memory",
+    "results do not share memory with inputs",
     "Copy it: the caller may change its input at once.",
     lambda harness: [*_sample(harness), *_claimed(harness, (*MOVING, "Relu", "Abs", "Max"))],
 )
@@ -484,7 +484,7 @@ def _find_shared_memory(_harness: Harness, runnable: Runnable) -> str | None:
 
 
 @_check_runnables(
-    "results are not the memory of earlier results",
+    "results do not share memory with earlier results",
     "Give new memory for results, or take what the caller gives in `outputs`.",
 )
 def _find_changed_result(_harness: Harness, runnable: Runnable) -> str | None:
@@ -495,7 +495,7 @@ def _find_changed_result(_harness: Harness, runnable: Runnable) -> str | None:
 
 
 @_check_runnables(
-    "given outputs are written in place and returned",
+    "it writes given outputs in place and returns them",
     "run(inputs, outputs): with `outputs`, write the results there and return them.",
 )
 def _find_ignored_output(harness: Harness, runnable: Runnable) -> str | None:
@@ -509,7 +509,7 @@ def _find_ignored_output(harness: Harness, runnable: Runnable) -> str | None:
 
 
 @_check_runnables(
-    "results are what the boundary says: type, shape, number, C-contiguous",
+    "results have the boundary's types and shapes, and are C-contiguous",
     "Convert types and layouts at the EP's own boundary.",
 )
 def _find_wrong_boundary(_harness: Harness, runnable: Runnable) -> str | None:

@@ -60,7 +60,7 @@ def _with_idle(harness: Harness) -> list[SmallModel]:
         idle = graph.model("idle")
         if not harness.claimed(idle):
             return [busy, idle]
-    raise Skipped("the EP takes everything that the kit could make an idle model of")
+    raise Skipped("the EP takes a part of every model that the kit has")
 
 
 _GROUPS: tuple[tuple[str, Callable[[Harness], list[SmallModel]], slice, str, tuple[str, ...]], ...] = (
@@ -70,23 +70,23 @@ _GROUPS: tuple[tuple[str, Callable[[Harness], list[SmallModel]], slice, str, tup
     ),
     # Its context model is removed before the second one is loaded.
     (
-        "a member loads when the others' models are gone",
+        "a member loads without the others' models",
         _members, slice(1, 2), "a share group without its first model", NEEDS,
     ),
     # Each with numbers of its own.
     (
-        "members with several partitions keep them apart",
+        "members may have several partitions",
         _several, slice(None), "a share group with several partitions", (*NEEDS, "several_partitions"),
     ),
     # Equal work under two names.
     ("one model may be a member twice", _twice, slice(None), "a share group that has it twice", NEEDS),
     # The last member is the idle one.
     (
-        "a member without any of its work is no obstacle",
+        "a member may have no partition",
         _with_idle, slice(1), "a share group with an idle member", NEEDS,
     ),
 )  # fmt: skip
-"""Title, members, which of them are loaded (the models of others are removed), a text about the group, what is needed."""
+"""Title, members, slice of those that are loaded (models of others are removed), a text about the group, abilities needed."""
 
 
 def _loading(members: Callable[[Harness], list[SmallModel]], loaded: slice, what: str) -> CheckFunction:
@@ -118,7 +118,7 @@ for _title, _models, _loaded, _what, _needs in _GROUPS:
     check("sharing", _title, needs=_needs)(_loading(_models, _loaded, _what))
 
 
-@check("sharing", "the names that it gives its graphs do not meet in a group", needs=NEEDS)
+@check("sharing", "its names of graphs are unique in a group", needs=NEEDS)
 def check_graph_names(harness: Harness) -> None:
     """`EPContextNode.graph_name`: two models have one in common only for equal partitions."""
     other, watch = harness.observed()
@@ -148,7 +148,7 @@ def check_together(harness: Harness) -> None:
             harness.expect_run(model, "in a session that shares", session)
 
 
-@check("sharing", "a member that is no longer the last writes no bytes", needs=NEEDS)
+@check("sharing", "only the last member writes bytes", needs=NEEDS)
 def check_not_final(harness: Harness) -> None:
     """With `writer.final` False: nodes, and a payload that they name, and nothing in it."""
     written: list[int] = []
@@ -179,7 +179,7 @@ def check_deterministic(harness: Harness) -> None:
     )
     if first != second:
         names = sorted({name for name, _ in first ^ second})
-        raise CheckFailed(f"the second time {', '.join(names)} had other bytes.")
+        raise CheckFailed(f"a second compile of the group changed {', '.join(names)}.")
 
 
 @check("sharing", "weights that members have in common are stored once", needs=(*NEEDS, "weight_sharing"))
@@ -209,7 +209,7 @@ def _with_a_second_output(model: SmallModel) -> SmallModel:
     return second
 
 
-@check("sharing", "a group that is given up leaves nothing", needs=NEEDS)
+@check("sharing", "a discarded group leaves nothing", needs=NEEDS)
 def check_discarded(harness: Harness) -> None:
     """Closed without its end: no file, and every instance shut down."""
     folder = harness.folder()
@@ -221,4 +221,4 @@ def check_discarded(harness: Harness) -> None:
     left = sorted(path.name for path in folder.iterdir())
     ended = [call.error for call in watch.of("shutdown")]
     if left or any(ended):
-        raise CheckFailed(f"a group that was given up left {left or ended}.")
+        raise CheckFailed(f"a discarded group left {left or ended}.")

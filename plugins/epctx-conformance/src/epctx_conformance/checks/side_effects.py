@@ -1,4 +1,4 @@
-"""Side effects in the host's process, on its disk and on the network; and what closed sessions leave behind."""
+"""Side effects of an EP in the host's process, on its disk and on the network, and after its sessions are closed."""
 
 from __future__ import annotations
 
@@ -25,35 +25,34 @@ _MAPPINGS = Path("/proc/self/maps")
 
 
 _NO_NETWORK = "Hosts run where there is no network."
-_IN_AVAILABILITY = "Do it in `availability`, or when an instance is made."
-_SHARED = "What all code of a process shares is the host's to set."
+_SHARED = "Leave state that all code of a process shares to the host."
 _NOT_DONE: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, tuple[str, ...]], ...] = (
     (
         "importing the EP writes nothing", ("write",), _IMPORT,
         "A host imports plugins only to list them. Write nothing.", (),
     ),
-    ("importing the EP asks nothing of the network", ("network",), _IMPORT, _NO_NETWORK, ()),
+    ("importing the EP does not use the network", ("network",), _IMPORT, _NO_NETWORK, ()),
     (
         "importing the EP starts no program and opens no device", ("program", "device"), _IMPORT,
-        _IN_AVAILABILITY, (),
+        "Do it in `availability`, or when an instance is made.", (),
     ),
-    ("importing the EP leaves the process as it was", ("change",), _IMPORT, _SHARED, ()),
+    ("importing the EP does not change the process", ("change",), _IMPORT, _SHARED, ()),
     (
-        "compiling, loading and running write only by the writer and into scratch()", ("write",), _WORK,
-        "Use `writer.payload()` for what is to stay, `context.scratch()` for the rest.", (),
+        "compiling, loading and running write only with the writer and in scratch()", ("write",), _WORK,
+        "Use `writer.payload()` for payloads, `context.scratch()` for all other files.", (),
     ),
-    ("compiling, loading and running ask nothing of the network", ("network",), _WORK, _NO_NETWORK, ()),
+    ("compiling, loading and running do not use the network", ("network",), _WORK, _NO_NETWORK, ()),
     (
         "compiling, loading and running start no program", ("program",), _WORK,
-        "If the compiler is a command, say so: Requirements(in_process=False).", ("in_process",),
+        "If the compiler is a command, declare it: Requirements(in_process=False).", ("in_process",),
     ),
     (
         "an export opens no device", ("device",), ("export",),
         "Under Purpose.EXPORT the machine may have no device; `run` may be None.", ("export",),
     ),
-    ("compiling, loading and running leave the process as it was", ("change",), _WORK, _SHARED, ()),
+    ("compiling, loading and running do not change the process", ("change",), _WORK, _SHARED, ()),
 )  # fmt: skip
-"""Title, kinds of side effects, the phases that count, a hint, and what is needed."""
+"""Title, kinds of side effects, the phases that count, a hint, and the abilities needed."""
 
 
 def _not_done(kinds: tuple[str, ...], phases: tuple[str, ...], hint: str) -> CheckFunction:
@@ -64,7 +63,7 @@ for _title, _kinds, _phases, _hint, _needs in _NOT_DONE:
     check("side_effects", _title, needs=_needs)(_not_done(_kinds, _phases, _hint))
 
 
-@check("side_effects", "nothing is left in the current folder, beside the model or among temporary files")
+@check("side_effects", "it leaves no file behind")
 def check_left_files(harness: Harness) -> None:
     """After all sessions are closed."""
     harness.observation.expect_none((), _WORK, hint="")
@@ -76,7 +75,7 @@ def check_left_files(harness: Harness) -> None:
             )
 
 
-@check("side_effects", "nothing is printed to stdout")
+@check("side_effects", "it prints nothing to stdout")
 def check_stdout(harness: Harness) -> None:
     """Also by native code."""
     printed = harness.observation.stdout
@@ -98,7 +97,7 @@ def _sessions(harness: Harness) -> None:
 
 
 def _growth(harness: Harness, count: Callable[[], set[str]]) -> list[str]:
-    """Return what more sessions leave behind when the first ones have left what they keep for good."""
+    """Return what more sessions leave behind, after the first ones left what stays."""
     _sessions(harness)
     gc.collect()
     before = count()
@@ -133,7 +132,7 @@ def check_descriptors(harness: Harness) -> None:
 
 @check("side_effects", "a closed session leaves no mapping of a file")
 def check_mappings(harness: Harness) -> None:
-    """Files, payloads among them."""
+    """Payloads and other files."""
     if not _MAPPINGS.exists():
         raise Skipped("this system does not list mappings")
     left = _growth(harness, _mapped_files)

@@ -20,23 +20,23 @@ FOREIGN_SOURCES = ("SomebodyElsesExecutionProvider", "", "ExecutionProvider", "C
 FOREIGN_INFOS = ("written by another EP", "", "{}", '{"version": 999999}', "\x00\ufffd" * 50)
 
 
-@check("signatures", "the class, its options and its hooks are as the contract has them")
+@check("signatures", "the class, its options and its hooks follow the contract")
 def check_class(harness: Harness) -> None:
     """Compare the class with the contract."""
     for what, hint in find_problems(harness.provider):
         raise CheckFailed(f"{harness.provider.__qualname__}: {what}.", hint=hint)
 
 
-@check("signatures", "its vendor is named")
+@check("signatures", "it names its vendor")
 def check_vendor(harness: Harness) -> None:
     """Shown to everybody who installs the EP."""
     if not str(harness.provider.vendor).strip():
-        raise CheckFailed("vendor is empty.", hint='Write vendor = "…": who is responsible for the EP.')
+        raise CheckFailed("vendor is empty.", hint='Write vendor = "...", the name of the EP\'s maker.')
 
 
-@check("signatures", "it is simulated where its vendor says so")
+@check("signatures", "it sets simulated if its vendor says so")
 def check_simulated(harness: Harness) -> None:
-    """Of a real and a simulated EP of one name hosts use the real one, and go by `simulated`."""
+    """Hosts prefer a real EP to a simulated one of the same name, by `simulated`."""
     vendor, simulated = harness.provider.vendor, harness.provider.simulated
     if "simulated" in vendor.lower() and simulated is not True:
         raise CheckFailed(
@@ -48,7 +48,7 @@ def _text(value: object) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-@check("signatures", "each option has a doc, and a default and choices that a host could give")
+@check("signatures", "each option has a doc, a valid default and valid choices")
 def check_options(harness: Harness) -> None:
     """Users read the doc in errors and lists. A host gives options as text, so each value, as text, has to come back."""
     options = (*harness.provider.options, *harness.provider.dynamic_options)
@@ -69,7 +69,7 @@ def check_options(harness: Harness) -> None:
                 )
 
 
-@check("signatures", "each choice of an option makes an instance, or is refused with a reason")
+@check("signatures", "it accepts each choice of an option, or refuses it with a reason")
 def check_every_choice(harness: Harness) -> None:
     """An instance is made with each choice; any error but InvalidArgument is a bug."""
     model = harness.network
@@ -83,7 +83,7 @@ def check_every_choice(harness: Harness) -> None:
             continue
 
 
-@check("signatures", "it accepts its own EP type as a source")
+@check("signatures", "it accepts its own name as a source")
 def check_own_source(harness: Harness) -> None:
     """The core writes the EP name into every node that it makes."""
     name = harness.provider.name
@@ -94,7 +94,7 @@ def check_own_source(harness: Harness) -> None:
         )
 
 
-@check("signatures", "it leaves the sources of other EPs to them")
+@check("signatures", "it does not accept the sources of other EPs")
 def check_foreign_sources(harness: Harness) -> None:
     """An EP that takes another's nodes breaks another's models."""
     for source in FOREIGN_SOURCES:
@@ -104,9 +104,9 @@ def check_foreign_sources(harness: Harness) -> None:
             )
 
 
-@check("signatures", "it says for each purpose whether this machine will do")
+@check("signatures", "it declares its availability for each purpose")
 def check_availability(harness: Harness) -> None:
-    """Asked of the class; a no needs a reason."""
+    """The same each time, and with a reason if it is not available."""
     for purpose in Purpose:
         first, second = (harness.provider.availability(purpose) for _ in range(2))
         if not isinstance(first, Availability):
@@ -114,12 +114,12 @@ def check_availability(harness: Harness) -> None:
         if first != second:
             raise CheckFailed(f"availability({purpose}) gave {first}, then {second}.")
         if not first.available and not first.reason:
-            raise CheckFailed(f"it is not available for {purpose.value}, and gives no reason.")
+            raise CheckFailed(f"it is not available for {purpose.value} and gives no reason.")
 
 
-@check("signatures", "it is available here for what it is checked on")
+@check("signatures", "it is available on this machine")
 def check_available(harness: Harness) -> None:
-    """Without this most other checks cannot run, and the reader should know why."""
+    """Without this most other checks cannot run."""
     for purpose in [Purpose.RUN] + [Purpose.EXPORT, Purpose.LOAD] * harness.requirements.export:
         found = harness.provider.availability(purpose)
         if not found.available:

@@ -27,19 +27,19 @@ class Claiming(SmallProvider):
         return self.answer(graph)
 
 
-@fault("it_takes_something_of_a_model")
+@fault("it_takes_at_least_one_node_of_a_model")
 class TakesNothing(Claiming):
     def answer(self, graph):
         return []
 
 
-@fault("its_answers_are_claims_and_refusals_of_nodes_of_the_graph")
+@fault("it_returns_claims_and_refusals_of_nodes_of_the_graph")
 class ClaimsNumbers(Claiming):
     def answer(self, graph):
         return [ComputeCapability([len(graph.nodes) + 7])]
 
 
-@fault("it_gives_the_same_answer_when_it_is_asked_twice")
+@fault("it_claims_the_same_nodes_each_time_and_does_not_change_the_graph")
 class ChangesItsMind(Claiming):
     asked = 0
 
@@ -48,7 +48,7 @@ class ChangesItsMind(Claiming):
         return super().answer(graph) if self.asked % 2 else []
 
 
-@fault("two_instances_give_the_same_answer")
+@fault("two_instances_claim_the_same_nodes")
 class LearnsInTheClass(Claiming):
     seen = itertools.count()
 
@@ -56,14 +56,14 @@ class LearnsInTheClass(Claiming):
         return super().answer(graph) if next(self.seen) % 3 else []
 
 
-@fault("it_takes_no_node_that_it_was_not_shown")
+@fault("it_claims_no_node_that_it_was_not_shown")
 class TakesWhatOthersHave(Claiming):
     def answer(self, graph):
         inner = [graph.producer(name) for value in graph.outputs for name in [value.name]]
         return [ComputeCapability([node]) for node in inner if node is not None]
 
 
-@fault("its_sets_are_convex", "what_another_ep_has_between_its_nodes_keeps_them_apart")
+@fault("its_claims_are_convex", "nodes_of_another_ep_between_its_own_separate_them")
 class OneSetOfAll(Claiming):
     def answer(self, graph):
         nodes = [node for node in graph.nodes if node.op_type in OPERATORS]
@@ -83,7 +83,7 @@ class KeepsSomeInitializers(Claiming):
         return [ComputeCapability([node], keep_initializers=bool(node.index % 2)) for node in nodes]
 
 
-@fault("each_refusal_has_a_reason_that_a_user_can_read_and_is_of_no_node_that_it_takes")
+@fault("each_refusal_has_a_reason_and_no_node_is_both_claimed_and_refused")
 class RefusesInSilence(Claiming):
     def answer(self, graph):
         return [
@@ -92,13 +92,13 @@ class RefusesInSilence(Claiming):
         ]
 
 
-@fault("each_refusal_has_a_reason_that_a_user_can_read_and_is_of_no_node_that_it_takes")
+@fault("each_refusal_has_a_reason_and_no_node_is_both_claimed_and_refused")
 class ContradictsItself(Claiming):
     def answer(self, graph):
         return [*super().answer(graph), Refusal("not today", graph.nodes)]
 
 
-@fault("names_of_nodes_and_values_do_not_matter")
+@fault("its_claims_do_not_depend_on_names_of_nodes_or_values")
 class GoesByNames(Claiming):
     def answer(self, graph):
         return supported_partitions(
@@ -106,13 +106,13 @@ class GoesByNames(Claiming):
         )
 
 
-@fault("it_leaves_operators_of_an_unknown_domain_alone_whatever_they_are_called")
+@fault("it_claims_no_operator_of_an_unknown_domain")
 class ForgetsTheDomain(Claiming):
     def answer(self, graph):
         return supported_partitions(graph, lambda node: node.op_type in OPERATORS)
 
 
-@fault("a_value_of_unknown_type_or_rank_is_no_accident")
+@fault("it_does_not_fail_on_values_of_unknown_type_or_rank")
 class TrustsShapes(Claiming):
     def answer(self, graph):
         return supported_partitions(
@@ -120,7 +120,7 @@ class TrustsShapes(Claiming):
         )
 
 
-@fault("omitted_optional_inputs_are_no_accident")
+@fault("it_does_not_fail_on_omitted_optional_inputs")
 class TrustsInputs(Claiming):
     def answer(self, graph):
         for node in graph.nodes:
@@ -130,7 +130,7 @@ class TrustsInputs(Claiming):
         return super().answer(graph)
 
 
-@fault("bodies_of_control_flow_are_taken_or_refused_like_any_graph")
+@fault("it_claims_or_refuses_nodes_in_subgraphs_like_any_others")
 class KnowsNoBodies(Claiming):
     def answer(self, graph):
         if graph.parent_node is not None:
@@ -138,7 +138,7 @@ class KnowsNoBodies(Claiming):
         return super().answer(graph)
 
 
-@fault("models_of_any_operator_set_version_are_looked_at_without_an_accident")
+@fault("it_does_not_fail_on_any_version_of_the_operator_set")
 class KnowsOneVersion(Claiming):
     def answer(self, graph):
         tables = {17: OPERATORS}

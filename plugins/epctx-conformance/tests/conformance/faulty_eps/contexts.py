@@ -29,7 +29,7 @@ def _with_bytes(content):
     "a_second_compile_in_another_folder_gives_the_same_files",
     "a_second_compile_gives_the_same_embedded_payloads",
     "compiles_in_two_threads_at_once_give_the_same_files",
-    "asked_again_it_describes_the_same_nodes",
+    "it_describes_the_same_nodes_each_time",
 )
 class WritesTheTime(Describing):
     around = _with_bytes(lambda: b" " * (time.perf_counter_ns() // 100 % 997))
@@ -40,20 +40,20 @@ class WritesASet(Describing):
     around = _with_bytes(lambda: b" " * (hash("spam") % 97))
 
 
-@fault("what_was_compiled_before_makes_no_difference")
+@fault("earlier_compiles_make_no_difference")
 class CountsItsCompiles(Describing):
     number = itertools.count()
     around = _with_bytes(lambda: b" " * next(CountsItsCompiles.number))
 
 
-@fault("nothing_that_it_writes_tells_where_it_was_written")
+@fault("its_files_contain_no_trace_of_the_machine")
 class TellsItsHome(Describing):
     def around(self, nodes, writer):
         with self.context.scratch() as folder:
             return [replace(node, attributes={"notes": str(folder)}) for node in nodes]
 
 
-@fault("asked_again_it_describes_the_same_nodes")
+@fault("it_describes_the_same_nodes_each_time")
 class NumbersItsAnswers(Describing):
     asked = 0
 
@@ -62,7 +62,7 @@ class NumbersItsAnswers(Describing):
         return [replace(node, attributes={"notes": f"answer {self.asked}"}) for node in nodes]
 
 
-@fault("compiling_in_several_calls_is_compiling_in_one")
+@fault("partitions_may_come_in_several_calls")
 class ForgetsEarlierCalls(SmallProvider):
     @hookimpl
     def compile(self, partitions):
@@ -70,7 +70,7 @@ class ForgetsEarlierCalls(SmallProvider):
         return super().compile(partitions)
 
 
-@fault("describing_its_nodes_does_not_end_its_work")
+@fault("a_session_may_run_after_its_context_model_is_written")
 class EndsWithItsDescription(Running):
     described = False
 
@@ -99,7 +99,7 @@ class RemembersInTheClass(SmallProvider):
         return super()._model(node, payload)
 
 
-@fault("its_nodes_and_the_values_around_them_may_be_renamed_as_long_as_each_partition_name_stays")
+@fault("its_nodes_and_the_values_around_them_may_be_renamed")
 class GoesByNodeNames(SmallProvider):
     def _model(self, node, payload):
         if node.name != node.partition_name:
@@ -107,7 +107,7 @@ class GoesByNodeNames(SmallProvider):
         return super()._model(node, payload)
 
 
-@fault("a_prefix_in_the_names_of_partitions_is_not_in_the_way")
+@fault("partition_names_may_have_a_prefix")
 class ReadsNames(SmallProvider):
     def _model(self, node, payload):
         if not node.partition_name.startswith(self.name):
@@ -121,7 +121,7 @@ class WritesLongFractions(Describing):
         return [replace(node, attributes={"scale": 0.1}) for node in nodes]
 
 
-@fault("its_nodes_and_the_values_around_them_may_be_renamed_as_long_as_each_partition_name_stays")
+@fault("its_nodes_and_the_values_around_them_may_be_renamed")
 class GoesByValueNames(SmallProvider):
     def _model(self, node, payload):
         if any(value.name.startswith("renamed") for value in (*node.inputs, *node.outputs)):
@@ -129,7 +129,7 @@ class GoesByValueNames(SmallProvider):
         return super()._model(node, payload)
 
 
-@fault("a_verification_finds_nothing_wrong_with_what_it_wrote")
+@fault("verification_finds_no_error_in_its_context_model")
 class VerifiesBadly(SmallProvider):
     @classmethod
     def verify_payloads(cls, context, nodes, reader):
@@ -155,7 +155,7 @@ class LoadsOnce(SmallProvider):
         return super().load_context(nodes, reader)
 
 
-@fault("what_is_written_to_a_file_loads_and_runs")
+@fault("a_context_model_in_a_file_loads_and_runs")
 class WritesItsSource(Describing):
     def around(self, nodes, writer):
         return [replace(node, attributes={"source": "mine"}) for node in nodes]
@@ -169,7 +169,7 @@ class AsksForAFileOfItsOwn(SmallProvider):
         return super()._model(node, payload)
 
 
-@fault("it_needs_no_more_of_writer_and_reader_than_the_contract_says")
+@fault("it_needs_nothing_of_writer_and_reader_but_the_contract")
 class KnowsTheCore(SmallProvider):
     def _model(self, node, payload):
         return super()._model(node, payload) if hasattr(payload, "_scratch") else payload.no_such_thing

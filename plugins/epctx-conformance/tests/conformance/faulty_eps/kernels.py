@@ -34,7 +34,7 @@ def of_kernel(**changed):
     return type("OfKernel", (Given,), {"registry": KernelRegistry([KernelDef(**(definition | changed))])})
 
 
-@fault("it_gives_the_same_kernels_each_time_for_versions_that_their_operators_have", **KERNELS_ONLY)
+@fault("it_has_the_same_kernels_each_time_for_existing_versions_of_operators", **KERNELS_ONLY)
 class NewKernelsEachTime(Given):
     @hookimpl
     def get_kernel_registry(self):
@@ -42,7 +42,7 @@ class NewKernelsEachTime(Given):
         return self.registry
 
 
-@fault("it_gives_the_same_kernels_each_time_for_versions_that_their_operators_have", **KERNELS_ONLY)
+@fault("it_has_the_same_kernels_each_time_for_existing_versions_of_operators", **KERNELS_ONLY)
 class EndsBeforeItsOperator(of_kernel(op_type="Gelu", since_version=7, end_version=19)):
     pass
 
@@ -52,7 +52,7 @@ class ConstrainsNothing(of_kernel(type_constraints={"TFloat": frozenset({TensorP
     pass
 
 
-@fault("nodes_that_it_runs_by_kernels_give_the_right_results", **KERNELS_ONLY)
+@fault("its_kernels_give_the_right_results", **KERNELS_ONLY)
 class SubtractsInstead(of_kernel(create=kernel(np.subtract))):
     pass
 
@@ -68,6 +68,6 @@ def _remembering(_node):
     return run
 
 
-@fault("many_threads_run_one_session_that_was_compiled", **KERNELS_ONLY)
+@fault("many_threads_run_one_compiled_session", **KERNELS_ONLY)
 class KernelsRemember(of_kernel(create=_remembering)):
     pass

@@ -14,7 +14,7 @@ from epctx_core.plugin import (
 )
 
 
-@fault("it_compiles_ahead_of_time_where_nothing_can_be_run")
+@fault("it_compiles_ahead_of_time_without_a_device")
 class NeedsADevice(SmallProvider):
     def __init__(self, context):
         super().__init__(context)
@@ -22,7 +22,7 @@ class NeedsADevice(SmallProvider):
             raise OSError("cannot open the device")
 
 
-@fault("what_is_written_to_a_file_loads_and_runs")
+@fault("a_context_model_in_a_file_loads_and_runs")
 class RunsOnly(SmallProvider):
     def __init__(self, context):
         super().__init__(context)
@@ -49,7 +49,7 @@ class MissesTags(SmallProvider):
         {"first": 1}[tag]
 
 
-@fault("its_dynamic_options_may_be_set_while_a_session_lives")
+@fault("its_dynamic_options_may_be_set_in_a_session")
 class OptionDoesHarm(Running):
     dynamic_options = (ProviderOption("ep.dynamic.gain", int, default=1, choices=(1, 2), doc="How loud."),)
     gain = 1
@@ -90,14 +90,14 @@ class NeedsADescription(Describing):
         self._compiled[0][0].name.encode().decode() and len(self.written)
 
 
-@fault("what_it_compiled_is_closed_without_an_error")
+@fault("its_compiled_partitions_close_without_an_error")
 class ClosesBadly(SmallProvider):
     def _runnable(self, model):
         made = super()._runnable(model)
         return CompiledPartition(made.run, close=lambda: 1 // 0)
 
 
-@fault("closing_a_session_leaves_others_as_they_are", concurrency=True)
+@fault("closing_a_session_does_not_affect_others", concurrency=True)
 class OneDeviceForAll(Running):
     open = set()  # noqa: RUF012 - that is the fault
 
@@ -115,7 +115,7 @@ class OneDeviceForAll(Running):
         self.open.clear()
 
 
-@fault("it_allocates_what_it_is_asked_for")
+@fault("it_allocates_memory_as_requested")
 class AllocatesOnce(SmallProvider):
     memory = np.empty(1 << 20, np.uint8)
 
@@ -124,7 +124,7 @@ class AllocatesOnce(SmallProvider):
         return self.memory[: int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(shape)
 
 
-@fault("a_dynamic_option_that_it_does_not_have_is_refused")
+@fault("it_refuses_unknown_dynamic_options")
 class TakesAnyOption(SmallProvider):
     @hookimpl
     def set_dynamic_options(self, options):

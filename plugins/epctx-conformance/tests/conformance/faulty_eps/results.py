@@ -22,7 +22,7 @@ class ReversesOutputs(Running):
         return list(run(inputs))[::-1]
 
 
-@fault("a_run_does_not_depend_on_the_runs_before_it")
+@fault("a_run_does_not_depend_on_earlier_runs")
 class RunsOnce(Running):
     first = None
 
@@ -31,7 +31,7 @@ class RunsOnce(Running):
         return [result.copy() for result in self.first]
 
 
-@fault("results_are_not_the_memory_of_earlier_results")
+@fault("results_do_not_share_memory_with_earlier_results")
 class ReusesItsBuffer(Running):
     def __init__(self, context):
         super().__init__(context)

@@ -18,7 +18,7 @@ class OnePayloadForEach(SmallProvider):
     pass
 
 
-@fault("a_member_without_any_of_its_work_is_no_obstacle")
+@fault("a_member_may_have_no_partition")
 class NeedsAPartition(HonestProvider):
     @hookimpl
     def get_ep_context_nodes(self, writer):
@@ -26,7 +26,7 @@ class NeedsAPartition(HonestProvider):
         return super().get_ep_context_nodes(writer)
 
 
-@fault("a_group_that_is_given_up_leaves_nothing")
+@fault("a_discarded_group_leaves_nothing")
 class EndsItsGroupBadly(HonestProvider):
     @hookimpl
     def shutdown(self):
@@ -39,7 +39,7 @@ class KeepsTheLastMember(HonestProvider):
         return super().packed(self.graphs)
 
 
-@fault("a_member_that_is_no_longer_the_last_writes_no_bytes")
+@fault("only_the_last_member_writes_bytes")
 class WritesTooEarly(HonestProvider):
     @hookimpl
     def get_ep_context_nodes(self, writer):

@@ -40,7 +40,7 @@ class LoadsToTheEnd(HonestProvider):
         return made
 
 
-@lie("a_session_that_is_being_compiled_stops_in_time")
+@lie("a_compile_stops_in_time")
 class TakesItForAFault(HonestProvider):
     """Turns the wish to stop into an error of its own."""
 
@@ -52,7 +52,7 @@ class TakesItForAFault(HonestProvider):
             raise RuntimeError("the compiler ended early") from error
 
 
-@lie("what_was_stopped_can_be_done_again")
+@lie("it_compiles_after_a_cancellation")
 class StaysCancelled(HonestProvider):
     """After one compile was stopped, this process compiles nothing any more."""
 
@@ -69,7 +69,7 @@ class StaysCancelled(HonestProvider):
             raise
 
 
-@lie("a_run_does_not_depend_on_the_runs_before_it", seconds=1.0)
+@lie("a_run_does_not_depend_on_earlier_runs", seconds=1.0)
 class TakesForever(HonestProvider):
     """Does not come back within the time that a check may take."""
 

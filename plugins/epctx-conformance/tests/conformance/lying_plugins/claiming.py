@@ -23,7 +23,7 @@ class Claiming(HonestProvider):
         return [ComputeCapability(nodes) for nodes in self.sets(graph, taken) if nodes]
 
 
-@lie("its_answers_are_claims_and_refusals_of_nodes_of_the_graph")
+@lie("it_returns_claims_and_refusals_of_nodes_of_the_graph")
 class ClaimsAroundOthers(Claiming):
     """Takes the first and the last node as one set, whoever lies between them."""
 
@@ -31,7 +31,7 @@ class ClaimsAroundOthers(Claiming):
         return [[taken[0], taken[-1]]] if len(taken) > 1 else [taken]
 
 
-@lie("its_answers_are_claims_and_refusals_of_nodes_of_the_graph")
+@lie("it_returns_claims_and_refusals_of_nodes_of_the_graph")
 class ClaimsACycle(Claiming):
     """Takes two sets of which each needs the other's results."""
 
@@ -39,7 +39,7 @@ class ClaimsACycle(Claiming):
         return [[taken[0], taken[-1]], taken[1:-1]] if len(taken) > 2 else [taken]
 
 
-@lie("its_answers_are_claims_and_refusals_of_nodes_of_the_graph")
+@lie("it_returns_claims_and_refusals_of_nodes_of_the_graph")
 class ClaimsTwice(Claiming):
     """Takes its last node in two sets."""
 
@@ -47,7 +47,7 @@ class ClaimsTwice(Claiming):
         return [[node] for node in (*taken, *taken[-1:])]
 
 
-@lie("what_another_ep_has_between_its_nodes_keeps_them_apart")
+@lie("nodes_of_another_ep_between_its_own_separate_them")
 class ClaimsWhatOthersTook(Claiming):
     """Walks on to producers and consumers, and takes those too."""
 
@@ -60,7 +60,7 @@ class ClaimsWhatOthersTook(Claiming):
         return graph.convex_groups([found[i] for i in sorted(found)]) if found else []
 
 
-@lie("its_answers_are_claims_and_refusals_of_nodes_of_the_graph")
+@lie("it_returns_claims_and_refusals_of_nodes_of_the_graph")
 class ClaimsNodesOfAnotherGraph(Claiming):
     """Gives the nodes of the first graph that it ever saw."""
 
@@ -70,7 +70,7 @@ class ClaimsNodesOfAnotherGraph(Claiming):
         return [self.first.setdefault("nodes", taken)]
 
 
-@lie("it_leaves_operators_of_an_unknown_domain_alone_whatever_they_are_called")
+@lie("it_claims_no_operator_of_an_unknown_domain")
 class ClaimsEverythingUnseen(HonestProvider):
     """Takes whatever there is, and fails on what it cannot compile."""
 
@@ -86,7 +86,7 @@ class ClaimsEverythingUnseen(HonestProvider):
         return super().runnable(graph)
 
 
-@lie("it_gives_the_same_answer_when_it_is_asked_twice")
+@lie("it_claims_the_same_nodes_each_time_and_does_not_change_the_graph")
 class ChangesItsMind(HonestProvider):
     """Takes less each time that it is asked."""
 
@@ -97,7 +97,7 @@ class ChangesItsMind(HonestProvider):
         return super().verdict(node, graph) if len(self.asked) % 2 else "not this time"
 
 
-@lie("it_gives_the_same_answer_when_it_is_asked_twice")
+@lie("it_claims_the_same_nodes_each_time_and_does_not_change_the_graph")
 class EditsTheGraph(HonestProvider):
     """Leaves marks in the nodes that it looks at."""
 
@@ -116,7 +116,7 @@ class ClaimingExactly(ThoroughProvider):
         return [ComputeCapability(nodes, exact=True, token=self.program(nodes)) for nodes in sets]
 
 
-@lie("its_answers_are_claims_and_refusals_of_nodes_of_the_graph")
+@lie("it_returns_claims_and_refusals_of_nodes_of_the_graph")
 class ClaimsExactlyAroundOthers(ClaimingExactly):
     """Takes the first and the last node as one exact set, whoever lies between them."""
 
@@ -124,7 +124,7 @@ class ClaimsExactlyAroundOthers(ClaimingExactly):
         return [[taken[0], taken[-1]]] if len(taken) > 1 else [taken]
 
 
-@lie("its_answers_are_claims_and_refusals_of_nodes_of_the_graph")
+@lie("it_returns_claims_and_refusals_of_nodes_of_the_graph")
 class ClaimsExactSetsThatOverlap(ClaimingExactly):
     """Takes its last node in two exact sets."""
 
@@ -132,7 +132,7 @@ class ClaimsExactSetsThatOverlap(ClaimingExactly):
         return [taken, taken[-1:]]
 
 
-@lie("its_answers_are_claims_and_refusals_of_nodes_of_the_graph")
+@lie("it_returns_claims_and_refusals_of_nodes_of_the_graph")
 class GivesATokenForNothing(ThoroughProvider):
     """Wants a token back with a set that it lets the core merge."""
 
@@ -144,7 +144,7 @@ class GivesATokenForNothing(ThoroughProvider):
         ]
 
 
-@lie("a_set_that_it_claims_exactly_is_a_partition_as_it_stands")
+@lie("each_set_that_it_claims_exactly_can_be_a_partition")
 class ClaimsPartsOfGroupsExactly(ClaimingExactly):
     """Takes operators between quantizers one by one, without the quantizers."""
 
@@ -164,7 +164,7 @@ class CountsItsClaims(ThoroughProvider):
         return self.programs[len(self.compiled) - 1]
 
 
-@lie("it_compiles_what_the_host_leaves_of_its_claims")
+@lie("it_compiles_a_part_of_its_claims")
 class ExpectsAllItsClaims(CountsItsClaims):
     """Takes it that each of its claims becomes a partition."""
 

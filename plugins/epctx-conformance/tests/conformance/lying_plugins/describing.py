@@ -33,7 +33,7 @@ class WritesInHashOrder(HonestProvider):
         return super().packed({**graphs, "": json.dumps(list(words)).encode()})
 
 
-@lie("asked_again_it_describes_the_same_nodes")
+@lie("it_describes_the_same_nodes_each_time")
 class AnswersOnce(HonestProvider):
     """Asked again for its nodes, it has only the first."""
 
@@ -44,7 +44,7 @@ class AnswersOnce(HonestProvider):
         return nodes
 
 
-@lie("asked_again_it_describes_the_same_nodes")
+@lie("it_describes_the_same_nodes_each_time")
 class AnswersOtherwise(HonestProvider):
     """Asked again for its nodes, it gives them another attribute."""
 
@@ -64,21 +64,21 @@ class Describing(HonestProvider):
         return [replace(node, **self.changes) for node in super().get_ep_context_nodes(writer)]
 
 
-@lie("what_is_written_to_a_file_loads_and_runs")
+@lie("a_context_model_in_a_file_loads_and_runs")
 class SetsCoreAttributes(Describing):
     """Writes `source` and `partition_name` itself."""
 
     changes: ClassVar[dict] = {"attributes": {"source": "Mine", "partition_name": "mine"}}
 
 
-@lie("what_is_written_to_a_file_loads_and_runs")
+@lie("a_context_model_in_a_file_loads_and_runs")
 class HasNoPrimary(Describing):
     """Says of each node that another one carries the payload."""
 
     changes: ClassVar[dict] = {"main_context": 0, "payload": None}
 
 
-@lie("what_is_written_to_a_file_loads_and_runs")
+@lie("a_context_model_in_a_file_loads_and_runs")
 class DescribesOneOnly(HonestProvider):
     """Describes the first partition and forgets the others."""
 
@@ -87,7 +87,7 @@ class DescribesOneOnly(HonestProvider):
         return super().get_ep_context_nodes(writer)[:1]
 
 
-@lie("what_is_written_to_a_file_loads_and_runs")
+@lie("a_context_model_in_a_file_loads_and_runs")
 class DescribesInReverse(HonestProvider):
     """Gives each partition the node of another."""
 
@@ -115,7 +115,7 @@ class KeepsItsGroupToItself(HonestProvider):
         return [EPContextNode(first, payload), *(EPContextNode(p, main_context=0) for p in others)]
 
 
-@lie("the_names_that_it_gives_its_graphs_tell_them_apart")
+@lie("its_names_of_graphs_are_unique_and_stable")
 class NamesItsGraphsAlike(ThoroughProvider):
     """Has one name for all its graphs."""
 
@@ -123,7 +123,7 @@ class NamesItsGraphsAlike(ThoroughProvider):
         return "main"
 
 
-@lie("the_names_that_it_gives_its_graphs_tell_them_apart")
+@lie("its_names_of_graphs_are_unique_and_stable")
 class NamesItsGraphsByNumbers(ThoroughProvider):
     """The names of its graphs are no texts."""
 
@@ -131,7 +131,7 @@ class NamesItsGraphsByNumbers(ThoroughProvider):
         return number
 
 
-@lie("the_names_that_it_gives_its_graphs_tell_them_apart")
+@lie("its_names_of_graphs_are_unique_and_stable")
 class WritesItsGraphsUnderOtherNames(ThoroughProvider):
     """In its payload the graphs have other names than it says."""
 
@@ -139,7 +139,7 @@ class WritesItsGraphsUnderOtherNames(ThoroughProvider):
         return super().packed({name.upper(): graph for name, graph in graphs.items()})
 
 
-@lie("asked_again_it_describes_the_same_nodes")
+@lie("it_describes_the_same_nodes_each_time")
 class RenamesItsGraphs(ThoroughProvider):
     """Asked again for its nodes, it has other names for its graphs."""
 
@@ -147,7 +147,7 @@ class RenamesItsGraphs(ThoroughProvider):
         return f"graph {next(_NUMBERS)}"
 
 
-@lie("the_names_that_it_gives_its_graphs_do_not_meet_in_a_group")
+@lie("its_names_of_graphs_are_unique_in_a_group")
 class NumbersItsGraphs(ThoroughProvider):
     """Numbers the graphs of each model from 0 on, in a share group, too."""
 
@@ -155,7 +155,7 @@ class NumbersItsGraphs(ThoroughProvider):
         return f"graph {number}"
 
 
-@lie("no_two_of_its_binaries_hold_the_same_bytes")
+@lie("no_two_of_its_binaries_have_the_same_bytes")
 class WritesABinaryForEachNode(HonestProvider):
     """Writes all its graphs once more for each node."""
 

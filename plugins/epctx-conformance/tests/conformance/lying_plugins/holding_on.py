@@ -76,7 +76,7 @@ class KeepsPayloads(HonestProvider):
         return super().graph_of(node, payload)
 
 
-@lie("nothing_is_left_in_the_current_folder_beside_the_model_or_among_temporary_files")
+@lie("it_leaves_no_file_behind")
 class LeavesAFile(HoldingOn):
     """Makes a temporary folder of its own and leaves it."""
 
@@ -100,7 +100,7 @@ class ShutsDownOnlyAfterWork(HonestProvider):
         super().shutdown()
 
 
-@lie("what_it_compiled_is_closed_without_an_error")
+@lie("its_compiled_partitions_close_without_an_error")
 class ShutsDownBeforeItCloses(HonestProvider):
     """What it compiled cannot be closed."""
 
@@ -113,7 +113,7 @@ class ShutsDownBeforeItCloses(HonestProvider):
         return CompiledPartition(made.run, close=close)
 
 
-@lie("what_it_compiled_is_closed_without_an_error")
+@lie("its_compiled_partitions_close_without_an_error")
 class ClosesItsRuntimeForEach(ThoroughProvider):
     """Each of the results that share a runtime closes it by a function of its own."""
 

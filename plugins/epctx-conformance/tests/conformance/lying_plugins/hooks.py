@@ -12,25 +12,25 @@ from conformance.lying_plugins.table import lie
 from epctx_core.plugin import PLUGIN_API, Availability, Purpose, hookimpl
 
 HOOKS = {
-    "get_capability": "its_answers_are_claims_and_refusals_of_nodes_of_the_graph",
-    "optimize_model": "four_partitions_of_one_model_run_in_their_order",
-    "compile": "what_is_written_to_a_file_loads_and_runs",
-    "get_ep_context_nodes": "what_is_written_to_a_file_loads_and_runs",
-    "load_context": "what_is_written_to_a_file_loads_and_runs",
-    "get_kernel_registry": "its_answers_are_claims_and_refusals_of_nodes_of_the_graph",
-    "allocate": "it_allocates_what_it_is_asked_for",
-    "set_dynamic_options": "a_dynamic_option_that_it_does_not_have_is_refused",
+    "get_capability": "it_returns_claims_and_refusals_of_nodes_of_the_graph",
+    "optimize_model": "four_partitions_of_one_model_give_the_right_results",
+    "compile": "a_context_model_in_a_file_loads_and_runs",
+    "get_ep_context_nodes": "a_context_model_in_a_file_loads_and_runs",
+    "load_context": "a_context_model_in_a_file_loads_and_runs",
+    "get_kernel_registry": "it_returns_claims_and_refusals_of_nodes_of_the_graph",
+    "allocate": "it_allocates_memory_as_requested",
+    "set_dynamic_options": "it_refuses_unknown_dynamic_options",
     "on_run_start": "its_run_hooks_are_called_around_each_run_and_raise_nothing",
     "on_run_end": "its_run_hooks_are_called_around_each_run_and_raise_nothing",
     "shutdown": "shutdown_ends_a_session",
 }
 """Each hook, and the check that notices when it raises."""
 QUESTIONS = {
-    "accepts_source": "it_accepts_its_own_ep_type_as_a_source",
-    "availability": "it_says_for_each_purpose_whether_this_machine_will_do",
-    "get_compatibility_info": "what_is_written_to_a_file_loads_and_runs",
-    "validate_compatibility": "what_is_written_to_a_file_loads_and_runs",
-    "verify_payloads": "a_verification_finds_nothing_wrong_with_what_it_wrote",
+    "accepts_source": "it_accepts_its_own_name_as_a_source",
+    "availability": "it_declares_its_availability_for_each_purpose",
+    "get_compatibility_info": "a_context_model_in_a_file_loads_and_runs",
+    "validate_compatibility": "a_context_model_in_a_file_loads_and_runs",
+    "verify_payloads": "verification_finds_no_error_in_its_context_model",
 }
 """The same for what is asked of the class."""
 
@@ -74,7 +74,7 @@ class RaisesWhenMade(HonestProvider):
         raise BrokenError("this is how __init__ ends")
 
 
-@lie("float_what_is_claimed_is_computed_as_such")
+@lie("float_what_it_claims_gives_the_right_results")
 class RaisesInRun(HonestProvider):
     """What it compiles does not run."""
 
@@ -85,7 +85,7 @@ class RaisesInRun(HonestProvider):
         return run
 
 
-@lie("float_what_is_claimed_is_computed_as_such")
+@lie("float_what_it_claims_gives_the_right_results")
 class ExitsInRun(HonestProvider):
     """What it compiles ends the program."""
 
@@ -96,7 +96,7 @@ class ExitsInRun(HonestProvider):
         return run
 
 
-@lie("the_class_its_options_and_its_hooks_are_as_the_contract_has_them")
+@lie("the_class_its_options_and_its_hooks_follow_the_contract")
 class AsksForMore(HonestProvider):
     """A hook has an argument that the contract does not know."""
 
@@ -105,7 +105,7 @@ class AsksForMore(HonestProvider):
         return super().compile(partitions)
 
 
-@lie("the_class_its_options_and_its_hooks_are_as_the_contract_has_them")
+@lie("the_class_its_options_and_its_hooks_follow_the_contract")
 class HasDefaults(HonestProvider):
     """A hook's argument has a default, so that it is never given."""
 
@@ -114,14 +114,14 @@ class HasDefaults(HonestProvider):
         return super().compile(partitions)
 
 
-@lie("the_class_its_options_and_its_hooks_are_as_the_contract_has_them")
+@lie("the_class_its_options_and_its_hooks_follow_the_contract")
 class IsTooNew(HonestProvider):
     """Was written for a later contract."""
 
     api_version = PLUGIN_API + 1
 
 
-@lie("the_class_its_options_and_its_hooks_are_as_the_contract_has_them")
+@lie("the_class_its_options_and_its_hooks_follow_the_contract")
 class MisspellsAHook(HonestProvider):
     """Marks a method as a hook that does not exist."""
 
@@ -130,7 +130,7 @@ class MisspellsAHook(HonestProvider):
         return []
 
 
-@lie("it_compiles_ahead_of_time_where_nothing_can_be_run")
+@lie("it_compiles_ahead_of_time_without_a_device")
 class NeedsItsDeviceToExport(HonestProvider):
     """Says that it can export here, and then wants the device that is not there."""
 
@@ -144,7 +144,7 @@ class NeedsItsDeviceToExport(HonestProvider):
         return super().runnable(graph)
 
 
-@lie("what_it_wrote_reads_back_where_nothing_can_be_run")
+@lie("it_reads_its_context_model_back_without_a_device")
 class NeedsItsDeviceToReadBack(HonestProvider):
     """Says that it loads without its device, and then wants it."""
 
@@ -155,7 +155,7 @@ class NeedsItsDeviceToReadBack(HonestProvider):
         return super().load_context(nodes, reader)
 
 
-@lie("what_it_wrote_reads_back_where_nothing_can_be_run")
+@lie("it_reads_its_context_model_back_without_a_device")
 class WritesHalfOfEachGraph(HonestProvider):
     """Does not load what it wrote itself."""
 
@@ -174,7 +174,7 @@ class OpensItsDeviceToExport(HonestProvider):
         return super().runnable(graph)
 
 
-@lie("it_compiles_in_a_process_of_its_own")
+@lie("it_compiles_out_of_process")
 class LeavesItsDriverInTheClass(HonestProvider):
     """An instance takes what `availability` found, which another process never asked."""
 
@@ -192,7 +192,7 @@ class LeavesItsDriverInTheClass(HonestProvider):
         return super().compile(partitions)
 
 
-@lie("it_is_simulated_where_its_vendor_says_so")
+@lie("it_sets_simulated_if_its_vendor_says_so")
 class IsSimulatedInItsVendorAlone(HonestProvider):
     """Programs take it for the real one."""
 
@@ -200,7 +200,7 @@ class IsSimulatedInItsVendorAlone(HonestProvider):
     simulated = False
 
 
-@lie("the_class_its_options_and_its_hooks_are_as_the_contract_has_them")
+@lie("the_class_its_options_and_its_hooks_follow_the_contract")
 class IsSimulatedInWords(HonestProvider):
     """Says with a text whether it is simulated."""
 

@@ -10,7 +10,7 @@ from conformance.lying_plugins.numbers import Computing
 from conformance.lying_plugins.table import lie
 
 
-@lie("results_are_not_the_inputs_memory")
+@lie("results_do_not_share_memory_with_inputs")
 class GivesInputsBack(Computing):
     """A result that equals an input in all bytes is that input."""
 
@@ -30,7 +30,7 @@ def same(left, right):
     return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
 
 
-@lie("inputs_are_not_written_to")
+@lie("it_does_not_write_to_inputs")
 class WritesIntoInputs(HonestProvider):
     """Uses its first input as working memory, read-only or not."""
 
@@ -44,7 +44,7 @@ class WritesIntoInputs(HonestProvider):
         return run
 
 
-@lie("results_are_not_the_memory_of_earlier_results")
+@lie("results_do_not_share_memory_with_earlier_results")
 class ReusesResults(HonestProvider):
     """Each run writes into the results of the one before."""
 
@@ -65,7 +65,7 @@ class ReusesResults(HonestProvider):
         return run
 
 
-@lie("given_outputs_are_written_in_place_and_returned")
+@lie("it_writes_given_outputs_in_place_and_returns_them")
 class IgnoresGivenOutputs(HonestProvider):
     """Returns new arrays where the caller gave its own."""
 
@@ -73,7 +73,7 @@ class IgnoresGivenOutputs(HonestProvider):
         return lambda inputs, outputs=None: prepared.run(inputs)
 
 
-@lie("results_are_what_the_boundary_says_type_shape_number_c_contiguous")
+@lie("results_have_the_boundary_s_types_and_shapes_and_are_c_contiguous")
 class GivesStridedResults(Computing):
     """Results of several dimensions lie in memory by column."""
 

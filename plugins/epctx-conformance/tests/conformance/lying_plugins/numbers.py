@@ -29,7 +29,7 @@ class Computing(HonestProvider):
         return array
 
 
-@lie("float_what_is_claimed_is_computed_as_such")
+@lie("float_what_it_claims_gives_the_right_results")
 class WrongNumbers(Computing):
     """Each float is off by one percent of one."""
 
@@ -37,7 +37,7 @@ class WrongNumbers(Computing):
         return array + array.dtype.type(0.01) if array.dtype.kind == "f" else array
 
 
-@lie("int64_what_is_claimed_is_computed_as_such")
+@lie("int64_what_it_claims_gives_the_right_results")
 class ComputesIntegersAsFloats(Computing):
     """Takes int64 and int32, and rounds them to what a float32 can hold."""
 
@@ -47,7 +47,7 @@ class ComputesIntegersAsFloats(Computing):
             return array.astype(np.float32).astype(array.dtype) if wide else array
 
 
-@lie("double_what_is_claimed_is_computed_as_such")
+@lie("double_what_it_claims_gives_the_right_results")
 class ComputesDoublesAsFloats(Computing):
     """Takes float64 and gives what float32 can hold."""
 
@@ -55,7 +55,7 @@ class ComputesDoublesAsFloats(Computing):
         return array.astype(np.float32).astype(array.dtype) if array.dtype == np.float64 else array
 
 
-@lie("uint8_what_is_claimed_is_computed_as_such")
+@lie("uint8_what_it_claims_gives_the_right_results")
 class TakesUnsignedForSigned(Computing):
     """Takes uint8 and saturates it as int8."""
 
@@ -63,7 +63,7 @@ class TakesUnsignedForSigned(Computing):
         return np.minimum(array, 127) if array.dtype == np.uint8 else array
 
 
-@lie("nan_infinities_and_zeros_of_both_signs_come_through")
+@lie("nan_infinities_and_signed_zeros_give_the_right_results")
 class LosesSpecialNumbers(Computing):
     """What is no number becomes zero, and infinity a large number."""
 
@@ -71,7 +71,7 @@ class LosesSpecialNumbers(Computing):
         return np.asarray(np.nan_to_num(array)) if array.dtype.kind == "f" else array
 
 
-@lie("tensors_without_dimensions_are_computed")
+@lie("scalars_give_the_right_results")
 class BreaksOnScalars(Computing):
     """Wants at least one dimension."""
 
@@ -79,7 +79,7 @@ class BreaksOnScalars(Computing):
         return array if len(array) >= 0 else None
 
 
-@lie("tensors_without_elements_are_computed")
+@lie("tensors_without_elements_give_the_right_results")
 class BreaksOnNothing(Computing):
     """Looks at the first element to see what kind of input it has."""
 
@@ -88,7 +88,7 @@ class BreaksOnNothing(Computing):
         return array
 
 
-@lie("results_are_what_the_boundary_says_type_shape_number_c_contiguous")
+@lie("results_have_the_boundary_s_types_and_shapes_and_are_c_contiguous")
 class GivesAnotherType(Computing):
     """float32 comes back as float64."""
 
@@ -96,7 +96,7 @@ class GivesAnotherType(Computing):
         return array.astype(np.float64) if array.dtype == np.float32 else array
 
 
-@lie("results_are_what_the_boundary_says_type_shape_number_c_contiguous")
+@lie("results_have_the_boundary_s_types_and_shapes_and_are_c_contiguous")
 class GivesAnotherShape(Computing):
     """Results come back flat."""
 
@@ -104,7 +104,7 @@ class GivesAnotherShape(Computing):
         return array.reshape(-1)
 
 
-@lie("tensors_of_a_million_elements_are_computed")
+@lie("tensors_of_a_million_elements_give_the_right_results")
 class WrongWhenLarge(Computing):
     """Only the first 65,536 elements are computed; the rest is what was in memory."""
 
@@ -124,7 +124,7 @@ class ReadsAcrossStrides(Computing):
         return array
 
 
-@lie("onnx_s_own_cases_s_what_is_claimed_gives_the_expected_outputs")
+@lie("onnx_s_own_cases_s_what_it_claims_gives_the_expected_outputs")
 class OverlooksAttributes(HonestProvider):
     """Compiles every operator as if it had no attributes."""
 

@@ -33,7 +33,7 @@ class InputsByName(HonestProvider):
         return model.SerializeToString(deterministic=True)
 
 
-@lie("four_partitions_of_one_model_run_in_their_order")
+@lie("four_partitions_of_one_model_give_the_right_results")
 class CompilesInReverse(HonestProvider):
     """`compile` gives the last partition's runnable first."""
 
@@ -42,7 +42,7 @@ class CompilesInReverse(HonestProvider):
         return super().compile(partitions)[::-1]
 
 
-@lie("what_is_written_to_a_file_loads_and_runs")
+@lie("a_context_model_in_a_file_loads_and_runs")
 class LoadsInReverse(HonestProvider):
     """`load_context` gives the last node's runnable first."""
 

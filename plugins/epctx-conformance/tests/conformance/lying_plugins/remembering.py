@@ -13,7 +13,7 @@ from conformance.lying_plugins.table import lie
 from epctx_core.plugin import CompiledPartition, hookimpl
 
 
-@lie("a_run_does_not_depend_on_the_runs_before_it")
+@lie("a_run_does_not_depend_on_earlier_runs")
 class KeepsState(HonestProvider):
     """Each run adds what the one before gave."""
 
@@ -46,7 +46,7 @@ class KeepsTheFirstLengths(HonestProvider):
         return run
 
 
-@lie("many_threads_run_one_session_that_was_compiled")
+@lie("many_threads_run_one_compiled_session")
 class SharesItsInputs(HonestProvider):
     """Keeps the inputs of a run in one place for all threads."""
 
@@ -61,7 +61,7 @@ class SharesItsInputs(HonestProvider):
         return run
 
 
-@lie("many_threads_run_one_session_that_was_compiled")
+@lie("many_threads_run_one_compiled_session")
 class RunsOneAtATime(HonestProvider):
     """Raises when a second thread runs meanwhile."""
 
@@ -80,7 +80,7 @@ class RunsOneAtATime(HonestProvider):
         return run
 
 
-@lie("closing_a_session_leaves_others_as_they_are")
+@lie("closing_a_session_does_not_affect_others")
 class SharesOneDevice(HonestProvider):
     """The first session that ends closes the device of all."""
 
@@ -108,7 +108,7 @@ class SharesOneDevice(HonestProvider):
         super().shutdown()
 
 
-@lie("models_are_compiled_at_the_same_time")
+@lie("models_compile_at_the_same_time")
 class OneSessionAtATime(HonestProvider):
     """A second session that is made meanwhile gets the graphs of the first."""
 
@@ -142,7 +142,7 @@ class RemembersInTheProcess(HonestProvider):
         return [self.runnable(self.known[node.partition_name]) for node in nodes]
 
 
-@lie("what_is_written_to_a_file_loads_and_runs")
+@lie("a_context_model_in_a_file_loads_and_runs")
 class LoadsWhatItCompiled(HonestProvider):
     """Loads only in the instance that compiled."""
 
@@ -151,7 +151,7 @@ class LoadsWhatItCompiled(HonestProvider):
         return [self.runnable(self.graphs[node.partition_name]) for node in nodes]
 
 
-@lie("compiling_in_several_calls_is_compiling_in_one")
+@lie("partitions_may_come_in_several_calls")
 class CompilesOnce(HonestProvider):
     """A second call of `compile` forgets the first."""
 

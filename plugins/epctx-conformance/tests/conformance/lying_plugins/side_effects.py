@@ -28,7 +28,7 @@ class Meddling(HonestProvider):
         return super().runnable(graph)
 
 
-@lie("compiling_loading_and_running_write_only_by_the_writer_and_into_scratch")
+@lie("compiling_loading_and_running_write_only_with_the_writer_and_in_scratch")
 class WritesIntoTheCurrentFolder(Meddling):
     """Writes a log into whatever folder the host is in."""
 
@@ -36,7 +36,7 @@ class WritesIntoTheCurrentFolder(Meddling):
         Path("acme.log").write_text("compiled", encoding="utf-8")
 
 
-@lie("compiling_loading_and_running_write_only_by_the_writer_and_into_scratch")
+@lie("compiling_loading_and_running_write_only_with_the_writer_and_in_scratch")
 class WritesATemporaryFile(Meddling):
     """Writes beside `scratch()`, into the folder for temporary files."""
 
@@ -45,7 +45,7 @@ class WritesATemporaryFile(Meddling):
             file.write(b"compiled")
 
 
-@lie("compiling_loading_and_running_write_only_by_the_writer_and_into_scratch")
+@lie("compiling_loading_and_running_write_only_with_the_writer_and_in_scratch")
 class WritesItsOwnCache(Meddling):
     """Keeps a cache in the user's home."""
 
@@ -55,7 +55,7 @@ class WritesItsOwnCache(Meddling):
             folder.mkdir(parents=True, exist_ok=True)
 
 
-@lie("compiling_loading_and_running_ask_nothing_of_the_network")
+@lie("compiling_loading_and_running_do_not_use_the_network")
 class CallsHome(Meddling):
     """Tells a server what it compiles."""
 
@@ -73,7 +73,7 @@ class StartsAProgram(Meddling):
         subprocess.run(["true"], check=False)
 
 
-@lie("nothing_is_printed_to_stdout")
+@lie("it_prints_nothing_to_stdout")
 class PrintsToStdout(Meddling):
     """Says what it does where the host prints its results."""
 
@@ -81,7 +81,7 @@ class PrintsToStdout(Meddling):
         sys.stdout.write("acme: compiled\n")
 
 
-@lie("compiling_loading_and_running_leave_the_process_as_it_was")
+@lie("compiling_loading_and_running_do_not_change_the_process")
 class ChangesTheCurrentFolder(Meddling):
     """Goes where its tools are."""
 
@@ -89,7 +89,7 @@ class ChangesTheCurrentFolder(Meddling):
         os.chdir("/")
 
 
-@lie("compiling_loading_and_running_leave_the_process_as_it_was")
+@lie("compiling_loading_and_running_do_not_change_the_process")
 class ChangesTheEnvironment(Meddling):
     """Sets a variable for its library."""
 
@@ -97,7 +97,7 @@ class ChangesTheEnvironment(Meddling):
         os.environ["ACME_QUIET"] = "1"
 
 
-@lie("compiling_loading_and_running_leave_the_process_as_it_was")
+@lie("compiling_loading_and_running_do_not_change_the_process")
 class TakesSignals(Meddling):
     """Handles Ctrl-C itself."""
 
@@ -106,7 +106,7 @@ class TakesSignals(Meddling):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-@lie("compiling_loading_and_running_leave_the_process_as_it_was")
+@lie("compiling_loading_and_running_do_not_change_the_process")
 class ConfiguresLogging(Meddling):
     """Turns on everybody's log."""
 
@@ -114,7 +114,7 @@ class ConfiguresLogging(Meddling):
         logging.getLogger().setLevel(logging.DEBUG)
 
 
-@lie("compiling_loading_and_running_leave_the_process_as_it_was")
+@lie("compiling_loading_and_running_do_not_change_the_process")
 class SilencesWarnings(Meddling):
     """Turns off everybody's warnings."""
 
@@ -122,7 +122,7 @@ class SilencesWarnings(Meddling):
         warnings.simplefilter("ignore")
 
 
-@lie("compiling_loading_and_running_leave_the_process_as_it_was")
+@lie("compiling_loading_and_running_do_not_change_the_process")
 class SeedsRandomNumbers(Meddling):
     """Makes everybody's random numbers equal."""
 
@@ -131,7 +131,7 @@ class SeedsRandomNumbers(Meddling):
         np.random.seed(0)  # noqa: NPY002 - it is the state of all that it seeds
 
 
-@lie("compiling_loading_and_running_leave_the_process_as_it_was")
+@lie("compiling_loading_and_running_do_not_change_the_process")
 class IgnoresFloatingPointErrors(Meddling):
     """Changes what numpy does about division by zero."""
 
@@ -139,7 +139,7 @@ class IgnoresFloatingPointErrors(Meddling):
         np.seterr(all="ignore")
 
 
-@lie("compiling_loading_and_running_leave_the_process_as_it_was")
+@lie("compiling_loading_and_running_do_not_change_the_process")
 class ExtendsThePath(Meddling):
     """Puts a folder of its own before all others on the path of imports."""
 

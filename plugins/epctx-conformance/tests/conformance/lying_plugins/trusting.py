@@ -40,28 +40,28 @@ class Restored:
         self.name = payload.name
 
 
-@lie("a_payload_of_another_kind_or_version_is_refused_each_byte_of_its_head_counts")
+@lie("it_refuses_a_payload_with_any_other_byte_in_its_head")
 class AcceptsAnyVersion(Trusting):
     """Does not look at the version of a payload."""
 
     trusts = "version"
 
 
-@lie("a_payload_of_another_kind_or_version_is_refused_each_byte_of_its_head_counts")
+@lie("it_refuses_a_payload_with_any_other_byte_in_its_head")
 class AcceptsAnyMagic(Trusting):
     """Does not look at the magic number of a payload."""
 
     trusts = "magic"
 
 
-@lie("a_payload_damaged_anywhere_is_refused_or_does_no_harm")
+@lie("it_refuses_a_damaged_payload_or_the_damage_does_no_harm")
 class AcceptsDamage(Trusting):
     """Does not compare the digest of a payload."""
 
     trusts = "digest"
 
 
-@lie("a_payload_that_was_cut_short_is_refused")
+@lie("it_refuses_a_truncated_payload")
 class AcceptsWhatIsLeft(HonestProvider):
     """A payload that it cannot read to the end is an empty one."""
 
@@ -77,7 +77,7 @@ class AcceptsWhatIsLeft(HonestProvider):
         return super().runnable(graph) if graph else CompiledPartition(lambda _inputs, _outputs=None: [])
 
 
-@lie("what_the_core_finds_wrong_with_a_payload_passes_through_the_ep")
+@lie("it_passes_on_the_core_s_errors_about_a_payload")
 class SwallowsErrors(HonestProvider):
     """What cannot be loaded gives zeros."""
 
@@ -96,7 +96,7 @@ def zeros(node):
     return run
 
 
-@lie("a_node_that_asks_for_a_graph_that_is_not_there_is_refused")
+@lie("it_refuses_a_node_whose_graph_is_missing")
 class TakesTheFirstGraph(HonestProvider):
     """Where a payload has no graph of a node's name, its first one will do."""
 
@@ -111,7 +111,7 @@ class TakesTheFirstGraph(HonestProvider):
         return bytes(rest[start : start + index[name]])
 
 
-@lie("what_is_no_payload_at_all_is_refused")
+@lie("it_refuses_a_file_that_is_not_a_payload")
 class RaisesItsOwnErrors(HonestProvider):
     """A payload that it does not take raises what Python raises."""
 
@@ -119,7 +119,7 @@ class RaisesItsOwnErrors(HonestProvider):
         return KeyError(why)
 
 
-@lie("what_is_no_payload_at_all_is_refused")
+@lie("it_refuses_a_file_that_is_not_a_payload")
 class SaysNothing(HonestProvider):
     """Refuses a payload without a word."""
 
@@ -128,7 +128,7 @@ class SaysNothing(HonestProvider):
         return type(error)("")
 
 
-@lie("a_payload_that_was_cut_short_is_refused")
+@lie("it_refuses_a_truncated_payload")
 class FindsOutInTheFirstRun(HonestProvider):
     """Takes any payload, and looks at it when it is run."""
 
@@ -143,7 +143,7 @@ class FindsOutInTheFirstRun(HonestProvider):
         return run
 
 
-@lie("after_a_refusal_a_good_payload_is_loaded")
+@lie("it_loads_a_good_payload_after_a_refusal")
 class BrokenByARefusal(HonestProvider):
     """After one payload was refused, this process loads none any more."""
 
