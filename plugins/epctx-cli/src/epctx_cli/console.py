@@ -69,14 +69,14 @@ class Console:
         return eps
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str = "") -> None:
-        """Write a table of the report, after an empty line. Numbers stand at the right.
+        """Write a table of the report after an empty line; nothing without rows. Numbers are aligned to the right.
 
         Args:
             header: the columns; none is shown if all of it is empty.
             rows: a cell for each column.
             title: a line above it.
         """
-        if self.as_json:
+        if self.as_json or not rows:
             return
         from rich.padding import Padding
         from rich.table import Table
@@ -84,7 +84,7 @@ class Console:
 
         shown = Table(box=None, show_header=any(header), pad_edge=False, padding=(0, 2, 0, 0))
         for index, name in enumerate(header):
-            right = bool(rows) and all(isinstance(row[index], int) for row in rows)
+            right = all(isinstance(row[index], int) for row in rows)
             shown.add_column(Text(name), justify="right" if right else "left")
         for row in rows:
             shown.add_row(*(Text(text.cell(value)) for value in row))

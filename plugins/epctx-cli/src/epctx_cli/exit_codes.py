@@ -1,7 +1,4 @@
-"""The exit codes: the one table of what a script may rely on.
-
-Knows the errors, and nothing of commands.
-"""
+"""Exit codes of all commands."""
 
 from __future__ import annotations
 
@@ -26,23 +23,11 @@ class ExitCode(IntEnum):
     """Ctrl-C: what a shell gives for a process that SIGINT ended."""
 
 
-CODES: dict[type[errors.EpctxError], ExitCode] = {
-    errors.InvalidArgument: ExitCode.USAGE,
-    errors.NoSuchFile: ExitCode.USAGE,
-    errors.InvalidProtobuf: ExitCode.USAGE,
-    errors.InvalidGraph: ExitCode.USAGE,
-    errors.ModelRequiresCompilation: ExitCode.USAGE,
-    errors.PackageMissing: ExitCode.PLUGIN,
-    errors.NotFound: ExitCode.USAGE,
-    errors.NotImplementedByProvider: ExitCode.PLUGIN,
-    errors.PluginError: ExitCode.PLUGIN,
-    errors.EPFail: ExitCode.PLUGIN,
-    errors.RuntimeException: ExitCode.FAILED,
-    errors.ModelLoadCanceled: ExitCode.FAILED,
-    errors.InternalError: ExitCode.FAILED,
-    errors.Fail: ExitCode.FAILED,
-}
-"""A `Fail` about a place to write to is USAGE: see `exit_code`."""
+_PLUGIN = (errors.PackageMissing, errors.NotImplementedByProvider, errors.PluginError, errors.EPFail)
+_USAGE = (
+    errors.InvalidArgument, errors.NoSuchFile, errors.InvalidProtobuf, errors.InvalidGraph,
+    errors.ModelRequiresCompilation, errors.NotFound,
+)  # fmt: skip
 
 
 def exit_code(error: errors.EpctxError, *, model: str | None = None) -> ExitCode:
@@ -56,4 +41,6 @@ def exit_code(error: errors.EpctxError, *, model: str | None = None) -> ExitCode
     named = error.path if isinstance(error, errors.Fail) else None
     if named is not None and (model is None or Path(named) != Path(model)):
         return ExitCode.USAGE
-    return next((code for kind, code in CODES.items() if isinstance(error, kind)), ExitCode.FAILED)
+    if isinstance(error, _PLUGIN):
+        return ExitCode.PLUGIN
+    return ExitCode.USAGE if isinstance(error, _USAGE) else ExitCode.FAILED

@@ -66,7 +66,11 @@ def convert_model(
         Fail: the output cannot be written, or would have 2 GiB or more.
     """
     source, target = Path(model), Path(output)
-    kind = _format_of(target)
+    kind = target.suffix.lower()
+    if kind not in {ONNX, ORT}:
+        raise InvalidArgument(
+            f"{target.name!r} ends in neither {ONNX} nor {ORT}, and so names no format.", path=target
+        )
     level = GraphOptimizationLevel(graph_optimization_level)
     if target_platform not in _PLATFORMS:
         raise InvalidArgument(
@@ -108,20 +112,6 @@ def _check_convertible(opened: OpenModel, source: Path, kind: str, *, from_ort: 
             path=source,
             hint="Replace the operator by its result.",
         )
-
-
-def _format_of(target: Path) -> str:
-    """Return the ending that says an output's format.
-
-    Raises:
-        InvalidArgument: it says none.
-    """
-    kind = target.suffix.lower()
-    if kind not in {ONNX, ORT}:
-        raise InvalidArgument(
-            f"{target.name!r} ends in neither {ONNX} nor {ORT}, and so names no format.", path=target
-        )
-    return kind
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -169,7 +169,11 @@ class OnnxRuntimeModel:
     def __init__(self, session: onnxruntime.InferenceSession, model: ModelProto, owned: object) -> None:
         self._inputs = [value.name for value in model.graph.input]
         self._outputs = [value.name for value in model.graph.output]
-        _check_boundary(session)
+        for value in (*session.get_inputs(), *session.get_outputs()):
+            if value.type in _SUB_BYTE:
+                raise NotImplementedByProvider(
+                    f"onnxruntime cannot pass {value.name!r}, which is {value.type}, to or from Python."
+                )
         types = {value.type for value in (*session.get_inputs(), *session.get_outputs())}
         self._has_foreign_types = not types.isdisjoint(_FOREIGN)
         # One tuple lives and dies as a whole, last member first: the session before what it reads.
@@ -232,7 +236,7 @@ def _weights_in_place(
                 f"the weight {tensor.name!r} is given as {array.dtype}, the model says "
                 f"{onnx.TensorProto.DataType.Name(tensor.data_type)}."
             )
-        if array.nbytes == 0 or _is_sub_byte(array.dtype):
+        if array.nbytes == 0 or array.dtype.name in _SUB_BYTE_DTYPES:
             # onnxruntime wants these packed, or has no memory to point to.
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(array), tensor.name))
         else:
@@ -242,10 +246,6 @@ def _weights_in_place(
             del tensor.external_data[:]
             tensor.external_data.add(key="location", value=LOCATION)
     return arrays, own
-
-
-def _is_sub_byte(dtype: np.dtype[Any]) -> bool:
-    return dtype.name in _SUB_BYTE_DTYPES
 
 
 def _ort_value(array: np.ndarray) -> onnxruntime.OrtValue:
@@ -320,12 +320,3 @@ def _keep_distinct_names(main: onnx.GraphProto) -> set[str]:
             for node in graph.node:
                 node.name = ""
     return operators
-
-
-def _check_boundary(session: onnxruntime.InferenceSession) -> None:
-    """Raise NotImplementedByProvider for types that onnxruntime computes but cannot pass to Python."""
-    for value in (*session.get_inputs(), *session.get_outputs()):
-        if value.type in _SUB_BYTE:
-            raise NotImplementedByProvider(
-                f"onnxruntime has no way to pass {value.name!r}, which is {value.type}, to or from Python."
-            )

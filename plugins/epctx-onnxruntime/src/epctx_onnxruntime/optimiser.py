@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -222,21 +222,15 @@ def check_files(views: Mapping[str, TensorView]) -> None:
             raise NotImplementedByProvider(f"another file lies at {mapped.path!r} by now")
 
 
+@dataclass
 class _Optimisation:
     """One run of the optimiser."""
 
-    def __init__(
-        self,
-        model: ModelProto,
-        weights: Mapping[str, TensorView],
-        level: GraphOptimizationLevel,
-        allowed: Allowed,
-    ) -> None:
-        self._source = model
-        self._views = weights
-        self._level = level
-        self._allowed = allowed
-        self._copied: list[bytes] = []
+    source: ModelProto
+    views: Mapping[str, TensorView]
+    level: GraphOptimizationLevel
+    allowed: Allowed
+    copied: list[bytes] = field(default_factory=list)
 
     def run(self) -> OptimizedModel:
         """Return the result.
@@ -245,14 +239,14 @@ class _Optimisation:
             NotImplementedByProvider: onnxruntime fails, or uses operators that are not allowed.
         """
         options = quiet_options()
-        if not (self._allowed.contrib or self._allowed.anything):
+        if not (self.allowed.contrib or self.allowed.anything):
             options.add_session_config_entry("optimization.disable_specified_optimizers", SWITCHED_OFF)
-        level = onnxruntime.GraphOptimizationLevel(int(self._level))
+        level = onnxruntime.GraphOptimizationLevel(int(self.level))
         try:
             model = ModelProto()
-            model.CopyFrom(self._source)
+            model.CopyFrom(self.source)
             _drop_initializer_inputs(model)
-            values = hand_over(model, self._views, options)
+            values = hand_over(model, self.views, options)
             data = onnxruntime.ModelCompiler(
                 options,
                 model.SerializeToString(),
@@ -264,7 +258,7 @@ class _Optimisation:
                 f"onnxruntime refuses it: {' '.join(str(error).split())}"
             ) from error
         del values
-        check_files(self._views)
+        check_files(self.views)
         return self._finish(ModelProto.FromString(data))
 
     def _location(
@@ -272,7 +266,7 @@ class _Optimisation:
     ) -> onnxruntime.OrtExternalInitializerInfo | None:
         """Say where a weight of the result goes: nowhere if small, else to a place of ours.
 
-        The place's offset is 0 for a weight that is still the caller's; else it counts `_copied`.
+        The place's offset is 0 for a weight that is still the caller's; else it counts `copied`.
         """
         if value.element_type() == TensorProto.STRING:
             return None
@@ -282,8 +276,8 @@ class _Optimisation:
         place = 0
         if not self._is_unchanged(name, value, size, info):
             # The memory is onnxruntime's and is gone after this call.
-            self._copied.append(ctypes.string_at(value.data_ptr(), size))
-            place = len(self._copied)
+            self.copied.append(ctypes.string_at(value.data_ptr(), size))
+            place = len(self.copied)
         return onnxruntime.OrtExternalInitializerInfo(LOCATION, place, size)
 
     def _is_unchanged(
@@ -293,7 +287,7 @@ class _Optimisation:
         size: int,
         info: onnxruntime.OrtExternalInitializerInfo | None,
     ) -> bool:
-        view = self._views.get(name)
+        view = self.views.get(name)
         if view is None or view.nbytes != size or list(view.shape) != value.shape():
             return False
         if info is not None and view.extent is not None:
@@ -310,26 +304,25 @@ class _Optimisation:
         return True
 
     def _finish(self, found: ModelProto) -> OptimizedModel:
-        if self._allowed.anything:
-            weights = self._weights(found)
-            return OptimizedModel(_with_frame(found, self._source), weights)
-        blocked = any(node.domain == _NCHWC for node in found.graph.node)
-        if not self._has_allowed_operators(found) or (blocked and not self._allowed.layouts):
+        blocked = any(node.domain == _NCHWC for node in found.graph.node) and not self.allowed.anything
+        if not (self._has_allowed_operators(found) and (self.allowed.layouts or not blocked)):
             raise NotImplementedByProvider("onnxruntime put in operators that are not allowed here")
         weights = self._weights(found)
-        model = _with_frame(found, self._source)
+        model = _with_frame(found, self.source)
         if blocked:
             model.metadata_props.add(key=_LAYOUT, value=layout_of_this_cpu())
         return OptimizedModel(model, weights)
 
     def _has_allowed_operators(self, found: ModelProto) -> bool:
-        allowed = {"", "ai.onnx", _NCHWC} | {o.domain for o in self._source.opset_import}
-        if self._allowed.contrib:
+        if self.allowed.anything:
+            return True
+        allowed = {"", "ai.onnx", _NCHWC} | {o.domain for o in self.source.opset_import}
+        if self.allowed.contrib:
             allowed.add(CONTRIB)
-        known = {(n.domain, n.op_type) for n in _all_nodes(self._source.graph)}
+        known = {(n.domain, n.op_type) for n in _all_nodes(self.source.graph)}
         # A model that imports com.microsoft for one operator is not to get others of it.
         return all(
-            (n.domain in allowed and (n.domain != CONTRIB or self._allowed.contrib))
+            (n.domain in allowed and (n.domain != CONTRIB or self.allowed.contrib))
             or (n.domain, n.op_type) in known
             for n in _all_nodes(found.graph)
         )
@@ -344,9 +337,9 @@ class _Optimisation:
             del tensor.external_data[:]
             tensor.external_data.add(key="location", value=LOCATION)
             weights[tensor.name] = (
-                Weight(tensor.name, tensor.data_type, tuple(tensor.dims), self._copied[place - 1])
+                Weight(tensor.name, tensor.data_type, tuple(tensor.dims), self.copied[place - 1])
                 if place
-                else self._views[tensor.name]
+                else self.views[tensor.name]
             )
         self._put_back_inside(found)
         return weights
@@ -364,7 +357,7 @@ class _Optimisation:
                     )
                 del tensor.external_data[:]
                 tensor.ClearField("data_location")
-                tensor.raw_data = self._copied[place - 1]
+                tensor.raw_data = self.copied[place - 1]
 
 
 def _below_root(path: Path) -> str:
@@ -376,9 +369,9 @@ def _with_frame(found: ModelProto, source: ModelProto) -> ModelProto:
     model = ModelProto()
     model.CopyFrom(source)
     graph = model.graph
-    for field in ("node", "initializer", "value_info", "quantization_annotation"):
-        graph.ClearField(field)
-        getattr(graph, field).extend(getattr(found.graph, field))
+    for name in ("node", "initializer", "value_info", "quantization_annotation"):
+        graph.ClearField(name)
+        getattr(graph, name).extend(getattr(found.graph, name))
     kept = {annotation.tensor_name for annotation in source.graph.quantization_annotation}
     values = {name for node in graph.node for name in (*node.input, *node.output)}
     del graph.quantization_annotation[:]
@@ -399,21 +392,23 @@ def _with_frame(found: ModelProto, source: ModelProto) -> ModelProto:
 def _drop_initializer_inputs(model: ModelProto) -> None:
     """Make an old model, in which every initializer stands among the inputs, one of IR version 4."""
     if model.ir_version < _FREE_INITIALIZERS:
-        constants = {tensor.name for tensor in model.graph.initializer}
-        kept = [value for value in model.graph.input if value.name not in constants]
-        del model.graph.input[:]
-        model.graph.input.extend(kept)
+        _remove_inputs(model, model)
         model.ir_version = _FREE_INITIALIZERS
+
+
+def _remove_inputs(model: ModelProto, source: ModelProto) -> None:
+    """Remove the inputs that are initializers of the source."""
+    constants = {tensor.name for tensor in source.graph.initializer}
+    kept = [value for value in model.graph.input if value.name not in constants]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
 
 
 def _restore_inputs(model: ModelProto, source: ModelProto) -> None:
     """Before IR version 4, initializers stand among the inputs: those that there are now."""
     if source.ir_version >= _FREE_INITIALIZERS:
         return
-    gone = {t.name for t in source.graph.initializer}
-    kept = [value for value in source.graph.input if value.name not in gone]
-    del model.graph.input[:]
-    model.graph.input.extend(kept)
+    _remove_inputs(model, source)
     model.graph.input.extend(
         onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in model.graph.initializer
     )

@@ -126,8 +126,7 @@ def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | Non
 
 def _print_report(model: str, report: CompileReport, console: Console) -> None:
     console.say(f"{model} -> {report.output}")
-    if report.partitions:
-        _print_partitions(report, console)
+    _print_partitions(report, console)
     if report.kept_nodes:
         console.say(
             f"\n{text.counted(len(report.kept_nodes), 'EPContext node')} of the model passed through unchanged."

@@ -122,12 +122,9 @@ def _print_parts(
     records = [trial.record for trial in trials]
     eps = [(r.name, r.origin, r.state.value, r.vendor or "-") for r in records]
     values = [(name, value, VARIABLES.get(name, "nothing")) for name, value in variables.items()]
-    if needs:
-        console.table(("library", "installed", "needed", "for"), needs)
-    if eps:
-        console.table(("plugin", "distribution", "state", "vendor"), eps)
-    if values:
-        console.table(("variable", "value", "meaning"), values)
+    console.table(("library", "installed", "needed", "for"), needs)
+    console.table(("plugin", "distribution", "state", "vendor"), eps)
+    console.table(("variable", "value", "meaning"), values)
 
 
 def _print_findings(findings: Sequence[Finding], console: Console) -> None:

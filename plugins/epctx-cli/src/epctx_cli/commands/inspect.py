@@ -1,4 +1,4 @@
-"""`epctx inspect`: what is in a context model, read from its structure; nothing is loaded or imported."""
+"""`epctx inspect`: show the content of a context model; nothing is loaded or imported."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from epctx_cli.console import Console
     from epctx_core import ContextNodeInfo, ModelInfo
 
-_SHOWN_ELSEWHERE = ("main_context", "embed_mode", "source", "partition_name")
-_MAKER = ("distribution", "version", "sdk", "driver", "target")
-_MAKER_IN_DETAIL = ("plugin_api", "options")
+_IN_OTHER_TABLES = ("main_context", "embed_mode", "source", "partition_name")
+_COMPILER = ("distribution", "version", "sdk", "driver", "target")
+_COMPILER_IN_DETAIL = ("plugin_api", "options")
 _LONGEST_VALUE = 100
 
 
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _files(info: ModelInfo) -> list[dict[str, Any]]:
-    """Return every required file with its size, or why it cannot be opened."""
+    """Return each required file with its size, or the reason why it cannot be opened."""
     import os
 
     from epctx_core.errors import InvalidGraph
@@ -67,16 +67,11 @@ def _print_report(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]
     values = [("input", name, kind) for name, kind in info.inputs.items()]
     values += [("output", name, kind) for name, kind in info.outputs.items()]
     console.table(("", "", ""), values)
-    if info.ep_contexts:
-        _print_nodes(info.ep_contexts, console)
-    if info.compiled_by:
-        _print_makers(info.compiled_by, console)
-    if files:
-        console.table(
-            ("", ""),
-            [(f["name"], "-" if f["bytes"] is None else text.byte_size(f["bytes"])) for f in files],
-            title="Required files, beside the model:",
-        )
+    _print_nodes(info.ep_contexts, console)
+    _print_compilers(info.compiled_by, console)
+    console.table(
+        ("", ""), [(f["name"], _size(f["bytes"])) for f in files], title="Required files, beside the model:"
+    )
     if info.source_files:
         console.say(
             f"\nCompiled in weightless mode {info.weightless_mode}: weights stay in the source model "
@@ -88,32 +83,30 @@ def _print_report(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]
 def _print_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
     console.table(
         ("EPContext node", "source", "payload", "size", "given to"),
-        [
-            (
-                n.name,
-                n.source or "-",
-                _payload(n),
-                "-" if n.payload_bytes is None else text.byte_size(n.payload_bytes),
-                _loader(n),
-            )
-            for n in nodes
-        ],
+        [(n.name, n.source or "-", _payload(n), _size(n.payload_bytes), _loader(n)) for n in nodes],
     )
     renamed = [(n.name, n.partition_name) for n in nodes if n.partition_name != n.name]
-    if renamed:
-        console.table(("EPContext node", "partition_name"), renamed)
-    for members, attributes in _by_attributes(nodes):
-        rows = [(key, _values(attributes, key)) for key in attributes[0]]
-        console.table(("", ""), rows, title=_whose(members, nodes))
+    console.table(("EPContext node", "partition_name"), renamed)
+    groups: dict[object, list[ContextNodeInfo]] = {}
+    for node in nodes:
+        groups.setdefault((node.source, *_attributes(node)), []).append(node)
+    for members in groups.values():
+        attributes = [_attributes(node) for node in members]
+        rows = [(key, _values([each[key] for each in attributes])) for key in attributes[0]]
+        console.table(("", ""), rows, title=_attributes_title(members, nodes))
 
 
-def _print_makers(compiled_by: Mapping[str, Mapping[str, Any]], console: Console) -> None:
-    """Say who compiled, with and for what; `-v` also shows what tells options apart, secret ones left out."""
-    facts = [*_MAKER, *(_MAKER_IN_DETAIL if console.verbose else ())]
+def _print_compilers(compiled_by: Mapping[str, Mapping[str, Any]], console: Console) -> None:
+    """Print the plugins, SDKs and drivers that compiled the model; with `-v` also digests of their options."""
+    facts = [*_COMPILER, *(_COMPILER_IN_DETAIL if console.verbose else ())]
     console.table(
         ("compiled by", *(fact.replace("_", " ") for fact in facts)),
-        [(ep, *(str(said.get(fact) or "-") for fact in facts)) for ep, said in compiled_by.items()],
+        [(ep, *(str(known.get(fact) or "-") for fact in facts)) for ep, known in compiled_by.items()],
     )
+
+
+def _size(count: int | None) -> str:
+    return "-" if count is None else text.byte_size(count)
 
 
 def _payload(node: ContextNodeInfo) -> str:
@@ -132,29 +125,18 @@ def _loader(node: ContextNodeInfo) -> str:
     return f"{node.plugin['distribution'] or 'host'} {version} ({node.plugin['state']}{simulated})"
 
 
-def _by_attributes(
-    nodes: Sequence[ContextNodeInfo],
-) -> list[tuple[list[ContextNodeInfo], list[Mapping[str, Any]]]]:
-    """Group nodes of one source that say the same things, so that a model of many partitions stays readable."""
-    groups: dict[object, tuple[list[ContextNodeInfo], list[Mapping[str, Any]]]] = {}
-    for node in nodes:
-        said = {k: v for k, v in sorted(node.attributes.items()) if k not in _SHOWN_ELSEWHERE}
-        if said:
-            members, attributes = groups.setdefault((node.source, *said), ([], []))
-            members.append(node)
-            attributes.append(said)
-    return list(groups.values())
+def _attributes(node: ContextNodeInfo) -> dict[str, Any]:
+    return {key: value for key, value in sorted(node.attributes.items()) if key not in _IN_OTHER_TABLES}
 
 
-def _values(attributes: Sequence[Mapping[str, Any]], key: str) -> str:
-    """Return what nodes say of one attribute: once if they agree, else in the nodes' order."""
-    values = [said[key] for said in attributes]
+def _values(values: Sequence[object]) -> str:
+    """Return the values of one attribute: once if all are equal, else in the order of the nodes."""
     if all(value == values[0] for value in values):
-        return _shown(values[0])
-    return _shown(", ".join(map(_shown, values)))
+        return _shorten(values[0])
+    return _shorten(", ".join(map(_shorten, values)))
 
 
-def _whose(members: Sequence[ContextNodeInfo], nodes: Sequence[ContextNodeInfo]) -> str:
+def _attributes_title(members: Sequence[ContextNodeInfo], nodes: Sequence[ContextNodeInfo]) -> str:
     if len(members) == len(nodes):
         return "Attributes:" if len(nodes) == 1 else "Attributes of every node:"
     if len(members) == 1:
@@ -162,7 +144,7 @@ def _whose(members: Sequence[ContextNodeInfo], nodes: Sequence[ContextNodeInfo])
     return f"Attributes of {members[0].name} and {len(members) - 1} more:"
 
 
-def _shown(value: object) -> str:
+def _shorten(value: object) -> str:
     if isinstance(value, bytes):
         return f"{text.byte_size(len(value))} of bytes"
     words = str(value)
@@ -170,7 +152,7 @@ def _shown(value: object) -> str:
 
 
 def _warn(info: ModelInfo, files: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """Say what would keep the model from being loaded here."""
+    """Warn of everything that keeps the model from being loaded here."""
     from epctx_core import default_registry
 
     problems = [n.problem for n in info.ep_contexts if n.problem]

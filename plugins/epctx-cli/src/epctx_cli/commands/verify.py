@@ -61,14 +61,13 @@ def _exit_code(report: VerifyReport, *, strict: bool) -> int:
 def _print_report(model: str, report: VerifyReport, console: Console) -> None:
     nodes = text.counted(report.nodes, "EPContext node")
     console.say(f"{model}: {nodes}, {text.counted(len(report.payloads), 'payload')}")
-    if report.payloads:
-        console.table(
-            ("payload", "size", "digests", "looked into by"),
-            [
-                (p.name, text.byte_size(p.size), "right" if p.digests else "-", p.looked_into_by or "nobody")
-                for p in report.payloads
-            ],
-        )
+    console.table(
+        ("payload", "size", "digests", "looked into by"),
+        [
+            (p.name, text.byte_size(p.size), "right" if p.digests else "-", p.looked_into_by or "nobody")
+            for p in report.payloads
+        ],
+    )
     for finding in report.findings:
         console.say(f"\n{_CALLED[finding.severity.value]} {finding.code}")
         for words in filter(None, (finding.message, finding.hint)):
