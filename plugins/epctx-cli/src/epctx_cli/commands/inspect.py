@@ -1,18 +1,19 @@
-"""`epctx inspect`: show the content of a context model; nothing is loaded or imported."""
+"""`epctx inspect`, `epctx verify` and `epctx explain`: report on a model without compiling or running it."""
 
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
-from epctx_cli.arguments import CommandParser, add_common
+from epctx_cli.arguments import CPU_EP, CommandParser, add_common, add_providers, no_ep, session_options
 from epctx_cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from epctx_cli.console import Console
-    from epctx_core import ContextNodeInfo, ModelInfo
+    from epctx_core import ContextNodeInfo, Explanation, ModelInfo, NodeExplanation, VerifyReport
 
 _IN_OTHER_TABLES = ("main_context", "embed_mode", "source", "partition_name")
 _COMPILER = ("distribution", "version", "sdk", "driver", "target")
@@ -20,20 +21,20 @@ _COMPILER_IN_DETAIL = ("plugin_api", "options")
 _LONGEST_VALUE = 100
 
 
-def add_arguments(parser: CommandParser) -> None:
-    """Declare the command's options."""
+def add_inspect_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx inspect`."""
     parser.add_argument("model", metavar="MODEL", help="the model to look into")
     add_common(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run_inspect)
 
 
-def run(arguments: argparse.Namespace, console: Console) -> int:
+def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
     """Describe the model."""
     from epctx_core import inspect_model
 
     info = inspect_model(arguments.model)
     files = _files(info)
-    _print_report(arguments.model, info, files, console)
+    _print_inspect(arguments.model, info, files, console)
     console.result({"model": arguments.model, **info.as_dict(), "files": files})
     return ExitCode.DONE
 
@@ -60,7 +61,7 @@ def _files(info: ModelInfo) -> list[dict[str, Any]]:
     return files
 
 
-def _print_report(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]], console: Console) -> None:
+def _print_inspect(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]], console: Console) -> None:
     made_by = f", written by {info.producer}" if info.producer else ""
     nodes = text.counted(len(info.ep_contexts), "EPContext node")
     console.say(f"{model}: {nodes}, {text.counted(info.other_nodes, 'other node')}{made_by}")
@@ -165,3 +166,148 @@ def _warn(info: ModelInfo, files: Sequence[Mapping[str, Any]], console: Console)
     for source in sorted(lacking):
         why, hint = default_registry.explain_missing(source)
         console.warn(f"{why}\n{hint}")
+
+
+_CALLED = {"error": "error", "warning": "warning", "info": "note"}
+_NO_MODEL = "model-unreadable"
+_BROKEN = "plugin-broken"
+
+
+def add_verify_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx verify`."""
+    parser.add_argument("model", metavar="MODEL", help="the context model to check, with the files beside it")
+    add_providers(
+        parser,
+        ep_help="an EP that a load would have; without it the sources of the nodes decide; may be repeated",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="exit 1 if no byte of a payload could be judged, although nothing is wrong",
+    )
+    add_common(parser)
+    parser.set_defaults(run=run_verify)
+
+
+def run_verify(arguments: argparse.Namespace, console: Console) -> int:
+    """Check the model and list what was found."""
+    from epctx_core import verify_model
+
+    report = verify_model(arguments.model, session_options(arguments, console))
+    _print_verify(arguments.model, report, console)
+    console.result({"model": arguments.model, **report.as_dict()})
+    return _exit_code(report, strict=arguments.strict)
+
+
+def _exit_code(report: VerifyReport, *, strict: bool) -> int:
+    """Return 1 for a faulty model, or one that was not checked if that is asked; 2 without a model.
+
+    3 if nothing but a plugin is to blame.
+    """
+    errors = {finding.code for finding in report.findings if finding.severity.value == "error"}
+    if _NO_MODEL in errors:
+        return ExitCode.USAGE
+    if errors == {_BROKEN}:
+        return ExitCode.PLUGIN
+    return ExitCode.FAILED if errors or (strict and not report.checked) else ExitCode.DONE
+
+
+def _print_verify(model: str, report: VerifyReport, console: Console) -> None:
+    nodes = text.counted(report.nodes, "EPContext node")
+    console.say(f"{model}: {nodes}, {text.counted(len(report.payloads), 'payload')}")
+    console.table(
+        ("payload", "size", "digests", "looked into by"),
+        [
+            (p.name, text.byte_size(p.size), "right" if p.digests else "-", p.looked_into_by or "nobody")
+            for p in report.payloads
+        ],
+    )
+    for finding in report.findings:
+        console.say(f"\n{_CALLED[finding.severity.value]} {finding.code}")
+        for words in filter(None, (finding.message, finding.hint)):
+            console.say(text.indented(words))
+    counts = Counter(finding.severity.value for finding in report.findings)
+    found = ", ".join(text.counted(counts[kind], word) for kind, word in _CALLED.items() if counts[kind])
+    verdict = "not ok" if not report.ok else "ok" if report.checked else "not checked"
+    console.say(f"\n{verdict}: {found or 'nothing found'}")
+
+
+_SHOWN_OPERATORS = 6
+
+
+def add_explain_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx explain`."""
+    parser.add_argument("model", metavar="MODEL", help="the ONNX model to explain; nothing is compiled")
+    add_providers(parser, ep_help="an EP to ask; repeat it, the first has priority, CPU comes last")
+    add_common(parser)
+    parser.set_defaults(run=run_explain)
+
+
+def run_explain(arguments: argparse.Namespace, console: Console) -> int:
+    """Ask the EPs and tell; 1 if something is left to the CPU EP."""
+    from epctx_core import explain_model
+
+    if not arguments.ep:
+        raise no_ep("explain")
+    explanation = explain_model(arguments.model, session_options(arguments, console))
+    _print_explain(arguments.model, explanation, console)
+    console.result({"model": arguments.model, **explanation.as_dict()})
+    return ExitCode.FAILED if explanation.left else ExitCode.DONE
+
+
+def _print_explain(model: str, explanation: Explanation, console: Console) -> None:
+    nodes = explanation.nodes
+    console.say(f"{model}: {text.counted(len(nodes), 'node')}, {len(explanation.left):,} left to the CPU EP")
+    console.table(
+        ("taken by", "nodes", "partitions", "operators"),
+        [_share(ep, [node for node in nodes if node.ep == ep]) for ep in _takers(explanation)],
+    )
+    _print_reasons(explanation, console)
+    if console.verbose:
+        console.table(
+            ("node", "operator", "taken by", "partition", "refused by"),
+            [
+                (
+                    node.name,
+                    node.operator,
+                    node.ep,
+                    "-" if node.partition is None else f"{node.partition}",
+                    "; ".join(f"{ep}: {reason}" for ep, reason in node.refusals),
+                )
+                for node in nodes
+            ],
+        )
+    elif nodes:
+        console.say("\n-v lists every node.")
+
+
+def _takers(explanation: Explanation) -> list[str]:
+    """Return who was asked, then who else has nodes, the CPU EP last."""
+    others = (node.ep for node in explanation.nodes if node.ep != CPU_EP)
+    return list(dict.fromkeys([*explanation.eps, *others, CPU_EP]))
+
+
+def _share(ep: str, nodes: Sequence[NodeExplanation]) -> tuple[str, int, int, str]:
+    compiled = sum(node.compiled for node in nodes)
+    label = f"{ep} (compiled already)" if compiled and compiled == len(nodes) else ep
+    partitions = {node.partition for node in nodes if node.partition is not None}
+    return (
+        label,
+        len(nodes),
+        len(partitions) + compiled,
+        text.operators((n.operator for n in nodes), _SHOWN_OPERATORS),
+    )
+
+
+def _print_reasons(explanation: Explanation, console: Console) -> None:
+    """List each reason once, the one that concerns most nodes first."""
+    refused: dict[tuple[str, str], list[NodeExplanation]] = {}
+    for node in explanation.nodes:
+        for refusal in node.refusals:
+            refused.setdefault(refusal, []).append(node)
+    if refused:
+        console.say("\nRefused:")
+    for (ep, reason), nodes in sorted(refused.items(), key=lambda item: -len(item[1])):
+        console.say(
+            f"  {ep}: {reason.rstrip('.')} ({text.counted(len(nodes), 'node')}, such as {nodes[0].name!r})"
+        )

@@ -1,23 +1,28 @@
-"""`epctx run`: runs a model once and describes what came out."""
+"""`epctx run` and `epctx compare`: run models on the same inputs, and show where outputs differ."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
 from epctx_cli.arguments import CommandParser, add_common, add_inputs, add_providers, session_options
 from epctx_cli.exit_codes import ExitCode
+from epctx_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from epctx_cli.agreement import Difference, Tolerance
     from epctx_cli.console import Console
+    from epctx_cli.session_pair import Comparison, Model
     from epctx_core import InferenceSession, NodeArg
 
 
-def add_arguments(parser: CommandParser) -> None:
-    """Declare the command's options."""
+def add_run_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx run`."""
     parser.add_argument("model", metavar="MODEL", help="the model, plain or compiled")
     add_providers(
         parser, ep_help="an EP to run on; may be repeated. Without it a context model finds its EPs by itself"
@@ -25,10 +30,10 @@ def add_arguments(parser: CommandParser) -> None:
     add_inputs(parser)
     parser.add_argument("--output", metavar="OUT.npz", help="store the outputs, by name")
     add_common(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run_run)
 
 
-def run(arguments: argparse.Namespace, console: Console) -> int:
+def run_run(arguments: argparse.Namespace, console: Console) -> int:
     """Load, run, describe."""
     from epctx_cli.arrays import check_writable, save_arrays
     from epctx_core import InferenceSession
@@ -49,7 +54,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         records = session.get_provider_records()
     if arguments.output is not None:
         save_arrays(arguments.output, results)
-    _print_report(arguments, providers, outputs, seconds, console)
+    _print_run(arguments, providers, outputs, seconds, console)
     simulated = console.note_simulated(record.name for record in records if record.simulated)
     console.result(
         {
@@ -99,7 +104,7 @@ def _described(output: NodeArg, value: Any) -> dict[str, Any]:
     return {"name": output.name, "type": output.type, "shape": list(value.shape), **known}
 
 
-def _print_report(
+def _print_run(
     arguments: argparse.Namespace,
     providers: list[str],
     outputs: list[dict[str, Any]],
@@ -124,3 +129,115 @@ def _print_report(
     console.say(f"\nLoaded in {seconds['load'] * 1e3:.1f} ms, ran in {seconds['run'] * 1e3:.1f} ms.")
     if arguments.output is not None:
         console.say(f"Outputs are in {arguments.output}.")
+
+
+DEFAULT_ATOL = 1e-6
+DEFAULT_RTOL = 1e-4
+
+
+def add_compare_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx compare`."""
+    parser.add_argument("model", metavar="A", help="a model, plain or compiled")
+    parser.add_argument("reference", metavar="B", help="the reference, another model")
+    add_providers(
+        parser,
+        ep_help="an EP for both; may be repeated. Without it context models find their EPs by themselves",
+    )
+    add_inputs(parser)
+    parser.add_argument(
+        "--atol", type=float, default=DEFAULT_ATOL, help=f"largest max_abs allowed (default {DEFAULT_ATOL:g})"
+    )
+    parser.add_argument(
+        "--rtol",
+        type=float,
+        default=DEFAULT_RTOL,
+        help=f"largest max_rel allowed, max|a-b| / (max|b| + 1e-6) (default {DEFAULT_RTOL:g}); "
+        "an output is equal if it is within either",
+    )
+    add_common(parser)
+    parser.set_defaults(run=run_compare)
+
+
+def run_compare(arguments: argparse.Namespace, console: Console) -> int:
+    """Run both, compare, and look inside if they differ."""
+    from epctx_cli.agreement import Tolerance
+    from epctx_cli.session_pair import compare_models
+
+    if not (arguments.atol >= 0 and arguments.rtol >= 0):
+        raise InvalidArgument("--atol and --rtol must be 0 or more.")
+    tolerance = Tolerance(absolute=arguments.atol, relative=arguments.rtol)
+    a = arguments.model, session_options(arguments, console)
+    b = arguments.reference, session_options(arguments, console)
+    comparison = compare_models(a, b, tolerance=tolerance, input_path=arguments.input, seed=arguments.seed)
+    equal = all(d.equal for d in comparison.differences)
+    inside = None if equal else _look_inside(a, b, comparison, tolerance, console)
+    _print_compare(arguments, comparison, inside, console)
+    simulated = console.note_simulated(record.name for record in comparison.plugins if record.simulated)
+    console.result(
+        {
+            "equal": equal,
+            "outputs": [asdict(d) for d in comparison.differences],
+            "models": [
+                {"path": path, "providers": eps}
+                for (path, _), eps in zip((a, b), comparison.providers, strict=True)
+            ],
+            "simulated": simulated,
+            "made_from_seed": None if arguments.input else arguments.seed,
+            "atol": arguments.atol,
+            "rtol": arguments.rtol,
+            "first_inside": inside,
+        }
+    )
+    return ExitCode.DONE if equal else ExitCode.FAILED
+
+
+def _look_inside(
+    a: Model, b: Model, comparison: Comparison, tolerance: Tolerance, console: Console
+) -> dict[str, Any] | None:
+    """Return the first inner value of both models that differs; None if none can be found."""
+    from epctx_cli.session_pair import first_difference
+
+    try:
+        return first_difference(a, b, comparison.inputs, tolerance)
+    except Exception as error:  # noqa: BLE001 - the report of the outputs is complete without it
+        console.debug(f"Values inside the models could not be compared: {error}")
+        return None
+
+
+def _print_compare(
+    arguments: argparse.Namespace, comparison: Comparison, inside: dict[str, Any] | None, console: Console
+) -> None:
+    for label, model, eps in zip(
+        "AB", (arguments.model, arguments.reference), comparison.providers, strict=True
+    ):
+        console.say(f"{label}: {model}  ({', '.join(eps)})")
+    if arguments.input is None:
+        console.note(f"{made_words(comparison.inputs, arguments.seed)} (no --input).")
+    wrong = print_differences(comparison.differences, console)
+    if not wrong:
+        console.say(f"\nEqual, with --atol {arguments.atol:g} --rtol {arguments.rtol:g}.")
+        return
+    console.say(f"\nThey differ first in the output {wrong[0].name!r}, {wrong[0].where()}.")
+    if inside is not None:
+        console.say(
+            f"Inside, the first of {text.counted(inside['compared'], 'value')} of the same name that differs is "
+            f"{inside['name']!r} (max_rel {text.number(inside['max_rel'])}):\n"
+            f"  in A it comes from {inside['from_a']}\n"
+            f"  in B it comes from {inside['from_b']}"
+        )
+    console.debug(f"See also: {shlex.join(['epctx', 'inspect', arguments.model])}")
+
+
+def print_differences(
+    differences: Sequence[Difference], console: Console, *, title: str = ""
+) -> list[Difference]:
+    """Print the differences of outputs, and return those beyond the tolerance."""
+    console.table(
+        ("output", "max_abs", "max_rel", "verdict"),
+        [
+            (d.name, text.number(d.max_abs), text.number(d.max_rel), "equal" if d.equal else "DIFFERENT")
+            for d in differences
+        ],
+        title=title,
+    )
+    return [d for d in differences if not d.equal]
