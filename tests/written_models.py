@@ -9,6 +9,7 @@ import mmap
 import os
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -193,8 +194,14 @@ class Observer:
 
 def _models_below(folder: str | os.PathLike[str] | None) -> set[tuple[Path, int, int]]:
     """Return the models in a folder, each with what changes when it is written again."""
-    found = [] if folder is None else [*Path(folder).rglob("*.onnx")]
-    return {(path, path.stat().st_ino, path.stat().st_mtime_ns) for path in found}
+    found = set()
+    # Other threads may remove folders and files meanwhile, which os.walk leaves out.
+    for parent, _, names in os.walk(folder) if folder is not None else ():
+        for path in (Path(parent, name) for name in names if name.endswith(".onnx")):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                found.add((path, status.st_ino, status.st_mtime_ns))
+    return found
 
 
 def assert_without(needles: list[bytes], name: str, content: bytes | mmap.mmap) -> None:

@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime  # noqa: F401 - imported once, for all forks
 from epctx_cache import content
-from epctx_cache.housekeeping import collect, verify
-from epctx_cache.store import EntryStore
+from epctx_cache.store import EntryStore, collect, verify
 
 import epctx_core as epctx
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from end_to_end.sim_eps import QNN, with_eps
 from end_to_end.small_models import chain, example, saved
-from epctx_cache import housekeeping
-from epctx_cache.record import NAME
+from epctx_cache import store
+from epctx_cache.store import RECORD
 
 import epctx_core as epctx
 from epctx_core.plugin import hookimpl
 
-FILES = (NAME, "model_ctx.onnx", "model_qnn.bin")
+FILES = (RECORD, "model_ctx.onnx", "model_qnn.bin")
 
 
 def flip(path, place):
@@ -79,7 +79,7 @@ def test_weights_that_were_altered_where_a_load_does_not_look_are_found_by_verif
     weights = cache.path(path, options).parent / "model.weights"
     flip(weights, 1000)
 
-    (entry, fault), *others = housekeeping.verify(cache.store)
+    (entry, fault), *others = store.verify(cache.store)
 
     assert others == []
     assert entry.key == weights.parent.name
@@ -93,7 +93,7 @@ def test_verify_finds_nothing_wrong_with_what_was_written(cache, model, with_wei
     cache.path(with_weights())
     cache.path(with_weights(), epctx.SessionOptions())
 
-    assert [fault for _, fault in housekeeping.verify(cache.store)] == ["", "", ""]
+    assert [fault for _, fault in store.verify(cache.store)] == ["", "", ""]
     assert len(cache.keys) == 3
 
 

@@ -12,7 +12,7 @@ import pytest
 from end_to_end.sim_eps import CPU, QNN, with_eps
 from end_to_end.small_models import example
 from epctx_cache import request
-from epctx_cache.record import check_whole
+from epctx_cache.store import check_whole
 
 import epctx_core as epctx
 

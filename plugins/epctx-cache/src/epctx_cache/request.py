@@ -14,11 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_cache import key as keys
-from epctx_cache import record as records
 from epctx_cache.content import Source, content_of
-from epctx_cache.housekeeping import collect
-from epctx_cache.record import CorruptEntryError, EntryFile, EntryRecord, check_whole
-from epctx_cache.store import EntryStore, Lease
+from epctx_cache.store import (
+    CONTEXT_MODEL,
+    CorruptEntryError,
+    EntryFile,
+    EntryRecord,
+    EntryStore,
+    Lease,
+    check_whole,
+    collect,
+)
 from epctx_core import GraphOptimizationLevel, InferenceSession, ModelCompiler, SessionOptions
 from epctx_core.errors import (
     EpctxError,
@@ -214,7 +220,7 @@ class Request:
                 hint="Fill the cache first, by compile_cached or load_or_compile without that option.",
             )
         self.compiled = True
-        return self._compiler.compile_to_file(folder / records.MODEL)
+        return self._compiler.compile_to_file(folder / CONTEXT_MODEL)
 
     def _load(self, lease: Lease) -> InferenceSession | None:
         """Return a session for an entry; None if the entry is to blame that there is none, and was dropped."""

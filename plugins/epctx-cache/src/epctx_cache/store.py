@@ -12,24 +12,153 @@ Knows neither models nor EPs. Every OSError means that the cache cannot be used;
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import logging
 import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from epctx_cache import record as records
+from epctx_cache.content import forget_older
 from epctx_cache.lock import FileLock, key_lock
-from epctx_cache.record import CorruptEntryError, EntryRecord, check_head, read_record
-from epctx_core.ext import make_private_folder, remove_tree
+from epctx_core.errors import EpctxError
+from epctx_core.ext import check_files, make_private_folder, remove_tree
 
 if TYPE_CHECKING:
     from epctx_core.plugin import Cancellation
+
+RECORD = "entry.json"
+CONTEXT_MODEL = "model_ctx.onnx"
+_VERSION = 1
+
+
+class CorruptEntryError(Exception):
+    """An entry is not what was written; the text says how."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryFile:
+    """A file of an entry.
+
+    Attributes:
+        path: relative to the entry's folder.
+        bytes: its length.
+        digest: as `CompileReport.outputs` has it; of the model its SHA-256 (hex).
+    """
+
+    path: str
+    bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryRecord:
+    """What an entry says about itself.
+
+    Attributes:
+        key: the entry's.
+        model: how the source was called when it was compiled.
+        created: when, in seconds since 1970.
+        seconds: how long the compile took.
+        partitions: how many EPs compiled; 0 for a model of which no EP took a node.
+        files: all but the record, the context model last.
+        ingredients: what the key was made of.
+    """
+
+    key: str
+    model: str
+    created: float
+    seconds: float
+    partitions: int
+    files: tuple[EntryFile, ...]
+    ingredients: Mapping[str, Any]
+
+    @property
+    def eps(self) -> tuple[str, ...]:
+        """The EP types that it was compiled for, in order of priority."""
+        return tuple(str(provider["ep"]) for provider in self.ingredients["eps"])
+
+    def dump(self) -> bytes:
+        """Return the record's bytes, which hold a digest of the rest."""
+        fields = {"version": _VERSION, **asdict(self)}
+        return json.dumps({**fields, "record": _digest(fields)}).encode()
+
+
+def read_record(folder: Path) -> EntryRecord | None:
+    """Return the record of the entry in a folder, None if there is no such entry.
+
+    Raises:
+        CorruptEntryError: the record is damaged.
+    """
+    path = folder / RECORD
+    if not path.is_file():  # nor is a pipe one, which nobody may write into
+        if not folder.exists():
+            return None
+        raise CorruptEntryError("it has no record")
+    try:
+        return _parse(path.read_bytes(), folder.name)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptEntryError(f"its record is damaged ({type(error).__name__})") from error
+
+
+def _parse(data: bytes, key: str) -> EntryRecord:
+    fields = json.loads(data)
+    said = fields.pop("record")
+    if said != _digest(fields) or fields.pop("version") != _VERSION or fields["key"] != key:
+        raise ValueError("another record")
+    fields["files"] = tuple(EntryFile(**file) for file in fields["files"])
+    record = EntryRecord(**fields)
+    if not record.files or record.dump() != data:
+        raise ValueError("not as it is written")
+    return record
+
+
+def _digest(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def check_head(folder: Path, record: EntryRecord) -> None:
+    """Check what a load does not: the model whole, and that all other files have their length.
+
+    The model holds no large weights. Its payloads are checked against its manifest by the load itself.
+
+    Raises:
+        CorruptEntryError: a file is missing or another one.
+    """
+    try:
+        for file in record.files:
+            path = folder / file.path
+            if path.is_symlink() or not path.is_file():
+                raise CorruptEntryError(f"{file.path} is missing")
+            if path.stat().st_size != file.bytes:
+                raise CorruptEntryError(f"{file.path} has another length")
+        model = record.files[-1]
+        if hashlib.sha256((folder / model.path).read_bytes()).hexdigest() != model.digest:
+            raise CorruptEntryError(f"{model.path} has another digest")
+    except OSError as error:
+        raise CorruptEntryError(f"it cannot be read: {error}") from error
+
+
+def check_whole(folder: Path, record: EntryRecord) -> None:
+    """Check every byte of an entry.
+
+    Raises:
+        CorruptEntryError: as `check_head`, or a byte is another one.
+    """
+    check_head(folder, record)
+    try:
+        check_files(folder / record.files[-1].path)
+    except EpctxError as error:
+        raise CorruptEntryError(error.message) from error
+    except OSError as error:
+        raise CorruptEntryError(f"it cannot be read: {error}") from error
+
 
 _KEY = re.compile("[0-9a-f]{64}")
 _USED = "used"
@@ -118,7 +247,7 @@ class EntryStore:
         """
         folder = self.entry_folder(key)
         try:
-            lock = FileLock.take(folder / records.NAME, shared=True)
+            lock = FileLock.take(folder / RECORD, shared=True)
         except FileNotFoundError:
             read_record(folder)  # says so if only the record is missing
             return None
@@ -192,11 +321,11 @@ class EntryStore:
         """Bring a finished entry to its place, in use from its first moment on."""
         final = self.entry_folder(record.key)
         (staging / _USED).touch()
-        (staging / records.NAME).write_bytes(record.dump())
-        for path in (staging / records.NAME, staging):
+        (staging / RECORD).write_bytes(record.dump())
+        for path in (staging / RECORD, staging):
             _sync(path)
         make_private_folder(final.parent)
-        lock = FileLock.take(staging / records.NAME, shared=True)
+        lock = FileLock.take(staging / RECORD, shared=True)
         if lock is None:
             raise OSError(f"{staging} is in use by somebody else")
         with ExitStack() as held:
@@ -242,7 +371,7 @@ class EntryStore:
         """
         folder = self.entry_folder(key)
         try:
-            lock = FileLock.take(folder / records.NAME)
+            lock = FileLock.take(folder / RECORD)
         except OSError:
             self._move_out(folder)  # without a record that can be locked nobody loads it
             return True
@@ -254,7 +383,7 @@ class EntryStore:
 
     def drop(self, lease: Lease) -> None:
         """Remove an entry that its user found wrong, if it is still the one that lies there."""
-        own = lease.folder / records.NAME
+        own = lease.folder / RECORD
         with suppress(OSError, CorruptEntryError):
             if read_record(lease.folder) == lease.record and own.exists():
                 self._move_out(lease.folder)
@@ -308,3 +437,95 @@ def _stamp(folder: Path) -> None:
     with suppress(OSError):
         if not stamp.exists() or abs(time.time() - stamp.stat().st_mtime) > _STAMPED_EVERY:
             stamp.touch()
+
+
+INDEX_KEPT = 90 * 24 * 3600
+"""Seconds after which the index forgets a file's content; the file is read again then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """What a collection did.
+
+    Attributes:
+        removed: keys of the entries that went.
+        freed: bytes that they took.
+        kept: how many entries are left.
+        bytes: what these take.
+    """
+
+    removed: tuple[str, ...]
+    freed: int
+    kept: int
+    bytes: int
+
+
+def collect(store: EntryStore, limit: int, *, keep: str | None = None) -> Collected:
+    """Remove the entries whose last use is longest ago until the others fit the limit.
+
+    One that is being loaded stays.
+
+    Args:
+        store: the cache.
+        limit: bytes for all entries.
+        keep: the key of an entry that stays in any case.
+
+    Raises:
+        OSError: the cache cannot be written.
+    """
+    store.sweep()
+    forget_older(store.index_folder, INDEX_KEPT)
+    entries = sorted(store.entries(), key=lambda entry: (entry.last_use, entry.key))
+    total = sum(entry.bytes for entry in entries)
+    removed: list[Stored] = []
+    for entry in entries:
+        if total <= limit:
+            break
+        if entry.key != keep and store.remove(entry.key):
+            removed.append(entry)
+            total -= entry.bytes
+    return Collected(
+        removed=tuple(entry.key for entry in removed),
+        freed=sum(entry.bytes for entry in removed),
+        kept=len(entries) - len(removed),
+        bytes=total,
+    )
+
+
+def verify(store: EntryStore) -> Iterator[tuple[Stored, str]]:
+    """Check every byte of all entries; yield each with what is wrong with it, empty for nothing.
+
+    An entry with a fault is removed: the next one who needs it compiles it again. If it cannot be, the fault says why.
+
+    Raises:
+        OSError: the cache cannot be read.
+    """
+    for entry in list(store.entries()):
+        try:
+            lease = store.open(entry.key)
+            if lease is None:
+                continue
+            with lease:
+                check_whole(lease.folder, lease.record)
+        except CorruptEntryError as error:
+            yield entry, f"{error}; {_removed(store, entry.key)}"
+        else:
+            yield entry, ""
+
+
+def _removed(store: EntryStore, key: str) -> str:
+    """Remove an entry; return what came of it."""
+    try:
+        return "it is dropped" if store.remove(key) else "it stays, because somebody is loading it"
+    except OSError as error:
+        return f"it cannot be dropped: {error}"
+
+
+def clear(store: EntryStore) -> Collected:
+    """Remove every entry that nobody is loading, and all that the index knows.
+
+    Raises:
+        OSError: the cache cannot be written.
+    """
+    forget_older(store.index_folder, 0)
+    return collect(store, -1)
