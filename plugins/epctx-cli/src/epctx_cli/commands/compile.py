@@ -24,7 +24,7 @@ from epctx_core.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from epctx_cli.agreement import Difference
+    from epctx_cli.comparison import Difference
     from epctx_cli.console import Console
     from epctx_core import CompileReport, SessionOptions, ShareReport
 
@@ -183,9 +183,8 @@ def _print_refusals(report: CompileReport, console: Console) -> None:
 
 def _check(arguments: argparse.Namespace, report: CompileReport, console: Console) -> list[Difference]:
     """Load what was written and compare it with the source on the CPU EP."""
-    from epctx_cli.agreement import Tolerance
     from epctx_cli.commands.run import print_differences
-    from epctx_cli.session_pair import compare_models
+    from epctx_cli.comparison import Tolerance, compare_models
     from epctx_core import GraphOptimizationLevel
 
     # Fresh options: the session must neither write a model again nor name where one goes.

@@ -15,9 +15,8 @@ from epctx_cli.exit_codes import ExitCode
 from epctx_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from epctx_cli.agreement import Difference, Tolerance
+    from epctx_cli.comparison import Comparison, Difference, Model, Tolerance
     from epctx_cli.console import Console
-    from epctx_cli.session_pair import Comparison, Model
     from epctx_core import InferenceSession, NodeArg
 
 
@@ -160,8 +159,7 @@ def add_compare_arguments(parser: CommandParser) -> None:
 
 def run_compare(arguments: argparse.Namespace, console: Console) -> int:
     """Run both, compare, and look inside if they differ."""
-    from epctx_cli.agreement import Tolerance
-    from epctx_cli.session_pair import compare_models
+    from epctx_cli.comparison import Tolerance, compare_models
 
     if not (arguments.atol >= 0 and arguments.rtol >= 0):
         raise InvalidArgument("--atol and --rtol must be 0 or more.")
@@ -195,7 +193,7 @@ def _look_inside(
     a: Model, b: Model, comparison: Comparison, tolerance: Tolerance, console: Console
 ) -> dict[str, Any] | None:
     """Return the first inner value of both models that differs; None if none can be found."""
-    from epctx_cli.session_pair import first_difference
+    from epctx_cli.comparison import first_difference
 
     try:
         return first_difference(a, b, comparison.inputs, tolerance)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import agreement
 import numpy as np
 import pytest
-from epctx_cli.agreement import Tolerance, compare, compare_all
+from epctx_cli.comparison import Tolerance, compare, compare_all
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
