@@ -74,7 +74,7 @@ def test_large_integers_that_a_float_cannot_tell_apart_differ():
     [
         (np.zeros((1, 2)), np.zeros((2, 1)), "the shapes are [1, 2] and [2, 1]"),
         (np.zeros(2, np.float32), np.zeros(2), "the types are float32 and float64"),
-        (np.zeros(2), [np.zeros(2)], "are no tensors"),
+        (np.zeros(2), [np.zeros(2)], "are not tensors"),
     ],
 )
 def test_results_of_another_kind_differ_and_the_reason_says_how(a, b, words):
@@ -82,7 +82,7 @@ def test_results_of_another_kind_differ_and_the_reason_says_how(a, b, words):
 
     assert not found.equal
     assert found.max_abs is None
-    assert words in found.where()
+    assert words in found.describe()
 
 
 def test_text_is_compared_exactly():
@@ -98,7 +98,7 @@ def test_sequences_are_compared_element_by_element():
     assert compare("y", a, [np.zeros(2), np.ones(2)], STRICT).equal
     found = compare("y", a, [np.zeros(2), np.full(2, 2.0)], USUAL)
     assert not found.equal
-    assert found.where() == "y[1]: at [0]: 1 and 2"
+    assert found.describe() == "y[1]: at [0]: 1 and 2"
 
 
 def test_results_are_matched_by_name_and_nothing_is_left_out():

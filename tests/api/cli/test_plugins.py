@@ -98,7 +98,7 @@ def test_a_list_with_a_broken_plugin_is_done_and_other_commands_judge(process, s
     helped = " ".join(process("plugins", "list", "--help").out.split())
 
     assert codes == {"plugins list": 0, "plugins list --load": 0, "plugins info Bad": 3, "doctor": 1}
-    assert "Exits with 0 whatever their states; `epctx doctor` judges them." in helped
+    assert "Exits with 0 whatever the states are; see `epctx doctor`." in helped
 
 
 def test_wrong_metadata_is_a_reason_without_any_import(process, site):

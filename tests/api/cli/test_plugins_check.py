@@ -118,7 +118,7 @@ def test_what_the_ep_is_not_expected_to_do_is_skipped(process):
         (["--only", "clims"], "Did you mean 'claims'?"),
         (["--without", "dynamic_shape"], "Did you mean 'dynamic_shapes'?"),
         (["--quick", "--full"], "not allowed with"),
-        (["-p", "Other.key=1"], "only QNN was asked for"),
+        (["-p", "Other.key=1"], "only QNN was given"),
     ],
 )
 def test_wrong_usage_is_exit_2(process, arguments, words):

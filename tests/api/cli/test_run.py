@@ -254,7 +254,7 @@ def test_no_values_are_made_for_text(epctx, model):
     said = epctx("run", path)
 
     assert said.code == 2
-    assert "no values can be made for the input 's'" in said.err
+    assert "there are no random values for the input 's'" in said.err
     assert "--input" in said.err
 
 
@@ -276,7 +276,7 @@ def test_what_no_file_of_arrays_can_hold_is_left_to_a_session(epctx, model):
     said = epctx("run", path)
 
     assert said.code == 2
-    assert "'s', which is seq(tensor(float))" in said.err
+    assert "'s' of type seq(tensor(float))" in said.err
     assert "InferenceSession" in said.err
     assert "--input" not in said.err
 

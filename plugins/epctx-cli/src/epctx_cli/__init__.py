@@ -1,4 +1,4 @@
-"""The command line. Knows every other part of the core; none of them knows it."""
+"""Command line of epctx."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        argv: what follows the program's name; None for the process's own arguments, whose end no
-            thread of a plugin then keeps off.
+        argv: the arguments without the program's name; None for those of the process, which then ends even if a plugin
+            left threads.
 
     Returns:
         The exit code; see `epctx_cli.exit_codes`.

@@ -1,4 +1,4 @@
-"""The options that several commands share, and how they become session options. Knows no command."""
+"""Arguments that several commands share, and their conversion to session options. Knows no command."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SUFFIX = "executionprovider"
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose complaints are typed errors; options are never abbreviated, so scripts stay right.
+    """Parser that raises typed errors. Options cannot be abbreviated, so that new ones break no script.
 
     Attributes:
-        command: whose arguments it parses; they are declared when it is asked to parse. None for `epctx` itself.
-        list_among_options: the list of positional arguments that may go on behind an option, if there is one.
+        command: declares its arguments when it is called; None for `epctx` itself.
+        list_among_options: name of a list of positional arguments that may continue behind an option.
     """
 
     command: Command | None = None
@@ -34,10 +34,10 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})  # type: ignore[arg-type]
 
     def add_commands(self, commands: Iterable[Command], **options: Any) -> None:
-        """Let the next argument choose a command.
+        """Make the next argument choose a command.
 
         Args:
-            commands: those that there are; none is imported.
+            commands: the choices; none is imported.
             options: as for `add_subparsers`.
         """
         choices = self.add_subparsers(**options)
@@ -60,19 +60,19 @@ class CommandParser(argparse.ArgumentParser):
             return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Raise InvalidArgument with argparse's words."""
+        """Raise InvalidArgument with argparse's message."""
         end = "" if message.endswith(("?", ".")) else "."
-        raise InvalidArgument(f"{message}{end}", hint=f"{self.prog} --help shows how it is used.")
+        raise InvalidArgument(f"{message}{end}", hint=f"See {self.prog} --help.")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        # argparse keeps it to itself if nobody gets the help that was asked for.
+        # argparse ignores a failure to write the help.
         streams.send(file, message)
 
     def take_rest(self, arguments: argparse.Namespace, extras: Sequence[str]) -> None:
-        """Put what argparse left over into the list that may go on behind an option.
+        """Append arguments that argparse left over to `list_among_options`.
 
         Raises:
-            InvalidArgument: there is no such list, or an argument cannot be one of it.
+            InvalidArgument: there is no such list, or an argument cannot be part of it.
         """
         if self.list_among_options is not None:
             wrong = next((n for n, extra in enumerate(extras) if extra.startswith("-") or "=" in extra), None)
@@ -82,19 +82,19 @@ class CommandParser(argparse.ArgumentParser):
             self.refuse_unknown(extras)
 
     def refuse_unknown(self, extras: Sequence[str]) -> NoReturn:
-        """Raise InvalidArgument for what no option takes, with the closest one there is."""
+        """Raise InvalidArgument for an unknown argument, with the closest option."""
         first = extras[0].partition("=")[0]
         known = [name for action in self._actions for name in action.option_strings]
         if first.startswith("-"):
             found = suggestion(first, known)
-            self.error(f"there is no option {first!r}{'.' if found else ''}{found}")
+            self.error(f"unknown option {first!r}{'.' if found else ''}{found}")
         if "=" in extras[0]:
-            self.error(f"{first + '=…'!r} stands alone; write -c or -p before each KEY=VALUE")
-        self.error(f"{extras[0]!r} is one argument too many")
+            self.error(f"{first + '=…'!r} needs an option: write -c or -p before each KEY=VALUE")
+        self.error(f"unexpected argument {extras[0]!r}")
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """Add what every command that prints a result has."""
+    """Add `--json` and `-v`."""
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
     add_verbose(parser, default=argparse.SUPPRESS)
 
@@ -104,18 +104,18 @@ def add_allow_uncompiled(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-uncompiled",
         action="store_true",
-        help="exit 0 also where nothing of a model was compiled and a plain model was written",
+        help="exit with 0 even if nothing of a model was compiled and a plain model was written",
     )
 
 
 def add_verbose(parser: argparse.ArgumentParser, *, default: object) -> None:
-    """Add `-v`, which stands before or after the command's name."""
+    """Add `-v`, which may stand before or after the command's name."""
     parser.add_argument(
         "-v",
         "--verbose",
         action="store_true",
         default=default,
-        help="say more, and show where an error arose",
+        help="print more details, and the traceback of an error",
     )
 
 
@@ -141,27 +141,25 @@ def add_providers(parser: argparse.ArgumentParser, *, ep_help: str) -> None:
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """Add where a model's inputs come from."""
+    """Add `--input` and `--seed`."""
+    parser.add_argument("--input", metavar="IN.npz", help="the inputs by name (default: random ones)")
     parser.add_argument(
-        "--input", metavar="IN.npz", help="the inputs, by name; without it they are made from a seed"
-    )
-    parser.add_argument(
-        "--seed", type=_seed, default=0, metavar="N", help="seed of inputs that are made (default 0)"
+        "--seed", type=_seed, default=0, metavar="N", help="seed of random inputs (default: 0)"
     )
 
 
 def _seed(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
     return int(text)
 
 
 def session_options(arguments: argparse.Namespace, console: Console) -> SessionOptions:
-    """Return the session options that `--ep`, `-c` and `-p` ask for.
+    """Return the session options of `--ep`, `-c` and `-p`.
 
     Raises:
         InvalidArgument: one of them is malformed, unknown, or given twice.
-        NotImplementedByProvider: no installed plugin brings an EP.
+        NotImplementedByProvider: no installed plugin provides an EP.
     """
     from epctx_core import SessionOptions
 
@@ -170,7 +168,7 @@ def session_options(arguments: argparse.Namespace, console: Console) -> SessionO
         key, value = _split(text, "-c")
         session.add_session_config_entry(key, value)
     for key in session.ignored_config_entries:
-        console.warn(f"epctx does not act on the session option {key!r}.")
+        console.warn(f"the session option {key!r} has no effect.")
     given = provider_options(arguments.provider_option, arguments.ep)
     optional = {_stem(name) for name in session.config().optional_providers}
     for name in arguments.ep:
@@ -188,15 +186,15 @@ def _split(text: str, flag: str) -> tuple[str, str]:
 
 
 def provider_options(texts: Sequence[str], eps: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return what `-p` says for each EP: its name as given to option name to value.
+    """Return the options of `-p` for each EP, by the EP's name as it was given.
 
     Raises:
-        InvalidArgument: one is malformed, or is of none of these EPs.
+        InvalidArgument: one is malformed, or of another EP.
     """
     options: dict[str, dict[str, str]] = {name: {} for name in eps}
     for text in texts:
         left, value = _split(text, "-p")
-        # An EP type may hold dots, so the EPs that were asked for say where its name ends.
+        # An EP name may contain dots: those that were given show where it ends.
         found = [(name, key) for name in eps if (key := _key_after(left, name)) is not None]
         if not found:
             raise _no_such_ep(left, eps)
@@ -206,12 +204,12 @@ def provider_options(texts: Sequence[str], eps: Sequence[str]) -> dict[str, dict
 
 
 def _stem(name: str) -> str:
-    """Return what the names of one EP have in common: `distribution:QNN`, `QNN` and `qnnExecutionProvider`."""
+    """Return the common part of an EP's names: `distribution:QNN`, `QNN` and `qnnExecutionProvider`."""
     return name.rpartition(":")[2].casefold().removesuffix(_SUFFIX)
 
 
 def _key_after(left: str, ep: str) -> str | None:
-    """Return what follows `EP.` in `EP.KEY` if that EP is the one meant, else None."""
+    """Return the key of `EP.KEY` if it is of this EP, else None."""
     for name in (_stem(ep), f"{_stem(ep)}{_SUFFIX}"):
         if left.casefold().startswith(f"{name}.") and len(left) > len(name) + 1:
             return left[len(name) + 1 :]
@@ -219,13 +217,13 @@ def _key_after(left: str, ep: str) -> str | None:
 
 
 def _no_such_ep(left: str, eps: Sequence[str]) -> InvalidArgument:
-    """Return why an option is nobody's; its value is not shown, which may be a secret."""
+    """Return the error for an option of another EP; its value, which may be secret, is not shown."""
     ep, dot, _ = left.partition(".")
     if not dot:
         return InvalidArgument(
             f"-p {left + '=…'!r} is not of the form EP.KEY=VALUE, such as QNN.htp_arch=73."
         )
-    asked = f"only {', '.join(eps)} was asked for" if eps else "no EP was asked for"
+    asked = f"only {', '.join(eps)} was given" if eps else "no EP was given"
     close = suggestion(ep, eps)
     return InvalidArgument(
         f"-p {left + '=…'!r} is an option of {ep}, but {asked}.{close}",
@@ -234,7 +232,7 @@ def _no_such_ep(left: str, eps: Sequence[str]) -> InvalidArgument:
 
 
 def no_ep(command: str) -> InvalidArgument:
-    """Return why a command that compiles does nothing without `--ep`."""
+    """Return the error for a command without `--ep`."""
     from epctx_core import get_available_providers
 
     installed = [name for name in get_available_providers() if name != CPU_EP]
@@ -247,7 +245,7 @@ def no_ep(command: str) -> InvalidArgument:
 
 
 def require_plugin(name: str) -> None:
-    """Raise NotImplementedByProvider if nobody brings an EP, which is a matter of installing, not of spelling."""
+    """Raise NotImplementedByProvider if no installed plugin provides an EP."""
     from epctx_core import default_registry
 
     if _stem(name) == _stem(CPU_EP) or default_registry.find(name.rpartition(":")[2]):

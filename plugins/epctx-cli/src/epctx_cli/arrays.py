@@ -1,4 +1,4 @@
-"""A model's inputs and outputs as files and as made-up values. Knows arrays, knows no command."""
+"""Inputs and outputs of models: `.npz` files and random values. Knows no command."""
 
 from __future__ import annotations
 
@@ -19,98 +19,98 @@ if TYPE_CHECKING:
     from epctx_core import NodeArg
 
 _MOST_BEYOND_FILE = 1 << 30
-"""Bytes by which the arrays of a compressed file may be larger than the file: deflate makes a thousand of one."""
+"""Bytes by which the arrays of a compressed file may exceed the file: deflate expands a byte to a thousand."""
 _MOST_MADE = 1 << 27
-"""Elements of an input for which values are made up."""
+"""Most elements of a random input."""
 _REAL = ("FLOAT", "BFLOAT16", "DOUBLE")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The time of every entry of a file that is written: same arrays, same bytes."""
+"""Time stamp of every entry of a written file: equal arrays give equal bytes."""
 
 
 def make_inputs(arguments: Sequence[NodeArg], seed: int) -> dict[str, np.ndarray]:
-    """Make values: floats, and both parts of complex numbers, N(0,1); integers 0 or 1, booleans; open dimensions are 1.
+    """Return random inputs: floats, and both parts of complex numbers, N(0,1); integers 0 or 1, booleans; open dimensions are 1.
 
     Raises:
-        InvalidArgument: an input of which no values can be made.
+        InvalidArgument: an input has a type or a size for which there are no random values.
     """
     generator = np.random.default_rng(seed)
-    return {argument.name: _made(argument, generator) for argument in arguments}
+    return {argument.name: _random_values(argument, generator) for argument in arguments}
 
 
-def _made(argument: NodeArg, generator: np.random.Generator) -> np.ndarray:
-    wanted = argument.tensor_type
-    kind = "" if wanted.elem_type is None else onnx.TensorProto.DataType.Name(wanted.elem_type)
-    if wanted.shape is None or not kind.startswith((*_REAL, "COMPLEX", "INT", "UINT", "BOOL")):
+def _random_values(argument: NodeArg, generator: np.random.Generator) -> np.ndarray:
+    expected = argument.tensor_type
+    type_name = "" if expected.elem_type is None else onnx.TensorProto.DataType.Name(expected.elem_type)
+    if expected.shape is None or not type_name.startswith((*_REAL, "COMPLEX", "INT", "UINT", "BOOL")):
         raise InvalidArgument(
-            f"no values can be made for the input {argument.name!r}, which is {argument.type}.",
-            hint="Give the inputs to epctx run or epctx compare with --input FILE.npz."
-            if kind
-            else "A .npz file cannot hold such a value either: run the model with epctx_core.InferenceSession.",
+            f"there are no random values for the input {argument.name!r} of type {argument.type}.",
+            hint="Use --input FILE.npz of epctx run or epctx compare."
+            if type_name
+            else "A .npz file cannot hold such a value either; run the model with epctx_core.InferenceSession.",
         )
-    shape = tuple(d if isinstance(d, int) else 1 for d in wanted.shape)
+    shape = tuple(d if isinstance(d, int) else 1 for d in expected.shape)
     if math.prod(shape) > _MOST_MADE:
         raise InvalidArgument(
-            f"no values are made for the input {argument.name!r} of shape {list(shape)}.",
-            hint="Give the inputs to epctx run or epctx compare with --input FILE.npz.",
+            f"the input {argument.name!r} of shape {list(shape)} is too large for random values.",
+            hint="Use --input FILE.npz of epctx run or epctx compare.",
         )
     values: np.ndarray
-    if kind.startswith("COMPLEX"):
+    if type_name.startswith("COMPLEX"):
         values = generator.standard_normal(shape) + 1j * generator.standard_normal(shape)
-    elif kind.startswith(_REAL):
-        values = generator.standard_normal(shape, dtype=np.float64 if kind == "DOUBLE" else np.float32)
+    elif type_name.startswith(_REAL):
+        values = generator.standard_normal(shape, dtype=np.float64 if type_name == "DOUBLE" else np.float32)
     else:
         values = generator.integers(0, 2, shape, dtype=np.int8)
-    return np.asarray(values).astype(wanted.dtype)
+    return np.asarray(values).astype(expected.dtype)
 
 
 def load_inputs(path: str, arguments: Sequence[NodeArg]) -> dict[str, np.ndarray]:
-    """Read a `.npz` file; names, types and shapes are checked by the session that gets them.
+    """Read a `.npz` file; the session checks names, types and shapes.
 
     Raises:
-        NoSuchFile: there is none.
-        InvalidArgument: it is no `.npz` file of plain arrays.
+        NoSuchFile: there is no such file.
+        InvalidArgument: it is not a `.npz` file of plain arrays.
     """
     try:
-        arrays = _stored(path)
+        arrays = _read_arrays(path)
     except FileNotFoundError:
         raise NoSuchFile(f"there is no input file {path!r}.", path=path) from None
     except Exception as error:  # numpy, its tokenizer, zipfile and zlib raise some twenty kinds between them
-        # numpy's own words advise to allow pickles, that is to run whatever the file says.
+        # numpy's message advises to allow pickles, which run any code in the file.
         why = "it holds Python objects." if "allow_pickle" in str(error) else error
         raise InvalidArgument(
             f"{path!r} cannot be read as a .npz file: {why}",
             path=path,
             hint="Write it with numpy.savez(file, input_name=array, …), without Python objects.",
         ) from error
-    wanted = {argument.name: argument.tensor_type.dtype for argument in arguments}
-    return {name: _retyped(array, wanted.get(name)) for name, array in arrays.items()}
+    dtypes = {argument.name: argument.tensor_type.dtype for argument in arguments}
+    return {name: _restore_type(array, dtypes.get(name)) for name, array in arrays.items()}
 
 
-def _stored(path: str) -> dict[str, np.ndarray]:
+def _read_arrays(path: str) -> dict[str, np.ndarray]:
     with open(path, "rb") as file:  # noqa: PTH123 - a path as the user wrote it, for the messages
         if not zipfile.is_zipfile(file):
-            raise TypeError("it is no archive of named arrays.")
+            raise TypeError("it is not an archive of named arrays.")
         with zipfile.ZipFile(file) as archive:
             total = sum(member.file_size for member in archive.infolist())
         if total > (most := _MOST_BEYOND_FILE + os.fstat(file.fileno()).st_size):
-            raise ValueError(f"its arrays would take {total:,} bytes; at most {most:,} are read from it.")
+            raise ValueError(f"its arrays have {total:,} bytes, and the limit is {most:,}.")
     with np.load(path, allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
     for name, array in arrays.items():
-        if not isinstance(array, np.ndarray):  # numpy gives the bytes of what is none
-            raise TypeError(f"its member {name!r:.100} is no array.")
+        if not isinstance(array, np.ndarray):  # numpy returns the bytes of another object
+            raise TypeError(f"its member {name!r:.100} is not an array.")
     return arrays
 
 
-def _retyped(array: np.ndarray, wanted: np.dtype[Any] | None) -> np.ndarray:
-    """Return an array of a type that `.npz` does not know, such as bfloat16, under its own type again."""
-    if wanted is not None and array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
-        return array.view(wanted)
+def _restore_type(array: np.ndarray, dtype: np.dtype[Any] | None) -> np.ndarray:
+    """Return an array with its own type if it is one that `.npz` lacks, such as bfloat16."""
+    if dtype is not None and array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
+        return array.view(dtype)
     return array
 
 
 def check_writable(path: str) -> None:
-    """Raise if a file cannot be written, before any work is done for it. A missing folder will be created.
+    """Raise if a file cannot be written, before any work is done for it; a missing folder is fine.
 
     Raises:
         InvalidArgument: the path names a folder, or its own folder is not one.
@@ -126,10 +126,10 @@ def save_arrays(path: str, arrays: Mapping[str, np.ndarray]) -> None:
     """Write a `.npz` file, whole or not at all.
 
     Raises:
-        Fail: the system refused, or a value is no array.
+        Fail: it cannot be written, or a value is not an array.
     """
     target = Path(path)
-    # numpy.savez takes names as keyword arguments, so it cannot store one that is called "file".
+    # numpy.savez takes names as keyword arguments, so it cannot store one named "file".
     staged = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -148,6 +148,6 @@ def save_arrays(path: str, arrays: Mapping[str, np.ndarray]) -> None:
 def _storable(name: str, array: object) -> np.ndarray:
     if not isinstance(array, np.ndarray):
         raise Fail(
-            f"the output {name!r} is no tensor, so a .npz file cannot hold it.", hint="Leave --output out."
+            f"the output {name!r} is not a tensor, so a .npz file cannot hold it.", hint="Leave out --output."
         )
     return array.astype(str) if array.dtype.kind == "O" else array

@@ -1,4 +1,4 @@
-"""All that the command of another package imports.
+"""Names for commands of other packages.
 
 A package adds a command to `epctx` by an entry point of the group `epctx.commands`: its name is the command's, its value
 `module:function`. The function gets the command's `CommandParser`, declares arguments, and sets `run`:
@@ -14,8 +14,8 @@ A package adds a command to `epctx` by an entry point of the group `epctx.comman
         console.result({"model": arguments.model, "bytes": 1 << 20})
         return ExitCode.DONE
 
-An error of `epctx_core.errors` becomes a message and the exit code that docs/errors.md gives; any other exception is reported
-as the package's fault, with exit code 3.
+An error of `epctx_core.errors` becomes a message and the exit code in docs/errors.md; any other exception is reported
+as a fault of the package, with exit code 3.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from epctx_core import PluginRecord, SessionOptions
 
 _TINY = 1e-6
-"""Keeps the relative measure finite where the reference is all zero."""
+"""Keeps the relative difference finite where the reference is zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +37,10 @@ class Difference:
     """One output of two models.
 
     Attributes:
-        max_abs: max|a - b|; None where it cannot be said.
-        max_rel: max_abs / (max|b| + 1e-6); None likewise.
-        equal: whether it is within the tolerance.
-        reason: why the two cannot be compared by numbers, or empty.
+        max_abs: max|a - b|, or None if the two cannot be subtracted.
+        max_rel: max_abs / (max|b| + 1e-6), or None.
+        equal: True within the tolerance.
+        reason: the reason why the two cannot be subtracted, or empty.
         first: the first element beyond the tolerance, with both values.
     """
 
@@ -51,26 +51,26 @@ class Difference:
     reason: str = ""
     first: Mapping[str, Any] | None = None
 
-    def where(self) -> str:
-        """Say where it differs first, in words."""
+    def describe(self) -> str:
+        """Return the place of the first difference in words."""
         if self.first is None:
             return self.reason
         return f"at {self.first['index']}: {_words(self.first['a'])} and {_words(self.first['b'])}"
 
 
 def compare_all(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: Tolerance) -> list[Difference]:
-    """Compare results by name, in the order of `a`; what only one side has differs."""
+    """Compare results by name, in the order of `a`; a result of only one side differs."""
     found = [
         compare(name, value, b[name], tolerance)
         if name in b
-        else _incomparable(name, "only the first has it")
+        else _incomparable(name, "only the first model has it")
         for name, value in a.items()
     ]
-    return found + [_incomparable(name, "only the second has it") for name in b if name not in a]
+    return found + [_incomparable(name, "only the second model has it") for name in b if name not in a]
 
 
 def compare(name: str, a: Any, b: Any, tolerance: Tolerance) -> Difference:
-    """Compare two results. NaN agrees with NaN at the same place, infinity with the same infinity."""
+    """Compare two results. NaN equals NaN at the same index, and infinity the same infinity."""
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
         return _compare_others(name, a, b, tolerance)
     if a.shape != b.shape:
@@ -79,25 +79,25 @@ def compare(name: str, a: Any, b: Any, tolerance: Tolerance) -> Difference:
         return _incomparable(name, f"the types are {a.dtype} and {b.dtype}")
     if a.dtype.kind in "OUST":
         exact = Tolerance(absolute=0.0, relative=0.0)
-        return _judged(name, a, b, np.asarray(a != b, np.float64), np.zeros(1), exact)
+        return _assess(name, a, b, np.asarray(a != b, np.float64), np.zeros(1), exact)
     wide = np.complex128 if a.dtype.kind == "c" else np.float64
     x, y = a.astype(wide), b.astype(wide)
-    return _judged(name, a, b, _distance(a, b, x, y), np.abs(y), tolerance)
+    return _assess(name, a, b, _distance(a, b, x, y), np.abs(y), tolerance)
 
 
 def _distance(a: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return |a - b| for each element, given both in wide precision."""
     with np.errstate(invalid="ignore", over="ignore"):
-        # A scalar's difference is no array, hence asarray.
+        # The difference of scalars is not an array.
         distance = np.asarray(np.abs(x - y))
     distance[(x == y) | (np.isnan(x) & np.isnan(y))] = 0.0
     distance[np.isnan(distance)] = np.inf
-    if a.dtype.kind in "iu":  # 64-bit integers may differ by less than a float64 can tell
+    if a.dtype.kind in "iu":  # 64-bit integers may differ by less than the precision of a float64
         distance[(a != b) & (distance == 0.0)] = 1.0
     return distance
 
 
-def _judged(
+def _assess(
     name: str, a: np.ndarray, b: np.ndarray, distance: np.ndarray, magnitude: np.ndarray, tolerance: Tolerance
 ) -> Difference:
     finite = np.atleast_1d(magnitude)
@@ -107,8 +107,8 @@ def _judged(
     beyond = np.atleast_1d(distance > max(tolerance.absolute, tolerance.relative * scale))
     first = None
     if beyond.any():
-        place = np.unravel_index(int(np.argmax(beyond)), beyond.shape)
-        index = [int(i) for i in place][: a.ndim]
+        position = np.unravel_index(int(np.argmax(beyond)), beyond.shape)
+        index = [int(i) for i in position][: a.ndim]
         first = {"index": index, "a": _value(a[tuple(index)]), "b": _value(b[tuple(index)])}
     return Difference(name=name, max_abs=largest, max_rel=largest / scale, equal=first is None, first=first)
 
@@ -133,12 +133,12 @@ def _compare_others(name: str, a: Any, b: Any, tolerance: Tolerance) -> Differen
                 max_abs=worst.max_abs,
                 max_rel=worst.max_rel,
                 equal=worst.equal,
-                reason="" if worst.equal else f"{worst.name}: {worst.where()}",
+                reason="" if worst.equal else f"{worst.name}: {worst.describe()}",
             )
         return Difference(name=name, max_abs=0.0, max_rel=0.0, equal=True)
     if type(a) is type(b) and a == b:
         return Difference(name=name, max_abs=0.0, max_rel=0.0, equal=True)
-    return _incomparable(name, "the values differ and are no tensors")
+    return _incomparable(name, "the values differ and are not tensors")
 
 
 def _incomparable(name: str, reason: str) -> Difference:

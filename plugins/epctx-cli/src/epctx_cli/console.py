@@ -1,7 +1,7 @@
-"""What a command writes: its report, notes, warnings, errors, and the one JSON object.
+"""Output of a command: its report, notes, warnings and errors, or one JSON object.
 
-Owns the two streams; with `--json` standard output gets the object and nothing else. rich lays out tables and
-progress; `streams` writes. Knows no command.
+With `--json` standard output gets the object and nothing else. rich lays out tables and progress; `streams` writes.
+Knows no command.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from epctx_cli.text import Cell
 
 SCHEMA = 1
-"""The version of the JSON form of every command; keys are added, never changed."""
+"""Version of the JSON of every command; keys are added, never changed."""
 STAGES = ("read", "partition", "compile", "write")
 _STYLES = {"error": "bold red", "warning": "bold yellow"}
 _UNLIMITED = 100_000
-"""Columns: what is wider than the terminal wraps there, so that names stay whole."""
+"""Columns: rich does not wrap lines, so that names stay whole; the terminal does."""
 
 
 class Console:
-    """The two streams of one command.
+    """Standard output and standard error of one command.
 
     Args:
-        as_json: whether the result goes out as JSON; the report is then left out.
-        verbose: whether the command was called with `-v`.
+        as_json: True to write the result as JSON, and no report.
+        verbose: True with `-v`.
     """
 
     def __init__(self, *, as_json: bool = False, verbose: bool = False) -> None:
@@ -49,14 +49,14 @@ class Console:
     # -- for people ------------------------------------------------------------------------------
 
     def say(self, line: str = "") -> None:
-        """Write a line of the report; with `--json` there is none."""
+        """Write a line of the report; nothing with `--json`."""
         if not self.as_json:
             self._report(f"{text.printable(line)}\n")
 
     def note(self, line: str) -> None:
-        """Write what the user should know about the result, with `--json` to standard error."""
+        """Write a note about the result, with `--json` to standard error."""
         if self.as_json:
-            self._tell(f"{text.printable(line.lstrip())}\n")
+            self._write_error(f"{text.printable(line.lstrip())}\n")
         else:
             self.say(line)
 
@@ -72,7 +72,7 @@ class Console:
         """Write a table of the report after an empty line; nothing without rows. Numbers are aligned to the right.
 
         Args:
-            header: the columns; none is shown if all of it is empty.
+            header: names of the columns; no header is shown if all are empty.
             rows: a cell for each column.
             title: a line above it.
         """
@@ -106,9 +106,9 @@ class Console:
         self._block("error", message)
 
     def debug(self, message: str) -> None:
-        """Write to standard error what only `-v` shows."""
+        """Write a line to standard error, with `-v` only."""
         if self.verbose:
-            self._tell(f"{text.printable(message)}\n")
+            self._write_error(f"{text.printable(message)}\n")
 
     def _block(self, kind: str, message: str) -> None:
         label = f"{kind}:"
@@ -117,11 +117,11 @@ class Console:
 
             label = _laid_out(self._err, Text(label, style=_STYLES[kind])).rstrip("\n")
         first, _, rest = text.printable(message).partition("\n")
-        self._tell(f"{label} {first}\n" + (f"{text.indented(rest)}\n" if rest else ""))
+        self._write_error(f"{label} {first}\n" + (f"{text.indented(rest)}\n" if rest else ""))
 
     @contextmanager
     def progress(self) -> Iterator[Callable[[str, int, int], None]]:
-        """Show progress inside the block, if standard error is a terminal: called with (stage, done, total)."""
+        """Give a function of (stage, done, total) that shows progress, if standard error is a terminal."""
         if not _is_terminal(self._err):
             yield lambda _stage, _done, _total: None
             return
@@ -139,7 +139,7 @@ class Console:
                 nonlocal last
                 number = f"[{STAGES.index(stage) + 1}/{len(STAGES)}] " if stage in STAGES else ""
                 share = f"{done}/{total}" if total > 1 else ""
-                # Other changes wait for the next frame; a stage that is over before it is seen all the same.
+                # Shown at once for a new stage, else with the next frame.
                 shown.update(
                     task, description=f"{number}{stage[:16]:<12}", completed=done, total=total, share=share,
                     refresh=stage != last,
@@ -154,7 +154,7 @@ class Console:
 
     @contextmanager
     def _without_progress(self) -> Iterator[None]:
-        """Take the progress away while something else is written."""
+        """Hide the progress while something else is written."""
         shown, self._progress = self._progress, None
         if shown is not None:
             shown.stop()
@@ -168,11 +168,11 @@ class Console:
     # -- for programs ----------------------------------------------------------------------------
 
     def result(self, values: Mapping[str, Any]) -> None:
-        """Keep the command's result; `finish` writes it if `--json` asked for it."""
+        """Set the command's result; `finish` writes it with `--json`."""
         self._result = {"schema": SCHEMA, **values}
 
     def finish(self) -> None:
-        """Write the result, and see that nothing is left in a buffer.
+        """Write the result and flush both streams.
 
         Raises:
             UnwritableError: standard output cannot be written.
@@ -197,15 +197,15 @@ class Console:
             streams.send(self._out, words)
         self._begun = True
 
-    def _tell(self, words: str) -> None:
-        """Write to standard error; who cannot be told has the exit code."""
+    def _write_error(self, words: str) -> None:
+        """Write to standard error; failures are ignored."""
         with self._without_progress(), suppress(streams.UnwritableError):
             _in_order(self._out)
             streams.send(self._err, words)
 
 
 def _in_order(other: TextIO | None) -> None:
-    """See that what was written to the other stream before is seen before; if it cannot be, that is told in the end."""
+    """Flush the other stream first, to keep the order of both; `finish` reports a failure."""
     with suppress(OSError, ValueError):
         if other is not None:
             other.flush()
@@ -218,7 +218,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
 def _layout(stream: TextIO | None, **options: Any) -> rich.console.Console:
     from rich.console import Console as Layout
 
-    # No markup, no emoji codes: what is printed are names out of models.
+    # No markup, no emoji codes: models contain any names.
     plain: dict[str, Any] = {"color_system": None} if os.environ.get("NO_COLOR") else {}
     return Layout(file=stream, markup=False, emoji=False, highlight=False, **plain, **options)
 
@@ -231,7 +231,7 @@ def _laid_out(stream: TextIO | None, shown: rich.console.RenderableType) -> str:
 
 
 def _jsonable(value: Any) -> Any:
-    """Return a value as JSON can hold it: what is not finite becomes null, bytes become text."""
+    """Return a value as JSON can hold it: infinity and NaN become null, bytes become text."""
     if isinstance(value, Mapping):
         return {str(key): _jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,6 +1,6 @@
-"""From arguments to an exit code: finds the command, loads it, and turns what it raises into one block.
+"""Run a command line: find the command, load it, and print its error as one block.
 
-Knows no command: `command_table` says which there are.
+Knows no command: they are in `command_table`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from epctx_core.ext import concealed, internal_error, suggestion
 
 def run(argv: list[str]) -> int:
     """Run one command line and return its exit code; raises nothing."""
-    # Until the arguments are understood, a flag anywhere counts.
+    # Before the arguments are parsed, a flag anywhere counts.
     console = Console(as_json="--json" in argv, verbose="-v" in argv or "--verbose" in argv)
     code: int = ExitCode.DONE
     try:
@@ -41,7 +41,7 @@ def run(argv: list[str]) -> int:
 def _guarded(argv: list[str], console: Console) -> int:
     arguments = argparse.Namespace()
     try:
-        with _logged(console):
+        with _logging_to(console):
             parsed = _parse(argv)
             if isinstance(parsed, int):
                 return parsed
@@ -56,13 +56,13 @@ def _guarded(argv: list[str], console: Console) -> int:
         return ExitCode.INTERRUPTED
     except UnwritableError:
         raise
-    except Exception as error:  # noqa: BLE001 - a user must never meet a traceback that was not asked for
-        unforeseen = internal_error("the command", error)
+    except Exception as error:  # noqa: BLE001 - a user sees a traceback only with -v
+        unexpected = internal_error("the command", error)
         if isinstance(error, MemoryError):
-            unforeseen = InternalError("there is not enough memory for this.")
-        unforeseen.__cause__ = error
-        _show(unforeseen, console)
-        return exit_code(unforeseen)
+            unexpected = InternalError("out of memory.")
+        unexpected.__cause__ = error
+        _show(unexpected, console)
+        return exit_code(unexpected)
 
 
 def _parse(argv: list[str]) -> argparse.Namespace | int:
@@ -79,12 +79,12 @@ def _parse(argv: list[str]) -> argparse.Namespace | int:
         commands |= {command.name: command for command in added if command.name not in commands}
     if name is not None and name not in commands:
         raise InvalidArgument(
-            f"there is no command {name!r}.{suggestion(name, commands)}",
+            f"unknown command {name!r}.{suggestion(name, commands)}",
             hint=f"Commands: {', '.join(commands)}.",
         )
     parser = CommandParser(
         prog="epctx",
-        description="Compile ONNX models into context models, inspect, run and compare them.",
+        description="Compile ONNX models into context models; inspect, verify, run and compare them.",
         epilog="Exit codes: 0 done; 1 a check failed; 2 wrong usage or bad input; 3 a plugin is missing or broken.",
     )
     parser.add_argument("--version", action="version", version=f"epctx {__version__}")
@@ -100,13 +100,13 @@ def _parse(argv: list[str]) -> argparse.Namespace | int:
     if not hasattr(arguments, "run"):
         if chosen.command is not None and chosen.command.version is not None:
             raise chosen.command.broken("cannot be run", AttributeError("it set no default `run`"))
-        raise InvalidArgument("a command is missing.", hint=f"{chosen.format_help().rstrip()}")
+        raise InvalidArgument("no command was given.", hint=f"{chosen.format_help().rstrip()}")
     return arguments
 
 
 def _show(error: EpctxError, console: Console) -> None:
-    """Print an error as one block, and keep it as the result."""
-    lines = [error.message.rstrip(), *_where(error)]
+    """Print an error as one block, and make it the result."""
+    lines = [error.message.rstrip(), *_location_lines(error)]
     if error.hint:
         lines.append(error.hint)
     if console.verbose:
@@ -120,8 +120,8 @@ def _show(error: EpctxError, console: Console) -> None:
     )
 
 
-def _where(error: EpctxError) -> Iterator[str]:
-    """Yield where it happened, as far as the message does not say so itself."""
+def _location_lines(error: EpctxError) -> Iterator[str]:
+    """Yield the node, EP, file and plugin of an error that its message does not name."""
     known: dict[str, Any] = {"node": error.node, "EP": error.ep, "file": error.path}
     if isinstance(error, PluginError):
         known["plugin"] = error.distribution
@@ -136,14 +136,14 @@ class _ToConsole(logging.Handler):
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record as a warning, or as what only `-v` shows."""
+        """Write a record as a warning, or below that level with `-v` only."""
         say = self._console.warn if record.levelno >= logging.WARNING else self._console.debug
         say(record.getMessage())
 
 
 @contextmanager
-def _logged(console: Console) -> Iterator[None]:
-    """Show what the core and the EPs log while the command runs."""
+def _logging_to(console: Console) -> Iterator[None]:
+    """Show the log of the core and the EPs while the command runs."""
     logger = logging.getLogger("epctx")
     handler = _ToConsole(console)
     before = logger.level, logger.propagate

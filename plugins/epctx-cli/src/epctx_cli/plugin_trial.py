@@ -1,6 +1,6 @@
-"""Tries plugins in processes of their own, so that one that crashes or hangs harms nobody.
+"""Trial of plugins in processes of their own, so that one that crashes or hangs does no harm.
 
-The child is this module's `report`; both sides speak JSON. Knows records, knows no command.
+The child runs `report` of this module; both sides send JSON. Knows no command.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider, ProviderOption
 
 TIMEOUT = 60.0
-"""Seconds that a plugin gets to be imported and to say whether it is available."""
+"""Seconds for a plugin to be imported and asked for its availability."""
 _AT_ONCE = 4
 _CHILD = (
     "import json, sys\n"
@@ -35,11 +35,11 @@ _CHILD = (
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What came of trying one plugin.
+    """Result of loading one plugin.
 
     Attributes:
-        record: as it is afterwards.
-        description: what its class says of itself, see `describe`; empty if it could not be imported.
+        record: the record after it.
+        description: of its class, see `describe`; empty if it could not be imported.
         traceback: of a failed import, or empty.
     """
 
@@ -51,15 +51,15 @@ class Trial:
 def try_all(
     records: Sequence[PluginRecord], *, log: Callable[[str], None], timeout: float = TIMEOUT
 ) -> list[Trial]:
-    """Try each plugin; those that cannot be used are not tried and stay as they are.
+    """Try each plugin that can be used.
 
     Args:
-        records: all there are.
+        records: of the plugins.
         log: called with the standard error of a plugin.
         timeout: seconds for each.
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        outcomes = list(pool.map(lambda r: _try(r, timeout) if r.usable else (_judged(r, {}), ""), records))
+        outcomes = list(pool.map(lambda r: _try(r, timeout) if r.usable else (_trial(r, {}), ""), records))
     for trial, written in outcomes:
         if written.strip():
             log(f"{trial.record.label} wrote:\n{written.rstrip()}")
@@ -67,7 +67,7 @@ def try_all(
 
 
 def _try(record: PluginRecord, timeout: float) -> tuple[Trial, str]:
-    """Return what came of a trial, and what the child wrote to standard error."""
+    """Return a trial, and the standard error of its child."""
     asked = {"path": sys.path, "name": record.name, "distribution": record.distribution}
     # Files, not pipes: a child of the child may keep a pipe open long after both are gone.
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -77,9 +77,9 @@ def _try(record: PluginRecord, timeout: float) -> tuple[Trial, str]:
         in_time = child.wait_and_end(timeout)
         written = _read(err).decode(errors="replace")
         with suppress(ValueError, KeyError, TypeError):
-            return _judged(record, json.loads(_read(out))), written
-        how = f"its process {child.ending}" if in_time else f"it took longer than {timeout:g} s"
-        return _judged(record, {"state": "broken", "reason": _why(how, written)}), written
+            return _trial(record, json.loads(_read(out))), written
+        end = f"its process {child.ending}" if in_time else f"it took longer than {timeout:g} s"
+        return _trial(record, {"state": "broken", "reason": _describe_failure(end, written)}), written
 
 
 def _read(file: IO[bytes]) -> bytes:
@@ -87,34 +87,34 @@ def _read(file: IO[bytes]) -> bytes:
     return file.read()
 
 
-def _judged(record: PluginRecord, answer: Mapping[str, Any]) -> Trial:
-    """Return a trial with what the child answered; nothing for a plugin that was not tried."""
-    if answer:
+def _trial(record: PluginRecord, reply: Mapping[str, Any]) -> Trial:
+    """Return a trial with the reply of the child, which is empty for a plugin that was not tried."""
+    if reply:
         record = replace(
             record,
-            state=PluginState(answer["state"]),
-            reason=str(answer["reason"]),
-            vendor=answer.get("vendor"),
-            simulated=answer.get("simulated", record.simulated),
+            state=PluginState(reply["state"]),
+            reason=str(reply["reason"]),
+            vendor=reply.get("vendor"),
+            simulated=reply.get("simulated", record.simulated),
             availability={
-                Purpose(purpose): Availability(**said)
-                for purpose, said in answer.get("availability", {}).items()
+                Purpose(purpose): Availability(**fields)
+                for purpose, fields in reply.get("availability", {}).items()
             },
         )
     return Trial(
         record=record,
-        description=answer.get("description", {}),
-        traceback=answer.get("traceback") or record.traceback or "",
+        description=reply.get("description", {}),
+        traceback=reply.get("traceback") or record.traceback or "",
     )
 
 
-def _why(how: str, written: str) -> str:
+def _describe_failure(end: str, written: str) -> str:
     last = next((line for line in reversed(written.splitlines()) if line.strip()), "")
-    return f"{how} while it was tried" + (f": {last.strip()}" if last else "")
+    return f"{end} while it was tried" + (f": {last.strip()}" if last else "")
 
 
 def report(asked: Mapping[str, Any]) -> None:
-    """Import one plugin, ask what it is and whether it is available, and print that; what the child does.
+    """Load one plugin, ask for its availability, and print a description; the child calls this.
 
     Args:
         asked: `name` and `distribution` of the record.
@@ -123,13 +123,13 @@ def report(asked: Mapping[str, Any]) -> None:
     from epctx_core.ext import end_in_any_case
 
     with reserved_stdout():
-        answer = json.dumps(_tried(asked))
-    sys.stdout.write(answer)
+        reply = json.dumps(_load_plugin(asked))
+    sys.stdout.write(reply)
     sys.stdout.flush()
     end_in_any_case(0)
 
 
-def _tried(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _load_plugin(asked: Mapping[str, Any]) -> dict[str, Any]:
     from epctx_core import default_registry
 
     def record() -> PluginRecord:

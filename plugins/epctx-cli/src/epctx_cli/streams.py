@@ -1,6 +1,6 @@
-"""The standard streams: writing to them, and keeping standard output for the one JSON object.
+"""Standard streams: write to them, and reserve standard output for the JSON object.
 
-A reader that went away is no error, and any other failure is a typed one. Knows nothing of what goes out.
+A closed pipe is not an error; any other failure is a typed one.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TextIO
 
 
 class UnwritableError(Exception):
-    """A stream cannot be written; says why."""
+    """A stream cannot be written; the text is the reason."""
 
 
 def send(stream: TextIO | None, words: str) -> None:
-    """Write at once; what the stream's encoding lacks goes out as an escape.
+    """Write and flush; characters that the stream's encoding lacks are written as escapes.
 
     Raises:
-        UnwritableError: nothing can be written, or the stream was closed before this process began.
+        UnwritableError: it cannot be written, or was closed before this process began.
     """
     if stream is None:
         raise UnwritableError("it is closed")
@@ -31,20 +31,20 @@ def send(stream: TextIO | None, words: str) -> None:
 
 
 def flush(stream: TextIO | None) -> None:
-    """See that nothing is left in a buffer.
+    """Flush a stream.
 
     Raises:
         UnwritableError: it cannot be written.
     """
     if stream is not None:
-        # ValueError: closed by somebody else.
+        # ValueError: it was closed.
         with failures_of(stream), suppress(ValueError):
             stream.flush()
 
 
 @contextmanager
 def failures_of(stream: TextIO) -> Iterator[None]:
-    """Turn what a stream raises in the block into an `UnwritableError`, but let go who has read enough.
+    """Raise a failure of a stream in the block as `UnwritableError`, but ignore a closed pipe.
 
     Raises:
         UnwritableError: it cannot be written.
@@ -52,14 +52,14 @@ def failures_of(stream: TextIO) -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:  # `epctx ... | head`
-        _let_go(stream)
+        _discard(stream)
     except OSError as error:
-        _let_go(stream)
+        _discard(stream)
         raise UnwritableError(error.strerror or str(error)) from error
 
 
-def _let_go(stream: TextIO) -> None:
-    """Let a stream end in nothing: Python flushes again at its end, and would complain."""
+def _discard(stream: TextIO) -> None:
+    """Redirect a stream to the null device: Python flushes again at its end, and would report an error."""
     with suppress(OSError, ValueError):  # a stream of a caller's own has no descriptor
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
@@ -71,11 +71,11 @@ _STDOUT, _STDERR = 1, 2
 
 @contextmanager
 def reserved_stdout() -> Iterator[None]:
-    """Send to standard error what is printed inside: by Python, by native libraries and by child processes."""
+    """Redirect output in the block to standard error: of Python, native libraries and child processes."""
     with redirect_stdout(sys.stderr):
         try:
             saved = os.dup(_STDOUT)
-        except OSError:  # no such descriptor, so nobody can print to it
+        except OSError:  # no such descriptor, so no output either
             yield
             return
         try:
@@ -89,7 +89,7 @@ def reserved_stdout() -> Iterator[None]:
 
 
 def _flush_native() -> None:
-    """Empty the C library's buffers: into a pipe it would write only when the process ends."""
+    """Flush the C library's buffers, which are written to a pipe only when the process ends."""
     import ctypes
 
     with suppress(OSError, TypeError, AttributeError):  # Windows has no such handle

@@ -1,4 +1,4 @@
-"""Text for people: safe to print, sizes and counts in words. Knows no stream and no command."""
+"""Text for reports: safe to print, sizes and counts in words."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 Cell: TypeAlias = "str | int"
-"""Numbers stand at the right of their column."""
+"""Numbers are aligned to the right of their column."""
 
 _KIBI = 1024
 
 
 def printable(text: str) -> str:
-    """Return text in which nothing steers a terminal: names come out of models that anybody may have made."""
+    """Return text without control characters: names in models are untrusted."""
     if text.isprintable():
         return text
     return "".join(
@@ -23,17 +23,17 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the same on one line."""
+    """Return printable text on one line."""
     return printable(text).replace("\n", "\\n")
 
 
 def cell(value: Cell) -> str:
-    """Return what stands in a cell of a table."""
+    """Return the text of a cell of a table."""
     return one_line(f"{value:,}" if isinstance(value, int) else value)
 
 
 def byte_size(count: int) -> str:
-    """Return a number of bytes as people read it."""
+    """Return a number of bytes with a unit."""
     value = float(count)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if value < _KIBI:
@@ -42,23 +42,23 @@ def byte_size(count: int) -> str:
     return f"{value:.1f} TiB"
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, noun: str) -> str:
     """Return `1 node` or `3 nodes`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def number(value: float | None) -> str:
-    """Return a measured value in few digits; a dash for none."""
+    """Return a number in few digits; a dash for None."""
     return "-" if value is None else f"{value:.6g}"
 
 
 def operators(names: Iterable[str], shown: int) -> str:
-    """Return how often operators occur, the most frequent ones first, at most so many."""
+    """Return the counts of the most frequent operators."""
     counts = Counter(names).most_common()
     listed = ", ".join(f"{number} {name}" for name, number in counts[:shown])
     return listed + (", …" if len(counts) > shown else "")
 
 
 def indented(text: str, by: str = "  ") -> str:
-    """Return a block moved to the right."""
+    """Return indented lines."""
     return "\n".join(by + line if line else line for line in text.split("\n"))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from epctx_core import CompileReport, SessionOptions, ShareReport
 
 CHECK_TOLERANCE = 1e-4
-"""`--check`: the largest max|a-b| / (max|b| + 1e-6) that passes."""
+"""Largest max|a-b| / (max|b| + 1e-6) that passes `--check`."""
 _SHOWN_PARTITIONS = 20
 _SHOWN_REFUSALS = 5
 _SHOWN_OPERATORS = 4
@@ -38,27 +38,27 @@ _SHOWN_OPERATORS = 4
 def add_compile_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx compile`."""
     parser.add_argument("model", metavar="MODEL", help="the ONNX model to compile")
-    add_providers(parser, ep_help="an EP to compile with; repeat it, the first has priority, CPU comes last")
+    add_providers(parser, ep_help="an EP to compile with; may be repeated, in order of priority")
     parser.add_argument(
         "-o",
         "--output",
         metavar="OUT",
-        help="the context model, or a folder for it (default: MODEL's name with _ctx.onnx, beside it)",
+        help="the context model, or a folder for it (default: <MODEL>_ctx.onnx beside MODEL)",
     )
     parser.add_argument(
-        "--embed", action="store_true", help="store payloads in the model, not in a file beside it"
+        "--embed", action="store_true", help="store payloads in the model instead of a file beside it"
     )
     parser.add_argument(
         "--external-initializers",
         metavar="NAME",
-        help="put initializers of 1 KiB or more that stay into this file, relative to OUT",
+        help="file for the remaining initializers of 1 KiB or more, relative to OUT",
     )
     parser.add_argument(
-        "--check", action="store_true", help="then load it and compare it with the CPU EP on made-up inputs"
+        "--check", action="store_true", help="then load it and compare it with the CPU EP on random inputs"
     )
     parser.add_argument("--no-clobber", action="store_true", help="fail if the output exists")
     parser.add_argument(
-        "--require-compiled", action="store_true", help="write nothing if no node could be compiled"
+        "--require-compiled", action="store_true", help="fail and write nothing if no node was compiled"
     )
     add_allow_uncompiled(parser)
     add_common(parser)
@@ -102,10 +102,10 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
         code = code if equal else ExitCode.FAILED
     if not report.compiled:
         console.note(
-            "Nothing was compiled; --allow-uncompiled makes this exit 0, --require-compiled writes nothing."
+            "Nothing was compiled. With --allow-uncompiled this exits with 0; with --require-compiled nothing is written."
         )
     if code == ExitCode.DONE:
-        # Values are not repeated: one of them may be a secret.
+        # Values are not repeated, since they may be secret.
         options = " with the same --ep and -p" if arguments.provider_option else ""
         console.say(f"\nNext: epctx run {shlex.quote(str(report.output))}{options}")
     console.result(result)
@@ -113,14 +113,14 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | None:
-    """Return the output path; None for the default. A folder gets the default's name."""
+    """Return the output path, or None for the default; in a folder it has the default name."""
     given: str | None = arguments.output
     if given is None:
         given = session.config().context_file_path
     if given is None:
         return None
     if not given:
-        raise InvalidArgument("-o is empty.")
+        raise InvalidArgument("-o has no path.")
     if given.endswith(("/", os.sep)) or os.path.isdir(given):  # noqa: PTH112 - Path.is_dir raises for over-long names
         return str(Path(given, f"{Path(arguments.model).stem}_ctx.onnx"))
     return given
@@ -182,16 +182,16 @@ def _print_refusals(report: CompileReport, console: Console) -> None:
 
 
 def _check(arguments: argparse.Namespace, report: CompileReport, console: Console) -> list[Difference]:
-    """Load what was written and compare it with the source on the CPU EP."""
+    """Compare the compiled model with the source on the CPU EP."""
     from epctx_cli.commands.run import print_differences
     from epctx_cli.comparison import Tolerance, compare_models
     from epctx_core import GraphOptimizationLevel
 
-    # Fresh options: the session must neither write a model again nor name where one goes.
+    # New options: the session must not write a model again.
     arguments.config = [entry for entry in arguments.config if not entry.startswith("ep.context_")]
     compiled, plain = session_options(arguments, console), session_options(arguments, console)
     plain.providers = []
-    # The model as it is written: what the optimiser fuses rounds quantised values otherwise.
+    # Without the optimiser, whose fusions round quantised values differently.
     plain.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
     if report.source_files:
         compiled.add_session_config_entry("ep.context_source_model_path", arguments.model)
@@ -203,14 +203,14 @@ def _check(arguments: argparse.Namespace, report: CompileReport, console: Consol
     wrong = print_differences(
         comparison.differences,
         console,
-        title=f"Checked against the CPU EP, on inputs made from seed 0 (max_rel may be {CHECK_TOLERANCE:g}):",
+        title=f"Checked against the CPU EP, on inputs made from seed 0 (max_rel at most {CHECK_TOLERANCE:g}):",
     )
     if wrong:
         console.error(
             f"the compiled model disagrees with the CPU EP in {text.counted(len(wrong), 'output')}: "
-            f"{wrong[0].name!r} {wrong[0].where()}.\n"
+            f"{wrong[0].name!r} {wrong[0].describe()}.\n"
             f"epctx compare {shlex.quote(str(report.output))} {shlex.quote(arguments.model)} "
-            "says where they differ first."
+            "shows where they differ first."
         )
     return comparison.differences
 
@@ -224,16 +224,16 @@ def add_share_arguments(parser: CommandParser) -> None:
         help="the ONNX models, also joined by commas; the binary is named after the first",
     )
     parser.list_among_options = "models"
-    add_providers(parser, ep_help="an EP to compile with; repeat it, the first has priority, CPU comes last")
+    add_providers(parser, ep_help="an EP to compile with; may be repeated, in order of priority")
     parser.add_argument(
-        "-o", "--output", metavar="FOLDER", help="where all files go (default: the first model's folder)"
+        "-o", "--output", metavar="FOLDER", help="folder for all files (default: that of the first model)"
     )
     parser.add_argument(
         "--name",
         action="append",
         default=[],
         metavar="NAME",
-        help="the stem of a context model; once for each model, in their order, where two have one stem",
+        help="the stem of a context model; once for each model, if two have the same stem",
     )
     parser.add_argument("--no-clobber", action="store_true", help="fail if a context model exists")
     add_allow_uncompiled(parser)
@@ -246,7 +246,7 @@ def add_share_arguments(parser: CommandParser) -> None:
 
 
 def run_share(arguments: argparse.Namespace, console: Console) -> int:
-    """Compile all models, publish them together, report."""
+    """Compile all models, publish them together, and report."""
     from epctx_core import OrtCompileApiFlags, ShareGroup
 
     models = [

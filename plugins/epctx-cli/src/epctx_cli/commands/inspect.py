@@ -23,7 +23,7 @@ _LONGEST_VALUE = 100
 
 def add_inspect_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx inspect`."""
-    parser.add_argument("model", metavar="MODEL", help="the model to look into")
+    parser.add_argument("model", metavar="MODEL", help="the model to inspect")
     add_common(parser)
     parser.set_defaults(run=run_inspect)
 
@@ -168,7 +168,7 @@ def _warn(info: ModelInfo, files: Sequence[Mapping[str, Any]], console: Console)
         console.warn(f"{why}\n{hint}")
 
 
-_CALLED = {"error": "error", "warning": "warning", "info": "note"}
+_LABELS = {"error": "error", "warning": "warning", "info": "note"}
 _NO_MODEL = "model-unreadable"
 _BROKEN = "plugin-broken"
 
@@ -178,19 +178,19 @@ def add_verify_arguments(parser: CommandParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the context model to check, with the files beside it")
     add_providers(
         parser,
-        ep_help="an EP that a load would have; without it the sources of the nodes decide; may be repeated",
+        ep_help="an EP of the load; may be repeated (default: the sources of the nodes)",
     )
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="exit 1 if no byte of a payload could be judged, although nothing is wrong",
+        help="exit with 1 if no byte of a payload could be checked",
     )
     add_common(parser)
     parser.set_defaults(run=run_verify)
 
 
 def run_verify(arguments: argparse.Namespace, console: Console) -> int:
-    """Check the model and list what was found."""
+    """Check the model and list the findings."""
     from epctx_core import verify_model
 
     report = verify_model(arguments.model, session_options(arguments, console))
@@ -200,9 +200,9 @@ def run_verify(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _exit_code(report: VerifyReport, *, strict: bool) -> int:
-    """Return 1 for a faulty model, or one that was not checked if that is asked; 2 without a model.
+    """Return 1 for a faulty model, or with `--strict` for one that was not checked; 2 for an unreadable one.
 
-    3 if nothing but a plugin is to blame.
+    3 if all errors are of plugins.
     """
     errors = {finding.code for finding in report.findings if finding.severity.value == "error"}
     if _NO_MODEL in errors:
@@ -223,11 +223,11 @@ def _print_verify(model: str, report: VerifyReport, console: Console) -> None:
         ],
     )
     for finding in report.findings:
-        console.say(f"\n{_CALLED[finding.severity.value]} {finding.code}")
+        console.say(f"\n{_LABELS[finding.severity.value]} {finding.code}")
         for words in filter(None, (finding.message, finding.hint)):
             console.say(text.indented(words))
     counts = Counter(finding.severity.value for finding in report.findings)
-    found = ", ".join(text.counted(counts[kind], word) for kind, word in _CALLED.items() if counts[kind])
+    found = ", ".join(text.counted(counts[kind], word) for kind, word in _LABELS.items() if counts[kind])
     verdict = "not ok" if not report.ok else "ok" if report.checked else "not checked"
     console.say(f"\n{verdict}: {found or 'nothing found'}")
 
@@ -238,13 +238,13 @@ _SHOWN_OPERATORS = 6
 def add_explain_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx explain`."""
     parser.add_argument("model", metavar="MODEL", help="the ONNX model to explain; nothing is compiled")
-    add_providers(parser, ep_help="an EP to ask; repeat it, the first has priority, CPU comes last")
+    add_providers(parser, ep_help="an EP to ask; may be repeated, in order of priority")
     add_common(parser)
     parser.set_defaults(run=run_explain)
 
 
 def run_explain(arguments: argparse.Namespace, console: Console) -> int:
-    """Ask the EPs and tell; 1 if something is left to the CPU EP."""
+    """Ask the EPs; 1 if nodes are left to the CPU EP."""
     from epctx_core import explain_model
 
     if not arguments.ep:
@@ -282,7 +282,7 @@ def _print_explain(model: str, explanation: Explanation, console: Console) -> No
 
 
 def _takers(explanation: Explanation) -> list[str]:
-    """Return who was asked, then who else has nodes, the CPU EP last."""
+    """Return the EPs that were asked, then others that have nodes, the CPU EP last."""
     others = (node.ep for node in explanation.nodes if node.ep != CPU_EP)
     return list(dict.fromkeys([*explanation.eps, *others, CPU_EP]))
 
@@ -300,7 +300,7 @@ def _share(ep: str, nodes: Sequence[NodeExplanation]) -> tuple[str, int, int, st
 
 
 def _print_reasons(explanation: Explanation, console: Console) -> None:
-    """List each reason once, the one that concerns most nodes first."""
+    """List each reason once, in the order of the numbers of nodes."""
     refused: dict[tuple[str, str], list[NodeExplanation]] = {}
     for node in explanation.nodes:
         for refusal in node.refusals:

@@ -1,4 +1,4 @@
-"""`epctx plugins`: which EPs are installed, what one is, and a new one; `check` is in epctx-conformance."""
+"""`epctx plugins`: list and describe plugins, and start a new one; `check` is in epctx-conformance."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _TYPES = {"bool": "0 or 1", "int": "a whole number", "float": "a number", "str":
 def add_list_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx plugins list`."""
     parser.epilog = (
-        "Without --load none is imported. Exits with 0 whatever their states; `epctx doctor` judges them."
+        "Without --load, no plugin is imported. Exits with 0 whatever the states are; see `epctx doctor`."
     )
     parser.add_argument(
-        "--load", action="store_true", help="try each one in a process of its own, and say what came of it"
+        "--load", action="store_true", help="load each plugin in a process of its own, and show the result"
     )
     add_common(parser)
     parser.set_defaults(run=list_plugins)
@@ -74,7 +74,7 @@ def _print_list(records: Sequence[PluginRecord], console: Console, *, loaded: bo
         for record in records
     ]
     console.table(header, [row[: len(header)] for row in rows])
-    # Source keys that are EP types are found by their own names anyway.
+    # Source keys that are EP names are in the table already.
     further = [
         (r.name, ", ".join(s for s in r.sources if s != r.name)) for r in records if len(r.sources) > 1
     ]
@@ -85,7 +85,7 @@ def _print_list(records: Sequence[PluginRecord], console: Console, *, loaded: bo
         if lines:
             console.say("\n" + "\n".join(lines))
     if not loaded and any(r.state.value == "discovered" for r in records):
-        console.say("\ndiscovered: installed, not imported yet; `epctx plugins list --load` tries each one.")
+        console.say("\ndiscovered: installed, not imported yet; `epctx plugins list --load` loads each one.")
 
 
 # -- info ------------------------------------------------------------------------------------------
@@ -93,17 +93,17 @@ def _print_list(records: Sequence[PluginRecord], console: Console, *, loaded: bo
 
 def add_info_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx plugins info`."""
-    parser.epilog = "It is asked in a process of its own."
+    parser.epilog = "The plugin is loaded in a process of its own."
     parser.add_argument("name", metavar="NAME", help="an EP (QNN), <distribution>:<EP>, or a distribution")
     add_common(parser)
     parser.set_defaults(run=describe_plugin)
 
 
 def describe_plugin(arguments: argparse.Namespace, console: Console) -> int:
-    """Describe what the name means; 3 if none of it can be used."""
+    """Describe the plugins of a name; 3 if none of them can be used."""
     from epctx_cli.plugin_trial import try_all
 
-    trials = try_all(_named(arguments.name), log=console.debug)
+    trials = try_all(_find_records(arguments.name), log=console.debug)
     for trial in trials:
         _print_report(trial, console)
     console.result(
@@ -122,8 +122,8 @@ def describe_plugin(arguments: argparse.Namespace, console: Console) -> int:
     return ExitCode.DONE if any(trial.record.usable for trial in trials) else ExitCode.PLUGIN
 
 
-def _named(name: str) -> list[PluginRecord]:
-    """Return the records that a name means, usable or not; a distribution may bring several."""
+def _find_records(name: str) -> list[PluginRecord]:
+    """Return the records of a name, usable or not; a distribution may provide several EPs."""
     from packaging.utils import canonicalize_name
 
     package = canonicalize_name(name)
@@ -153,10 +153,13 @@ def _print_report(trial: Trial, console: Console) -> None:
             ("binaries", f"<model>_{about['binary_suffix']}.bin"),
             ("hooks", ", ".join(about["hooks"])),
         ]
-        further = ("class_methods", "also answers"), ("keeps_functions", "keeps functions")
+        further = ("class_methods", "more methods"), ("keeps_functions", "keeps functions")
         for key, label in (*further, ("weightless_modes", "weightless modes")):
             facts += [(label, ", ".join(about[key]))] if about[key] else []
-    facts += [(f"can {purpose.value}", _said(answer)) for purpose, answer in record.availability.items()]
+    facts += [
+        (f"can {purpose.value}", _describe_availability(answer))
+        for purpose, answer in record.availability.items()
+    ]
     console.table(("", ""), facts, title=record.name)
     for title, key in (("Options:", "options"), ("Options while a session lives:", "dynamic_options")):
         if about.get(key):
@@ -171,10 +174,10 @@ def _print_report(trial: Trial, console: Console) -> None:
     if hint:
         console.say(f"\n{hint}")
     if trial.traceback and not console.verbose:
-        console.say("-v shows where its import failed.")
+        console.say("-v shows the traceback.")
 
 
-def _said(answer: Availability) -> str:
+def _describe_availability(answer: Availability) -> str:
     if answer.available:
         return "yes"
     return f"no: {answer.reason or 'no reason given'}" + (f" {answer.hint}" if answer.hint else "")
@@ -188,7 +191,7 @@ def _print_option(option: Mapping[str, Any], console: Console) -> None:
 
 
 def _value(value: object) -> str:
-    """Return a value as a host writes it."""
+    """Return a value as it is written in an option."""
     if isinstance(value, bool):
         return str(int(value))
     return "empty" if value == "" else "none" if value is None else str(value)
@@ -199,28 +202,30 @@ def _value(value: object) -> str:
 
 def add_new_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx plugins new`."""
-    parser.epilog = "Writes a complete package with an EP that works."
-    parser.add_argument("name", metavar="NAME", help="what it is called: acme gives the package epctx-acme")
+    parser.epilog = "The new package is complete, and its EP works."
+    parser.add_argument("name", metavar="NAME", help="a word such as acme, for the package epctx-acme")
     parser.add_argument(
-        "-o", "--output", metavar="DIR", default=".", help="the folder to make it in (default: this one)"
+        "-o", "--output", metavar="DIR", default=".", help="the parent folder (default: the working folder)"
     )
     add_common(parser)
-    parser.set_defaults(run=begin_plugin)
+    parser.set_defaults(run=start_plugin)
 
 
-def begin_plugin(arguments: argparse.Namespace, console: Console) -> int:
-    """Write the package, and say how to go on."""
+def start_plugin(arguments: argparse.Namespace, console: Console) -> int:
+    """Write the package, and print the next steps."""
     from epctx_cli.templates import create_plugin
 
     names, folder, files = create_plugin(arguments.name, arguments.output)
-    console.say(f"{names['distribution']}: {names['ep']}, which works as it is, on the core's CPU kernels.")
+    console.say(
+        f"{names['distribution']}: {names['ep']}, which works as it is, on the CPU kernels of the core."
+    )
     console.table(("",), [(name,) for name in files], title=f"{folder}/")
     console.say(
         "\nNext:\n"
         f"  pip install --editable {shlex.quote(f'{folder}[test]')}\n"
         f"  epctx plugins check {names['camel']}\n"
         f"  python -m pytest {shlex.quote(str(folder))}\n"
-        f"{folder / 'README.md'} says how to get from there to your device."
+        f"{folder / 'README.md'} describes the way from there to your device."
     )
     shown = {key: names[key] for key in ("distribution", "module", "ep")}
     console.result({"folder": str(folder), **shown, "files": files})

@@ -22,18 +22,16 @@ if TYPE_CHECKING:
 
 def add_run_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx run`."""
-    parser.add_argument("model", metavar="MODEL", help="the model, plain or compiled")
-    add_providers(
-        parser, ep_help="an EP to run on; may be repeated. Without it a context model finds its EPs by itself"
-    )
+    parser.add_argument("model", metavar="MODEL", help="a plain or compiled model")
+    add_providers(parser, ep_help="an EP to run on; may be repeated (default: the EPs of a context model)")
     add_inputs(parser)
-    parser.add_argument("--output", metavar="OUT.npz", help="store the outputs, by name")
+    parser.add_argument("--output", metavar="OUT.npz", help="write the outputs, by name")
     add_common(parser)
     parser.set_defaults(run=run_run)
 
 
 def run_run(arguments: argparse.Namespace, console: Console) -> int:
-    """Load, run, describe."""
+    """Load and run the model, and describe its outputs."""
     from epctx_cli.arrays import check_writable, save_arrays
     from epctx_core import InferenceSession
 
@@ -48,7 +46,7 @@ def run_run(arguments: argparse.Namespace, console: Console) -> int:
         begun = time.perf_counter()
         results = dict(zip(names, session.run(None, inputs), strict=True))
         seconds = {"load": loaded - start, "run": time.perf_counter() - begun}
-        outputs = [_described(output, results[output.name]) for output in session.get_outputs()]
+        outputs = [_describe_output(output, results[output.name]) for output in session.get_outputs()]
         providers = session.get_providers()
         records = session.get_provider_records()
     if arguments.output is not None:
@@ -76,31 +74,31 @@ def run_run(arguments: argparse.Namespace, console: Console) -> int:
 def _inputs(arguments: argparse.Namespace, session: InferenceSession, console: Console) -> Mapping[str, Any]:
     from epctx_cli.arrays import load_inputs, make_inputs
 
-    wanted = session.get_inputs()
+    expected = session.get_inputs()
     if arguments.input is not None:
-        return load_inputs(arguments.input, wanted)
-    made = make_inputs(wanted, arguments.seed)
-    console.note(f"{made_words(made, arguments.seed)} (no --input).")
-    return made
+        return load_inputs(arguments.input, expected)
+    inputs = make_inputs(expected, arguments.seed)
+    console.note(describe_inputs(inputs, arguments.seed))
+    return inputs
 
 
-def made_words(made: Mapping[str, Any], seed: int) -> str:
-    """Say what inputs were made of."""
-    shapes = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in made.items())
-    return f"Inputs made from seed {seed}: {shapes or 'none'}"
+def describe_inputs(inputs: Mapping[str, Any], seed: int) -> str:
+    """Return a sentence about random inputs."""
+    shapes = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in inputs.items())
+    return f"Inputs made from seed {seed}: {shapes or 'none'} (no --input)."
 
 
-def _described(output: NodeArg, value: Any) -> dict[str, Any]:
-    """Return name, type, shape, and what a look at the numbers tells."""
+def _describe_output(output: NodeArg, value: Any) -> dict[str, Any]:
+    """Return name, type, shape, and the range of the numbers."""
     import numpy as np
 
-    known: dict[str, Any] = {"min": None, "max": None, "mean": None}
+    numbers: dict[str, Any] = {"min": None, "max": None, "mean": None}
     if not isinstance(value, np.ndarray):
-        return {"name": output.name, "type": output.type, "shape": None, **known}
+        return {"name": output.name, "type": output.type, "shape": None, **numbers}
     if value.size and value.dtype.kind not in "OUSTc":
         wide = value.astype(np.float64)
-        known = {"min": float(wide.min()), "max": float(wide.max()), "mean": float(wide.mean())}
-    return {"name": output.name, "type": output.type, "shape": list(value.shape), **known}
+        numbers = {"min": float(wide.min()), "max": float(wide.max()), "mean": float(wide.mean())}
+    return {"name": output.name, "type": output.type, "shape": list(value.shape), **numbers}
 
 
 def _print_run(
@@ -136,21 +134,21 @@ DEFAULT_RTOL = 1e-4
 
 def add_compare_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx compare`."""
-    parser.add_argument("model", metavar="A", help="a model, plain or compiled")
+    parser.add_argument("model", metavar="A", help="a plain or compiled model")
     parser.add_argument("reference", metavar="B", help="the reference, another model")
     add_providers(
         parser,
-        ep_help="an EP for both; may be repeated. Without it context models find their EPs by themselves",
+        ep_help="an EP for both models; may be repeated (default: the EPs of context models)",
     )
     add_inputs(parser)
     parser.add_argument(
-        "--atol", type=float, default=DEFAULT_ATOL, help=f"largest max_abs allowed (default {DEFAULT_ATOL:g})"
+        "--atol", type=float, default=DEFAULT_ATOL, help=f"largest max_abs (default: {DEFAULT_ATOL:g})"
     )
     parser.add_argument(
         "--rtol",
         type=float,
         default=DEFAULT_RTOL,
-        help=f"largest max_rel allowed, max|a-b| / (max|b| + 1e-6) (default {DEFAULT_RTOL:g}); "
+        help=f"largest max_rel, max|a-b| / (max|b| + 1e-6) (default: {DEFAULT_RTOL:g}); "
         "an output is equal if it is within either",
     )
     add_common(parser)
@@ -158,7 +156,7 @@ def add_compare_arguments(parser: CommandParser) -> None:
 
 
 def run_compare(arguments: argparse.Namespace, console: Console) -> int:
-    """Run both, compare, and look inside if they differ."""
+    """Run both models and compare them, also inside if outputs differ."""
     from epctx_cli.comparison import Tolerance, compare_models
 
     if not (arguments.atol >= 0 and arguments.rtol >= 0):
@@ -210,12 +208,12 @@ def _print_compare(
     ):
         console.say(f"{label}: {model}  ({', '.join(eps)})")
     if arguments.input is None:
-        console.note(f"{made_words(comparison.inputs, arguments.seed)} (no --input).")
+        console.note(describe_inputs(comparison.inputs, arguments.seed))
     wrong = print_differences(comparison.differences, console)
     if not wrong:
         console.say(f"\nEqual, with --atol {arguments.atol:g} --rtol {arguments.rtol:g}.")
         return
-    console.say(f"\nThey differ first in the output {wrong[0].name!r}, {wrong[0].where()}.")
+    console.say(f"\nThey differ first in the output {wrong[0].name!r}, {wrong[0].describe()}.")
     if inside is not None:
         console.say(
             f"Inside, the first of {text.counted(inside['compared'], 'value')} of the same name that differs is "
