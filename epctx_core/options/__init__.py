@@ -1,6 +1,6 @@
-"""What a host asks for: session options by their keys and by value, and (in `run`) the options of a run.
+"""Options of a host: session options by key and by value, and (in `run`) options of a run.
 
-Names, arguments and meanings are ONNX Runtime's; what of them epctx does not have is a table (`unsupported`).
+Names, arguments and meanings are ONNX Runtime's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The values that a host may choose: enumerations of options, and what it gives by value. Nothing acts on them here."""
+"""Values of options: enumerations, and values that a host passes as objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def _refuse(choices: type[Enum], value: object) -> NoReturn:
     raise InvalidArgument(
-        f"{value!r:.80} is no {choices.__name__}.", hint=f"Use {', '.join(choices.__members__)}."
+        f"{value!r:.80} is not a value of {choices.__name__}.", hint=f"Use {', '.join(choices.__members__)}."
     ) from None
 
 
@@ -32,7 +32,7 @@ class GraphOptimizationLevel(IntEnum):
 
 
 class ExecutionMode(IntEnum):
-    """How the steps of a plan are run; ORT_PARALLEL is accepted and runs sequentially. Else InvalidArgument."""
+    """Order of steps in a run; ORT_PARALLEL is accepted and runs sequentially. Another number is InvalidArgument."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
@@ -57,7 +57,7 @@ class OrtCompileApiFlags(IntFlag, boundary=STRICT):
 
 
 class WeightlessMode(IntEnum):
-    """Which of the source's weights a payload refers to instead of holding them."""
+    """Weights that a payload refers to in the source model instead of containing them."""
 
     NONE = 0
     EXTERNAL_ONLY = 1
@@ -68,31 +68,31 @@ class Verification(Enum):
     """Depth to which payloads are checked against the manifest when they are loaded."""
 
     ONCE = "once"
-    """All payloads whole, unless a receipt says that this machine did so before; beside the EPs' own loading."""
+    """All payloads in full, unless a receipt says that this machine did so before; concurrently with the EPs' loading."""
     HEAD = "head"
-    """Size, first segment and some blocks: tells truncated and swapped payloads apart without reading weights."""
+    """Size, first segment and some blocks: detects truncated and swapped payloads without reading weights."""
     LAZY = "lazy"
-    """Each payload whole, when an EP first asks for it."""
+    """Each payload in full, when an EP first requests it."""
     FULL = "full"
-    """All payloads whole, before any EP gets one."""
+    """All payloads in full, before any EP gets one."""
 
 
 class Isolation(Enum):
-    """Which work of EPs is done in a process of its own."""
+    """Work of EPs that is done in a separate process."""
 
     NONE = ""
     COMPILE = "compile"
-    """What a compile asks of an EP; what was compiled is loaded and run by the host's own process."""
+    """Compiling; the host's own process loads and runs the result."""
     ALL = "all"
-    """Loading and running, too."""
+    """Compiling, loading and running."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOverrides:
-    """What a host puts in place of what a model says.
+    """Replacements of initializers and open dimensions of a model.
 
     Attributes:
-        initializers: name to the array that takes the initializer's place; not copied.
+        initializers: name to the array that replaces the initializer; not copied.
         dimensions: name of an open dimension to its length.
         denotations: denotation of an open dimension to its length.
     """
@@ -107,11 +107,11 @@ class ModelOverrides:
 
 @dataclass(frozen=True, kw_only=True)
 class DataReader:
-    """The host's callback for payloads outside of a model.
+    """Callback of a host for payloads outside of a model.
 
     Attributes:
         function: called with a payload's name and an `OrtEpContextDataBuffer`.
-        max_size: bytes that a payload may have.
+        max_size: maximum size of a payload in bytes.
     """
 
     function: Callable[[str, Any], object]
@@ -119,28 +119,28 @@ class DataReader:
 
 
 CPU_EP = "CPUExecutionProvider"
-"""The default EP: built in, always there, last. Computes with onnxruntime's EP of the same name."""
+"""Name of the built-in EP, which is always the last."""
 FREE_MESSAGES = 1 << 18
-"""Messages that a model may have however few bytes it has for each."""
+"""Messages that a model may have, whatever its size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputBudget:
-    """Bounds on what a model's bytes may decode to, counted before anything is decoded; of an `.ort` file, as it is decoded.
+    """Limits on the decoded content of a model, counted before anything is decoded (of an `.ort` file, while decoding).
 
-    The defaults let pass what real exporters write: a million nodes with their types, every weight of a large language
-    model. A host that knows its models sets smaller ones.
+    The defaults accept the models of real exporters: a million nodes with their types, every weight of a large language
+    model. A host that knows its models sets lower limits.
 
     Attributes:
         messages: protobuf messages: nodes, attributes, tensors, types, dimensions, entries of metadata.
         bytes_per_message: length of the file for each message, beyond the first 262,144.
-        nodes: nodes, those in subgraphs and functions, too.
+        nodes: nodes, including those of subgraphs and functions.
         names: texts: names of nodes and values, keys, doc strings.
-        bodies: graphs, the main graph and subgraphs.
+        bodies: graphs: the main graph and subgraphs.
         manifest_entries: entries of all lists and objects in the manifest.
 
     Raises:
-        InvalidArgument: one is no whole number above 0.
+        InvalidArgument: one is not a whole number above 0.
 
     Example:
         >>> so = SessionOptions()
@@ -157,9 +157,11 @@ class InputBudget:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not is_whole(value) or value < 1:
-                raise InvalidArgument(f"InputBudget: {name} is a whole number above 0, not {value!r:.80}.")
+                raise InvalidArgument(
+                    f"InputBudget: {name} must be a whole number above 0, not {value!r:.80}."
+                )
 
 
 def is_whole(value: object) -> bool:
-    """Whether a value is a whole number, numpy's included, and no truth value."""
+    """Return whether a value is a whole number (also of numpy) and not a bool."""
     return hasattr(value, "__index__") and not isinstance(value, bool)

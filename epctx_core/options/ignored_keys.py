@@ -1,6 +1,6 @@
 """Keys of session options that onnxruntime acts on and epctx does not.
 
-Imported for a key that is no row of `table`. `docs/options.md` lists them; a test checks them against the installed onnxruntime.
+Imported for a key that is not in `table`. `docs/options.md` lists them; a test checks them against the installed onnxruntime.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ IGNORED_KEYS = frozenset(
     session.use_per_session_threads session.x64quantprecision
     """.split()  # noqa: SIM905 - seventy names read better without quotes and commas
 )
-"""What onnxruntime up to 1.32 acts on and epctx does not."""
+"""Keys that onnxruntime up to 1.32 acts on and epctx does not."""
 
 IGNORED_STARTS = ("ep.cpu.", "ep.cuda.", "ep.nnapi.", "session.moe.offload.")
-"""How the keys begin of EPs that onnxruntime carries in itself, and of where it keeps experts."""
+"""Prefixes of the keys of onnxruntime's own EPs, and of its expert offloading."""
 
 OWNED_STARTS = ("ep.", "session.")
-"""Where every key must be known: a misspelt one would silently do nothing."""
+"""Prefixes under which every key must be known: a misspelt one would silently do nothing."""
 
 _PROVIDER_OPTION = re.compile(r"ep\.[a-z0-9_.-]+\.(.+)")
 _DYNAMIC_START = "ep.dynamic."
 
 
 def is_ignored(key: str) -> bool:
-    """Whether a key without a row is accepted and means nothing to epctx."""
+    """Return whether a key that is not in `table` is accepted without an effect."""
     return key in IGNORED_KEYS or key.startswith(IGNORED_STARTS) or not key.startswith(OWNED_STARTS)
 
 
 def check_key(key: str) -> None:
-    """Let a key pass that has no row: one EP's option, or one that means nothing here, which is logged once.
+    """Check a key that is not in `table`: an option of an EP, or one without an effect, which is logged once.
 
-    Whether there is such an EP is checked where EPs are looked up.
+    The look-up of EPs checks whether the EP exists.
 
     Raises:
         InvalidArgument: it begins as `ep.*` or `session.*`, and neither epctx nor onnxruntime knows it.
@@ -89,5 +89,5 @@ def check_key(key: str) -> None:
 
 
 def suggest_key(key: str) -> str:
-    """Return the end of a sentence that suggests the closest known key, or nothing."""
+    """Return a suggestion of the closest known key, or an empty text."""
     return suggestion(key, [*SESSION_OPTIONS, *sorted(IGNORED_KEYS)])

@@ -1,4 +1,4 @@
-"""Options of calls of `run`, and how a wish to stop reaches what a run waits for."""
+"""Options of calls of `run`, with their cancellation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class RunOptions(Strict):
     """Options of calls of `run`; one object may serve several calls at the same time.
 
     Attributes:
-        tag: what EPs hear about a run; onnxruntime's Python API calls it `logid`.
+        tag: text that EPs get with a run; `logid` in onnxruntime's Python API.
     """
 
     __slots__ = (*WITHOUT_EFFECT["RunOptions"], "_entries", "_followers", "_terminate", "tag")
@@ -28,10 +28,10 @@ class RunOptions(Strict):
 
     @property
     def terminate(self) -> bool:
-        """Set it from any thread to stop the calls that use this object.
+        """True stops the calls that use this object; may be set from any thread.
 
-        Each stops between two steps of its plan, also within bodies, and inside a piece that onnxruntime runs
-        between two operators. Calls that begin afterwards stop at once, until it is taken back.
+        A call stops between two steps of its plan, also within subgraphs, and between two operators of a group that
+        onnxruntime runs. Calls that begin afterwards stop at once, until it is False again.
         """
         return self._terminate
 
@@ -42,17 +42,17 @@ class RunOptions(Strict):
             follower.terminate = self._terminate
 
     def follow(self, make: Callable[[], Any]) -> Any:
-        """Return what `make` gives, one object for each `make`; its `terminate` is kept as this one's is."""
+        """Return an object made by `make`, one for each `make`; its `terminate` follows this one's."""
         follower = self._followers.get(make)
         if follower is None:
             follower = self._followers.setdefault(make, make())
-            # Only this way round: another thread may have set it in between, on both.
+            # In this order: another thread may have set both in between.
             if self._terminate:
                 follower.terminate = True
         return follower
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Keep an entry that only tunes a run; none changes what a run does.
+        """Keep an entry; none of those accepted changes the result of a run.
 
         Raises:
             InvalidArgument: key or value is not text, or the entry would change results.
@@ -64,9 +64,7 @@ class RunOptions(Strict):
                 f"the run option {key!r} is not supported by epctx: LoRA adapters are not applied to what an EP compiled.",
                 hint="Leave it out, or compile the model with the adapter's weights.",
             )
-        log_without_effect(
-            f"the run option {key!r}", "no run option but terminate and tag changes what a run does"
-        )
+        log_without_effect(f"the run option {key!r}", "only terminate and tag have an effect on a run")
         self._entries[key] = value
 
     def get_run_config_entry(self, key: str) -> str:

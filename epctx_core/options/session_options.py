@@ -1,8 +1,7 @@
-"""Session options that a host sets; the keys, and what they mean, are in `table`.
+"""Session options of a host; `table` defines the keys.
 
-Names, arguments and meanings are ONNX Runtime's; where that silently swallows a misspelt key or value,
-`InvalidArgument` is raised with a suggestion. Provider options (`ep.<ep name>.<key>`) are only recognised
-here: each EP's schema checks them.
+Names, arguments and meanings are ONNX Runtime's. A misspelt key or value, which onnxruntime ignores, is an
+`InvalidArgument` with a suggestion. Provider options (`ep.<ep name>.<key>`) are checked by each EP's schema.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ if TYPE_CHECKING:
 MAX_KEY_LENGTH = 1024
 MAX_VALUE_LENGTH = 8192
 LARGEST_SIZE = (1 << 63) - 1
-"""The longest payload that a host may allow: what a signed 64-bit number holds."""
+"""Maximum size of a payload: the largest signed 64-bit number."""
 _NUMBERS = frozenset({"inter_op_num_threads", "intra_op_num_threads", "log_severity_level"})
 
 
 class CancellationFlag:
-    """Set from any thread; the core and well-behaved EPs poll it between units of work."""
+    """Cancellation, set from any thread; the core and well-behaved EPs poll it between units of work."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
 
     def set(self, requested: bool) -> None:
-        """Ask for cancellation, or take the request back."""
+        """Request cancellation, or withdraw the request."""
         if requested:
             self._event.set()
         else:
@@ -52,25 +51,25 @@ class CancellationFlag:
 
     @property
     def requested(self) -> bool:
-        """Whether the host has asked for the work to stop."""
+        """True if the host has requested cancellation."""
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the host asks for the work to stop, at most so long; return whether it did."""
+        """Wait for cancellation, at most so many seconds; return whether it was requested."""
         return self._event.wait(seconds)
 
     def raise_if_requested(self) -> None:
-        """Raise ModelLoadCanceled if the host has asked for the work to stop."""
+        """Raise ModelLoadCanceled if the host has requested cancellation."""
         if self.requested:
             raise ModelLoadCanceled("cancelled: the host set the load cancellation flag.")
 
 
 class SessionOptions(Strict):
-    """What a host asks of a session or a compiler; same names as `onnxruntime.SessionOptions`.
+    """Options of a session or a compiler, with the names of `onnxruntime.SessionOptions`.
 
-    What onnxruntime has and epctx has not is refused with a sentence, never swallowed. With
-    `graph_optimization_level` ORT_ENABLE_ALL, the default, or LAYOUT the CPU EP optimises its pieces one by one; with
-    BASIC or EXTENDED the whole model is optimised before EPs see it; both need onnxruntime.
+    Attributes that epctx does not have are errors, never ignored. With `graph_optimization_level` ORT_ENABLE_ALL, the
+    default, or LAYOUT the CPU EP optimises its groups of nodes one by one; with BASIC or EXTENDED the whole model is
+    optimised before EPs see it; both need onnxruntime.
 
     Example:
         >>> so = SessionOptions()
@@ -116,11 +115,11 @@ class SessionOptions(Strict):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _NUMBERS and not is_whole(value):
-            raise InvalidArgument(f"{name} is a whole number, not {value!r:.80}.")
+            raise InvalidArgument(f"{name} must be a whole number, not {value!r:.80}.")
         super().__setattr__(name, ExecutionMode(value) if name == "execution_mode" else value)
 
     def copy(self) -> SessionOptions:
-        """Return options that say the same and change on their own; only the cancellation flag is shared."""
+        """Return an independent copy; only the cancellation flag is shared."""
         other = shallow_copy(self)
         other.providers = [(name, dict(options)) for name, options in self.providers]
         for name in ("_entries", "_initializers", "_dimensions", "_denotations"):
@@ -128,7 +127,7 @@ class SessionOptions(Strict):
         return other
 
     def has_providers(self) -> bool:
-        """Whether an EP was added."""
+        """Return whether an EP was added."""
         return bool(self.providers)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
@@ -174,11 +173,11 @@ class SessionOptions(Strict):
         Args:
             name: the EP.
             options: its options.
-            optional: whether to go without it, with a warning, if it is not installed, broken or unavailable
-                here; the same as naming it in the session option `ep.optional_providers`.
+            optional: whether to skip it with a warning if it is not installed, broken or unavailable on this
+                machine, as the session option `ep.optional_providers` does.
 
         Raises:
-            InvalidArgument: the name is no text, or the options are no mapping.
+            InvalidArgument: the name is not a text, or the options are not a mapping.
         """
         if not isinstance(name, str) or not isinstance(options, Mapping | None):
             raise InvalidArgument(
@@ -192,26 +191,26 @@ class SessionOptions(Strict):
             self.add_session_config_entry(option.key, ",".join(names))
 
     def set_load_cancellation_flag(self, requested: bool) -> None:
-        """Ask a compile or session creation that uses these options to stop; callable from any thread."""
+        """Request that a compile or session creation with these options stops; callable from any thread."""
         self.cancellation.set(requested)
 
     @property
     def config_entries(self) -> Mapping[str, str]:
-        """A read-only snapshot of the entries that were set."""
+        """Read-only snapshot of the entries that were set."""
         return MappingProxyType(dict(self._entries))
 
     @property
     def ignored_config_entries(self) -> tuple[str, ...]:
-        """The keys that were set and that epctx does not act on."""
+        """Keys that were set and have no effect."""
         return self._other_keys(ignored=True)
 
     @property
     def provider_option_keys(self) -> tuple[str, ...]:
-        """The keys that were set and have the form of one EP's option."""
+        """Keys that were set and have the form of an EP's option."""
         return self._other_keys(ignored=False)
 
     def _other_keys(self, *, ignored: bool) -> tuple[str, ...]:
-        """Return those of the two kinds of keys that are set and no row, see `add_session_config_entry`."""
+        """Return the keys that were set and are not in `table`: those without an effect, or those of EPs."""
         others = [key for key in self._entries if key not in SESSION_OPTIONS]
         if not others:
             return ()
@@ -220,28 +219,28 @@ class SessionOptions(Strict):
         return tuple(key for key in others if is_ignored(key) is ignored)
 
     def provider_config_entries(self, ep: str) -> dict[str, str]:
-        """Return the options given as `ep.<lower-case ep name>.<key>` for one EP type."""
+        """Return the options of one EP that were set as `ep.<lower-case ep name>.<key>`."""
         start = f"ep.{ep.lower()}."
         return {k[len(start) :]: v for k, v in self._entries.items() if k.startswith(start)}
 
     def add_initializer(self, name: str, value: Any) -> None:
-        """Put a value in the place of the model's initializer of that name, wherever that one lies.
+        """Replace the initializer of that name, wherever its data is stored.
 
         The array is not copied: the host may share it between sessions, and must not change it while
-        one of them lives.
+        one of them is open.
 
         Args:
-            name: of an initializer of the main graph.
+            name: the name of an initializer of the main graph.
             value: an array, or an object with `numpy()` such as `onnxruntime.OrtValue`; of the
                 initializer's type and shape, which is checked when a model is read.
 
         Raises:
-            InvalidArgument: the name was given before, or the value is no array of numbers.
+            InvalidArgument: the name was passed before, or the value is not an array of numbers.
         """
         _check_name("add_initializer", name)
         if name in self._initializers:
             raise InvalidArgument(
-                f"add_initializer: {name!r} was given before.", hint="Give one value for each initializer."
+                f"add_initializer: {name!r} was passed before.", hint="Pass one value for each initializer."
             )
         import numpy as np
 
@@ -249,15 +248,15 @@ class SessionOptions(Strict):
         if not isinstance(given, np.ndarray) or given.dtype.hasobject or given.dtype.kind in "US":
             raise InvalidArgument(
                 f"add_initializer: the value of {name!r} is a {type(given).__name__}, not an array of numbers.",
-                hint="Give a numpy array or an onnxruntime.OrtValue that holds a tensor of numbers.",
+                hint="Pass a numpy array or an onnxruntime.OrtValue with a tensor of numbers.",
             )
         self._initializers[name] = np.ascontiguousarray(given).reshape(given.shape)
 
     def add_external_initializers(self, names: Sequence[str], values: Sequence[Any]) -> None:
-        """Put values in the place of initializers, as `add_initializer` does for each.
+        """Replace initializers, as `add_initializer` does for each.
 
         Raises:
-            InvalidArgument: not one value for each name, or as `add_initializer`.
+            InvalidArgument: the lists differ in length, or as for `add_initializer`.
         """
         if isinstance(names, str) or len(names) != len(values):
             raise InvalidArgument(
@@ -267,59 +266,59 @@ class SessionOptions(Strict):
             self.add_initializer(name, value)
 
     def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
-        """Give the open dimension of that name, such as `batch`, a length, wherever the model names it.
+        """Set the length of the open dimension of that name, such as `batch`, wherever the model has it.
 
         Raises:
-            InvalidArgument: the name is no text, the length no whole number from 0 on, or another one
-                than was given before.
+            InvalidArgument: the name is not a text, the length not a whole number from 0, or different from one
+                that was set before.
         """
         _add_length("add_free_dimension_override_by_name", self._dimensions, name, value)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, value: int) -> None:
-        """Give open dimensions of that denotation, such as `DATA_BATCH`, a length; see the other override."""
+        """Set the length of open dimensions of that denotation, such as `DATA_BATCH`; see the other override."""
         _add_length("add_free_dimension_override_by_denotation", self._denotations, denotation, value)
 
     def set_ep_context_data_read_func(
         self, read_func: Callable[[str, Any], object], max_data_size: int
     ) -> None:
-        """Have payloads outside of a context model read by a function instead of from files.
+        """Read payloads outside of a context model by a function instead of from files.
 
         A session made from these options calls it once for each payload that its nodes name; several
         sessions may call it at the same time. No file is opened, and the name is passed as the model
-        has it. What the model's manifest says about a payload is checked against what the function gave.
+        has it. The data is checked against the model's manifest.
 
         Args:
             read_func: `f(name, buffer)`; it calls `buffer.allocate(size)` exactly once and then
-                `buffer.write(data, offset)`. What it raises is the `__cause__` of a Fail.
-            max_data_size: bytes that a payload may have; a larger one is refused before it has memory.
+                `buffer.write(data, offset)`. An exception becomes the `__cause__` of a Fail.
+            max_data_size: maximum size of a payload in bytes; a larger one is refused before memory is allocated.
 
         Raises:
-            InvalidArgument: no function, or no finite size above 0.
+            InvalidArgument: the callback is not a function, or the size not a finite number above 0.
         """
         if not callable(read_func):
             raise InvalidArgument(
                 f"the EPContext data read callback must be a function, not {read_func!r:.80}.",
-                hint="clear_ep_context_data_read_func takes a callback away.",
+                hint="To remove a callback, call clear_ep_context_data_read_func.",
             )
         if not is_whole(max_data_size) or not 0 < max_data_size <= LARGEST_SIZE:
             raise InvalidArgument(
                 f"max_data_size must be a finite number of bytes above 0, not {max_data_size!r:.80}.",
-                hint="Name the most that a payload may take of this process's memory.",
+                hint="Pass the most memory that a payload may take in this process.",
             )
         self._data_reader = DataReader(function=read_func, max_size=int(max_data_size))
 
     def clear_ep_context_data_read_func(self) -> None:
-        """Read payloads from files again; sessions that exist are not changed."""
+        """Read payloads from files again; existing sessions are not affected."""
         self._data_reader = None
 
     def set_weightless_source_model_buffer(self, buffer: Buffer | None) -> None:
-        """Give the bytes of the model from which a weightless context model was compiled; None takes them back.
+        """Set the bytes of the model from which a weightless context model was compiled; None removes them.
 
-        They go before `ep.context_source_model_path` and before a file beside the context model. Nothing is
-        copied before a session needs weights out of it; the host must not change it while one lives.
+        They have precedence over `ep.context_source_model_path` and over a file beside the context model. Nothing is
+        copied before a session needs weights; the host must not change the buffer while one is open.
 
         Raises:
-            InvalidArgument: it is no buffer of bytes, or an empty one.
+            InvalidArgument: it is not a buffer of bytes, or it is empty.
         """
         try:
             view = None if buffer is None else memoryview(buffer).cast("B").toreadonly()
@@ -333,12 +332,12 @@ class SessionOptions(Strict):
 
     @property
     def data_reader(self) -> DataReader | None:
-        """The callback that reads payloads, if the host gave one."""
+        """Callback that reads payloads, if the host set one."""
         return self._data_reader
 
     @property
     def model_overrides(self) -> ModelOverrides:
-        """A read-only snapshot of what takes the place of what a model says."""
+        """Read-only snapshot of the replaced initializers and dimensions."""
         return ModelOverrides(
             initializers=MappingProxyType(dict(self._initializers)),
             dimensions=MappingProxyType(dict(self._dimensions)),
@@ -346,7 +345,7 @@ class SessionOptions(Strict):
         )
 
     def config(self) -> SessionConfig:
-        """Return the typed reading of all entries.
+        """Return all entries as typed values.
 
         Raises:
             InvalidArgument: entries that contradict each other.
@@ -373,6 +372,6 @@ def _add_length(method: str, lengths: dict[str, int], name: str, value: Any) -> 
         )
     if lengths.setdefault(name, int(value)) != value:
         raise InvalidArgument(
-            f"{method}: {name!r} was given the length {lengths[name]} before, and now {value}.",
-            hint="Give each open dimension one length, or make new session options.",
+            f"{method}: {name!r} has been set to the length {lengths[name]} before, and now {value}.",
+            hint="Set one length for each open dimension, or make new session options.",
         )

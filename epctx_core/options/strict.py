@@ -1,7 +1,6 @@
-"""Base of the objects that hosts set attributes of, as onnxruntime's Python API has them.
+"""Base of objects with the attributes of onnxruntime's Python API.
 
-A host that moves over from onnxruntime hears of each name that epctx does not have, on its first use: nothing is
-swallowed. What changes no result is accepted and logged once.
+Using or setting an attribute that epctx does not have is an error. One without an effect is accepted and logged once.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import Any
 
 from epctx_core.errors import InvalidArgument, suggestion
 
-MEMORY = "memory of runs belongs to onnxruntime and to the EPs; there is no arena or pattern to switch"
-THREADS = "each prepared piece has the threads that intra_op_num_threads and its size call for"
+MEMORY = "onnxruntime and the EPs manage the memory of runs"
+THREADS = "intra_op_num_threads and the size of each group of nodes determine its threads"
 _LOG = "logging is Python's: the logger 'epctx' and its levels"
 
 WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[bool | int | str, str]]] = {
@@ -32,17 +31,17 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[bool | int | str, str]]] = {
         "only_execute_path_to_fetches": (False, "a run computes what all outputs need"),
     },
 }
-"""Class to attribute to its default and why another value changes nothing."""
+"""Class and attribute to its default, and the reason why another value has no effect."""
 
 _log = logging.getLogger("epctx.options")
-_told: set[str] = set()
+_logged: set[str] = set()
 
 
-def log_without_effect(what: str, why: str) -> None:
-    """Log, once in a process, that something a host asked for is accepted and changes nothing."""
-    if what not in _told:
-        _told.add(what)
-        _log.info("%s is accepted and has no effect: %s.", what, why)
+def log_without_effect(setting: str, reason: str) -> None:
+    """Log, once in a process, that a setting is accepted and has no effect."""
+    if setting not in _logged:
+        _logged.add(setting)
+        _log.info("%s is accepted and has no effect: %s.", setting, reason)
 
 
 class UnsupportedNameError(InvalidArgument, AttributeError):
@@ -59,7 +58,7 @@ def missing_attribute_error(owner: str, name: str, known: Iterable[str]) -> Unsu
 
 
 class Strict:
-    """Base of a host's objects: a name that they do not have is said when it is used, also when it is set."""
+    """Base of objects that refuse to get or set an attribute that they do not have."""
 
     __slots__ = ()
 

@@ -1,7 +1,6 @@
-"""The session options that epctx acts on, one row for each.
+"""Table of the session options that epctx acts on.
 
-A row says all about its option: the typed config, the part in a cache's key and the table in `docs/options.md` come from
-it. What a host set is known to `session`.
+The typed config, the part in a cache's key and the table in `docs/options.md` come from an option's row.
 """
 
 from __future__ import annotations
@@ -30,33 +29,33 @@ _BY_CHOICE: Any = str  # Any: of no _T; a row with choices is read by them
 
 
 class CachePart(Enum):
-    """Part of an option in the key of a cached model; the value is its word in docs/options.md."""
+    """Part of an option in the key of a cached model; docs/options.md shows the value."""
 
     WRITTEN = "in the key"
-    """It changes what a compile writes; the key holds it with its default."""
+    """It changes the output of a compile; the key contains it with its default."""
     REFUSED = "refused"
-    """What is compiled with it cannot be cached: an entry is files that stand alone."""
+    """The output depends on files outside of the cache, so that it cannot be cached."""
     SOURCE = "no meaning"
-    """It says where files of the source or of a compile lie, or what they are: a cached model is loaded without it."""
+    """It describes files of the source or of a compile: a cached model is loaded without it."""
     CHOICE = "by what it chooses"
-    """It decides which EPs or which engine there are; the key holds those."""
+    """It chooses EPs or an engine; the key contains those."""
     LOAD = "none"
-    """It changes nothing in what is written."""
+    """It does not change the output of a compile."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOption(Generic[_T]):
-    """One option that epctx acts on; as an attribute of a `SessionConfig`, its value.
+    """Row of the table of options; an attribute of a `SessionConfig` gives its value.
 
     Attributes:
-        key: as hosts write it.
-        default: the value where a host says nothing.
-        choices: the values allowed and what each means; empty for any that `pattern` and `read` let pass.
-        read: returns what such a text means, or raises ValueError that completes "the value ..., which ...".
-        pattern: what the whole value must match.
-        values: the values allowed in words, where there are no choices.
+        key: the key that hosts set.
+        default: the default text.
+        choices: the allowed texts with their values; empty for all that `pattern` and `read` accept.
+        read: returns the value of a text, or raises ValueError that completes "the value ..., which ...".
+        pattern: regular expression for the whole text.
+        values: the allowed values in words, if there are no choices.
         cache: its part in the key of a cached model.
-        doc: what the option does.
+        doc: description of the option.
         aliases: other keys of the same option, the newest first.
     """
 
@@ -78,30 +77,30 @@ class SessionOption(Generic[_T]):
         return self if config is None else self.value_in(config.entries)
 
     def value_in(self, entries: Mapping[str, str]) -> _T:
-        """Return what the entries say by all keys of this option; its own key says more exactly which.
+        """Return the value that the entries set by all keys of this option; its own key has precedence.
 
         Raises:
-            InvalidArgument: one key says yes and another no.
+            InvalidArgument: one key enables the option and another disables it.
         """
         if not self.aliases:
             return self.value_of(entries.get(self.key, self.default))
-        said = {
+        values = {
             o.key: o.value_of(entries[o.key]) for o in (*reversed(self.aliases), self) if o.key in entries
         }
-        if len({bool(value) for value in said.values()}) > 1:
+        if len({bool(value) for value in values.values()}) > 1:
             raise InvalidArgument(
-                f"{' and '.join(f'{key}={entries[key]}' for key in said)} contradict each other.",
+                f"{' and '.join(f'{key}={entries[key]}' for key in values)} contradict each other.",
                 hint=f"Set {self.key} alone.",
             )
-        return said.popitem()[1] if said else self.value_of(self.default)
+        return values.popitem()[1] if values else self.value_of(self.default)
 
     def value_of(self, text: str) -> _T:
-        """Return what an allowed text means."""
+        """Return the value of an allowed text."""
         return self.choices[text] if self.choices else self.read(text)
 
     @property
     def allowed(self) -> str:
-        """The allowed values, as documents show them."""
+        """Allowed values for documentation."""
         return ", ".join(f"`{c}`" if c else "empty" for c in self.choices) or self.values
 
     def check(self, value: str) -> None:
@@ -122,11 +121,11 @@ class SessionOption(Generic[_T]):
 
 
 def _parse_file_name(value: str) -> str | None:
-    """Return the name of a file inside the output model's folder; raise ValueError for another name."""
+    """Return the name of a file inside the output model's folder; raise ValueError for any other name."""
     if posixpath.isabs(value) or ntpath.isabs(value):
         raise ValueError("is an absolute path")
     if "\0" in value or value.endswith(("/", "\\")) or posixpath.basename(value) in {".", ".."}:
-        raise ValueError("is no file name")
+        raise ValueError("is not a file name")
     if posixpath.normpath(value).partition("/")[0] == "..":
         raise ValueError("leaves the folder of the output model")
     return value or None
@@ -151,14 +150,14 @@ def _make_flag(key: str, *, default: str = "0", **facts: Any) -> SessionOption[b
 
 @dataclass(frozen=True, kw_only=True)
 class SessionConfig:
-    """The typed, immutable reading of a SessionOptions: the rows of options, and what a host gave by value.
+    """Typed, immutable session options: the rows of the table, and values that a host passed as objects.
 
     Attributes:
         entries: key to value of the config entries that were set.
-        overrides: what takes the place of what a model says.
+        overrides: replaced initializers and dimensions.
         data_reader: the host's callback that reads payloads outside of the model.
-        input_budget: bounds on what a model may decode to.
-        source_model_buffer: the source of a weightless context model as bytes, which goes before its path.
+        input_budget: limits on the decoded content of a model.
+        source_model_buffer: the source of a weightless context model as bytes; it has precedence over its path.
 
     Raises:
         InvalidArgument: entries that contradict each other.

@@ -1,4 +1,4 @@
-"""The contract between epctx and an Execution Provider: all that an EP author imports, each on first use."""
+"""Contract between epctx and an Execution Provider; its names are imported on first use."""
 
 from __future__ import annotations
 

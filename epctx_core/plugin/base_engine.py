@@ -1,4 +1,4 @@
-"""The base class of engines; and what runs need of one: the options of the run a thread is in, and results in given memory."""
+"""Base class of engines, and functions for their runs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _R = TypeVar("_R")
 
 @dataclass(kw_only=True)
 class EnginePolicy:
-    """The settings of one session's engine.
+    """Settings of one session's engine.
 
     Attributes:
-        engine: the entry point's name that the host chose; None for the engine that is installed.
-        intra_op_num_threads: what the host set; 0 for by rule.
-        prefer_latency: True to spend memory on faster runs, False never to, None by rule.
-        optimizes: whether pieces of the CPU EP may be optimised before they are prepared.
-        pieces: how many pieces the session runs on engines; set before the first is prepared.
+        engine: the name of the entry point that the host chose; None for the installed engine.
+        intra_op_num_threads: the number that the host set; 0 to choose by size.
+        prefer_latency: True to spend memory on faster runs, False never to do so, None to choose by size.
+        optimizes: whether groups of the CPU EP may be optimised before they are prepared.
+        pieces: number of groups of nodes that the session runs on engines; set before the first is prepared.
     """
 
     engine: str | None = None
@@ -42,14 +42,14 @@ class EnginePolicy:
 
 
 class BaseEngine(ABC):
-    """Base class of engines; a package brings one by the entry-point group `epctx.engines`.
+    """Base class of engines; a package provides one by the entry-point group `epctx.engines`.
 
     Args:
         policy: the settings of the session; `pieces` is set later.
 
     Attributes:
-        name: the engine with its version.
-        checks: whether it checks models for itself.
+        name: name and version of the engine.
+        checks: whether it checks models itself.
         optimizes: whether it can optimise whole models.
     """
 
@@ -62,7 +62,7 @@ class BaseEngine(ABC):
 
     @property
     def layout(self) -> str:
-        """Text for `epctx.cpu_layout` in models that are optimised here with private layouts; empty without any."""
+        """Text for `epctx.cpu_layout` in models optimised with private layouts; empty if there are none."""
         return ""
 
     @abstractmethod
@@ -76,23 +76,23 @@ class BaseEngine(ABC):
         """Make a model ready to run; see `Engine.prepare`.
 
         Raises:
-            NotImplementedByProvider: whatever the engine refuses; the core finds out what is wrong.
+            NotImplementedByProvider: for any refusal; the core determines the cause.
         """
 
     def pays_to_optimize(self, model: onnx.ModelProto) -> bool:  # noqa: ARG002 - for engines with an optimiser
-        """Whether a piece of the CPU EP is to be prepared by `prepare_optimized`."""
+        """Return whether to prepare a group of the CPU EP by `prepare_optimized`."""
         return False
 
     def prepare_optimized(self, model: onnx.ModelProto, weights: Mapping[str, TensorView]) -> RunnableModel:  # noqa: ARG002
-        """Make an optimised form of a piece ready to run, which nobody else gets to see.
+        """Make an optimised form of a group ready to run; it is not visible to anything else.
 
         Raises:
-            NotImplementedByProvider: there is none, or as `prepare`; the core then prepares the piece as it is.
+            NotImplementedByProvider: there is none, or as `prepare`; the core then prepares the group unchanged.
         """
         raise NotImplementedByProvider(f"{self.name} has no optimiser")
 
     def has_kernels(self, model: onnx.ModelProto) -> bool:
-        """Whether the engine takes a model without detached weights."""
+        """Return whether the engine accepts a model without detached weights."""
         try:
             self.prepare(model)
         except NotImplementedByProvider:
@@ -100,7 +100,7 @@ class BaseEngine(ABC):
         return True
 
     def can_pass(self, elem_type: int | None) -> bool:  # noqa: ARG002 - most engines pass all
-        """Whether tensors of a type come in and go out; None is what is not a tensor."""
+        """Return whether inputs and outputs may have a type; None stands for values that are not tensors."""
         return True
 
     @classmethod
@@ -129,11 +129,11 @@ class BaseEngine(ABC):
 
     @classmethod  # noqa: B027 - for engines that know more operators than onnx
     def resolve_types(cls, inferred: onnx.ModelProto) -> None:
-        """Declare values of operators that onnx does not know, in place, as far as the engine knows them."""
+        """Declare the types of values of operators that onnx does not know, in place, as far as the engine knows them."""
 
     @classmethod
     def set_seed(cls, seed: int) -> bool:  # noqa: ARG003 - for engines with a seed
-        """Set the seed of random operators in sessions made later; return whether that has an effect."""
+        """Set the seed of random operators in later sessions; return whether that has an effect."""
         return False
 
 
@@ -141,12 +141,12 @@ _CURRENT = threading.local()
 
 
 def current_options() -> RunOptions | None:
-    """Return the options of the run that this thread is in, None if it has none."""
+    """Return the options of this thread's current run, or None."""
     return getattr(_CURRENT, "options", None)
 
 
 def run_with_options(run: Callable[[Any, RunOptions], _R], feeds: Any, options: RunOptions) -> _R:
-    """Return `run(feeds, options)`, while engines see the options; a run inside a run has its own."""
+    """Return `run(feeds, options)`, with the options as `current_options`; a nested run has its own."""
     outer, _CURRENT.options = current_options(), options
     try:
         return run(feeds, options)
@@ -155,15 +155,15 @@ def run_with_options(run: Callable[[Any, RunOptions], _R], feeds: Any, options: 
 
 
 def write_in_place(results: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-    """Copy results into given memory and return that; numpy alone would broadcast and cast to make them fit.
+    """Copy results into given arrays and return these; numpy alone would broadcast and cast to make them fit.
 
     Raises:
-        RuntimeException: a result has another type or shape than the memory for it.
+        RuntimeException: a result has another type or shape than its array.
     """
-    for place, (result, target) in enumerate(zip(results, outputs, strict=True)):
+    for index, (result, target) in enumerate(zip(results, outputs, strict=True)):
         if result.shape != target.shape or result.dtype != target.dtype:
             raise RuntimeException(
-                f"output {place} is {result.dtype}{list(result.shape)}; the memory given for it is "
+                f"output {index} is {result.dtype}{list(result.shape)}; the memory given for it is "
                 f"{target.dtype}{list(target.shape)}.",
                 hint="The model declares a type or a shape that is not what its operators compute; correct it.",
             )

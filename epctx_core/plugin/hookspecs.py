@@ -1,11 +1,11 @@
-"""The hooks of the contract: what the core calls on an EP, when, and what it expects back.
+"""Hooks of the contract: the methods that the core calls on an EP.
 
 An EP implements them as methods marked with `hookimpl` on its `ExecutionProvider` class. An
 implementation may take fewer arguments than the specification (the core passes what is named), never
 unknown ones, none with a default, and no wrappers. All but the first two are optional.
 
-`HOOKS` is the one table of them: whatever calls, checks, traces, isolates or documents hooks reads it. A new
-hook is a specification in `HookSpecs`, which is its row, and the call of it.
+All code that calls, checks, traces, isolates or documents hooks reads the table `HOOKS`. A new hook is a
+specification in `HookSpecs`, which is its row, and its call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from epctx_core.plugin.views import ComputeCapability, GraphView, Partition, Refusal, TensorView
 
 PLUGIN_API = 1
-"""The version of this contract. It evolves by additions; an EP declares the one it was written for."""
+"""Version of this contract. It evolves by additions; an EP declares the one it was written for."""
 
 PROJECT = "epctx"
 hookimpl = pluggy.HookimplMarker(PROJECT)
@@ -41,19 +41,19 @@ _FACTS = "epctx_facts"
 
 @dataclass(frozen=True, kw_only=True)
 class Hook:
-    """A row of the table of hooks.
+    """Row of the table of hooks.
 
     Attributes:
         name: the hook's name.
         arguments: each argument's type as the specification writes it, in order; `ep` first, but for class methods.
-        result: the type of the answer, written likewise. It is what the answer of an instance is checked
-            against, and these types choose how values travel to the process of an isolated EP.
-        needed_for: what an EP needs it for: `run`, `save and load`, or empty for an optional hook.
-        unless: the hook that an EP may have instead.
-        in_runs: whether it is called while a session lives, by runs and by the host. All others belong to a
-            compile or a load: the host can cancel them, and `ep.isolate=compile` has them done elsewhere.
-        works_isolated: whether an EP in another process can be asked; not for memory or functions of this one.
-        caller_checks: whether the caller checks the items of the answer, as it has to be checked against the arguments.
+        result: the type of the result, written likewise. Results are checked against it, and these types choose the
+            codecs for the process of an isolated EP.
+        needed_for: `run` or `save and load` for a hook that an EP needs to do so; empty for an optional one.
+        unless: the hook that an EP may implement instead.
+        in_runs: whether it is called while a session is open, by runs and by the host. All others belong to a
+            compile or a load: the host can cancel them, and `ep.isolate=compile` runs them in another process.
+        works_isolated: whether an EP in another process can implement it; not for memory or functions of this one.
+        caller_checks: whether the caller checks the items of the result against the arguments.
     """
 
     name: str
@@ -75,36 +75,36 @@ class Hook:
 
     @property
     def returns_list(self) -> bool:
-        """Whether the answer is a list; a tuple does as well."""
+        """True if the result is a list; a tuple is accepted, too."""
         return self.result.startswith("Sequence[")
 
     @property
     def may_return_none(self) -> bool:
-        """Whether None may be given instead of a list."""
+        """True if None is allowed instead of a list."""
         return self.returns_list and self.result.endswith("] | None")
 
     @property
     def result_types(self) -> tuple[str, ...]:
-        """The types that an answer, or each item of a list, may have, as the specification writes them."""
+        """Names of the types allowed for a result, or for each item of a list."""
         return tuple(self.result.removeprefix("Sequence[").partition("]")[0].split(" | "))
 
     @property
     def expected(self) -> str:
-        """What an answer, or each item of a list, is expected to be, in words."""
+        """Expected types of a result, or of each item of a list, in words."""
         return " or ".join(
             name if name == "None" else f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
             for name in self.result_types
         )
 
     def implementation(self, function: Callable[..., Any], **marks: Any) -> Callable[..., Any]:
-        """Return a function that takes `self` and all arguments of the hook, marked as an implementation of it."""
+        """Mark a function that takes `self` and all arguments of the hook as its implementation."""
         functools.update_wrapper(function, getattr(HookSpecs, self.name), updated=())
         marked: Callable[..., Any] = hookimpl(function, **marks)
         return marked
 
 
 def hookspec(**facts: Any) -> Callable[[_Specification], _Specification]:
-    """Mark a specification with what its signature does not say of its row; see `Hook`."""
+    """Mark a specification with the facts of its row that its signature does not have; see `Hook`."""
 
     def mark(function: _Specification) -> _Specification:
         setattr(function, _FACTS, facts)
@@ -114,16 +114,16 @@ def hookspec(**facts: Any) -> Callable[[_Specification], _Specification]:
 
 
 class HookSpecs(Protocol):
-    """The specifications; `ep` is the EP type, which implementations may leave out as any other argument."""
+    """Specifications of hooks; `ep` is the EP name, which implementations may leave out like any argument."""
 
     @hookspec(needed_for="run")
     def get_capability(
         self, ep: str, graph: GraphView, kernels: KernelLookup
     ) -> Sequence[ComputeCapability | Refusal]:
-        """Say which of the graph's unassigned nodes this EP takes, and why not the others.
+        """Return the unassigned nodes of a graph that this EP takes, and the reasons why it refuses others.
 
-        Called once for each graph, bodies of control-flow nodes before the graph that holds them.
-        Must be pure: same graph, same answer, no side effects; what the instance found out it may keep, such as what
+        Called once for each graph, subgraphs of control-flow nodes before the graph that contains them.
+        Must be pure: same graph, same result, no side effects; the instance may keep what it computed, such as what
         it compiled (see `ComputeCapability.token`). Usually one call of `supported_partitions(graph, is_supported)`.
         """
 
@@ -131,14 +131,14 @@ class HookSpecs(Protocol):
     def optimize_model(
         self, ep: str, model: onnx.ModelProto, weights: Mapping[str, TensorView], level: int
     ) -> onnx.ModelProto | None:
-        """Return the model as this EP would rather have it, or None to leave it as it is.
+        """Return the model in the form that this EP prefers, or None to leave it unchanged.
 
-        Called once before partitioning, EPs in order of priority, each with the model that the one before
-        it left. `model` is the EP's own copy; its large weights stand as external tensors whose bytes
-        `weights` gives. The answer has the same inputs and outputs: names, order and types. Weights that
-        are unchanged stay external under their names; new ones are inline. `level` is the number of the
-        host's `GraphOptimizationLevel`. What the model says about itself is put back by the core. Not
-        called for the bodies of control flow, nor for a model that is compiled already.
+        Called once before partitioning, EPs in order of priority, each with the model that the previous one
+        returned. `model` is the EP's own copy; its large weights are external tensors with their bytes in
+        `weights`. The result has the same inputs and outputs: names, order and types. Unchanged weights
+        stay external under their names; new ones are inline. `level` is the number of the
+        host's `GraphOptimizationLevel`. The core restores the metadata of the model. Not
+        called for subgraphs of control flow, nor for a model that is already compiled.
         """
 
     @hookspec(needed_for="run", unless="get_kernel_registry", caller_checks=True)
@@ -156,7 +156,7 @@ class HookSpecs(Protocol):
         """Describe one EPContext node for each compiled partition, and write the payloads.
 
         May be called any number of times from the end of `compile` until `shutdown`, with the same
-        answer each time. The core writes name, partition_name, source, embed_mode and
+        result each time. The core writes name, partition_name, source, embed_mode and
         ep_cache_context.
 
         In a share group it is called with `writer.final` False for each member; then for the last one
@@ -217,12 +217,12 @@ class HookSpecs(Protocol):
 HOOKS: Mapping[str, Hook] = {
     name: Hook.of(spec) for name, spec in vars(HookSpecs).items() if hasattr(spec, _FACTS)
 }
-"""What is asked of an instance, by name."""
+"""Hooks of an instance, by name."""
 CLASS_METHODS: Mapping[str, Hook] = {
     name: Hook.of(method.__func__)
     for name, method in vars(ExecutionProvider).items()
     if isinstance(method, classmethod)
 }
-"""What is asked of the class, before there is an instance, by name; these are not marked with `hookimpl`."""
+"""Class methods that the core calls before there is an instance, by name; they are not marked with `hookimpl`."""
 CONTEXT_HOOKS = tuple(hook.name for hook in HOOKS.values() if hook.needed_for == "save and load")
-"""What an EP has whose work is kept in context models."""
+"""Hooks of an EP that writes and loads context models."""

@@ -1,4 +1,4 @@
-"""What computes on the CPU: the engine that an EP is lent for models, and the kernels that it registers for single nodes."""
+"""Computation on the CPU: the engine that an EP may use for models, and kernels that it registers for single nodes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class OptimizedModel(NamedTuple):
     """A model that computes the same as another one, faster.
 
     Attributes:
-        model: the same inputs and outputs; large weights stand as external tensors.
-        weights: the views behind those: the given ones where they are unchanged, else new ones in memory.
+        model: has the same inputs and outputs; large weights are external tensors.
+        weights: the views of those: the given ones if unchanged, else new ones in memory.
     """
 
     model: onnx.ModelProto
@@ -78,8 +78,8 @@ class Engine(Protocol):
     ) -> OptimizedModel | None:
         """Return an equal model that computes faster; None where there is none.
 
-        The result holds ONNX's operators and those of other domains that were there. A model is worth optimising
-        once; what was optimised is not to be given again.
+        The result contains ONNX's operators, and those of other domains that the model had. Optimise a model only
+        once.
 
         Args:
             model: not changed; its external tensors are found in `weights`.
@@ -103,7 +103,7 @@ A kernel keeps no state: any number of threads call it at the same time.
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorTypes:
-    """What ties the types of an operator together, for one that has no ONNX schema.
+    """Type constraints of an operator that has no ONNX schema.
 
     Attributes:
         domain, op_type: the operator; the default domain is the empty string.
@@ -122,7 +122,7 @@ class OperatorTypes:
     outputs: Sequence[str]
 
     def __post_init__(self) -> None:
-        """Check what plugins write by hand."""
+        """Check the values of a plugin."""
         _check_versions(self.op_type, self.since_version, None)
         if isinstance(self.inputs, str) or isinstance(self.outputs, str):
             raise TypeError(f"{self.op_type}: inputs and outputs are sequences of names; one name is ('T',)")
@@ -165,7 +165,7 @@ class KernelDef:
     takes_outputs: bool = False
 
     def __post_init__(self) -> None:
-        """Check what plugins write by hand."""
+        """Check the values of a plugin."""
         _check_versions(self.op_type, self.since_version, self.end_version)
         for name, allowed in self.type_constraints.items():
             if not isinstance(allowed, Collection) or not all(isinstance(kind, int) for kind in allowed):
@@ -179,7 +179,7 @@ class KernelDef:
             )
 
     def __str__(self) -> str:
-        """Return operator and versions, as messages call a kernel."""
+        """Return operator and versions for messages."""
         end = "" if self.end_version is None else f" to {self.end_version}"
         domain = f"{self.domain}::" if _plain(self.domain) else ""
         return f"{domain}{self.op_type} {self.since_version}{end}"

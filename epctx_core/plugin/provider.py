@@ -1,4 +1,4 @@
-"""`ExecutionProvider`, the class that an EP derives from, its options and what it is made with."""
+"""`ExecutionProvider`, the base class of EPs, with its options and context."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
 
 @dataclass(frozen=True)
 class ProviderOption:
-    """One option of an EP.
+    """Option of an EP.
 
     Args:
-        name: the key as hosts write it.
+        name: the key that hosts set.
         type: `int`, `float`, `bool` or `str`; values arrive as text and are converted.
-        default: the typed value used when the host gives none.
+        default: the typed value used when the host sets none.
         choices: the typed values allowed; empty for any.
         doc: one sentence for error messages and lists of options.
         secret: the value never leaves the process: not in reports, manifests or logs.
-        effect: False for an option that is accepted because hosts set it, and changes nothing; the core says so in
-            the log, and it tells no two compiles apart.
+        effect: False for an option that is accepted because hosts set it, and has no effect; the core logs that, and
+            leaves the option out of keys and fingerprints.
     """
 
     name: str
@@ -76,7 +76,7 @@ _TYPE_WORDS = {bool: "0 or 1", int: "a whole number", float: "a number", str: "t
 def parse_provider_options(
     ep: str, schema: Iterable[ProviderOption], given: Mapping[str, object]
 ) -> Mapping[str, Any]:
-    """Check what a host gave against an EP's schema; return every option, typed, defaults filled in.
+    """Check a host's options against an EP's schema; return every option, typed, with defaults.
 
     Raises:
         InvalidArgument: an unknown name (with a suggestion) or a bad value.
@@ -85,7 +85,7 @@ def parse_provider_options(
     for name in given:
         if name not in known:
             close = suggestion(name, known)
-            # A value in the place of a key, where one may be a secret.
+            # A host may have passed a secret value as a key.
             hidden = not close and any(option.secret for option in known.values())
             shown = "of that name, which is not shown as it may be a secret" if hidden else repr(name)
             raise InvalidArgument(
@@ -102,22 +102,22 @@ def parse_provider_options(
 
 
 class Cancellation(Protocol):
-    """The host's wish to stop."""
+    """Cancellation by the host."""
 
     @property
     def requested(self) -> bool:
-        """Whether the host asked to stop."""
+        """True if the host has requested cancellation."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the host asks to stop, at most so long; return whether it did."""
+        """Wait for cancellation, at most so many seconds; return whether it was requested."""
 
     def raise_if_requested(self) -> None:
-        """Raise ModelLoadCanceled if the host asked to stop; call it between units of long work."""
+        """Raise ModelLoadCanceled if the host has requested cancellation; call it between units of long work."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelIdentity:
-    """Which model an EP works on, as far as it may know.
+    """Identity of a model, as far as an EP may know it.
 
     Attributes:
         name: the file's stem, or the graph's name for a model from bytes; no folder.
@@ -143,11 +143,11 @@ class ProviderContext:
             option of the EP's, so that it is checked, and counts in caches, share groups and compatibility texts.
         model: the model's identity.
         logger: a child of the logger `epctx`.
-        cancel: the host's wish to stop.
+        cancel: cancellation by the host.
         progress: `progress(stage, done, total)`; cheap, may be called often.
         scratch: makes a private folder, as a context manager that removes it.
         engine: the core's own kernels.
-        workspace: what this session shares with its share group.
+        workspace: objects that this session shares with its share group.
         intra_op_num_threads: threads that the host allows one operator, 0 for the EP's choice.
         weightless: which weights payloads are to leave in the source model; see
             `ContextWriter.reference`. One of `ExecutionProvider.weightless_modes`, or NONE.
@@ -175,20 +175,20 @@ class ExecutionProvider:
     (see `epctx_core.plugin.hookspecs`).
 
     Attributes:
-        name: the EP type, such as `QNNExecutionProvider`; written into `source`.
+        name: the EP name, such as `QNNExecutionProvider`; written into `source`.
         vendor: who is responsible for it.
         api_version: the `PLUGIN_API` it was written for.
-        binary_suffix: the `[ep]` part of the context binary's name; the EP type if empty.
+        binary_suffix: the `[ep]` part of the context binary's name; the EP name if empty.
         options: the schema of its options.
         dynamic_options: the schema of those that may change while a session lives (`ep.dynamic.*`); the
-            core checks them before `set_dynamic_options` gets any. Empty: the hook judges for itself.
+            core checks them before calling `set_dynamic_options`. Empty: the hook checks them itself.
         keeps_functions: (domain, name) of functions that a model may define for itself and that this
             EP takes as one node each. All others stand as their operators in what an EP sees. A call
             that no EP takes runs on the CPU EP.
         weightless_modes: the modes in which its payloads can leave weights in the source model:
             EXTERNAL_ONLY, ALL, both or none of them. None for an EP that does not know weightless mode.
         simulated: whether it computes on this CPU in place of the hardware that its name says. Of two distributions
-            that bring one EP type, one simulated, the other is used; commands say which EPs are simulated.
+            that provide one EP, one of them simulated, the other is used; commands show which EPs are simulated.
         loads_without_device: whether `load_context` works under purpose EXPORT: it checks all that a load
             checks, opens no device, makes nothing ready to run, and may give `CompiledPartition(None)`. Then
             the core has a new instance load what was compiled before anything is published: all primaries
@@ -211,33 +211,33 @@ class ExecutionProvider:
 
     @classmethod
     def accepts_source(cls, source: str) -> bool:
-        """Whether a node with this `source` is this EP's; asked for names that differ by case."""
+        """Return whether this EP accepts nodes with this `source`; called for names that differ by case."""
         return source == cls.name
 
     @classmethod
     def availability(cls, purpose: Purpose) -> Availability:  # noqa: ARG003 - the signature is the contract
-        """Whether this machine has what the purpose needs. Cheap: called before an instance exists."""
+        """Return whether the EP is available on this machine for a purpose. Cheap: called before an instance exists."""
         return Availability(True)
 
     @classmethod
     def get_build_info(cls, options: Mapping[str, Any]) -> BuildInfo:  # noqa: ARG003
-        """Return what payloads are compiled with and for; asked once for each compile that writes some.
+        """Return SDK, driver and target of payloads; called once for each compile that writes some.
 
-        Never put a secret or a path in: it is stored in the context model as it is.
+        Do not include secrets or paths: the result is stored in the context model unchanged.
         """
         return BuildInfo()
 
     @classmethod
     def get_compatibility_info(cls, partitions: Sequence[Partition], options: Mapping[str, Any]) -> str:  # noqa: ARG003
-        """Return what a later load must know to judge a compiled model; empty for nothing.
+        """Return the text by which a later load validates a compiled model, or an empty one.
 
-        Written by the core as metadata `ep_compatibility_info.<EP type>`; the format is the EP's.
+        Written by the core as metadata `ep_compatibility_info.<EP name>`; the format is the EP's.
         """
         return ""
 
     @classmethod
     def validate_compatibility(cls, info: str, options: Mapping[str, Any]) -> Compatibility:  # noqa: ARG003
-        """Judge what `get_compatibility_info` once wrote, before any payload is touched."""
+        """Validate a text of `get_compatibility_info`, before any payload is opened."""
         return Compatibility.EP_NOT_APPLICABLE
 
     @classmethod
@@ -247,7 +247,7 @@ class ExecutionProvider:
         nodes: Sequence[ContextNode],  # noqa: ARG003
         reader: ContextReader,  # noqa: ARG003
     ) -> Sequence[Finding] | None:
-        """Look into payloads as far as no device is needed; None for an EP that cannot.
+        """Verify payloads as far as possible without a device; return None if the EP cannot.
 
         For `epctx verify`, and before a compile publishes what an EP wrote that cannot load without a
         device (`loads_without_device`; the purpose is EXPORT then): like `load_context`, but without an
@@ -255,11 +255,11 @@ class ExecutionProvider:
         nodes' attributes, the files and, where the model has a manifest, all digests.
 
         Args:
-            context: what an instance would get to load; no engine of it is needed.
-            nodes: this EP's nodes, primaries first, but for those whose payload cannot be read.
-            reader: gives their payloads.
+            context: the context of an instance under purpose LOAD; its engine is not needed.
+            nodes: this EP's nodes, primaries first, except those with an unreadable payload.
+            reader: reads their payloads.
 
         Returns:
-            What was found, with `CONTAINER_CODES`; empty if all is well.
+            Findings with `CONTAINER_CODES`; empty if there are none.
         """
         return None

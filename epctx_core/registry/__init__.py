@@ -1,4 +1,4 @@
-"""Finding, loading and calling Execution Providers."""
+"""Discovery, loading and calling of Execution Providers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The functions over a registry, as hosts call them; without one over the process-wide registry."""
+"""Functions over a registry, as hosts call them; the process-wide registry is the default."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 
 def get_available_providers(*, registry: Registry = default_registry) -> list[str]:
-    """Return the EP types that can be asked for, the CPU EP last; simulated ones are among them.
+    """Return the names of the EPs that can be requested, the CPU EP last, simulated ones included.
 
-    Imports no installed plugin, unless two distributions bring one EP type: those are asked whether they are
-    simulated. `PluginRecord.simulated` says of which EPs it is known, `get_ep_metadata` loads one and asks it.
+    Imports no installed plugin, unless two distributions provide one EP: those are loaded to learn which are
+    simulated. `PluginRecord.simulated` is None where that is not known; `get_ep_metadata` loads an EP and tells.
     """
     return registry.available()
 
 
 def plugins(*, registry: Registry = default_registry) -> list[PluginRecord]:
-    """Return what is known about every EP, usable or not; imports no installed plugin."""
+    """Return a record for every EP, usable or not; import no installed plugin."""
     return registry.records()
 
 
 def refresh_plugins(*, registry: Registry = default_registry) -> None:
-    """Look for installed EPs again, and read the environment again.
+    """Discover installed EPs again, and read the environment again.
 
-    What was installed since can be used at once. What is gone is REMOVED. Of what was imported and has
-    another version now, the imported one goes on, as RESTART_NEEDED.
+    An EP that was installed since can be used at once; one that is gone is REMOVED. An imported EP of which another
+    version is installed now stays in use, as RESTART_NEEDED.
     """
     registry.refresh()
 
@@ -44,8 +44,8 @@ def register_execution_provider(
 
     Args:
         cls: the EP's class.
-        sources: further source keys, besides the EP type.
-        registry: where it is added.
+        sources: further source keys, besides the EP name.
+        registry: the registry to add it to.
 
     Raises:
         PluginError: the class breaks the contract.
@@ -59,7 +59,7 @@ def unregister_execution_provider(name: str, *, registry: Registry = default_reg
 
     Raises:
         NotFound: there is none of that name.
-        Fail: a session, a compile or a share group uses it; the message names them.
+        Fail: a session, a compile or a share group uses it.
     """
     registry.unregister(name)
 
@@ -67,7 +67,7 @@ def unregister_execution_provider(name: str, *, registry: Registry = default_reg
 def temporary_execution_provider(
     cls: type[ExecutionProvider], *, sources: Sequence[str] = (), registry: Registry = default_registry
 ) -> AbstractContextManager[PluginRecord]:
-    """Add an EP class while a block lasts; see `Registry.temporary`."""
+    """Register an EP class for the duration of a block; see `Registry.temporary`."""
     return registry.temporary(cls, sources=sources)
 
 

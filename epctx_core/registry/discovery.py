@@ -1,4 +1,4 @@
-"""Discovery: the entry points of installed distributions, without importing a plugin.
+"""Discovery of EPs by the entry points of installed distributions, without importing a plugin.
 
 Reads metadata only, and lets no distribution disturb another.
 """
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["EntryPoint", "PackageNotFoundError", "distribution", "distributions"]
 
 EP_GROUP = "epctx.execution_providers"
-"""One entry for each EP: its name is the EP type, its value `module:Class`."""
+"""One entry for each EP: its name is the EP name, its value `module:Class`."""
 SOURCE_GROUP = "epctx.ep_sources"
 """One entry for each further source key of an EP: its value is that of the EP's own entry."""
 SIMULATED_PACKAGES = frozenset({"epctx-sim-openvino", "epctx-sim-qnn", "epctx-sim-vitisai"})
-"""The distributions whose EPs are known to be simulated before any of them is imported."""
+"""Distributions whose EPs are known to be simulated before any of them is imported."""
 EP_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 _TARGET = re.compile(r"\s*(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(\[.*\]\s*)?")
@@ -34,12 +34,12 @@ _UNREADABLE = (KeyError, OSError, TypeError, ValueError)
 
 
 def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
-    """Return a record for each EP of every distribution, by EP type and distribution.
+    """Return a record for each EP of every distribution, sorted by EP name and distribution.
 
     States are DISCOVERED, or BROKEN where the metadata is wrong. No plugin is imported.
 
     Args:
-        paths: folders and wheels to look into; None for what is installed, on `sys.path`.
+        paths: folders and wheels to search; None for `sys.path`.
     """
     found = _list_installed() if paths is None else distributions(path=list(paths))
     records = [record for dist in found if _mentions_group(dist) for record in _read_records(dist)]
@@ -47,7 +47,7 @@ def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
 
 
 def _list_installed() -> Iterator[IDistribution]:
-    """Yield the distributions that name one of our groups; of one found twice, the first on sys.path."""
+    """Yield the distributions that have one of our groups; of one found twice, the first on sys.path."""
     seen: set[str] = set()
     for dist in distributions():
         if not _mentions_group(dist):
@@ -64,7 +64,7 @@ def _list_installed() -> Iterator[IDistribution]:
 
 
 def _mentions_group(dist: IDistribution) -> bool:
-    """Whether the entry points are any of our business; also true if they can't be decoded but name us."""
+    """Whether the entry points have one of our groups; also if they can't be decoded but contain its name."""
     try:
         text = dist.read_text("entry_points.txt") or ""
     except UnicodeDecodeError as error:
@@ -88,7 +88,7 @@ def _read_records(dist: IDistribution) -> list[PluginRecord]:
     providers: dict[str, list[EntryPoint]] = {}
     try:
         entries = list(dist.entry_points)
-    except Exception as error:  # noqa: BLE001 - whatever the parser trips over must stay with this distribution
+    except Exception as error:  # noqa: BLE001 - a parser error must not affect other distributions
         return [_make_broken_record(label, label, version, _explain_unreadable(dist, error))]
     for entry in entries:
         if entry.group == EP_GROUP:
@@ -114,7 +114,7 @@ def _read_records(dist: IDistribution) -> list[PluginRecord]:
 
 
 def _explain_unreadable(dist: IDistribution, error: Exception) -> str:
-    """Name the line that is no `name = value`, which the parser's own error does not."""
+    """Return the reason with the line that is not `name = value`, which the parser's own error lacks."""
     if isinstance(error, UnicodeDecodeError):
         return "its entry_points.txt is not UTF-8"
     for number, line in enumerate((dist.read_text("entry_points.txt") or "").splitlines(), start=1):
@@ -127,15 +127,15 @@ def _explain_unreadable(dist: IDistribution, error: Exception) -> str:
 def _make_record(
     mine: list[EntryPoint], sources: list[EntryPoint], distribution: str, version: str | None
 ) -> PluginRecord:
-    """Return the record of one EP type, for which `mine` holds one entry unless the metadata is wrong."""
+    """Return the record of one EP, for which `mine` has one entry unless the metadata is wrong."""
     name, value = mine[0].name, mine[0].value
     target, problem = _parse_class_path(value), ""
     if len(mine) > 1:
         problem = f"its group {EP_GROUP} has {name!r} more than once"
     elif not EP_NAME.fullmatch(name):
-        problem = f"the EP type {name!r} may only have letters, digits, '_', '.' and '-'"
+        problem = f"the EP name {name!r} may only have letters, digits, '_', '.' and '-'"
     elif name == CPU_EP:
-        problem = f"the EP type {CPU_EP} is built in and can't be brought by a plugin"
+        problem = f"the EP name {CPU_EP} is built in and can't be provided by a plugin"
     elif target is None:
         problem = f"its entry point {name!r} has the value {value!r}, which is not of the form module:Class"
     if problem or target is None:
@@ -160,7 +160,7 @@ def _parse_class_path(text: str) -> str | None:
 
 
 def _make_broken_record(name: str, distribution: str, version: str | None, reason: str) -> PluginRecord:
-    """Return the BROKEN record of what is no EP yet."""
+    """Return a BROKEN record for metadata that describes no usable EP."""
     return PluginRecord(
         name=name,
         sources=(name,),
@@ -173,10 +173,10 @@ def _make_broken_record(name: str, distribution: str, version: str | None, reaso
 
 
 class Entry:
-    """One EP: its record before selection, its class once loaded, and the lock under which that happens."""
+    """One EP: its record before selection, its class once loaded, and the lock held while loading."""
 
     def __init__(self, record: PluginRecord, cls: type[ExecutionProvider] | None = None) -> None:
         self.record = record
         self.cls = cls
-        # Apart from the registry's lock: an import may start threads that ask the registry something.
+        # Apart from the registry's lock: an import may start threads that call the registry.
         self.loading = RLock()

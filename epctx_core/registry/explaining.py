@@ -1,6 +1,6 @@
-"""What a user is told where no EP is found, or none that can be used: why, and what to do.
+"""Errors and hints for EPs that are not found or cannot be used, with the reason and the remedy.
 
-Imported when something is to be explained. Also knows which EPs of onnxruntime write EPContext nodes, and who brings them.
+Imported when an error is to be explained. Also lists the EPs of onnxruntime that write EPContext nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KNOWN = {
     "TensorrtExecutionProvider": ("NVIDIA", "epctx-tensorrt"),
     "NvTensorRTRTXExecutionProvider": ("NVIDIA", "epctx-tensorrt-rtx"),
 }
-"""Each EP of onnxruntime that writes EPContext nodes: its vendor, and the distribution name reserved for that."""
+"""EPs of onnxruntime that write EPContext nodes: vendor, and the distribution name reserved for that vendor."""
 
 
 def known_ep(name: str) -> tuple[str, str, str] | None:
@@ -36,7 +36,7 @@ def known_ep(name: str) -> tuple[str, str, str] | None:
 
 
 def _get_install_hint(name: str, other: str) -> str:
-    """Return how to get an EP of onnxruntime, with a warning that a simulated one is not the vendor's; or another hint."""
+    """Return a hint how to get an EP of onnxruntime, with a warning that a simulated one is not the vendor's; else `other`."""
     known = known_ep(name)
     if known is None:
         return other
@@ -44,11 +44,11 @@ def _get_install_hint(name: str, other: str) -> str:
     package = reserved.replace("epctx-", "epctx-sim-", 1)
     if package in SIMULATED_PACKAGES:
         return (
-            f"{package} brings a simulated one (pip install {package}) for the source {ep!r}, which does not read "
+            f"{package} provides a simulated one (pip install {package}) for the source {ep!r}, which does not read "
             f"payloads made for {vendor} hardware. The name {reserved} is reserved for the vendor."
         )
     return (
-        f"epctx brings no package for {ep} ({vendor}): install the vendor's plugin for epctx "
+        f"epctx has no package for {ep} ({vendor}): install the vendor's plugin for epctx "
         f"if there is one ({reserved} is reserved for it), or use an onnxruntime built with that EP."
     )
 
@@ -72,12 +72,12 @@ def find_misspelt(selection: Selection, records: Sequence[PluginRecord]) -> list
 
 
 def ambiguous_source_error(source: str, records: Sequence[PluginRecord]) -> PluginError:
-    """Return the error for a source that several EPs take, none of which the host put before the others."""
+    """Return the error for a source that several EPs accept, none of which the host prefers."""
     labels = " and ".join(record.label for record in records)
     return plugin_error(
-        f"the source {source!r} is ambiguous: {labels} take it.",
+        f"the source {source!r} is ambiguous: {labels} accept it.",
         records[0],
-        hint="Name the one to use among the session's providers; there the first that takes a source has it.",
+        hint="List the one to use among the session's providers; the first one there that accepts a source gets it.",
     )
 
 
@@ -87,7 +87,7 @@ _HINTS = {
     "`epctx plugins info {ep} -v` shows all that is known.",
     PluginState.DISABLED: "Change that environment variable, then start again or call refresh_plugins().",
     PluginState.API_TOO_NEW: "Upgrade epctx-core, or install an older version of {package}.",
-    PluginState.REMOVED: "Install {package} again, in a version that brings {ep}.",
+    PluginState.REMOVED: "Install {package} again, in a version that provides {ep}.",
     PluginState.RESTART_NEEDED: "Restart the process to use the version that is installed now.",
     PluginState.DUPLICATE: 'Uninstall one, or choose: name it "{package}:{ep}", '
     'set EPCTX_PREFER="{ep}={package}", or call registry.prefer({ep!r}, distribution={package!r}).',
@@ -95,12 +95,12 @@ _HINTS = {
 
 
 def unresolved_error(name: str, named: Sequence[PluginRecord], records: Sequence[PluginRecord]) -> EpctxError:
-    """Return the error for a host's name that means no EP that can be used.
+    """Return the error for a name from a host that matches no usable EP.
 
     Args:
         name: as the host gave it.
-        named: the records that it fits.
-        records: all there are.
+        named: the records that it matches.
+        records: all records.
     """
     distribution, colon, short = name.rpartition(":")
     types = list(dict.fromkeys(r.name for r in named))
@@ -109,35 +109,36 @@ def unresolved_error(name: str, named: Sequence[PluginRecord], records: Sequence
         return InvalidArgument(
             f"{name!r}: no distribution {distribution!r} with an Execution Provider is installed."
             f"{suggestion(distribution, packages)} Installed: {_join_names(packages)}.",
-            hint="Write <distribution>:<EP type>, or the EP type alone.",
+            hint="Write <distribution>:<EP name>, or the EP name alone.",
         )
     if len(types) > 1:
         return InvalidArgument(
-            f"{name!r} can mean {' or '.join(types)}.", hint="Give the EP type exactly; here case counts."
+            f"{name!r} can mean {' or '.join(types)}.",
+            hint="Give the exact EP name; its case is significant here.",
         )
     if types:
         return unusable_error(named)
     if is_name_of(short, CPU_EP):
-        return InvalidArgument(f"{CPU_EP} is built in: no plugin brings it.", ep=CPU_EP)
+        return InvalidArgument(f"{CPU_EP} is built in: no plugin provides it.", ep=CPU_EP)
     installed = sorted({r.name for r in records if r.entry_point and r.state is not PluginState.REMOVED})
     return InvalidArgument(
-        f"no installed plugin brings the Execution Provider {name!r}.{_suggest_closest(short, installed)}"
+        f"no installed plugin provides the Execution Provider {name!r}.{_suggest_closest(short, installed)}"
         f" Installed: {_join_names(installed)}.",
         hint=_get_install_hint(
             short,
-            "`epctx plugins list` shows every plugin, `epctx doctor` what keeps one from being found, "
-            "`epctx plugins new` begins one.",
+            "`epctx plugins list` shows every plugin, `epctx doctor` checks why one is not found, "
+            "`epctx plugins new` creates one.",
         ),
     )
 
 
 def describe_others(record: PluginRecord, records: Sequence[PluginRecord], maker: object = None) -> str:
-    """Return a sentence that names the other distributions of an EP type; empty where there is none.
+    """Return a sentence that names the other distributions of an EP; empty if there is none.
 
     Args:
-        record: of the one that is used.
-        records: all there are.
-        maker: who made what it is used for, as far as that is known.
+        record: the record that is used.
+        records: all records.
+        maker: the distribution that made the context model, if known.
     """
     if isinstance(maker, str) and is_same_distribution(record.distribution, maker):
         return ""
@@ -145,57 +146,57 @@ def describe_others(record: PluginRecord, records: Sequence[PluginRecord], maker
     others = [r for r in others if r.state is not PluginState.REMOVED]
     made = [r for r in others if isinstance(maker, str) and is_same_distribution(r.distribution, maker)]
     return "".join(
-        f" {r.origin} brings {r.name}, too{', and made this' if made else ''}: name it "
+        f" {r.origin} provides {r.name}, too{', and made this' if made else ''}: name it "
         f'"{r.distribution}:{r.name}" among the providers.'
         for r in made or others
     )
 
 
 def _suggest_closest(name: str, known: Sequence[str]) -> str:
-    """Suggest a name; the suffix that all EP types have in common must not make them look alike."""
+    """Suggest a name; the suffix that all EP names have in common must not make them look similar."""
     stem = name.removesuffix(_SUFFIX)
     stems = sorted({k.removesuffix(_SUFFIX) for k in known})
     return suggestion(name, [*known, *stems]) if stem == name else suggestion(stem, stems)
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """Return names as a user reads them, also when there are none."""
+    """Return names separated by commas, or "none"."""
     return ", ".join(names) or "none"
 
 
 def unusable_error(records: Sequence[PluginRecord]) -> PluginError:
-    """Return the error for records of one EP type none of which can be used."""
+    """Return the error for records of one EP, none of which can be used."""
     record = _pick_most_useful(records)
     why, hint = explain_unusable(record)
     return plugin_error(f"{why}.", record, hint=hint)
 
 
 def _pick_most_useful(records: Sequence[PluginRecord]) -> PluginRecord:
-    """Prefer the record with which a user can do something: choose first, then repair."""
+    """Return the record that a user can act on: one to choose first, then one to repair."""
     return min(records, key=lambda r: (not r.undecided, r.passed_over, r.state is not PluginState.BROKEN))
 
 
 def explain_unusable(record: PluginRecord) -> tuple[str, str]:
-    """Return why a record can't be used, as a sentence without its full stop, and what to do about it."""
+    """Return the reason why a record can't be used, without a full stop, and a hint."""
     hint = _HINTS.get(record.state, "").format(package=record.distribution, ep=record.name)
     if record.passed_over:
-        hint = f'Name it "{record.distribution}:{record.name}" among the providers to have it all the same.'
+        hint = f'Name it "{record.distribution}:{record.name}" among the providers to use it anyway.'
     if record.undecided:
         return f"{record.name} is ambiguous: {record.reason}", hint
     return f"{record.label} can't be used ({record.state.value}): {record.reason}", hint
 
 
 def explain_missing(source: str, records: Sequence[PluginRecord]) -> tuple[str, str]:
-    """Return why no EP took a node's source, and what to do: a sentence each.
+    """Return the reason why no EP accepted a node's source, and a hint.
 
     Args:
-        source: as the node says it; empty for a node that says none.
-        records: all there are, whatever their state.
+        source: the node's attribute; empty if it has none.
+        records: all records, in any state.
     """
     if not source:
         return (
-            "The node says no source, and which EP made it is never guessed.",
-            "Have the context model compiled again; its EPContext nodes need the attribute 'source'.",
+            "The node has no source, and epctx never guesses which EP made it.",
+            "Compile the context model again; its EPContext nodes need the attribute 'source'.",
         )
     near = [r for r in records if any(s.casefold() == source.casefold() for s in r.sources)]
     exact = [r for r in near if source in r.sources]
@@ -206,17 +207,19 @@ def explain_missing(source: str, records: Sequence[PluginRecord]) -> tuple[str, 
         return f"The plugin for the source {source!r} {verb} installed, but {why}.", hint
     if exact:
         return (
-            f"{usable[0].label} takes the source {source!r}, but is not among this session's providers.",
-            f"Add {usable[0].name!r} to the providers, or give no list to use every installed plugin.",
+            f"{usable[0].label} accepts the source {source!r}, but is not among this session's providers.",
+            f"Add {usable[0].name!r} to the providers, or pass no list to use every installed plugin.",
         )
     if near:
         names = _join_names(sorted({repr(s) for r in usable for s in r.sources}))
         return (
-            f"No EP of this session takes the source {source!r}; {usable[0].label} goes by {names}.",
-            f"Case counts unless the EP says otherwise. Is {usable[0].name!r} among the session's providers?",
+            f"No EP of this session accepts the source {source!r}; {usable[0].label} accepts {names}.",
+            f"Case is significant unless the EP says otherwise. Is {usable[0].name!r} among the session's providers?",
         )
     sources = sorted({s for r in records if r.usable for s in r.sources})
-    why = f"No installed plugin takes the source {source!r}.{_suggest_closest(source, sources)}"
+    why = f"No installed plugin accepts the source {source!r}.{_suggest_closest(source, sources)}"
     why += f" Sources installed: {_join_names(sources)}."
-    hint = "Install the EP package that made this context model; `epctx plugins list` shows what is there."
+    hint = (
+        "Install the EP package that made this context model; `epctx plugins list` shows the installed ones."
+    )
     return why, _get_install_hint(source, hint)

@@ -1,4 +1,4 @@
-"""Forked processes: what a child may go on using of its parent's, and what it must leave alone.
+"""Objects of a parent process in a forked child: those that it may use, and those that it must not touch.
 
 A fork copies memory but no threads and no devices. Tables of names can be used on; EPs, their engines and what they
 hold are the parent's. Objects look at the process when they are used: a hook at each fork would cost every fork of
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class PerProcess(Generic[T]):
-    """An object that each process makes for itself; what a child inherits of it is kept and not used.
+    """Object that each process makes for itself; an inherited one is kept and never used.
 
     Args:
         make: makes it, on the first use in a process.
@@ -26,7 +26,7 @@ class PerProcess(Generic[T]):
         self._made: dict[int, T] = {}
 
     def get(self) -> T:
-        """Return this process's."""
+        """Return the object of this process."""
         process = os.getpid()
         found = self._made.get(process)
         # Of two threads that come first, both get the one that was kept.
@@ -34,9 +34,9 @@ class PerProcess(Generic[T]):
 
 
 def keep_forever(inherited: object) -> None:
-    """Never let go of an object, not even when the process ends.
+    """Keep an object alive for ever, even when the process ends.
 
-    For what a child inherits: onnxruntime's destructor joins threads that a fork did not copy, and crashes;
+    For objects that a child inherits: onnxruntime's destructor joins threads that a fork did not copy, and crashes;
     a vendor's may stop a device that the parent uses.
     """
     import ctypes

@@ -1,7 +1,4 @@
-"""Turns what a plugin raises, and answers that break the contract, into one typed error that says whose it is.
-
-Knows records and the table of hooks, not the registry.
-"""
+"""Conversion of plugin exceptions, and of results that break the contract, into typed errors that name the EP."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def describe(error: BaseException) -> str:
-    """Return type and text of an exception, also of one whose text can't be had."""
+    """Return type and text of an exception; the type alone if its `__str__` fails."""
     try:
         text = str(error)
     except KeyboardInterrupt:
@@ -33,29 +30,27 @@ def describe(error: BaseException) -> str:
     return concealed(f"{type(error).__name__}: {text}") if text else type(error).__name__
 
 
-def mark_broken(record: PluginRecord, error: BaseException, what: str) -> PluginRecord:
-    """Return a record as BROKEN by an exception, whose traceback it keeps as text.
+def mark_broken(record: PluginRecord, error: BaseException, prefix: str) -> PluginRecord:
+    """Return a record in state BROKEN, with an exception as reason and traceback.
 
     Args:
-        record: whose plugin raised.
-        error: what it raised.
-        what: begins the reason, such as `acme:Acme failed to import`.
+        record: the EP's record.
+        error: the exception that the plugin raised.
+        prefix: the beginning of the reason, such as `acme:Acme failed to import`.
     """
     text = concealed("".join(traceback.format_exception(error)))
-    reason = f"{what}: {describe(error)}"
+    reason = f"{prefix}: {describe(error)}"
     return replace(record, state=PluginState.BROKEN, reason=reason, traceback=text)
 
 
 @contextmanager
 def blame(record: PluginRecord, hook: str) -> Iterator[None]:
-    """Attribute every exception of the block to a plugin.
-
-    Meant for calls of hooks and of an EP's class methods.
+    """Attribute every exception of a block that calls a hook or a class method to the plugin.
 
     Raises:
-        EpctxError: the plugin raised one; it passes, with the EP filled in.
-        EPFail: anything else out of `compile`.
-        PluginError: anything else out of any other hook, `SystemExit` and `GeneratorExit` included.
+        EpctxError: raised by the plugin; passed on with the EP filled in.
+        EPFail: any other exception of `compile`.
+        PluginError: any other exception of another hook, `SystemExit` and `GeneratorExit` included.
     """
     try:
         yield
@@ -77,36 +72,36 @@ def blame(record: PluginRecord, hook: str) -> Iterator[None]:
         raise plugin_error(message, record, hook=hook, hint=_HINT) from error
 
 
-def to_plain(answer: Any) -> Any:
-    """Return a list or tuple of a plugin's as a plain list, a dict or text as a plain one, anything else as it is.
+def to_plain(value: Any) -> Any:
+    """Return a plugin's list or tuple as a plain list, a dict or text as a plain one, any other value unchanged.
 
-    No code of the plugin's runs: what a subclass says of itself may differ from one look to the next, raise, or never
-    end. Items stay as they are.
+    Runs no code of the plugin: the methods of a subclass may change their results, raise, or never return. Items stay
+    unchanged.
     """
-    kind = type(answer)
-    if issubclass(kind, list):
-        return list.copy(answer)
-    if issubclass(kind, tuple):
-        return list(tuple.__iter__(answer))
-    if issubclass(kind, dict):
-        return dict(dict.items(answer))
-    return str.__str__(answer) if issubclass(kind, str) else answer
+    cls = type(value)
+    if issubclass(cls, list):
+        return list.copy(value)
+    if issubclass(cls, tuple):
+        return list(tuple.__iter__(value))
+    if issubclass(cls, dict):
+        return dict(dict.items(value))
+    return str.__str__(value) if issubclass(cls, str) else value
 
 
 _HINT = "This is a fault of the plugin; its own exception is the cause of this error (`-v` shows it)."
 
 
-def contract_error(record: PluginRecord, hook: str, what: str) -> PluginError:
-    """Return the error for an answer that is not what the contract asks for.
+def contract_error(record: PluginRecord, hook: str, fault: str) -> PluginError:
+    """Return the error for a result that breaks the contract.
 
     Args:
-        record: whose answer.
-        hook: to which hook.
-        what: completes "it ...", such as `gave 2 results for 3 partitions`. Of what the plugin gave it shows types
-            and plain values alone: the `repr` of anything else is the plugin's code.
+        record: the EP's record.
+        hook: the hook's name.
+        fault: completes "it ...", such as `gave 2 results for 3 partitions`. It may show types and plain values only:
+            the `repr` of any other value is code of the plugin.
     """
     return plugin_error(
-        f"{record.label} broke the contract in {hook}: it {what}.",
+        f"{record.label} broke the contract in {hook}: it {fault}.",
         record,
         hook=hook,
         hint="This is a mistake in the plugin; report it to its vendor, or leave the EP out.",
@@ -116,61 +111,61 @@ def contract_error(record: PluginRecord, hook: str, what: str) -> PluginError:
 def call_class_method(
     record: PluginRecord, cls: type[ExecutionProvider], method: str, *arguments: object
 ) -> Any:
-    """Ask an EP's class; return its answer, checked by the table of hooks.
+    """Call a class method of an EP; return its result, checked by the table of hooks.
 
     Raises:
-        PluginError: it raised, or answered something else.
-        EpctxError: it raised this one.
+        PluginError: it raised, or its result breaks the contract.
+        EpctxError: raised by the EP.
     """
     with blame(record, method):
-        answer = getattr(cls, method)(*arguments)
-    return check_result(record, CLASS_METHODS[method], answer)
+        result = getattr(cls, method)(*arguments)
+    return check_result(record, CLASS_METHODS[method], result)
 
 
-def check_result(record: PluginRecord, hook: Hook, answer: Any) -> Any:
-    """Return an answer if the table of hooks allows it: lists and texts as plain ones, a flag by its truth.
+def check_result(record: PluginRecord, hook: Hook, result: Any) -> Any:
+    """Return a result if the table of hooks allows it: lists and texts as plain ones, a flag as a bool.
 
     Raises:
-        PluginError: it is something else.
+        PluginError: it has another type.
     """
     if hook.result == "bool":
         with blame(record, hook.name):
-            return bool(answer)
+            return bool(result)
     if hook.returns_list or hook.result == "str":
-        answer = to_plain(answer)
+        result = to_plain(result)
     if hook.returns_list:
-        if answer is None and hook.may_return_none:
+        if result is None and hook.may_return_none:
             return None
-        if type(answer) is not list:
+        if type(result) is not list:
             raise plugin_error(
-                f"{record.label} returned {describe_type(answer)} from {hook.name} instead of a list.",
+                f"{record.label} returned {describe_type(result)} from {hook.name} instead of a list.",
                 record,
                 hook=hook.name,
                 hint="Return a list or tuple, an empty one for nothing.",
             )
     if not hook.caller_checks:
-        check_result_types(record, hook, answer)
-    return answer
+        check_result_types(record, hook, result)
+    return result
 
 
 def describe_type(value: object) -> str:
-    """Return how messages call a value of a plugin's: no code of the plugin's runs."""
+    """Return the type of a plugin's value for messages, without running code of the plugin."""
     return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
-def check_result_types(record: PluginRecord, hook: Hook, answer: Any, names: Sequence[object] = ()) -> None:
-    """Raise PluginError unless an answer, or each item of a list, has the type that the table of hooks says.
+def check_result_types(record: PluginRecord, hook: Hook, result: Any, names: Sequence[object] = ()) -> None:
+    """Raise PluginError unless a result, or each item of a list, has the type that the table of hooks says.
 
     Args:
-        record: whose answer.
-        hook: to what.
-        answer: a list where the hook gives one.
-        names: for what the items are, if the error is to say so.
+        record: the EP's record.
+        hook: the hook.
+        result: a list if the hook returns one.
+        names: names of the items for the error, if known.
     """
-    if hook.result == "None":  # whatever an EP returns there is dropped
+    if hook.result == "None":  # the result is ignored
         return
     expected = _types(hook.result_types)
-    for number, item in enumerate(answer if hook.returns_list else [answer]):
+    for number, item in enumerate(result if hook.returns_list else [result]):
         if not issubclass(type(item), expected):
             given = f" for {names[number]}" if names else ""
             raise contract_error(
@@ -180,7 +175,7 @@ def check_result_types(record: PluginRecord, hook: Hook, answer: Any, names: Seq
 
 @cache
 def _types(names: tuple[str, ...]) -> tuple[type, ...]:
-    """Return types by the names that specifications write."""
+    """Return types by the names that the specifications use."""
     from epctx_core import plugin
 
     found: list[type] = []

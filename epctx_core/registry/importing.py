@@ -24,9 +24,9 @@ class MarkedMethod:
 
     Attributes:
         attribute: its name in the class.
-        hook: the hook it means to implement.
-        static: the attribute as it stands in the class, not bound.
-        function: the function behind it.
+        hook: the name of the hook that it implements.
+        static: the attribute as the class has it, unbound.
+        function: the underlying function.
         wrapper: whether it is marked as a hook wrapper.
     """
 
@@ -38,18 +38,18 @@ class MarkedMethod:
 
     @property
     def parameters(self) -> list[inspect.Parameter]:
-        """What the core has to pass: everything but `self`.
+        """Parameters that the core has to pass: all but `self`.
 
         Raises:
-            ValueError, TypeError: the function does not tell.
+            ValueError, TypeError: the function has no signature.
         """
         parameters = list(inspect.signature(self.function).parameters.values())
         return parameters if isinstance(self.static, staticmethod) else parameters[1:]
 
 
 def find_marked_methods(cls: type) -> Iterator[MarkedMethod]:
-    """Yield what a class marks with `hookimpl`; evaluates no property."""
-    # As inspect.getmembers_static at a tenth of the time, which each new session spends on each EP.
+    """Yield the attributes of a class that are marked with `hookimpl`; evaluate no property."""
+    # Ten times faster than inspect.getmembers_static; each new session calls this for each EP.
     attributes = {name: static for base in reversed(cls.__mro__) for name, static in vars(base).items()}
     for attribute, static in sorted(attributes.items()):
         function = static.__func__ if isinstance(static, (staticmethod, classmethod)) else static
@@ -70,7 +70,7 @@ def _mark(static: object) -> Mapping[str, Any] | None:
     elif type(static).__module__ == "builtins" and not isinstance(static, (staticmethod, classmethod, type)):
         return None
     else:
-        # Not getattr: an object with __getattr__, such as a logger proxy, would answer to any name.
+        # Not getattr: an object with __getattr__, such as a logger proxy, would have any attribute.
         mark = inspect.getattr_static(static, _MARK, None)
     return mark if isinstance(mark, dict) else None
 
@@ -89,7 +89,7 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
     """Return every way in which a class breaks the contract; empty for a valid one.
 
     Args:
-        cls: what a plugin or a host gave.
+        cls: the value that a plugin or a host gave.
         name: the name of its entry point, if it has one.
     """
     if not (inspect.isclass(cls) and issubclass(cls, ExecutionProvider)):
@@ -161,7 +161,7 @@ _ATTRIBUTES: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
     ("loads_without_device", _is_switch, "True or False", "Leave it out for False."),
     ("simulated", _is_switch, "True or False", "Leave it out for False."),
 )
-"""Attributes of a class: their check, what is expected in words, and what to write."""
+"""Attributes of a class: name, check, expected value in words, and hint."""
 
 
 def _schema_problems(attribute: str, options: object) -> Iterator[Problem]:
@@ -211,7 +211,7 @@ def _implementation_problems(method: MarkedMethod) -> Iterator[Problem]:
         yield f"{name} is a hook wrapper", "An EP implements hooks and wraps none."
         return
     if not hasattr(type(method.static), "__get__"):
-        yield f"{name} is no method", "Write it with def, in the class."
+        yield f"{name} is not a method", "Write it with def, in the class."
         return
     function = inspect.unwrap(method.function)
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
@@ -229,7 +229,7 @@ def _implementation_problems(method: MarkedMethod) -> Iterator[Problem]:
 def _parameter_problems(name: str, hook: str, parameters: list[inspect.Parameter]) -> Iterator[Problem]:
     given = HOOKS[hook].arguments
     hint = f"Arguments of {hook}: {', '.join(given)}; leave out those not needed."
-    for parameter in parameters:  # the core passes by position those that it names
+    for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             yield f"{name} takes {parameter}, which would stay empty", hint
         elif parameter.name not in given:
@@ -249,10 +249,10 @@ def import_provider(
     """Import and check a class; raise nothing but KeyboardInterrupt.
 
     Args:
-        record: says where it is, and the EP name that it has to have.
+        record: the EP's record, with entry point and name.
 
     Returns:
-        The EP's record as it stands now; its class, or None if it can't be used; what the plugin raised, if it did.
+        The EP's new record; its class, or None if it can't be used; the exception that the plugin raised, or None.
     """
     try:
         cls = EntryPoint(name=record.name, value=record.entry_point, group="").load()
@@ -265,7 +265,7 @@ def import_provider(
         reason = "; ".join(what for what, _ in problems)
         if isinstance(version := getattr(cls, "api_version", None), int) and version > PLUGIN_API:
             return replace(record, state=PluginState.API_TOO_NEW, reason=reason), None, None
-        # Its author reads this, too, who can do what the hints say.
+        # The plugin's author reads this, too, and can follow the hints.
         hints = " ".join(dict.fromkeys(hint for _, hint in problems)).rstrip(".")
         reason = f"{record.entry_point} breaks the contract: {reason}. {hints}"
         return replace(record, state=PluginState.BROKEN, reason=reason), None, None

@@ -1,8 +1,7 @@
-"""The live EPs of one session: makes them, calls their hooks one owner at a time, and shuts them down once.
+"""EP instances of one session: made in order, called one EP at a time, shut down once.
 
-A hook is called as what its class marks, by the arguments that it names: no property of an instance is evaluated, no
-`__eq__` or `__hash__` is called, and what the EP raises is attributed to it.
-Knows no registry.
+A hook is the method that the class marks, called with the arguments that it names: no property of an instance is
+evaluated, no `__eq__` or `__hash__` is called, and exceptions are attributed to the EP.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("epctx")
 TRACE_VARIABLE = "EPCTX_TRACE"
-"""Set to anything but 0 for a line for each call, by epctx-conformance."""
+"""Any value but 0: epctx-conformance writes a line for each call."""
 
 Implementation = Callable[[Mapping[str, Any]], Any]
-"""Calls an EP's method with those of a hook's arguments that it names; the answer is checked."""
+"""Calls an EP's method with the arguments of the hook that it names, and checks the result."""
 
 
 def _make_implementation(
@@ -43,24 +42,23 @@ def _make_implementation(
     def implementation(arguments: Mapping[str, Any]) -> Any:
         given = [arguments[name] for name in names]
         with blame(record, hook):
-            answer = bound(*given)
-        return check_result(record, row, answer)
+            result = bound(*given)
+        return check_result(record, row, result)
 
     return implementation
 
 
 class ProviderInstances:
-    """One session's EP instances, in priority order.
+    """EP instances of one session, in order of priority.
 
-    `add` belongs to the making of a session and is called from one thread; `call` and `shutdown` may be called
-    from any.
+    `add` is called from one thread while the session is made; `call` and `shutdown` may be called from any.
     """
 
     def __init__(self) -> None:
-        """Begin without any; where EPCTX_TRACE asks for it, each call of a hook is told.
+        """Make an empty one; if EPCTX_TRACE is set, each call of a hook is traced.
 
         Raises:
-            PackageMissing: it asks, and epctx-conformance is not installed.
+            PackageMissing: EPCTX_TRACE is set, and epctx-conformance is not installed.
         """
         self._records: dict[str, PluginRecord] = {}
         self._hooks: dict[str, dict[str, Implementation]] = {}
@@ -72,7 +70,7 @@ class ProviderInstances:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The EP names, in order of priority."""
+        """EP names in order of priority."""
         return tuple(self._hooks)
 
     def record(self, name: str) -> PluginRecord:
@@ -87,14 +85,13 @@ class ProviderInstances:
         """Make an instance and register it; on failure nothing stays registered.
 
         Args:
-            record: the EP's.
-            cls: its class, which the registry checked when it was loaded or given.
-            context: what the instance gets.
+            record: the EP's record.
+            cls: its class, checked by the registry.
+            context: the argument of its `__init__`.
 
         Raises:
             PluginError: its `__init__` raised.
-            EpctxError: its `__init__` raised this one, such as InvalidArgument for options that
-                contradict each other.
+            EpctxError: raised by its `__init__`, such as InvalidArgument for contradicting options.
         """
         with blame(record, "__init__"):
             provider = cls(context)
@@ -116,15 +113,15 @@ class ProviderInstances:
         """Call one EP's implementation of a hook and return its result.
 
         Args:
-            ep: the EP type; passed on as the hook's argument `ep`.
+            ep: the EP name; passed on as the hook's argument `ep`.
             hook: the hook's name.
             arguments: all other arguments of the hook.
 
         Raises:
             NotImplementedByProvider: the EP does not implement the hook.
             EPFail: the EP raised in `compile`.
-            PluginError: the EP raised in another hook, or its answer is not what the table of hooks says.
-            EpctxError: the EP raised it; it passes.
+            PluginError: the EP raised in another hook, or its result breaks the contract.
+            EpctxError: raised by the EP.
         """
         implementation = self._hooks[ep].get(hook)
         if implementation is None:
@@ -139,10 +136,9 @@ class ProviderInstances:
         return implementation(arguments)
 
     def shutdown(self) -> None:
-        """Call `shutdown` once on each EP that has it, in reverse order, and let go of all; further calls do nothing.
+        """Call `shutdown` once on each EP that has it, in reverse order; further calls do nothing.
 
-        What one of them raises is logged and does not keep the others from being shut down; a
-        KeyboardInterrupt is raised again at the end.
+        An exception is logged and does not affect the other EPs; a KeyboardInterrupt is raised again at the end.
         """
         with self._lock:
             waiting, self._waiting = self._waiting, []
@@ -156,14 +152,14 @@ class ProviderInstances:
             except Exception as error:  # noqa: BLE001 - the other EPs hold devices and memory too
                 _log.error("shutdown of %s: %s", self._records[ep].label, error)
                 _log.debug("shutdown of %s", self._records[ep].label, exc_info=error)
-        if waiting:  # else somebody else has taken them and is still at it
+        if waiting:  # else another thread is shutting them down
             self._hooks.clear()
         if interrupt is not None:
             raise interrupt
 
 
 def collect_closers(results: Iterable[CompiledPartition]) -> list[Callable[[], None]]:
-    """Return what closes results of hooks: what several of them have in common once, at the place of the last."""
+    """Return the `close` functions of results; one that several share is called once, in the order of the last of them."""
     found: dict[object, Callable[[], None]] = {}
     for close in (result.close for result in results):
         if close is not None:

@@ -1,4 +1,4 @@
-"""Look-up of an EP by the name that a host gives or the source that a node names."""
+"""Look-up of an EP by a host's name or a node's source."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PREFER_VARIABLE = "EPCTX_PREFER"
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What the environment says.
+    """Selection of plugins by environment variables.
 
     Attributes:
-        only: names of the only ones allowed, or None for all.
-        disabled: names of those kept out.
-        preferred: EP type (long or short) to the distribution that is to bring it.
+        only: names of the only plugins allowed, or None for all.
+        disabled: names of disabled plugins.
+        preferred: EP name (long or short) to the distribution that is to provide it.
     """
 
     only: tuple[str, ...] | None = None
@@ -47,12 +47,12 @@ class Selection:
     def apply(
         self, records: Iterable[PluginRecord], *, chosen: Mapping[str, str], given: Collection[str]
     ) -> list[PluginRecord]:
-        """Return the records with the states DISABLED and DUPLICATE where they are due.
+        """Return the records, with the states DISABLED and DUPLICATE where they apply.
 
         Args:
             records: as discovered and loaded so far.
-            chosen: EP type to distribution, as the host said in this process; wins over the environment.
-            given: EP types of which the host registered a class.
+            chosen: EP name to distribution, as chosen by the host; has precedence over the environment.
+            given: names of EPs of which the host registered a class.
         """
         allowed = [self._disable(record) for record in records]
         return [self._settle(record, allowed, chosen, given) for record in allowed]
@@ -72,11 +72,11 @@ class Selection:
         chosen: Mapping[str, str],
         given: Collection[str],
     ) -> PluginRecord:
-        """Mark a record as duplicate if another one has, or could have, its EP type."""
+        """Mark a record as duplicate if another one has, or could have, its EP name."""
         if not record.usable:
             return record
         if record.name in given:
-            return _mark_duplicate(record, "the host registered a class of this EP type", passed_over=True)
+            return _mark_duplicate(record, "the host registered a class of this EP name", passed_over=True)
         rivals = [r for r in records if r.name == record.name and r.entry_point and r.state not in _OUT]
         if len(rivals) == 1:
             return record
@@ -90,7 +90,7 @@ class Selection:
         if len(real) == 1 and all(r.simulated is not None for r in rivals):
             why = f"it is simulated, and {real[0].origin} is not"
             return record if record is real[0] else _mark_duplicate(record, why, passed_over=False)
-        why = f"{' and '.join(r.origin for r in rivals)} bring {record.name}"
+        why = f"{' and '.join(r.origin for r in rivals)} provide {record.name}"
         broken = [r.origin for r in rivals if r.state is PluginState.BROKEN and r.simulated is None]
         if broken:
             why += f"; whether {' and '.join(broken)} is simulated is not known, as it is broken"
@@ -105,7 +105,7 @@ def _mark_duplicate(record: PluginRecord, reason: str, *, passed_over: bool) -> 
 
 
 def matches_record(given: str, record: PluginRecord) -> bool:
-    """Whether a name in the environment means an EP, by its own name or by its distribution's."""
+    """Return whether a name in the environment is that of an EP or of its distribution."""
     return is_name_of(given, record.name) or is_same_distribution(given, record.distribution)
 
 
@@ -122,16 +122,16 @@ def _parse_preference(item: str) -> tuple[str, str]:
 def route_source(
     source: str, records: Sequence[PluginRecord], *, ordered: bool, accepts: Callable[[PluginRecord], bool]
 ) -> PluginRecord | None:
-    """Return the record that takes a source, or None.
+    """Return the record whose EP accepts a source, or None.
 
     Args:
-        source: as the node says it.
-        records: those that may take it; unusable ones are passed by.
+        source: the node's attribute.
+        records: the candidates; unusable ones are skipped.
         ordered: whether their order is the host's priority, so that the first one wins a tie.
-        accepts: imports a record's class and asks it; called only for names that differ by case.
+        accepts: imports a record's class and calls it; only for names that differ by case.
 
     Raises:
-        PluginError: it is undecided which of several distributions takes it.
+        PluginError: several distributions could accept it, and none was chosen.
     """
     if not source:
         return None
@@ -162,20 +162,20 @@ def _pick_single(source: str, tier: Sequence[PluginRecord], *, ordered: bool) ->
 
 
 def find_by_name(name: str, records: Iterable[PluginRecord]) -> list[PluginRecord]:
-    """Return the records that a host's name means, usable or not."""
+    """Return the records that match a host's name, usable or not."""
     distribution, colon, short = name.rpartition(":")
     near = [r for r in records if is_name_of(short, r.name)]
     return [r for r in near if is_same_distribution(distribution, r.distribution)] if colon else near
 
 
 def pick_by_name(name: str, records: Sequence[PluginRecord]) -> PluginRecord:
-    """Return the record that a host's name means: `X`, `XExecutionProvider` or `<distribution>:X`.
+    """Return the record that matches a host's name: `X`, `XExecutionProvider` or `<distribution>:X`.
 
-    A record asked for with its distribution may be in state DUPLICATE: naming it is choosing it.
+    A record named with its distribution may be in state DUPLICATE: naming it chooses it.
 
     Raises:
-        InvalidArgument: no such EP, or the name fits several EP types.
-        PluginError: it is there but can't be used, or two distributions bring it.
+        InvalidArgument: no such EP, or the name matches several EPs.
+        PluginError: the EP can't be used, or two distributions provide it.
     """
     near = find_by_name(name, records)
     _, colon, short = name.rpartition(":")

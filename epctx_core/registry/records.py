@@ -1,7 +1,4 @@
-"""What the registry knows about one EP, the state it is in, and when two names mean the same.
-
-Knows nothing about how any of it was found out.
-"""
+"""Records of EPs with their states, and comparison of names."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class PluginState(Enum):
-    """Where an EP stands; the values are what users read."""
+    """State of an EP; users read the values."""
 
     DISCOVERED = "discovered"
     """Found by its entry point; not imported yet."""
@@ -27,15 +24,15 @@ class PluginState(Enum):
     BROKEN = "broken"
     """Its metadata is wrong, it failed to import, or its class breaks the contract."""
     DUPLICATE = "duplicate"
-    """Another distribution brings the same EP type, or the host registered a class of it."""
+    """Another distribution provides the same EP, or the host registered a class of its name."""
     API_TOO_NEW = "api-too-new"
     """Written for a later plugin API than this epctx-core has."""
     UNAVAILABLE = "unavailable"
-    """Loaded, but this machine lacks what each purpose needs that was asked about."""
+    """Loaded, but not available on this machine for any purpose that was checked."""
     REMOVED = "removed"
-    """Found earlier; its distribution is not installed any more."""
+    """Found earlier; its distribution is no longer installed."""
     RESTART_NEEDED = "restart-needed"
-    """Loaded, and another version of its distribution is installed now; what was loaded goes on."""
+    """Loaded, and another version of its distribution is installed now; the loaded one stays in use."""
 
 
 USABLE_STATES = frozenset(
@@ -49,23 +46,22 @@ RecordKey: TypeAlias = "tuple[str, str | None]"
 
 @dataclass(frozen=True, kw_only=True)
 class PluginRecord:
-    """One EP as the registry sees it; a snapshot that later changes of state do not touch.
+    """Snapshot of one EP in the registry; later changes of state do not affect it.
 
     Attributes:
-        name: the EP type; where that cannot be told, the distribution's name or `module:Class`.
-        sources: every source key it is found by, its name first.
-        distribution: the pip package that brings it, or None for a class that the host registered.
-        version: the distribution's version, or None. Of what this process has loaded, if it has.
+        name: the EP name; the distribution's name if the metadata is unreadable.
+        sources: all its source keys, its name first.
+        distribution: the pip package that provides it, or None for a class that the host registered.
+        version: the distribution's version, or None; that of the loaded code, if it is loaded.
         vendor: who is responsible for it, known once it is loaded; None before.
-        availability: what its class answered about each purpose that was asked about.
-        state: where it stands.
-        reason: why it stands there, for a user to read; empty while all is well. A loaded one has a reason
-            where it is not available for some purposes.
-        entry_point: where the class is, as `module:Class`; empty if the metadata does not tell.
-        traceback: of what the plugin raised, or None.
-        simulated: whether it computes on this CPU in place of hardware; None where that is not known before it is
-            loaded.
-        passed_over: a duplicate because the host chose another distribution, so nothing is undecided.
+        availability: result of its `availability` for each purpose that was checked.
+        state: its state.
+        reason: reason of the state for users; empty if there is no problem. A loaded EP has a reason
+            if it is unavailable for some purposes.
+        entry_point: its class as `module:Class`; empty if the metadata is wrong.
+        traceback: traceback of the plugin's exception, or None.
+        simulated: whether it computes on this CPU in place of hardware; None if that is not known before loading.
+        passed_over: a duplicate because the host chose another distribution, so that nothing is undecided.
     """
 
     name: str
@@ -83,17 +79,17 @@ class PluginRecord:
 
     @property
     def key(self) -> RecordKey:
-        """What stays the same when the state changes."""
+        """Identity of the record, which does not change with its state."""
         return self.name, self.distribution
 
     @property
     def usable(self) -> bool:
-        """Whether a session may use it, as far as is known without importing it."""
+        """True if a session may use it, as far as is known without importing it."""
         return self.state in USABLE_STATES
 
     @property
     def undecided(self) -> bool:
-        """Whether it can't be used only because the host did not choose it among several distributions."""
+        """True if it can't be used only because the host chose none of several distributions."""
         return self.state is PluginState.DUPLICATE and not self.passed_over
 
     @property
@@ -105,11 +101,11 @@ class PluginRecord:
 
     @property
     def label(self) -> str:
-        """EP type and origin for messages."""
+        """EP name and origin for messages."""
         return f"{self.name} ({self.origin})"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what `epctx plugins list --json` prints of it."""
+        """Return the object that `epctx plugins list --json` prints."""
         names = ("name", "sources", "distribution", "version", "vendor", "simulated", "state", "reason")
         answers = {purpose.value: asdict(answer) for purpose, answer in self.availability.items()}
         shown = {name: getattr(self, name) for name in names}
@@ -133,15 +129,15 @@ def make_record(cls: type[ExecutionProvider], sources: Sequence[str]) -> PluginR
 def add_availability(
     record: PluginRecord, purpose: Purpose, answer: Availability, traceback: str | None = None
 ) -> PluginRecord:
-    """Return a loaded record with one more answer about what this machine has.
+    """Return a loaded record with the availability for one more purpose.
 
-    It is UNAVAILABLE only if no purpose that was asked about has what it needs.
+    Its state is UNAVAILABLE only if it is unavailable for each purpose that was checked.
 
     Args:
-        record: of the EP that was asked.
-        purpose: what it was asked about.
-        answer: what it said.
-        traceback: of what it raised instead.
+        record: the EP's record.
+        purpose: the purpose that was checked.
+        answer: the result.
+        traceback: traceback of the exception that it raised instead.
     """
     answers = {**record.availability, purpose: answer}
     if record.state is PluginState.RESTART_NEEDED:
@@ -161,12 +157,12 @@ def add_availability(
 
 
 def sort_key(record: PluginRecord) -> tuple[str, str]:
-    """Order records by EP type, then distribution: never by what the file system happens to give."""
+    """Return EP name and distribution: records are never in the order of the file system."""
     return (record.name, record.distribution or "")
 
 
 def is_same_distribution(one: str | None, other: str | None) -> bool:
-    """Whether two spellings mean one distribution: case, dots, dashes and underscores don't count."""
+    """Return whether two spellings name one distribution: case, dots, dashes and underscores don't matter."""
     return one is not None and other is not None and normalise_name(one) == normalise_name(other)
 
 
@@ -175,7 +171,7 @@ def normalise_name(distribution: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
-def is_name_of(given: str, ep_type: str) -> bool:
-    """Whether a host's name means an EP type: `X` or `XExecutionProvider`, without case."""
-    wanted = given.casefold()
-    return ep_type.casefold() in (wanted, f"{wanted}executionprovider")
+def is_name_of(name: str, ep: str) -> bool:
+    """Return whether a host's name is that of an EP: `X` or `XExecutionProvider`, ignoring case."""
+    folded = name.casefold()
+    return ep.casefold() in (folded, f"{folded}executionprovider")

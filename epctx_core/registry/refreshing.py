@@ -1,4 +1,4 @@
-"""Merging what is installed now with what this process found before: imports stay, and what is gone is REMOVED."""
+"""Merge of newly discovered EPs with those found before: imported ones stay, uninstalled ones are REMOVED."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def merge_entries(
 
     Args:
         records: as discovered now.
-        previous: what was found before, with the classes that this process has imported.
+        previous: the entries found before, with the classes that this process has imported.
     """
     entries: dict[RecordKey, Entry] = {}
     for record in records:  # of two records with one key, the EP comes before a complaint about it

@@ -1,7 +1,6 @@
-"""The registry: which EPs there are, in what state, and the class behind each.
+"""Registry of EPs with their states and classes.
 
-Owns the states and when a plugin is imported; reading metadata, selection and wording are its neighbours'.
-Knows nothing of graphs, files or sessions.
+Owns the states and decides when a plugin is imported; metadata, selection and errors are in the modules beside it.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ _log = logging.getLogger("epctx.registry")
 
 
 class Registry:
-    """All EPs that a process can use: those of installed packages, and what the host adds.
+    """All EPs that a process can use: those of installed packages, and those that the host adds.
 
     Entry points and the environment (EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS, EPCTX_PREFER) are read on first use and by
     `refresh`. No plugin is imported before it is named. Every method may be called from any thread.
 
     Args:
-        entry_points: False to know only what the host registers or adds.
+        entry_points: False for a registry of only what the host registers or adds.
     """
 
     def __init__(self, *, entry_points: bool = True) -> None:
-        """Make a registry; reads nothing yet."""
+        """Make a registry; read nothing yet."""
         # A child may inherit the lock of a thread that it does not have, and the tables between two steps of a
         # change. Each step leaves them whole; what is derived from them is dropped before the first.
         self._locks = PerProcess(threading.RLock)
@@ -68,7 +67,7 @@ class Registry:
         self._noticed: set[str] = set()
         self._selected: dict[RecordKey, PluginRecord] | None = None
 
-    # -- what there is ---------------------------------------------------------------------------
+    # -- records ---------------------------------------------------------------------------------
 
     def records(self) -> list[PluginRecord]:
         """Return a record for each EP, usable or not, by EP name and distribution; import no plugin.
@@ -79,23 +78,22 @@ class Registry:
         return list(self._select().values())
 
     def available(self) -> list[str]:
-        """Return the EP types that can be used by name, `CPUExecutionProvider` last.
+        """Return the names of usable EPs, `CPUExecutionProvider` last.
 
-        Imports as `records`, and of several distributions that bring one EP type those of which it is not known
-        whether they are simulated.
+        If several distributions provide one EP, imports those that are not known to be simulated or real.
         """
         records = self._settle_duplicates(lambda _record: True)
         return [*(record.name for record in records if record.usable), CPU_EP]
 
     def refresh(self) -> None:
-        """Discover EPs again and read the environment again; what the host registered or added stays."""
+        """Discover EPs and read the environment again; registered classes and added paths stay."""
         importlib.invalidate_caches()
         with self._locks.get():
             self._selected, self._is_stale = None, True
             self._select()
 
     def _select(self) -> dict[RecordKey, PluginRecord]:
-        """Return every record as selection leaves it, in order."""
+        """Return all records after selection, in order."""
         with self._locks.get():
             if self._selected is None:
                 found = [entry.record for entry in self._discover().values()]
@@ -105,11 +103,10 @@ class Registry:
             return self._selected
 
     def _discover(self) -> dict[RecordKey, Entry]:
-        """Return the EPs of distributions, discovered anew where that is due.
+        """Return the EPs of distributions; discover them if that has not been done, or is out of date.
 
         Raises:
-            InvalidArgument: the environment's preference is malformed. Nothing is kept then, so that the
-                next call tries again.
+            InvalidArgument: EPCTX_PREFER is malformed. Nothing is kept then, so that the next call tries again.
         """
         if self._is_stale:
             selection = Selection.from_environment(os.environ)
@@ -130,14 +127,14 @@ class Registry:
                     _log.warning("%s.", sentence)
         return self._found
 
-    # -- what the host says ----------------------------------------------------------------------
+    # -- changes by the host ---------------------------------------------------------------------
 
     def register(self, cls: type[ExecutionProvider], *, sources: Sequence[str] = ()) -> None:
         """Add a class without an entry point.
 
         Args:
             cls: the EP's class.
-            sources: further source keys, besides the EP type.
+            sources: further source keys, besides the EP name.
 
         Raises:
             PluginError: the class breaks the contract.
@@ -146,7 +143,7 @@ class Registry:
         if problems := find_problems(cls):
             label = f"{cls.__module__}:{cls.__qualname__}" if isinstance(cls, type) else f"{cls!r:.80}"
             raise PluginError(
-                f"{label} is no valid Execution Provider: {'; '.join(what for what, _ in problems)}.",
+                f"{label} is not a valid Execution Provider: {'; '.join(what for what, _ in problems)}.",
                 hint=" ".join(dict.fromkeys(hint for _, hint in problems)),
             )
         if isinstance(sources, str) or not all(isinstance(s, str) and s for s in sources):
@@ -155,7 +152,7 @@ class Registry:
             )
         if cls.name == CPU_EP:
             raise InvalidArgument(
-                f"the EP type {CPU_EP} is built in; give the class another name.", ep=CPU_EP
+                f"the EP name {CPU_EP} is built in; give the class another name.", ep=CPU_EP
             )
         with self._locks.get():
             for record in self._select().values():
@@ -172,25 +169,25 @@ class Registry:
             self._registered[cls.name] = Entry(make_record(cls, sources), cls)
 
     def unregister(self, name: str) -> None:
-        """Take back what `register` added.
+        """Remove a class that `register` added.
 
         Raises:
-            NotFound: the host registered no class of that EP type.
+            NotFound: the host registered no class of that name.
             Fail: a session, a compile or a share group uses it.
         """
         with self._locks.get():
             entry = self._registered.get(name)
             if entry is None:
                 raise NotFound(
-                    f"no class of the EP type {name!r} was registered.{suggestion(name, self._registered)}",
+                    f"no class of the EP name {name!r} was registered.{suggestion(name, self._registered)}",
                     ep=name,
-                    hint="Plugins of installed packages are kept out with EPCTX_DISABLE_PLUGINS.",
+                    hint="To disable plugins of installed packages, set EPCTX_DISABLE_PLUGINS.",
                 )
             if users := self._describe_users(entry):
                 raise Fail(
                     f"{name} cannot be unregistered while it is used by {users}.",
                     ep=name,
-                    hint="First close the sessions and share groups, and wait for the compiles.",
+                    hint="First close the sessions and share groups, and wait for the compiles to end.",
                 )
             self._selected = None
             del self._registered[name]
@@ -203,14 +200,14 @@ class Registry:
     def temporary(
         self, cls: type[ExecutionProvider], *, sources: Sequence[str] = ()
     ) -> Iterator[PluginRecord]:
-        """Register a class while a block lasts; gives its record.
+        """Register a class for the duration of a block; yield its record.
 
-        At the end nothing finds the class any more, also where a session that was made in the block is
-        still open: that session keeps it and goes on.
+        The class is removed at the end even if a session that was made in the block is still open: that session
+        keeps it.
 
         Args:
             cls: the EP's class.
-            sources: further source keys, besides the EP type.
+            sources: further source keys, besides the EP name.
 
         Raises:
             PluginError, InvalidArgument: see `register`.
@@ -225,45 +222,45 @@ class Registry:
             yield entry.record
         finally:
             with self._locks.get():
-                if self._registered.get(cls.name) is entry:  # else the block unregistered it
+                if self._registered.get(cls.name) is entry:  # else the block has unregistered it
                     if users := self._describe_users(entry):
-                        _log.warning("%s was taken back while it is used by %s.", cls.name, users)
+                        _log.warning("%s was removed while it is used by %s.", cls.name, users)
                     self._selected = None
                     del self._registered[cls.name]
 
     def add_path(self, path: str | os.PathLike[str]) -> list[PluginRecord]:
-        """Use the plugins of a folder or a wheel without installing them; imports nothing yet.
+        """Use the plugins of a folder or a wheel without installing them; import nothing yet.
 
-        The path is put at the end of `sys.path`: what is installed goes before what lies there.
+        The path is appended to `sys.path`: installed packages have precedence.
 
         Args:
-            path: a folder that `pip install --target` filled, or a wheel without native modules, which Python loads
-                from no archive.
+            path: a folder made by `pip install --target`, or a wheel without native modules, which Python cannot load
+                from an archive.
 
         Returns:
-            The records of what it brings.
+            The records of its EPs.
 
         Raises:
-            NoSuchFile: there is nothing at that path.
-            InvalidArgument: it brings no EP.
+            NoSuchFile: the path does not exist.
+            InvalidArgument: it provides no EP.
         """
         try:
-            place = os.path.abspath(path)  # noqa: PTH100 - Path.absolute leaves `..` in
+            location = os.path.abspath(path)  # noqa: PTH100 - Path.absolute leaves `..` in
         except TypeError:
-            raise InvalidArgument(f"a folder or a wheel is named by a path, not {path!r:.80}.") from None
-        hint = "Give a folder that `pip install --target` filled, or a wheel; a project is installed with `pip install -e`."
-        if not os.path.exists(place):  # noqa: PTH110 - False for a text that is no path
-            raise NoSuchFile(f"there is no folder or wheel {place!r}.", path=place, hint=hint)
+            raise InvalidArgument(f"expected the path of a folder or a wheel, not {path!r:.80}.") from None
+        hint = "Pass a folder made by `pip install --target`, or a wheel; install a project with `pip install -e`."
+        if not os.path.exists(location):  # noqa: PTH110 - False for a text that is not a path
+            raise NoSuchFile(f"there is no folder or wheel {location!r}.", path=location, hint=hint)
         importlib.invalidate_caches()
-        found = discover([place])
+        found = discover([location])
         if not found:
-            raise InvalidArgument(f"{place!r} brings no Execution Provider.", path=place, hint=hint)
+            raise InvalidArgument(f"{location!r} provides no Execution Provider.", path=location, hint=hint)
         with self._locks.get():
             self._selected = None
-            if place not in sys.path:
-                sys.path.append(place)
-            if place not in self._paths:
-                self._paths.append(place)
+            if location not in sys.path:
+                sys.path.append(location)
+            if location not in self._paths:
+                self._paths.append(location)
             self._is_stale = True
             view = self._select()
         return [
@@ -277,13 +274,13 @@ class Registry:
 
     @contextmanager
     def in_use(self, record: PluginRecord, *, by: str) -> Iterator[None]:
-        """Keep an EP from being unregistered while a block lasts.
+        """Refuse to unregister an EP for the duration of a block.
 
         Args:
-            record: whose class is used.
-            by: who uses it, for messages: `a session of 'resnet'`.
+            record: the EP's record.
+            by: its user for messages, such as `a session of 'resnet'`.
         """
-        # No lock: a session may end within any allocation, when the collector finds it; each change is one step.
+        # No lock: the garbage collector may end a session within any allocation; each change is atomic.
         users = self._users.setdefault(record.key, [])
         users.append(by)
         try:
@@ -292,10 +289,10 @@ class Registry:
             users.remove(by)
 
     def prefer(self, ep: str, *, distribution: str) -> None:
-        """Choose the distribution that brings an EP type when several do; wins over EPCTX_PREFER.
+        """Choose the distribution of an EP that several provide; has precedence over EPCTX_PREFER.
 
         Raises:
-            InvalidArgument: that distribution is not installed or does not bring it.
+            InvalidArgument: that distribution is not installed or does not provide it.
         """
         with self._locks.get():
             records = [entry.record for entry in self._discover().values()]
@@ -316,25 +313,25 @@ class Registry:
     # -- from a name or a source to a class ------------------------------------------------------
 
     def find(self, name: str) -> list[PluginRecord]:
-        """Return the records that a host's name means, usable or not; imports nothing.
+        """Return the records that match a host's name, usable or not; import nothing.
 
         Args:
-            name: an EP type, `X` for `XExecutionProvider`, or either of them after `<distribution>:`; without case.
+            name: an EP name, `X` for `XExecutionProvider`, or either of them after `<distribution>:`; ignoring case.
         """
         return find_by_name(name, self.records())
 
     def resolve(self, name: str) -> PluginRecord:
-        """Return the record that a host's name means; imports nothing unless several distributions bring it.
+        """Return the record that matches a host's name; import nothing unless several distributions provide it.
 
-        Of those the only one that is not simulated is meant; each is asked once.
+        Of those, the only one that is not simulated is used.
 
         Args:
-            name: an EP type exactly, or without case `X` or `XExecutionProvider`, or either of them
-                after `<distribution>:`, which chooses among several that bring it.
+            name: an exact EP name, or ignoring case `X` or `XExecutionProvider`, or either of them
+                after `<distribution>:`, which chooses among several that provide it.
 
         Raises:
-            InvalidArgument: nothing of that name is installed, or it fits several EP types.
-            PluginError: it is broken, disabled or otherwise unusable, or two distributions bring it.
+            InvalidArgument: no such EP is installed, or the name matches several EPs.
+            PluginError: it is broken, disabled or otherwise unusable, or two distributions provide it.
         """
         if ":" in name:
             return self._resolve_choice(pick_by_name(name, self.records()))
@@ -342,27 +339,27 @@ class Registry:
             pick_by_name(name, self._settle_duplicates(lambda record: is_name_of(name, record.name)))
         )
 
-    def _settle_duplicates(self, concerned: Callable[[PluginRecord], bool]) -> list[PluginRecord]:
-        """Return all records, when duplicates that are concerned have been asked whether they are simulated."""
+    def _settle_duplicates(self, is_concerned: Callable[[PluginRecord], bool]) -> list[PluginRecord]:
+        """Load the duplicates concerned, to learn which are simulated; return all records."""
         for record in self.records():
-            if record.undecided and record.simulated is None and concerned(record):
+            if record.undecided and record.simulated is None and is_concerned(record):
                 with suppress(PluginError):
                     self.load(record)
         return self.records()
 
     def _log_choice(self, record: PluginRecord) -> PluginRecord:
-        """Return a record; say once that it goes before simulated ones, where nobody chose it."""
+        """Return a record; log once that it is used instead of simulated ones, unless the host chose it."""
         rivals = [r.origin for r in self.records() if r.name == record.name and r.undecided and r.simulated]
         if rivals and record.distribution is not None and record.name not in self._noticed:
             self._noticed.add(record.name)
             _log.warning(
-                "%s is used; %s is simulated, and used where it is named: as '<distribution>:%s'.",
+                "%s is used; %s is simulated. To use that one, name it as '<distribution>:%s'.",
                 record.label, " and ".join(rivals), record.name,
             )  # fmt: skip
         return record
 
     def _resolve_choice(self, record: PluginRecord) -> PluginRecord:
-        """Return a record as one that the host picked, so no longer a duplicate."""
+        """Return a record that the host chose, so no longer as a duplicate."""
         if record.state is not PluginState.DUPLICATE:
             return record
         return self._find_entry(record).record
@@ -372,11 +369,11 @@ class Registry:
             entry = self._registered.get(record.name) if record.distribution is None else None
             entry = entry or self._discover().get(record.key)
         if entry is None:
-            raise plugin_error(f"{record.label} is not known any more: unregistered or uninstalled.", record)
+            raise plugin_error(f"{record.label} is no longer known: unregistered or uninstalled.", record)
         return entry
 
     def load(self, record: PluginRecord) -> type[ExecutionProvider]:
-        """Return the class behind a record, imported and checked on the first call only.
+        """Return the class of a record; import and check it on the first call.
 
         Raises:
             PluginError: it can't be imported or breaks the contract (its record then says so), or
@@ -384,7 +381,7 @@ class Registry:
         """
         entry = self._find_entry(record)
         with entry.loading:
-            # A duplicate may be loaded: who has its record has chosen.
+            # A duplicate may be loaded: the caller has chosen its record.
             current = self._select().get(record.key)
             if current is not None and not current.usable and current.state is not PluginState.DUPLICATE:
                 from epctx_core.registry.explaining import unusable_error
@@ -405,16 +402,16 @@ class Registry:
             self._selected = None
             entry.record = record
             if record.distribution is not None and self._found.get(record.key) is not entry:
-                # What was found anew while this import went on does not know of it.
+                # A discovery during this import does not know of it.
                 self._found[record.key], self._is_stale = entry, True
 
     def availability(self, record: PluginRecord, purpose: Purpose) -> Availability:
-        """Ask a class whether this machine has what a purpose needs; loads it.
+        """Return whether an EP is available on this machine for a purpose; load its class.
 
-        The record keeps the answer for each purpose. It is UNAVAILABLE if each answer so far was no, or none.
+        The record keeps the result for each purpose. Its state is UNAVAILABLE if all of them are negative.
 
         Raises:
-            PluginError: the class can't be loaded, raised, or add_availability with something else.
+            PluginError: the class can't be loaded, raised, or returned another type.
         """
         cls = self.load(record)
         try:
@@ -433,25 +430,25 @@ class Registry:
     ) -> None:
         with self._locks.get():
             entry = self._find_entry(record)
-            if entry.record.usable:  # no refresh has found meanwhile that it is gone
+            if entry.record.usable:  # unless a refresh has found meanwhile that it is gone
                 self._store(entry, add_availability(entry.record, purpose, said, text))
 
     def route(self, source: str, among: Sequence[PluginRecord] | None = None) -> PluginRecord | None:
-        """Return the record that takes a node's source: by exact name, else by an exact source key.
+        """Return the record whose EP accepts a node's source: by exact name, else by an exact source key.
 
-        Only where no name is equal are those that differ by case imported and asked
-        (`accepts_source`); nothing else is imported but duplicates, as by `resolve`. One that fails to
-        import takes nothing, and its record then says why.
+        Only if no name is equal, those that differ by case are imported and `accepts_source` decides; nothing else is
+        imported but duplicates, as in `resolve`. An EP that fails to import accepts nothing; its record then has the
+        reason.
 
         Args:
-            source: as the node says it.
+            source: the node's attribute.
             among: the host's explicit list in order of priority, or None for every usable EP.
 
         Raises:
-            PluginError: several distributions could take it and the host has not chosen.
+            PluginError: several distributions could accept it, and the host has chosen none.
         """
         if among is not None:
-            present = self._select()  # those that the host named, so that none is an undecided duplicate
+            present = self._select()  # the host named them, so that none is an undecided duplicate
             records = [self._resolve_choice(present.get(record.key, record)) for record in among]
         else:
             near = source.casefold()
@@ -468,20 +465,20 @@ class Registry:
         except EpctxError as error:
             _log.warning("%s", error.message)
             entry = self._find_entry(record)
-            if entry.record.usable:  # it was the question that failed, not the import
+            if entry.record.usable:  # accepts_source failed, not the import
                 self._store(
                     entry, mark_broken(entry.record, error.__cause__ or error, "accepts_source failed")
                 )
             return False
 
     def explain_missing(self, source: str) -> tuple[str, str]:
-        """Return why `route` found nobody for a source, and what to do about it; imports nothing."""
+        """Return the reason why `route` found no EP for a source, and a hint; import nothing."""
         from epctx_core.registry.explaining import explain_missing
 
         return explain_missing(source, self.records())
 
     def misspelt(self) -> list[str]:
-        """Return a sentence for each name in EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS or EPCTX_PREFER that fits no record."""
+        """Return a sentence for each name in EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS or EPCTX_PREFER that matches no record."""
         from epctx_core.registry.explaining import find_misspelt
 
         records = self.records()  # reads the environment, too
@@ -489,11 +486,11 @@ class Registry:
 
     @staticmethod
     def explain_unusable(record: PluginRecord) -> tuple[str, str]:
-        """Return why a record cannot be used, a sentence without its full stop, and what to do about it."""
+        """Return the reason why a record cannot be used, without a full stop, and a hint."""
         from epctx_core.registry.explaining import explain_unusable
 
         return explain_unusable(record)
 
 
 default_registry: Registry = Registry()
-"""The one that sessions and the command line use."""
+"""The registry that sessions and the command line use."""

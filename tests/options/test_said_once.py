@@ -19,7 +19,7 @@ def source(tmp_path):
 @pytest.fixture
 def told(caplog, monkeypatch):
     """Give what the logger for options says, as in a process that has said nothing yet."""
-    monkeypatch.setattr("epctx_core.options.strict._told", set())
+    monkeypatch.setattr("epctx_core.options.strict._logged", set())
     caplog.set_level("INFO", "epctx.options")
     return lambda: [r.message for r in caplog.records if r.name == "epctx.options"]
 

@@ -127,7 +127,7 @@ def test_a_source_without_a_plugin_is_warned_about_with_what_would_help(epctx, c
 
     assert said.code == 0
     assert "no plugin" in said.out
-    assert "No installed plugin takes the source 'Unheard'" in said.err
+    assert "No installed plugin accepts the source 'Unheard'" in said.err
 
 
 def test_a_missing_payload_is_warned_about_once(epctx, compiled):

@@ -132,7 +132,7 @@ def test_a_missing_plugin_is_exit_3(process):
     said = process("plugins", "check", "Nobody")
 
     assert said.code == 3
-    assert "no installed plugin brings the Execution Provider 'Nobody'" in said.err
+    assert "no installed plugin provides the Execution Provider 'Nobody'" in said.err
 
 
 def test_a_broken_plugin_is_exit_3(process, site):

@@ -107,7 +107,7 @@ def test_a_plugin_that_is_not_installed_is_missing(process):
     said = process("plugins", "info", "QNNN")
 
     assert said.code == 3
-    assert "no installed plugin brings the Execution Provider 'QNNN'" in said.err
+    assert "no installed plugin provides the Execution Provider 'QNNN'" in said.err
     assert "Did you mean 'QNN'?" in said.err
 
 

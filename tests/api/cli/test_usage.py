@@ -112,7 +112,7 @@ def test_an_ep_that_nobody_brings_is_a_missing_plugin(epctx, resnet, name):
     said = epctx("compile", resnet.path, "--ep", name)
 
     assert said.code == 3
-    assert f"no installed plugin brings the Execution Provider {name!r}" in said.err
+    assert f"no installed plugin provides the Execution Provider {name!r}" in said.err
 
 
 def test_a_session_option_that_nothing_acts_on_is_warned_about(epctx, model):

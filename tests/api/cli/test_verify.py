@@ -95,7 +95,7 @@ def test_a_missing_plugin_is_a_warning_with_what_would_help(epctx, compiled, mon
 
     assert said.code == 0
     assert "warning plugin-missing" in said.out
-    assert "No installed plugin takes the source 'Unheard'" in said.out
+    assert "No installed plugin accepts the source 'Unheard'" in said.out
 
 
 def test_a_file_that_is_not_there_is_wrong_usage(epctx, tmp_path):

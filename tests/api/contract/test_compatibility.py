@@ -269,7 +269,7 @@ def test_an_ep_that_is_no_text_is_an_invalid_argument(source, ep):
 def test_an_ep_that_is_not_installed_or_gets_a_wrong_option_is_an_invalid_argument(source):
     registry = registry_with(judging())
 
-    with pytest.raises(InvalidArgument, match="no installed plugin brings"):
+    with pytest.raises(InvalidArgument, match="no installed plugin provides"):
         epctx.get_model_compatibility(source, "Nothing", registry=registry)
     with pytest.raises(InvalidArgument, match="needs a whole number"):
         epctx.get_model_compatibility(source, "Judging", {"driver": "new"}, registry=registry)

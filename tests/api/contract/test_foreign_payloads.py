@@ -113,7 +113,7 @@ def test_a_refused_payload_names_the_other_distribution_of_its_ep(tmp_path, regi
         epctx.InferenceSession(model, options, registry=registry)
 
     made = ", and made this" if manifest else ""
-    said = f'acme-vendor 1.0 brings {NAME}, too{made}: name it "acme-vendor:{NAME}"'
+    said = f'acme-vendor 1.0 provides {NAME}, too{made}: name it "acme-vendor:{NAME}"'
     assert said in caught.value.hint
     assert caught.value.ep == NAME
 
@@ -126,7 +126,7 @@ def test_a_verification_that_finds_a_foreign_payload_names_the_other_distributio
     report = epctx.verify_model(model, registry=registry)
 
     (finding,) = [finding for finding in report.findings if finding.code == "container-refused"]
-    assert f'brings {NAME}, too: name it "acme-vendor:{NAME}" among the providers.' in finding.hint
+    assert f'provides {NAME}, too: name it "acme-vendor:{NAME}" among the providers.' in finding.hint
 
 
 def test_who_made_a_payload_and_refuses_it_names_nobody(tmp_path, registry):

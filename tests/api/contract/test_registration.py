@@ -43,7 +43,7 @@ def test_a_class_is_registered_once_until_it_is_taken_back():
 def test_what_is_no_ep_class_is_not_registered(thing):
     registry = registry_with()
 
-    with pytest.raises(PluginError, match="no valid Execution Provider: it is not a subclass"):
+    with pytest.raises(PluginError, match="not a valid Execution Provider: it is not a subclass"):
         registry.register(thing)
 
     assert registry.available() == ["CPUExecutionProvider"]
@@ -54,7 +54,7 @@ def test_taking_back_what_nobody_registered_is_not_found():
     registry = registry_with(Alpha)
 
     with pytest.raises(
-        NotFound, match="no class of the EP type 'AlphaExecutionProvidr' was registered"
+        NotFound, match="no class of the EP name 'AlphaExecutionProvidr' was registered"
     ) as caught:
         registry.unregister("AlphaExecutionProvidr")
 
@@ -68,7 +68,7 @@ def test_an_unknown_provider_name_is_an_invalid_argument_naming_what_is_installe
     registry = registry_with(Alpha)
 
     with refused(
-        InvalidArgument, "no installed plugin brings .*'Alfa'.* Did you mean 'Alpha'", folder=source.parent
+        InvalidArgument, "no installed plugin provides .*'Alfa'.* Did you mean 'Alpha'", folder=source.parent
     ):
         epctx.ModelCompiler(options, source, registry=registry).compile_to_file()
     with refused(InvalidArgument, "Installed: AlphaExecutionProvider"):

@@ -188,7 +188,7 @@ def test_what_is_no_value_is_refused_at_once(name, value):
 def test_a_value_is_given_once_and_each_name_has_one():
     options = with_value(np.zeros(1))
 
-    with refused(InvalidArgument, "'w' was given before"):
+    with refused(InvalidArgument, "'w' was passed before"):
         options.add_initializer("w", np.zeros(1))
     for names, values in ((["a"], []), ("a", [np.zeros(1)])):
         with pytest.raises(InvalidArgument, match="as many values"):
@@ -306,7 +306,7 @@ def test_a_dimension_has_one_length():
     options = sized(names={"n": 2})
     options.add_free_dimension_override_by_name("n", 2)
 
-    with refused(InvalidArgument, "'n' was given the length 2 before, and now 3"):
+    with refused(InvalidArgument, "'n' has been set to the length 2 before, and now 3"):
         options.add_free_dimension_override_by_name("n", 3)
 
 

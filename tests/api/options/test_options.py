@@ -52,10 +52,10 @@ def test_a_prefix_that_no_file_or_vendor_could_take_is_refused(options, prefix):
         ("\\\\server\\share\\m.data", "is an absolute path"),
         ("../m.data", "leaves the folder of the output model"),
         ("sub/../../m.data", "leaves the folder of the output model"),
-        ("sub/", "is no file name"),
-        (".", "is no file name"),
-        ("sub/..", "is no file name"),
-        ("a\0b", "is no file name"),
+        ("sub/", "is not a file name"),
+        (".", "is not a file name"),
+        ("sub/..", "is not a file name"),
+        ("a\0b", "is not a file name"),
     ],
 )
 def test_a_file_for_initializers_that_is_none_of_the_output_models_folder_is_refused(options, name, why):
@@ -264,7 +264,7 @@ def test_a_number_that_is_none_is_refused_when_it_is_set(name, value):
     options = SessionOptions()
     before = getattr(options, name)
 
-    with pytest.raises(InvalidArgument, match=f"{name} is a whole number, not"):
+    with pytest.raises(InvalidArgument, match=f"{name} must be a whole number, not"):
         setattr(options, name, value)
 
     assert getattr(options, name) == before
@@ -274,7 +274,7 @@ def test_an_execution_mode_is_one_of_the_two():
     options = SessionOptions()
     options.execution_mode = 1
 
-    with pytest.raises(InvalidArgument, match="5 is no ExecutionMode"):
+    with pytest.raises(InvalidArgument, match="5 is not a value of ExecutionMode"):
         options.execution_mode = 5
 
     assert options.execution_mode is ExecutionMode.ORT_PARALLEL

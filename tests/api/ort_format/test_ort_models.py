@@ -272,7 +272,7 @@ def test_what_cannot_be_converted_is_refused_and_leaves_nothing(ort_model, tmp_p
         epctx.convert_model(tmp_path / "none.ort", tmp_path / "a.onnx")
     for argument, match in (
         ({"target_platform": "x86"}, "target_platform is 'x86'"),
-        ({"graph_optimization_level": 7}, "7 is no GraphOptimizationLevel"),
+        ({"graph_optimization_level": 7}, "7 is not a value of GraphOptimizationLevel"),
     ):
         with pytest.raises(epctx.errors.InvalidArgument, match=match):
             epctx.convert_model(model, tmp_path / "a.ort", **argument)

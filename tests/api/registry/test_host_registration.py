@@ -57,7 +57,7 @@ def test_an_unregistered_class_is_gone(registry):
     registry.unregister("MineExecutionProvider")
 
     assert registry.route("Mine") is None
-    with pytest.raises(PluginError, match="not known any more"):
+    with pytest.raises(PluginError, match="no longer known"):
         registry.load(record)
     with pytest.raises(NotFound):
         registry.unregister("MineExecutionProvider")

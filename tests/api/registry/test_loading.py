@@ -174,7 +174,7 @@ def test_a_record_of_another_registry_can_not_be_loaded(packages):
     packages.install("epctx-a", "A")
     record = Registry().resolve("A")
 
-    with pytest.raises(PluginError, match="not known any more"):
+    with pytest.raises(PluginError, match="no longer known"):
         Registry(entry_points=False).load(record)
 
 

@@ -99,7 +99,7 @@ def test_nothing_at_the_path_is_no_such_file(packages, tmp_path):
 
 @pytest.mark.parametrize("path", [None, 7, object()])
 def test_what_is_no_path_is_an_invalid_argument(packages, path):
-    with pytest.raises(InvalidArgument, match="named by a path, not"):
+    with pytest.raises(InvalidArgument, match="expected the path of a folder or a wheel"):
         Registry().add_path(path)
 
 
@@ -134,7 +134,7 @@ def test_a_path_without_a_plugin_is_refused_with_what_would_be_accepted(packages
     path.write_bytes(content)
     registry = Registry()
 
-    with pytest.raises(InvalidArgument, match="brings no Execution Provider") as caught:
+    with pytest.raises(InvalidArgument, match="provides no Execution Provider") as caught:
         registry.add_path(path if path.parent == tmp_path else path.parent)
 
     assert "pip install --target" in caught.value.hint

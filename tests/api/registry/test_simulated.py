@@ -46,8 +46,8 @@ def test_a_real_ep_is_used_before_a_simulated_one_which_is_not_imported(real, ca
     assert registry.available() == [EP, "CPUExecutionProvider"]
     (notice,) = caplog.messages
     assert notice == (
-        f"{EP} (acme-qnn 2.0) is used; epctx-sim-qnn 1.0 is simulated, and used where it is named: "
-        f"as '<distribution>:{EP}'."
+        f"{EP} (acme-qnn 2.0) is used; epctx-sim-qnn 1.0 is simulated. "
+        f"To use that one, name it as '<distribution>:{EP}'."
     )
 
 
@@ -82,7 +82,7 @@ def test_two_of_one_kind_stay_a_question_to_the_host(packages, kinds):
         packages.install(distribution, EP, body=body)
     registry = epctx.Registry()
 
-    with pytest.raises(PluginError, match=r"ambiguous: acme-qnn 1\.0 and acme-sim 1\.0 bring") as caught:
+    with pytest.raises(PluginError, match=r"ambiguous: acme-qnn 1\.0 and acme-sim 1\.0 provide") as caught:
         registry.resolve(EP)
 
     assert "EPCTX_PREFER" in caught.value.hint

@@ -147,7 +147,7 @@ def test_a_session_that_outlives_the_block_of_its_temporary_ep_goes_on_and_is_lo
         session = epctx.InferenceSession(source, providers=["Alpha"], registry=registry)
 
     assert registry.available() == ["CPUExecutionProvider"]
-    assert f"{NAME} was taken back while it is used by a session of 'm'." in caplog.text
+    assert f"{NAME} was removed while it is used by a session of 'm'." in caplog.text
     assert session.get_providers() == [NAME, "CPUExecutionProvider"]
     assert np.isfinite(session.run(None, {"x": np.ones((2, 3), np.float32)})[0]).all()
     session.close()

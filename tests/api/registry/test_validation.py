@@ -224,7 +224,7 @@ def test_something_callable_that_is_no_method_is_named():
         def __call__(self, partitions):
             return []
 
-    assert "compile is no method" in error_of(changed(compile=hookimpl(Callable()))).message
+    assert "compile is not a method" in error_of(changed(compile=hookimpl(Callable()))).message
 
 
 def test_an_object_that_answers_to_every_attribute_is_not_taken_for_a_hook():
@@ -279,7 +279,7 @@ def test_a_vendor_that_is_no_text_is_refused():
 def test_all_problems_are_told_at_once():
     cls = changed(vendor=3, compile=hookimpl(lambda self, partition: []))
 
-    with pytest.raises(PluginError, match="is no valid Execution Provider: ") as caught:
+    with pytest.raises(PluginError, match="is not a valid Execution Provider: ") as caught:
         registered(cls)
 
     error = caught.value

@@ -94,7 +94,7 @@ def test_a_compile_reports_the_optional_eps_that_it_went_without_and_why(source)
     first, second = report.skipped_providers
     assert (first.name, first.hint) == (lame.name, "Install the driver.")
     assert "libalpha.so is missing" in first.reason
-    assert "no installed plugin brings the Execution Provider 'Nowhere'" in second.reason
+    assert "no installed plugin provides the Execution Provider 'Nowhere'" in second.reason
     assert report.as_dict()["skipped_providers"][0] == first.as_dict()
     assert report.partitions == ()
 
