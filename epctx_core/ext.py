@@ -21,7 +21,7 @@ A package that imports this module requires exactly its own version of the core.
 | `check_folder` | epctx-cli | saying that a file cannot be written before any work is done for it |
 | `choose_providers` | epctx-cache | the EPs that a compile will have, with options and versions |
 | `concealed` | epctx-cli, epctx-conformance | leaving secrets out of tracebacks and of told calls |
-| `distrusted`, `make_private_folder`, `remove_tree`, `user_folder` | epctx-cache | folders of one user alone |
+| `describe_distrust`, `make_private_folder`, `remove_tree`, `get_user_folder` | epctx-cache | folders of one user alone |
 | `end_in_any_case` | epctx-cli, epctx-conformance | ending a process that threads of a plugin keep alive |
 | `find_problems` | epctx-conformance | checking a class as its registration does |
 | `host_call` | epctx-cache | one call of a host that compiles and loads |
@@ -72,7 +72,7 @@ _HOME = {
     "epctx_core.context.manifest": ("read_manifest",),
     "epctx_core.context.paths": ("ModelFolder",),
     "epctx_core.context.payload_writer": ("PrivatePayloads",),
-    "epctx_core.context.scratch": ("distrusted", "make_private_folder", "user_folder"),
+    "epctx_core.context.scratch": ("describe_distrust", "make_private_folder", "get_user_folder"),
     "epctx_core.engines.cpu_engine": ("CpuEngine",),
     "epctx_core.errors": ("concealed", "internal_error", "suggestion"),
     "epctx_core.forwarding": ("import_installed",),

@@ -19,7 +19,7 @@ from epctx_core.compiling.provenance import PassThrough, check_mix
 from epctx_core.compiling.read_back import read_back
 from epctx_core.compiling.report import CompileReport, OutputFile, make_report
 from epctx_core.context.callbacks import deliver
-from epctx_core.context.receipts import model_receipt, note, note_published
+from epctx_core.context.receipts import make_model_receipt, note, note_published
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import Fail, InvalidArgument, NotImplementedByProvider, convert_errors
 from epctx_core.graph.garbage import collection_paused
@@ -350,7 +350,7 @@ class Compile:
                     states = publication.commit(models)
                     note_published(states, context.digests)
                 if models and any(entry.embedded for entry in context.payloads):
-                    note([model_receipt(self.files[-1].digest)])
+                    note([make_model_receipt(self.files[-1].digest)])
         return context
 
     def finish(self, context: ContextModel, outputs: Outputs) -> None:

@@ -12,14 +12,14 @@ from unicodedata import normalize
 
 from epctx_core.context.callbacks import MemorySink
 from epctx_core.context.named_files import (
-    binary_name,
-    context_model_path,
-    free_name,
+    find_free_name,
+    find_models_naming,
     is_plain_name,
-    models_naming,
+    make_binary_name,
+    make_context_model_path,
 )
 from epctx_core.context.paths import is_folder_name
-from epctx_core.context.unfinished import canonical, link_free, mode_of
+from epctx_core.context.unfinished import get_mode, normalise_path, resolve_without_links
 from epctx_core.errors import Fail, InvalidArgument
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def check_folder(folder: Path) -> None:
         Fail: it, or the folder that it would be created in, is not writable.
     """
     try:
-        nearest = next(each for each in (folder, *folder.parents) if mode_of(each) is not None)
+        nearest = next(each for each in (folder, *folder.parents) if get_mode(each) is not None)
         reason = "" if nearest.is_dir() else f"used: {str(nearest)!r} is not a folder"
     except (OSError, ValueError) as error:
         nearest, reason = folder, f"created: {error}"
@@ -58,7 +58,7 @@ def check_folder(folder: Path) -> None:
 def check_name(name: str, path: Path) -> None:
     """Raise InvalidArgument for a name that cannot be published."""
     try:
-        canonical(name)
+        normalise_path(name)
     except InvalidArgument as error:
         error.path = path
         raise
@@ -151,10 +151,10 @@ class Destination:
         """Return an EP's binary as the model names it; see `epctx_core.context.paths`."""
 
         def named(name: str | None) -> str:
-            plain = binary_name(self.named_after or Path(), suffix, name)
+            plain = make_binary_name(self.named_after or Path(), suffix, name)
             return f"{self.binary_folder}/{plain}" if self.binary_folder else plain
 
-        return free_name(named, name, {kept.casefold() for kept in self.kept})
+        return find_free_name(named, name, {kept.casefold() for kept in self.kept})
 
     def check(self, binaries: Mapping[str, str]) -> None:
         """Raise if the model or its files cannot be written here.
@@ -225,14 +225,14 @@ class Destination:
                 continue
             check_name(name, self.path or folder / name)
             # Folders that do not tell apart cases, or two spellings of one letter, are common enough.
-            other = owners.setdefault(normalize("NFC", canonical(name)).casefold(), owner)
+            other = owners.setdefault(normalize("NFC", normalise_path(name)).casefold(), owner)
             if not is_utf8(name) and name != self.model:
                 problem = (
                     f"the file for {owner} would be called {name!r}, which no model can name: it is not UTF-8"
                 )
             elif other != owner:
                 problem = f"{other} and {owner} would both write the file {name!r}"
-            elif link_free(folder, canonical(name)) is None:
+            elif resolve_without_links(folder, normalise_path(name)) is None:
                 problem = f"the file {name!r} cannot be written: a folder on its way is a link or no folder"
             else:
                 continue
@@ -257,7 +257,7 @@ class Destination:
         """Raise Fail if a model in the target's folder, or in a folder between that and ours, names the target."""
         own = {path for path in (self.path, *self.group_models) if path is not None}
         for above in target.parents:
-            owner = next(models_naming(above, target.relative_to(above).as_posix(), besides=own), None)
+            owner = next(find_models_naming(above, target.relative_to(above).as_posix(), besides=own), None)
             if owner is not None:
                 raise Fail(
                     f"{called} {target.name!r} in {str(target.parent)!r} belongs to {owner.name!r}.",
@@ -357,7 +357,7 @@ def make_destination(
         InvalidArgument: a model from bytes and no path given, a path that names a folder, or binaries outside
             of the model's folder.
     """
-    path = None if source is None or in_memory else context_model_path(source)
+    path = None if source is None or in_memory else make_context_model_path(source)
     if output is not None:
         path = Path(output)
     elif path is None and not in_memory:

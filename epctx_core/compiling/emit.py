@@ -13,7 +13,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 from epctx_core.compiling.initializers import check_size, place_initializers
 from epctx_core.compiling.provenance import PassThrough, add_metadata
 from epctx_core.context.decoding import write_kernel_types
-from epctx_core.context.named_files import SOURCE_MODEL, state_dependencies, stated_dependencies
+from epctx_core.context.named_files import SOURCE_MODEL, read_dependencies, write_dependencies
 from epctx_core.context.node import check_attribute
 from epctx_core.context.node_writer import (
     SerializedModel,
@@ -21,8 +21,8 @@ from epctx_core.context.node_writer import (
     make_context_node,
 )
 from epctx_core.context.payload_writer import PayloadSet, PayloadWriter
-from epctx_core.context.weightless import FILE_ATTRIBUTE, SourceReferences, files_of
-from epctx_core.context.weights_folder import before_seal
+from epctx_core.context.weightless import FILE_ATTRIBUTE, SourceReferences, list_source_files
+from epctx_core.context.weights_folder import strip_seal
 from epctx_core.engines.matching import find_operator_types
 from epctx_core.errors import InvalidGraph, PluginError
 from epctx_core.graph.extraction import GraphPartition
@@ -194,7 +194,7 @@ class ContextModel:
         """The root digest (hex) of each file that was written, as a load checks it; by the name of the file."""
         files = {entry.name: entry.root for entry in self.payloads if not entry.embedded}
         if self.initializers is not None:
-            files[self.initializers.name] = before_seal(self.initializers).root
+            files[self.initializers.name] = strip_seal(self.initializers).root
         return files
 
 
@@ -216,7 +216,7 @@ def make_context_model(compile_: Compile, outputs: Outputs, earlier: GraphsByMod
     nodes = {partition: node for part in parts for partition, node in part.nodes.items()}
     entries = [entry for part in parts for entry in part.entries]
     writers = [writer for part in parts for writer in part.payloads.writers.values()]
-    inside = {mark: view for writer in writers for mark, view in writer.embedded_bytes().items()}
+    inside = {mark: view for writer in writers for mark, view in writer.get_embedded_bytes().items()}
     used = {name: r for part in parts for name, r in part.payloads.references.used.items()}
     taken = _make_replacements(assignment.main, nodes, existing)
     proto = splice(source.proto, compile_.model.graph, assignment.main.execution_order(), taken)
@@ -232,8 +232,8 @@ def make_context_model(compile_: Compile, outputs: Outputs, earlier: GraphsByMod
     )
     if nodes or existing.records:
         # Payloads of others may have left weights in their source, too; the model says it, and nothing else does.
-        others_use = bool(existing.records) and SOURCE_MODEL in (stated_dependencies(proto) or ())
-        state_dependencies(
+        others_use = bool(existing.records) and SOURCE_MODEL in (read_dependencies(proto) or ())
+        write_dependencies(
             proto,
             source_model=bool(used or others_use or (existing.manifest and existing.manifest.source_weights)),
             external_weights=bool(initializers or named_files),
@@ -244,12 +244,12 @@ def make_context_model(compile_: Compile, outputs: Outputs, earlier: GraphsByMod
     return ContextModel(
         proto=proto,
         payloads=(*existing.written, *entries),
-        written={writer.contents(): writer for writer in writers if outputs.final},
+        written={writer.get_cache_value(): writer for writer in writers if outputs.final},
         contents={**existing.contents, **inside, **contents},
         initializers=initializers,
         named_files=named_files,
         kept_files=tuple(existing.files),
-        source_files=files_of(used.values(), () if source.path is None else (source.path.name,)),
+        source_files=list_source_files(used.values(), () if source.path is None else (source.path.name,)),
         source_tensors={n: t for part in parts for n, t in part.payloads.references.tensors.items()},
         pending=pending,
         to_read=frozenset(name for part in parts for name in part.to_read),
@@ -383,7 +383,7 @@ class ProviderPart:
             partition: Any = node.partition
             main, cache = bool(node.main_context), None
             if node.payload is not None:
-                cache = writers[id(node.payload)].contents()
+                cache = writers[id(node.payload)].get_cache_value()
                 if embedded and node is not carriers[id(node.payload)]:
                     main, cache = False, None
                 if not main:
@@ -454,7 +454,7 @@ def write_shared_payloads(
                 problem = f"wrote nothing into the payload {writer.name!r}"
                 raise contract_error(choice.record, "get_ep_context_nodes", problem)
             writer.finish()
-            written[writer.contents()] = writer
+            written[writer.get_cache_value()] = writer
     return written
 
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from onnx import ModelProto, TensorProto
 
 from epctx_core.compiling.destination import is_utf8
-from epctx_core.context.node_writer import Embeddable, new_marker
+from epctx_core.context.node_writer import Embeddable, make_marker
 from epctx_core.context.payload_writer import PayloadWriter
-from epctx_core.context.unfinished import canonical
-from epctx_core.context.weights_folder import close_sealed, write_seal
+from epctx_core.context.unfinished import normalise_path
+from epctx_core.context.weights_folder import close_with_seal, write_seal
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.graph.index import walk_graphs
 from epctx_core.graph.tensor_bytes import read_initializers
@@ -158,7 +158,7 @@ def make_placement(
         return InitializerPlacement(locate=locate)
     name = option if file is None else file
     # In the one spelling that file and model agree on.
-    name = None if name is None else canonical(name)
+    name = None if name is None else normalise_path(name)
     return InitializerPlacement(file=name, threshold=0 if file is None else threshold)
 
 
@@ -212,10 +212,10 @@ def place_initializers(
                 replace_data(tensor, make_detached_tensor(weight))
                 set_external_location(tensor, *location)
             elif is_detached(tensor):
-                marker = new_marker()
+                marker = make_marker()
                 replace_data(tensor, TensorProto(raw_data=marker))
                 contents[marker] = weight
-    entry = None if writer is None else close_sealed(writer)
+    entry = None if writer is None else close_with_seal(writer)
     write_seal(model, entry)
     return contents, entry, tuple(named)
 
@@ -250,7 +250,7 @@ def _ask(weight: Weight, locate: LocationFunc, folder: Path | None) -> tuple[str
         if name.startswith(".."):
             name = os.path.relpath(os.path.realpath(path), os.path.realpath(folder))
     try:
-        name = canonical(name.replace(os.sep, "/"))
+        name = normalise_path(name.replace(os.sep, "/"))
     except InvalidArgument:
         name = ""
     if not name or not is_utf8(name):

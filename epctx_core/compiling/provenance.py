@@ -26,16 +26,16 @@ from epctx_core.context.manifest import (
     MANIFEST,
     Manifest,
     PayloadEntry,
-    all_compatibility_info,
+    read_compatibility_info,
     read_manifest,
     set_metadata,
 )
-from epctx_core.context.named_files import free_name, is_payload_name
+from epctx_core.context.named_files import find_free_name, is_payload_name
 from epctx_core.context.node import DOMAIN, OPSET_VERSION, ContextNodeRecord
-from epctx_core.context.node_writer import new_marker
-from epctx_core.context.paths import ModelFolder, checked_name
+from epctx_core.context.node_writer import make_marker
+from epctx_core.context.paths import ModelFolder, check_file_name
 from epctx_core.context.payload_reader import LoadedPayload, PayloadReader
-from epctx_core.context.payload_writer import digested, dump_manifest
+from epctx_core.context.payload_writer import digest_payload, dump_manifest
 from epctx_core.context.weightless import MODE_KEY, SourceReference
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, PluginError
 from epctx_core.graph.splice import copy_field
@@ -160,7 +160,7 @@ class PassThrough:
             else:
                 source = carried.nodes[0].source
                 suffix = source if is_payload_name(source) else "context"
-                carried.target = free_name(partial(destination.binary_name, suffix), None, taken)
+                carried.target = find_free_name(partial(destination.binary_name, suffix), None, taken)
                 taken.add(carried.target.casefold())
         kept = {c.target: c.stays for c in self._payloads if c.target is not None}
         self.destination = replace(
@@ -186,7 +186,7 @@ class PassThrough:
         now = {record.name: (record.main_context, record.cache) for record in self.records}
         for carried in self._payloads:
             if carried.target is None:
-                marker = new_marker()
+                marker = make_marker()
                 self.contents[marker] = carried.payload
                 entry, first = carried.verify(), carried.nodes[0]
                 # A record's name is made up where the node has none: the next reader would make another.
@@ -231,13 +231,13 @@ class PassThrough:
             if not record.cache and not record.main_context:
                 continue
             name, payload = record.file_name, reader.load(record)
-            file = None if name is None else checked_name(name, record.name)
+            file = None if name is None else check_file_name(name, record.name)
             key = (record.name, True) if file is None else (file, False)
             if key in found:
                 found[key].nodes.append(record)
                 continue
             called, manifest = record.name if name is None else name, self.manifest
-            entry = None if manifest is None else manifest.entry(called, embedded=file is None)
+            entry = None if manifest is None else manifest.find_entry(called, embedded=file is None)
             found[key] = _KeptPayload(nodes=[record], file=file, payload=payload, entry=entry)
         return list(found.values())
 
@@ -246,7 +246,7 @@ class PassThrough:
     ) -> PayloadEntry | None:
         """Copy a payload into its file, or check that it is still there; return its entry."""
         if not carried.stays:
-            entry = carried.verify() or digested(name, carried.payload.view, carried.forget)
+            entry = carried.verify() or digest_payload(name, carried.payload.view, carried.forget)
             carried.payload.copy_to(open_file(name))
             return replace(entry, name=name, embedded=False)
         if not carried.lies_in(self._folder):
@@ -298,7 +298,7 @@ def check_mix(
     """
     if not model.context_nodes:
         return
-    infos = all_compatibility_info(model.source.proto)
+    infos = read_compatibility_info(model.source.proto)
     made = manifest.providers if manifest is not None else {}
     for ep in dict.fromkeys(partition.ep for partition in assignment.partitions):
         choice = providers.choices[ep]
@@ -354,7 +354,7 @@ def add_metadata(
             choice.record, choice.cls, "get_compatibility_info", partitions, choice.options
         )
         if info:
-            earlier = [text for text in all_compatibility_info(proto).get(ep, ()) if text != info]
+            earlier = [text for text in read_compatibility_info(proto).get(ep, ()) if text != info]
             set_metadata(proto, COMPATIBILITY_PREFIX + ep, info)
             # What it said before is kept where nodes are still there that it is about.
             if exist and earlier:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import read_manifest
 from epctx_core.context.node import ContextNodeRecord, is_context_node, read_placed_nodes
-from epctx_core.context.payload_reader import LoadedPayload, PayloadReader, payload_key, plugin_nodes
+from epctx_core.context.payload_reader import LoadedPayload, PayloadReader, get_payload_key, make_plugin_nodes
 from epctx_core.errors import (
     EPFail,
     Fail,
@@ -88,7 +88,7 @@ def read_back(
                 source_tensor=source_tensors.__getitem__,
             )
             reader.loaded = _open_payloads(own, written, scratch)
-            nodes = plugin_nodes(own, types, ep, manifest)
+            nodes = make_plugin_nodes(own, types, ep, manifest)
             with collection_resumed():
                 _read_nodes(ep, nodes, reader, providers)
 
@@ -100,7 +100,7 @@ def _open_payloads(
     made: dict[tuple[str, bool], LoadedPayload] = {}
     for cache, record in {r.cache: r for r in records if r.cache is not None}.items():
         writer = written[cache]
-        content, entry = writer.written(), writer.finish()
+        content, entry = writer.get_written(), writer.finish()
         mapped = content if isinstance(content, MappedFile) else None
         view = content.view if isinstance(content, MappedFile) else content
         try:
@@ -111,7 +111,7 @@ def _open_payloads(
                 node=record.name,
                 hint="Check the disk of the output folder.",
             ) from error
-        key = payload_key(record)
+        key = get_payload_key(record)
         made[key] = LoadedPayload(
             key[0],
             view,

@@ -41,7 +41,7 @@ class OrtEpContextData:
         Raises:
             ExpiredViewError: the callback has returned.
         """
-        return len(_usable(self._view, self))
+        return len(_require_usable(self._view, self))
 
     def read(self, offset: int = 0, length: int | None = None) -> bytes:
         """Return a copy of a range; all that follows the offset if no length is given.
@@ -50,10 +50,10 @@ class OrtEpContextData:
             InvalidArgument: the range is not inside the payload.
             ExpiredViewError: the callback has returned.
         """
-        view = _usable(self._view, self)
+        view = _require_usable(self._view, self)
         if length is None and is_whole(offset):
             length = max(len(view) - int(offset), 0)
-        return bytes(view[_checked_range("read", offset, length, len(view))])
+        return bytes(view[_parse_range("read", offset, length, len(view))])
 
     def expire(self) -> None:
         """Release the bytes: the callback has returned."""
@@ -75,18 +75,18 @@ class OrtEpContextDataBuffer:
     @property
     def max_size(self) -> int:
         """Largest number of bytes that may be allocated."""
-        return _usable(self._max_size, self)
+        return _require_usable(self._max_size, self)
 
     @property
     def is_allocated(self) -> bool:
         """Whether `allocate` was called."""
-        _usable(self._max_size, self)
+        _require_usable(self._max_size, self)
         return self._content is not None
 
     @property
     def size(self) -> int:
         """Bytes allocated; 0 before."""
-        _usable(self._max_size, self)
+        _require_usable(self._max_size, self)
         return len(self._content or b"")
 
     def allocate(self, size: int) -> None:
@@ -96,7 +96,7 @@ class OrtEpContextDataBuffer:
             InvalidArgument: called before, or the size is not a whole number from 0 on.
             Fail: more than the configured maximum.
         """
-        most = _usable(self._max_size, self)
+        most = _require_usable(self._max_size, self)
         if not is_whole(size) or size < 0:
             raise InvalidArgument(f"a payload's size is a whole number from 0 on, not {size!r:.80}.")
         if self._content is not None:
@@ -114,7 +114,7 @@ class OrtEpContextDataBuffer:
         Raises:
             InvalidArgument: nothing was allocated, the bytes do not fit there, or the object has no such buffer.
         """
-        _usable(self._max_size, self)
+        _require_usable(self._max_size, self)
         if self._content is None:
             raise InvalidArgument("the buffer for the payload is not allocated: call allocate(size) first.")
         try:
@@ -125,7 +125,7 @@ class OrtEpContextDataBuffer:
             raise InvalidArgument(
                 f"write takes contiguous bytes, not this {type(buffer).__name__}: {error}."
             ) from None
-        self._content[_checked_range("write", offset, len(view), len(self._content))] = view
+        self._content[_parse_range("write", offset, len(view), len(self._content))] = view
 
     def expire(self) -> bytearray | None:
         """Return the allocated bytes, if any; the callback has returned."""
@@ -206,7 +206,7 @@ def deliver(function: WriteCallback, name: str, sink: MemorySink) -> None:
 _Value = TypeVar("_Value")
 
 
-def _usable(value: _Value | None, owner: object) -> _Value:
+def _require_usable(value: _Value | None, owner: object) -> _Value:
     """Return a value of a callback's argument, which is None once the callback has returned."""
     if value is None:
         raise ExpiredViewError(
@@ -216,7 +216,7 @@ def _usable(value: _Value | None, owner: object) -> _Value:
     return value
 
 
-def _checked_range(method: str, offset: object, length: object, size: int) -> slice:
+def _parse_range(method: str, offset: object, length: object, size: int) -> slice:
     """Return a range of a payload."""
     if is_whole(offset) and is_whole(length):
         start, end = int(offset), int(offset) + int(length)  # type: ignore[call-overload]

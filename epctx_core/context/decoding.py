@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.manifest import KERNEL_TYPES, metadata_value, read_json, set_metadata
+from epctx_core.context.manifest import KERNEL_TYPES, get_metadata, read_json, set_metadata
 from epctx_core.errors import InvalidGraph
 from epctx_core.forwarding import import_installed
 from epctx_core.graph.counting import make_counter
@@ -62,7 +62,7 @@ def read_kernel_types(model: ModelProto) -> tuple[OperatorTypes, ...]:
     Raises:
         InvalidGraph: the text is damaged, too long, or describes an operator twice.
     """
-    text = metadata_value(model, KERNEL_TYPES)
+    text = get_metadata(model, KERNEL_TYPES)
     if text is None:
         return ()
     if len(text) > LONGEST_KERNEL_TYPES:

@@ -34,7 +34,7 @@ COMPATIBILITY_PREFIX = "ep_compatibility_info."
 EARLIER_PREFIX = "epctx.earlier_compatibility_info."
 
 
-def metadata_value(model: ModelProto, key: str) -> str | bytes | None:
+def get_metadata(model: ModelProto, key: str) -> str | bytes | None:
     """Return one metadata entry, bytes if it is not UTF-8, None if there is none; of several with one key, the first."""
     return next((entry.value for entry in model.metadata_props if entry.key == key), None)
 
@@ -90,7 +90,7 @@ def read_json(
     Raises:
         InvalidGraph: it is damaged.
     """
-    text = metadata_value(model, key)
+    text = get_metadata(model, key)
     if text is None:
         return None
     try:
@@ -102,7 +102,7 @@ def read_json(
         ) from error
 
 
-def all_compatibility_info(model: ModelProto) -> dict[str, list[str]]:
+def read_compatibility_info(model: ModelProto) -> dict[str, list[str]]:
     """Return EP name to all that EP wrote about what it compiled, the newest first.
 
     Raises:
@@ -114,10 +114,10 @@ def all_compatibility_info(model: ModelProto) -> dict[str, list[str]]:
     }
     prefixes = (COMPATIBILITY_PREFIX, EARLIER_PREFIX)
     eps = dict.fromkeys(key.removeprefix(p) for key in metadata for p in prefixes if key.startswith(p))
-    return {ep: compatibility_info(ep, metadata) for ep in eps}
+    return {ep: read_compatibility_texts(ep, metadata) for ep in eps}
 
 
-def compatibility_info(ep: str, metadata: Mapping[str, str | bytes]) -> list[str]:
+def read_compatibility_texts(ep: str, metadata: Mapping[str, str | bytes]) -> list[str]:
     """Return the same for one EP, from a model's metadata."""
     newest = metadata.get(COMPATIBILITY_PREFIX + ep)
     with suppress(ValueError, RecursionError):
@@ -161,7 +161,9 @@ _PIECE = 8 << 20
 _OTHER_BINARY = "The file does not belong to this model or was altered; fetch both again, or compile again."
 
 
-def digest_of(view: memoryview, segment: Segment, forget: Callable[[int, int], None] | None = None) -> str:
+def compute_digest(
+    view: memoryview, segment: Segment, forget: Callable[[int, int], None] | None = None
+) -> str:
     """Return the digest (hex) of a range of a payload; see `PayloadEntry.check_whole` for `forget`."""
     sha = hashlib.sha256()
     end = segment.offset + segment.length
@@ -173,23 +175,23 @@ def digest_of(view: memoryview, segment: Segment, forget: Callable[[int, int], N
     return sha.hexdigest()
 
 
-def damaged(
+def find_damage(
     view: memoryview, segments: Sequence[Segment], forget: Callable[[int, int], None] | None = None
 ) -> Iterator[Segment]:
     """Digest segments, several at once, and yield those that differ; see `PayloadEntry.check_whole` for `forget`."""
 
     def differing(batch: Sequence[Segment]) -> list[Segment]:
-        return [segment for segment in batch if digest_of(view, segment, forget) != segment.digest]
+        return [segment for segment in batch if compute_digest(view, segment, forget) != segment.digest]
 
     pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="epctx-digest")
     try:
-        for found in pool.map(differing, _batches(segments)):
+        for found in pool.map(differing, _group_segments(segments)):
             yield from found
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _batches(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+def _group_segments(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
     """Yield segments in groups large enough that handing one to a thread costs nothing beside digesting it."""
     batch: list[Segment] = []
     size = 0
@@ -204,7 +206,7 @@ def _batches(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
 
 
 def read_segments(data: Sequence[Sequence[Any]]) -> tuple[Segment, ...]:
-    """Return segments out of their JSON form; see `stated_segments`.
+    """Return segments out of their JSON form; see `dump_segments`.
 
     Raises:
         ValueError, TypeError: they are damaged.
@@ -219,7 +221,7 @@ def read_segments(data: Sequence[Sequence[Any]]) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
-def stated_segments(segments: Sequence[Segment]) -> list[list[int | str]]:
+def dump_segments(segments: Sequence[Segment]) -> list[list[int | str]]:
     """Return the JSON form of segments that follow each other; a third entry marks a weight."""
     return [[s.length, s.digest, 1] if s.is_weight else [s.length, s.digest] for s in segments]
 
@@ -267,8 +269,8 @@ class PayloadEntry:
         step = max(1, -(-len(blocks) // (_BLOCKS_CHECKED - 1)))
         # From the end, so that the last block is always among them.
         for segment in (*filled[:1], *blocks[::-step]):
-            if digest_of(view, segment) != segment.digest:
-                raise self.replaced(segment, node)
+            if compute_digest(view, segment) != segment.digest:
+                raise self.mismatch_error(segment, node)
 
     def check_whole(
         self, view: memoryview, node: str | None = None, *, forget: Callable[[int, int], None] | None = None
@@ -284,8 +286,8 @@ class PayloadEntry:
             ReplacedBinaryError: they differ.
         """
         self.check_size(view, node)
-        for segment in damaged(view, self.segments, forget):
-            raise self.replaced(segment, node)
+        for segment in find_damage(view, self.segments, forget):
+            raise self.mismatch_error(segment, node)
 
     def check_size(self, view: memoryview, node: str | None = None) -> None:
         """Raise ReplacedBinaryError if a payload has another size."""
@@ -296,7 +298,7 @@ class PayloadEntry:
                 hint=_OTHER_BINARY,
             )
 
-    def replaced(self, segment: Segment, node: str | None) -> ReplacedBinaryError:
+    def mismatch_error(self, segment: Segment, node: str | None) -> ReplacedBinaryError:
         """Return the error for a range that is another one."""
         return ReplacedBinaryError(
             f"the context binary {self.name!r} is not the one that the model was written with: "
@@ -327,7 +329,7 @@ class Manifest:
     pending: Collection[str] = ()
     kernel_providers: Sequence[str] = ()
 
-    def entry(self, name: str, *, embedded: bool) -> PayloadEntry | None:
+    def find_entry(self, name: str, *, embedded: bool) -> PayloadEntry | None:
         """Return what is known about a payload, or None."""
         return self._entries.get((name, embedded))
 
@@ -335,7 +337,7 @@ class Manifest:
         """Return whether a binary is written when the model's share group ends."""
         return name in self.pending
 
-    def refuse_pending(self, name: str, node: str) -> None:
+    def check_not_pending(self, name: str, node: str) -> None:
         """Raise InvalidGraph if a binary that a node names is written when the model's share group ends."""
         if self.is_pending(name):
             raise InvalidGraph(

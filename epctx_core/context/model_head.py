@@ -106,7 +106,7 @@ def scan_metadata(file: BinaryIO, size: int, wanted: Callable[[str], bool], *, w
     if not size:
         raise InvalidProtobuf(f"{where} is empty.")
 
-    read = _windowed(file)
+    read = _make_reader(file)
     found: dict[str, str] = {}
     has_graph = False
     try:
@@ -116,10 +116,10 @@ def scan_metadata(file: BinaryIO, size: int, wanted: Callable[[str], bool], *, w
                 continue
             fields = walk_fields(read, start, start + length)
             extents = {n: extent for n, wire_type, *extent in fields if wire_type == BYTES}
-            key = _text(read(*extents.get(_KEY, (start, 0))))
+            key = _decode_text(read(*extents.get(_KEY, (start, 0))))
             if key is None or not wanted(key):
                 continue
-            value = _text(read(*extents.get(_VALUE, (start, 0))))
+            value = _decode_text(read(*extents.get(_VALUE, (start, 0))))
             if value is None:
                 raise InvalidGraph(
                     f"the metadata {key!r} of {where} is not UTF-8.", hint="Fetch the model again."
@@ -136,7 +136,7 @@ def scan_metadata(file: BinaryIO, size: int, wanted: Callable[[str], bool], *, w
     return found
 
 
-def _windowed(file: BinaryIO) -> Callable[[int, int], bytes]:
+def _make_reader(file: BinaryIO) -> Callable[[int, int], bytes]:
     """Return a function that reads so many bytes from an offset on."""
     window, begin = b"", 0
 
@@ -152,7 +152,7 @@ def _windowed(file: BinaryIO) -> Callable[[int, int], bytes]:
     return read
 
 
-def _text(data: bytes) -> str | None:
+def _decode_text(data: bytes) -> str | None:
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto
 
-from epctx_core.context.manifest import metadata_value, set_metadata
+from epctx_core.context.manifest import get_metadata, set_metadata
 from epctx_core.context.node import is_context_node
 from epctx_core.context.paths import has_drive
 from epctx_core.errors import InvalidGraph
@@ -23,12 +23,12 @@ from epctx_core.graph.weights import is_detached
 _PAYLOAD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-def context_model_path(model: Path) -> Path:
+def make_context_model_path(model: Path) -> Path:
     """Return the default output: the input's name with its last extension replaced by `_ctx.onnx`."""
     return model.with_name(f"{model.stem}_ctx.onnx")
 
 
-def binary_name(output: Path, suffix: str, name: str | None = None) -> str:
+def make_binary_name(output: Path, suffix: str, name: str | None = None) -> str:
     """Return `[model name]_[ep].bin`; the model name is the output's stem without one trailing `_ctx`.
 
     Args:
@@ -40,7 +40,7 @@ def binary_name(output: Path, suffix: str, name: str | None = None) -> str:
     return f"{stem}_{suffix}{f'_{name}' if name else ''}.bin"
 
 
-def free_name(make: Callable[[str | None], str], name: str | None, taken: Container[str]) -> str:
+def find_free_name(make: Callable[[str | None], str], name: str | None, taken: Container[str]) -> str:
     """Return a binary's name that no other has, numbered if it must be.
 
     Args:
@@ -73,7 +73,7 @@ SOURCE_MODEL, EXTERNAL_WEIGHTS, CONTEXT_BINARY = "source_model", "external_weigh
 """The words for it, in the order in which ONNX Runtime writes them."""
 
 
-def state_dependencies(
+def write_dependencies(
     model: ModelProto, *, source_model: bool, external_weights: bool, context_binary: bool
 ) -> None:
     """Write what a context model needs besides its file, in ONNX Runtime's words joined by `;`."""
@@ -81,14 +81,14 @@ def state_dependencies(
     set_metadata(model, DEPENDENCIES_KEY, ";".join(word for word, needed in words.items() if needed))
 
 
-def stated_dependencies(model: ModelProto) -> tuple[str, ...] | None:
+def read_dependencies(model: ModelProto) -> tuple[str, ...] | None:
     """Return what a model says that it needs besides its file; None if it does not say."""
-    text = metadata_value(model, DEPENDENCIES_KEY)
+    text = get_metadata(model, DEPENDENCIES_KEY)
     text = text.decode(errors="replace") if isinstance(text, bytes) else text
     return None if text is None else tuple(filter(None, text.split(";")))
 
 
-def models_naming(folder: Path, name: str, *, besides: Collection[Path] = ()) -> Iterator[Path]:
+def find_models_naming(folder: Path, name: str, *, besides: Collection[Path] = ()) -> Iterator[Path]:
     """Yield the models directly in a folder that name a file of it: as a binary, or as one of weights.
 
     A file is parsed only if the name occurs in it; those of `besides` are not even opened. Unreadable files
@@ -99,12 +99,12 @@ def models_naming(folder: Path, name: str, *, besides: Collection[Path] = ()) ->
             # A pipe of that name would make us wait for a writer.
             if path.is_file() and _mentions(path, os.fsencode(PurePosixPath(name).name)):
                 model = ModelProto.FromString(path.read_bytes())
-                said = chain(payload_files(model.graph), external_locations(model))
+                said = chain(list_payload_files(model.graph), list_external_locations(model))
                 if any(os.path.normpath(other) == name for other in said):
                     yield path
 
 
-def payload_files(graph: GraphProto) -> Iterator[str]:
+def list_payload_files(graph: GraphProto) -> Iterator[str]:
     """Yield the file names that EPContext nodes say, those in bodies too, without decoding the rest of them."""
     for _, _, node in walk_indexed_nodes(graph):
         if is_context_node(node):
@@ -114,7 +114,7 @@ def payload_files(graph: GraphProto) -> Iterator[str]:
                 yield cache.s.decode(errors="replace")
 
 
-def external_locations(model: ModelProto) -> Iterator[str]:
+def list_external_locations(model: ModelProto) -> Iterator[str]:
     """Yield the files that a model's tensors say, wherever in the model they stand; some of them twice."""
     for tensor in walk_tensors(model.graph, model.functions):
         if is_detached(tensor):

@@ -92,7 +92,7 @@ def is_context_node(node: NodeProto) -> bool:
 def read_context_nodes(graph: GraphProto) -> list[ContextNodeRecord]:
     """Decode the EPContext nodes of a graph and of all bodies in it, each graph's own before its bodies'.
 
-    Their names differ; see `named_apart`.
+    Their names differ; see `make_names_unique`.
 
     Raises:
         InvalidGraph: an attribute has the wrong type, or a node has no outputs.
@@ -105,10 +105,10 @@ def read_placed_nodes(places: Iterable[tuple[SubgraphPath, int, NodeProto]]) -> 
     records = [read_context_node(node, i, path) for path, i, node in places]
     for record in records:
         check_switches(record)
-    return named_apart(records)
+    return make_names_unique(records)
 
 
-def named_apart(records: Sequence[ContextNodeRecord]) -> list[ContextNodeRecord]:
+def make_names_unique(records: Sequence[ContextNodeRecord]) -> list[ContextNodeRecord]:
     """Return records whose names differ; of several with one name, the later ones get their place added.
 
     Two nodes of one name would be given one payload, and nothing in ONNX forbids the names. A name that is made up
@@ -140,16 +140,16 @@ def read_context_node(node: NodeProto, index: int, path: SubgraphPath = ()) -> C
     values, cache = _read_attributes(name, node)
     outputs = tuple(node.output[:])
     if not outputs:
-        raise _refused(name, "has no outputs")
+        raise _node_error(name, "has no outputs")
     return ContextNodeRecord(
         index=index,
         path=path,
         name=name,
-        source=_required_text(name, "source", values["source"]),
+        source=_require_text(name, "source", values["source"]),
         main_context=values["main_context"] == 1,
         embed_mode=values["embed_mode"] == 1,
         cache=cache,
-        partition_name=_required_text(name, "partition_name", values.get("partition_name", "")) or name,
+        partition_name=_require_text(name, "partition_name", values.get("partition_name", "")) or name,
         inputs=tuple(node.input[:]),
         outputs=outputs,
         attributes=MappingProxyType(values),
@@ -161,7 +161,7 @@ def check_switches(record: ContextNodeRecord) -> None:
     for key in ("embed_mode", "main_context"):
         value = record.attributes[key]
         if value not in (0, 1):
-            raise _refused(record.name, f"has {key}={value}; the operator has 0 and 1")
+            raise _node_error(record.name, f"has {key}={value}; the operator has 0 and 1")
 
 
 def _read_attributes(name: str, node: NodeProto) -> tuple[dict[str, Any], bytes | None]:
@@ -180,15 +180,15 @@ def _read_attributes(name: str, node: NodeProto) -> tuple[dict[str, Any], bytes 
         elif kind == AttributeProto.STRING:
             values[key] = decode_text(attribute.s)
         else:
-            values[key] = _decoded(name, attribute)
+            values[key] = _decode(name, attribute)
     return values, cache
 
 
-def _decoded(name: str, attribute: AttributeProto) -> Any:
+def _decode(name: str, attribute: AttributeProto) -> Any:
     try:
         return decode_attribute(attribute)
     except (ValueError, TypeError) as error:
-        raise _refused(
+        raise _node_error(
             name, f"has the attribute {attribute.name!r}, which cannot be read: {error}"
         ) from error
 
@@ -198,18 +198,18 @@ def check_attribute(name: str, attribute: AttributeProto) -> None:
     wanted = _KINDS.get(attribute.name, attribute.type)
     if attribute.type != wanted:
         kinds = AttributeProto.AttributeType
-        raise _refused(
+        raise _node_error(
             name,
             f"has the attribute {attribute.name!r} as {kinds.Name(attribute.type)}; "
             f"the operator wants {kinds.Name(wanted)}",
         )
 
 
-def _required_text(name: str, attribute: str, value: str | bytes) -> str:
+def _require_text(name: str, attribute: str, value: str | bytes) -> str:
     if isinstance(value, bytes):
-        raise _refused(name, f"has a {attribute!r} that is not UTF-8")
+        raise _node_error(name, f"has a {attribute!r} that is not UTF-8")
     return value
 
 
-def _refused(name: str, what: str) -> InvalidGraph:
+def _node_error(name: str, what: str) -> InvalidGraph:
     return InvalidGraph(f"EPContext node {name!r} {what}.", node=name, hint="Compile the source model again.")

@@ -72,7 +72,7 @@ class SerializedModel:
             yield memoryview(b"".join(waiting))
 
 
-def new_marker() -> bytes:
+def make_marker() -> bytes:
     """Return bytes that stand for others and occur nowhere else."""
     return _PREFIX + next(_numbers).to_bytes(_NUMBER_BYTES, "big")
 
@@ -86,10 +86,10 @@ def embed(model: bytes, contents: Mapping[bytes, Embeddable]) -> SerializedModel
     """
     data = memoryview(model)
     places = [(m.start(), m.end(), contents[m.group()]) for m in _MARKER.finditer(model)]
-    return SerializedModel(*_replaced(data, 0, len(data), places))
+    return SerializedModel(*_replace_markers(data, 0, len(data), places))
 
 
-def _replaced(
+def _replace_markers(
     data: memoryview, start: int, end: int, places: Sequence[tuple[int, int, Embeddable]]
 ) -> tuple[list[Embeddable], int]:
     """Return the pieces of one message, or of the field that a marker fills, and their length."""
@@ -103,8 +103,12 @@ def _replaced(
         while last < len(places) and places[last][0] < offset + length:
             last += 1
         if kind == BYTES and last > done:
-            inner, size = _replaced(data, offset, offset + length, places[done:last])
-            pieces += [data[kept : offset - len(_as_varint(length))], memoryview(_as_varint(size)), *inner]
+            inner, size = _replace_markers(data, offset, offset + length, places[done:last])
+            pieces += [
+                data[kept : offset - len(_encode_varint(length))],
+                memoryview(_encode_varint(size)),
+                *inner,
+            ]
             kept, done = offset + length, last
         if done == len(places):
             break
@@ -112,7 +116,7 @@ def _replaced(
     return pieces, sum(piece.nbytes for piece in pieces)
 
 
-def _as_varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     out = bytearray()
     while value >= 0x80:  # noqa: PLR2004
         out.append(value & 0x7F | 0x80)

@@ -53,7 +53,7 @@ class ModelFolder:
 
     def status(self, name: str, *, what: str, node: str | None = None) -> os.stat_result | None:
         """Return what the system says of the file that a name means now; None if `open` has to say why it means none."""
-        relative = checked_name(name, f"{node!r} names {what}" if node else what, node)
+        relative = check_file_name(name, f"{node!r} names {what}" if node else what, node)
         for root in self._current_roots():
             with suppress(OSError, ValueError):
                 real = os.path.realpath(root / relative)
@@ -74,7 +74,7 @@ class ModelFolder:
             InvalidGraph: the name is empty or leaves the folder, or there is no such regular file.
         """
         owner = f"{node!r} names {what}" if node else f"the model names {what}"
-        relative = checked_name(name, owner, node)
+        relative = check_file_name(name, owner, node)
         missing: OSError | None = None
         for root in self._current_roots():
             try:
@@ -111,7 +111,7 @@ class ModelFolder:
             ) from error
         with ExitStack() as stack:
             stack.callback(os.close, descriptor)
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode) or not self._holds(_place_of(descriptor, real)):
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode) or not self._holds(_locate(descriptor, real)):
                 raise InvalidGraph(
                     f"{owner} {relative!r}, which is not a regular file.", node=node, path=real, hint=_HINT
                 )
@@ -126,7 +126,7 @@ class ModelFolder:
         return any(os.path.commonpath((real, base)) == str(base) for base in self._roots)
 
 
-def checked_name(name: str, owner: str, node: str | None = None) -> str:
+def check_file_name(name: str, owner: str, node: str | None = None) -> str:
     """Return a name in normal form if it can stay inside a folder.
 
     Raises:
@@ -134,7 +134,7 @@ def checked_name(name: str, owner: str, node: str | None = None) -> str:
     """
     # protobuf gives a text that is not UTF-8 as bytes.
     given: object = name
-    reason = _why_unsafe(given) if isinstance(given, str) else "which is not UTF-8"
+    reason = _find_fault(given) if isinstance(given, str) else "which is not UTF-8"
     if reason:
         raise InvalidGraph(
             f"{owner} {name[:200]!r}, {reason}.",
@@ -144,7 +144,7 @@ def checked_name(name: str, owner: str, node: str | None = None) -> str:
     return os.path.normpath(name)
 
 
-def _why_unsafe(name: str) -> str:
+def _find_fault(name: str) -> str:
     if not name:
         return "an empty name"
     if "\0" in name or len(name) > MAX_NAME:
@@ -157,7 +157,7 @@ def _why_unsafe(name: str) -> str:
     return "a folder" if normal == "." or name.endswith(("/", "\\")) else ""
 
 
-def _place_of(descriptor: int, opened: str) -> str:
+def _locate(descriptor: int, opened: str) -> str:
     """Return where an open file lies, whatever became of the path that was opened, as far as the system tells.
 
     A folder on that path may have been a link just while the file was opened; only the descriptor knows.

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.context.receipts import keeping_receipt
-from epctx_core.context.scratch import scratch_folder
+from epctx_core.context.receipts import keep_receipt
+from epctx_core.context.scratch import make_scratch_folder
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import MappedFile, copy_range
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from epctx_core.context.payload_reader import LoadedPayload
 
 
-def private_copy(descriptor: int, path: str) -> memoryview:
+def read_privately(descriptor: int, path: str) -> memoryview:
     """Return the content of a file, read once; what happens to the file afterwards does not matter.
 
     Args:
@@ -62,10 +62,10 @@ def make_file(payload: LoadedPayload) -> str:
         if payload.in_memory:
             return payload.scratch.enter_context(_memory_file(payload.view))
         if payload.mapped is None:
-            path = payload.scratch.enter_context(scratch_folder()) / "payload.bin"
+            path = payload.scratch.enter_context(make_scratch_folder()) / "payload.bin"
             path.write_bytes(payload.view)
         else:
-            path = payload.scratch.enter_context(scratch_folder()) / Path(payload.name).name
+            path = payload.scratch.enter_context(make_scratch_folder()) / Path(payload.name).name
             _link_or_copy(payload, payload.mapped, path)
     except OSError as error:
         raise Fail(
@@ -78,7 +78,7 @@ def make_file(payload: LoadedPayload) -> str:
 def _link_or_copy(payload: LoadedPayload, mapped: MappedFile, path: Path) -> None:
     def keeping() -> AbstractContextManager[None]:
         # A second link changes the file's ctime, and nothing else of it.
-        return nullcontext() if payload.digest is None else keeping_receipt(mapped.descriptor, payload.digest)
+        return nullcontext() if payload.digest is None else keep_receipt(mapped.descriptor, payload.digest)
 
     def unlink() -> None:
         with suppress(OSError), keeping():

@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 from epctx_core.context.manifest import Manifest, PayloadEntry, ReplacedBinaryError, Segment
-from epctx_core.context.receipts import IN_PLACE, DigestChecks, file_receipt, is_noted, model_receipt
+from epctx_core.context.receipts import (
+    IN_PLACE,
+    DigestChecks,
+    is_noted,
+    make_file_receipt,
+    make_model_receipt,
+)
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import CHUNK, MappedFile
 from epctx_core.options import Verification
@@ -140,7 +146,7 @@ class PayloadReader:
         reading: how they are read and checked.
 
     Attributes:
-        loaded: the payloads that are known so far, by `payload_key`.
+        loaded: the payloads that are known so far, by `get_payload_key`.
     """
 
     def __init__(
@@ -160,15 +166,15 @@ class PayloadReader:
         self._source_tensor = source_tensor
         self._reading = reading = reading or Reading()
         self._ep: str | None = None
-        self._model_receipt = model_receipt(reading.model_digest) if reading.model_digest else ""
+        self._model_receipt = make_model_receipt(reading.model_digest) if reading.model_digest else ""
         self.loaded: dict[tuple[str, bool], LoadedPayload] = {}
 
-    def _other_copies(self, name: str) -> Iterator[Path]:
+    def _find_copies(self, name: str) -> Iterator[Path]:
         """Yield files that may hold a binary as it was before a publication that is under way or was killed."""
         # Not needed where this machine has checked all binaries before.
-        from epctx_core.context.unfinished import interrupted_copies
+        from epctx_core.context.unfinished import find_interrupted_copies
 
-        return interrupted_copies(self._folder.folder, name) if self._folder is not None else iter(())
+        return find_interrupted_copies(self._folder.folder, name) if self._folder is not None else iter(())
 
     def check_all(self, ep: str) -> None:
         """Check all payloads that the host wants to be checked before any is asked for, or begin to.
@@ -184,23 +190,23 @@ class PayloadReader:
             return
         try:
             for record in self._records.values():
-                if record.main_context and not self._may_wait(record):
+                if record.main_context and not self._can_wait(record):
                     self.load(record)
         except InvalidGraph as error:
             error.ep = error.ep or ep
             raise
 
-    def _may_wait(self, record: ContextNodeRecord) -> bool:
+    def _can_wait(self, record: ContextNodeRecord) -> bool:
         """Whether a payload is checked soon enough when its EP asks for it, or was checked before."""
         if self._reading.verification is Verification.FULL:
             return False
-        entry = self.entry(record)
+        entry = self.find_entry(record)
         if entry is None or record.embed_mode:
             return entry is None
         if self._reading.data_reader is not None or self._folder is None:
             return True
         status = self._folder.status(entry.name, what=BINARY, node=record.name)
-        return status is not None and is_noted(file_receipt(status, entry.root))
+        return status is not None and is_noted(make_file_receipt(status, entry.root))
 
     def payload(self, node: ContextNode) -> LoadedPayload:
         """Return the payload that holds a node's graph; see `ContextReader.payload`."""
@@ -215,20 +221,20 @@ class PayloadReader:
 
     def load(self, record: ContextNodeRecord) -> LoadedPayload:
         """Return the payload that a node carries itself; see `payload`."""
-        key = payload_key(record)
+        key = get_payload_key(record)
         if key not in self.loaded:
             mode = self._reading.verification
-            if mode is not Verification.HEAD and self.entry(record) is None:
+            if mode is not Verification.HEAD and self.find_entry(record) is None:
                 level = logging.INFO if mode is Verification.ONCE else logging.WARNING
                 why = "the manifest does not list it" if self._manifest else "the model has no manifest"
                 _log.log(level, "the payload %r is not checked: %s.", key[0], why)
             self.read(record)
         return self.loaded[key]
 
-    def entry(self, record: ContextNodeRecord) -> PayloadEntry | None:
+    def find_entry(self, record: ContextNodeRecord) -> PayloadEntry | None:
         """Return what the manifest says about a node's payload, None if nothing."""
-        name, embedded = payload_key(record)
-        return self._manifest.entry(name, embedded=embedded) if self._manifest is not None else None
+        name, embedded = get_payload_key(record)
+        return self._manifest.find_entry(name, embedded=embedded) if self._manifest is not None else None
 
     def read(self, record: ContextNodeRecord) -> LoadedPayload:
         """Find the payload that a node carries itself, and check it as far as the host wants.
@@ -247,7 +253,7 @@ class PayloadReader:
                 hint="Compile the model again.",
             )
         if self._manifest is not None and file_name is not None:
-            self._manifest.refuse_pending(file_name, node)
+            self._manifest.check_not_pending(file_name, node)
         content = self._find(record)
         file = content if isinstance(content, MappedFile) else None
         if not (content if file is None else file.size):
@@ -257,7 +263,7 @@ class PayloadReader:
                 path=None if file is None else file.path,
                 hint="Fetch it again, or compile the model again.",
             )
-        return self._checked(record, content)
+        return self._check_content(record, content)
 
     def _find(self, record: ContextNodeRecord) -> Content:
         """Return what a node carries, or what lies under the name that it says; not checked yet."""
@@ -275,12 +281,12 @@ class PayloadReader:
                 hint="Set the session option 'ep.context_file_path' to the path the model would have.",
             )
         with self._folder.open(name, what=BINARY, node=record.name) as file:
-            return self._open(file.fileno(), file.path, self.entry(record))
+            return self._open(file.fileno(), file.path, self.find_entry(record))
 
-    def _checked(self, record: ContextNodeRecord, content: Content) -> LoadedPayload:
+    def _check_content(self, record: ContextNodeRecord, content: Content) -> LoadedPayload:
         """Return a payload that was found, or the right one; whoever asks for it later gets it, too."""
-        name, embedded = key = payload_key(record)
-        entry, verified = self.entry(record), False
+        name, embedded = key = get_payload_key(record)
+        entry, verified = self.find_entry(record), False
         mapped = content if isinstance(content, MappedFile) else None
         if entry is not None:
             try:
@@ -290,7 +296,7 @@ class PayloadReader:
                 if embedded or self._reading.data_reader is not None or self._folder is None:
                     raise
                 error.path = str(self._folder.folder / name) if mapped is None else mapped.path
-                content, verified = self._other_copy(record, entry, error)
+                content, verified = self._recover_copy(record, entry, error)
                 mapped = content if isinstance(content, MappedFile) else None
         self.loaded[key] = LoadedPayload(
             name,
@@ -324,15 +330,15 @@ class PayloadReader:
         if mode is not Verification.ONCE or not in_place or (file is None and not record.embed_mode):
             entry.check_whole(view, node, forget=None if file is None else file.forget)
             return True
-        receipt = self._model_receipt if file is None else file_receipt(file.status, entry.root)
+        receipt = self._model_receipt if file is None else make_file_receipt(file.status, entry.root)
         if receipt and is_noted(receipt):
             return True
         # While files are being replaced, another copy may be the right one, and the EP must not get the wrong one.
-        beside = checks.is_beside(len(view)) and (file is None or not any(self._other_copies(entry.name)))
+        beside = checks.is_beside(len(view)) and (file is None or not any(self._find_copies(entry.name)))
         (entry.check_head if beside else entry.check_size)(view, node)
 
         def refuse(segment: Segment) -> ReplacedBinaryError:
-            error = entry.replaced(segment, node)
+            error = entry.mismatch_error(segment, node)
             error.ep, error.path = self._ep, None if file is None else file.path
             return error
 
@@ -348,9 +354,9 @@ class PayloadReader:
             if self._reading.map_binaries or not right_size:
                 return MappedFile(descriptor, path)
             # Few hosts want copies of their own.
-            from epctx_core.context.payload_files import private_copy
+            from epctx_core.context.payload_files import read_privately
 
-            return private_copy(descriptor, path)
+            return read_privately(descriptor, path)
         except (OSError, MemoryError) as error:
             raise Fail(
                 f"the context binary {path!r} cannot be brought into memory: {str(error) or 'not enough memory'}.",
@@ -358,11 +364,11 @@ class PayloadReader:
                 hint="Unless ep.context_file_mapping is 0 it is mapped, which needs addresses and no memory.",
             ) from error
 
-    def _other_copy(
+    def _recover_copy(
         self, record: ContextNodeRecord, entry: PayloadEntry, error: ReplacedBinaryError
     ) -> tuple[Content, bool]:
         """Return the binary that the model means from what an unfinished publication kept of it, and as `_check`."""
-        for copy in self._other_copies(entry.name):
+        for copy in self._find_copies(entry.name):
             with suppress(OSError, InvalidGraph):
                 with copy.open("rb") as file:
                     content = self._open(file.fileno(), str(copy), entry)
@@ -370,7 +376,7 @@ class PayloadReader:
         raise error
 
 
-def plugin_nodes(
+def make_plugin_nodes(
     records: Sequence[ContextNodeRecord], types: TypeTable, ep: str, manifest: Manifest | None = None
 ) -> list[ContextNode]:
     """Return the nodes of one EP as it gets them: primaries first, each reference with its primary.
@@ -381,14 +387,14 @@ def plugin_nodes(
     Raises:
         InvalidGraph: references without any primary.
     """
-    refuse_orphans(records, ep)
+    check_primaries(records, ep)
     holders = [record for record in records if record.main_context]
-    primaries = [_plugin_node(record, types, None) for record in holders]
+    primaries = [_make_plugin_node(record, types, None) for record in holders]
     for node in primaries:
         # A frozen value cannot name itself when it is made.
         object.__setattr__(node, "primary", node)
     references = [record for record in records if not record.main_context]
-    by_payload = dict(zip(map(payload_key, holders), primaries, strict=True))
+    by_payload = dict(zip(map(get_payload_key, holders), primaries, strict=True))
     only = primaries[0] if len(by_payload) == 1 else None
     stated = {
         name: by_payload.get((entry.name, entry.embedded))
@@ -398,12 +404,12 @@ def plugin_nodes(
 
     def primary_of(record: ContextNodeRecord) -> ContextNode | None:
         named = record.cache and not record.embed_mode
-        return (by_payload.get(payload_key(record)) if named else None) or stated.get(record.name)
+        return (by_payload.get(get_payload_key(record)) if named else None) or stated.get(record.name)
 
-    return [*primaries, *[_plugin_node(r, types, only or primary_of(r)) for r in references]]
+    return [*primaries, *[_make_plugin_node(r, types, only or primary_of(r)) for r in references]]
 
 
-def refuse_orphans(records: Sequence[ContextNodeRecord], ep: str) -> None:
+def check_primaries(records: Sequence[ContextNodeRecord], ep: str) -> None:
     """Raise InvalidGraph if nodes of an EP refer to a payload that none of them has."""
     if records and not any(record.main_context for record in records):
         raise InvalidGraph(
@@ -414,7 +420,7 @@ def refuse_orphans(records: Sequence[ContextNodeRecord], ep: str) -> None:
         )
 
 
-def payload_key(record: ContextNodeRecord) -> tuple[str, bool]:
+def get_payload_key(record: ContextNodeRecord) -> tuple[str, bool]:
     """Return by which name a manifest knows a primary's payload, and whether it is embedded.
 
     Raises:
@@ -423,7 +429,9 @@ def payload_key(record: ContextNodeRecord) -> tuple[str, bool]:
     return (record.name, True) if record.embed_mode else (record.file_name or "", False)
 
 
-def _plugin_node(record: ContextNodeRecord, types: TypeTable, primary: ContextNode | None) -> ContextNode:
+def _make_plugin_node(
+    record: ContextNodeRecord, types: TypeTable, primary: ContextNode | None
+) -> ContextNode:
     type_of = types.find_subgraph(record.path).get
     return ContextNode(
         name=record.name,

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from onnx import GraphProto, NodeProto
 
 from epctx_core._version import __version__
-from epctx_core.context.manifest import BLOCK, VERSION, PayloadEntry, Segment, digest_of, stated_segments
+from epctx_core.context.manifest import BLOCK, VERSION, PayloadEntry, Segment, compute_digest, dump_segments
 from epctx_core.context.named_files import is_payload_name
 from epctx_core.context.node import ContextNodeRecord, read_context_nodes
-from epctx_core.context.node_writer import make_context_node, new_marker
+from epctx_core.context.node_writer import make_context_node, make_marker
 from epctx_core.context.paths import ModelFolder
-from epctx_core.context.payload_reader import PayloadReader, plugin_nodes
-from epctx_core.context.scratch import scratch_folder
+from epctx_core.context.payload_reader import PayloadReader, make_plugin_nodes
+from epctx_core.context.scratch import make_scratch_folder
 from epctx_core.context.weightless import SourceReferences
 from epctx_core.errors import Fail, NotImplementedByProvider, PluginError
 from epctx_core.graph.mapping import CHUNK, MappedFile, start_writing_back
@@ -60,7 +60,7 @@ class PayloadWriter:
         self.embedded = embedded
         self.size = 0
         self._sink = sink
-        self._marker = new_marker() if embedded else b""
+        self._marker = make_marker() if embedded else b""
         self._segments: list[Segment] = []
         self._block = hashlib.sha256()
         self._block_length = 0
@@ -120,14 +120,14 @@ class PayloadWriter:
             name=self.name, embedded=self.embedded, size=self.size, segments=tuple(self._segments)
         )
 
-    def contents(self) -> bytes:
+    def get_cache_value(self) -> bytes:
         """Return what an EPContext node's `ep_cache_context` holds: the file's name, or what stands for the bytes.
 
         See `epctx_core.context.node_writer`.
         """
         return self._marker if self.embedded else self.name.encode()
 
-    def written(self) -> memoryview | MappedFile:
+    def get_written(self) -> memoryview | MappedFile:
         """Return what was written as it lies: in memory, or in a file, which is mapped.
 
         Memory takes no more bytes as long as a view of it is alive.
@@ -137,7 +137,7 @@ class PayloadWriter:
             return sink.getbuffer().toreadonly()
         return MappedFile(sink.fileno(), os.fspath(sink.name))
 
-    def embedded_bytes(self) -> dict[bytes, memoryview]:
+    def get_embedded_bytes(self) -> dict[bytes, memoryview]:
         """Return what stands for the bytes of an embedded payload and the bytes, not copied."""
         sink = self._sink
         return {self._marker: sink.getbuffer()} if self.embedded and isinstance(sink, io.BytesIO) else {}
@@ -319,7 +319,7 @@ class PrivatePayloads:
     def __init__(self, ep: str, partitions: Sequence[Partition]) -> None:
         self._ep = ep
         self._scratch = ExitStack()
-        self._folder = self._scratch.enter_context(scratch_folder())
+        self._folder = self._scratch.enter_context(make_scratch_folder())
         self._files: list[Any] = []
         self._set = PayloadSet(
             ep,
@@ -354,7 +354,7 @@ class PrivatePayloads:
         reader = PayloadReader(
             records, folder=ModelFolder(self._folder), manifest=None, scratch=self._scratch
         )
-        return plugin_nodes(list(records.values()), types, self._ep), reader
+        return make_plugin_nodes(list(records.values()), types, self._ep), reader
 
     def _record(self, description: EPContextNode, partition: Any) -> ContextNodeRecord:
         written = self._set.writers.get(id(description.payload))
@@ -366,7 +366,7 @@ class PrivatePayloads:
                 source=self._ep,
                 main_context=bool(description.main_context),
                 embed_mode=False,
-                cache=None if written is None else written.contents(),
+                cache=None if written is None else written.get_cache_value(),
             )
         )
         (record,) = read_context_nodes(graph)
@@ -377,10 +377,12 @@ class PrivatePayloads:
         self._scratch.close()
 
 
-def digested(name: str, view: memoryview, forget: Callable[[int, int], None] | None = None) -> PayloadEntry:
+def digest_payload(
+    name: str, view: memoryview, forget: Callable[[int, int], None] | None = None
+) -> PayloadEntry:
     """Return the entry of a payload that lies in a file, about which nothing is known but its bytes."""
     blocks = [Segment(start, min(BLOCK, len(view) - start), "") for start in range(0, len(view), BLOCK)]
-    segments = [block._replace(digest=digest_of(view, block, forget)) for block in blocks]
+    segments = [block._replace(digest=compute_digest(view, block, forget)) for block in blocks]
     return PayloadEntry(name=name, embedded=False, size=len(view), segments=tuple(segments))
 
 
@@ -397,7 +399,7 @@ def dump_manifest(manifest: Manifest) -> str:
                 "embedded": entry.embedded,
                 "bytes": entry.size,
                 "root": entry.root,
-                "segments": stated_segments(entry.segments),
+                "segments": dump_segments(entry.segments),
                 **({"references": list(entry.references)} if entry.references else {}),
             }
             for entry in manifest.payloads

@@ -21,8 +21,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from epctx_core.context.manifest import PayloadEntry, Segment, damaged
-from epctx_core.context.scratch import distrusted, is_own, make_private_folder, user_folder
+from epctx_core.context.manifest import PayloadEntry, Segment, find_damage
+from epctx_core.context.scratch import describe_distrust, get_user_folder, is_own, make_private_folder
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.mapping import MappedFile
 
@@ -45,16 +45,16 @@ _NAME = re.compile("[0-9a-f]{64}")
 _POLLED_EVERY = 0.05
 _log = logging.getLogger("epctx.context")
 _in_memory: dict[str, None] = {}
-_told: set[str] = set()
+_logged: set[str] = set()
 
 
-def file_receipt(status: os.stat_result, digest: str) -> str:
+def make_file_receipt(status: os.stat_result, digest: str) -> str:
     """Return the receipt for a file in the state that a status says, checked against a root digest (hex)."""
     state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
     return hashlib.sha256(f"file 1 {state} {digest}".encode()).hexdigest()
 
 
-def model_receipt(digest: str) -> str:
+def make_model_receipt(digest: str) -> str:
     """Return the receipt for all payloads embedded in a model, whose bytes have a digest (hex), wherever it lies."""
     return hashlib.sha256(f"model 1 {digest}".encode()).hexdigest()
 
@@ -64,7 +64,7 @@ def is_noted(receipt: str) -> bool:
     if receipt in _in_memory:
         return True
     with suppress(OSError):
-        status = (_trusted_folder() / receipt).lstat()
+        status = (_get_trusted_folder() / receipt).lstat()
         return stat.S_ISREG(status.st_mode) and is_own(status)
     return False
 
@@ -75,8 +75,8 @@ def note(receipts: Iterable[str]) -> None:
     if not names:
         return
     try:
-        make_private_folder(_folder())
-        folder = _trusted_folder()
+        make_private_folder(_get_folder())
+        folder = _get_trusted_folder()
         for name in names:
             with suppress(FileExistsError):
                 os.close(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -91,8 +91,8 @@ def note(receipts: Iterable[str]) -> None:
         _in_memory.update(dict.fromkeys(names))
         for name in list(_in_memory)[:-LIMIT]:
             _in_memory.pop(name, None)
-        if (reason := str(error)) not in _told:
-            _told.add(reason)
+        if (reason := str(error)) not in _logged:
+            _logged.add(reason)
             _log.warning(
                 "receipts of checked payloads are kept in this process's memory only, as their folder cannot be used: "
                 "%s. Set %s to a folder that only this user can write to.",
@@ -107,25 +107,25 @@ def note_published(states: Mapping[str, os.stat_result], digests: Mapping[str, s
         states: see `epctx_core.publish.publication.Publication.commit`.
         digests: the root digest (hex) of each file, by the same names; more are ignored.
     """
-    note(file_receipt(state, digests[name]) for name, state in states.items() if name in digests)
+    note(make_file_receipt(state, digests[name]) for name, state in states.items() if name in digests)
 
 
 @contextmanager
-def keeping_receipt(descriptor: int, digest: str) -> Iterator[None]:
+def keep_receipt(descriptor: int, digest: str) -> Iterator[None]:
     """Keep the receipt of an open file while the block makes or removes a link to it, which changes its ctime."""
     before = os.fstat(descriptor)
-    noted = is_noted(file_receipt(before, digest))
+    noted = is_noted(make_file_receipt(before, digest))
     yield
     after = os.fstat(descriptor)
     if noted and _is_same_content(before, after):
-        note([file_receipt(after, digest)])
+        note([make_file_receipt(after, digest)])
 
 
 def _is_same_content(before: os.stat_result, after: os.stat_result) -> bool:
     return (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
 
 
-def _folder() -> Path:
+def _get_folder() -> Path:
     """Return the folder for receipts.
 
     Raises:
@@ -134,19 +134,19 @@ def _folder() -> Path:
     try:
         if named := os.environ.get(FOLDER_VARIABLE, ""):
             return Path(named).expanduser().absolute()
-        return user_folder(sys.platform, os.environ) / "receipts"
+        return get_user_folder(sys.platform, os.environ) / "receipts"
     except RuntimeError as error:
         raise OSError(str(error)) from error
 
 
-def _trusted_folder() -> Path:
+def _get_trusted_folder() -> Path:
     """Return the folder if only this user can put receipts there; what is read in it has to be this user's, too.
 
     Raises:
         OSError: there is no such folder, or others can write into it.
     """
-    folder = _folder()
-    if reason := distrusted(folder.lstat()):
+    folder = _get_folder()
+    if reason := describe_distrust(folder.lstat()):
         raise OSError(f"{folder} {reason}")
     return folder
 
@@ -229,18 +229,18 @@ class DigestChecks:
             if file is not None:
                 file.forget(offset, length)
 
-        def find_damage() -> Segment | None:
-            return next(damaged(view, entry.segments, forget), None)
+        def find_first() -> Segment | None:
+            return next(find_damage(view, entry.segments, forget), None)
 
         def receipts() -> list[str]:
-            return [] if file is None else _receipt_after(file, entry.root, begun)
+            return [] if file is None else _make_receipts_after(file, entry.root, begun)
 
         if beside:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="epctx-check")
-            self._under_way.append((self._pool.submit(find_damage), refuse, receipts))
+            self._under_way.append((self._pool.submit(find_first), refuse, receipts))
             return False
-        if (segment := find_damage()) is not None:
+        if (segment := find_first()) is not None:
             raise refuse(segment)
         note(receipts())
         return True
@@ -275,7 +275,7 @@ IN_PLACE = DigestChecks()
 """For those who read files outside of a load: nothing is checked beside them."""
 
 
-def _receipt_after(content: MappedFile, digest: str, begun: int) -> list[str]:
+def _make_receipts_after(content: MappedFile, digest: str, begun: int) -> list[str]:
     """Return the receipt of a file that was right, if every change since the check began would show in its times.
 
     A file that was written to in the same tick of the clock looks as before. So one that is as young gets none, and
@@ -284,5 +284,5 @@ def _receipt_after(content: MappedFile, digest: str, begun: int) -> list[str]:
     before, after = content.status, os.fstat(content.descriptor)
     untouched = before.st_ctime_ns == after.st_ctime_ns or before.st_nlink != after.st_nlink
     if untouched and _is_same_content(before, after) and after.st_mtime_ns < begun - SETTLED_NS:
-        return [file_receipt(after, digest)]
+        return [make_file_receipt(after, digest)]
     return []

@@ -17,7 +17,7 @@ T = TypeVar("T")
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
-def user_folder(platform: str, environment: Mapping[str, str]) -> Path:
+def get_user_folder(platform: str, environment: Mapping[str, str]) -> Path:
     """Return where the user's caches lie on a platform, with this one's name."""
     home = Path(environment.get("HOME") or Path.home())
     if platform == "darwin":
@@ -43,7 +43,7 @@ def make_private_folder(folder: Path) -> None:
         each.mkdir(mode=0o700, exist_ok=True)
 
 
-def distrusted(status: os.stat_result) -> str:
+def describe_distrust(status: os.stat_result) -> str:
     """Return why others may have put there what lies in a folder, in words that follow its name; empty if they cannot.
 
     A link to a folder counts as one where the status is that of what it leads to (`stat`), not its own (`lstat`).
@@ -63,7 +63,7 @@ def is_own(status: os.stat_result) -> bool:
 
 
 @contextmanager
-def scratch_folder() -> Iterator[Path]:
+def make_scratch_folder() -> Iterator[Path]:
     """Give a new folder that only this user can read; it goes with the block, or at the latest with the process.
 
     `tempfile.TemporaryDirectory` would remove it at the end of a forked child, too.

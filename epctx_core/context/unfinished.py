@@ -25,7 +25,7 @@ _MAX_NAME_BYTES = 1024
 _NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 
 
-def canonical(name: str) -> str:
+def normalise_path(name: str) -> str:
     """Return a name relative to the folder in its one spelling: parts joined by "/", no "." or "..".
 
     Raises:
@@ -33,7 +33,7 @@ def canonical(name: str) -> str:
             staging folder, or no file system could hold it.
     """
     normal = posixpath.normpath(name)
-    reason = _fault(name, normal)
+    reason = _find_fault(name, normal)
     if reason:
         raise InvalidArgument(
             f"The file name {name!r:.200} can't be published: {reason}.",
@@ -42,7 +42,7 @@ def canonical(name: str) -> str:
     return normal
 
 
-def _fault(name: str, normal: str) -> str:
+def _find_fault(name: str, normal: str) -> str:
     try:
         raw = os.fsencode(name)
     except UnicodeEncodeError:
@@ -61,7 +61,7 @@ def _fault(name: str, normal: str) -> str:
     return next((fault for fault, found in faults.items() if found), "")
 
 
-def mode_of(path: Path) -> int | None:
+def get_mode(path: Path) -> int | None:
     """Return the mode of what lies at a path (links not followed), or None if nothing does.
 
     Unlike `os.path.lexists`, an error other than "nothing there" is raised: taking it for "gone" would
@@ -77,28 +77,28 @@ def mode_of(path: Path) -> int | None:
 
 def is_file(path: Path) -> bool:
     """Whether a regular file lies at a path; a link is none."""
-    mode = mode_of(path)
+    mode = get_mode(path)
     return mode is not None and stat.S_ISREG(mode)
 
 
-def link_free(root: Path, name: str) -> Path | None:
+def resolve_without_links(root: Path, name: str) -> Path | None:
     """Return `root/name`, or None if a folder on the way is a link or no folder. `root` itself is trusted."""
     path = root
     for part in name.split("/")[:-1]:
         path /= part
-        mode = mode_of(path)
+        mode = get_mode(path)
         if mode is not None and not stat.S_ISDIR(mode):
             return None
     return root / name
 
 
-def folders_of(name: str) -> list[str]:
+def list_parents(name: str) -> list[str]:
     """Return the sub-folders that a name lies in, outermost first: `a`, `a/b` for `a/b/c`."""
     parts = name.split("/")[:-1]
     return ["/".join(parts[: n + 1]) for n in range(len(parts))]
 
 
-def staging_folders(folder: Path) -> list[Path]:
+def list_staging_folders(folder: Path) -> list[Path]:
     """Return the staging folders in a folder, sorted; links of that name are not ours.
 
     Raises:
@@ -109,7 +109,7 @@ def staging_folders(folder: Path) -> list[Path]:
     return sorted(Path(e.path) for e in found)
 
 
-def interrupted_copies(folder: Path, name: str) -> Iterator[Path]:
+def find_interrupted_copies(folder: Path, name: str) -> Iterator[Path]:
     """Yield files that may hold the bytes of a name as a publication found them or will leave them.
 
     For a loader whose context model names other bytes than lie beside it: a publication is under way
@@ -123,13 +123,13 @@ def interrupted_copies(folder: Path, name: str) -> Iterator[Path]:
         name: the name as the context model spells it, relative to the folder.
     """
     try:
-        wanted = canonical(name)
-        found = staging_folders(folder)
+        wanted = normalise_path(name)
+        found = list_staging_folders(folder)
     except (OSError, ValueError):  # InvalidArgument is a ValueError; so is a zero byte in the folder
         return
     for staging in found:
         for side in (OLD, NEW):
             with suppress(OSError):
-                copy = link_free(staging, f"{side}/{wanted}")
+                copy = resolve_without_links(staging, f"{side}/{wanted}")
                 if copy is not None and is_file(copy):
                     yield copy

@@ -79,7 +79,7 @@ def read_references(data: Mapping[str, Sequence[Any]]) -> dict[str, SourceRefere
     return found
 
 
-def files_of(references: Collection[SourceReference], models: Iterable[str]) -> tuple[str, ...]:
+def list_source_files(references: Collection[SourceReference], models: Iterable[str]) -> tuple[str, ...]:
     """Return the files that references need: of the models those that hold inline weights, then files of weights."""
     inline = any(not reference.location for reference in references)
     locations = (reference.location for reference in references)
@@ -241,7 +241,7 @@ class SourceWeights:
         Raises:
             InvalidGraph: no source, not this one, or a weight that it lacks.
         """
-        weight = self._checked.get(name)
+        weight = self._checked_weights.get(name)
         if weight is None:
             raise InvalidGraph(
                 f"{self._where} has no weight {name!r}, which the context model refers to.", hint=_HINT
@@ -249,7 +249,7 @@ class SourceWeights:
         return weight
 
     @cached_property
-    def _checked(self) -> dict[str, Weight]:
+    def _checked_weights(self) -> dict[str, Weight]:
         """The weights that payloads may refer to, as they were when the model was compiled."""
         found = self._find()
         references = {name: r for name, r in self._references.items() if name in found}
@@ -262,7 +262,7 @@ class SourceWeights:
         """Return all weights that the manifest names, or all of the source for a model without a manifest."""
         opened: dict[str, MappedFile] = {}
         beside = {
-            name: read_weight(_external_tensor(name, reference), opened, self._open_beside)
+            name: read_weight(_make_external_tensor(name, reference), opened, self._open_beside)
             for name, reference in self._references.items()
             if reference.location and self._buffer is None and self._path is None
         }
@@ -317,7 +317,7 @@ class SourceWeights:
         return repr(self._path or (self._files[0] if self._files else "the source model"))
 
 
-def _external_tensor(name: str, reference: SourceReference) -> TensorProto:
+def _make_external_tensor(name: str, reference: SourceReference) -> TensorProto:
     tensor = TensorProto(
         name=name, data_type=reference.elem_type, dims=reference.shape, data_location=TensorProto.EXTERNAL
     )

@@ -19,14 +19,14 @@ from epctx_core.context.manifest import (
     PayloadEntry,
     ReplacedBinaryError,
     Segment,
-    damaged,
+    dump_segments,
+    find_damage,
     read_json,
     read_segments,
-    stated_segments,
 )
 from epctx_core.context.paths import ModelFolder
-from epctx_core.context.receipts import IN_PLACE, DigestChecks, file_receipt, is_noted
-from epctx_core.context.unfinished import interrupted_copies
+from epctx_core.context.receipts import IN_PLACE, DigestChecks, is_noted, make_file_receipt
+from epctx_core.context.unfinished import find_interrupted_copies
 from epctx_core.errors import InvalidArgument, NoSuchFile
 from epctx_core.graph.mapping import FileIdentity, MappedFile, OpenedFile, identify_file
 from epctx_core.graph.model_io import decode_name
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
 
 
-def close_sealed(writer: PayloadWriter) -> PayloadEntry:
+def close_with_seal(writer: PayloadWriter) -> PayloadEntry:
     """Append the seal to a file of initializers and close its digests."""
-    writer.write(_mark(writer.finish()))
+    writer.write(_make_mark(writer.finish()))
     return writer.finish()
 
 
-def before_seal(entry: PayloadEntry) -> PayloadEntry:
-    """Return what is before the seal of a file that `close_sealed` ended."""
+def strip_seal(entry: PayloadEntry) -> PayloadEntry:
+    """Return what is before the seal of a file that `close_with_seal` ended."""
     *segments, seal = entry.segments
     return replace(entry, segments=tuple(segments), size=entry.size - seal.length)
 
@@ -58,12 +58,12 @@ def write_seal(model: ModelProto, entry: PayloadEntry | None) -> None:
     del model.metadata_props[:]
     model.metadata_props.extend(others)
     if entry is not None:
-        sealed = before_seal(entry)
+        sealed = strip_seal(entry)
         content = {
             "bytes": entry.size,
             "digest": sealed.root,
             "name": entry.name,
-            "segments": stated_segments(sealed.segments),
+            "segments": dump_segments(sealed.segments),
         }
         model.metadata_props.add(key=INITIALIZERS, value=json.dumps(content, separators=(",", ":")))
 
@@ -81,12 +81,12 @@ def _read_entry(data: Any) -> PayloadEntry:
     segments = read_segments(data["segments"])
     size = sum(segment.length for segment in segments)
     entry = PayloadEntry(name=str(data["name"]), embedded=False, size=size, segments=segments)
-    if (data["bytes"], data["digest"]) != (size + len(_mark(entry)), entry.root):
+    if (data["bytes"], data["digest"]) != (size + len(_make_mark(entry)), entry.root):
         raise ValueError("size and digest are not those of the segments")
     return entry
 
 
-def _mark(entry: PayloadEntry) -> bytes:
+def _make_mark(entry: PayloadEntry) -> bytes:
     return f"epctx initializers {entry.root}\n".encode()
 
 
@@ -141,7 +141,7 @@ class WeightsFolder:
             )
         file = self._folder.open(location, what="the weights file", node=tensor)
         if self._seal is not None and os.path.normpath(location) == self._seal.name:
-            return self._sealed(file, self._seal, self._folder.folder)
+            return self._find_sealed(file, self._seal, self._folder.folder)
         return file
 
     def status(self, location: str) -> os.stat_result | None:
@@ -150,49 +150,51 @@ class WeightsFolder:
             return self._own.status(location, what="the model")
         return None if self._folder is None else self._folder.status(location, what="the weights file")
 
-    def _sealed(self, file: OpenedFile, seal: PayloadEntry, folder: Path) -> OpenedFile:
+    def _find_sealed(self, file: OpenedFile, seal: PayloadEntry, folder: Path) -> OpenedFile:
         """Return the file that a seal means: this one, or what an unfinished publication kept of it."""
-        copies = list(interrupted_copies(folder, seal.name))
+        copies = list(find_interrupted_copies(folder, seal.name))
         try:
-            return self._checked(file, seal, beside=not copies)
+            return self._check_sealed(file, seal, beside=not copies)
         except ReplacedBinaryError:
             for copy in copies:
                 with suppress(OSError, ReplacedBinaryError):
                     kept = os.open(copy, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-                    return self._checked(OpenedFile(kept, str(copy)), seal, beside=False)
+                    return self._check_sealed(OpenedFile(kept, str(copy)), seal, beside=False)
             raise
 
-    def _checked(self, file: OpenedFile, seal: PayloadEntry, *, beside: bool) -> OpenedFile:
+    def _check_sealed(self, file: OpenedFile, seal: PayloadEntry, *, beside: bool) -> OpenedFile:
         """Return a file that is as its seal says; one that is not is closed, and looked at once."""
         with ExitStack() as stack:
             stack.enter_context(file)
             state = identify_file(os.fstat(file.fileno()))
             if state not in self._faults:
-                self._faults[state] = self._fault(file, seal, beside=beside)
+                self._faults[state] = self._find_fault(file, seal, beside=beside)
             fault = self._faults[state]
             if fault is not None:
                 raise fault.with_traceback(None)
             stack.pop_all()
         return file
 
-    def _fault(self, file: OpenedFile, seal: PayloadEntry, *, beside: bool) -> ReplacedBinaryError | None:
-        mark = _mark(seal)
+    def _find_fault(
+        self, file: OpenedFile, seal: PayloadEntry, *, beside: bool
+    ) -> ReplacedBinaryError | None:
+        mark = _make_mark(seal)
         is_whole = os.fstat(file.fileno()).st_size == seal.size + len(mark)
         if is_whole:
             file.seek(seal.size)
         if not is_whole or file.read(len(mark)) != mark:
-            return _refused(seal, "its size or its end differs", file.path)
+            return _mismatch_error(seal, "its size or its end differs", file.path)
         if self._verification is Verification.HEAD:
             return None
         mapped, path = MappedFile(file.fileno(), file.path), file.path
 
         def refuse(segment: Segment) -> ReplacedBinaryError:
             end = segment.offset + segment.length
-            return _refused(seal, f"its bytes {segment.offset:,} to {end:,} have another digest", path)
+            return _mismatch_error(seal, f"its bytes {segment.offset:,} to {end:,} have another digest", path)
 
         if self._verification is not Verification.ONCE:
-            return next(map(refuse, damaged(mapped.view, seal.segments, mapped.forget)), None)
-        if not is_noted(file_receipt(mapped.status, seal.root)):
+            return next(map(refuse, find_damage(mapped.view, seal.segments, mapped.forget)), None)
+        if not is_noted(make_file_receipt(mapped.status, seal.root)):
             beside = beside and self._checks.is_beside(seal.size)
             try:
                 self._checks.check(mapped, seal, refuse, beside=beside)
@@ -201,7 +203,7 @@ class WeightsFolder:
         return None
 
 
-def _refused(seal: PayloadEntry, fault: str, path: str) -> ReplacedBinaryError:
+def _mismatch_error(seal: PayloadEntry, fault: str, path: str) -> ReplacedBinaryError:
     return ReplacedBinaryError(
         f"the weights file {seal.name!r} is not the one that the model was written with: {fault}.",
         path=path,

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.context.unfinished import folders_of, mode_of
+from epctx_core.context.unfinished import get_mode, list_parents
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.graph.mapping import MappedFile, copy_range
 
@@ -225,7 +225,7 @@ def claim(staged: Path, final: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
-        if mode_of(final) is not None:
+        if get_mode(final) is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(final)) from None
         staged.replace(final)
 
@@ -240,7 +240,7 @@ def is_same_file(one: Path, other: Path) -> bool:
 
 def make_folders(root: Path, name: str) -> None:
     """Create the sub-folders of `root` that a name lies in."""
-    for folder in folders_of(name):
+    for folder in list_parents(name):
         with suppress(FileExistsError):
             (root / folder).mkdir()
 
@@ -259,8 +259,8 @@ def sync(path: Path) -> None:
 
 def sync_folders(root: Path, names: Iterable[str]) -> None:
     """Force to disk the folders that names lie in, `root` last; missing ones are skipped."""
-    for folder in dict.fromkeys(folder for name in names for folder in folders_of(name)):
-        if mode_of(root / folder) is not None:
+    for folder in dict.fromkeys(folder for name in names for folder in list_parents(name)):
+        if get_mode(root / folder) is not None:
             sync(root / folder)
     sync(root)
 

@@ -20,12 +20,12 @@ from epctx_core.context.unfinished import (
     NEW,
     OLD,
     STAGING_PREFIX,
-    canonical,
-    folders_of,
+    get_mode,
     is_file,
-    link_free,
-    mode_of,
-    staging_folders,
+    list_parents,
+    list_staging_folders,
+    normalise_path,
+    resolve_without_links,
 )
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.publish.files import (
@@ -84,7 +84,7 @@ def read_journal(folder: Path, staging: Path, file_name: str) -> Journal | None:
         return None
     try:
         journal: Journal = json.loads(path.read_bytes())
-        names = [canonical(name) for name in journal]
+        names = [normalise_path(name) for name in journal]
     except (ValueError, TypeError, RecursionError):
         return None  # InvalidArgument, for a name that leaves the folder, is a ValueError
     is_ours = isinstance(journal, dict) and all(isinstance(existed, bool) for existed in journal.values())
@@ -95,15 +95,15 @@ def read_journal(folder: Path, staging: Path, file_name: str) -> Journal | None:
 
 def _can_be_followed(folder: Path, staging: Path, names: list[str]) -> bool:
     """Return whether no name lies in another, and no step would pass through a link or move anything but a regular file."""
-    if not {sub for name in names for sub in folders_of(name)}.isdisjoint(names):
+    if not {sub for name in names for sub in list_parents(name)}.isdisjoint(names):
         return False
     for name in names:
-        final = link_free(folder, name)
-        if final is None or stat.S_ISDIR(mode_of(final) or 0):
+        final = resolve_without_links(folder, name)
+        if final is None or stat.S_ISDIR(get_mode(final) or 0):
             return False
         for side in (NEW, OLD):
-            path = link_free(staging, f"{side}/{name}")
-            if path is None or not (is_file(path) or mode_of(path) is None):
+            path = resolve_without_links(staging, f"{side}/{name}")
+            if path is None or not (is_file(path) or get_mode(path) is None):
                 return False
     return True
 
@@ -117,7 +117,7 @@ def roll_forward(folder: Path, staging: Path, journal: Journal) -> None:
     """
     for name, existed in journal.items():
         staged, final = staging / NEW / name, folder / name
-        if mode_of(staged) is None:
+        if get_mode(staged) is None:
             continue
         make_folders(folder, name)
         if existed:
@@ -146,14 +146,14 @@ def roll_back(folder: Path, staging: Path, journal: Journal) -> None:
     """
     for name, existed in reversed(journal.items()):
         staged, kept, final = staging / NEW / name, staging / OLD / name, folder / name
-        if mode_of(staged) is not None:  # never renamed, or taken back already
+        if get_mode(staged) is not None:  # never renamed, or taken back already
             if not existed and is_same_file(staged, final):
                 final.unlink()
-        elif not existed and mode_of(final) is not None:
+        elif not existed and get_mode(final) is not None:
             final.replace(staged)
-        elif mode_of(kept) is not None:
+        elif get_mode(kept) is not None:
             kept.replace(final)
-    for sub in sorted({sub for name in journal for sub in folders_of(name)}, reverse=True):
+    for sub in sorted({sub for name in journal for sub in list_parents(name)}, reverse=True):
         with suppress(OSError):
             (folder / sub).rmdir()
     sync_folders(folder, journal)
@@ -174,7 +174,7 @@ def settle_interrupted(folder: Path) -> None:
         Fail: the system refused a step; nothing else is changed.
     """
     with report_errors("finishing what an interrupted compile left there", folder):
-        for staging in staging_folders(folder):
+        for staging in list_staging_folders(folder):
             if undo := read_journal(folder, staging, UNDO):
                 roll_back(folder, staging, undo)
             elif committed := read_journal(folder, staging, COMMITTED):
@@ -191,7 +191,7 @@ class Publication:
     Entering takes an exclusive lock on the folder (waiting for other publications), finishes or
     discards killed publications there, and creates `.epctx-<id>/`. Leaving without a commit discards
     everything staged, and removes the folder if it was created for it. At every moment, also after a
-    kill, a reader of a context model finds the bytes it names beside it or through `interrupted_copies`.
+    kill, a reader of a context model finds the bytes it names beside it or through `find_interrupted_copies`.
 
     Args:
         folder: folder of the files; a link to a folder is resolved on entry.
@@ -245,15 +245,15 @@ class Publication:
             InvalidArgument: the name leaves the folder, or passes through a link.
             Fail: the disk is full, the folder was removed, the name was created already, or must not be replaced.
         """
-        key = canonical(name)
+        key = normalise_path(name)
         with report_errors(f"preparing {name!r}", self.folder):
-            if link_free(self.folder, key) is None:
+            if resolve_without_links(self.folder, key) is None:
                 raise InvalidArgument(
                     f"The file {name!r} can't be published: a folder on its way is a link or no folder.",
                     path=self.folder,
                     hint="Use sub-folders that really lie in the output folder.",
                 )
-            if mode_of(self.folder / key) is None:
+            if get_mode(self.folder / key) is None:
                 self._free.add(key)
             elif not replace:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.folder / key))
@@ -300,7 +300,7 @@ class Publication:
         """Create the folder and those above it that are missing, which are added to `made`, and lock it."""
         while True:
             with report_errors("creating the folder", self.folder):
-                missing = [each for each in (self.folder, *self.folder.parents) if mode_of(each) is None]
+                missing = [each for each in (self.folder, *self.folder.parents) if get_mode(each) is None]
                 for each in reversed(missing):
                     with suppress(FileExistsError):
                         each.mkdir()
@@ -319,7 +319,7 @@ class Publication:
             Fail: something that is not a file has the name.
         """
         final = self.folder / name
-        if name in self._free and mode_of(final) is not None:
+        if name in self._free and get_mode(final) is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(final))
         try:
             mode = final.stat().st_mode
@@ -372,7 +372,7 @@ class Publication:
     def _take_back(self, journal: Journal, cause: BaseException) -> None:
         """Restore the old state after a failed commit; if the disk refuses, leave it for the next one."""
         try:
-            if mode_of(self._staging / COMMITTED) is not None:
+            if get_mode(self._staging / COMMITTED) is not None:
                 withdraw(self.folder, self._staging, journal)
             discard(self._staging)
         except OSError as exc:

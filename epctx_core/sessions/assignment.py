@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from epctx_core.context.manifest import KERNEL_TYPES, metadata_value
+from epctx_core.context.manifest import KERNEL_TYPES, get_metadata
 from epctx_core.errors import Fail, ModelRequiresCompilation
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.options.choices import CPU_EP
@@ -180,7 +180,7 @@ def assign_nodes(
     for record in model.context_nodes:
         reserved.setdefault(record.path, []).append(record.index)
     carried: Sequence[OperatorTypes] = ()
-    if metadata_value(model.source.proto, KERNEL_TYPES) is not None:
+    if get_metadata(model.source.proto, KERNEL_TYPES) is not None:
         # Few models have nodes that kernels of EPs are for.
         from epctx_core.context.decoding import read_kernel_types
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core._version import __version__
-from epctx_core.context.manifest import COMPATIBILITY_PREFIX, EARLIER_PREFIX, compatibility_info
+from epctx_core.context.manifest import COMPATIBILITY_PREFIX, EARLIER_PREFIX, read_compatibility_texts
 from epctx_core.context.model_head import read_metadata
 from epctx_core.errors import (
     InvalidArgument,
@@ -110,7 +110,7 @@ def get_model_compatibility(
     choice = choose_provider(registry.resolve(ep), provider_options or {}, SessionOptions(), registry)
     info = get_compatibility_info_from_model(path_or_bytes, choice.name)
     said = read_metadata(path_or_bytes, lambda key: key == EARLIER_PREFIX + choice.name)
-    texts = [*([] if info is None else [info]), *compatibility_info(choice.name, said)]
+    texts = [*([] if info is None else [info]), *read_compatibility_texts(choice.name, said)]
     # The numbers rise with what speaks against the model.
     return max((choice.judge(text) for text in texts), default=Compatibility.EP_NOT_APPLICABLE)
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.decoding import decode_model
 from epctx_core.context.manifest import Manifest, read_manifest
-from epctx_core.context.named_files import external_locations, stated_dependencies
+from epctx_core.context.named_files import list_external_locations, read_dependencies
 from epctx_core.context.node import ContextNodeRecord, is_context_node, read_context_nodes
 from epctx_core.context.paths import ModelFolder
-from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, files_of
+from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, list_source_files
 from epctx_core.context.weights_folder import WeightsFolder, read_seal
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import InvalidGraph, convert_errors
@@ -152,7 +152,7 @@ def inspect_model(
     manifest = read_manifest(model, None if budget is None else budget.manifest_entries)
     folder = ModelFolder(path.parent, path) if path is not None else None
     own = "" if path is None else path.name
-    named = (*(record.file_name for record in records), *map(decode_name, external_locations(model)))
+    named = (*(record.file_name for record in records), *map(decode_name, list_external_locations(model)))
     sources = (str(r.attributes[FILE_ATTRIBUTE]) for r in records if FILE_ATTRIBUTE in r.attributes)
     return ModelInfo(
         path=path,
@@ -164,8 +164,10 @@ def inspect_model(
         producer=f"{_shown(model.producer_name)} {_shown(model.producer_version)}".strip(),
         manifest=manifest,
         weightless_mode=_shown(next((p.value for p in model.metadata_props if p.key == MODE_KEY), "")),
-        source_files=files_of(manifest.source_weights.values() if manifest is not None else (), sources),
-        external_dependencies=stated_dependencies(model),
+        source_files=list_source_files(
+            manifest.source_weights.values() if manifest is not None else (), sources
+        ),
+        external_dependencies=read_dependencies(model),
     )
 
 
@@ -184,7 +186,7 @@ def _node_info(
     elif name is not None and folder is not None:
         try:
             if manifest is not None:
-                manifest.refuse_pending(name, record.name)
+                manifest.check_not_pending(name, record.name)
             with folder.open(name, what="the context binary", node=record.name) as file:
                 size = os.fstat(file.fileno()).st_size
         except InvalidGraph as error:

@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from epctx_core.context.manifest import Manifest, all_compatibility_info
+from epctx_core.context.manifest import Manifest, read_compatibility_info
 from epctx_core.context.paths import ModelFolder, is_folder_name
-from epctx_core.context.payload_reader import PayloadReader, Reading, plugin_nodes
+from epctx_core.context.payload_reader import PayloadReader, Reading, make_plugin_nodes
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.options import Isolation
 from epctx_core.plugin import Compatibility, Purpose
@@ -225,7 +225,7 @@ class Routing:
             Fail: an EP would rather compile again, and the host wants that to be an error.
             PluginError: an EP raised, or gave something else than a verdict.
         """
-        infos = all_compatibility_info(model)
+        infos = read_compatibility_info(model)
         said = ((choice, info) for choice in self.choices for info in infos.get(choice.name, ()))
         with self.naming_others():
             for choice, info in said:
@@ -397,7 +397,7 @@ def load_context_nodes(
         providers.cancel.raise_if_requested()
         owner = providers.instances.record(ep)
         graphs = {path: model.graph_of(record) for path, record in {r.path: r for r in records}.items()}
-        views = plugin_nodes(records, model.types, ep, manifest)
+        views = make_plugin_nodes(records, model.types, ep, manifest)
         loaded = load_nodes(ep, views, readers[ep], providers, Purpose.LOAD)
         for view, runnable in zip(views, loaded, strict=True):
             record = named[ep][view.name]

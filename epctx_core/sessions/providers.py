@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.scratch import PrivateWorkspace, scratch_folder
+from epctx_core.context.scratch import PrivateWorkspace, make_scratch_folder
 from epctx_core.errors import (
     EpctxError,
     InvalidArgument,
@@ -384,7 +384,7 @@ class ProviderSession:
             logger=ep_logger(choice.name),
             cancel=self.cancel,
             progress=self.progress,
-            scratch=scratch_folder,
+            scratch=make_scratch_folder,
             engine=engine,
             workspace=workspace or PrivateWorkspace(),
             weightless=self.weightless,

@@ -114,7 +114,7 @@ def _binaries(
             return None
         digest = None
         if manifest is not None:
-            entry = manifest.entry(name, embedded=False)
+            entry = manifest.find_entry(name, embedded=False)
             digest = "pending" if manifest.is_pending(name) else entry and entry.root
         found[name] = identify_file(status), digest
     return frozenset(found.values())

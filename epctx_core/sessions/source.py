@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
-from epctx_core.context.manifest import INITIALIZERS, MANIFEST, metadata_value
+from epctx_core.context.manifest import INITIALIZERS, MANIFEST, get_metadata
 from epctx_core.context.node import (
     DOMAIN,
     OP_TYPE,
@@ -231,7 +231,7 @@ def weights_opener(
         locations.setdefault(file.path, location)
         return file
 
-    if config.external_initializers_folder is not None or metadata_value(proto, INITIALIZERS) is not None:
+    if config.external_initializers_folder is not None or get_metadata(proto, INITIALIZERS) is not None:
         # What is wrong with either is said whether or not the model names files.
         folder()
     return open_weights
@@ -258,7 +258,7 @@ def index_model(source: SourceModel, engine: str | None) -> OpenModel:
     nodes = source.proto.graph.node
     with collection_paused(sum(len(graph.node) for _, graph in walk_graphs(source.proto.graph))):
         trusted: frozenset[str] = frozenset()
-        if metadata_value(source.proto, MANIFEST) is not None:
+        if get_metadata(source.proto, MANIFEST) is not None:
             # Of the types of values around EPContext nodes, epctx wrote what it had proven.
             placed = (node for _, _, node in walk_indexed_nodes(source.proto.graph) if is_context_node(node))
             around = {name for node in placed for name in (*node.input, *node.output)}

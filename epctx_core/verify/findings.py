@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.decoding import decode_model
-from epctx_core.context.named_files import external_locations
+from epctx_core.context.named_files import list_external_locations
 from epctx_core.context.receipts import IN_PLACE
 from epctx_core.errors import (
     EpctxError,
@@ -115,7 +115,7 @@ class Findings:
         self.add(code, error.message, node=error.node or node, hint=error.hint or hint)
 
     @contextmanager
-    def collected(
+    def collect(
         self,
         code: str,
         errors: tuple[type[EpctxError], ...] = _OF_FILES,
@@ -137,7 +137,7 @@ class Findings:
             self.add_error(code, error, node=node, hint=hint)
 
     @contextmanager
-    def collected_of_plugin(self, code: str, *, node: str | None = None) -> Iterator[None]:
+    def collect_of_plugin(self, code: str, *, node: str | None = None) -> Iterator[None]:
         """Note what an EP raises: with a code what blames a file, else that a kernel is missing or the plugin broken.
 
         What is the host's own, a wrong option or its wish to stop, is raised.
@@ -308,8 +308,8 @@ def read_subject(
     """
     config = session.config()
     with (
-        findings.collected("budget-exceeded", (InvalidGraph,)),
-        findings.collected("model-unreadable", (InvalidProtobuf,), hint=_FETCH),
+        findings.collect("budget-exceeded", (InvalidGraph,)),
+        findings.collect("model-unreadable", (InvalidProtobuf,), hint=_FETCH),
     ):
         data, path = read_model(path_or_bytes, config.input_budget)
         proto = decode_model(data, path, config.input_budget)
@@ -325,7 +325,7 @@ def read_subject(
             config=config,
             registry=registry,
             findings=findings,
-            names_weights=any(True for _ in external_locations(proto)),
+            names_weights=any(True for _ in list_external_locations(proto)),
         )
         _open(subject, data)
         return subject
@@ -337,7 +337,7 @@ def _open(subject: Subject, data: bytes) -> None:
     session, config, findings = subject.session, subject.config, subject.findings
 
     def kept() -> Collection[FunctionId]:
-        with findings.collected_of_plugin("plugin-broken"):
+        with findings.collect_of_plugin("plugin-broken"):
             choices, _ = choose_providers(session.providers or (), session, subject.registry, None)
             return kept_functions(choices)
         return ()

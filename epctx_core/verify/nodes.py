@@ -15,7 +15,7 @@ from epctx_core.context.manifest import (
     VERSION,
     Manifest,
     ReplacedBinaryError,
-    metadata_value,
+    get_metadata,
     parse_json,
     read_manifest,
 )
@@ -24,17 +24,17 @@ from epctx_core.context.named_files import (
     DEPENDENCIES_KEY,
     EXTERNAL_WEIGHTS,
     SOURCE_MODEL,
-    stated_dependencies,
+    read_dependencies,
 )
 from epctx_core.context.node import (
     BOUNDARY_TYPES,
     ContextNodeRecord,
     check_switches,
     is_context_node,
-    named_apart,
+    make_names_unique,
     read_context_node,
 )
-from epctx_core.context.payload_reader import PayloadReader, Reading, payload_key, refuse_orphans
+from epctx_core.context.payload_reader import PayloadReader, Reading, check_primaries, get_payload_key
 from epctx_core.context.unfinished import STAGING_PREFIX
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.index import walk_indexed_nodes
@@ -54,15 +54,15 @@ def read_nodes(subject: Subject) -> list[ContextNodeRecord]:
     for path, index, node in walk_indexed_nodes(subject.proto.graph):
         if not is_context_node(node):
             continue
-        with findings.collected("node-refused"), require_text_names():
+        with findings.collect("node-refused"), require_text_names():
             for text in (node.name, *node.input, *node.output, *(a.name for a in node.attribute)):
                 decode_name(text)
             record = read_context_node(node, index, path)
             check_switches(record)
             decoded.append(record)
-    records = named_apart(decoded)
+    records = make_names_unique(decoded)
     for record in records:
-        with findings.collected("body-not-run", (NotImplementedByProvider,)):
+        with findings.collect("body-not-run", (NotImplementedByProvider,)):
             if subject.opened is not None:
                 subject.opened.graph_of(record)
     return records
@@ -75,9 +75,9 @@ def check_references(subject: Subject, routing: Routing | None) -> None:
     for record in subject.records if "node-refused" not in subject.findings.codes else ():
         by_owner.setdefault(owners.get(record.name, record.source), []).append(record)
     for owner, same in by_owner.items():
-        with subject.findings.collected("primary-missing"):
+        with subject.findings.collect("primary-missing"):
             if owner:
-                refuse_orphans(same, owner)
+                check_primaries(same, owner)
 
 
 def check_types(subject: Subject) -> None:
@@ -85,7 +85,7 @@ def check_types(subject: Subject) -> None:
 
     The operator has no type inference: what a node makes has the type that the model declares, or none.
     """
-    with subject.findings.collected("model-invalid"), require_text_names():
+    with subject.findings.collect("model-invalid"), require_text_names():
         tables = types_of(subject.proto.graph)
         for record in subject.records:
             declared = tables.find_subgraph(record.path)
@@ -103,7 +103,7 @@ def check_types(subject: Subject) -> None:
                 if kind is not None and is_known and kind.tensor_type.elem_type not in BOUNDARY_TYPES:
                     subject.findings.add(
                         "type-not-allowed",
-                        f"EPContext node {record.name!r} has the value {name!r} of type {_type_name(kind)}, which the "
+                        f"EPContext node {record.name!r} has the value {name!r} of type {_format_type(kind)}, which the "
                         "operator does not have.",
                         node=record.name,
                         hint="Compile the source model again; the EP has to leave such values to others.",
@@ -116,7 +116,7 @@ def _is_known(kind: TypeProto | None) -> bool:
     return not kind.HasField("tensor_type") or bool(kind.tensor_type.elem_type)
 
 
-def _type_name(kind: TypeProto) -> str:
+def _format_type(kind: TypeProto) -> str:
     if not kind.HasField("tensor_type"):
         return str(kind.WhichOneof("value")).removesuffix("_type")
     elem_type, names = kind.tensor_type.elem_type, TensorProto.DataType
@@ -144,15 +144,15 @@ def find_payloads(subject: Subject, scratch: ExitStack) -> None:
     tried: set[tuple[str, bool]] = set()
     for record in subject.records:
         with (
-            findings.collected("file-not-sought", (InvalidArgument,), node=record.name),
-            findings.collected("payload-refused", refused, node=record.name),
-            findings.collected("digest-mismatch", (ReplacedBinaryError,), node=record.name),
+            findings.collect("file-not-sought", (InvalidArgument,), node=record.name),
+            findings.collect("payload-refused", refused, node=record.name),
+            findings.collect("digest-mismatch", (ReplacedBinaryError,), node=record.name),
         ):
             if not record.main_context:
                 continue
             if subject.folder is None:
                 refuse_folderless(record, config)
-            key = payload_key(record)
+            key = get_payload_key(record)
             if key not in tried:
                 tried.add(key)
                 _read_payload(record, subject)
@@ -166,7 +166,7 @@ def find_payloads(subject: Subject, scratch: ExitStack) -> None:
 def _read_payload(record: ContextNodeRecord, subject: Subject) -> None:
     """Read the payload of a node as a load does, and note what a load does not mind."""
     payload = subject.reader.read(record)
-    if subject.manifest is not None and subject.reader.entry(record) is None:
+    if subject.manifest is not None and subject.reader.find_entry(record) is None:
         subject.findings.add(
             "manifest-unlisted",
             f"the manifest says nothing about the payload {payload.name!r}, so it was checked against no digests.",
@@ -188,7 +188,7 @@ def _read_payload(record: ContextNodeRecord, subject: Subject) -> None:
 def check_manifest(subject: Subject) -> Manifest | None:
     """Return the manifest if it can be used, and note what is wrong with it."""
     findings = subject.findings
-    text = metadata_value(subject.proto, MANIFEST)
+    text = get_metadata(subject.proto, MANIFEST)
     if text is None:
         if subject.records:
             findings.add(
@@ -198,7 +198,7 @@ def check_manifest(subject: Subject) -> Manifest | None:
             )
         return None
     manifest: Manifest | None = None
-    with findings.collected("manifest-damaged"):
+    with findings.collect("manifest-damaged"):
         manifest = read_manifest(subject.proto, subject.config.input_budget.manifest_entries)
         if manifest is None:
             version = f"{parse_json(text)['version']!r:.40}"
@@ -216,7 +216,7 @@ def check_dependencies(subject: Subject) -> None:
 
     Whether the payloads of others left weights in their source is not known here, so that is not denied.
     """
-    stated = stated_dependencies(subject.proto)
+    stated = read_dependencies(subject.proto)
     if stated is None or not subject.records:
         return
     needed = {

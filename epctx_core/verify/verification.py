@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from epctx_core.context.decoding import read_kernel_types
-from epctx_core.context.manifest import all_compatibility_info
-from epctx_core.context.payload_reader import plugin_nodes
+from epctx_core.context.manifest import read_compatibility_info
+from epctx_core.context.payload_reader import make_plugin_nodes
 from epctx_core.context.scratch import PrivateWorkspace
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import NotImplementedByProvider, convert_errors
@@ -83,21 +83,21 @@ def verify_model(
     """
     session = sess_options or SessionOptions()
     for _ in range(ATTEMPTS - 1):
-        before = _state(path_or_bytes)
-        report = _attempt(path_or_bytes, session, registry)
-        if report.ok or _state(path_or_bytes) == before:
+        before = _get_state(path_or_bytes)
+        report = _verify_once(path_or_bytes, session, registry)
+        if report.ok or _get_state(path_or_bytes) == before:
             return report
-    return _attempt(path_or_bytes, session, registry)
+    return _verify_once(path_or_bytes, session, registry)
 
 
-def _state(path_or_bytes: str | os.PathLike[str] | bytes) -> object:
+def _get_state(path_or_bytes: str | os.PathLike[str] | bytes) -> object:
     """Return what changes with a model's file: where it was replaced meanwhile, its binary was, too."""
     with suppress(OSError, ValueError, TypeError):
         return None if isinstance(path_or_bytes, bytes) else identify_file(Path(path_or_bytes).stat())
     return None
 
 
-def _attempt(
+def _verify_once(
     path_or_bytes: str | os.PathLike[str] | bytes, session: SessionOptions, registry: Registry
 ) -> VerifyReport:
     findings = Findings()
@@ -123,7 +123,7 @@ def _verify(subject: Subject, providers: ProviderSession) -> list[PayloadReport]
         )
     check_types(subject)
     subject.manifest = check_manifest(subject)
-    with findings.collected("kernel-types-damaged"):
+    with findings.collect("kernel-types-damaged"):
         read_kernel_types(subject.proto)
     check_dependencies(subject)
     find_payloads(subject, providers.scratch)
@@ -131,7 +131,7 @@ def _verify(subject: Subject, providers: ProviderSession) -> list[PayloadReport]
     check_references(subject, routing)
     looked: dict[str, str] = {}
     has_source = False
-    with findings.collected("source-refused"):
+    with findings.collect("source-refused"):
         # Weights that payloads left in the source model: each is checked against its digest.
         for name in subject.manifest.source_weights if subject.manifest is not None else ():
             subject.reader.source_tensor(name)
@@ -140,10 +140,10 @@ def _verify(subject: Subject, providers: ProviderSession) -> list[PayloadReport]
         if routing is not None:
             looked = ask_providers(subject, routing, providers)
         looked |= rehearse_load(subject, providers)
-    return _reports(subject, looked)
+    return _make_reports(subject, looked)
 
 
-def _reports(subject: Subject, looked: Mapping[str, str]) -> list[PayloadReport]:
+def _make_reports(subject: Subject, looked: Mapping[str, str]) -> list[PayloadReport]:
     """Return what came of each payload; where nothing is wrong, note those of which no byte was judged.
 
     Args:
@@ -173,13 +173,13 @@ def route_nodes(subject: Subject) -> Routing | None:
         InvalidArgument: an option of an EP is wrong.
     """
     findings, requested = subject.findings, subject.session.providers or None
-    with findings.collected_of_plugin("plugin-broken"):
+    with findings.collect_of_plugin("plugin-broken"):
         routing = Routing([], requested, subject.session, subject.registry, None, subject.manifest)
         refused: set[str] = set()
         for record in subject.records:
             if record.source in refused:
                 continue
-            with findings.collected_of_plugin("plugin-broken", node=record.name):
+            with findings.collect_of_plugin("plugin-broken", node=record.name):
                 try:
                     routing.add(record)
                     continue
@@ -207,25 +207,25 @@ def ask_providers(subject: Subject, routing: Routing, providers: ProviderSession
         ModelLoadCanceled: the host asked to stop.
     """
     infos: Mapping[str, Sequence[str]] = {}
-    with subject.findings.collected("compatibility-damaged"):
-        infos = all_compatibility_info(subject.proto)
+    with subject.findings.collect("compatibility-damaged"):
+        infos = read_compatibility_info(subject.proto)
     looked: dict[str, str] = {}
     for choice in routing.choices:
         if choice.name in routing.nodes:
             for info in infos.get(choice.name, ()):
-                _judge(choice, info, routing, subject)
-            for name in _look(choice, routing, providers, subject):
+                _validate(choice, info, routing, subject)
+            for name in _look_into(choice, routing, providers, subject):
                 looked[name] = choice.record.origin
     return looked
 
 
-def _judge(choice: ProviderChoice, info: str, routing: Routing, subject: Subject) -> None:
+def _validate(choice: ProviderChoice, info: str, routing: Routing, subject: Subject) -> None:
     """Note an EP's verdict on what it once wrote."""
     findings, first = subject.findings, routing.nodes[choice.name][0].name
     verdict = Compatibility.EP_SUPPORTED_OPTIMAL
     with (
-        findings.collected_of_plugin("plugin-broken", node=first),
-        findings.collected("compatibility-unsupported"),
+        findings.collect_of_plugin("plugin-broken", node=first),
+        findings.collect("compatibility-unsupported"),
         routing.naming_others(),
     ):
         verdict = accept(choice, info)
@@ -233,26 +233,26 @@ def _judge(choice: ProviderChoice, info: str, routing: Routing, subject: Subject
         findings.add_error("compatibility-outdated", suboptimal(choice, info))
 
 
-def nodes_to_look_at(ep: str, records: Sequence[ContextNodeRecord], subject: Subject) -> list[ContextNode]:
+def select_nodes(ep: str, records: Sequence[ContextNodeRecord], subject: Subject) -> list[ContextNode]:
     """Return the nodes of an EP whose payloads can be looked into, as the EP gets them to load.
 
     A payload that is known to be another one than the model's would only be refused again.
     """
     nodes: list[ContextNode] = []
     if subject.opened is not None and any(record.main_context for record in records):
-        with subject.findings.collected("model-invalid"), require_text_names():
-            nodes = plugin_nodes(records, subject.opened.types, ep, subject.manifest)
+        with subject.findings.collect("model-invalid"), require_text_names():
+            nodes = make_plugin_nodes(records, subject.opened.types, ep, subject.manifest)
     readable = subject.reports.keys()
     all_readable = all(node.name in readable for node in nodes if node.main_context)
     return [n for n in nodes if (all_readable if n.primary is None else n.primary.name in readable)]
 
 
-def _look(
+def _look_into(
     choice: ProviderChoice, routing: Routing, providers: ProviderSession, subject: Subject
 ) -> list[str]:
     """Have an EP look into its payloads; return the primaries into whose payloads it looked."""
     findings = subject.findings
-    nodes = nodes_to_look_at(choice.name, routing.nodes[choice.name], subject)
+    nodes = select_nodes(choice.name, routing.nodes[choice.name], subject)
     primaries = [node.name for node in nodes if node.main_context]
     if not primaries or subject.opened is None:
         return []
@@ -263,7 +263,7 @@ def _look(
         CpuEngine(EnginePolicy(engine=subject.config.engine, prefer_latency=False)),
         PrivateWorkspace(),
     )
-    with findings.collected_of_plugin("container-refused", node=nodes[0].name), routing.naming_others():
+    with findings.collect_of_plugin("container-refused", node=nodes[0].name), routing.naming_others():
         found = look_into(choice, context, nodes, subject.reader)
         if found is not None:
             others = routing.others_of(choice.record)
@@ -305,7 +305,7 @@ def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str
     engine = CpuEngine(EnginePolicy(engine=subject.config.engine, prefer_latency=False))
     routing: Routing | None = None
     # That an EP cannot do it on this machine is nothing of the file's.
-    with findings.collected_of_plugin("plugin-broken"), suppress(NotImplementedByProvider):
+    with findings.collect_of_plugin("plugin-broken"), suppress(NotImplementedByProvider):
         found = Routing(
             subject.records,
             subject.session.providers or None,
@@ -324,11 +324,11 @@ def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str
     for ep, choice in providers.choices.items():
         if routing is None or ep not in routing.nodes or findings.has_errors:
             continue
-        nodes = nodes_to_look_at(ep, routing.nodes[ep], subject)
+        nodes = select_nodes(ep, routing.nodes[ep], subject)
         # It loads all its nodes or none.
         if len(nodes) < len(routing.nodes[ep]) or findings.is_unchecked(node.name for node in nodes):
             continue
-        with findings.collected_of_plugin("container-refused", node=nodes[0].name), routing.naming_others():
+        with findings.collect_of_plugin("container-refused", node=nodes[0].name), routing.naming_others():
             load_nodes(ep, nodes, subject.reader, providers, Purpose.EXPORT)
             loaded |= {node.name: choice.record.origin for node in nodes if node.main_context}
     if not findings.has_errors:
@@ -339,7 +339,7 @@ def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str
 def _prepare(subject: Subject, model: OpenModel, engine: CpuEngine, providers: ProviderSession) -> None:
     """Prepare what is left to the CPU EP, and plan all."""
     instances = providers.instances
-    with subject.findings.collected_of_plugin("model-invalid"), require_text_names():
+    with subject.findings.collect_of_plugin("model-invalid"), require_text_names():
         assignment = assign_nodes(
             model,
             providers,
@@ -349,12 +349,12 @@ def _prepare(subject: Subject, model: OpenModel, engine: CpuEngine, providers: P
         groups = [(part, part.cpu_groups()) for part in assignment.graphs]
         # In place of what EPs would run, which are loaded nodes and kernels.
         steps = {
-            part.graph: {node: _stand_in(part.graph, node) for node in part.kernel_nodes}
+            part.graph: {node: _make_step(part.graph, node) for node in part.kernel_nodes}
             for part in assignment.graphs
         }
         for record in model.context_nodes:
             graph = model.graph_of(record)
-            steps.setdefault(graph, {})[record.index] = _stand_in(graph, record.index)
+            steps.setdefault(graph, {})[record.index] = _make_step(graph, record.index)
         # No EP makes anything for this plan.
         planner = Planner(engine, ProviderInstances(), steps, {})
         for part, cpu in groups:
@@ -364,10 +364,10 @@ def _prepare(subject: Subject, model: OpenModel, engine: CpuEngine, providers: P
         planner.plan(assignment.main)
 
 
-def _stand_in(graph: GraphIndex, node: int) -> StepSpec:
+def _make_step(graph: GraphIndex, node: int) -> StepSpec:
     outputs = [name for name in graph.outputs[node] if name]
-    return StepSpec(graph.get_node_name(node), "", _not_run, graph.inputs[node], outputs)
+    return StepSpec(graph.get_node_name(node), "", _refuse_run, graph.inputs[node], outputs)
 
 
-def _not_run(_inputs: Sequence[Any], _options: Any) -> NoReturn:
+def _refuse_run(_inputs: Sequence[Any], _options: Any) -> NoReturn:
     raise AssertionError("a verification runs nothing")

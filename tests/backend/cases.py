@@ -106,12 +106,12 @@ def _difference_of_arrays(found: np.ndarray, expected: np.ndarray, case: TestCas
     return "" if same else "other values"
 
 
-def digest_of(values: Iterable[Any]) -> str:
+def compute_digest(values: Iterable[Any]) -> str:
     """Return a digest of results: equal for equal bits, types and shapes."""
     digest = hashlib.sha256()
     for value in values:
         if isinstance(value, (list, tuple)):
-            digest.update(f"[{len(value)}:{digest_of(value)}]".encode())
+            digest.update(f"[{len(value)}:{compute_digest(value)}]".encode())
         elif isinstance(value, dict):
             digest.update(repr(sorted(value.items())).encode())
         else:

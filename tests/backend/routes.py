@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnxruntime
-from backend.cases import Data, data_of, difference, digest_of, model_bytes
+from backend.cases import Data, compute_digest, data_of, difference, model_bytes
 from backend.greedy_eps import FirstTurn, Greedy, SecondTurn
 from end_to_end.sim_eps import CPU, OPENVINO, QNN, VITISAI, with_eps
 
@@ -87,7 +87,7 @@ def run(case: TestCase, route: Route, folder: Path) -> Result:
     try:
         with _session(case, route, folder, result) as session:
             outputs = [(session.run(None, data.inputs), data) for data in data_of(case)]
-        result.bits = digest_of([found for found, _ in outputs])
+        result.bits = compute_digest([found for found, _ in outputs])
         result.reason = result.kind = next(filter(None, (_wrong(*each, case) for each in outputs)), "")
         result.outcome = "wrong" if result.reason else "passed"
     except epctx.EpctxError as error:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
-from epctx_core.context.node_writer import embed, new_marker
+from epctx_core.context.node_writer import embed, make_marker
 
 
 def context_node(content, number=0):
@@ -37,7 +37,7 @@ def model_of(contents, depth=0):
 
 
 def embedded(payloads, depth=0):
-    markers = [new_marker() for _ in payloads]
+    markers = [make_marker() for _ in payloads]
     data = model_of(markers, depth).SerializeToString(deterministic=True)
     model = embed(data, {m: memoryview(p) for m, p in zip(markers, payloads, strict=True)})
     pieces = list(model.chunks())

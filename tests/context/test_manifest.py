@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto
 
 from epctx_core.context.manifest import Manifest, set_metadata
-from epctx_core.context.payload_writer import BLOCK, digested
+from epctx_core.context.payload_writer import BLOCK, digest_payload
 from epctx_core.errors import InvalidGraph
 
 
@@ -41,19 +41,19 @@ def test_looking_up_payloads_does_not_go_through_all_of_them():
         source_digest="", providers={}, payloads=[*many, replace(entry, name="n7", embedded=False)]
     )
 
-    found = [manifest.entry(Counted(f"n{i}"), embedded=True) for i in range(20_000)]
+    found = [manifest.find_entry(Counted(f"n{i}"), embedded=True) for i in range(20_000)]
 
     assert found == many
     assert len(compared) < 2 * len(many)
-    assert manifest.entry("n7", embedded=False) is manifest.payloads[-1]
-    assert manifest.entry("n8", embedded=False) is None
+    assert manifest.find_entry("n7", embedded=False) is manifest.payloads[-1]
+    assert manifest.find_entry("n8", embedded=False) is None
 
 
 def test_of_two_entries_of_one_name_the_first_counts():
     first, second = written(b"x")[0], written(b"y")[0]
     manifest = Manifest(source_digest="", providers={}, payloads=[first, second])
 
-    assert manifest.entry(first.name, embedded=True) is first
+    assert manifest.find_entry(first.name, embedded=True) is first
 
 
 @given(length=st.integers(0, 3 * BLOCK), extra=st.binary(max_size=3))
@@ -61,7 +61,7 @@ def test_bytes_about_which_nothing_is_known_get_an_entry_that_holds_them(length,
     content = memoryview(bytes(length) + extra)
     forgotten = []
 
-    entry = digested("a.bin", content, lambda offset, size: forgotten.append((offset, size)))
+    entry = digest_payload("a.bin", content, lambda offset, size: forgotten.append((offset, size)))
 
     entry.check_whole(content)
     assert (entry.name, entry.size, sum(size for _, size in forgotten)) == (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from epctx_core.context.named_files import binary_name, context_model_path, free_name
+from epctx_core.context.named_files import find_free_name, make_binary_name, make_context_model_path
 from epctx_core.context.paths import is_folder_name
 
 
@@ -22,7 +22,7 @@ from epctx_core.context.paths import is_folder_name
     ],
 )
 def test_a_context_model_stands_beside_its_source(given_path, expected):
-    assert context_model_path(Path(given_path)) == Path(expected)
+    assert make_context_model_path(Path(given_path)) == Path(expected)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_context_model_stands_beside_its_source(given_path, expected):
     ],
 )
 def test_a_binary_is_named_after_the_output_and_the_ep(output, name, expected):
-    assert binary_name(Path(output), "qnn", name) == expected
+    assert make_binary_name(Path(output), "qnn", name) == expected
 
 
 def test_an_output_that_ends_in_a_separator_or_exists_as_a_folder_is_a_folder(tmp_path):
@@ -57,4 +57,7 @@ def test_an_output_that_ends_in_a_separator_or_exists_as_a_folder_is_a_folder(tm
     ],
 )
 def test_a_binary_gets_a_number_if_another_file_has_its_name_in_any_case(name, taken, found):
-    assert free_name(lambda payload: binary_name(Path("m_ctx.onnx"), "qnn", payload), name, taken) == found
+    assert (
+        find_free_name(lambda payload: make_binary_name(Path("m_ctx.onnx"), "qnn", payload), name, taken)
+        == found
+    )

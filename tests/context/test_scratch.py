@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epctx_core.context.scratch import user_folder
+from epctx_core.context.scratch import get_user_folder
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from epctx_core.context.scratch import user_folder
     ],
 )
 def test_each_platform_has_its_place_for_a_users_caches(platform, environment, folder):
-    assert user_folder(platform, environment).as_posix() == folder
+    assert get_user_folder(platform, environment).as_posix() == folder

@@ -54,12 +54,12 @@ class Host:
         self._folder = folder / "example"
         self._worker = worker
 
-    def outcomes(self, strategy, files_of, examples):
+    def outcomes(self, strategy, list_source_files, examples):
         """Let files be made from values, as many as said; return how often each action ended how.
 
         Args:
             strategy: of values.
-            files_of: gives the files for a value, by name.
+            list_source_files: gives the files for a value, by name.
         """
         found = Counter()
 
@@ -74,7 +74,7 @@ class Host:
         def ends_well(value):
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder.mkdir()
-            for name, content in files_of(value).items():
+            for name, content in list_source_files(value).items():
                 (self._folder / name).write_bytes(content)
             results = self._worker.run([self._folder])
             found.update(results.outcomes.keys())
@@ -153,7 +153,7 @@ def test_any_attributes_of_a_context_node_end_well(host, name, examples):
     seed = host.seeds[name]
     count = len(context_nodes(model_of(seed)[0]))
 
-    def files_of(value):
+    def list_source_files(value):
         place, attributes, replaces, keeps_manifest = value
         model, _ = model_of(seed)
         node = context_nodes(model)[place]
@@ -167,7 +167,7 @@ def test_any_attributes_of_a_context_node_end_well(host, name, examples):
 
     attributes = st.lists(ATTRIBUTE, min_size=1, max_size=3)
     values = st.tuples(st.integers(0, count - 1), attributes, st.booleans() | st.just(True), st.booleans())
-    outcomes = host.outcomes(values, files_of, examples)
+    outcomes = host.outcomes(values, list_source_files, examples)
 
     assert {"load ok", "load InvalidGraph"} <= outcomes.keys()
 
@@ -180,12 +180,12 @@ def test_any_payload_ends_well(host, name, near, examples):
         (found,) = (a for n in context_nodes(model) for a in n.attribute if a.name == "ep_cache_context")
         return found
 
-    def files_of(payload):
+    def list_source_files(payload):
         model, _ = model_of(seed)
         payload_in(model).s = payload
         without(model, MANIFEST)
         return {seed.model: model.SerializeToString()}
 
-    outcomes = host.outcomes(payload_near(payload_in(model_of(seed)[0]).s, near), files_of, examples)
+    outcomes = host.outcomes(payload_near(payload_in(model_of(seed)[0]).s, near), list_source_files, examples)
 
     assert {"load ok", "load InvalidGraph"} <= outcomes.keys()

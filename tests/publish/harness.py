@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
 from faults.system_calls import CHANGING, intercepted
 
-from epctx_core.context.unfinished import interrupted_copies
+from epctx_core.context.unfinished import find_interrupted_copies
 from epctx_core.errors import EpctxError
 from epctx_core.publish.publication import Publication
 
@@ -87,7 +87,7 @@ def _is_found(folder: Path, name: str, digest: str) -> bool:
 
 def _candidates(folder: Path, name: str) -> Iterator[Path]:
     yield folder / name
-    yield from interrupted_copies(folder, name)
+    yield from find_interrupted_copies(folder, name)
 
 
 # --- stopping or disturbing the process -----------------------------------------------------------

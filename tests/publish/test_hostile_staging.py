@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epctx_core.context.unfinished import interrupted_copies
+from epctx_core.context.unfinished import find_interrupted_copies
 from epctx_core.publish.publication import Publication
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def test_a_staged_link_is_not_brought_to_a_name(harness: ModuleType, folder: Pat
     (folder / STAGING / "new" / "x").unlink()
     (folder / STAGING / "new" / "x").symlink_to(folder.parent / "outside" / "victim")
 
-    assert list(interrupted_copies(folder, "x")) == [folder / STAGING / "old" / "x"]
+    assert list(find_interrupted_copies(folder, "x")) == [folder / STAGING / "old" / "x"]
     assert_discarded(harness, folder)
 
 
@@ -161,7 +161,7 @@ def test_a_file_is_not_taken_through_a_link_in_staging(
     (folder / STAGING / side).rename(folder / STAGING / "aside")
     (folder / STAGING / side).symlink_to(folder.parent / "outside")
 
-    assert side not in {path.parent.name for path in interrupted_copies(folder, "victim")}
+    assert side not in {path.parent.name for path in find_interrupted_copies(folder, "victim")}
     assert_discarded(harness, folder)
 
 
@@ -194,7 +194,7 @@ def test_a_staging_folder_that_is_a_link_is_ignored(harness: ModuleType, folder:
 
     assert (folder / STAGING).is_symlink()
     assert (away / "staging" / "new" / "x").read_bytes() == b"new x"
-    assert list(interrupted_copies(folder, "x")) == []
+    assert list(find_interrupted_copies(folder, "x")) == []
     assert not (folder / "x").exists()
 
 
@@ -216,13 +216,13 @@ def test_a_staging_folder_nested_deeper_than_the_stack_is_removed(harness: Modul
 
 
 def test_copies_of_a_folder_that_is_not_there_are_none(tmp_path: Path) -> None:
-    assert list(interrupted_copies(tmp_path / "gone", "x")) == []
-    assert list(interrupted_copies(tmp_path / "gone" / ".." / "x\0", "x")) == []
+    assert list(find_interrupted_copies(tmp_path / "gone", "x")) == []
+    assert list(find_interrupted_copies(tmp_path / "gone" / ".." / "x\0", "x")) == []
 
 
 def test_copies_that_vanish_while_listing_give_nothing(harness: ModuleType, folder: Path) -> None:
     plant(folder, "x")
-    copies = interrupted_copies(folder, "x")
+    copies = find_interrupted_copies(folder, "x")
 
     first = next(copies)
     harness.finish_interrupted(folder)

@@ -101,7 +101,7 @@ def test_the_bytes_of_the_old_binary_are_found_until_a_killed_publication_is_fin
 ) -> None:
     harness.run_program("finishing", tmp_path, "prepare")
 
-    copies = [path.read_bytes() for path in harness.interrupted_copies(tmp_path, "./x/../a_qnn.bin")]
+    copies = [path.read_bytes() for path in harness.find_interrupted_copies(tmp_path, "./x/../a_qnn.bin")]
 
     assert (tmp_path / "a_qnn.bin").read_bytes() == harness.NEW["a_qnn.bin"]
     assert (tmp_path / "a_ctx.onnx").read_bytes() == harness.OLD["a_ctx.onnx"]
@@ -110,4 +110,4 @@ def test_the_bytes_of_the_old_binary_are_found_until_a_killed_publication_is_fin
     harness.finish_interrupted(tmp_path)
 
     assert harness.snapshot(tmp_path) == harness.NEW
-    assert list(harness.interrupted_copies(tmp_path, "a_qnn.bin")) == []
+    assert list(harness.find_interrupted_copies(tmp_path, "a_qnn.bin")) == []

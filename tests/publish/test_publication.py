@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epctx_core.context.unfinished import canonical, interrupted_copies
+from epctx_core.context.unfinished import find_interrupted_copies, normalise_path
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.publish.publication import Publication
 
@@ -258,7 +258,7 @@ def test_a_name_that_leaves_the_folder_or_enters_staging_is_refused(tmp_path: Pa
     with Publication(tmp_path) as publication, pytest.raises(InvalidArgument, match="can't be published"):
         publication.create(name)
 
-    assert list(interrupted_copies(tmp_path, name)) == []
+    assert list(find_interrupted_copies(tmp_path, name)) == []
 
 
 def test_a_sub_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
@@ -346,11 +346,11 @@ def test_another_thread_waits_for_its_turn(tmp_path: Path) -> None:
 @given(st.text(alphabet=st.sampled_from("ab./\\:\0é"), max_size=12) | st.text(max_size=300))
 def test_a_canonical_name_stays_in_the_folder_and_has_one_spelling(name: str) -> None:
     try:
-        spelled = canonical(name)
+        spelled = normalise_path(name)
     except InvalidArgument:
         return
 
-    assert canonical(spelled) == spelled
+    assert normalise_path(spelled) == spelled
     assert os.path.normpath(f"/folder/{name}") == f"/folder/{spelled}"
     assert os.path.normpath(f"/folder/{spelled}").startswith("/folder/")
 

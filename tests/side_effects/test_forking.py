@@ -16,7 +16,7 @@ from end_to_end.small_models import SHAPE, finished, saved, tensor
 from onnx import helper, numpy_helper
 
 import epctx_core as epctx
-from epctx_core.context.scratch import scratch_folder
+from epctx_core.context.scratch import make_scratch_folder
 from epctx_core.plugin import CompiledPartition
 from epctx_core.sessions.providers import ProviderSession
 
@@ -120,8 +120,8 @@ def test_eps_of_another_process_are_not_closed(monkeypatch):
 SCRATCH = """
 import os, sys
 from epctx_core.sessions.providers import ProviderSession
-from epctx_core.context.scratch import scratch_folder
-with scratch_folder() as folder:
+from epctx_core.context.scratch import make_scratch_folder
+with make_scratch_folder() as folder:
     pid = os.fork()
     if pid == 0:
         sys.exit(0)
@@ -138,7 +138,7 @@ def test_a_child_that_ends_removes_no_scratch_folder_of_its_parent():
 
 
 def test_a_scratch_folder_is_private_and_goes_with_its_block():
-    with scratch_folder() as folder:
+    with make_scratch_folder() as folder:
         (folder / "file").write_bytes(b"x")
         mode = folder.stat().st_mode & 0o777
 

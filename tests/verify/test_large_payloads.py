@@ -94,7 +94,7 @@ def test_one_bit_of_it_is_found(large):
 
 def test_segments_are_digested_by_several_threads(large, monkeypatch):
     seen = set()
-    right = manifest.digest_of
+    right = manifest.compute_digest
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     barrier = threading.Barrier(3, timeout=20)
 
@@ -104,7 +104,7 @@ def test_segments_are_digested_by_several_threads(large, monkeypatch):
             barrier.wait()
         return right(view, segment, forget)
 
-    monkeypatch.setattr(manifest, "digest_of", watched)
+    monkeypatch.setattr(manifest, "compute_digest", watched)
 
     report = large.verify()
 

@@ -35,7 +35,7 @@ from epctx_core.errors import (
     ModelRequiresCompilation,
     NoSuchFile,
 )
-from epctx_core.ext import ProviderChoice, cache_entries, choose_providers, distrusted, with_providers
+from epctx_core.ext import ProviderChoice, cache_entries, choose_providers, describe_distrust, with_providers
 from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class Request:
         with suppress(
             OSError
         ):  # there is none yet, and it is made for this user alone; or using it says what is wrong
-            if folder.is_dir() and (why := distrusted(folder.stat())):
+            if folder.is_dir() and (why := describe_distrust(folder.stat())):
                 _warn_once(
                     folder,
                     f"the cache in {folder} {why}: whoever can write there can put models in the place of yours. "

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.ext import user_folder
+from epctx_core.ext import get_user_folder
 
 FOLDER_VARIABLE = "EPCTX_CACHE_DIR"
 SIZE_VARIABLE = "EPCTX_CACHE_SIZE"
@@ -66,7 +66,7 @@ def cache_settings(
             raise InvalidArgument(f"{TRUST_VARIABLE} is {text!r:.80}; allowed is 0 or 1.")
         trust_stat = text != "0"
     return CacheSettings(
-        folder=Path(named).expanduser().absolute() if named else user_folder(sys.platform, environment),
+        folder=Path(named).expanduser().absolute() if named else get_user_folder(sys.platform, environment),
         size=size,
         trust_stat=trust_stat,
     )

@@ -80,7 +80,7 @@ def take_apart(path: Path) -> Parts:
     payloads = {file.name: file.read_bytes() for file in path.parent.iterdir() if file != path}
     largest = max(payloads, key=lambda name: len(payloads[name]))
     manifest = read_manifest(proto)
-    entry = manifest.entry(largest, embedded=False) if manifest else None
+    entry = manifest.find_entry(largest, embedded=False) if manifest else None
     segments = entry.segments if entry else ()
     weights = tuple(range(s.offset, s.offset + s.length) for s in segments if s.is_weight)
     return Parts(name=path.name, proto=_without_manifest(proto), payloads=payloads, weights=weights)
