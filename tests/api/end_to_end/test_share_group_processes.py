@@ -1,4 +1,4 @@
-"""Share groups and processes: one that is killed while it writes a group, and several that load one."""
+"""Share groups and processes: several that load one have its weights in memory once."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from end_to_end.share_models import options, run, sharing, write_model
+from end_to_end.share_models import options, run, write_model
 from end_to_end.sim_eps import OPENVINO, QNN, SUFFIXES, VITISAI
 
 import epctx_core as epctx
 
-PROGRAM = Path(__file__).with_name("compile_again.py")
 SMAPS = Path("/proc/self/smaps")
 ROWS = {"a": 1, "b": 8}
-OLD, NEW = 0, 1
-KILLS = 14
 
 LOAD = """
 import sys
@@ -114,73 +111,3 @@ def test_processes_that_load_models_of_one_group_have_its_weights_in_memory_once
         # Each page counts half in each of two processes that have it.
         assert first["Pss"] + second["Pss"] <= 1.1 * resident
         assert first["Private_Dirty"] == second["Private_Dirty"] == 0
-
-
-class Harness:
-    """Two versions of a group of two, a folder for their context models, and the program that compiles them."""
-
-    def __init__(self, folder):
-        self.out = folder / "out"
-        self.out.mkdir()
-        self.groups, self.answers = [], []
-        for version in (OLD, NEW):
-            sources = folder / str(version)
-            sources.mkdir()
-            models = {n: write_model(QNN, sources / f"{n}.onnx", r, seed=version) for n, r in ROWS.items()}
-            self.groups.append(os.pathsep.join(map(str, models.values())))
-            self.answers.append({name: run(path, ROWS[name]) for name, path in models.items()})
-        self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(self.out / "a_ctx.onnx"), *self.groups],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout.readline() == "ready\n"
-
-    def told(self, *words):
-        """Give an order; return fate, seconds and calls."""
-        print(*words, file=self.process.stdin, flush=True)
-        fate, seconds, calls = self.process.stdout.readline().split()
-        return fate, float(seconds), int(calls)
-
-    def loaded(self):
-        """Return of which version each model is that a load gives."""
-        found = []
-        for name, rows in ROWS.items():
-            result = run(self.out / f"{name}_ctx.onnx", rows, sharing(QNN))
-            (version,) = [v for v in (OLD, NEW) if np.allclose(result, self.answers[v][name], atol=1e-4)]
-            found.append(version)
-        return found
-
-    def staging(self):
-        return [path.name for path in self.out.iterdir() if path.name.startswith(".epctx-")]
-
-
-@pytest.fixture
-def harness(tmp_path):
-    harness = Harness(tmp_path)
-    yield harness
-    harness.process.stdin.close()
-    assert harness.process.wait(timeout=60) == 0
-    harness.process.stdout.close()
-
-
-def test_a_kill_at_any_moment_of_a_groups_end_leaves_each_model_old_or_new(harness):
-    assert not np.allclose(harness.answers[OLD]["a"], harness.answers[NEW]["a"], atol=1e-2)
-    _, _, calls = harness.told("whole", "-", OLD)
-    fates, staged, seen = [], 0, []
-
-    for number in range(KILLS):
-        fates.append(harness.told("call", 1 + number * (calls - 1) // (KILLS - 1), NEW)[0])
-        staged += bool(harness.staging())
-        seen.append(harness.loaded())
-        # The next compile tidies up.
-        harness.told("whole", "-", OLD)
-        assert harness.loaded() == [OLD, OLD]
-        assert harness.staging() == []
-
-    assert fates == ["killed"] * KILLS
-    assert staged >= KILLS // 2
-    assert seen[0] == [OLD, OLD]
-    assert seen[-1] == [NEW, NEW]
-    assert sorted(path.name for path in harness.out.iterdir()) == ["a_ctx.onnx", "a_qnn.bin", "b_ctx.onnx"]

@@ -54,7 +54,7 @@ def moments(count, seconds, calls):
     return orders
 
 
-@pytest.mark.parametrize("count", [12, pytest.param(300, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("count", [16, pytest.param(300, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("harness", HARNESSES)
 def test_a_kill_at_any_moment_leaves_the_old_or_the_new_state_for_whoever_reads(harness, count, tmp_path):
     staged, kept, replaced = 0, 0, 0
