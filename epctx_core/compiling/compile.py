@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("epctx.compile")
 
 ModelSink: TypeAlias = Callable[[Iterator[memoryview]], None]
-"""Takes the bytes of a context model, piece by piece."""
+"""Function that takes the bytes of a context model, chunk by chunk."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -59,7 +59,7 @@ class Compile:
     """Compile of one context model, stage by stage; each stage uses the results of those before it in the attributes.
 
     `run` takes all stages. A share group takes them to `compile` and writes its members together. A session that
-    exports hands over what its own stages give: it calls `settled`, `start`, `check` and `write`.
+    exports passes the results of its own stages: it calls `settle`, `start`, `check` and `write`.
 
     Args:
         session: EPs and options.
@@ -373,7 +373,7 @@ class Compile:
             if self.deliver is not None:
                 deliver(self.deliver, name, sink)
         if self.sink is not None:
-            self.sink(self._unless_cancelled(model.chunks()))
+            self.sink(self._stop_if_cancelled(model.chunks()))
         self.payloads = tuple(
             OutputFile.from_entry(entry) for entry in context.payloads if not entry.embedded
         )
@@ -382,15 +382,15 @@ class Compile:
         if outputs.publication is not None and path is not None:
             digest = hashlib.sha256()
             with outputs.publication.create(path, replace=self.destination.replace) as file:
-                for piece in model.chunks():
-                    digest.update(piece)
-                    file.write(piece)
+                for chunk in model.chunks():
+                    digest.update(chunk)
+                    file.write(chunk)
             self.files += (OutputFile(path=path, bytes=model.size, digest=digest.hexdigest()),)
 
-    def _unless_cancelled(self, pieces: Iterator[memoryview]) -> Iterator[memoryview]:
-        for piece in pieces:
+    def _stop_if_cancelled(self, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
+        for chunk in chunks:
             self.cancel.raise_if_requested()
-            yield piece
+            yield chunk
 
 
 @convert_errors("loading the model")

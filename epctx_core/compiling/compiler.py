@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 STREAM_CHUNK = 64 << 10
-"""Bytes that a stream gets at once; the last piece has what is left."""
+"""Bytes of a chunk for a stream; the last chunk may be shorter."""
 
 
 class ModelCompiler:
@@ -195,15 +195,15 @@ class ModelCompiler:
             EpctxError: see `compile_to_file`.
         """
         whole = io.BytesIO()
-        # Pieces are not joined: views of mapped weights would all be resident at once.
+        # Chunks are not joined: views of mapped weights would all be resident at once.
         self._run(None, whole.writelines)
         return whole.getvalue()
 
     def compile_to_stream(self, write_function: Callable[[bytes], object]) -> None:
         """Compile, and pass the context model to a function; `report` then holds the report.
 
-        The function gets pieces of 65,536 bytes, the last one shorter. For other files see `compile_to_bytes`;
-        they appear after the last piece was taken.
+        The function gets chunks of 65,536 bytes, the last one shorter. For other files see `compile_to_bytes`;
+        they appear after the last chunk was taken.
 
         Raises:
             Fail: the function raised.
@@ -211,8 +211,8 @@ class ModelCompiler:
         """
         write = given_function("compile_to_stream", write_function)
 
-        def sink(pieces: Iterator[memoryview]) -> None:
-            for chunk in _resize(pieces, STREAM_CHUNK):
+        def sink(chunks: Iterator[memoryview]) -> None:
+            for chunk in _resize(chunks, STREAM_CHUNK):
                 try:
                     write(chunk)
                 except EpctxError:
@@ -254,21 +254,21 @@ class ModelCompiler:
             self._running.release()
         return self._report
 
-    def _refuse_while_running(self, what: str) -> None:
+    def _refuse_while_running(self, setting: str) -> None:
         if self._running.locked():
-            raise _busy_error(f"{what} cannot be changed while compilation is in progress.")
+            raise _busy_error(f"{setting} cannot be changed while compilation is in progress.")
 
 
 def _busy_error(message: str) -> Fail:
     return Fail(message, hint="Wait for it, or make another ModelCompiler.")
 
 
-def _resize(pieces: Iterable[memoryview], size: int) -> Iterator[bytes]:
-    """Yield the same bytes in pieces of one size; the last one may be shorter."""
+def _resize(chunks: Iterable[memoryview], size: int) -> Iterator[bytes]:
+    """Yield the same bytes in chunks of one size; the last one may be shorter."""
     waiting = bytearray()
-    for piece in pieces:
-        for at in range(0, len(piece), size):
-            waiting += piece[at : at + size]
+    for chunk in chunks:
+        for start in range(0, len(chunk), size):
+            waiting += chunk[start : start + size]
             if len(waiting) >= size:
                 yield bytes(waiting[:size])
                 del waiting[:size]

@@ -180,7 +180,7 @@ class Destination:
         path = self.path
         if path is not None:
             self._refuse_source(path)
-            # What another model names is its weights or its binary, and that is no model.
+            # A file that another model names holds weights or payloads: it is not a model.
             if path.suffix != ".onnx" and path.exists():
                 self._refuse_owned(path, "the file")
 
@@ -326,7 +326,7 @@ class Outputs:
             Fail: a file of that name belongs to another model.
         """
         if self.publication is None:
-            raise InvalidArgument(f"there is no folder for the file {name!r}.")
+            raise InvalidArgument(f"the file {name!r} cannot be written: the output has no folder.")
         file = self.publication.create(name)
         # Checked once the publication knows whether the name is free: a file that comes later stays.
         self.destination.check_file(name, called)
@@ -362,7 +362,7 @@ def make_destination(
         path = Path(output)
     elif path is None and not in_memory:
         raise InvalidArgument(
-            "the model was given as bytes, so there is no name for its context model.",
+            "the model was given as bytes, so its context model has no name.",
             hint="Give an output path, or set the session option 'ep.context_file_path'.",
         )
     # A name without an extension is mostly a folder that somebody forgot to make.

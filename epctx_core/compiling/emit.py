@@ -70,8 +70,8 @@ def _iterate_remaining(part: GraphAssignment) -> Iterator[tuple[GraphAssignment,
     for index in range(len(part.graph.nodes)):
         if index not in compiled:
             yield part, index
-            for body in part.subgraphs.get(index, {}).values():
-                yield from _iterate_remaining(body)
+            for subgraph in part.subgraphs.get(index, {}).values():
+                yield from _iterate_remaining(subgraph)
 
 
 def check_names(model: OpenModel, assignment: Assignment) -> None:
@@ -333,7 +333,7 @@ class ProviderPart:
 
     def _check_node(self, node: EPContextNode) -> EPContextNode:
         if type(node.attributes) is not dict:
-            # What was checked is what is written, whatever a mapping says when it is asked again.
+            # A copy: another kind of mapping could return other values when it is written.
             node = replace(node, attributes=dict(to_plain(node.attributes)))
         if id(node.attributes) not in self._checked:
             self._checked.add(id(node.attributes))
@@ -360,14 +360,14 @@ class ProviderPart:
             raise self._error("gave a payload that did not come from this call's writer")
         return node
 
-    def _check_text(self, value: Any, what: str) -> str | None:
+    def _check_text(self, value: Any, field_name: str) -> str | None:
         text = to_plain(value)
         if text is not None and type(text) is not str:
-            raise self._error(f"gave a {type(text).__name__} instead of a text as {what}")
+            raise self._error(f"gave a {type(text).__name__} instead of a text as {field_name}")
         return text
 
-    def _error(self, what: str) -> PluginError:
-        return contract_error(self._choice.record, "get_ep_context_nodes", what)
+    def _error(self, problem: str) -> PluginError:
+        return contract_error(self._choice.record, "get_ep_context_nodes", problem)
 
     def _make_nodes(self, described: Sequence[EPContextNode], common: Mapping[str, str]) -> None:
         """Make the EPContext nodes and the payloads' entries; `common` holds attributes of all nodes."""
@@ -484,10 +484,13 @@ def _make_replacements(
     }
     replacements.update(existing.nodes.get(part.graph.path, {}))
     for node in part.executed:
-        bodies = {name: GraphProto() for name in part.subgraphs[node]}
-        for name, body in part.subgraphs[node].items():
+        protos = {name: GraphProto() for name in part.subgraphs[node]}
+        for name, subgraph in part.subgraphs[node].items():
             splice_graph(
-                bodies[name], body.graph, body.execution_order(), _make_replacements(body, nodes, existing)
+                protos[name],
+                subgraph.graph,
+                subgraph.execution_order(),
+                _make_replacements(subgraph, nodes, existing),
             )
-        replacements[node] = replace_subgraphs(part.graph.nodes[node], bodies)
+        replacements[node] = replace_subgraphs(part.graph.nodes[node], protos)
     return replacements

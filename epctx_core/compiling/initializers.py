@@ -169,7 +169,7 @@ def place_initializers(
     open_file: Callable[[str], Any],
     folder: Path | None,
 ) -> tuple[dict[bytes, Embeddable], PayloadEntry | None, tuple[str, ...]]:
-    """Bring each initializer of a spliced model to its place, those of subgraphs too.
+    """Store each initializer of a spliced model where it goes, those of subgraphs too.
 
     Args:
         model: changed in place.
@@ -259,9 +259,9 @@ def _ask(weight: Weight, locate: LocationFunc, folder: Path | None) -> tuple[str
     return name, offset
 
 
-def _location_error(tensor: str, what: str) -> InvalidArgument:
+def _location_error(tensor: str, problem: str) -> InvalidArgument:
     return InvalidArgument(
-        f"get_initializer_location_func {what}, for the initializer {tensor!r}.",
+        f"get_initializer_location_func {problem}, for the initializer {tensor!r}.",
         hint="Give None to keep it in the model, or where its bytes lie: a file in the folder of the context model, "
         "the offset, and the number of bytes.",
     )

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class _KeptPayload:
-    """Payload of the source model, and its place in the new one.
+    """Payload of the source model, and its location in the new one.
 
     Attributes:
         nodes: nodes that carry it; the first primary comes first.
@@ -112,7 +112,7 @@ class PassThrough:
         destination: the destination with the names of the payloads that pass through.
         nodes: for each graph, a node's index to the node as it is written, where that is not as it was.
         entries: of payloads, for the manifest.
-        contents: what stands for each embedded payload, and the payload.
+        contents: marker of each embedded payload, and the payload.
         written: the entries of files that were written now, a part of `entries`.
         files: names of the files that the nodes name, relative to the new model.
 
@@ -120,7 +120,7 @@ class PassThrough:
         InvalidArgument: a model from bytes names files, and nothing says where they lie.
         InvalidGraph: a payload is missing or altered.
         Fail: embedded payloads are more than a model can hold.
-        NotImplementedByProvider: a node is in a body that is not rebuilt here.
+        NotImplementedByProvider: a node is in a subgraph that is not rebuilt here.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class PassThrough:
         )
 
     def keep(self, open_file: Callable[[str], BinaryIO]) -> None:
-        """Bring each payload to its place, verified on the way by the manifest's digests.
+        """Embed or copy each payload, verified on the way by the manifest's digests.
 
         Args:
             open_file: opens a file of the new model.
@@ -226,7 +226,7 @@ class PassThrough:
             reading=reading_of(self._model, mapped),
         )
         found: dict[tuple[str, bool], _KeptPayload] = {}
-        # Primaries first, so that one of them carries what several nodes share.
+        # Primaries first, so that one of them carries a payload that several nodes share.
         for record in sorted(self.records, key=lambda r: not r.main_context):
             if not record.cache and not record.main_context:
                 continue
@@ -260,12 +260,12 @@ class PassThrough:
     def _add_references(self, entry: PayloadEntry, carried: _KeptPayload) -> PayloadEntry:
         """Return an entry with the names of the nodes that refer to its payload, as far as they are known."""
         source = carried.nodes[0].source
-        said = set(carried.entry.references) if carried.entry is not None else set()
+        references = set(carried.entry.references) if carried.entry is not None else set()
         only = sum(c.nodes[0].source == source for c in self._payloads) == 1
         names = [
             record.name
             for record in self.records
-            if record.name in said or (only and record.source == source and record.cache is None)
+            if record.name in references or (only and record.source == source and record.cache is None)
         ]
         shared = [] if carried.target is not None else [node.name for node in carried.nodes[1:]]
         return replace(entry, references=tuple(dict.fromkeys((*names, *shared))))
@@ -327,7 +327,7 @@ def add_metadata(
     used: Mapping[str, SourceReference],
     pending: Sequence[str] = (),
 ) -> None:
-    """Write the manifest and compatibility texts of a context model, with what its source says of its nodes.
+    """Write the manifest and compatibility texts of a context model, and keep those of its source.
 
     Args:
         proto: gets them.
@@ -347,7 +347,7 @@ def add_metadata(
         if partitions:
             facts[ep] = _describe_provider(choice)
         elif exist:
-            # What is said about this EP's nodes is about those that are there.
+            # The metadata of this EP describes the nodes of the source.
             continue
         # EPs without partitions are asked, too.
         info: str = call_class_method(
@@ -356,7 +356,7 @@ def add_metadata(
         if info:
             earlier = [text for text in read_compatibility_info(proto).get(ep, ()) if text != info]
             set_metadata(proto, COMPATIBILITY_PREFIX + ep, info)
-            # What it said before is kept where nodes are still there that it is about.
+            # Its earlier text is kept if nodes of the source remain that it describes.
             if exist and earlier:
                 set_metadata(proto, EARLIER_PREFIX + ep, json.dumps(earlier))
     if len(payloads) == 1:
@@ -403,13 +403,13 @@ def _describe_provider(choice: ProviderChoice) -> dict[str, Any]:
     # Neither secret ones nor those without effect.
     counted = {name: value for name, value in choice.public_options().items() if name not in idle}
     options = json.dumps(counted, sort_keys=True, default=str)
-    said = {key: text for key, text in asdict(choice.build_info()).items() if text}
+    info = {key: text for key, text in asdict(choice.build_info()).items() if text}
     return {
         "distribution": choice.record.distribution,
         "version": choice.record.version,
         "plugin_api": choice.cls.api_version,
         "options": hashlib.sha256(options.encode()).hexdigest(),
-        **said,
+        **info,
     }
 
 

@@ -57,7 +57,7 @@ def read_back(
     """Have each EP read back the payloads that it wrote for a context model.
 
     Args:
-        proto: the context model with its manifest, embedded payloads not yet in place.
+        proto: the context model with its manifest, embedded payloads not yet inserted.
         names: names of the nodes to read; see `ContextModel.to_read`.
         written: `ep_cache_context` of a primary to its payload, which is finished.
         providers: the live EPs.

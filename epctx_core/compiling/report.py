@@ -114,11 +114,13 @@ class CompileReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON that `epctx compile --json` prints."""
-        said = {key: list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()}
-        del said["folder"], said["outputs"]
+        fields = {
+            key: list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()
+        }
+        del fields["folder"], fields["outputs"]
         facts = ("name", "distribution", "version", "vendor", "simulated")
         return {
-            **said,
+            **fields,
             "output": self.output.name if self.output else None,
             "files": [file.as_dict() for file in self.outputs],
             "partitions": [

@@ -246,7 +246,7 @@ def make_folders(root: Path, name: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Force a file, or the entries of a folder, to disk; a link in its place is refused (OSError)."""
+    """Force a file, or the entries of a folder, to disk; a link instead is refused (OSError)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

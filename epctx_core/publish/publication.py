@@ -218,7 +218,9 @@ class Publication:
             made: list[Path] = []
             stack.callback(_remove_empty, made)
             self._lock_folder(stack, made)
-            stack.callback(_remove_empty, made)  # while it is locked: whoever waits then makes it again
+            stack.callback(
+                _remove_empty, made
+            )  # while it is locked: a waiting publication then creates it again
             settle_interrupted(self.folder)
             self._staging = self.folder / f"{STAGING_PREFIX}{secrets.token_hex(8)}"
             stack.callback(self._discard)
@@ -286,7 +288,7 @@ class Publication:
         with report_errors("looking at what is there", self.folder):
             binaries = [name for name in self._files if name not in models]
             journal = {name: self._has_file(name) for name in (*binaries, *models)}
-        self._is_over = True  # whatever interrupts us now, leaving must not discard a journal
+        self._is_over = True  # from here on, leaving must not discard a journal
         try:
             stamped = self._carry_out(journal)
         except BaseException as exc:

@@ -60,10 +60,10 @@ def test_an_output_path_that_means_a_folder_is_refused_before_the_ep_sees_the_mo
 def test_a_model_from_bytes_needs_a_path_for_its_context_model(source):
     data = source.read_bytes()
 
-    with refused(InvalidArgument, "given as bytes, so there is no name", folder=source.parent) as caught:
+    with refused(InvalidArgument, "given as bytes, so its context model has no name", folder=source.parent) as caught:
         session(data, Alpha, ep__context_enable=1)
     assert "ep.context_file_path" in caught.value.hint
-    with refused(InvalidArgument, "given as bytes, so there is no name", folder=source.parent):
+    with refused(InvalidArgument, "given as bytes, so its context model has no name", folder=source.parent):
         epctx.ModelCompiler(options_with(Alpha), data, registry=registry_with(Alpha)).compile_to_file()
 
     output = source.with_name("named_ctx.onnx")
