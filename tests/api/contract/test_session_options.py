@@ -60,7 +60,9 @@ def test_an_output_path_that_means_a_folder_is_refused_before_the_ep_sees_the_mo
 def test_a_model_from_bytes_needs_a_path_for_its_context_model(source):
     data = source.read_bytes()
 
-    with refused(InvalidArgument, "given as bytes, so its context model has no name", folder=source.parent) as caught:
+    with refused(
+        InvalidArgument, "given as bytes, so its context model has no name", folder=source.parent
+    ) as caught:
         session(data, Alpha, ep__context_enable=1)
     assert "ep.context_file_path" in caught.value.hint
     with refused(InvalidArgument, "given as bytes, so its context model has no name", folder=source.parent):
