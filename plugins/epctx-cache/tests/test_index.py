@@ -194,13 +194,13 @@ def test_a_model_that_is_replaced_while_it_is_compiled_is_not_kept_under_the_old
 
 def test_a_miss_digests_each_weight_once(cache, rested, monkeypatch):
     digested = []
-    original = weights._hexdigest
+    original = weights._compute_digest
 
     def noted(chunks, *stopped):
         digested.append(sum(len(chunk) for chunk in chunks()))
         return original(chunks, *stopped)
 
-    monkeypatch.setattr(weights, "_hexdigest", noted)
+    monkeypatch.setattr(weights, "_compute_digest", noted)
 
     cache.path(rested)
 
