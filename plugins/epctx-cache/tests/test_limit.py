@@ -168,7 +168,7 @@ def test_a_size_is_read_as_people_write_it(text, size):
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5G", "many", "1X", "9" * 30])
 def test_what_is_no_size_is_refused(text):
-    with pytest.raises(epctx.InvalidArgument, match="no size of the cache"):
+    with pytest.raises(epctx.InvalidArgument, match="is not a size"):
         parse_size(text)
 
 

@@ -219,7 +219,7 @@ def test_a_callback_that_reads_payloads_is_refused(cache, model):
     options = with_eps(QNN)
     options.set_ep_context_data_read_func(lambda _name, _buffer: None, 1024)
 
-    with pytest.raises(epctx.InvalidArgument, match="callback that reads payloads"):
+    with pytest.raises(epctx.InvalidArgument, match="callback reads payloads"):
         cache.session(model, options)
 
 

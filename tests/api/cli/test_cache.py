@@ -100,7 +100,7 @@ def test_verify_says_what_is_damaged_in_a_cache_that_can_only_be_read(epctx, cac
 
     assert said.code == 1
     assert f"{cache['old'].parent.name[:12]} is damaged: " in said.out
-    assert "it cannot be dropped: [Errno 30]" in said.out
+    assert "it cannot be removed: [Errno 30]" in said.out
     assert "1 entry sound, 1 damaged" in said.out
 
 
@@ -161,7 +161,7 @@ def test_who_compiles_is_listed(epctx, cache, tmp_path):
     )
 
     said, for_programs = answers
-    assert f"under way: process {os.getpid()} on " in said.out
+    assert f"compiling: process {os.getpid()} on " in said.out
     assert "which compiles slow.onnx since" in said.out
     (holder,) = for_programs.json["compiling"]
     assert "which compiles slow.onnx since" in holder

@@ -1,7 +1,7 @@
-"""Compile cache: each model is compiled once for its EPs and options, whoever asks and however often.
+"""Compile cache: each model is compiled once for its EPs and options, and found again by content.
 
-Owns keys, entries, locks and the size limit of a cache folder. Compiling is `epctx_core.ModelCompiler`'s, loading
-`epctx_core.InferenceSession`'s.
+Owns keys, entries, locks and the size limit of a cache folder. `epctx_core.ModelCompiler` compiles, and
+`epctx_core.InferenceSession` loads.
 """
 
 from __future__ import annotations

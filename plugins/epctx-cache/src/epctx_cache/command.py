@@ -1,4 +1,4 @@
-"""`epctx cache`: what `load_or_compile` keeps: list it, check it, make room."""
+"""`epctx cache`: list, check and clear the cache of `load_or_compile`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from epctx_core.errors import Fail
 
 Result = TypeVar("Result")
 _SHORT = 12
-"""Digits of a key that the table shows."""
+"""Digits of a key in the table."""
 _MINUTE, _HOUR, _DAY = 60, 3600, 24 * 3600
 
 
@@ -26,13 +26,13 @@ def add_gc_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx cache gc`."""
     _add_arguments(parser, run=run_gc)
     parser.add_argument(
-        "--size", metavar="SIZE", help="the limit, such as 512M; without it EPCTX_CACHE_SIZE, or 10G"
+        "--size", metavar="SIZE", help="the limit, such as 512M (default: EPCTX_CACHE_SIZE or 10G)"
     )
 
 
 def _add_arguments(parser: CommandParser, *, run: Callable[[argparse.Namespace, Console], int]) -> None:
     parser.add_argument(
-        "--cache-dir", metavar="DIR", help="the cache; without it EPCTX_CACHE_DIR, or the user's cache folder"
+        "--cache-dir", metavar="DIR", help="the cache (default: EPCTX_CACHE_DIR or the user's cache folder)"
     )
     add_common(parser)
     parser.set_defaults(run=run)
@@ -40,16 +40,16 @@ def _add_arguments(parser: CommandParser, *, run: Callable[[argparse.Namespace, 
 
 def run_ls(arguments: argparse.Namespace, console: Console) -> int:
     """List the entries."""
-    settings, store = _opened(arguments)
+    settings, store = _open_store(arguments)
     compiling = holders(store.locks_folder)
     entries = sorted(store.entries(), key=lambda entry: entry.last_use, reverse=True)
     total = sum(entry.bytes for entry in entries)
     if entries:
         console.table(("key", "model", "EPs", "size", "last use"), [_row(entry) for entry in entries])
     for holder in compiling:
-        console.say(f"under way: {holder}")
+        console.say(f"compiling: {holder}")
     gap = "\n" if entries else ""
-    console.say(f"{gap}{settings.folder}: {_counted(len(entries))}, {byte_size(total)}")
+    console.say(f"{gap}{settings.folder}: {_count_entries(len(entries))}, {byte_size(total)}")
     console.result(
         {
             "cache": str(settings.folder),
@@ -63,13 +63,13 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
 
 def run_verify(arguments: argparse.Namespace, console: Console) -> int:
     """Check the entries; 1 if one was damaged."""
-    settings, store = _opened(arguments)
-    checked = _done(settings, lambda: list(verify(store)))
+    settings, store = _open_store(arguments)
+    checked = _try(settings, lambda: list(verify(store)))
     damaged = [(entry, fault) for entry, fault in checked if fault]
     for entry, fault in damaged:
         console.say(f"{entry.key[:_SHORT]} is damaged: {fault}")
     sound = len(checked) - len(damaged)
-    console.say(f"{settings.folder}: {_counted(sound)} sound, {len(damaged)} damaged")
+    console.say(f"{settings.folder}: {_count_entries(sound)} sound, {len(damaged)} damaged")
     console.result(
         {
             "cache": str(settings.folder),
@@ -81,33 +81,33 @@ def run_verify(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def run_gc(arguments: argparse.Namespace, console: Console) -> int:
-    """Bring the cache within its limit."""
-    settings, store = _opened(arguments)
-    return _collected(settings, _done(settings, lambda: collect(store, settings.size)), console)
+    """Reduce the cache to its limit."""
+    settings, store = _open_store(arguments)
+    return _print_collection(settings, _try(settings, lambda: collect(store, settings.size)), console)
 
 
 def run_clear(arguments: argparse.Namespace, console: Console) -> int:
-    """Empty the cache."""
-    settings, store = _opened(arguments)
-    return _collected(settings, _done(settings, lambda: clear(store)), console)
+    """Clear the cache."""
+    settings, store = _open_store(arguments)
+    return _print_collection(settings, _try(settings, lambda: clear(store)), console)
 
 
-def _collected(settings: CacheSettings, what: Collected, console: Console) -> int:
+def _print_collection(settings: CacheSettings, collected: Collected, console: Console) -> int:
     console.say(
-        f"{settings.folder}: {_counted(len(what.removed))} removed, {byte_size(what.freed)}; "
-        f"{what.kept} left, {byte_size(what.bytes)}"
+        f"{settings.folder}: {_count_entries(len(collected.removed))} removed, {byte_size(collected.freed)}; "
+        f"{collected.kept} left, {byte_size(collected.bytes)}"
     )
-    console.result({"cache": str(settings.folder), **asdict(what)})
+    console.result({"cache": str(settings.folder), **asdict(collected)})
     return ExitCode.DONE
 
 
-def _opened(arguments: argparse.Namespace) -> tuple[CacheSettings, EntryStore]:
-    given = getattr(arguments, "size", None)
-    settings = cache_settings(arguments.cache_dir, None if given is None else parse_size(given))
+def _open_store(arguments: argparse.Namespace) -> tuple[CacheSettings, EntryStore]:
+    size = getattr(arguments, "size", None)
+    settings = cache_settings(arguments.cache_dir, None if size is None else parse_size(size))
     return settings, EntryStore(settings.folder)
 
 
-def _done(settings: CacheSettings, work: Callable[[], Result]) -> Result:
+def _try(settings: CacheSettings, work: Callable[[], Result]) -> Result:
     try:
         return work()
     except OSError as error:
@@ -127,12 +127,12 @@ def _row(entry: Stored) -> tuple[str, str, str, str, str]:
     )
 
 
-def _counted(number: int) -> str:
+def _count_entries(number: int) -> str:
     return "1 entry" if number == 1 else f"{number:,} entries"
 
 
 def _ago(seconds: float) -> str:
-    """Return how long ago something was, as people say it."""
+    """Return a time ago in words."""
     for unit, name in ((_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute")):
         if seconds >= unit:
             return f"{counted(int(seconds // unit), name)} ago"

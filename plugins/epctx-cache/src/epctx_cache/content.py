@@ -1,4 +1,4 @@
-"""State and content of a model that a host gave, and an index that saves reading its weights again.
+"""State and content of a model, and an index of contents that saves reading weights again.
 
 Knows neither EPs nor entries.
 """
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from epctx_core import SessionOptions
 
 RACY_NS = 2_000_000_000
-"""A file may change twice within what its file system counts as one moment. What was changed so shortly before
-it was read is not remembered."""
+"""Nanoseconds that a file's last change has to precede the reading, to be indexed: time stamps are coarse, and a file
+may change twice within one."""
 
 
 FileState: TypeAlias = "tuple[int, ...]"
@@ -46,8 +46,8 @@ class Content:
 
     Attributes:
         digest: SHA-256 (hex) over the model and its weights; see `ModelSource`.
-        has_context_nodes: whether it is a context model.
-        files: by location as the model names it, the state of each file of weights.
+        has_context_nodes: True for a context model.
+        files: state of each file of weights, by its location in the model.
     """
 
     digest: str
@@ -56,7 +56,7 @@ class Content:
 
 
 class Source:
-    """A model that a host gave, and the state in which its files are now.
+    """Model of a host, and the current state of its files.
 
     Args:
         model: a path or bytes.
@@ -70,28 +70,28 @@ class Source:
 
     @property
     def name(self) -> str:
-        """Name of the model for people."""
+        """Name of the model in messages."""
         return "a model given as bytes" if isinstance(self._model, bytes) else Path(self._model).name
 
     def identity(self) -> str:
-        """Return what tells whether the model itself is another one: of a file its state, of bytes their digest."""
+        """Return the state of the model's file, or the digest of its bytes."""
         if isinstance(self._model, bytes):
             return hashlib.sha256(self._model).hexdigest()
         try:
             return repr(file_state(os.stat(self._model)))  # noqa: PTH116 - one call, text or Path
         except (OSError, ValueError):
-            return ""  # reading it says what is wrong
+            return ""  # reading it raises
 
     def index_name(self) -> str:
-        """Return the name under which the content is remembered."""
+        """Return the name of the content in the index."""
         return hashlib.sha256(repr((self.identity(), self._replaced)).encode()).hexdigest()
 
     def has_files(self, files: Mapping[str, FileState]) -> bool:
-        """Whether each file of weights is still in the state that is given."""
+        """Return whether the files of weights are in these states."""
         try:
             now = {location: self._source.status(location) for location in files}
         except EpctxError:
-            return False  # reading the model says what is wrong
+            return False  # reading the model raises
         return all(status is not None and file_state(status) == files[at] for at, status in now.items())
 
     def read(self) -> Content:
@@ -107,13 +107,13 @@ class Source:
 
 
 def content_of(source: Source, index: Path, *, trust_stat: bool) -> Content:
-    """Return a model's content; it is read only if it, or a file of its weights, is in a state not known.
+    """Return a model's content; it is read only if it, or a file of its weights, is in an unknown state.
 
     Args:
         source: the model.
-        index: the folder that remembers which content a file in a certain state has. A damaged record is none; one
-            that is wrong all the same can only lead to another key, and so to a compile.
-        trust_stat: whether the index is used.
+        index: folder of the index, which has the content of a file in a certain state. A damaged record is ignored; a
+            wrong one leads to another key, and so to a compile.
+        trust_stat: True to use the index.
 
     Raises:
         NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: as for a load.
@@ -133,7 +133,7 @@ def content_of(source: Source, index: Path, *, trust_stat: bool) -> Content:
 
 
 def forget_older(index: Path, seconds: float) -> None:
-    """Remove records that were written so long ago or longer."""
+    """Remove records of at least this age."""
     for record in index.glob("??/*"):
         with suppress(OSError):
             if time.time() - record.stat().st_mtime >= seconds:
@@ -153,7 +153,7 @@ def _read(record: Path) -> Content | None:
 
 
 def _write(record: Path, content: Content) -> None:
-    """Put a record in place in one step. A crash may lose it: the model is read again then."""
+    """Write a record in one step. A crash may lose it; then the model is read again."""
     fields = {"digest": content.digest, "context": content.has_context_nodes, "files": content.files}
     make_private_folder(record.parent)
     draft = record.with_suffix(f".{secrets.token_hex(4)}")

@@ -1,6 +1,6 @@
-"""In what state a distribution is installed: what tells apart two installations whose EPs may compile differently.
+"""State of installed distributions: two installations whose EPs may compile differently have different states.
 
-Reads metadata and times of files; imports no plugin. What the state is used for, callers know.
+Reads metadata and times of files; imports no plugin.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _CODE = (".py", ".so", ".pyd", ".dll", ".dylib")
 
 
 def installed_states(distributions: Iterable[str], *, besides: Iterable[str] = ()) -> dict[str, str]:
-    """Return the state of distributions and of all that they require, as far as it is installed.
+    """Return the states of distributions and of their installed requirements.
 
-    What their own extras require counts, too; an EP's compiler often is one. A name that is not installed is
-    left out, as it has no state.
+    Requirements of their own extras are included: an EP's compiler often is one. A name that is not installed is
+    left out.
 
     Args:
         distributions: their names.
-        besides: names that do not count, with what only they require.
+        besides: names to leave out, with requirements of theirs alone.
 
     Returns:
-        By name, in the form in which indexes compare names: the version; for an editable installation
-        also the time of the newest change to its code and to its packages' data.
+        The states by normalised name: the version; for an editable installation also the time of the newest change
+        to its code and its packages' data.
     """
     states: dict[str, str] = {}
-    left_out = frozenset(map(_normalised, besides))
-    waiting = [(_normalised(name), True) for name in distributions]
+    left_out = frozenset(map(_normalise, besides))
+    waiting = [(_normalise(name), True) for name in distributions]
     while waiting:
         name, with_extras = waiting.pop()
         if name in states or name in left_out:
@@ -49,7 +49,7 @@ def installed_states(distributions: Iterable[str], *, besides: Iterable[str] = (
 
 @cache
 def _installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Return state, requirements and those of extras; kept, since code that was imported does not change either."""
+    """Return state, requirements and those of extras; cached, since imported code does not change either."""
     try:
         found = distribution(name)
     except PackageNotFoundError:
@@ -61,15 +61,15 @@ def _installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         return "unreadable metadata", (), ()
     state = f"{version}, edited {newest_change(folder)}" if folder is not None else version
     required = [(match[1], "extra" in text) for text in requires if (match := _NAME.match(text))]
-    always = tuple(_normalised(other) for other, of_extra in required if not of_extra)
-    return state, always, tuple(_normalised(other) for other, of_extra in required if of_extra)
+    always = tuple(_normalise(other) for other, of_extra in required if not of_extra)
+    return state, always, tuple(_normalise(other) for other, of_extra in required if of_extra)
 
 
 def _editable_folder(found: Distribution) -> Path | None:
-    """Return where the code of an editable installation lies (PEP 610); None for an ordinary one."""
+    """Return the folder of an editable installation's code (PEP 610), or None."""
     try:
-        said = json.loads(found.read_text("direct_url.json") or "{}")
-        url = urlsplit(said["url"]) if said.get("dir_info", {}).get("editable") else None
+        origin = json.loads(found.read_text("direct_url.json") or "{}")
+        url = urlsplit(origin["url"]) if origin.get("dir_info", {}).get("editable") else None
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
         return None
     if url is None or url.scheme != "file":
@@ -78,19 +78,19 @@ def _editable_folder(found: Distribution) -> Path | None:
     return folder / "src" if (folder / "src").is_dir() else folder
 
 
-def _normalised(name: str) -> str:
-    """Return a distribution's name in the form in which indexes compare names (PEP 503)."""
+def _normalise(name: str) -> str:
+    """Return a distribution's normalised name (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @cache
 def newest_change(path: Path) -> str:
-    """Return what tells whether code or data of packages was changed, added or removed: newest time, number of files.
+    """Return the newest time of change and the number of files of packages: code and data.
 
-    Of one process the answer stays the same: what it imported stays the same, too.
+    Cached, since imported code does not change either.
 
     Args:
-        path: a module, or a folder that is searched but for hidden folders and virtual environments.
+        path: a module, or a folder; hidden folders and virtual environments in it are left out.
     """
     times = [os.stat(path).st_mtime_ns] if path.is_file() else []  # noqa: PTH116 - one call
     packages: set[str] = set()
@@ -101,7 +101,7 @@ def newest_change(path: Path) -> str:
             continue
         if "__init__.py" in files or os.path.dirname(folder) in packages:  # noqa: PTH120 - as walk gives it
             packages.add(folder)
-        # What lies in a package is its data: rules, tables, binaries of a compiler.
+        # Other files in a package are its data: rules, tables, binaries of a compiler.
         counted = [name for name in files if folder in packages or name.endswith(_CODE)]
         times += [os.lstat(f"{folder}{os.sep}{name}").st_mtime_ns for name in counted]
     return f"{max(times, default=0)}/{len(times)}"

@@ -1,6 +1,6 @@
-"""What a compile's result depends on, and the key that stands for all of it. docs/cache.md lists the same.
+"""Ingredients of a compile's result, and their key. docs/cache.md lists the same.
 
-Knows options and EPs as a compile is given them; knows no entries.
+Knows no entries.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from epctx_core.ext import ProviderChoice
 
 VERSION = 1
-"""Part of every key: raised when the same ingredients shall give new entries."""
+"""Part of every key: raised to give new entries for the same ingredients."""
 
 _LIBRARIES = ("onnx", "numpy")
-"""Libraries that the core infers types with."""
+"""Libraries that infer types for the core."""
 
 Sealed = Callable[[bytes], str]
-"""Gives a keyed digest (hex) of what must not be guessed from a record."""
+"""Return a keyed digest (hex) of a value that must not be guessed from a record."""
 
 _NOT_FOR_EPS = ("ep.", "memory.", "mlas.", "optimization.", "session.")
-"""Beginnings of the keys that epctx or onnxruntime owns."""
+"""Prefixes of the keys of epctx and onnxruntime."""
 
 
 def ingredients(
@@ -48,14 +48,14 @@ def ingredients(
     level: GraphOptimizationLevel,
     secret: Callable[[], bytes],
 ) -> dict[str, Any]:
-    """Return all that a compile's result depends on, as JSON can hold it; no secret is in it.
+    """Return all ingredients of a compile's result, as JSON can hold them, without any secret.
 
     Args:
         content: the digest of model and weights.
         choices: the EPs in order.
         options: of the session.
-        level: how far the model is optimised before EPs see it.
-        secret: gives the bytes that hide values which may be secret; asked only if there are such values.
+        level: of the optimisation before EPs see the model.
+        secret: returns the bytes that hide secret values; called only if there are any.
     """
 
     def sealed(value: bytes) -> str:
@@ -72,7 +72,7 @@ def ingredients(
         "distributions": installed_states([*distributions, *_LIBRARIES, *_engines()], besides=["epctx-core"]),
         "engine": options.get_session_config_entry("session.engine") or os.environ.get("EPCTX_ENGINE", ""),
         "session": written,
-        # EPs are shown these, so they may matter.
+        # EPs see these, so they may matter.
         "other_entries": {
             key: sealed(value.encode("utf-8", "surrogatepass"))
             for key, value in entries.items()
@@ -86,7 +86,7 @@ def ingredients(
 
 
 def _engines() -> set[str]:
-    """Return the distributions of the installed engines, one of which optimises and is lent to EPs."""
+    """Return the distributions of the installed engines, which optimise models and run nodes for EPs."""
     return {entry.dist.name for entry in entry_points(group="epctx.engines") if entry.dist is not None}
 
 
@@ -113,7 +113,7 @@ def _provider(choice: ProviderChoice, sealed: Sealed) -> dict[str, Any]:
 
 
 def _code_state(choice: ProviderChoice) -> str:
-    """Return the state of code that the host registered; what is installed is said by its distribution's state."""
+    """Return the state of code that the host registered; installed code has the state of its distribution."""
     if choice.record.distribution is not None:
         return ""
     file = getattr(sys.modules.get(choice.cls.__module__), "__file__", None)
@@ -121,7 +121,7 @@ def _code_state(choice: ProviderChoice) -> str:
 
 
 def _core_state() -> str:
-    """Return the state of the core's code; where it was installed from a package, that never changes by itself."""
+    """Return the state of the core's code, if it is run from its source."""
     package = Path(epctx_core.__file__).parent
     return newest_change(package) if (package.parent / "pyproject.toml").is_file() else ""
 

@@ -1,4 +1,4 @@
-"""One request to the cache: from a model and options to an entry, and what happens where there can be none."""
+"""Request to the cache: from a model and options to an entry, or to a session without one."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
     from epctx_core import CompileReport, Registry
 
 INITIALIZERS = "model.weights"
-"""The file for the initializers that stay, so that a hit reads no weights."""
+"""File of the remaining initializers, so that a hit reads no weights."""
 
 _ATTEMPTS = 3
-"""How often a request starts again because its model changed, or its entry went bad, meanwhile."""
+"""Attempts of a request whose model or entry changes meanwhile."""
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _log = logging.getLogger("epctx.cache")
 _warned: set[Path] = set()
 
 
 class _UnusableError(Exception):
-    """The cache cannot be used; the cause says why."""
+    """The cache cannot be used; its cause is the reason."""
 
 
 def cacheable(
@@ -62,21 +62,21 @@ def cacheable(
     providers: Providers | None,
     provider_options: Sequence[Mapping[str, object]] | None,
 ) -> SessionOptions:
-    """Return a copy of a host's options that has all its EPs.
+    """Return a copy of a host's options with all its EPs.
 
     Raises:
-        InvalidArgument: they are wrong, or what is compiled with them cannot be cached.
+        InvalidArgument: they are wrong, or their results cannot be cached.
     """
     copy = with_providers(SessionOptions() if options is None else options, providers, provider_options)
     _, refused, _ = cache_entries(copy.config_entries)
     for key, value in refused.items():
         raise InvalidArgument(
-            f"what is compiled with {key}={value} cannot be cached: its payloads depend on files outside of the cache.",
+            f"a model compiled with {key}={value} cannot be cached: its payloads depend on files outside the cache.",
             hint="Leave the option out, or compile with epctx.ModelCompiler.",
         )
     if copy.data_reader is not None:
         raise InvalidArgument(
-            "a callback that reads payloads was set, and the payloads of a cached model are files of the cache.",
+            "a callback reads payloads, and the payloads of a cached model are files of the cache.",
             hint="Call clear_ep_context_data_read_func of the session options.",
         )
     return copy
@@ -84,7 +84,7 @@ def cacheable(
 
 @dataclass(kw_only=True)
 class Request:
-    """One call: what a host asked for, and where it is looked for.
+    """One call of a host.
 
     Raises:
         InvalidArgument: an argument is wrong; see `ModelCompiler`.
@@ -120,10 +120,8 @@ class Request:
                     return session
         except _UnusableError as error:
             folder = self.settings.folder
-            _warn_once(
-                folder, f"the cache in {folder} cannot be used, so nothing is kept there: {error.__cause__}."
-            )
-        # The source itself is loaded as the host said, but nothing is written.
+            _warn_once(folder, f"the cache in {folder} cannot be used: {error.__cause__}.")
+        # Load the source with the host's options, but write nothing.
         options = self.options.copy()
         options.add_session_config_entry("ep.context_enable", "0")
         if self.level > GraphOptimizationLevel.ORT_DISABLE_ALL:
@@ -140,20 +138,20 @@ class Request:
             raise Fail(
                 f"the cache in {str(self.settings.folder)!r} cannot be used: {error.__cause__}.",
                 path=self.settings.folder,
-                hint="Name a folder that can be written, by cache_dir or EPCTX_CACHE_DIR.",
+                hint="Set cache_dir or EPCTX_CACHE_DIR to a writable folder.",
             ) from error.__cause__
         if self._content.has_context_nodes:
             raise InvalidArgument(
                 f"{self._source.name} is a context model already.",
-                hint="Load it as it is; what it holds is compiled.",
+                hint="Load it as it is.",
             )
         raise Fail(
-            f"{self._source.name} was written to again and again while it was compiled.",
-            hint="Let whatever writes it finish, then start again.",
+            f"{self._source.name} was changed each time it was compiled.",
+            hint="Wait until nothing writes to it, then try again.",
         )
 
     def _leases(self) -> Iterator[Lease]:
-        """Yield the model's entry, again as often as it went bad; none for a context model or one that keeps changing.
+        """Yield the model's entry, again after each that cannot be loaded; none for a context model or a changing one.
 
         Raises:
             _UnusableError: the cache cannot be used.
@@ -167,7 +165,7 @@ class Request:
             try:
                 lease = self._find(state)
             except EpctxError as error:
-                if not self._is_about_the_cache(error):
+                if not self._is_of_cache_folder(error):
                     raise
                 raise _UnusableError from error
             except OSError as error:
@@ -176,12 +174,12 @@ class Request:
                 yield lease
 
     def _find(self, state: str) -> Lease | None:
-        """Return the entry of what the model holds; None if the model changed while it was compiled."""
+        """Return the entry of the model's content; None if the model changed while it was compiled."""
         parts = keys.ingredients(
             self._content.digest, self._choices, self.options, self.level, self._store.secret
         )
         key = keys.key_of(parts)
-        with suppress(CorruptEntryError):  # who makes it anew says what is wrong with it, once
+        with suppress(CorruptEntryError):  # logged when it is replaced
             if (lease := self._store.open(key)) is not None:
                 return lease
         return self._new_entry(key, parts, state)
@@ -191,7 +189,7 @@ class Request:
             begun = time.monotonic()
             report = self._compile(folder)
             if self._source.identity() != state or not self._source.has_files(self._content.files):
-                return None  # the key may not be that of what was compiled
+                return None  # the key may be of another content
             return EntryRecord(
                 key=key,
                 model=self._source.name,
@@ -210,35 +208,35 @@ class Request:
                 collect(self._store, self.settings.size, keep=key)
             except OSError as error:
                 folder = self.settings.folder
-                _log.warning("the cache in %s cannot be brought within its limit: %s.", folder, error)
+                _log.warning("the cache in %s exceeds its limit and cannot be reduced: %s.", folder, error)
         return lease
 
     def _compile(self, folder: Path) -> CompileReport:
         if self._choices and self.options.get_session_config_entry("session.disable_model_compile") == "1":
             raise ModelRequiresCompilation(
-                f"{self._source.name} is not in the cache, and session.disable_model_compile is set.",
+                f"{self._source.name} is not in the cache, and session.disable_model_compile forbids to compile it.",
                 hint="Fill the cache first, by compile_cached or load_or_compile without that option.",
             )
         self.compiled = True
         return self._compiler.compile_to_file(folder / CONTEXT_MODEL)
 
     def _load(self, lease: Lease) -> InferenceSession | None:
-        """Return a session for an entry; None if the entry is to blame that there is none, and was dropped."""
+        """Return a session for an entry; None if the entry cannot be loaded and was removed."""
         with lease:
             try:
                 return InferenceSession(lease.model, self._load_options(), registry=self.registry)
             except EpctxError as error:
-                if self.compiled or not self._is_to_blame(lease, error):
+                if self.compiled or not self._is_fault_of_entry(lease, error):
                     raise
                 key = lease.record.key[:12]
-                _log.warning("the cache's entry %s cannot be loaded and is dropped: %s", key, error.message)
+                _log.warning("the cache entry %s cannot be loaded and is removed: %s", key, error.message)
                 self._store.drop(lease)
         return None
 
-    def _is_to_blame(self, lease: Lease, error: EpctxError) -> bool:
-        """Whether an entry that was compiled at another time may be the cause of an error."""
+    def _is_fault_of_entry(self, lease: Lease, error: EpctxError) -> bool:
+        """Return whether an entry that was compiled earlier may be the cause of an error."""
         if isinstance(error, (InvalidGraph, InvalidProtobuf, NoSuchFile)):
-            return True  # also an EP that refuses what an older driver left
+            return True  # also of an EP that refuses a payload of an older driver
         strict = self.options.get_session_config_entry("session.fail_on_suboptimal_compiled_model")
         if isinstance(error, Fail) and strict == "1":
             return True
@@ -248,8 +246,8 @@ class Request:
             return True
         return False
 
-    def _is_about_the_cache(self, error: EpctxError) -> bool:
-        """Whether an error of a compile is one of the folder that it wrote into."""
+    def _is_of_cache_folder(self, error: EpctxError) -> bool:
+        """Return whether an error of a compile is caused by the cache's folder."""
         folder = Path(os.path.realpath(self.settings.folder))
         inside = error.path is not None and folder in Path(os.path.realpath(error.path)).parents
         if inside and isinstance(error, (Fail, NoSuchFile)):
@@ -260,7 +258,7 @@ class Request:
         return cause is not None
 
     def _load_options(self) -> SessionOptions:
-        """Return what a cached model is loaded with: all but what was said about its source and the compile."""
+        """Return the options to load a cached model: all but those of its source and its compile."""
         options = SessionOptions()
         for name in (
             "graph_optimization_level",
@@ -288,8 +286,8 @@ class Request:
             if folder.is_dir() and (why := describe_distrust(folder.stat())):
                 _warn_once(
                     folder,
-                    f"the cache in {folder} {why}: whoever can write there can put models in the place of yours. "
-                    "Give it to this user alone (chmod 700), or name another folder.",
+                    f"the cache in {folder} {why}: others can replace your models there. "
+                    "Restrict it to this user (chmod 700), or use another folder.",
                 )
         return EntryStore(folder)
 
@@ -299,7 +297,7 @@ class Request:
 
 
 def _warn_once(folder: Path, text: str) -> None:
-    """Log a warning about a folder, the first one in this process."""
+    """Log a warning about a folder, once in this process."""
     if folder not in _warned:
         _warned.add(folder)
         _log.warning("%s", text)

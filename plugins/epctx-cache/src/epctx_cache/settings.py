@@ -1,4 +1,4 @@
-"""Where the cache lies, how large it may be, and what it trusts: arguments, then the environment, then defaults."""
+"""Settings of the cache, from arguments, environment variables and defaults."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ SIZE_VARIABLE = "EPCTX_CACHE_SIZE"
 TRUST_VARIABLE = "EPCTX_CACHE_TRUST_STAT"
 
 DEFAULT_SIZE = 10 << 30
-"""Bytes that all entries may have together."""
+"""Limit of all entries together, in bytes."""
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSettings:
-    """What one use of the cache goes by.
+    """Settings of one use of the cache.
 
     Attributes:
-        folder: the cache's.
-        size: bytes that all entries may have together.
-        trust_stat: whether a file whose size, times of change, inode and device are as before is taken for unchanged.
+        folder: of the cache.
+        size: limit of all entries together, in bytes.
+        trust_stat: True to take a file for unchanged if its size, times of change, inode and device are.
     """
 
     folder: Path
@@ -43,19 +43,19 @@ def cache_settings(
     trust_stat: bool | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> CacheSettings:
-    """Return the settings; an argument that is None is left to the environment, and then to the default.
+    """Return the settings; for an argument that is None, those of the environment or the default.
 
     Raises:
-        InvalidArgument: a value that is none.
+        InvalidArgument: a value is not valid.
     """
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 0):
-        raise InvalidArgument(f"the size of the cache is a number of bytes from 0 on, not {size!r:.80}.")
+        raise InvalidArgument(f"cache_size is {size!r:.80}, not a number of bytes from 0.")
     if trust_stat not in (None, False, True):
-        raise InvalidArgument(f"trust_stat is {trust_stat!r:.80}, which is neither True nor False.")
+        raise InvalidArgument(f"trust_stat is {trust_stat!r:.80}, not True or False.")
     if folder is not None and (
         not isinstance(folder, (str, os.PathLike)) or not isinstance(os.fspath(folder), str)
     ):
-        raise InvalidArgument(f"cache_dir is {folder!r:.80}, which is no path.")
+        raise InvalidArgument(f"cache_dir is {folder!r:.80}, not a path.")
     named = os.fspath(folder) if folder is not None else environment.get(FOLDER_VARIABLE, "")
     if size is None:
         text = environment.get(SIZE_VARIABLE, "")
@@ -63,7 +63,7 @@ def cache_settings(
     if trust_stat is None:
         text = environment.get(TRUST_VARIABLE, "")
         if text not in {"", "0", "1"}:
-            raise InvalidArgument(f"{TRUST_VARIABLE} is {text!r:.80}; allowed is 0 or 1.")
+            raise InvalidArgument(f"{TRUST_VARIABLE} is {text!r:.80}, not 0 or 1.")
         trust_stat = text != "0"
     return CacheSettings(
         folder=Path(named).expanduser().absolute() if named else get_user_folder(sys.platform, environment),
@@ -73,14 +73,14 @@ def cache_settings(
 
 
 def parse_size(text: str) -> int:
-    """Return a number of bytes written as `1048576`, `512M` or `10G`.
+    """Return the number of bytes of a text such as `1048576`, `512M` or `10G`.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: the text is not a size.
     """
     match = re.fullmatch(r"([0-9]{1,18})\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE | re.ASCII)
     if match is None:
         raise InvalidArgument(
-            f"{text!r:.80} is no size of the cache.", hint="Write a number of bytes, or such as 512M or 10G."
+            f"{text!r:.80} is not a size.", hint="Write a number of bytes, such as 1048576, 512M or 10G."
         )
     return int(match[1]) * _UNITS[match[2].upper()]

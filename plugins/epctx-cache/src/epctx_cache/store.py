@@ -1,12 +1,12 @@
-"""The folder of a cache: entries come whole, go whole, and are used under a lock that keeps them there.
+"""Folder of a cache. Entries are added and removed whole, and a lock keeps them while they are in use.
 
     <folder>/v1/<aa>/<key>/     an entry: context model, binaries, `entry.json`, `used` (whose time is the last use)
-    <folder>/v1/index/          which content a file in a certain state has
-    <folder>/v1/locks/<key>     who compiles
-    <folder>/v1/staging/        entries on their way in and out
-    <folder>/v1/secret          what hides secret options in keys
+    <folder>/v1/index/          content of files by their state
+    <folder>/v1/locks/<key>     description of the process that compiles
+    <folder>/v1/staging/        entries that are being added or removed
+    <folder>/v1/secret          bytes that hide secret options in keys
 
-Knows neither models nor EPs. Every OSError means that the cache cannot be used; callers do without it.
+Knows neither models nor EPs. An OSError means that the cache cannot be used; callers continue without it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _VERSION = 1
 
 
 class CorruptEntryError(Exception):
-    """An entry is not what was written; the text says how."""
+    """An entry is damaged; the text is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,16 +59,16 @@ class EntryFile:
 
 @dataclass(frozen=True, kw_only=True)
 class EntryRecord:
-    """What an entry says about itself.
+    """Record of an entry.
 
     Attributes:
-        key: the entry's.
-        model: how the source was called when it was compiled.
-        created: when, in seconds since 1970.
-        seconds: how long the compile took.
-        partitions: how many EPs compiled; 0 for a model of which no EP took a node.
+        key: of the entry.
+        model: name of the source when it was compiled.
+        created: time in seconds since 1970.
+        seconds: duration of the compile.
+        partitions: number of partitions that EPs compiled.
         files: all but the record, the context model last.
-        ingredients: what the key was made of.
+        ingredients: of the key.
     """
 
     key: str
@@ -81,11 +81,11 @@ class EntryRecord:
 
     @property
     def eps(self) -> tuple[str, ...]:
-        """The EP types that it was compiled for, in order of priority."""
+        """Names of the EPs that it was compiled for, in order of priority."""
         return tuple(str(provider["ep"]) for provider in self.ingredients["eps"])
 
     def dump(self) -> bytes:
-        """Return the record's bytes, which hold a digest of the rest."""
+        """Return the record as JSON, which contains its own digest."""
         fields = {"version": _VERSION, **asdict(self)}
         return json.dumps({**fields, "record": _digest(fields)}).encode()
 
@@ -97,7 +97,7 @@ def read_record(folder: Path) -> EntryRecord | None:
         CorruptEntryError: the record is damaged.
     """
     path = folder / RECORD
-    if not path.is_file():  # nor is a pipe one, which nobody may write into
+    if not path.is_file():  # a pipe would block
         if not folder.exists():
             return None
         raise CorruptEntryError("it has no record")
@@ -109,8 +109,8 @@ def read_record(folder: Path) -> EntryRecord | None:
 
 def _parse(data: bytes, key: str) -> EntryRecord:
     fields = json.loads(data)
-    said = fields.pop("record")
-    if said != _digest(fields) or fields.pop("version") != _VERSION or fields["key"] != key:
+    digest = fields.pop("record")
+    if digest != _digest(fields) or fields.pop("version") != _VERSION or fields["key"] != key:
         raise ValueError("another record")
     fields["files"] = tuple(EntryFile(**file) for file in fields["files"])
     record = EntryRecord(**fields)
@@ -124,12 +124,12 @@ def _digest(fields: Mapping[str, Any]) -> str:
 
 
 def check_head(folder: Path, record: EntryRecord) -> None:
-    """Check what a load does not: the model whole, and that all other files have their length.
+    """Check the digest of the model and the lengths of all other files.
 
-    The model holds no large weights. Its payloads are checked against its manifest by the load itself.
+    The model contains no large weights. A load checks payloads against the manifest itself.
 
     Raises:
-        CorruptEntryError: a file is missing or another one.
+        CorruptEntryError: a file is missing or different.
     """
     try:
         for file in record.files:
@@ -149,7 +149,7 @@ def check_whole(folder: Path, record: EntryRecord) -> None:
     """Check every byte of an entry.
 
     Raises:
-        CorruptEntryError: as `check_head`, or a byte is another one.
+        CorruptEntryError: as `check_head`, or a byte is different.
     """
     check_head(folder, record)
     try:
@@ -171,11 +171,11 @@ _log = logging.getLogger("epctx.cache")
 
 @dataclass(frozen=True, kw_only=True)
 class Lease(AbstractContextManager["Lease"]):
-    """Entry in use. While it is open, nobody removes the entry to make room.
+    """Entry in use: it is not removed to make room before this is closed.
 
     Attributes:
-        folder: the entry's.
-        record: what the entry says about itself.
+        folder: of the entry.
+        record: of the entry.
         held: its lock.
     """
 
@@ -194,13 +194,13 @@ class Lease(AbstractContextManager["Lease"]):
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """An entry as it lies in the cache.
+    """Entry in the cache.
 
     Attributes:
-        folder: the entry's; its name is the key.
+        folder: of the entry; its name is the key.
         record: None if it is damaged.
-        bytes: what all its files take.
-        last_use: in seconds since 1970.
+        bytes: of all its files.
+        last_use: time in seconds since 1970.
     """
 
     folder: Path
@@ -215,14 +215,14 @@ class Stored:
 
 
 class EntryStore:
-    """The entries of one cache folder.
+    """Entries of one cache folder.
 
     Args:
-        folder: the cache's; made when something is stored.
+        folder: of the cache; made when something is stored.
 
     Attributes:
-        index_folder: where the index of contents lies.
-        locks_folder: where it says who compiles.
+        index_folder: of the index of contents.
+        locks_folder: of the locks.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -233,7 +233,7 @@ class EntryStore:
         self.locks_folder = self._root / "locks"
 
     def entry_folder(self, key: str) -> Path:
-        """Return where the entry of a key lies, or would."""
+        """Return the folder of the entry of a key, which may not exist."""
         return self._root / key[:2] / key
 
     # -- reading ---------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ class EntryStore:
         try:
             lock = FileLock.take(folder / RECORD, shared=True)
         except FileNotFoundError:
-            read_record(folder)  # says so if only the record is missing
+            read_record(folder)  # raises if only the record is missing
             return None
         if lock is None:  # it is being removed
             return None
@@ -262,7 +262,7 @@ class EntryStore:
             return Lease(folder=folder, record=record, held=held.pop_all())
 
     def entries(self) -> Iterator[Stored]:
-        """Yield what is stored; entries that vanish meanwhile are left out."""
+        """Yield the entries; those that are removed meanwhile are left out."""
         for folder in sorted(self._root.glob("??/*")):
             if _KEY.fullmatch(folder.name) and folder.name[:2] == folder.parent.name and folder.is_dir():
                 with suppress(FileNotFoundError):
@@ -273,19 +273,19 @@ class EntryStore:
     def create(
         self, key: str, *, model: str, cancel: Cancellation, write: Callable[[Path], EntryRecord | None]
     ) -> Lease | None:
-        """Return the entry of a key, written if nobody else has written it until this had the lock.
+        """Return the entry of a key, written unless another process wrote it before this got the lock.
 
         Args:
-            key: the entry's.
-            model: what is compiled, for those who wait.
+            key: of the entry.
+            model: name of the model, for processes that wait.
             cancel: ends a wait.
-            write: puts the files into an empty folder and returns their record; None to store nothing.
+            write: writes the files into an empty folder and returns their record; None to store nothing.
 
         Returns:
-            The entry; None if `write` wanted nothing stored.
+            The entry; None if `write` returned None.
 
         Raises:
-            ModelLoadCanceled: the host asked to stop while another process compiled.
+            ModelLoadCanceled: the host canceled while another process compiled.
             OSError: the cache cannot be written.
         """
         make_private_folder(self.locks_folder)
@@ -297,12 +297,12 @@ class EntryStore:
             return found or self._sound(key, dropping=True) or self._write(key, write)
 
     def _sound(self, key: str, *, dropping: bool) -> Lease | None:
-        """Return the entry if it is sound; who has the lock removes one that is not."""
+        """Return the entry if it is sound; remove a damaged one if `dropping`, which needs the lock."""
         try:
             return self.open(key)
         except CorruptEntryError as error:
             if dropping:
-                _log.warning("the cache's entry %s is damaged and dropped: %s.", key[:12], error)
+                _log.warning("the cache entry %s is damaged and is removed: %s.", key[:12], error)
                 self._move_out(self.entry_folder(key))
             return None
 
@@ -318,7 +318,7 @@ class EntryStore:
             remove_tree(staging)
 
     def _publish(self, staging: Path, record: EntryRecord) -> Lease:
-        """Bring a finished entry to its place, in use from its first moment on."""
+        """Move a finished entry to its folder; it is locked from the start."""
         final = self.entry_folder(record.key)
         (staging / _USED).touch()
         (staging / RECORD).write_bytes(record.dump())
@@ -327,7 +327,7 @@ class EntryStore:
         make_private_folder(final.parent)
         lock = FileLock.take(staging / RECORD, shared=True)
         if lock is None:
-            raise OSError(f"{staging} is in use by somebody else")
+            raise OSError(f"{staging} is in use by another process")
         with ExitStack() as held:
             held.enter_context(lock)
             staging.rename(final)
@@ -335,7 +335,7 @@ class EntryStore:
             return Lease(folder=final, record=record, held=held.pop_all())
 
     def secret(self) -> bytes:
-        """Return the bytes that hide secret options in this cache's keys; drawn on first use.
+        """Return the bytes that hide secret options in this cache's keys; made on first use.
 
         Raises:
             OSError: they can be neither read nor stored.
@@ -345,14 +345,12 @@ class EntryStore:
             if path.is_file() and len(data := path.read_bytes()) == _SECRET_BYTES:
                 return data
             make_private_folder(path.parent)
-            path.unlink(missing_ok=True)  # a damaged one; what was found with it cannot be found again anyway
+            path.unlink(missing_ok=True)  # damaged: entries that depend on it are lost
             draft = path.with_suffix(f".{secrets.token_hex(4)}")
             try:
                 draft.touch(mode=0o600, exist_ok=False)
                 draft.write_bytes(secrets.token_bytes(_SECRET_BYTES))
-                with suppress(
-                    FileExistsError
-                ):  # of several processes that do so at once, the first one counts
+                with suppress(FileExistsError):  # the first one of several processes counts
                     os.link(draft, path)
             finally:
                 draft.unlink(missing_ok=True)
@@ -361,10 +359,9 @@ class EntryStore:
     # -- removing --------------------------------------------------------------------------------
 
     def remove(self, key: str) -> bool:
-        """Remove an entry unless somebody is loading it; return whether it is gone now.
+        """Remove an entry unless it is being loaded; return whether it is gone.
 
-        A session that has loaded keeps what it mapped: a file lives until its last mapping ends, and only its
-        name goes.
+        A loaded session keeps its mapped files: only their names are removed.
 
         Raises:
             OSError: the cache cannot be written.
@@ -373,7 +370,7 @@ class EntryStore:
         try:
             lock = FileLock.take(folder / RECORD)
         except OSError:
-            self._move_out(folder)  # without a record that can be locked nobody loads it
+            self._move_out(folder)  # without a record to lock it cannot be loaded
             return True
         if lock is None:
             return False
@@ -382,14 +379,14 @@ class EntryStore:
         return True
 
     def drop(self, lease: Lease) -> None:
-        """Remove an entry that its user found wrong, if it is still the one that lies there."""
+        """Remove an entry that cannot be loaded, if no other one has replaced it."""
         own = lease.folder / RECORD
         with suppress(OSError, CorruptEntryError):
             if read_record(lease.folder) == lease.record and own.exists():
                 self._move_out(lease.folder)
 
     def _move_out(self, folder: Path) -> None:
-        """Take an entry out of its place in one step, then remove its files."""
+        """Move an entry out of its folder in one step, then remove its files."""
         outgoing = self._staging / f"{_OUTGOING}{secrets.token_hex(8)}"
         make_private_folder(self._staging)
         with suppress(FileNotFoundError):
@@ -397,7 +394,7 @@ class EntryStore:
             remove_tree(outgoing)
 
     def sweep(self) -> None:
-        """Remove what killed processes left: entries on their way that nobody brings there, and free lock files."""
+        """Remove leftovers of killed processes: entries in staging without a lock, and unlocked lock files."""
         staging, locks = self._staging, self.locks_folder
         for outgoing in staging.glob(f"{_OUTGOING}*"):
             remove_tree(outgoing)
@@ -409,7 +406,7 @@ class EntryStore:
 
 
 def _sync(path: Path) -> None:
-    """Force a file or a folder's entries to disk; some network file systems refuse that for a folder."""
+    """Sync a file or a folder to disk; some network file systems refuse it for a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -432,7 +429,7 @@ def _stored(folder: Path) -> Stored:
 
 
 def _stamp(folder: Path) -> None:
-    """Note the use of an entry, seldom enough to cost a hit nothing; a cache that cannot be written is used as it is."""
+    """Record the use of an entry, not more than once a minute; failures are ignored."""
     stamp = folder / _USED
     with suppress(OSError):
         if not stamp.exists() or abs(time.time() - stamp.stat().st_mtime) > _STAMPED_EVERY:
@@ -440,18 +437,18 @@ def _stamp(folder: Path) -> None:
 
 
 INDEX_KEPT = 90 * 24 * 3600
-"""Seconds after which the index forgets a file's content; the file is read again then."""
+"""Seconds after which a record of the index is removed; then the file is read again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Collected:
-    """What a collection did.
+    """Result of a collection.
 
     Attributes:
-        removed: keys of the entries that went.
-        freed: bytes that they took.
-        kept: how many entries are left.
-        bytes: what these take.
+        removed: keys of the removed entries.
+        freed: their bytes.
+        kept: number of the other entries.
+        bytes: of the other entries.
     """
 
     removed: tuple[str, ...]
@@ -461,14 +458,12 @@ class Collected:
 
 
 def collect(store: EntryStore, limit: int, *, keep: str | None = None) -> Collected:
-    """Remove the entries whose last use is longest ago until the others fit the limit.
-
-    One that is being loaded stays.
+    """Remove the least recently used entries until the others fit the limit; those being loaded stay.
 
     Args:
         store: the cache.
         limit: bytes for all entries.
-        keep: the key of an entry that stays in any case.
+        keep: key of an entry that stays.
 
     Raises:
         OSError: the cache cannot be written.
@@ -493,9 +488,9 @@ def collect(store: EntryStore, limit: int, *, keep: str | None = None) -> Collec
 
 
 def verify(store: EntryStore) -> Iterator[tuple[Stored, str]]:
-    """Check every byte of all entries; yield each with what is wrong with it, empty for nothing.
+    """Check every byte of all entries; yield each with its fault, or an empty text.
 
-    An entry with a fault is removed: the next one who needs it compiles it again. If it cannot be, the fault says why.
+    An entry with a fault is removed and is compiled again when it is needed; the fault says if it could not be removed.
 
     Raises:
         OSError: the cache cannot be read.
@@ -508,21 +503,21 @@ def verify(store: EntryStore) -> Iterator[tuple[Stored, str]]:
             with lease:
                 check_whole(lease.folder, lease.record)
         except CorruptEntryError as error:
-            yield entry, f"{error}; {_removed(store, entry.key)}"
+            yield entry, f"{error}; {_remove(store, entry.key)}"
         else:
             yield entry, ""
 
 
-def _removed(store: EntryStore, key: str) -> str:
-    """Remove an entry; return what came of it."""
+def _remove(store: EntryStore, key: str) -> str:
+    """Remove an entry; return the outcome in words."""
     try:
-        return "it is dropped" if store.remove(key) else "it stays, because somebody is loading it"
+        return "it is removed" if store.remove(key) else "it stays, because it is being loaded"
     except OSError as error:
-        return f"it cannot be dropped: {error}"
+        return f"it cannot be removed: {error}"
 
 
 def clear(store: EntryStore) -> Collected:
-    """Remove every entry that nobody is loading, and all that the index knows.
+    """Remove every entry that is not being loaded, and the index.
 
     Raises:
         OSError: the cache cannot be written.
