@@ -132,7 +132,7 @@ def test_what_was_computed_from_another_file_put_in_the_place_of_the_weights_is_
     other.write_bytes(bytes(weights.stat().st_size))
     other.replace(weights)
 
-    with pytest.raises(NotImplementedByProvider, match=r"another file lies at .*m\.weights"):
+    with pytest.raises(NotImplementedByProvider, match=r"m\.weights.* was replaced"):
         optimize(source.proto, source.weights, BASIC, ONNX_ONLY)
 
 

@@ -1,6 +1,6 @@
-"""Types of values that onnx cannot infer, because it does not know an operator: asked of onnxruntime.
+"""Types of values of operators that onnx does not know, inferred by onnxruntime.
 
-Operators of `com.microsoft` have their schemas in onnxruntime alone.
+Only onnxruntime has the schemas of `com.microsoft`.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _ELEMENTS = {name.lower(): number for name, number in TensorProto.DataType.items
 
 
 def resolve_types(inferred: ModelProto) -> None:
-    """Declare values that inference left without a type, in place: those of the main graph and of bodies.
+    """Declare, in place, values of the main graph and of subgraphs that inference left without a type.
 
-    Does nothing where onnxruntime cannot read the model.
+    Does nothing if onnxruntime cannot read the model.
 
     Args:
-        inferred: a model after onnx's inference, without detached weights.
+        inferred: the model after onnx's inference, without detached weights.
     """
     _resolve(inferred, inferred.graph, {})
 
 
 def _resolve(model: ModelProto, graph: GraphProto, outer: Mapping[str, _Known]) -> None:
-    """Resolve a graph, then its bodies, which may read what the graph makes."""
+    """Resolve a graph, then its subgraphs, which may read values of the graph."""
     makers = _makers_of_unknown(graph)
-    # What a body makes may hang on a value outside that such an operator made.
+    # A value of a subgraph may depend on one outside that such an operator computes.
     if makers and (outer or any(map(_is_foreign, makers.values()))):
         unknown = set(makers)
         declared = {value.name: value for values in (graph.value_info, graph.output) for value in values}
@@ -64,9 +64,9 @@ def _resolve(model: ModelProto, graph: GraphProto, outer: Mapping[str, _Known]) 
 
 
 def _declare_inputs(body: GraphProto, given: Sequence[_Known | None]) -> None:
-    """Give the inputs of a body the element types of its node's, where they have none.
+    """Set missing element types of the inputs of a subgraph to those of its node.
 
-    A Loop and a Scan hand their inputs on in order; a slice or a later iteration may have another shape.
+    A Loop and a Scan pass their inputs in order; a slice or a later iteration may have another shape.
     """
     for value, source in zip(body.input, given, strict=False):
         if source is None or _is_typed(value):
@@ -80,7 +80,7 @@ def _declare_inputs(body: GraphProto, given: Sequence[_Known | None]) -> None:
 def _probe(
     model: ModelProto, graph: GraphProto, outer: Mapping[str, _Known], unknown: set[str]
 ) -> ModelProto:
-    """Return a model of one graph that gives out what is not known; a body takes in what it reads outside."""
+    """Return a model of one graph with its unknown values as outputs, and outer values of a subgraph as inputs."""
     probe = ModelProto(
         ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions
     )
@@ -108,7 +108,7 @@ def _ask(probe: ModelProto, unknown: set[str]) -> list[ValueInfoProto]:
 
 
 def _makers_of_unknown(graph: GraphProto) -> dict[str, NodeProto]:
-    """Return the values without a type, with the nodes that make them; of foreign nodes also those without a shape."""
+    """Return the values without a type, with their nodes; of foreign nodes also those without a shape."""
     values = list(chain(graph.value_info, graph.output))
     typed = {v.name for v in values if _is_typed(v)}
     shaped = {v.name for v in values if v.type.tensor_type.HasField("shape")}
@@ -121,14 +121,14 @@ def _makers_of_unknown(graph: GraphProto) -> dict[str, NodeProto]:
 
 
 def _is_foreign(node: NodeProto) -> bool:
-    """Whether a node, or one in its bodies, is of a domain that onnx does not know."""
+    """Return whether a node, or one in its subgraphs, is of a domain that onnx does not know."""
     if node.domain not in _ONNX_DOMAINS:
         return True
     return any(_is_foreign(inner) for body in bodies(node) for inner in body.node)
 
 
 def _known(graph: GraphProto) -> dict[str, _Known]:
-    """Return what a graph's bodies may read of it: declarations of values, and constants."""
+    """Return the typed values and the initializers of a graph, which its subgraphs may read."""
     values = chain(graph.output, graph.value_info, graph.input)
     return {v.name: v for v in values if _is_typed(v)} | {t.name: t for t in graph.initializer}
 
@@ -139,9 +139,9 @@ def _is_typed(value: ValueInfoProto) -> bool:
 
 
 def _declared(value: Any) -> Iterator[ValueInfoProto]:
-    """Yield onnxruntime's finding as ONNX writes it, for tensors."""
+    """Yield the type that onnxruntime inferred for a tensor."""
     match = _TENSOR.fullmatch(value.type)
     element = _ELEMENTS.get(match.group(1)) if match else None
     if element is not None:
-        # It says [] both for a scalar and where not even the rank is known.
+        # The shape is [] for a scalar and for an unknown rank.
         yield onnx.helper.make_tensor_value_info(value.name, element, value.shape or None)

@@ -69,13 +69,14 @@ def convert_model(
     kind = target.suffix.lower()
     if kind not in {ONNX, ORT}:
         raise InvalidArgument(
-            f"{target.name!r} ends in neither {ONNX} nor {ORT}, and so names no format.", path=target
+            f"the format of {target.name!r} is unknown: its name ends in neither {ONNX} nor {ORT}.",
+            path=target,
         )
     level = GraphOptimizationLevel(graph_optimization_level)
     if target_platform not in _PLATFORMS:
         raise InvalidArgument(
-            f"target_platform is {target_platform!r:.80}, which is none of {', '.join(map(repr, _PLATFORMS))}.",
-            hint="It is the family of processors that an .ort file is made for; leave it out for any.",
+            f"target_platform is {target_platform!r:.80}, not one of {', '.join(map(repr, _PLATFORMS))}.",
+            hint="It is the family of processors of an .ort file; leave it out for any.",
         )
     opened = open_model(source, SessionOptions().config())
     with source.open("rb") as file:
@@ -95,7 +96,7 @@ def convert_model(
 
 
 def _check_convertible(opened: OpenModel, source: Path, kind: str, *, from_ort: bool) -> None:
-    """Raise InvalidArgument, Fail or NotImplementedByProvider for a model that a format cannot hold."""
+    """Raise InvalidArgument, Fail or NotImplementedByProvider for a model that cannot be converted."""
     if opened.context_nodes and kind == ORT:
         raise InvalidArgument(
             f"{source.name} is a context model: onnxruntime cannot write EPContext nodes to an {ORT} file.",
@@ -116,7 +117,7 @@ def _check_convertible(opened: OpenModel, source: Path, kind: str, *, from_ort: 
 
 @contextmanager
 def _replaced(target: Path) -> Iterator[Path]:
-    """Give a path to write to; what was written there then replaces the target, unless the block raises."""
+    """Give a path to write to; the file replaces the target at the end, unless the block raises."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
@@ -170,7 +171,7 @@ def _check_size(size: int, source: Path) -> None:
 def _options(
     level: GraphOptimizationLevel, save_runtime_optimizations: bool, target_platform: str | None
 ) -> dict[str, Any]:
-    """Return what onnxruntime's session takes, as its own converter sets it."""
+    """Return the arguments of onnxruntime's session, as its own converter sets them."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = FATAL_ONLY
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel(int(level))

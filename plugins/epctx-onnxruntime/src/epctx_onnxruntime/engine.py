@@ -1,4 +1,4 @@
-"""The engine on onnxruntime: sessions over weights where they lie, in memory or mapped."""
+"""Engine on onnxruntime: sessions over weights in place, in memory or mapped."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from epctx_core.plugin import OptimizedModel, RunnableModel, TensorView
 
 PREPACK_LIMIT = 64 << 20
-"""Bytes of weights up to which prepacking (faster runs, a private copy, 1 ms a MiB to make) pays."""
+"""Bytes of weights up to which prepacking (faster runs, a private copy, 1 ms per MiB) pays."""
 
 _GUARDED = frozenset({"DynamicQuantizeLSTM", "FeatureVectorizer", "GRU", "LSTM"})
-"""Operators that end the process when they get no rows; see `guards`."""
+"""Operators that end the process if their input has no rows; see `guards`."""
 
 _FOREIGN = frozenset(
     f"tensor({name})"
@@ -67,30 +67,30 @@ class OnnxRuntimeEngine(BaseEngine):
         return OnnxRuntimeModel(create_session(model, options), model, (weights, arrays, values))
 
     def pays_to_optimize(self, model: ModelProto) -> bool:
-        """Whether a piece is optimised before it is prepared: what is the whole session, and heavy ones if few."""
+        """Return whether to optimise a model before it is prepared: the only one of a session, or a heavy one of few."""
         from epctx_onnxruntime.rules import OPTIMIZED_PIECES, is_heavy
 
         pieces = self.policy.pieces
         return pieces == 1 or (pieces <= OPTIMIZED_PIECES and is_heavy(model))
 
     def prepare_optimized(self, model: ModelProto, weights: Mapping[str, TensorView]) -> RunnableModel:
-        """Prepare an optimised form of a piece; see `BaseEngine.prepare_optimized`."""
+        """Prepare an optimised form of a model; see `BaseEngine.prepare_optimized`."""
         from epctx_onnxruntime.optimiser import prepare_optimized
 
         return prepare_optimized(self, model, weights)
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is one piece and nobody asked to spare memory: it is run as onnxruntime would run it."""
+        """True for the only model of a session, unless the host wants to save memory: onnxruntime runs it its own way."""
         return self.policy.pieces == 1 and self.policy.prefer_latency is not False
 
     def prepacks(self, weight_bytes: int) -> bool:
-        """Whether a piece with so many bytes of weights is prepacked."""
+        """Return whether to prepack this many bytes of weights."""
         preferred = self.policy.prefer_latency
         return weight_bytes <= PREPACK_LIMIT if preferred is None else preferred
 
     def has_kernels(self, model: ModelProto) -> bool:
-        """Whether all operators of a model without detached weights have kernels for its types."""
+        """Return whether all operators of a model without detached weights have kernels for its types."""
         options = quiet_options()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         fit_versions(model)
@@ -101,13 +101,13 @@ class OnnxRuntimeEngine(BaseEngine):
         return True
 
     def can_pass(self, elem_type: int | None) -> bool:
-        """Whether tensors of a type come in and go out; what is no tensor does."""
+        """Return whether values of a type can be inputs and outputs; True for None, another type than a tensor."""
         return elem_type not in _NOT_PASSED
 
     def session_options(
         self, model: ModelProto, heavy: bool | None, *, prepacks: bool
     ) -> onnxruntime.SessionOptions:
-        """Return the options of a session that runs a piece as it is, with threads by rule."""
+        """Return the options of a session that runs a model without optimising it."""
         policy = self.policy
         options = onnxruntime.SessionOptions()
         options.log_severity_level = FATAL_ONLY
@@ -117,14 +117,14 @@ class OnnxRuntimeEngine(BaseEngine):
         if options.intra_op_num_threads == 1:
             options.inter_op_num_threads = 1
         elif policy.pieces > 1:
-            # Several pools that spin take the cores from one another.
+            # Several spinning pools compete for the cores.
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if not prepacks:
             options.add_session_config_entry("session.disable_prepacking", "1")
         return options
 
     def _threads(self, model: ModelProto, heavy: bool | None) -> int:
-        """Return the thread count for a piece; 0 means one a core."""
+        """Return the number of threads; 0 for one per core."""
         policy = self.policy
         if policy.intra_op_num_threads or (policy.pieces == 1 and heavy is None):
             return policy.intra_op_num_threads
@@ -144,7 +144,7 @@ class OnnxRuntimeEngine(BaseEngine):
         contrib: bool = False,
         layouts: bool = False,
     ) -> OptimizedModel:
-        """Return an equal model that computes faster; see `BaseEngine.optimize_model`."""
+        """Return an equivalent model that is faster; see `BaseEngine.optimize_model`."""
         from epctx_onnxruntime.optimiser import Allowed, optimize
 
         return optimize(model, weights, level, Allowed(contrib=contrib, layouts=layouts))
@@ -164,7 +164,7 @@ class OnnxRuntimeEngine(BaseEngine):
 
 
 class OnnxRuntimeModel:
-    """A session with everything it reads from, with positional inputs and outputs."""
+    """Session with the memory that it reads, with positional inputs and outputs."""
 
     def __init__(self, session: onnxruntime.InferenceSession, model: ModelProto, owned: object) -> None:
         self._inputs = [value.name for value in model.graph.input]
@@ -176,9 +176,9 @@ class OnnxRuntimeModel:
                 )
         types = {value.type for value in (*session.get_inputs(), *session.get_outputs())}
         self._has_foreign_types = not types.isdisjoint(_FOREIGN)
-        # One tuple lives and dies as a whole, last member first: the session before what it reads.
+        # A tuple frees its last member first: the session before the memory that it reads.
         self._state = (owned, session)
-        # Below the Python class, which checks names once more: measured 2.4 against 3.4 us a run.
+        # Not by the Python class, which checks names again: measured 2.4 against 3.4 us per run.
         inner = getattr(session, "_sess", session)
         self._call = inner.run
         self._options = onnxruntime.RunOptions()
@@ -189,10 +189,10 @@ class OnnxRuntimeModel:
         """Run; inputs and results in the order of the model.
 
         Raises:
-            InvalidArgument: an operator would get no rows that ends the process then.
+            InvalidArgument: an operator that would end the process has an input without rows.
         """
         names = self._inputs
-        # Small pieces have one input, and zip would take longer for it than all else here.
+        # Small models have one input, for which zip would take most of the time.
         single = len(names) == 1 == len(inputs)
         feeds = {names[0]: inputs[0]} if single else dict(zip(names, inputs, strict=True))
         current = current_options()
@@ -211,8 +211,8 @@ class OnnxRuntimeModel:
                 raise
             node = rest.partition("' Status")[0].rpartition(" ")[0]
             raise InvalidArgument(
-                f"the input of {node} is empty, and onnxruntime ends the process then.",
-                hint="Do not run the model on no rows; there is nothing to compute.",
+                f"the input of {node} is empty, for which onnxruntime would end the process.",
+                hint="Do not run the model without rows.",
             ) from error
         return results if outputs is None else write_in_place(results, outputs)
 
@@ -220,7 +220,7 @@ class OnnxRuntimeModel:
 def _weights_in_place(
     model: ModelProto, weights: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], ModelProto]:
-    """Return the arrays for detached weights, and a model that holds those that cannot be used in place."""
+    """Return the arrays of detached weights, and a model that contains those that cannot be used in place."""
     arrays: dict[str, np.ndarray] = {}
     own = type(model)()
     own.CopyFrom(model)
@@ -237,12 +237,12 @@ def _weights_in_place(
                 f"{onnx.TensorProto.DataType.Name(tensor.data_type)}."
             )
         if array.nbytes == 0 or array.dtype.name in _SUB_BYTE_DTYPES:
-            # onnxruntime wants these packed, or has no memory to point to.
+            # onnxruntime needs these packed, or has no memory to point to.
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(array), tensor.name))
         else:
-            # Aligned, too: an external weight may begin anywhere in its file.
+            # Aligned: an external weight may begin anywhere in its file.
             arrays[tensor.name] = np.require(array, requirements=("C", "A"))
-            # Whatever location the model carries (an EP's payload may be older): ours is the one that exists.
+            # The location in the model (of an older payload) may not exist.
             del tensor.external_data[:]
             tensor.external_data.add(key="location", value=LOCATION)
     return arrays, own
@@ -262,7 +262,7 @@ def _run_values(
     feeds: Mapping[str, np.ndarray],
     options: onnxruntime.RunOptions,
 ) -> list[np.ndarray]:
-    """Run by way of OrtValues: onnxruntime's `run` takes and gives numpy's own element types only."""
+    """Run with OrtValues: onnxruntime's `run` supports numpy's own element types only."""
     values = {name: _ort_value(array) for name, array in feeds.items()}
     return [_array(value) for value in session.run_with_ort_values(outputs, values, options)]
 
@@ -283,8 +283,8 @@ def create_session(model: ModelProto, options: onnxruntime.SessionOptions) -> on
     """Create a session.
 
     Raises:
-        NotImplementedByProvider: onnxruntime refuses the model, for whatever reason: an operator, type or version
-            that it lacks, or a model that is wrong. Its words say, and who asks finds out.
+        NotImplementedByProvider: onnxruntime refuses the model: it lacks an operator, type or version, or the model is
+            invalid.
     """
     operators = _keep_distinct_names(model.graph)
     if model.functions or not operators.isdisjoint(_GUARDED):
@@ -303,14 +303,14 @@ def create_session(model: ModelProto, options: onnxruntime.SessionOptions) -> on
         raise
     except Exception as error:  # onnxruntime's exception classes have no base of their own
         text = " ".join(str(error).split())
-        raise NotImplementedByProvider(f"onnxruntime refuses a piece of the model: {text}") from error
+        raise NotImplementedByProvider(f"onnxruntime refuses a part of the model: {text}") from error
 
 
 def _keep_distinct_names(main: onnx.GraphProto) -> set[str]:
-    """Drop the names of a graph's nodes if two are equal: to ONNX they say nothing, onnxruntime wants them distinct.
+    """Remove the names of a graph's nodes if two are equal, which ONNX allows and onnxruntime does not.
 
     Returns:
-        The operators that there are.
+        The operators of the graphs.
     """
     operators: set[str] = set()
     for _, graph in all_graphs(main):

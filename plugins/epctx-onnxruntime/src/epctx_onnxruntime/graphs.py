@@ -1,4 +1,4 @@
-"""Subgraphs of nodes, and weights that lie outside of a model."""
+"""Subgraphs of nodes, and detached weights."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
 
 LOCATION = "epctx-weight"
-"""The location that a detached initializer carries."""
+"""The location of a detached initializer."""
 PLACEHOLDER = Path(__file__).with_name(LOCATION)
-"""An empty file, which has to exist: onnxruntime refuses a model whose weights name a file that does not exist, even
-where it is given their bytes and never reads it."""
+"""An empty file, which must exist: onnxruntime refuses a model whose weights name a missing file, even if it gets their
+bytes otherwise and never reads it."""
 INLINE_LIMIT = 1024
 """Weights up to this many bytes stay in a model."""
 
 BodyPath: TypeAlias = "tuple[int, ...]"
-"""The way from a main graph to a subgraph: its number among those of each graph around it."""
+"""Path from a main graph to a subgraph: an index at each level."""
 
 
 def is_detached(tensor: TensorProto) -> bool:
-    """Whether an initializer's data is outside of the model."""
+    """Return whether the data of an initializer is outside the model."""
     return tensor.data_location == TensorProto.EXTERNAL
 
 

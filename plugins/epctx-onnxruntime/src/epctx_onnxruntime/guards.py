@@ -1,4 +1,4 @@
-"""Guards before operators that make onnxruntime end the process when they get no rows."""
+"""Guards before operators with which onnxruntime ends the process if their input has no rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 GUARD = "epctx: rows for "
-"""What the names of nodes that refuse an empty input begin with."""
+"""Prefix of the names of nodes that refuse an empty input."""
 _ROWS = ((0, -1),)
 _ROWS_AND_STEPS = ((-1, 0, 0), (0, -1, 0))
 _GUARDING: dict[str, Sequence[Sequence[int]]] = {
@@ -29,18 +29,18 @@ _GUARDING: dict[str, Sequence[Sequence[int]]] = {
     "DynamicQuantizeLSTM": _ROWS_AND_STEPS,
     "FeatureVectorizer": _ROWS,
 }
-"""The operators, with the shapes by which their first input is read: its own, which cannot be computed where it is empty."""
+"""The operators, with the shapes to which their first input is reshaped: its own, which fails if it is empty."""
 
 
 def guard_recurrent(model: ModelProto) -> None:
-    """Have each of these operators read its input through nodes that fail if it is empty.
+    """Insert nodes before these operators that fail if the input is empty.
 
-    Their names end in a number of their own, after a space.
+    Their names end in a space and a number.
 
     Raises:
-        NotImplementedByProvider: whether one of them can have no rows cannot be told.
+        NotImplementedByProvider: an input of unknown rank may have no rows.
     """
-    # A graph comes before those inside it, which are changed first.
+    # A graph precedes its subgraphs, which are changed first.
     found = [
         (path, nodes)
         for path, nodes in _node_lists(model)
@@ -66,7 +66,7 @@ def guard_recurrent(model: ModelProto) -> None:
 def _node_lists(
     model: ModelProto,
 ) -> Iterator[tuple[BodyPath | None, RepeatedCompositeFieldContainer[NodeProto]]]:
-    """Yield all nodes of each graph, with the way to it from the main graph; None if a function holds it."""
+    """Yield all nodes of each graph, with its path; None for a graph in a function."""
     yield from ((path, graph.node) for path, graph in all_graphs(model.graph))
     for function in model.functions:
         yield None, function.node
@@ -75,26 +75,26 @@ def _node_lists(
 
 
 def _needs_rows(node: NodeProto, ranks: Mapping[str, int | None]) -> bool:
-    """Whether onnxruntime ends the process if this FeatureVectorizer gets no rows.
+    """Return whether onnxruntime ends the process if this FeatureVectorizer gets no rows.
 
-    It does so at the second input, for which there is no place then. A vector is one row to it, whatever its length.
+    It does so with a second input. A vector is one row, whatever its length.
 
     Raises:
-        NotImplementedByProvider: nothing says how many dimensions the input has.
+        NotImplementedByProvider: the rank of the input is unknown.
     """
     if node.domain != "ai.onnx.ml" or len(node.input) <= 1:
         return False
     rank = ranks.get(node.input[0])
     if rank is None:
         raise NotImplementedByProvider(
-            f"onnxruntime does not get {node.op_type} {node.name!r}: it ends the process if there are no rows, and "
-            f"nothing says whether {node.input[0]!r} has rows."
+            f"{node.op_type} {node.name!r} is not run on onnxruntime, which ends the process if there are no rows: "
+            f"the rank of {node.input[0]!r} is unknown."
         )
     return rank > 1
 
 
 def _ranks(model: ModelProto) -> dict[BodyPath, dict[str, int | None]]:
-    """Return for each graph the ranks of values that it sees, as declared or inferred; None if that fails."""
+    """Return the ranks of the values in the scope of each graph, as declared or inferred; None for an unknown one."""
     known = without_weights(model)
     with contextlib.suppress(RuntimeError, ValueError, onnx.shape_inference.InferenceError):
         known = onnx.shape_inference.infer_shapes(known)
@@ -105,7 +105,7 @@ def _ranks(model: ModelProto) -> dict[BodyPath, dict[str, int | None]]:
         ]
         scopes[path] = {
             **(scopes[path[:-1]] if path else {}),
-            # What a body makes hides what is called so around it.
+            # A value of a subgraph hides an outer one of its name.
             **{name: None for node in graph.node for name in node.output},
             **{name: len(tensor.shape.dim) for name, tensor in tensors if tensor.HasField("shape")},
             **{tensor.name: len(tensor.dims) for tensor in graph.initializer},
@@ -114,9 +114,9 @@ def _ranks(model: ModelProto) -> dict[BodyPath, dict[str, int | None]]:
 
 
 def _guards(node: NodeProto, name: str, shapes: Sequence[Sequence[int]]) -> Iterator[NodeProto]:
-    """Yield nodes that reshape a node's input to the shape it has (rows, to a matrix), and have the node read their result.
+    """Yield nodes that reshape a node's input to its own shape (rows, to a matrix), and make the node read the result.
 
-    That copies nothing. onnxruntime computes the length written as -1 from the others, and fails if one of those is 0.
+    This copies nothing. onnxruntime computes the length -1 from the others, and fails if one of those is 0.
     """
     for step, shape in enumerate(shapes):
         checked, lengths = f"{name}.{step}", f"{name}.{step} shape"
@@ -127,8 +127,8 @@ def _guards(node: NodeProto, name: str, shapes: Sequence[Sequence[int]]) -> Iter
 
 
 def folds_recurrent(model: ModelProto) -> bool:
-    """Whether onnxruntime would compute one of these operators while it optimises: nothing that it reads is fed."""
-    # It does not compute a FeatureVectorizer then.
+    """Return whether onnxruntime would compute one of these operators while it optimises: all its inputs are constant."""
+    # It does not compute a FeatureVectorizer.
     found = any(
         _GUARDING.get(node.op_type) is _ROWS_AND_STEPS for _, nodes in _node_lists(model) for node in nodes
     )

@@ -1,7 +1,7 @@
-"""The newest versions that the installed onnxruntime reads, found out by giving it models.
+"""Newest versions that the installed onnxruntime reads, found by loading models.
 
-onnx is often a release ahead: a model of the newest version whose operators are all older is the same model with an older
-number on it.
+onnx is often a release ahead. A model of the newest version whose operators are all older is the same model with a
+lower version number.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def lower_versions(model: ModelProto) -> None:
 def _fit_imports(
     imports: RepeatedCompositeFieldContainer[OperatorSetIdProto], nodes: Iterable[NodeProto]
 ) -> None:
-    # Other domains are left alone: to find out what is read of each would take onnxruntime milliseconds.
+    # Not other domains: it would take milliseconds to find the newest version of each.
     for domain, sure in SURE_OPSETS.items():
         above = [opset for opset in imports if opset.domain == domain and opset.version > sure]
         highest = max((opset.version for opset in above), default=sure)
@@ -60,20 +60,20 @@ def _since(node: NodeProto, version: int) -> int:
     try:
         return int(onnx.defs.get_schema(node.op_type, version, node.domain).since_version)
     except (onnx.defs.SchemaError, TypeError):
-        # TypeError: a version of more than 31 bits, or a name that is no text, in a model that nobody checked.
+        # TypeError: a version of more than 31 bits, or a name that is not text, in an unchecked model.
         return _BEYOND
 
 
 @cache
 def newest_ir_version() -> int:
-    """Return the newest IR version of those that onnx has which onnxruntime reads, by giving it models."""
+    """Return the newest IR version of onnx that onnxruntime reads."""
     versions = range(onnx.IR_VERSION, SURE_IR, -1)
     return next((v for v in versions if _reads({"": SURE_OPSETS[""]}, ir_version=v)), SURE_IR)
 
 
 @cache
 def newest_opset(domain: str) -> int:
-    """Return the newest version of an ONNX domain's operators of those that onnx has which onnxruntime reads."""
+    """Return the newest opset version of an ONNX domain that onnxruntime reads."""
     schemas = onnx.defs.get_all_schemas_with_history()
     own = "" if domain == "ai.onnx" else domain
     newest = max(schema.since_version for schema in schemas if schema.domain == own)
@@ -83,7 +83,7 @@ def newest_opset(domain: str) -> int:
 
 
 def _reads(imports: Mapping[str, int], *, ir_version: int = SURE_IR) -> bool:
-    """Whether onnxruntime reads a model of these versions."""
+    """Return whether onnxruntime reads a model of these versions."""
     values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "probe", values[:1], values[1:])
     opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
@@ -95,5 +95,5 @@ def _reads(imports: Mapping[str, int], *, ir_version: int = SURE_IR) -> bool:
 
 
 def load_structure(model: ModelProto) -> capi.InferenceSession:
-    """Have onnxruntime read a model and resolve its types, without looking for kernels."""
+    """Load a model and resolve its types, without kernels."""
     return capi.InferenceSession(quiet_options(), model.SerializeToString(), False, False)

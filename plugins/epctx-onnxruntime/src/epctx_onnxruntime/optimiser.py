@@ -1,6 +1,6 @@
 """onnxruntime's offline optimiser as a function from model to model.
 
-Weights that it leaves alone stay the caller's views; others come back as new ones. Knows no EP and keeps nothing.
+Unchanged weights stay the caller's views; others are new. Knows no EP and keeps no state.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from epctx_onnxruntime.engine import OnnxRuntimeEngine
 
 REWRITE_LIMIT = 512 << 20
-"""Bytes of a model's weights that may be rewritten; above, optimising would need too much memory."""
+"""Most bytes of weights that may be rewritten: more would take too much memory."""
 
 CONTRIB = "com.microsoft"
 _FREE_INITIALIZERS = 4
-"""The first IR version in which initializers need not stand among the inputs."""
+"""First IR version in which initializers need not be inputs."""
 _NCHWC = "com.microsoft.nchwc"
 _LAYOUT = "epctx.cpu_layout"
 _REWRITTEN = frozenset({"Conv", "ConvTranspose", "BatchNormalization"})
@@ -49,9 +49,9 @@ _TO_CONTRIB = (
     "QDQSelectorActionTransformer", "QuickGeluFusion", "SimplifiedLayerNormFusion", "SkipLayerNormFusion",
     "SliceConcatToSpaceToDepthFusion",
 )  # fmt: skip
-"""onnxruntime's optimisers that leave the ONNX operators, or change how quantised values are rounded.
+"""onnxruntime's optimisers that insert other operators than ONNX's, or change the rounding of quantised values.
 
-MatMulAddFusion does neither, but makes three nodes to load of two, for 1 us a run at rank 2 and nothing above.
+MatMulAddFusion does neither, but makes three nodes of two, for 1 us per run at rank 2 and nothing above.
 """
 
 SWITCHED_OFF = ";".join(_TO_CONTRIB)
@@ -59,12 +59,12 @@ SWITCHED_OFF = ";".join(_TO_CONTRIB)
 
 @dataclass(frozen=True, kw_only=True)
 class Allowed:
-    """What an optimised model may hold beyond ONNX's operators and those it had before.
+    """Operators that an optimised model may have beside ONNX's and those of the source.
 
     Attributes:
         contrib: onnxruntime's own operators (`com.microsoft`).
-        layouts: the layouts in blocks of this machine's CPU (`com.microsoft.nchwc`); the result is marked.
-        anything: all that onnxruntime has, for a model that this process runs and nobody writes to a file.
+        layouts: the blocked layout of this CPU (`com.microsoft.nchwc`); the result is marked.
+        anything: all of onnxruntime, for a model that is run in this process and not written to a file.
     """
 
     contrib: bool = False
@@ -113,15 +113,15 @@ def optimize(
 def prepare_optimized(
     engine: OnnxRuntimeEngine, model: ModelProto, weights: Mapping[str, TensorView]
 ) -> RunnableModel:
-    """Prepare an optimised form of a piece, which nobody else gets to see; see `BaseEngine.prepare_optimized`."""
+    """Prepare an optimised form of a model for this process alone; see `BaseEngine.prepare_optimized`."""
     # Weights in files are mapped, and an optimised model leaves them there. Numpy's own types can be lent.
     in_memory = all(view.extent is None and view.dtype.isbuiltin == 1 for view in weights.values())
     size = sum(view.nbytes for view in weights.values())
     if not engine.is_alone and not (in_memory and size - rewritten_bytes(model, weights) <= PREPACK_LIMIT):
         found = optimize(model, weights, GraphOptimizationLevel.ORT_ENABLE_ALL, Allowed(anything=True))
         return engine.prepare(found.model, {name: view.array() for name, view in found.weights.items()})
-    # A session that optimises for itself copies weights in memory and maps those in files. That takes less time than to
-    # optimise a model and then to prepare it, since nothing is written in between.
+    # A session that optimises by itself copies weights in memory and maps those in files. It is faster than to optimise
+    # the model first, since nothing is written in between.
     own = ModelProto()
     own.CopyFrom(model)
     fit_versions(own)
@@ -135,10 +135,10 @@ def prepare_optimized(
 
 
 def _check_bodies(model: ModelProto) -> None:
-    """Raise NotImplementedByProvider for control flow that is not valid any more.
+    """Raise NotImplementedByProvider for invalid control flow.
 
-    onnxruntime writes some folded constants of bodies twice, and folded strings as raw bytes; then it
-    refuses to read them.
+    onnxruntime writes some folded constants of subgraphs twice, and folded strings as raw bytes, and then
+    cannot read them.
     """
     if not any(path for path, _ in all_graphs(model.graph)):
         return
@@ -146,7 +146,7 @@ def _check_bodies(model: ModelProto) -> None:
         onnx.checker.check_model(without_weights(model))
     except (onnx.checker.ValidationError, ValueError) as error:
         raise NotImplementedByProvider(
-            f"onnxruntime wrote a body wrongly: {' '.join(str(error).split())}"
+            f"onnxruntime wrote an invalid subgraph: {' '.join(str(error).split())}"
         ) from error
 
 
@@ -163,7 +163,7 @@ def _attempts(
 
 
 def rewritten_bytes(model: ModelProto, weights: Mapping[str, TensorView]) -> int:
-    """Return how many bytes of weights are the optimiser's to change."""
+    """Return the bytes of weights that the optimiser may change."""
     names = {n for node in model.graph.node if node.op_type in _REWRITTEN for n in node.input}
     return sum(weights[name].nbytes for name in names if name in weights)
 
@@ -171,15 +171,15 @@ def rewritten_bytes(model: ModelProto, weights: Mapping[str, TensorView]) -> int
 def hand_over(
     model: ModelProto, views: Mapping[str, TensorView], options: onnxruntime.SessionOptions
 ) -> object:
-    """Give a session that optimises its weights: onnxruntime's optimisers read no others.
+    """Provide the weights of a session that optimises: onnxruntime's optimisers read no others.
 
     Args:
-        model: its detached initializers are rewritten in place: those in files name them, others are lent or inlined.
+        model: its detached initializers are rewritten in place: they name their file, or are lent or inlined.
         views: by initializer name.
-        options: of the session, which copies what is lent.
+        options: of the session, which copies lent weights.
 
     Returns:
-        What must live until the session is made.
+        An object to keep alive until the session is made.
     """
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", PLACEHOLDER.anchor
@@ -192,16 +192,16 @@ def hand_over(
         del tensor.external_data[:]
         extent = view.extent
         if extent is not None and Path(extent.file).anchor == PLACEHOLDER.anchor:
-            place = (_below_root(Path(extent.file)), extent.offset, extent.length)
+            location = (_below_root(Path(extent.file)), extent.offset, extent.length)
         elif view.dtype.isbuiltin == 1 and view.nbytes:
-            place = (_below_root(PLACEHOLDER), 0, view.nbytes)
+            location = (_below_root(PLACEHOLDER), 0, view.nbytes)
             names.append(tensor.name)
             values.append(onnxruntime.OrtValue.ortvalue_from_numpy(view.array()))
         else:
             tensor.ClearField("data_location")
             tensor.raw_data = b"".join(view.chunks())
             continue
-        for key, value in zip(("location", "offset", "length"), place, strict=True):
+        for key, value in zip(("location", "offset", "length"), location, strict=True):
             tensor.external_data.add(key=key, value=str(value))
     if names:
         options.add_external_initializers(names, values)
@@ -209,17 +209,17 @@ def hand_over(
 
 
 def check_files(views: Mapping[str, TensorView]) -> None:
-    """Check that the files that onnxruntime opened, which it does by name only, are those mapped.
+    """Check that the files that onnxruntime opened by name are the mapped ones.
 
     Raises:
-        NotImplementedByProvider: another file lies there by now.
-        InvalidGraph: one was written to meanwhile.
+        NotImplementedByProvider: a file was replaced.
+        InvalidGraph: a file was changed.
     """
     mappings = (view.mapping for view in views.values() if isinstance(view, Weight))
     for mapped in {mapping[0] for mapping in mappings if mapping is not None}:
         mapped.check_unchanged()
         if not mapped.is_at(Path(mapped.path)):
-            raise NotImplementedByProvider(f"another file lies at {mapped.path!r} by now")
+            raise NotImplementedByProvider(f"the file {mapped.path!r} was replaced")
 
 
 @dataclass
@@ -264,21 +264,21 @@ class _Optimisation:
     def _location(
         self, name: str, value: onnxruntime.OrtValue, info: onnxruntime.OrtExternalInitializerInfo | None
     ) -> onnxruntime.OrtExternalInitializerInfo | None:
-        """Say where a weight of the result goes: nowhere if small, else to a place of ours.
+        """Return a location for a weight of the result, or None for a small one.
 
-        The place's offset is 0 for a weight that is still the caller's; else it counts `copied`.
+        The offset is 0 for an unchanged weight of the caller, else a position in `copied`, counted from 1.
         """
         if value.element_type() == TensorProto.STRING:
             return None
         size = value.tensor_size_in_bytes()
         if size <= INLINE_LIMIT:
             return None
-        place = 0
+        offset = 0
         if not self._is_unchanged(name, value, size, info):
-            # The memory is onnxruntime's and is gone after this call.
+            # onnxruntime frees the memory after this call.
             self.copied.append(ctypes.string_at(value.data_ptr(), size))
-            place = len(self.copied)
-        return onnxruntime.OrtExternalInitializerInfo(LOCATION, place, size)
+            offset = len(self.copied)
+        return onnxruntime.OrtExternalInitializerInfo(LOCATION, offset, size)
 
     def _is_unchanged(
         self,
@@ -306,7 +306,7 @@ class _Optimisation:
     def _finish(self, found: ModelProto) -> OptimizedModel:
         blocked = any(node.domain == _NCHWC for node in found.graph.node) and not self.allowed.anything
         if not (self._has_allowed_operators(found) and (self.allowed.layouts or not blocked)):
-            raise NotImplementedByProvider("onnxruntime put in operators that are not allowed here")
+            raise NotImplementedByProvider("onnxruntime inserted operators that are not allowed here")
         weights = self._weights(found)
         model = _with_frame(found, self.source)
         if blocked:
@@ -320,7 +320,7 @@ class _Optimisation:
         if self.allowed.contrib:
             allowed.add(CONTRIB)
         known = {(n.domain, n.op_type) for n in _all_nodes(self.source.graph)}
-        # A model that imports com.microsoft for one operator is not to get others of it.
+        # A model that imports com.microsoft for one operator must not get others.
         return all(
             (n.domain in allowed and (n.domain != CONTRIB or self.allowed.contrib))
             or (n.domain, n.op_type) in known
@@ -333,31 +333,31 @@ class _Optimisation:
         for tensor in found.graph.initializer:
             if not is_detached(tensor):
                 continue
-            place = next(int(e.value) for e in tensor.external_data if e.key == "offset")
+            number = next(int(e.value) for e in tensor.external_data if e.key == "offset")
             del tensor.external_data[:]
             tensor.external_data.add(key="location", value=LOCATION)
             weights[tensor.name] = (
-                Weight(tensor.name, tensor.data_type, tuple(tensor.dims), self.copied[place - 1])
-                if place
+                Weight(tensor.name, tensor.data_type, tuple(tensor.dims), self.copied[number - 1])
+                if number
                 else self.views[tensor.name]
             )
-        self._put_back_inside(found)
+        self._store_inner_weights(found)
         return weights
 
-    def _put_back_inside(self, found: ModelProto) -> None:
-        """Give the weights of bodies their bytes back: only a main graph's lie outside of the model."""
+    def _store_inner_weights(self, found: ModelProto) -> None:
+        """Store the weights of subgraphs in the model: only those of the main graph are detached."""
         for path, graph in all_graphs(found.graph):
             for tensor in graph.initializer:
                 if not path or not is_detached(tensor):
                     continue
-                place = next(int(e.value) for e in tensor.external_data if e.key == "offset")
-                if not place:
+                number = next(int(e.value) for e in tensor.external_data if e.key == "offset")
+                if not number:
                     raise NotImplementedByProvider(
-                        f"a body has the weight {tensor.name!r} of the graph around it"
+                        f"a subgraph has the weight {tensor.name!r} of the graph around it"
                     )
                 del tensor.external_data[:]
                 tensor.ClearField("data_location")
-                tensor.raw_data = self.copied[place - 1]
+                tensor.raw_data = self.copied[number - 1]
 
 
 def _below_root(path: Path) -> str:
@@ -365,7 +365,7 @@ def _below_root(path: Path) -> str:
 
 
 def _with_frame(found: ModelProto, source: ModelProto) -> ModelProto:
-    """Return the optimised nodes and weights in a model that says of itself what the source did."""
+    """Return a model with the optimised nodes and weights and the other properties of the source."""
     model = ModelProto()
     model.CopyFrom(source)
     graph = model.graph
@@ -390,7 +390,7 @@ def _with_frame(found: ModelProto, source: ModelProto) -> ModelProto:
 
 
 def _drop_initializer_inputs(model: ModelProto) -> None:
-    """Make an old model, in which every initializer stands among the inputs, one of IR version 4."""
+    """Make an old model, whose initializers are inputs, one of IR version 4."""
     if model.ir_version < _FREE_INITIALIZERS:
         _remove_inputs(model, model)
         model.ir_version = _FREE_INITIALIZERS
@@ -405,7 +405,7 @@ def _remove_inputs(model: ModelProto, source: ModelProto) -> None:
 
 
 def _restore_inputs(model: ModelProto, source: ModelProto) -> None:
-    """Before IR version 4, initializers stand among the inputs: those that there are now."""
+    """Make the initializers inputs, as before IR version 4."""
     if source.ir_version >= _FREE_INITIALIZERS:
         return
     _remove_inputs(model, source)
@@ -415,6 +415,6 @@ def _restore_inputs(model: ModelProto, source: ModelProto) -> None:
 
 
 def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a graph and of all bodies in it."""
+    """Yield the nodes of a graph and of all its subgraphs."""
     for _, inner in all_graphs(graph):
         yield from inner.node

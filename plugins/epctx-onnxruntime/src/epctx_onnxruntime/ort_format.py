@@ -1,8 +1,8 @@
-"""Reader of ONNX Runtime's own file format (`.ort`), which gives ONNX models.
+"""Reader of ONNX Runtime's own file format (`.ort`); it returns ONNX models.
 
-The format is a flatbuffer, read with the classes that onnxruntime ships for it and not by its native loader: a
-damaged file is an error and no crash, operators need no kernel and no schema, and weights are not copied.
-Optimisations that a file keeps for ONNX Runtime's minimal builds are left out; they change no result.
+The format is a flatbuffer, read with onnxruntime's classes for it and not by its native loader: a
+damaged file is an error and not a crash, operators need no kernel and no schema, and weights are not copied.
+Optimisations in a file for ONNX Runtime's minimal builds are left out; they change no result.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 VERSIONS = range(1, 7)
 """Versions of the format that onnxruntime 1.32 reads."""
 _COMPLETE_FROM = 5
-"""The first version that says how the types of operators are tied together (onnxruntime 1.13)."""
+"""First version with type constraints of operators (onnxruntime 1.13)."""
 _NUMBERS = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i"}
 _LISTS = {AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints"}
 _MOST_NESTED = 64
 _MOST_SHARED = 16
-"""Times that all bytes of a file may be named on average."""
+"""Largest average number of references to a byte of a file."""
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _SCHEMA = "ort_flatbuffers_py"
 _DECODING = (struct.error, LookupError, ValueError, TypeError, AttributeError, OverflowError)
-"""Errors that Python raises for an offset, a length or a text that is none."""
+"""Errors of Python for an invalid offset, length or text."""
 
 _log = logging.getLogger("epctx.context")
 
@@ -47,14 +47,14 @@ _log = logging.getLogger("epctx.context")
 def decode(
     data: bytes, path: Path | None, count: Callable[[str], None]
 ) -> tuple[ModelProto, list[OperatorTypes]]:
-    """Decode a model, and what the types of its operators without a schema have in common.
+    """Decode a model, and the type constraints of its operators without a schema.
 
     Weights above `INLINE_LIMIT` bytes of a file are external tensors in that file; those of bytes are copied.
 
     Args:
         data: the whole file.
-        path: where it was read from, None for bytes.
-        count: called with `messages`, `nodes`, `names` or `bodies` for each that is decoded; raises if they are too many.
+        path: of the file, None for bytes.
+        count: called with `messages`, `nodes`, `names` or `bodies` for each one that is decoded; raises for too many.
 
     Raises:
         InvalidProtobuf: it is damaged, or of an unknown version.
@@ -79,7 +79,7 @@ def decode(
 
 
 def _session_class() -> Any:
-    """Return onnxruntime's reader of the root table, imported without the folder that it would add to `sys.path`."""
+    """Return onnxruntime's class of the root table, imported without a new entry in `sys.path`."""
     if _SCHEMA not in sys.modules:
         found = importlib.util.find_spec("onnxruntime")
         folders = [] if found is None else list(found.submodule_search_locations or ())
@@ -87,7 +87,7 @@ def _session_class() -> Any:
         init = next((path for path in inits if path.is_file()), None)
         if init is None:
             raise NotFound(
-                "onnxruntime's classes for its own format (.ort) are not where its packages have them.",
+                "onnxruntime's classes for its own format (.ort) were not found.",
                 hint="pip install --force-reinstall onnxruntime",
             )
         spec = importlib.util.spec_from_file_location(
@@ -118,15 +118,15 @@ def _check_version(text: str, where: str, path: Path | None) -> None:
 
 
 class _Decoder:
-    """Makes an ONNX model of a flatbuffer.
+    """Decoder of a flatbuffer to an ONNX model.
 
-    A table may be named from many places, so that a small file could describe a huge model: what is decoded is
+    A table may have many references, so a small file could describe a huge model: decoded bytes are
     counted. onnxruntime itself shares only names of values.
     """
 
     def __init__(self, data: bytes, path: Path | None, count: Callable[[str], None]) -> None:
         self._data = np.frombuffer(data, np.uint8)
-        # Protobuf holds no name that is not UTF-8.
+        # A name in protobuf has to be UTF-8.
         self._file = path.name if path is not None and path.name.isprintable() else None
         self._left = _MOST_SHARED * len(data)
         self._add = count
@@ -134,7 +134,7 @@ class _Decoder:
     def model(self, session: Any) -> tuple[ModelProto, list[OperatorTypes]]:
         model = session.Model()
         proto = ModelProto(ir_version=model.IrVersion(), model_version=model.ModelVersion())
-        self._tell(
+        self._set_texts(
             proto,
             producer_name=model.ProducerName(),
             producer_version=model.ProducerVersion(),
@@ -144,8 +144,8 @@ class _Decoder:
         for entry in self._each(model, "MetadataProps"):
             proto.metadata_props.add(key=self._text(entry.Key()), value=self._text(entry.Value()))
         self._graph(model.Graph(), proto.graph, nested=0)
-        self._tell(proto.graph, doc_string=model.GraphDocString())
-        # onnxruntime lists every domain that it knows.
+        self._set_texts(proto.graph, doc_string=model.GraphDocString())
+        # onnxruntime writes every domain that it knows.
         used = {"", *(node.domain for _, graph in all_graphs(proto.graph) for node in graph.node)}
         for opset in self._each(model, "OpsetImport"):
             domain = self._text(opset.Domain())
@@ -171,9 +171,9 @@ class _Decoder:
         for names, target in ((inputs, proto.input), (outputs, proto.output)):
             for name in names:
                 self._value(values[name], target.add())
-        told = {"", *inputs, *outputs, *(t.name for t in proto.initializer)}
+        declared = {"", *inputs, *outputs, *(t.name for t in proto.initializer)}
         for name, value in values.items():
-            if name not in told and value.Type() is not None:
+            if name not in declared and value.Type() is not None:
                 self._value(value, proto.value_info.add())
 
     def _node(self, node: Any, graph: GraphProto, nested: int) -> None:
@@ -186,7 +186,7 @@ class _Decoder:
             input=self._texts(node, "Inputs"),
             output=self._texts(node, "Outputs"),
         )
-        self._tell(proto, name=node.Name(), doc_string=node.DocString())
+        self._set_texts(proto, name=node.Name(), doc_string=node.DocString())
         if domain not in _DEFAULT_DOMAINS:
             proto.domain = domain
         for attribute in self._each(node, "Attributes"):
@@ -194,7 +194,7 @@ class _Decoder:
 
     def _attribute(self, attribute: Any, proto: AttributeProto, nested: int) -> None:
         proto.name, proto.type = self._text(attribute.Name()), attribute.Type()
-        self._tell(proto, doc_string=attribute.DocString())
+        self._set_texts(proto, doc_string=attribute.DocString())
         if proto.type in _NUMBERS:
             field = _NUMBERS[proto.type]
             setattr(proto, field, getattr(attribute, field.upper())())
@@ -213,13 +213,11 @@ class _Decoder:
         elif proto.type == AttributeProto.GRAPH:
             self._graph(attribute.G(), proto.g, nested=nested + 1)
         else:
-            raise ValueError(
-                f"attribute {proto.name!r} has a type that no operator run here has: {proto.type}"
-            )
+            raise ValueError(f"attribute {proto.name!r} has the unknown type {proto.type}")
 
     def _tensor(self, tensor: Any, proto: TensorProto, *, detach: bool = False) -> None:
         proto.name, proto.data_type = self._text(tensor.Name()), tensor.DataType()
-        self._tell(proto, doc_string=tensor.DocString())
+        self._set_texts(proto, doc_string=tensor.DocString())
         proto.dims.extend(self._numbers(tensor, "Dims"))
         if tensor.ExternalDataOffset() >= 0:
             raise ValueError(f"tensor {proto.name!r} lies in another file, which only training writes")
@@ -239,7 +237,7 @@ class _Decoder:
 
     def _value(self, value: Any, proto: ValueInfoProto) -> None:
         proto.name = self._text(value.Name())
-        self._tell(proto, doc_string=value.DocString())
+        self._set_texts(proto, doc_string=value.DocString())
         if (kind := value.Type()) is not None:
             self._type(kind, proto.type, 0)
 
@@ -247,7 +245,7 @@ class _Decoder:
         self._count(1)
         if nested > _MOST_NESTED:
             raise ValueError(f"types are nested more than {_MOST_NESTED} deep")
-        self._tell(proto, denotation=info.Denotation())
+        self._set_texts(proto, denotation=info.Denotation())
         which = info.ValueType()
         if which == 0:
             return
@@ -269,16 +267,16 @@ class _Decoder:
         proto.shape.SetInParent()
         for dim in self._each(shape, "Dim"):
             target = proto.shape.dim.add()
-            self._tell(target, denotation=dim.Denotation())
+            self._set_texts(target, denotation=dim.Denotation())
             if (value := dim.Value()) is None:
                 continue
             if value.DimType() == 1:
                 target.dim_value = value.DimValue()
             else:
-                self._tell(target, dim_param=value.DimParam())
+                self._set_texts(target, dim_param=value.DimParam())
 
     def _operators(self, session: Any) -> Iterator[OperatorTypes]:
-        """Yield how the types of operators are tied together, as the file has it for builds without schemas."""
+        """Yield the type constraints of operators, which the file has for builds without schemas."""
         resolver = session.KernelTypeStrResolver()
         for operator in () if resolver is None else self._each(resolver, "OpKernelTypeStrArgs"):
             domain, op_type, version = self._text(operator.OpId()).rsplit(":", 2)
@@ -295,8 +293,8 @@ class _Decoder:
                 outputs=_in_order(names[1], "output"),
             )
 
-    def _tell(self, proto: Message, **texts: bytes | None) -> None:
-        """Set the fields of text that are not empty; protobuf keeps empty ones, too."""
+    def _set_texts(self, proto: Message, **texts: bytes | None) -> None:
+        """Set text fields that are not empty; protobuf would keep empty ones."""
         for field, text in texts.items():
             if text:
                 setattr(proto, field, self._text(text))
@@ -330,15 +328,15 @@ class _Decoder:
     def _count(self, size: int) -> None:
         self._left -= size
         if self._left < 0:
-            raise ValueError("its tables name the same bytes again and again")
+            raise ValueError("its tables refer to the same bytes too often")
 
 
-def _in_order(names: dict[int, str], what: str) -> tuple[str, ...]:
-    """Return the parameters' type variables; one that is not mentioned has a name of its own."""
+def _in_order(names: dict[int, str], prefix: str) -> tuple[str, ...]:
+    """Return the type variables of all parameters; one that is missing gets its own."""
     last = max(names, default=-1)
     if last > len(names) + _MOST_NESTED:
         raise ValueError(f"an operator has {last} parameters")
-    return tuple(names.get(index, f"{what} {index}") for index in range(last + 1))
+    return tuple(names.get(index, f"{prefix} {index}") for index in range(last + 1))
 
 
 def _has_no_schema(operator: OperatorTypes) -> bool:

@@ -1,4 +1,4 @@
-"""Rules by which a piece of a session gets threads of its own, or is optimised before it is prepared."""
+"""Rules for the models of a session: own threads, and optimisation before they are prepared."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 LIGHT_NODES = 8
 THREADED_WEIGHTS = 1 << 18
 THREADED_ELEMENTS = 1 << 16
-"""Elements of weights, or of one value at the boundary, from which a piece of a session gets its own threads."""
+"""Elements of weights, or of one input or output, from which a model gets its own threads."""
 
 OPTIMIZED_PIECES = 32
-"""Pieces of a session up to which those of the CPU EP are optimised; more gain too little for the time."""
+"""Models of a session up to which they are optimised; more gain too little for the time."""
 
 _CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "ConvTranspose", "QLinearConv"})
 _HEAVY_OPERATORS = frozenset(
@@ -26,9 +26,9 @@ _HEAVY_OPERATORS = frozenset(
 
 
 def fills_threads(model: ModelProto) -> bool:
-    """Whether a piece has work for a thread pool of its own, which costs 0.6 ms and 200 KiB to make.
+    """Return whether a model has enough work for its own thread pool, which costs 0.6 ms and 200 KiB.
 
-    Convolutions have. Others have if their weights or their boundary are large: a MatMul of 32 rows by
+    Convolutions have, and others with large weights, inputs or outputs: a MatMul of 32 rows by
     512 KiB takes less time than waking a thread twice.
     """
     graph = model.graph
@@ -44,12 +44,12 @@ def fills_threads(model: ModelProto) -> bool:
 
 
 def _elements(value: ValueInfoProto) -> float:
-    """Return how many elements a tensor has; infinitely many if that is open."""
+    """Return the number of elements of a tensor; infinity if a dimension is open."""
     dims = value.type.tensor_type.shape.dim
     return math.prod(d.dim_value if d.HasField("dim_value") else math.inf for d in dims)
 
 
 def is_heavy(model: ModelProto) -> bool:
-    """Whether optimising a piece saves more time than it takes."""
+    """Return whether optimising a model saves more time than it takes."""
     graph = model.graph
     return len(graph.node) > LIGHT_NODES or any(node.op_type in _HEAVY_OPERATORS for node in graph.node)

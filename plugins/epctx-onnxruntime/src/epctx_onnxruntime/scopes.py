@@ -1,4 +1,4 @@
-"""What nodes and subgraphs read from outside, and weights that lie outside as inputs."""
+"""Outer names of nodes and subgraphs, and models without external weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def names_read(node: NodeProto) -> set[str]:
 
 
 def without_weights(model: ModelProto) -> ModelProto:
-    """Return a copy with weights that lie outside as inputs: onnx would look for their files."""
+    """Return a copy with detached weights as inputs: onnx would open their files."""
     copy = ModelProto()
     copy.CopyFrom(model)
     graph = copy.graph

@@ -1,4 +1,4 @@
-"""What is asked of the installed onnxruntime: quiet sessions, versions that it reads, its layouts on this CPU."""
+"""Properties of the installed onnxruntime: versions that it reads, and its layout on this CPU."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 CPU_EP = "CPUExecutionProvider"
 FATAL_ONLY = 4
-"""The level of onnxruntime's log at which it says nothing that its exceptions do not say."""
+"""Level of onnxruntime's log without messages that are in its exceptions, too."""
 SURE_IR = 10
 SURE_OPSETS = {"": 21, "ai.onnx": 21, "ai.onnx.ml": 4}
-"""Read by every onnxruntime that is new enough for us: nothing to find out."""
+"""Versions that every supported onnxruntime reads."""
 
 
 def quiet_options() -> onnxruntime.SessionOptions:
-    """Return options of a session that finds something out and runs nothing: a thread pool would cost more than that."""
+    """Return options of a session that runs nothing: without thread pools and log."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = FATAL_ONLY
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -30,7 +30,7 @@ def quiet_options() -> onnxruntime.SessionOptions:
 
 
 def fit_versions(model: ModelProto) -> None:
-    """Lower a model's version numbers to what onnxruntime reads, in place, where that changes nothing."""
+    """Lower a model's version numbers in place to those that onnxruntime reads, if that changes nothing else."""
     imports = (model.opset_import, *(function.opset_import for function in model.functions))
     if model.ir_version > SURE_IR or any(
         opset.version > SURE_OPSETS.get(opset.domain, opset.version) for opsets in imports for opset in opsets
@@ -42,7 +42,7 @@ def fit_versions(model: ModelProto) -> None:
 
 @cache
 def block_size() -> int:
-    """Return the channels in a block on this CPU, as onnxruntime has it; 0 where there is no such layout."""
+    """Return the channels in a block of onnxruntime's layout on this CPU; 0 without such a layout."""
     size = 0
 
     def look(
@@ -73,5 +73,5 @@ def block_size() -> int:
 
 
 def layout_of_this_cpu() -> str:
-    """Return what models say that are arranged for this CPU: engine and block size."""
+    """Return the name of the layout on this CPU: engine and block size."""
     return f"onnxruntime {onnxruntime.__version__} nchwc{block_size()}"
