@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import read_manifest
-from epctx_core.context.node import ContextNodeRecord, is_context_node, read_placed_nodes
+from epctx_core.context.node import ContextNodeRecord, is_context_node, read_indexed_nodes
 from epctx_core.context.payload_reader import LoadedPayload, PayloadReader, get_payload_key, make_plugin_nodes
 from epctx_core.errors import (
     EPFail,
@@ -74,7 +74,7 @@ def read_back(
     placed = (
         item for item in walk_indexed_nodes(proto.graph) if item[2].name in names and is_context_node(item[2])
     )
-    for record in read_placed_nodes(placed):
+    for record in read_indexed_nodes(placed):
         records.setdefault(record.source, []).append(record)
     engine = providers.session.config().engine
     types, manifest = make_declared_types(proto, lambda: inferred_types(proto, engine)), read_manifest(proto)

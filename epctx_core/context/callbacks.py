@@ -1,4 +1,4 @@
-"""Payloads through the host's functions instead of files; the core owns the bytes, so every EP can have it.
+"""Payloads that go through the host's callbacks instead of files; they work with every EP, as the core owns the bytes.
 
 Defines the arguments of the callbacks, their life time, and the errors for exceptions that they raise.
 """
@@ -79,7 +79,7 @@ class OrtEpContextDataBuffer:
 
     @property
     def is_allocated(self) -> bool:
-        """Whether `allocate` was called."""
+        """True once `allocate` was called."""
         _require_usable(self._max_size, self)
         return self._content is not None
 
@@ -167,14 +167,14 @@ class MemorySink(io.BytesIO):
         super().__init__()
         self._content = bytearray()
 
-    def write(self, piece: Buffer, /) -> int:
+    def write(self, chunk: Buffer, /) -> int:
         """Append bytes.
 
         Raises:
             BufferError: there is a view of what was written.
         """
-        self._content += memoryview(piece)
-        return memoryview(piece).nbytes
+        self._content += memoryview(chunk)
+        return memoryview(chunk).nbytes
 
     def getbuffer(self) -> memoryview:
         """Return a view of what was written."""

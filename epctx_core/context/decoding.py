@@ -1,6 +1,6 @@
 """Models of either format as ONNX: a serialized ONNX model, or ONNX Runtime's own format (`.ort`).
 
-The latter says which types EPs have kernels for, and an ONNX model has it in its metadata; see `OperatorTypes`.
+The latter states for which types EPs have kernels; an ONNX model states it in its metadata. See `OperatorTypes`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ MOST_PARAMETERS = 1024
 
 
 def read_kernel_types(model: ModelProto) -> tuple[OperatorTypes, ...]:
-    """Return the operators that a model describes; none for a version not known here.
+    """Return the operators that a model describes; none for an unknown version.
 
     Raises:
         InvalidGraph: the text is damaged, too long, or describes an operator twice.
@@ -74,7 +74,7 @@ def read_kernel_types(model: ModelProto) -> tuple[OperatorTypes, ...]:
 
 
 def write_kernel_types(model: ModelProto, operators: Iterable[OperatorTypes]) -> None:
-    """Say in a model what its operators' types have in common; of several for one operator the first counts."""
+    """Write into a model's metadata for which types EPs have kernels; the first entry of an operator counts."""
     first: dict[tuple[str, str, int], OperatorTypes] = {}
     for operator in operators:
         first.setdefault(_identity(operator), operator)

@@ -1,6 +1,6 @@
-"""Metadata of a context model: its entries, what EPs wrote about compatibility, and the manifest.
+"""Metadata of a context model: its entries, the compatibility information of EPs, and the manifest.
 
-The manifest is what the model knows about its binaries and about who made them: JSON under `epctx.manifest`. It holds no
+The manifest describes the model's binaries and the EPs that made them: JSON under `epctx.manifest`. It holds no
 path and no time, so that the same work gives the same bytes anywhere. Digests are SHA-256: one a segment (each weight;
 other bytes in blocks of at most 1 MiB), one root over the list of them.
 """
@@ -40,7 +40,7 @@ def get_metadata(model: ModelProto, key: str) -> str | bytes | None:
 
 
 def set_metadata(model: ModelProto, key: str, value: str) -> None:
-    """Set one metadata entry; an entry of that key is replaced where it stands."""
+    """Set one metadata entry; an existing entry keeps its position."""
     for entry in model.metadata_props:
         if entry.key == key:
             entry.value = value
@@ -56,7 +56,7 @@ A manifest of a hundred thousand payloads, or of a hundred of 10 GiB each, has a
 
 
 def parse_json(text: str | bytes, most: int | None = None) -> Any:
-    """Return what a text says.
+    """Return the value of a JSON text.
 
     Args:
         text: JSON.
@@ -79,7 +79,7 @@ _Read = TypeVar("_Read")
 def read_json(
     model: ModelProto, key: str, read: Callable[[Any], _Read], most: int | None = None
 ) -> _Read | None:
-    """Return what a metadata entry of JSON says, None if there is no such entry.
+    """Return the value of a metadata entry of JSON, None if there is no such entry.
 
     Args:
         model: has it in its metadata.
@@ -103,7 +103,7 @@ def read_json(
 
 
 def read_compatibility_info(model: ModelProto) -> dict[str, list[str]]:
-    """Return EP name to all that EP wrote about what it compiled, the newest first.
+    """Return the compatibility information of each EP, by EP name, the newest first.
 
     Raises:
         InvalidGraph: it is damaged.
@@ -156,8 +156,8 @@ BLOCK = 1 << 20
 """Bytes between weights are digested in blocks of this size."""
 
 _BLOCKS_CHECKED = 8
-"""How many blocks a load digests: at most 8 MiB, whatever the payload's size."""
-_PIECE = 8 << 20
+"""Number of blocks that a load digests: at most 8 MiB, whatever the payload's size."""
+_CHUNK = 8 << 20
 _OTHER_BINARY = "The file does not belong to this model or was altered; fetch both again, or compile again."
 
 
@@ -167,11 +167,11 @@ def compute_digest(
     """Return the digest (hex) of a range of a payload; see `PayloadEntry.check_whole` for `forget`."""
     sha = hashlib.sha256()
     end = segment.offset + segment.length
-    for start in range(segment.offset, end, _PIECE):
-        piece = view[start : min(end, start + _PIECE)]
-        sha.update(piece)
+    for start in range(segment.offset, end, _CHUNK):
+        chunk = view[start : min(end, start + _CHUNK)]
+        sha.update(chunk)
         if forget is not None:
-            forget(start, len(piece))
+            forget(start, len(chunk))
     return sha.hexdigest()
 
 
@@ -228,7 +228,7 @@ def dump_segments(segments: Sequence[Segment]) -> list[list[int | str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class PayloadEntry:
-    """What the manifest says about one payload.
+    """Entry of the manifest about one payload.
 
     Attributes:
         name: the file's name relative to the model, or the node's name for an embedded payload.
@@ -254,7 +254,7 @@ class PayloadEntry:
         return sha.hexdigest()
 
     def check_head(self, view: memoryview, node: str | None = None) -> None:
-        """Check size, first segment and some blocks: what tells truncated and swapped payloads apart.
+        """Check size, first segment and some blocks, which finds truncated and swapped payloads.
 
         The first segment does where a payload has a header of its own. For formats without one, a
         few blocks spread over the payload are checked too. Weights are not read.
@@ -263,7 +263,7 @@ class PayloadEntry:
             ReplacedBinaryError: they differ.
         """
         self.check_size(view, node)
-        # A weight without elements is a segment of no bytes, which tells nothing.
+        # A weight without elements is a segment of no bytes, which proves nothing.
         filled = [s for s in self.segments if s.length]
         blocks = [s for s in filled[1:] if not s.is_weight]
         step = max(1, -(-len(blocks) // (_BLOCKS_CHECKED - 1)))
@@ -280,7 +280,7 @@ class PayloadEntry:
         Args:
             view: the payload.
             node: the EPContext node, for the message.
-            forget: told which bytes were read, by offset and length: they need not stay in memory.
+            forget: called with offset and length of bytes that need not stay in memory.
 
         Raises:
             ReplacedBinaryError: they differ.
@@ -310,16 +310,16 @@ class PayloadEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The whole manifest.
+    """Manifest of a context model.
 
     Attributes:
         source_digest: SHA-256 (hex) of the source model file.
-        providers: EP type to distribution, version, plugin_api, options fingerprint, and as far as the EP says
+        providers: EP name to distribution, version, plugin_api, options fingerprint, and as far as the EP says
             them sdk, driver and target.
         payloads: one entry a payload.
         source_weights: by name, the weights that payloads left in the source model.
         pending: names of binaries that are written when the model's share group ends.
-        kernel_providers: EP types whose kernels ran nodes that no partition holds, in order of priority.
+        kernel_providers: EPs whose kernels ran nodes that no partition holds, in order of priority.
     """
 
     source_digest: str
@@ -330,7 +330,7 @@ class Manifest:
     kernel_providers: Sequence[str] = ()
 
     def find_entry(self, name: str, *, embedded: bool) -> PayloadEntry | None:
-        """Return what is known about a payload, or None."""
+        """Return the entry of a payload, or None."""
         return self._entries.get((name, embedded))
 
     def is_pending(self, name: str) -> bool:
@@ -354,7 +354,7 @@ class Manifest:
 
 
 def read_manifest(model: ModelProto, most: int | None = None) -> Manifest | None:
-    """Return a model's manifest; None if it has none, or, with a warning, one of a version not known here.
+    """Return a model's manifest; None if it has none, or, with a warning, one of an unknown version.
 
     Args:
         model: has it in its metadata.

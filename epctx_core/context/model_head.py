@@ -71,14 +71,16 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return value, at
 
 
-def read_metadata(model: str | os.PathLike[str] | bytes, wanted: Callable[[str], bool]) -> dict[str, str]:
+def read_metadata(
+    model: str | os.PathLike[str] | bytes, is_selected: Callable[[str], bool]
+) -> dict[str, str]:
     """Return metadata entries of a model; of several with one key, the last.
 
     Reads neither the graph nor the values of other entries, but all of a model in ONNX Runtime's own format.
 
     Args:
         model: a path or bytes.
-        wanted: whether the entry of a key is returned.
+        is_selected: predicate of keys.
 
     Raises:
         NoSuchFile: there is no such file.
@@ -88,9 +90,9 @@ def read_metadata(model: str | os.PathLike[str] | bytes, wanted: Callable[[str],
     """
     try:
         if isinstance(model, bytes):
-            return scan_metadata(io.BytesIO(model), len(model), wanted, where="the model given as bytes")
+            return scan_metadata(io.BytesIO(model), len(model), is_selected, where="the model given as bytes")
         with open_model_file(model) as (file, path):
-            return scan_metadata(file, os.fstat(file.fileno()).st_size, wanted, where=path.name)
+            return scan_metadata(file, os.fstat(file.fileno()).st_size, is_selected, where=path.name)
     except InvalidProtobuf:
         from epctx_core.context.decoding import decode_model  # imports onnx
         from epctx_core.graph.model_io import is_ort_format, read_model
@@ -98,10 +100,12 @@ def read_metadata(model: str | os.PathLike[str] | bytes, wanted: Callable[[str],
         data, source = read_model(model)
         if not is_ort_format(data):
             raise
-        return {p.key: p.value for p in decode_model(data, source).metadata_props if wanted(p.key)}
+        return {p.key: p.value for p in decode_model(data, source).metadata_props if is_selected(p.key)}
 
 
-def scan_metadata(file: BinaryIO, size: int, wanted: Callable[[str], bool], *, where: str) -> dict[str, str]:
+def scan_metadata(
+    file: BinaryIO, size: int, is_selected: Callable[[str], bool], *, where: str
+) -> dict[str, str]:
     """Return the same of an open file of a known size; `where` names it in messages."""
     if not size:
         raise InvalidProtobuf(f"{where} is empty.")
@@ -117,7 +121,7 @@ def scan_metadata(file: BinaryIO, size: int, wanted: Callable[[str], bool], *, w
             fields = walk_fields(read, start, start + length)
             extents = {n: extent for n, wire_type, *extent in fields if wire_type == BYTES}
             key = _decode_text(read(*extents.get(_KEY, (start, 0))))
-            if key is None or not wanted(key):
+            if key is None or not is_selected(key):
                 continue
             value = _decode_text(read(*extents.get(_VALUE, (start, 0))))
             if value is None:

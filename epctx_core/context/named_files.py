@@ -1,4 +1,4 @@
-"""Files that a model names: how a compile names new ones, and which a model names, so that nobody replaces them."""
+"""Names of the files of a model: those of new files, and those in a model, which nobody may replace."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def find_free_name(make: Callable[[str | None], str], name: str | None, taken: C
 
 
 def is_plain_name(name: object) -> bool:
-    """Whether a name is that of a file, without any folder."""
+    """Return whether a name is that of a file, without any folder."""
     return (
         isinstance(name, str)
         and name not in {"", ".", ".."}
@@ -63,7 +63,7 @@ def is_plain_name(name: object) -> bool:
 
 
 def is_payload_name(name: object) -> bool:
-    """Whether an EP may give a payload this name: it becomes part of a file's name."""
+    """Return whether an EP may give a payload this name, which becomes part of a file's name."""
     return isinstance(name, str) and _PAYLOAD_NAME.fullmatch(name) is not None
 
 
@@ -76,13 +76,13 @@ SOURCE_MODEL, EXTERNAL_WEIGHTS, CONTEXT_BINARY = "source_model", "external_weigh
 def write_dependencies(
     model: ModelProto, *, source_model: bool, external_weights: bool, context_binary: bool
 ) -> None:
-    """Write what a context model needs besides its file, in ONNX Runtime's words joined by `;`."""
+    """Write the dependencies of a context model besides its file, in ONNX Runtime's words joined by `;`."""
     words = {SOURCE_MODEL: source_model, EXTERNAL_WEIGHTS: external_weights, CONTEXT_BINARY: context_binary}
     set_metadata(model, DEPENDENCIES_KEY, ";".join(word for word, needed in words.items() if needed))
 
 
 def read_dependencies(model: ModelProto) -> tuple[str, ...] | None:
-    """Return what a model says that it needs besides its file; None if it does not say."""
+    """Return the stated dependencies of a model besides its file, None if it states none."""
     text = get_metadata(model, DEPENDENCIES_KEY)
     text = text.decode(errors="replace") if isinstance(text, bytes) else text
     return None if text is None else tuple(filter(None, text.split(";")))
@@ -92,7 +92,7 @@ def find_models_naming(folder: Path, name: str, *, besides: Collection[Path] = (
     """Yield the models directly in a folder that name a file of it: as a binary, or as one of weights.
 
     A file is parsed only if the name occurs in it; those of `besides` are not even opened. Unreadable files
-    name nothing.
+    are skipped.
     """
     for path in sorted(set(folder.glob("*.onnx")).difference(besides)):
         with suppress(OSError, ValueError, DecodeError, InvalidGraph):
@@ -105,7 +105,7 @@ def find_models_naming(folder: Path, name: str, *, besides: Collection[Path] = (
 
 
 def list_payload_files(graph: GraphProto) -> Iterator[str]:
-    """Yield the file names that EPContext nodes say, those in bodies too, without decoding the rest of them."""
+    """Yield the file names in EPContext nodes, at any depth, without decoding the rest of the nodes."""
     for _, _, node in walk_indexed_nodes(graph):
         if is_context_node(node):
             attributes = {a.name: a for a in node.attribute}
@@ -115,7 +115,7 @@ def list_payload_files(graph: GraphProto) -> Iterator[str]:
 
 
 def list_external_locations(model: ModelProto) -> Iterator[str]:
-    """Yield the files that a model's tensors say, wherever in the model they stand; some of them twice."""
+    """Yield the files in which a model's tensors lie, at any depth; some of them twice."""
     for tensor in walk_tensors(model.graph, model.functions):
         if is_detached(tensor):
             yield from (entry.value for entry in tensor.external_data if entry.key == "location")

@@ -1,4 +1,4 @@
-"""The EPContext node: from `onnx.NodeProto` to what the core and EPs work with; `node_writer` has the way back.
+"""EPContext nodes, decoded from `onnx.NodeProto` for the core and EPs; `node_writer` encodes them.
 
 All ten attributes of the operator are known here, with its defaults; others are a vendor's own and
 are kept. `ep_cache_context` is a STRING attribute that may hold raw bytes, so it stays bytes.
@@ -50,8 +50,8 @@ class ContextNodeRecord:
     """An EPContext node, decoded. Never changed; not frozen, because a model can have very many.
 
     Attributes:
-        index: its place in its graph.
-        path: the way from the main graph to the body that holds it; empty in the main graph.
+        index: of the node in its graph.
+        path: from the main graph to the subgraph that holds it; empty in the main graph.
         cache: `ep_cache_context`: the payload, or the UTF-8 name of its file; None where absent.
         partition_name: as written, or the node's name.
         attributes: all but `ep_cache_context`.
@@ -78,41 +78,41 @@ class ContextNodeRecord:
             return self.cache.decode()
         except UnicodeDecodeError:
             raise InvalidGraph(
-                f"EPContext node {self.name!r} has embed_mode=0 and an ep_cache_context that is no file name.",
+                f"EPContext node {self.name!r} has embed_mode=0 and an ep_cache_context that is not a file name.",
                 node=self.name,
                 hint="Bytes in the model need embed_mode=1.",
             ) from None
 
 
 def is_context_node(node: NodeProto) -> bool:
-    """Whether a node is an EPContext node."""
+    """Return whether a node is an EPContext node."""
     return node.op_type == OP_TYPE and node.domain == DOMAIN
 
 
 def read_context_nodes(graph: GraphProto) -> list[ContextNodeRecord]:
-    """Decode the EPContext nodes of a graph and of all bodies in it, each graph's own before its bodies'.
+    """Decode the EPContext nodes of a graph and of all its subgraphs, each graph's own before its subgraphs'.
 
     Their names differ; see `make_names_unique`.
 
     Raises:
         InvalidGraph: an attribute has the wrong type, or a node has no outputs.
     """
-    return read_placed_nodes(place for place in walk_indexed_nodes(graph) if is_context_node(place[2]))
+    return read_indexed_nodes(item for item in walk_indexed_nodes(graph) if is_context_node(item[2]))
 
 
-def read_placed_nodes(places: Iterable[tuple[SubgraphPath, int, NodeProto]]) -> list[ContextNodeRecord]:
-    """Decode EPContext nodes, each with the way to its graph and its place there; see `read_context_nodes`."""
-    records = [read_context_node(node, i, path) for path, i, node in places]
+def read_indexed_nodes(nodes: Iterable[tuple[SubgraphPath, int, NodeProto]]) -> list[ContextNodeRecord]:
+    """Decode EPContext nodes, each with the path to its graph and its index there; see `read_context_nodes`."""
+    records = [read_context_node(node, i, path) for path, i, node in nodes]
     for record in records:
         check_switches(record)
     return make_names_unique(records)
 
 
 def make_names_unique(records: Sequence[ContextNodeRecord]) -> list[ContextNodeRecord]:
-    """Return records whose names differ; of several with one name, the later ones get their place added.
+    """Return records whose names differ; of several with one name, the later ones get their path added.
 
-    Two nodes of one name would be given one payload, and nothing in ONNX forbids the names. A name that is made up
-    is none that another node has.
+    Two nodes of one name would be given one payload, and nothing in ONNX forbids the names. A new name
+    is never that of another node.
     """
     taken = {record.name for record in records}
     if len(taken) == len(records):
@@ -123,8 +123,8 @@ def make_names_unique(records: Sequence[ContextNodeRecord]) -> list[ContextNodeR
     for record in records:
         name = record.name
         if name in seen:
-            place = "/".join(str(step) for level in (*record.path, (record.index,)) for step in level)
-            name = made = f"{name}#{place}"
+            position = "/".join(str(step) for level in (*record.path, (record.index,)) for step in level)
+            name = made = f"{name}#{position}"
             while name in taken:
                 name = f"{made}#{next(counters[made])}"
             taken.add(name)
@@ -135,7 +135,7 @@ def make_names_unique(records: Sequence[ContextNodeRecord]) -> list[ContextNodeR
 
 def read_context_node(node: NodeProto, index: int, path: SubgraphPath = ()) -> ContextNodeRecord:
     """Decode one node; see `read_context_nodes`."""
-    # A name is what routing and messages go by; onnxruntime gives unnamed nodes one, too.
+    # Routing and messages need a name; onnxruntime gives unnamed nodes one, too.
     name = node.name or f"EPContext_{index}"
     values, cache = _read_attributes(name, node)
     outputs = tuple(node.output[:])
@@ -165,7 +165,7 @@ def check_switches(record: ContextNodeRecord) -> None:
 
 
 def _read_attributes(name: str, node: NodeProto) -> tuple[dict[str, Any], bytes | None]:
-    """Return a node's attributes, and `ep_cache_context` apart."""
+    """Return a node's attributes without `ep_cache_context`, and that."""
     values: dict[str, Any] = {"main_context": 1, "embed_mode": 1, "source": ""}
     cache: bytes | None = None
     for attribute in node.attribute:
@@ -195,13 +195,13 @@ def _decode(name: str, attribute: AttributeProto) -> Any:
 
 def check_attribute(name: str, attribute: AttributeProto) -> None:
     """Raise InvalidGraph if an attribute of the operator has another type than the operator says."""
-    wanted = _KINDS.get(attribute.name, attribute.type)
-    if attribute.type != wanted:
+    expected = _KINDS.get(attribute.name, attribute.type)
+    if attribute.type != expected:
         kinds = AttributeProto.AttributeType
         raise _node_error(
             name,
             f"has the attribute {attribute.name!r} as {kinds.Name(attribute.type)}; "
-            f"the operator wants {kinds.Name(wanted)}",
+            f"the operator has {kinds.Name(expected)}",
         )
 
 

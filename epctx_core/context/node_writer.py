@@ -1,4 +1,4 @@
-"""EPContext nodes on their way out, and payloads and weights put into a serialized model.
+"""Encoding of EPContext nodes, and payloads and weights put into a serialized model.
 
 Nodes are made one by one, or copied from a template where very many are alike.
 
@@ -26,11 +26,11 @@ _MARKER = re.compile(re.escape(_PREFIX) + b".{%d}" % _NUMBER_BYTES, re.DOTALL)
 _numbers = count()
 
 _JOINED = 1 << 20
-"""Pieces are joined up to this many bytes; longer ones stay as they are."""
+"""Chunks are joined up to this many bytes; longer ones stay as they are."""
 
 
 class Content(Protocol):
-    """Bytes that are read piece by piece when they are written, such as a weight's."""
+    """Bytes that are read in chunks when they are written, such as a weight's."""
 
     @property
     def nbytes(self) -> int:
@@ -44,10 +44,10 @@ Embeddable: TypeAlias = "memoryview | Content"
 
 
 class SerializedModel:
-    """The bytes of a model, which are in one place nowhere.
+    """Bytes of a model, in pieces.
 
     Attributes:
-        size: how many.
+        size: number of all bytes.
     """
 
     def __init__(self, pieces: Sequence[Embeddable], size: int) -> None:
@@ -73,44 +73,44 @@ class SerializedModel:
 
 
 def make_marker() -> bytes:
-    """Return bytes that stand for others and occur nowhere else."""
+    """Return bytes that take the place of others and occur nowhere else."""
     return _PREFIX + next(_numbers).to_bytes(_NUMBER_BYTES, "big")
 
 
 def embed(model: bytes, contents: Mapping[bytes, Embeddable]) -> SerializedModel:
-    """Return a serialized model with what its markers stand for.
+    """Return a serialized model with its markers replaced.
 
     Args:
         model: in which each marker is the whole of a bytes or string field.
-        contents: marker to what belongs there; not copied.
+        contents: marker to its replacement; not copied.
     """
     data = memoryview(model)
-    places = [(m.start(), m.end(), contents[m.group()]) for m in _MARKER.finditer(model)]
-    return SerializedModel(*_replace_markers(data, 0, len(data), places))
+    markers = [(m.start(), m.end(), contents[m.group()]) for m in _MARKER.finditer(model)]
+    return SerializedModel(*_replace_markers(data, 0, len(data), markers))
 
 
 def _replace_markers(
-    data: memoryview, start: int, end: int, places: Sequence[tuple[int, int, Embeddable]]
+    data: memoryview, start: int, end: int, markers: Sequence[tuple[int, int, Embeddable]]
 ) -> tuple[list[Embeddable], int]:
     """Return the pieces of one message, or of the field that a marker fills, and their length."""
-    if places and places[0][:2] == (start, end):
-        content = places[0][2]
+    if markers and markers[0][:2] == (start, end):
+        content = markers[0][2]
         return [content], content.nbytes
     pieces: list[Embeddable] = []
     kept, done = start, 0
     for _, kind, offset, length in walk_fields(lambda at, count: data[at : at + count].tobytes(), start, end):
         last = done
-        while last < len(places) and places[last][0] < offset + length:
+        while last < len(markers) and markers[last][0] < offset + length:
             last += 1
         if kind == BYTES and last > done:
-            inner, size = _replace_markers(data, offset, offset + length, places[done:last])
+            inner, size = _replace_markers(data, offset, offset + length, markers[done:last])
             pieces += [
                 data[kept : offset - len(_encode_varint(length))],
                 memoryview(_encode_varint(size)),
                 *inner,
             ]
             kept, done = offset + length, last
-        if done == len(places):
+        if done == len(markers):
             break
     pieces.append(data[kept:end])
     return pieces, sum(piece.nbytes for piece in pieces)

@@ -1,6 +1,6 @@
-"""The only way in which a name out of a model is opened.
+"""Opening of files that a model names; nothing else opens one.
 
-A model says file names: of context binaries, of external weights. They are untrusted. A name is opened
+A model contains file names: of context binaries, of external weights. They are untrusted. A name is opened
 only if it stays in the model's folder (as given, or the folder of the model's real path, so that
 models in caches made of links work), and what is handed out is the open file, not a path to open again.
 """
@@ -18,16 +18,16 @@ from epctx_core.errors import InvalidGraph
 from epctx_core.graph.mapping import OpenedFile
 
 _DRIVE = re.compile(r"[A-Za-z]:" if os.name == "nt" else r"[A-Za-z]:[\\/]")
-"""Elsewhere than on Windows, a colon is a character like any other, unless a path follows it."""
+"""On other systems than Windows, a colon is a character like any other, unless a path follows it."""
 
 
 def has_drive(name: str) -> bool:
-    """Whether a name begins with a drive, such as `C:/` (on Windows also `C:`)."""
+    """Return whether a name begins with a drive, such as `C:/` (on Windows also `C:`)."""
     return _DRIVE.match(name) is not None
 
 
 def is_folder_name(path: str | os.PathLike[str]) -> bool:
-    """Whether an output path can only mean a folder: it ends in a separator or names one that exists."""
+    """Return whether an output path can only mean a folder: it ends in a separator or names an existing one."""
     text = os.fspath(path)
     return text.endswith((os.sep, "/")) or os.path.isdir(text)  # noqa: PTH112 - Path.is_dir raises for over-long names
 
@@ -37,7 +37,7 @@ _HINT = "The file has to lie there as it was written. Fetch it again, or compile
 
 
 class ModelFolder:
-    """The folder in which a model's files lie.
+    """Folder in which a model's files lie.
 
     Args:
         folder: the folder as the caller gave it.
@@ -52,7 +52,7 @@ class ModelFolder:
         self._roots = tuple(dict.fromkeys(roots))
 
     def status(self, name: str, *, what: str, node: str | None = None) -> os.stat_result | None:
-        """Return what the system says of the file that a name means now; None if `open` has to say why it means none."""
+        """Return the status of the file that a name leads to now, None if `open` would refuse it."""
         relative = check_file_name(name, f"{node!r} names {what}" if node else what, node)
         for root in self._current_roots():
             with suppress(OSError, ValueError):
@@ -65,9 +65,9 @@ class ModelFolder:
         """Open a file that a model names, for reading.
 
         Args:
-            name: as the model says it.
-            what: what the name is in messages, such as "the context binary".
-            node: the node or tensor that says it.
+            name: as in the model.
+            what: the name's role in messages, such as "the context binary".
+            node: the node or tensor that contains it.
             hint: what to do if the file is missing; by default, to copy it to the folder.
 
         Raises:
@@ -158,14 +158,14 @@ def _find_fault(name: str) -> str:
 
 
 def _locate(descriptor: int, opened: str) -> str:
-    """Return where an open file lies, whatever became of the path that was opened, as far as the system tells.
+    """Return the path of an open file, whatever became of the path that was opened, as far as the system knows it.
 
     A folder on that path may have been a link just while the file was opened; only the descriptor knows.
     """
     with suppress(OSError):
-        place = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - as text, as the rest
-        if place.startswith("/"):
-            return place
+        path = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - as text, as the rest
+        if path.startswith("/"):
+            return path
     with suppress(OSError):
         return os.path.realpath(opened)
     return "/"

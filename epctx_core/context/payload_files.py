@@ -1,4 +1,4 @@
-"""Copies of payloads: files for EPs that take only paths, and memory that nobody else can change."""
+"""Copies of payloads: files for EPs that take only paths, and private copies in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Payload bytes on their way in: found, checked against the manifest, mapped; and the nodes they belong to.
+"""Reading of payloads: found, checked against the manifest, mapped; and the nodes that they belong to.
 
 Implements `ContextReader` and `PayloadView` of `epctx_core.plugin`. Files are opened through
 `ModelFolder` only.
@@ -44,7 +44,7 @@ _log = logging.getLogger("epctx.session")
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How payloads are read.
+    """Settings for reading payloads.
 
     Attributes:
         map_binaries: False to read each binary into memory of its own and verify it whole.
@@ -100,7 +100,7 @@ class LoadedPayload:
         return self._path
 
     def copy_to(self, sink: BinaryIO) -> None:
-        """Append all bytes to a sink, in pieces.
+        """Append all bytes to a sink, in chunks.
 
         Raises:
             InvalidGraph: the file was written to since it was mapped.
@@ -110,32 +110,32 @@ class LoadedPayload:
             copy_mapped(self.mapped, 0, self.mapped.size)
             self.mapped.check_unchanged()
             return
-        for piece in self.chunks():
-            left = piece
+        for chunk in self.chunks():
+            left = chunk
             while left:
                 left = left[sink.write(left) :]
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it has."""
+        """Length in bytes."""
         return len(self.view)
 
     def chunks(self) -> Iterator[memoryview]:
-        """Yield the bytes in order, in pieces that need not stay in memory afterwards.
+        """Yield the bytes in order, in chunks that need not stay in memory afterwards.
 
         Raises:
             InvalidGraph: the file was written to since it was mapped.
         """
         for start in range(0, len(self.view), CHUNK):
-            piece = self.view[start : start + CHUNK]
-            yield piece
+            chunk = self.view[start : start + CHUNK]
+            yield chunk
             if self.mapped is not None:
-                self.mapped.forget(start, len(piece))
+                self.mapped.forget(start, len(chunk))
                 self.mapped.check_unchanged()
 
 
 class PayloadReader:
-    """Finds the payloads of one EP's nodes.
+    """Reader of the payloads of one EP's nodes.
 
     Args:
         records: the EP's nodes by name.
@@ -197,7 +197,7 @@ class PayloadReader:
             raise
 
     def _can_wait(self, record: ContextNodeRecord) -> bool:
-        """Whether a payload is checked soon enough when its EP asks for it, or was checked before."""
+        """Return whether a payload was checked before, or need not be until its EP asks for it."""
         if self._reading.verification is Verification.FULL:
             return False
         entry = self.find_entry(record)
@@ -232,7 +232,7 @@ class PayloadReader:
         return self.loaded[key]
 
     def find_entry(self, record: ContextNodeRecord) -> PayloadEntry | None:
-        """Return what the manifest says about a node's payload, None if nothing."""
+        """Return the manifest's entry of a node's payload, None without one."""
         name, embedded = get_payload_key(record)
         return self._manifest.find_entry(name, embedded=embedded) if self._manifest is not None else None
 
@@ -240,7 +240,7 @@ class PayloadReader:
         """Find the payload that a node carries itself, and check it as far as the host wants.
 
         Raises:
-            InvalidGraph: there is none, its file is missing or must not be opened, or it is another one than the model
+            InvalidGraph: it has none, the file is missing or must not be opened, or it is another one than the model
                 was written with, and no unfinished publication has that one.
             Fail: it cannot be brought into memory, or the host's callback raised.
         """
@@ -266,7 +266,7 @@ class PayloadReader:
         return self._check_content(record, content)
 
     def _find(self, record: ContextNodeRecord) -> Content:
-        """Return what a node carries, or what lies under the name that it says; not checked yet."""
+        """Return the bytes in a node or in the file that it names; not checked yet."""
         name = record.file_name
         if name is None:
             return memoryview(record.cache or b"")
@@ -284,7 +284,7 @@ class PayloadReader:
             return self._open(file.fileno(), file.path, self.find_entry(record))
 
     def _check_content(self, record: ContextNodeRecord, content: Content) -> LoadedPayload:
-        """Return a payload that was found, or the right one; whoever asks for it later gets it, too."""
+        """Check a payload, or find the right one, and keep it for later calls."""
         name, embedded = key = get_payload_key(record)
         entry, verified = self.find_entry(record), False
         mapped = content if isinstance(content, MappedFile) else None
@@ -367,7 +367,7 @@ class PayloadReader:
     def _recover_copy(
         self, record: ContextNodeRecord, entry: PayloadEntry, error: ReplacedBinaryError
     ) -> tuple[Content, bool]:
-        """Return the binary that the model means from what an unfinished publication kept of it, and as `_check`."""
+        """Return the right binary from the files of an unfinished publication, and as `_check`."""
         for copy in self._find_copies(entry.name):
             with suppress(OSError, InvalidGraph):
                 with copy.open("rb") as file:
@@ -410,7 +410,7 @@ def make_plugin_nodes(
 
 
 def check_primaries(records: Sequence[ContextNodeRecord], ep: str) -> None:
-    """Raise InvalidGraph if nodes of an EP refer to a payload that none of them has."""
+    """Check that a node of an EP carries a payload; raise InvalidGraph otherwise."""
     if records and not any(record.main_context for record in records):
         raise InvalidGraph(
             f"no EPContext node of {ep} has main_context=1, so the payload of {records[0].name!r} is nowhere.",
@@ -421,10 +421,10 @@ def check_primaries(records: Sequence[ContextNodeRecord], ep: str) -> None:
 
 
 def get_payload_key(record: ContextNodeRecord) -> tuple[str, bool]:
-    """Return by which name a manifest knows a primary's payload, and whether it is embedded.
+    """Return the name of a primary's payload in a manifest, and whether it is embedded.
 
     Raises:
-        InvalidGraph: the file's name is no text.
+        InvalidGraph: the file's name is not text.
     """
     return (record.name, True) if record.embed_mode else (record.file_name or "", False)
 

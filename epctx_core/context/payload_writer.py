@@ -1,7 +1,7 @@
-"""Payload bytes on their way out: written once, front to back, with digests on the way; and what a manifest says of them.
+"""Writing of payloads, once, front to back, with digests on the way; and the manifest's text.
 
 Implements `Payload` and `ContextWriter` of `epctx_core.plugin`. Whether bytes go into a
-file or into the model is decided by whoever opens the sink; EPs get objects that do not say which.
+file or into the model depends on the sink; EPs cannot see which.
 """
 
 from __future__ import annotations
@@ -109,26 +109,26 @@ class PayloadWriter:
         """Append the content of a file; return its offset."""
         offset = self.size
         with Path(path).open("rb", buffering=0) as file:
-            while piece := file.read(CHUNK):
-                self.write(piece)
+            while chunk := file.read(CHUNK):
+                self.write(chunk)
         return offset
 
     def finish(self) -> PayloadEntry:
-        """Close the digests; return what the manifest says about this payload."""
+        """Close the digests; return the manifest's entry of this payload."""
         self._end_block()
         return PayloadEntry(
             name=self.name, embedded=self.embedded, size=self.size, segments=tuple(self._segments)
         )
 
     def get_cache_value(self) -> bytes:
-        """Return what an EPContext node's `ep_cache_context` holds: the file's name, or what stands for the bytes.
+        """Return the value of `ep_cache_context`: the file's name, or a marker for the bytes.
 
         See `epctx_core.context.node_writer`.
         """
         return self._marker if self.embedded else self.name.encode()
 
     def get_written(self) -> memoryview | MappedFile:
-        """Return what was written as it lies: in memory, or in a file, which is mapped.
+        """Return the bytes written: in memory, or in a mapped file.
 
         Memory takes no more bytes as long as a view of it is alive.
         """
@@ -138,7 +138,7 @@ class PayloadWriter:
         return MappedFile(sink.fileno(), os.fspath(sink.name))
 
     def get_embedded_bytes(self) -> dict[bytes, memoryview]:
-        """Return what stands for the bytes of an embedded payload and the bytes, not copied."""
+        """Return the marker of an embedded payload and its bytes, not copied."""
         sink = self._sink
         return {self._marker: sink.getbuffer()} if self.embedded and isinstance(sink, io.BytesIO) else {}
 
@@ -187,13 +187,13 @@ class PayloadWriter:
             )
         return self._sink
 
-    def _put(self, piece: memoryview) -> None:
-        self._check_room(len(piece))
-        left, sink = piece, self._open_sink()
+    def _put(self, chunk: memoryview) -> None:
+        self._check_room(len(chunk))
+        left, sink = chunk, self._open_sink()
         while left:
             left = left[sink.write(left) :]
-        self.size += len(piece)
-        self._unflushed += len(piece)
+        self.size += len(chunk)
+        self._unflushed += len(chunk)
         if self._unflushed >= CHUNK and not isinstance(sink, io.BytesIO):
             start_writing_back(sink.fileno(), self.size - self._unflushed, self._unflushed)
             self._unflushed = 0
@@ -208,7 +208,7 @@ class PayloadWriter:
 
 
 class _Payload:
-    """A payload as an EP writes it, which does not tell where the bytes go; implements `Payload`."""
+    """Handle of an EP on a payload, which does not show where the bytes go; implements `Payload`."""
 
     __slots__ = ("_writer", "add_file", "align", "write", "write_tensor")
 
@@ -224,7 +224,7 @@ class _Payload:
 
 
 class _ContextWriter:
-    """A set of payloads as an EP starts them, and nothing else of it; implements `ContextWriter`."""
+    """Handle of an EP on a set of payloads; implements `ContextWriter`."""
 
     __slots__ = ("final", "graphs_by_model", "payload", "reference")
 
@@ -380,7 +380,7 @@ class PrivatePayloads:
 def digest_payload(
     name: str, view: memoryview, forget: Callable[[int, int], None] | None = None
 ) -> PayloadEntry:
-    """Return the entry of a payload that lies in a file, about which nothing is known but its bytes."""
+    """Return the entry of a payload in a file, computed from its bytes."""
     blocks = [Segment(start, min(BLOCK, len(view) - start), "") for start in range(0, len(view), BLOCK)]
     segments = [block._replace(digest=compute_digest(view, block, forget)) for block in blocks]
     return PayloadEntry(name=name, embedded=False, size=len(view), segments=tuple(segments))

@@ -1,4 +1,4 @@
-"""Receipts: which files were checked whole, so that a machine digests each of them once; and those checks, under way.
+"""Receipts of files that were checked whole, so that a machine digests each of them once; and those checks.
 
 A receipt is an empty file. Its name is a digest over the state of the file that was checked (device, inode, size, times
 of change) and over what it was checked against: another state, or another expected digest, is another receipt. Nothing
@@ -49,7 +49,7 @@ _logged: set[str] = set()
 
 
 def make_file_receipt(status: os.stat_result, digest: str) -> str:
-    """Return the receipt for a file in the state that a status says, checked against a root digest (hex)."""
+    """Return the receipt for a file with a status, checked against a root digest (hex)."""
     state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
     return hashlib.sha256(f"file 1 {state} {digest}".encode()).hexdigest()
 
@@ -60,7 +60,7 @@ def make_model_receipt(digest: str) -> str:
 
 
 def is_noted(receipt: str) -> bool:
-    """Whether there is a receipt, in the folder or in this process's memory."""
+    """Return whether there is a receipt, in the folder or in this process's memory."""
     if receipt in _in_memory:
         return True
     with suppress(OSError):
@@ -129,7 +129,7 @@ def _get_folder() -> Path:
     """Return the folder for receipts.
 
     Raises:
-        OSError: nothing says where the user's folders are.
+        OSError: the user's folders are unknown.
     """
     try:
         if named := os.environ.get(FOLDER_VARIABLE, ""):
@@ -158,13 +158,13 @@ class DigestChecks:
     another error, damage that is found goes before it: it is the likelier cause.
 
     Args:
-        cancellation: the host's wish to stop; None if nobody waits with `finish`, so that all is checked at once.
+        cancellation: of the host; None if nobody waits with `finish`, so that all is checked at once.
     """
 
     def __init__(self, cancellation: CancellationFlag | None = None) -> None:
         self._cancellation = cancellation
         self._stopped = threading.Event()
-        # The first damaged segment, to be; the error for one; the receipts if there is none.
+        # The first damaged segment, later; the error for it; the receipts without one.
         self._under_way: list[
             tuple[Future[Segment | None], Callable[[Segment], InvalidGraph], Callable[[], list[str]]]
         ] = []
@@ -177,7 +177,7 @@ class DigestChecks:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait, or stop if the host wants to.
+        """Wait for the checks, or stop if the host cancels.
 
         Raises:
             InvalidGraph: a payload is damaged.
@@ -197,7 +197,7 @@ class DigestChecks:
                 self._pool.shutdown(cancel_futures=True)
 
     def is_beside(self, size: int) -> bool:
-        """Whether a payload of that many bytes is checked beside the load."""
+        """Return whether a payload of that many bytes is checked beside the load."""
         return self._cancellation is not None and size >= BESIDE_FROM and not self._stopped.is_set()
 
     def check(
@@ -246,7 +246,7 @@ class DigestChecks:
         return True
 
     def note_when_right(self, receipt: str) -> None:
-        """Leave a receipt if all checks end well, for whoever waits for them."""
+        """Leave a receipt if all checks succeed and somebody waits for them."""
         if self._cancellation is not None:
             self._receipts.add(receipt)
 
@@ -272,7 +272,7 @@ class DigestChecks:
 
 
 IN_PLACE = DigestChecks()
-"""For those who read files outside of a load: nothing is checked beside them."""
+"""Checks for reading outside of a load, where nothing is checked beside."""
 
 
 def _make_receipts_after(content: MappedFile, digest: str, begun: int) -> list[str]:

@@ -18,7 +18,7 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def get_user_folder(platform: str, environment: Mapping[str, str]) -> Path:
-    """Return where the user's caches lie on a platform, with this one's name."""
+    """Return the folder of epctx among the user's caches on a platform."""
     home = Path(environment.get("HOME") or Path.home())
     if platform == "darwin":
         return home / "Library" / "Caches" / "epctx"
@@ -44,7 +44,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def describe_distrust(status: os.stat_result) -> str:
-    """Return why others may have put there what lies in a folder, in words that follow its name; empty if they cannot.
+    """Return why other users may have written into a folder, in words that follow its name; empty if they cannot.
 
     A link to a folder counts as one where the status is that of what it leads to (`stat`), not its own (`lstat`).
     """
@@ -58,7 +58,7 @@ def describe_distrust(status: os.stat_result) -> str:
 
 
 def is_own(status: os.stat_result) -> bool:
-    """Whether a file or folder belongs to this process's user, as far as the system has users."""
+    """Return whether a file or folder belongs to this process's user, as far as the system has users."""
     return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
 
 
@@ -111,7 +111,7 @@ class PrivateWorkspace:
             return self._graphs.pop(graph_name, None)
 
     def close(self) -> None:
-        """Close all objects, the youngest first; one that raises keeps no other from being closed."""
+        """Close all objects, the youngest first; all are closed even if one raises."""
         with self._lock:
             objects, self._objects = self._objects, {}
             self._graphs.clear()

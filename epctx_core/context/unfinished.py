@@ -1,4 +1,4 @@
-"""Publication as a reader sees it: where staged and kept files lie, and which names they may have.
+"""Files of an unfinished publication, as a reader finds them, and the names that they may have.
 
 Knows nothing of journals; names may come from an untrusted one.
 """
@@ -26,7 +26,7 @@ _NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 
 
 def normalise_path(name: str) -> str:
-    """Return a name relative to the folder in its one spelling: parts joined by "/", no "." or "..".
+    """Return a name relative to the folder in its normal form: parts joined by "/", no "." or "..".
 
     Raises:
         InvalidArgument: the name is empty, absolute, leaves the folder, ends in a folder, lies in a
@@ -62,7 +62,7 @@ def _find_fault(name: str, normal: str) -> str:
 
 
 def get_mode(path: Path) -> int | None:
-    """Return the mode of what lies at a path (links not followed), or None if nothing does.
+    """Return the mode of a path (links not followed), None if nothing is there.
 
     Unlike `os.path.lexists`, an error other than "nothing there" is raised: taking it for "gone" would
     make a step that is still to do look done.
@@ -76,13 +76,13 @@ def get_mode(path: Path) -> int | None:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a regular file lies at a path; a link is none."""
+    """Return whether a path is a regular file, not a link."""
     mode = get_mode(path)
     return mode is not None and stat.S_ISREG(mode)
 
 
 def resolve_without_links(root: Path, name: str) -> Path | None:
-    """Return `root/name`, or None if a folder on the way is a link or no folder. `root` itself is trusted."""
+    """Return `root/name`, or None if a folder on the way is a link or not a folder. `root` itself is trusted."""
     path = root
     for part in name.split("/")[:-1]:
         path /= part
@@ -123,13 +123,13 @@ def find_interrupted_copies(folder: Path, name: str) -> Iterator[Path]:
         name: the name as the context model spells it, relative to the folder.
     """
     try:
-        wanted = normalise_path(name)
+        relative = normalise_path(name)
         found = list_staging_folders(folder)
     except (OSError, ValueError):  # InvalidArgument is a ValueError; so is a zero byte in the folder
         return
     for staging in found:
         for side in (OLD, NEW):
             with suppress(OSError):
-                copy = resolve_without_links(staging, f"{side}/{wanted}")
+                copy = resolve_without_links(staging, f"{side}/{relative}")
                 if copy is not None and is_file(copy):
                     yield copy

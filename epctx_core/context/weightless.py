@@ -1,7 +1,7 @@
 """Weights that payloads leave in the source model (weightless mode): noted by a compile, found again by a load.
 
 A reference is the weight's name in the source with its digest, type and shape and, for one in a file, that file's
-name and the place in it. It holds no path.
+name and the offset in it. It holds no path.
 
 The source is what the host gives (a buffer, or a path), or the file that the EPContext nodes name, beside
 the context model. Weights in files of their own need no source model: the manifest says where they lie.
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 MODE_KEY = "weightless_mode"
 """ONNX Runtime's metadata key for the mode that a model was compiled with."""
 FILE_ATTRIBUTE = "onnx_model_filename"
-"""The attribute of an EPContext node that names the source model's file."""
+"""Attribute of an EPContext node that names the source model's file."""
 
 
 class SourceReference(NamedTuple):
-    """One weight of the source.
+    """Weight of the source model, as the manifest describes it.
 
     Attributes:
         digest: SHA-256 (hex) of its raw bytes.
         location: the file of weights that holds it, as the source names it; empty for an inline one.
-        offset: its place in that file.
+        offset: of the bytes in that file.
     """
 
     digest: str
@@ -87,7 +87,7 @@ def list_source_files(references: Collection[SourceReference], models: Iterable[
 
 
 class SourceReferences:
-    """Decides which weights one EP's payloads leave in the source, and notes them.
+    """Weights that one EP's payloads leave in the source model.
 
     Args:
         mode: what the host asked for.
@@ -108,7 +108,7 @@ class SourceReferences:
         """Return the name under which a load finds a weight in the source; None if it has to be stored.
 
         Stored is what the mode does not cover, and what is not the source's own: weights that an optimiser
-        or the EP made, or that are written in bodies of control flow.
+        or the EP made, or that lie in subgraphs.
         """
         if self._mode is WeightlessMode.NONE or not isinstance(view, Weight) or view.source_name is None:
             return None
@@ -132,18 +132,18 @@ _NAME, _RAW_DATA = 8, 9
 
 
 def read_weights(
-    model: memoryview | MappedFile, wanted: Collection[str] | None, open_external: OpenExternal, *, where: str
+    model: memoryview | MappedFile, names: Collection[str] | None, open_external: OpenExternal, *, where: str
 ) -> dict[str, Weight]:
     """Return initializers of a model's main graph by name.
 
     Args:
         model: its bytes, which the weights keep alive.
-        wanted: which initializers; None for all.
+        names: of the initializers; None for all.
         open_external: opens a file that the model names.
         where: names the model in messages.
 
     Raises:
-        InvalidProtobuf: it is no model.
+        InvalidProtobuf: it is not a model.
         InvalidGraph: a tensor whose bytes do not fit its shape, or that names no file.
     """
     mapped = model if isinstance(model, MappedFile) else None
@@ -151,10 +151,10 @@ def read_weights(
     found: dict[str, Weight] = {}
     others = GraphProto()
     try:
-        for tensor, place, length in _initializers(view, wanted):
+        for tensor, offset, length in _initializers(view, names):
             if length and tensor.data_type != TensorProto.STRING:
-                data = view[place : place + length]
-                found[tensor.name] = make_weight(tensor, data, mapped=mapped, offset=place)
+                data = view[offset : offset + length]
+                found[tensor.name] = make_weight(tensor, data, mapped=mapped, offset=offset)
             else:
                 others.initializer.append(tensor)
     except (DecodeError, ValueError) as error:
@@ -164,7 +164,7 @@ def read_weights(
     return found
 
 
-def _initializers(view: memoryview, wanted: Collection[str] | None) -> Iterator[tuple[TensorProto, int, int]]:
+def _initializers(view: memoryview, names: Collection[str] | None) -> Iterator[tuple[TensorProto, int, int]]:
     """Yield tensors without their raw data, and the offset and length of that."""
     if not view:
         raise ValueError("it is empty")
@@ -175,11 +175,11 @@ def _initializers(view: memoryview, wanted: Collection[str] | None) -> Iterator[
     for number, kind, *graph in fields(0, len(view)):
         for inner, inner_kind, *tensor in fields(*graph) if (number, kind) == (_GRAPH, BYTES) else ():
             if (inner, inner_kind) == (_INITIALIZER, BYTES):
-                yield from _tensor(view, fields(*tensor), tensor[0], wanted)
+                yield from _tensor(view, fields(*tensor), tensor[0], names)
 
 
 def _tensor(
-    view: memoryview, fields: Iterable[tuple[int, int, int, int]], begin: int, wanted: Collection[str] | None
+    view: memoryview, fields: Iterable[tuple[int, int, int, int]], begin: int, names: Collection[str] | None
 ) -> Iterator[tuple[TensorProto, int, int]]:
     head = bytearray()
     name, raw = "", (0, 0)
@@ -191,7 +191,7 @@ def _tensor(
         if (number, kind) == (_NAME, BYTES):
             name = bytes(view[offset : offset + length]).decode()
         begin = offset + length
-    if wanted is None or name in wanted:
+    if names is None or name in names:
         yield TensorProto.FromString(bytes(head)), *raw
 
 
@@ -203,7 +203,7 @@ _HINT = (
 
 
 class SourceWeights:
-    """The source's weights for one session; nothing is opened before the first is asked for.
+    """Weights of the source model for one session; nothing is opened before the first is asked for.
 
     Args:
         records: the model's EPContext nodes, which may name the source's file.
@@ -266,10 +266,10 @@ class SourceWeights:
             for name, reference in self._references.items()
             if reference.location and self._buffer is None and self._path is None
         }
-        wanted = self._references.keys() - beside.keys()
-        if not wanted and self._references:
+        names = self._references.keys() - beside.keys()
+        if not names and self._references:
             return beside
-        return {**self._read(wanted if self._references else None), **beside}
+        return {**self._read(names if self._references else None), **beside}
 
     def _open_beside(self, location: str, name: str) -> OpenedFile:
         """Open a file of weights without the source model."""
@@ -289,7 +289,7 @@ class SourceWeights:
             hint=f"Set the session option {FOLDER_OPTION!r} to the folder, or {PATH_OPTION!r} to the source model.",
         )
 
-    def _read(self, wanted: Collection[str] | None) -> dict[str, Weight]:
+    def _read(self, names: Collection[str] | None) -> dict[str, Weight]:
         """Return weights of the source model by name; None for all."""
         path: Path | None = None
         if self._buffer is not None:
@@ -298,7 +298,7 @@ class SourceWeights:
             with _open_named(self._path) if self._path is not None else self._open_beside_model() as file:
                 model, path = MappedFile(file.fileno(), file.path), Path(file.path)
         folder = WeightsFolder(path, self._weights_folder)
-        return read_weights(model, wanted, folder.open, where=self._where)
+        return read_weights(model, names, folder.open, where=self._where)
 
     def _open_beside_model(self) -> OpenedFile:
         if len(self._files) != 1 or self._folder is None:
@@ -328,7 +328,7 @@ def _make_external_tensor(name: str, reference: SourceReference) -> TensorProto:
 
 def _open_named(path: str) -> OpenedFile:
     """Open the source that the host named."""
-    reason = "which is no file"
+    reason = "which is not a file"
     if Path(path).is_file():
         try:
             return OpenedFile(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0)), path)

@@ -1,8 +1,8 @@
 """Folder in which a model's external weights lie, and the seal of the file with initializers that a compile wrote.
 
 The file for the initializers that a compile leaves in the model ends in a seal: a digest over the digests of all that is
-in it. The model's metadata says the same, so that reading a few bytes tells the file from that of another compile. It
-also says the digest of each weight, for whoever checks the file whole.
+in it. The model's metadata has the same, so that a few bytes distinguish the file from that of another compile. It
+also has the digest of each weight, to check the whole file.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def close_with_seal(writer: PayloadWriter) -> PayloadEntry:
 
 
 def strip_seal(entry: PayloadEntry) -> PayloadEntry:
-    """Return what is before the seal of a file that `close_with_seal` ended."""
+    """Return the entry without its seal of a file that `close_with_seal` ended."""
     *segments, seal = entry.segments
     return replace(entry, segments=tuple(segments), size=entry.size - seal.length)
 
 
 def write_seal(model: ModelProto, entry: PayloadEntry | None) -> None:
-    """Note in a model's metadata how its file for initializers is sealed; None if it has no such file."""
+    """Write the seal of the file for initializers into a model's metadata; None if it has no such file."""
     others = [p for p in model.metadata_props if p.key != INITIALIZERS]
     del model.metadata_props[:]
     model.metadata_props.extend(others)
@@ -69,10 +69,10 @@ def write_seal(model: ModelProto, entry: PayloadEntry | None) -> None:
 
 
 def read_seal(model: ModelProto) -> PayloadEntry | None:
-    """Return what a model says of all before the seal in its file for initializers, None if nothing.
+    """Return the entry without its seal of a model's file for initializers, None without such a file.
 
     Raises:
-        InvalidGraph: what it says is damaged.
+        InvalidGraph: the metadata is damaged.
     """
     return read_json(model, INITIALIZERS, _read_entry)
 
@@ -91,7 +91,7 @@ def _make_mark(entry: PayloadEntry) -> bytes:
 
 
 class WeightsFolder:
-    """Opens the files of weights that one model names.
+    """Folder of the files of weights that one model names.
 
     Args:
         model: its path, None for a model from bytes.
@@ -101,7 +101,7 @@ class WeightsFolder:
         checks: of a load, which go on beside it.
 
     Raises:
-        NoSuchFile: the option names no folder.
+        NoSuchFile: the folder does not exist.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class WeightsFolder:
         self._folder: ModelFolder | None = None
         if option is not None:
             if not Path(option).is_dir():
-                raise NoSuchFile(f"{FOLDER_OPTION} names {option!r}, which is no folder.", path=option)
+                raise NoSuchFile(f"{FOLDER_OPTION} names {option!r}, which is not a folder.", path=option)
             self._folder = ModelFolder(Path(option))
         elif model is not None:
             self._folder = self._own
@@ -145,13 +145,13 @@ class WeightsFolder:
         return file
 
     def status(self, location: str) -> os.stat_result | None:
-        """Return what the system says of the file that a name means now, without opening it; None if there is none."""
+        """Return the status of the file that a name leads to now, without opening it; None if there is none."""
         if location == self._own_name and self._own is not None:
             return self._own.status(location, what="the model")
         return None if self._folder is None else self._folder.status(location, what="the weights file")
 
     def _find_sealed(self, file: OpenedFile, seal: PayloadEntry, folder: Path) -> OpenedFile:
-        """Return the file that a seal means: this one, or what an unfinished publication kept of it."""
+        """Return the file of a seal: this one, or one of an unfinished publication."""
         copies = list(find_interrupted_copies(folder, seal.name))
         try:
             return self._check_sealed(file, seal, beside=not copies)
@@ -163,7 +163,7 @@ class WeightsFolder:
             raise
 
     def _check_sealed(self, file: OpenedFile, seal: PayloadEntry, *, beside: bool) -> OpenedFile:
-        """Return a file that is as its seal says; one that is not is closed, and looked at once."""
+        """Return a file that matches its seal; another one is closed, and checked only once."""
         with ExitStack() as stack:
             stack.enter_context(file)
             state = identify_file(os.fstat(file.fileno()))

@@ -16,7 +16,7 @@ from epctx_core.context.node import (
     ContextNodeRecord,
     is_context_node,
     read_context_nodes,
-    read_placed_nodes,
+    read_indexed_nodes,
 )
 from epctx_core.context.receipts import IN_PLACE, DigestChecks
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NotImplementedByProvider
@@ -81,7 +81,7 @@ class OpenModel:
             return []
         operators = zip(graph.domains, graph.op_types, strict=True)
         places = [i for i, operator in enumerate(operators) if operator == (DOMAIN, OP_TYPE)]
-        return read_placed_nodes([((), i, graph.nodes[i]) for i in places])
+        return read_indexed_nodes([((), i, graph.nodes[i]) for i in places])
 
     def graph_of(self, record: ContextNodeRecord) -> GraphIndex:
         """Return the graph that an EPContext node is in.

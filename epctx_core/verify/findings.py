@@ -1,6 +1,6 @@
-"""What is verified and what is found in it: the model, read as a load reads it but going on after each fault.
+"""Model under verification, read as a load reads it but going on after each fault, and the findings.
 
-The codes of findings, and what a verification comes to.
+Also the codes of findings, and the report.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ CODES: Mapping[str, Severity] = MappingProxyType(
         "node-refused": _ERROR,
         "source-missing": _ERROR,
         "primary-missing": _ERROR,
-        "body-not-run": _ERROR,
+        "subgraph-not-run": _ERROR,
         "type-not-allowed": _ERROR,
         "type-undeclared": _ERROR,
         # Payloads.
@@ -87,20 +87,20 @@ CODES: Mapping[str, Severity] = MappingProxyType(
         "not-checked": _INFO,
     }
 )
-"""Every code and how much it matters, in the order of the checks; docs/verify.md says what they mean and what to do."""
+"""Every code with its severity, in the order of the checks; docs/verify.md explains them."""
 
 LISTED = 1000
 """Findings of one code that are listed one by one."""
 
 UNJUDGED = frozenset({"not-checked", "file-not-sought"})
-"""Codes that say that nothing is known of a file's bytes."""
+"""Codes of payloads whose bytes nobody checked."""
 
 _OF_FILES = (InvalidGraph, InvalidProtobuf)
-_ORDER = {severity: place for place, severity in enumerate((_ERROR, _WARNING, _INFO))}
+_ORDER = {severity: rank for rank, severity in enumerate((_ERROR, _WARNING, _INFO))}
 
 
 class Findings:
-    """What is found, as it is found."""
+    """Findings of a verification, as they are made."""
 
     def __init__(self) -> None:
         self._found: dict[Finding, None] = {}
@@ -111,7 +111,7 @@ class Findings:
         self.take(Finding(CODES[code], code, message, node=node, hint=hint))
 
     def add_error(self, code: str, error: EpctxError, *, node: str | None = None, hint: str = "") -> None:
-        """Note what an error says."""
+        """Note an error as a finding."""
         self.add(code, error.message, node=error.node or node, hint=error.hint or hint)
 
     @contextmanager
@@ -140,7 +140,7 @@ class Findings:
     def collect_of_plugin(self, code: str, *, node: str | None = None) -> Iterator[None]:
         """Note what an EP raises: with a code what blames a file, else that a kernel is missing or the plugin broken.
 
-        What is the host's own, a wrong option or its wish to stop, is raised.
+        A wrong option or a cancellation of the host is raised.
         """
         try:
             yield
@@ -168,7 +168,7 @@ class Findings:
             self._found[finding] = None
 
     def is_unchecked(self, nodes: Iterable[str]) -> bool:
-        """Whether somebody said that he cannot look into the payloads of one of these nodes."""
+        """Return whether an EP could not check the payload of one of these nodes."""
         unchecked = {finding.node for finding in self._found if finding.code == "container-not-checked"}
         return not unchecked.isdisjoint(nodes)
 
@@ -179,7 +179,7 @@ class Findings:
 
     @property
     def has_errors(self) -> bool:
-        """Whether anything is wrong so far."""
+        """True if there is an error so far."""
         return any(severity is Severity.ERROR for severity, _ in self._counts)
 
     def sorted(self) -> tuple[Finding, ...]:
@@ -199,13 +199,13 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class PayloadReport:
-    """One payload as the verification left it.
+    """One payload in a report.
 
     Attributes:
         name: the name of its file, or of its node if it is embedded.
         size: length in bytes.
         digests: whether all its bytes were checked against the manifest and are right.
-        looked_into_by: who looked into it, such as `epctx-sim-qnn 0.1.0`; None if nobody could.
+        looked_into_by: origin of the EP that checked it, such as `epctx-sim-qnn 0.1.0`; None if none could.
     """
 
     name: str
@@ -227,12 +227,12 @@ class PayloadReport:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """What a verification came to.
+    """Result of a verification.
 
     Attributes:
         path: the model's file, None for one from bytes.
         findings: all of them, errors first.
-        nodes: how many EPContext nodes there are.
+        nodes: number of EPContext nodes.
         payloads: those that could be read.
     """
 
@@ -243,12 +243,12 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong: warnings and notes do not count."""
+        """True if there is no error; warnings and notes do not count."""
         return not any(finding.severity is Severity.ERROR for finding in self.findings)
 
     @property
     def checked(self) -> bool:
-        """Whether something of each payload was judged: its digests, or what the EP says of it."""
+        """True if of each payload the digests were checked, or its EP checked it."""
         return not any(finding.code in UNJUDGED for finding in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
@@ -269,7 +269,7 @@ class Subject:
     """A model under verification.
 
     Attributes:
-        proto: the model, functions put in place if they could be.
+        proto: the model, functions inlined if possible.
         opened: what a load would work with; None if a load would refuse the model.
         folder: where its files lie, None for a model from bytes without one.
         records: its EPContext nodes, as far as they can be decoded.
@@ -301,7 +301,7 @@ def read_subject(
     registry: Registry,
     findings: Findings,
 ) -> Subject | None:
-    """Read the model itself as a load does, and note what a load would refuse; None for what is no ONNX model.
+    """Read the model itself as a load does, and note what a load would refuse; None if it is not an ONNX model.
 
     Raises:
         NoSuchFile, InvalidArgument: there is no such file, or an argument or option is wrong.
@@ -315,7 +315,7 @@ def read_subject(
         proto = decode_model(data, path, config.input_budget)
         if not proto.HasField("graph"):
             where = path.name if path else "the model given as bytes"
-            raise InvalidProtobuf(f"{where} is no ONNX model: it has no graph.")
+            raise InvalidProtobuf(f"{where} is not an ONNX model: it has no graph.")
         subject = Subject(
             proto=proto,
             opened=None,
@@ -333,7 +333,7 @@ def read_subject(
 
 
 def _open(subject: Subject, data: bytes) -> None:
-    """Do what a load does with a model that was decoded, and note what it would stumble over."""
+    """Open a decoded model as a load does, and note why a load would refuse it."""
     session, config, findings = subject.session, subject.config, subject.findings
 
     def kept() -> Collection[FunctionId]:

@@ -62,14 +62,14 @@ def read_nodes(subject: Subject) -> list[ContextNodeRecord]:
             decoded.append(record)
     records = make_names_unique(decoded)
     for record in records:
-        with findings.collect("body-not-run", (NotImplementedByProvider,)):
+        with findings.collect("subgraph-not-run", (NotImplementedByProvider,)):
             if subject.opened is not None:
                 subject.opened.graph_of(record)
     return records
 
 
 def check_references(subject: Subject, routing: Routing | None) -> None:
-    """Check that a node of each EP carries a payload, unless one was left out as it is."""
+    """Check that a node of each EP carries a payload, unless nodes were left out."""
     owners = {r.name: ep for ep, own in routing.nodes.items() for r in own} if routing is not None else {}
     by_owner: dict[str, list[ContextNodeRecord]] = {}
     for record in subject.records if "node-refused" not in subject.findings.codes else ():
@@ -81,9 +81,9 @@ def check_references(subject: Subject, routing: Routing | None) -> None:
 
 
 def check_types(subject: Subject) -> None:
-    """Check what each node reads and makes.
+    """Check the types of the inputs and outputs of each node.
 
-    The operator has no type inference: what a node makes has the type that the model declares, or none.
+    The operator has no type inference: an output has the type that the model declares, or none.
     """
     with subject.findings.collect("model-invalid"), require_text_names():
         tables = types_of(subject.proto.graph)
@@ -164,7 +164,7 @@ def find_payloads(subject: Subject, scratch: ExitStack) -> None:
 
 
 def _read_payload(record: ContextNodeRecord, subject: Subject) -> None:
-    """Read the payload of a node as a load does, and note what a load does not mind."""
+    """Read the payload of a node as a load does, and note what a load ignores."""
     payload = subject.reader.read(record)
     if subject.manifest is not None and subject.reader.find_entry(record) is None:
         subject.findings.add(
@@ -212,7 +212,7 @@ def check_manifest(subject: Subject) -> Manifest | None:
 
 
 def check_dependencies(subject: Subject) -> None:
-    """Note if what the model says that it needs besides its file is false; a model need not say it.
+    """Check the stated dependencies of the model; a model need not state any.
 
     Whether the payloads of others left weights in their source is not known here, so that is not denied.
     """

@@ -1,7 +1,7 @@
-"""`verify_model`: the checks in their order, and those that EPs make: who takes which node, what is in a payload.
+"""`verify_model`: the checks in their order, and those that EPs make of their nodes and payloads.
 
 No instance is made for these. Then the rest of a load, where nothing was found wrong: EPs load their nodes without a device,
-engines prepare the others. Nothing is run: in place of what EPs would run stand steps that nobody takes, and engines
+engines prepare the others. Nothing is run: steps that never run replace the runs of EPs, and engines
 optimise nothing.
 """
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 ATTEMPTS = 5
-"""How often a verification starts again because the model was being replaced meanwhile, as a load does."""
+"""Attempts of a verification while the model is being replaced, as of a load."""
 
 
 @convert_errors("verifying the model")
@@ -63,7 +63,7 @@ def verify_model(
 
     The model is read as a load would read it: the ONNX checker, the EPContext operator's rules, the files
     that nodes name. Every byte of every payload is checked against the manifest, in bounded memory. The EPs that
-    would load the nodes judge what they once wrote, and look into their payloads. Where nothing is wrong so far,
+    would load the nodes validate their compatibility information and check their payloads. Where nothing is wrong so far,
     EPs that need no device for it load their nodes, and engines prepare the operators left over. Nothing is
     written or run.
 
@@ -91,7 +91,7 @@ def verify_model(
 
 
 def _get_state(path_or_bytes: str | os.PathLike[str] | bytes) -> object:
-    """Return what changes with a model's file: where it was replaced meanwhile, its binary was, too."""
+    """Return the state of a model's file; if it was replaced meanwhile, its binary was, too."""
     with suppress(OSError, ValueError, TypeError):
         return None if isinstance(path_or_bytes, bytes) else identify_file(Path(path_or_bytes).stat())
     return None
@@ -144,11 +144,11 @@ def _verify(subject: Subject, providers: ProviderSession) -> list[PayloadReport]
 
 
 def _make_reports(subject: Subject, looked: Mapping[str, str]) -> list[PayloadReport]:
-    """Return what came of each payload; where nothing is wrong, note those of which no byte was judged.
+    """Return the reports of payloads; without any error, note those that nobody checked.
 
     Args:
         subject: the model.
-        looked: a primary's name to who looked into its payload.
+        looked: a primary's name to the EP's origin that checked its payload.
     """
     reports = subject.reports
     readers = {reports[name]: reader for name, reader in looked.items()}
@@ -167,7 +167,7 @@ def _make_reports(subject: Subject, looked: Mapping[str, str]) -> list[PayloadRe
 
 
 def route_nodes(subject: Subject) -> Routing | None:
-    """Return who loads the nodes, as a load decides it, as far as somebody does; None if the host's EPs are broken.
+    """Route the nodes to EPs as a load does; None if the host's EPs are broken.
 
     Raises:
         InvalidArgument: an option of an EP is wrong.
@@ -185,22 +185,22 @@ def route_nodes(subject: Subject) -> Routing | None:
                     continue
                 except NotImplementedByProvider as error:
                     findings.add_error("plugin-missing" if record.source else "source-missing", error)
-            # Each node that does not say its source is told.
+            # Each node without a source is listed.
             refused.update({record.source} - {""})
         return routing
     return None
 
 
 def ask_providers(subject: Subject, routing: Routing, providers: ProviderSession) -> dict[str, str]:
-    """Have each EP judge what it compiled, and look into its payloads.
+    """Have each EP validate its compatibility information and check its payloads.
 
     Args:
         subject: the model.
-        routing: who takes which node.
+        routing: the nodes of each EP.
         providers: knows what an EP gets.
 
     Returns:
-        A primary's name to who looked into its payload.
+        A primary's name to the EP's origin that checked its payload.
 
     Raises:
         InvalidArgument: an option of an EP is wrong.
@@ -220,7 +220,7 @@ def ask_providers(subject: Subject, routing: Routing, providers: ProviderSession
 
 
 def _validate(choice: ProviderChoice, info: str, routing: Routing, subject: Subject) -> None:
-    """Note an EP's verdict on what it once wrote."""
+    """Note an EP's verdict on its compatibility information."""
     findings, first = subject.findings, routing.nodes[choice.name][0].name
     verdict = Compatibility.EP_SUPPORTED_OPTIMAL
     with (
@@ -285,14 +285,14 @@ def _look_into(
 
 
 def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str]:
-    """Do what else a load does with a model, and note what it would stumble over.
+    """Do the rest of a load, and note why it would refuse the model.
 
     Args:
         subject: the model.
         providers: gets the EPs, and closes them.
 
     Returns:
-        A primary's name to who loaded it.
+        A primary's name to the EP's origin that loaded it.
 
     Raises:
         InvalidArgument: an option of an EP is wrong.
@@ -304,7 +304,7 @@ def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str
         return loaded
     engine = CpuEngine(EnginePolicy(engine=subject.config.engine, prefer_latency=False))
     routing: Routing | None = None
-    # That an EP cannot do it on this machine is nothing of the file's.
+    # An EP that cannot do it on this machine is not a fault of the file.
     with findings.collect_of_plugin("plugin-broken"), suppress(NotImplementedByProvider):
         found = Routing(
             subject.records,
@@ -347,7 +347,7 @@ def _prepare(subject: Subject, model: OpenModel, engine: CpuEngine, providers: P
             kernels_only=kernels,
         )
         groups = [(part, part.cpu_groups()) for part in assignment.graphs]
-        # In place of what EPs would run, which are loaded nodes and kernels.
+        # Instead of the runs of EPs: loaded nodes and kernels.
         steps = {
             part.graph: {node: _make_step(part.graph, node) for node in part.kernel_nodes}
             for part in assignment.graphs

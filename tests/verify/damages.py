@@ -92,7 +92,7 @@ def _(harness):
     harness.edit_node(0, lambda node: setattr(attribute(node, "main_context"), "i", 0))
 
 
-@damage("body-not-run")
+@damage("subgraph-not-run")
 def _(harness):
     inner = context_node("inner", ["x"], ["z"])
     body = helper.make_graph([inner], "body", [], [tensor("z")])

@@ -110,7 +110,7 @@ REFUSED_NODES = {
     "a name that is not text": (spoil_name, "not UTF-8"),
     "an attribute of another type": (
         DAMAGES["node-refused"].apply,
-        "'notes' as INT; the operator wants STRING",
+        "'notes' as INT; the operator has STRING",
     ),
     "a switch that is neither 0 nor 1": (
         lambda harness: harness.edit_node(1, lambda node: setattr(attribute(node, "main_context"), "i", 2)),

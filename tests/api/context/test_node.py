@@ -159,16 +159,16 @@ def test_attributes_stand_in_alphabetical_order():
 @pytest.mark.parametrize(
     ("name", "wrong", "kinds"),
     [
-        ("main_context", "1", "STRING; the operator wants INT"),
-        ("embed_mode", 1.0, "FLOAT; the operator wants INT"),
-        ("max_size", [1], "INTS; the operator wants INT"),
-        ("source", 1, "INT; the operator wants STRING"),
+        ("main_context", "1", "STRING; the operator has INT"),
+        ("embed_mode", 1.0, "FLOAT; the operator has INT"),
+        ("max_size", [1], "INTS; the operator has INT"),
+        ("source", 1, "INT; the operator has STRING"),
         ("ep_cache_context", helper.make_tensor("t", TensorProto.UINT8, [1], [1]), "TENSOR; .* STRING"),
-        ("partition_name", ["a"], "STRINGS; the operator wants STRING"),
-        ("ep_sdk_version", 2, "INT; the operator wants STRING"),
-        ("hardware_architecture", 2, "INT; the operator wants STRING"),
-        ("notes", 2, "INT; the operator wants STRING"),
-        ("onnx_model_filename", 2, "INT; the operator wants STRING"),
+        ("partition_name", ["a"], "STRINGS; the operator has STRING"),
+        ("ep_sdk_version", 2, "INT; the operator has STRING"),
+        ("hardware_architecture", 2, "INT; the operator has STRING"),
+        ("notes", 2, "INT; the operator has STRING"),
+        ("onnx_model_filename", 2, "INT; the operator has STRING"),
     ],
 )
 def test_an_attribute_of_the_wrong_type_is_refused(name, wrong, kinds):
@@ -242,7 +242,7 @@ def test_bytes_where_a_file_name_should_be_are_refused(tmp_path):
     (tmp_path / "m_ctx.onnx").write_bytes(context_model(node("n", cache=b"\xff")).SerializeToString())
 
     with (
-        pytest.raises(InvalidGraph, match="no file name") as caught,
+        pytest.raises(InvalidGraph, match="not a file name") as caught,
         loaded(tmp_path / "m_ctx.onnx", lambda given: given.payload()),
     ):
         pass

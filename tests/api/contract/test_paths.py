@@ -94,7 +94,7 @@ LEAVES = [
     pytest.param("n" * 300, "cannot be opened|missing"),
     pytest.param("m_alpha.bin/x", "cannot be opened|missing"),
     pytest.param("missing.bin", "missing", marks=pytest.mark.entry(71, 72)),
-    pytest.param(b"\xff\xfe.bin", "no file name", marks=pytest.mark.entry(82)),
+    pytest.param(b"\xff\xfe.bin", "not a file name", marks=pytest.mark.entry(82)),
 ]
 
 
