@@ -33,7 +33,7 @@ A package that imports this module requires exactly its own version of the core.
 | `OpenModel`, `open_model` | epctx-onnxruntime | reading a model that is to be converted |
 | `read_manifest` | epctx-conformance | knowing which bytes of a payload are weights before damaging it |
 | `suggestion` | epctx-cli, epctx-conformance | suggesting what was meant by a misspelt name |
-| `with_providers` | epctx-cache | EPs as `InferenceSession` takes them |
+| `merge_providers` | epctx-cache | EPs as `InferenceSession` takes them |
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _HOME = {
     "epctx_core.publish.files": ("remove_tree",),
     "epctx_core.registry.explaining": ("known_ep",),
     "epctx_core.registry.importing": ("MarkedMethod", "find_problems", "implemented_hooks"),
-    "epctx_core.sessions.host": ("host_call", "with_providers"),
+    "epctx_core.sessions.host": ("host_call", "merge_providers"),
     "epctx_core.sessions.inspection": ("ModelSource", "check_files"),
     "epctx_core.sessions.providers": ("ProviderChoice", "ProviderSession", "choose_providers"),
     "epctx_core.sessions.source": ("OpenModel", "open_model"),

@@ -36,18 +36,23 @@ from epctx_core.sessions.assignment import Assignment, assign_nodes, check_allow
 from epctx_core.sessions.host import (
     ModelMetadata,
     NodeArg,
-    feed_order,
-    given_function,
-    given_model,
-    given_options,
-    model_metadata,
-    node_arg,
-    requested_providers,
-    unknown_name,
+    check_function,
+    check_model_argument,
+    copy_options,
+    describe_model,
+    describe_value,
+    make_feed_order,
+    parse_providers,
+    unknown_name_error,
 )
-from epctx_core.sessions.loading import Routing, context_folder, load_context_nodes
+from epctx_core.sessions.loading import Routing, find_context_folder, load_context_nodes
 from epctx_core.sessions.plan import Planner, PlanRun, add_run_hooks
-from epctx_core.sessions.providers import ProviderSession, choose_providers, kept_functions, private_workspace
+from epctx_core.sessions.providers import (
+    ProviderSession,
+    choose_providers,
+    collect_kept_functions,
+    make_private_workspace,
+)
 from epctx_core.sessions.source import OpenModel, open_model
 
 if TYPE_CHECKING:
@@ -60,18 +65,18 @@ if TYPE_CHECKING:
     from epctx_core.sessions.providers import WorkspaceOf
 
 LOAD_ATTEMPTS = 5
-"""How often a load starts again because the model's files were being replaced meanwhile."""
+"""Number of times that a load reads a model whose files are being replaced."""
 
 
 @dataclass(kw_only=True)
 class SessionState:
-    """What a session owns while it is open. The model itself is not among it.
+    """Resources of an open session; the model itself is not one of them.
 
     Attributes:
         inputs, outputs: the model's, in its order.
         defaults: inputs that the caller may leave out, with their values.
-        run: runs the plan, between the run hooks of the EPs that have them; mostly none, and then it is the plan's.
-        assigned: who runs which node, if the host wants to know.
+        run: runs the plan, between the run hooks of EPs that implement them.
+        assigned: the EP of each node, if the host asked for it.
     """
 
     metadata: ModelMetadata
@@ -97,15 +102,15 @@ class InferenceSession(Strict):
     Args:
         path_or_bytes: the model.
         sess_options: session options; EPs may be given there (`add_provider`) or here.
-        providers: EP types in order of priority, each with or without its options. None: the EPs of
+        providers: EP names in order of priority, each with or without its options. None: the EPs of
             `sess_options`; without those, a context model finds its EPs by its nodes' sources and a
             plain model runs on the CPU EP. The CPU EP is always there, last.
         provider_options: options for `providers`, one mapping each.
-        registry: where EPs are looked up.
+        registry: the registry of EPs.
         tuning: `disabled_optimizers` and `enable_fallback` of onnxruntime, accepted without effect.
 
     Raises:
-        NoSuchFile, InvalidProtobuf, InvalidGraph: the model is missing, none, or wrong.
+        NoSuchFile, InvalidProtobuf, InvalidGraph: the model is missing, is not a model, or is not valid.
         InvalidArgument: an option or EP that does not exist.
         NotImplementedByProvider: a node that no EP loads, or an operator that no engine has.
         PluginError, EPFail: an EP failed.
@@ -133,9 +138,9 @@ class InferenceSession(Strict):
                     hint="See help(epctx_core.InferenceSession).",
                 )
             log_without_effect(f"InferenceSession({name}=...)", _TUNING[name])
-        model = given_model(path_or_bytes)
-        self._options = given_options(SessionOptions() if sess_options is None else sess_options)
-        requested = requested_providers(self._options, providers, provider_options)
+        model = check_model_argument(path_or_bytes)
+        self._options = copy_options(SessionOptions() if sess_options is None else sess_options)
+        requested = parse_providers(self._options, providers, provider_options)
         exporter = None
         if self._options.config().context_enable:
             # Loading and running need nothing of compiling to files.
@@ -145,7 +150,7 @@ class InferenceSession(Strict):
         self._state: SessionState | None = _build_session(model, self._options, requested, registry, exporter)
         self._inputs, self._outputs = self._state.inputs, self._state.outputs
         self._defaults = self._state.defaults
-        self._order = feed_order(self._inputs, self._defaults)
+        self._order = make_feed_order(self._inputs, self._defaults)
         # The threads of calls under way. append and remove are atomic, so that a run takes no lock.
         self._running: deque[int] = deque()
         self._closed = False
@@ -160,7 +165,7 @@ class InferenceSession(Strict):
         """Run the model; callable from many threads.
 
         Args:
-            output_names: the outputs wanted, None or none named for all in the model's order.
+            output_names: the requested outputs; None or an empty list for all, in the model's order.
             input_feed: name to array.
             run_options: `terminate` stops the run, see `RunOptions`.
 
@@ -207,7 +212,7 @@ class InferenceSession(Strict):
             InvalidArgument: the callback is not a function, or the input feed is not a mapping.
             RuntimeException: the session is closed.
         """
-        given_function("run_async", callback)
+        check_function("run_async", callback)
         if not isinstance(input_feed, Mapping):
             raise InvalidArgument(f"input_feed maps names to arrays; this is a {type(input_feed).__name__}.")
         self._open()
@@ -220,7 +225,7 @@ class InferenceSession(Strict):
             begun.set()
             try:
                 results = self.run(output_names, feeds, run_options)
-            except Exception as raised:  # noqa: BLE001 - the callback is told of every error
+            except Exception as raised:  # noqa: BLE001 - the callback gets every error
                 error = str(raised)
             finally:
                 self._running.remove(get_ident())
@@ -239,7 +244,7 @@ class InferenceSession(Strict):
         Raises:
             InvalidArgument: they are others.
         """
-        requested = requested_providers(SessionOptions(), providers, provider_options) or []
+        requested = parse_providers(SessionOptions(), providers, provider_options) or []
         own = self.get_provider_options()
         named = {
             ep: options
@@ -256,11 +261,11 @@ class InferenceSession(Strict):
         )
 
     def disable_fallback(self) -> None:
-        """Accept the wish: a session never changes its EPs by itself."""
+        """Do nothing: a session never changes its EPs by itself."""
         log_without_effect("disable_fallback", _NO_FALLBACK)
 
     def enable_fallback(self) -> None:
-        """Accept the wish, without effect: a session never changes its EPs by itself."""
+        """Do nothing: a session never changes its EPs by itself."""
         log_without_effect("enable_fallback", _NO_FALLBACK)
 
     def _indices(self, names: Sequence[str]) -> list[int]:
@@ -271,7 +276,7 @@ class InferenceSession(Strict):
         known = [output.name for output in self._outputs]
         for name in names:
             if name not in known:
-                raise unknown_name("output", name, known)
+                raise unknown_name_error("output", name, known)
         return [known.index(name) for name in names]
 
     def get_inputs(self) -> list[NodeArg]:
@@ -287,7 +292,7 @@ class InferenceSession(Strict):
         return list(self._outputs)
 
     def get_providers(self) -> list[str]:
-        """Return the session's EP types in order of priority; the CPU EP is last."""
+        """Return the names of the session's EPs in order of priority; the CPU EP is last."""
         return [*self._open().providers.choices, CPU_EP]
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
@@ -301,11 +306,11 @@ class InferenceSession(Strict):
         return [choice.record for choice in self._open().providers.choices.values()]
 
     def get_modelmeta(self) -> ModelMetadata:
-        """Return what the model says about itself."""
+        """Return the model's metadata."""
         return self._open().metadata
 
     def get_session_options(self) -> SessionOptions:
-        """Return the options that the session was made with; what a host changes there changes no session."""
+        """Return the options that the session was made with; changing them does not change the session."""
         return self._options
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
@@ -330,7 +335,7 @@ class InferenceSession(Strict):
         set_dynamic_options(providers, options)
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
-        """Return which EP runs which nodes: what each EP compiled or loaded, then the CPU EP's nodes.
+        """Return the nodes that each EP compiled or loaded, then those of the CPU EP.
 
         Raises:
             InvalidArgument: the session option `session.record_ep_graph_assignment_info` was not 1.
@@ -431,9 +436,9 @@ def _build_session(
     gives the old model or the new one.
 
     Args:
-        exporter: writes the context model of what the session compiles; None for nobody.
+        exporter: writes the context model of what the session compiles, if it exports.
     """
-    # What is wrong with the host's wishes is found before a model of any size is read.
+    # Errors in the host's options are raised before a model of any size is read.
     choose_providers(requested or (), session, registry, None)
     for attempt in range(LOAD_ATTEMPTS):
         model: OpenModel | None = None
@@ -444,8 +449,10 @@ def _build_session(
                     model = open_model(
                         path_or_bytes,
                         session.config(),
-                        lambda: kept_functions(
-                            choose_providers(requested or (), session, registry, Purpose.RUN, tell=False)[0]
+                        lambda: collect_kept_functions(
+                            choose_providers(
+                                requested or (), session, registry, Purpose.RUN, log_skipped=False
+                            )[0]
                         ),
                         checks,
                     )
@@ -460,7 +467,7 @@ def _build_session(
 
 
 def _is_unchanged(model: OpenModel) -> bool:
-    """Whether a model's file still holds what was read: then its binary is wrong for good."""
+    """Return True if a model's file has not changed since it was read: its binary is then wrong for good."""
     path = model.source.path
     try:
         return path is None or hashlib.sha256(path.read_bytes()).hexdigest() == model.source.digest
@@ -483,9 +490,9 @@ def _build(
     providers = ProviderSession(session, registry)
     try:
         with contextlib.ExitStack() as stack:
-            folder = context_folder(model, config, compiles=exporter is not None)
+            folder = find_context_folder(model, config, compiles=exporter is not None)
             routing.check_compatibility(model.source.proto, fail_on_suboptimal=config.fail_on_suboptimal)
-            workspace_of: WorkspaceOf = private_workspace
+            workspace_of: WorkspaceOf = make_private_workspace
             if exporter is not None:
                 workspace_of = stack.enter_context(exporter.settle(model, routing.choices))
             elif config.share_contexts:
@@ -552,7 +559,7 @@ def _plan(
     engine.policy.pieces = (
         len(assignment.partitions) + len(model.context_nodes) + sum(len(cpu) for _, cpu in groups)
     )
-    with routing.naming_others():
+    with routing.hint_at_others():
         loaded = load_context_nodes(model, routing.nodes, folder, providers, routing.manifest)
     planner = Planner(engine, instances, loaded, assignment.matchers)
     if assignment.partitions:
@@ -579,13 +586,13 @@ def _state_of(
         plan = planner.plan(assignment.main)
     assigned = None
     if providers.session.config().record_assignments:
-        from epctx_core.sessions.inspection import assigned_subgraphs
+        from epctx_core.sessions.inspection import list_assigned_subgraphs
 
-        assigned = assigned_subgraphs(assignment, instances.names, routing.nodes)
+        assigned = list_assigned_subgraphs(assignment, instances.names, routing.nodes)
     return SessionState(
-        metadata=model_metadata(model.source.proto),
-        inputs=[node_arg(name, model.types) for name in graph.input_names],
-        outputs=[node_arg(name, model.types) for name in graph.output_names],
+        metadata=describe_model(model.source.proto),
+        inputs=[describe_value(name, model.types) for name in graph.input_names],
+        outputs=[describe_value(name, model.types) for name in graph.output_names],
         providers=providers,
         run=add_run_hooks(plan.run, instances),
         defaults={n: graph.weights[n].array() for n in graph.input_names if n in graph.weights},

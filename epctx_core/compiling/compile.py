@@ -31,7 +31,7 @@ from epctx_core.publish.publication import Publication
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.assignment import Assignment, assign_nodes
 from epctx_core.sessions.claims import compile_partitions
-from epctx_core.sessions.host import CompileCancellation, path_of
+from epctx_core.sessions.host import CompileCancellation, get_model_path
 from epctx_core.sessions.optimise import optimise_model
 from epctx_core.sessions.providers import (
     Progress,
@@ -39,9 +39,9 @@ from epctx_core.sessions.providers import (
     ProviderSession,
     WorkspaceOf,
     choose_providers,
-    kept_functions,
+    collect_kept_functions,
+    make_private_workspace,
     no_progress,
-    private_workspace,
 )
 from epctx_core.sessions.source import OpenModel, open_model
 
@@ -172,7 +172,7 @@ class Compile:
         """Read the source."""
         self.progress("read", 0, 1)
         with self.time_stage("read"):
-            self.model = open_model(self.input, self.config, lambda: kept_functions(self.choices))
+            self.model = open_model(self.input, self.config, lambda: collect_kept_functions(self.choices))
         share_digests(self.model.source.weights.values())
         self.progress("read", 1, 1)
 
@@ -216,7 +216,7 @@ class Compile:
             if self.group is None:
                 named = choices if self.writes_binaries else ()
                 self.destination.check({c.name: self.destination.binary_name(c.binary_suffix) for c in named})
-            yield private_workspace if self.group is None else self.group.workspace_of
+            yield make_private_workspace if self.group is None else self.group.workspace_of
 
     def compile(self, workspace_of: WorkspaceOf) -> None:
         """Make the EPs, optimise the model, assign its nodes, and have the partitions compiled."""
@@ -413,7 +413,7 @@ def prepare_export(
         session=session,
         input=model,
         destination=make_destination(
-            path_of(model),
+            get_model_path(model),
             config.context_file_path,
             replace=False,
             placement=make_placement(None, 0, None, config.external_initializers_file),

@@ -24,17 +24,17 @@ from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.guard import describe
 from epctx_core.sessions.host import (
-    embeds,
-    given_function,
-    given_model,
-    given_options,
-    given_path,
-    if_given,
-    path_of,
-    reported_progress,
+    check_function,
+    check_model_argument,
+    check_optional,
+    check_path,
+    copy_options,
+    get_model_path,
+    parse_embed,
+    wrap_progress,
 )
 from epctx_core.sessions.optimise import check_level
-from epctx_core.sessions.shared_workspaces import fingerprint
+from epctx_core.sessions.shared_workspaces import fingerprint_providers
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -97,19 +97,19 @@ class ModelCompiler:
         progress: Progress | None = None,
         registry: Registry = default_registry,
     ) -> None:
-        self._model = given_model(input_model_path_or_bytes)
-        self._session = given_options(sess_options)
+        self._model = check_model_argument(input_model_path_or_bytes)
+        self._session = copy_options(sess_options)
         config = self._session.config()
         self._level = check_level(graph_optimization_level, config.engine)
-        self._embedded = embeds(embed_compiled_data_into_model, config)
+        self._embedded = parse_embed(embed_compiled_data_into_model, config)
         self._placement = make_placement(
-            if_given(given_path, "external_initializers_file_path", external_initializers_file_path),
+            check_optional(check_path, "external_initializers_file_path", external_initializers_file_path),
             external_initializers_size_threshold,
-            if_given(given_function, "get_initializer_location_func", get_initializer_location_func),
+            check_optional(check_function, "get_initializer_location_func", get_initializer_location_func),
             config.external_initializers_file,
         )
         self._flags = OrtCompileApiFlags(flags)
-        self._progress = reported_progress(if_given(given_function, "progress", progress))
+        self._progress = wrap_progress(check_optional(check_function, "progress", progress))
         self._registry = registry
         self._binary_information: Path | None = None
         self._write_function: WriteCallback | None = None
@@ -141,7 +141,7 @@ class ModelCompiler:
                 f"binaries cannot be named after {model_name!r:.80}, which is not a plain file name.",
                 hint="Give a name such as model.onnx, and the folder apart from it.",
             )
-        self._binary_information = Path(given_path("output_directory", output_directory), model_name)
+        self._binary_information = Path(check_path("output_directory", output_directory), model_name)
 
     def set_ep_context_data_write_func(self, function: WriteCallback) -> None:
         """Hand payloads that are not embedded to `f(name, data)` instead of writing files.
@@ -153,7 +153,7 @@ class ModelCompiler:
             Fail: a compile is in progress.
         """
         self._refuse_while_running("the write callback")
-        self._write_function = given_function("set_ep_context_data_write_func", function)
+        self._write_function = check_function("set_ep_context_data_write_func", function)
 
     def clear_ep_context_data_write_func(self) -> None:
         """Write files again.
@@ -182,7 +182,7 @@ class ModelCompiler:
             PluginError: a plugin is broken.
             ModelLoadCanceled: the load cancellation flag was set.
         """
-        return self._run(if_given(given_path, "output_model_path", output_model_path))
+        return self._run(check_optional(check_path, "output_model_path", output_model_path))
 
     def compile_to_bytes(self) -> bytes:
         """Compile, and return the context model; `report` then holds the report.
@@ -209,7 +209,7 @@ class ModelCompiler:
             Fail: the function raised.
             EpctxError: see `compile_to_bytes`.
         """
-        write = given_function("compile_to_stream", write_function)
+        write = check_function("compile_to_stream", write_function)
 
         def sink(chunks: Iterator[memoryview]) -> None:
             for chunk in _resize(chunks, STREAM_CHUNK):
@@ -235,7 +235,7 @@ class ModelCompiler:
                 session=self._session,
                 input=self._model,
                 destination=make_destination(
-                    path_of(self._model),
+                    get_model_path(self._model),
                     self._session.config().context_file_path if output is None else output,
                     replace=not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
                     binaries=self._binary_information,
@@ -343,11 +343,11 @@ class ShareGroup:
         progress: Progress | None = None,
         registry: Registry = default_registry,
     ) -> None:
-        folder = if_given(given_path, "output_dir", output_dir)
+        folder = check_optional(check_path, "output_dir", output_dir)
         self._folder = None if folder is None else Path(folder)
         self._flags = OrtCompileApiFlags(flags)
         self._level = check_level(graph_optimization_level, None)
-        self._progress = reported_progress(if_given(given_function, "progress", progress))
+        self._progress = wrap_progress(check_optional(check_function, "progress", progress))
         self._registry = registry
         self._group = Group()
         self._members: list[Compile] = []
@@ -436,11 +436,11 @@ class ShareGroup:
             group = self._group if self._members else Group()
             if not self._members:
                 stack.callback(group.close)
-            member = self._make_member(model, given_options(sess_options), name, group)
+            member = self._make_member(model, copy_options(sess_options), name, group)
             with member.cancel.by_interrupt():
                 member.choose()
                 stack.enter_context(closing(member.providers))
-                eps = fingerprint(member.choices)
+                eps = fingerprint_providers(member.choices)
                 if self._members and eps != self._eps:
                     raise InvalidArgument(
                         "the models of a share group are compiled by the same EPs with the same options.",
@@ -464,7 +464,7 @@ class ShareGroup:
                 "or finish().",
                 hint="Leave the option out. Give ShareGroup an output_dir, and compile() a name.",
             )
-        path = path_of(given_model(model))
+        path = get_model_path(check_model_argument(model))
         return Compile(
             session=session,
             input=model,

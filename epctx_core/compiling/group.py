@@ -35,8 +35,8 @@ from epctx_core.sessions.providers import ProviderChoice, close_quietly
 from epctx_core.sessions.shared_workspaces import (
     SharedWorkspace,
     SharedWorkspaces,
-    fingerprint,
-    refuse_isolated,
+    check_not_isolated,
+    fingerprint_providers,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _log = logging.getLogger("epctx.sharing")
 
 def check_shared_options(compile_: Compile) -> None:
     """Raise InvalidArgument for options that leave nothing to share, before a model is read."""
-    refuse_isolated(compile_.config)
+    check_not_isolated(compile_.config)
     for problem, is_set in {
         "ep.context_embed_mode=1 and ep.share_ep_contexts=1 contradict each other": compile_.embedded,
         "a share group cannot hand payloads to a write callback": compile_.deliver is not None,
@@ -274,7 +274,7 @@ def join_group(destination: Destination, choices: Sequence[ProviderChoice]) -> I
         Fail: the model is being compiled into its group already.
     """
     lock, groups = _open_groups.get()
-    key = (os.path.realpath(destination.folder or ""), fingerprint(choices))
+    key = (os.path.realpath(destination.folder or ""), fingerprint_providers(choices))
     model = destination.model or ""
     with lock:
         group = replaced = groups.get(key)

@@ -43,7 +43,7 @@ from epctx_core.options import SessionConfig, WeightlessMode
 from epctx_core.plugin import Compatibility
 from epctx_core.registry.guard import call_class_method
 from epctx_core.registry.records import is_same_distribution
-from epctx_core.sessions.loading import context_folder, reading_of
+from epctx_core.sessions.loading import find_context_folder, make_reading
 
 if TYPE_CHECKING:
     from epctx_core.compiling.compile import Compile
@@ -216,14 +216,14 @@ class PassThrough:
     def _find_payloads(self, config: SessionConfig) -> list[_KeptPayload]:
         """Find the payloads, each with all nodes that carry it."""
         records = {record.name: record for record in self.records}
-        folder = context_folder(self._model, config, compiles=True)
+        folder = find_context_folder(self._model, config, compiles=True)
         mapped = replace(config, entries={**config.entries, SessionConfig.map_binaries.key: "1"})
         reader = PayloadReader(
             records,
             folder=folder,
             manifest=self.manifest,
             scratch=ExitStack(),
-            reading=reading_of(self._model, mapped),
+            reading=make_reading(self._model, mapped),
         )
         found: dict[tuple[str, bool], _KeptPayload] = {}
         # Primaries first, so that one of them carries a payload that several nodes share.
@@ -309,7 +309,7 @@ def check_mix(
                 f"{choice.record.distribution} cannot add to them: one of the two would have to load all."
             )
         for info in () if why else infos.get(ep, ()):
-            if choice.judge(info) is Compatibility.EP_UNSUPPORTED:
+            if choice.validate(info) is Compatibility.EP_UNSUPPORTED:
                 why = (
                     f"{ep} would add to {model.source.where}, whose EPContext nodes it does not support: "
                     f"they were compiled for {info!r}."

@@ -34,7 +34,7 @@ from epctx_core.registry.guard import plugin_error
 from epctx_core.sessions.ep_queries import LOOK, look_into
 from epctx_core.sessions.loading import load_nodes
 from epctx_core.sessions.providers import ProviderSession
-from epctx_core.sessions.source import inferred_types
+from epctx_core.sessions.source import infer_model_types
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -77,7 +77,10 @@ def read_back(
     for record in read_indexed_nodes(placed):
         records.setdefault(record.source, []).append(record)
     engine = providers.session.config().engine
-    types, manifest = make_declared_types(proto, lambda: inferred_types(proto, engine)), read_manifest(proto)
+    types, manifest = (
+        make_declared_types(proto, lambda: infer_model_types(proto, engine)),
+        read_manifest(proto),
+    )
     with ExitStack() as scratch:
         for ep, own in records.items():
             reader = PayloadReader(

@@ -1,7 +1,7 @@
-"""Assignment of nodes to EPs: each is asked in order of priority, and what it claims becomes partitions.
+"""Assignment of nodes to EPs: each is asked in order of priority, and its claims become partitions.
 
-The bodies of control flow are graphs of their own. A node whose bodies hold an EP's work is nobody's to
-claim: the session runs it. One without stays an ordinary node, which an EP or an engine takes whole.
+The subgraphs of control flow are graphs of their own. No EP can claim a node whose subgraphs contain nodes of an EP: the
+session runs it. Any other is an ordinary node, which an EP or an engine takes whole.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 class GraphAssignment:
-    """Who takes what in one graph.
+    """Assignment of the nodes of one graph.
 
     Attributes:
         graph: its index.
-        taken: for each node whether it is somebody's already.
-        bodies: control-flow node to its bodies by attribute.
-        executed: the control-flow nodes whose bodies hold an EP's work: the session runs them itself.
-        partitions: what EPs compile of this graph, bodies not included.
+        taken: for each node, whether it is assigned already.
+        subgraphs: control-flow node to its subgraphs by attribute.
+        executed: the control-flow nodes whose subgraphs contain nodes of an EP: the session runs them itself.
+        partitions: those of this graph, without its subgraphs.
         kernel_nodes: by index, the nodes that an EP runs by one of its kernels, with both.
     """
 
@@ -46,96 +46,96 @@ class GraphAssignment:
         self._groups: list[Sequence[int]] = []
         self.taken = [False] * len(graph.nodes)
         self.subgraphs = {
-            node: {name: GraphAssignment(body, reserved) for name, body in bodies.items()}
-            for node, bodies in graph.subgraphs.items()
+            node: {name: GraphAssignment(subgraph, reserved) for name, subgraph in subgraphs.items()}
+            for node, subgraphs in graph.subgraphs.items()
         }
         self.executed: set[int] = set()
         self.partitions: list[GraphPartition] = []
         self.kernel_nodes: dict[int, tuple[str, KernelDef]] = {}
         self.take([[node] for node in reserved.get(graph.path, ())])
-        self.hold_control_flow()
+        self.take_control_flow()
 
     @cached_property
     def partitioner(self) -> Partitioner:
-        """Groups nodes around those that were taken."""
+        """Partitioner that groups nodes around those that were taken."""
         from epctx_core.graph.partition import Partitioner
 
         return Partitioner(self.graph.predecessors, self._groups)
 
     def execution_order(self) -> list[list[int]]:
-        """Return what was taken and all other nodes in an order that can be run; see `Partitioner`."""
+        """Return assigned groups and all other nodes in an order of execution; see `Partitioner`."""
         if all(len(group) == 1 for group in self._groups):
             return [[node] for node in range(len(self.taken))]
         return self.partitioner.execution_order()
 
     def take(self, groups: Sequence[Sequence[int]]) -> None:
-        """Make groups of nodes somebody's."""
+        """Mark groups of nodes as assigned."""
         self._groups += groups
         for group in groups:
             for node in group:
                 self.taken[node] = True
 
     def hold(self, partitions: Sequence[GraphPartition]) -> None:
-        """Make partitions their EP's."""
+        """Assign partitions to their EP."""
         self.take([partition.node_indices for partition in partitions])
         self.partitions.extend(partitions)
 
     def release(self, partitions: Sequence[GraphPartition]) -> None:
-        """Give partitions up again."""
+        """Release the nodes of partitions."""
         gone = {id(partition) for partition in partitions}
         self.partitions = [p for p in self.partitions if id(p) not in gone]
         self.release_nodes([p.node_indices for p in partitions])
 
     def release_nodes(self, groups: Sequence[Sequence[int]]) -> None:
-        """Make groups that were taken free again."""
+        """Release groups of nodes."""
         firsts = {group[0] for group in groups}
         self._groups[:] = [group for group in self._groups if group[0] not in firsts]
         for node in chain.from_iterable(groups):
             self.taken[node] = False
 
-    def hold_control_flow(self) -> None:
-        """Take the control-flow nodes whose bodies hold an EP's work: nobody can have them whole."""
-        for node, bodies in self.subgraphs.items():
-            if not self.taken[node] and any(any(body.taken) for body in bodies.values()):
+    def take_control_flow(self) -> None:
+        """Mark the control-flow nodes whose subgraphs contain nodes of an EP: no EP can take them whole."""
+        for node, subgraphs in self.subgraphs.items():
+            if not self.taken[node] and any(any(subgraph.taken) for subgraph in subgraphs.values()):
                 self.executed.add(node)
                 self.take([[node]])
 
     def fix(self, groups: Sequence[Sequence[int]]) -> None:
-        """Keep groups of nodes together that stay nobody's."""
+        """Keep the nodes of each group together, for the order of execution."""
         self._groups += groups
 
     def cpu_groups(self) -> list[list[int]]:
-        """Return what is left to run in the fewest convex groups."""
-        # What a Constant node gives is known.
+        """Return the unassigned nodes in the fewest convex groups."""
+        # The output of a Constant node is known.
         left = [i for i in self.left_over() if i not in self.graph.node_constants]
         return self.partitioner.group([[node] for node in left]) if left else []
 
     def left_over(self) -> list[int]:
-        """Return the nodes that nobody took."""
+        """Return the unassigned nodes."""
         return [i for i, taken in enumerate(self.taken) if not taken]
 
-    def open_bodies(self) -> Iterator[tuple[int, GraphAssignment]]:
-        """Yield the bodies of nodes that nobody took whole, each with its node."""
-        for node, bodies in self.subgraphs.items():
+    def open_subgraphs(self) -> Iterator[tuple[int, GraphAssignment]]:
+        """Yield the subgraphs of nodes that no EP took whole, each with its node."""
+        for node, subgraphs in self.subgraphs.items():
             if not self.taken[node] or node in self.executed:
-                for body in bodies.values():
-                    yield node, body
+                for subgraph in subgraphs.values():
+                    yield node, subgraph
 
     def executed_graphs(self) -> Iterator[GraphAssignment]:
-        """Yield this graph, then the bodies that the session runs itself, at any depth."""
+        """Yield this graph, then the subgraphs that the session runs itself, at any depth."""
         yield self
-        for node, bodies in self.subgraphs.items():
-            for body in bodies.values() if node in self.executed else ():
-                yield from body.executed_graphs()
+        for node, subgraphs in self.subgraphs.items():
+            for subgraph in subgraphs.values() if node in self.executed else ():
+                yield from subgraph.executed_graphs()
 
 
 @dataclass(kw_only=True)
 class Assignment:
-    """The outcome.
+    """Assignment of all nodes of a model.
 
     Attributes:
-        main: the main graph's, which holds those of the bodies.
-        partitions: of all graphs, in the order of their first nodes; a body's stand where its node stands.
+        main: the main graph's, which holds those of the subgraphs.
+        partitions: of all graphs, in the order of their first nodes; those of a subgraph stand where its node does.
         refusals: in the order in which they were given.
         matchers: EP type to its kernels, in order of priority; EPs without kernels are not among them.
         carried: the operators that the model's metadata describes.
@@ -149,7 +149,7 @@ class Assignment:
 
     @cached_property
     def graphs(self) -> list[GraphAssignment]:
-        """The main graph and all bodies that the session runs itself."""
+        """The main graph and all subgraphs that the session runs itself."""
         return list(self.main.executed_graphs())
 
     def of(self, ep: str) -> list[GraphPartition]:
@@ -162,17 +162,17 @@ def assign_nodes(
 ) -> Assignment:
     """Ask EPs for their claims and make partitions of them.
 
-    Each EP is asked once for each graph, for bodies before the graph that holds them. Existing EPContext nodes are
-    nobody's to claim.
+    Each EP is asked once for each graph, for subgraphs before the graph that holds them. No EP can
+    claim existing EPContext nodes.
 
     Args:
-        model: what is assigned.
+        model: the model.
         providers: the live EPs.
         eps: those to ask, in order of priority.
         kernels_only: the EPs of which only claims with `fuse=False` count.
 
     Raises:
-        PluginError: an EP's answer breaks the contract.
+        PluginError: the result of an EP breaks the contract.
         InvalidGraph: the model's metadata about operators is damaged.
     """
     providers.cancel.raise_if_requested()
@@ -188,7 +188,7 @@ def assign_nodes(
     assignment = Assignment(main=GraphAssignment(model.graph, reserved), carried=carried)
     with collection_paused(model.node_count):
         for ep in eps:
-            # Nobody is asked by most loads.
+            # Most loads ask no EP.
             from epctx_core.sessions.claims import ask_ep
 
             ask_ep(assignment, ep, providers, compiles=ep not in kernels_only)

@@ -1,7 +1,7 @@
-"""Claims of an EP on a graph's nodes: asked for, checked, made partitions within what the host allows, and compiled.
+"""Claims of an EP on nodes of a graph: asking for them, checking them, making partitions of them, compiling those.
 
-Claims are merged into convex, maximal partitions, but for those that say `exact`; a set that an EP names is never
-split. What cannot be a partition is left to the next EP, with the reason.
+Claims are merged into convex, maximal partitions, except those with `exact`; a set that an EP names is never split.
+Nodes that cannot be in a partition are left to the next EP, with the reason.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class RefusalRecord:
-    """Nodes of a graph that an EP did not take, and why."""
+    """Nodes of a graph that an EP did not take, with the reason."""
 
     ep: str
     reason: str
@@ -42,7 +42,7 @@ class RefusalRecord:
 
 
 class Claims:
-    """One EP's answer, checked."""
+    """Checked result of one EP's `get_capability`."""
 
     def __init__(self, part: GraphAssignment, record: PluginRecord, refusals: list[RefusalRecord]) -> None:
         self.ep = record.name
@@ -55,7 +55,7 @@ class Claims:
         self._claimed = list(part.taken)
 
     def add(self, item: ComputeCapability | Refusal) -> None:
-        """Check one item of the answer and file it."""
+        """Check one item of the result and add it."""
         if isinstance(item, Refusal):
             reason: object = to_plain(item.reason)
             if type(reason) is not str:
@@ -93,14 +93,14 @@ class Claims:
         self._refusals.append(RefusalRecord(ep=self.ep, reason=reason, graph=self._graph, nodes=tuple(nodes)))
 
     def without(self, bad: Mapping[int, str], units: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
-        """Return the sets without a bad node; record the others, which are given up, with the reasons."""
+        """Return the sets without a bad node; refuse the others, with the reasons."""
         for unit in units:
             for reason in dict.fromkeys(bad[node] for node in unit if node in bad):
                 self.refuse(reason, unit)
         return [unit for unit in units if not any(node in bad for node in unit)]
 
     def leave_out(self, reasons: Mapping[int, str]) -> None:
-        """Record what the core left out of the groups that it made for the EP."""
+        """Refuse the nodes that the core left out of the groups that it made for the EP."""
         nodes: dict[str, list[int]] = {}
         for index, reason in reasons.items():
             if not self._claimed[index]:
@@ -115,11 +115,11 @@ class Claims:
             raise self.broken(f"claims {self.describe(nodes[0])} with fuse=True, but has no compile hook")
 
     def describe(self, index: int) -> str:
-        """Return how messages call a node."""
+        """Return a node's name and operator for messages."""
         return f"node {self._graph.get_node_name(index)!r} ({self._graph.nodes[index].op_type})"
 
     def broken(self, what: str) -> PluginError:
-        """Return the error for an answer that breaks the contract."""
+        """Return the error for a result that breaks the contract."""
         return contract_error(self._record, "get_capability", what)
 
     def _indices(self, nodes: Any) -> list[int]:
@@ -143,7 +143,7 @@ class Claims:
         return indices
 
 
-def whole_units(
+def keep_whole_groups(
     part: GraphAssignment, units: Sequence[Sequence[int]], claims: Claims
 ) -> Sequence[Sequence[int]]:
     """Return the sets that an EP names without those that hold a part of a quantized group only.
@@ -151,9 +151,9 @@ def whole_units(
     Sets that hold a group together become one.
 
     Args:
-        part: where they are.
-        units: disjoint sets of nodes; a set is given up whole, never split.
-        claims: records a set that is given up.
+        part: their graph.
+        units: disjoint sets of nodes; a set is refused whole, never split.
+        claims: records a set that is refused.
     """
     while bad := part.graph.quantized.find_incomplete(chain.from_iterable(units), part.taken):
         units = claims.without(bad, units)
@@ -164,7 +164,7 @@ def _joined(graph: GraphIndex, units: Sequence[Sequence[int]]) -> Sequence[Seque
     """Join sets until no unit of a quantized group lies in two of them."""
     if not graph.quantized.groups:
         return units
-    place = {i: number for number, unit in enumerate(units) for i in unit}
+    index = {i: number for number, unit in enumerate(units) for i in unit}
     joined = list(range(len(units)))
 
     def root(number: int) -> int:
@@ -172,59 +172,52 @@ def _joined(graph: GraphIndex, units: Sequence[Sequence[int]]) -> Sequence[Seque
             joined[number] = number = joined[joined[number]]
         return number
 
-    for members in graph.quantized.units(place):
-        first = root(place[members[0]])
+    for members in graph.quantized.units(index):
+        first = root(index[members[0]])
         for i in members[1:]:
-            joined[root(place[i])] = first
+            joined[root(index[i])] = first
     merged: dict[int, list[int]] = {}
     for number, unit in enumerate(units):
         merged.setdefault(root(number), []).extend(unit)
     return [sorted(unit) for unit in merged.values()]
 
 
-def keep_within(assignment: Assignment, ep: str, config: SessionConfig) -> None:
-    """Give up an EP's partitions that are too small or too many for the host, in the main graph and in bodies."""
+def apply_partition_limits(assignment: Assignment, ep: str, config: SessionConfig) -> None:
+    """Release an EP's partitions that are too small or too many for the host, in the main graph and in subgraphs."""
     smallest, most = config.partition_min_nodes, config.partition_max_count
     if smallest <= 1 and most is None:
         return
-    own = [(part, p) for part in _graphs(assignment.main) for p in part.partitions if p.ep == ep]
+    graphs = list(assignment.main.executed_graphs())
+    own = [(part, p) for part in graphs for p in part.partitions if p.ep == ep]
     # Of equal size the first in the model are kept: sorting is stable.
     own.sort(key=lambda item: -len(item[1].node_indices))
     dropped: dict[int, list[GraphPartition]] = {}
-    for place, (part, partition) in enumerate(own):
+    for index, (part, partition) in enumerate(own):
         nodes = partition.node_indices
         reason = f"a partition of {len(nodes)} node{'s' * (len(nodes) != 1)} is "
         if len(nodes) < smallest:
             reason += f"smaller than ep.partition_min_nodes={smallest}"
-        elif most is not None and place >= most:
+        elif most is not None and index >= most:
             reason += f"not among the ep.partition_max_count={most} largest"
         else:
             continue
         assignment.refusals.append(RefusalRecord(ep=ep, reason=reason, graph=part.graph, nodes=tuple(nodes)))
         dropped.setdefault(id(part), []).append(partition)
-    if dropped:
-        for part in _graphs(assignment.main):
-            part.release(dropped.get(id(part), ()))
-            for node in sorted(part.executed):
-                # In its bodies nothing is anybody's any more.
-                if not any(any(body.taken) for body in part.subgraphs[node].values()):
-                    part.executed.discard(node)
-                    part.release_nodes([[node]])
-
-
-def _graphs(part: GraphAssignment) -> Iterator[GraphAssignment]:
-    """Yield a graph's bodies, at any depth, then the graph."""
-    for bodies in part.subgraphs.values():
-        for body in bodies.values():
-            yield from _graphs(body)
-    yield part
+    # Subgraphs come before the graphs that contain them.
+    for part in reversed(graphs) if dropped else ():
+        part.release(dropped.get(id(part), ()))
+        for node in sorted(part.executed):
+            # Nothing in its subgraphs is assigned any more.
+            if not any(any(subgraph.taken) for subgraph in part.subgraphs[node].values()):
+                part.executed.discard(node)
+                part.release_nodes([[node]])
 
 
 def ask_ep(assignment: Assignment, ep: str, providers: ProviderSession, *, compiles: bool) -> None:
     """Ask one EP for its claims on all graphs, and make partitions and kernel nodes of them.
 
     Args:
-        assignment: what is taken so far; the EP's share is added.
+        assignment: that of the EPs before; the EP's nodes are added.
         ep: the EP, with priority over those asked later.
         providers: the live EPs.
         compiles: False if only claims with `fuse=False` count.
@@ -239,9 +232,9 @@ def ask_ep(assignment: Assignment, ep: str, providers: ProviderSession, *, compi
         view = GraphSlice(part.graph, part.partitioner, part.taken, parent, assignment.main.graph)
         lookup = matcher.for_graph(part.graph.types)
         claims = Claims(part, record, assignment.refusals)
-        answer = instances.call(ep, "get_capability", graph=view, kernels=lookup)
+        result = instances.call(ep, "get_capability", graph=view, kernels=lookup)
         with blame(record, "get_capability"):  # whose iterators and items run
-            for item in answer:
+            for item in result:
                 claims.add(item)
         claims.leave_out(view.left_out)
         if not instances.implements(ep, "compile"):
@@ -261,16 +254,16 @@ def ask_ep(assignment: Assignment, ep: str, providers: ProviderSession, *, compi
                 raise claims.broken(what)
             part.kernel_nodes[index] = ep, kernel
         part.take([[index] for index in claims.single])
-    keep_within(assignment, ep, providers.session.config())
+    apply_partition_limits(assignment, ep, providers.session.config())
 
 
 def _open_graphs(
     part: GraphAssignment, parent: Node | None = None
 ) -> Iterator[tuple[GraphAssignment, Node | None]]:
-    """Yield a graph's bodies, then the graph, each with its node: what was claimed in bodies is known by then."""
-    for node, body in part.open_bodies():
-        yield from _open_graphs(body, Node(part.graph, node))
-    part.hold_control_flow()
+    """Yield a graph's subgraphs, then the graph, each with its node: claims in subgraphs are known by then."""
+    for node, subgraph in part.open_subgraphs():
+        yield from _open_graphs(subgraph, Node(part.graph, node))
+    part.take_control_flow()
     if part.graph.nodes:
         yield part, parent
 
@@ -302,10 +295,10 @@ def _partitions(
     units: Sequence[Sequence[int]] = claims.fused[keep]
     groups: Sequence[Sequence[int]] | None = None
     if not claims.exact and sorted(claims.fused[keep]) == list(view.grouped):
-        # What the view grouped needs no second look, and may be taken apart again.
+        # Groups of the view need no second check, and may be taken apart again.
         groups, units = units, view.units
     else:
-        units = whole_units(part, units, claims)
+        units = keep_whole_groups(part, units, claims)
     while True:
         if groups is None:
             groups = _check_convex(part.partitioner.group, claims, units)
@@ -313,14 +306,14 @@ def _partitions(
         bad = _untransportable(partitions)
         if not bad:
             return partitions
-        units = whole_units(part, claims.without(bad, units), claims)
+        units = keep_whole_groups(part, claims.without(bad, units), claims)
         groups = None
 
 
 def _check_convex(
     act: Callable[[Sequence[Sequence[int]]], _T], claims: Claims, units: Sequence[Sequence[int]]
 ) -> _T:
-    """Do something with an EP's sets; blame the EP for those that enclose other nodes."""
+    """Call a function with an EP's sets; blame the EP for those that enclose other nodes."""
     try:
         return act(units)
     except CyclicGroupsError as error:
@@ -349,11 +342,11 @@ def _untransportable(partitions: Sequence[GraphPartition]) -> dict[int, str]:
 def compile_partitions(
     assignment: Assignment, providers: ProviderSession, purpose: Purpose
 ) -> dict[GraphPartition, CompiledPartition]:
-    """Have each EP compile its partitions; return what each became. Progress counts partitions.
+    """Have each EP compile its partitions; return each with its result. Progress counts partitions.
 
     Raises:
         EPFail: an EP raised.
-        PluginError: an EP gave back something else than one `CompiledPartition` for each partition.
+        PluginError: an EP did not return one `CompiledPartition` for each partition.
         ModelLoadCanceled: the host asked to stop.
     """
     compiled: dict[GraphPartition, CompiledPartition] = {}
@@ -364,7 +357,7 @@ def compile_partitions(
         providers.cancel.raise_if_requested()
         providers.progress("compile", len(compiled), len(assignment.partitions))
         with collection_resumed():
-            result = providers.runnables(ep, "compile", partitions, purpose, partitions=partitions)
+            result = providers.call_for_runnables(ep, "compile", partitions, purpose, partitions=partitions)
         compiled.update(zip(partitions, result, strict=True))
         providers.progress("compile", len(compiled), len(assignment.partitions))
     providers.cancel.raise_if_requested()

@@ -1,7 +1,7 @@
-"""Questions to EPs beside compiling and loading: what they declare, and whether they run a compiled model.
+"""Queries to EPs beside compiling and loading: their declarations, and whether they run a compiled model.
 
-Also what they find in payloads, which options they take while a session lives, and those functions of module `onnxruntime`
-that concern the whole process, by its names and arguments.
+Also their findings in payloads, dynamic options of a session, and those functions of module `onnxruntime` that concern
+the whole process, by its names and arguments.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ LOOK = "verify_payloads"
 _DYNAMIC = "set_dynamic_options"
 _OPTION = "ep.enable_weightless_mode"
 CompiledModelCompatibility = Compatibility
-"""The name that hosts know it by."""
+"""Public name of `Compatibility`."""
 
 
 def get_ep_metadata(ep: str, *, registry: Registry = default_registry) -> dict[str, str]:
-    """Return what an EP declares, so that a host can ask only for what it has.
+    """Return the declarations of an EP, so that a host can check what it supports.
 
     Args:
-        ep: the EP type, or its short name.
-        registry: where the EP is looked up.
+        ep: the EP name, or its short form.
+        registry: the registry of EPs.
 
     Returns:
         `weightless_supported_modes`: "none", "external_only", "all" or "all_or_external_only";
@@ -66,8 +66,8 @@ def get_ep_metadata(ep: str, *, registry: Registry = default_registry) -> dict[s
     modes = cls.weightless_modes
     most = {WeightlessMode.ALL} if WeightlessMode.ALL in (modes or ()) else modes
     return {
-        "weightless_support": weightless_modes_text(most),
-        "weightless_supported_modes": weightless_modes_text(modes),
+        "weightless_support": format_weightless_modes(most),
+        "weightless_supported_modes": format_weightless_modes(modes),
         "simulated": str(int(cls.simulated)),
     }
 
@@ -86,16 +86,16 @@ def get_model_compatibility(
 
     Args:
         path_or_bytes: the model.
-        ep: the EP type, or its short name.
+        ep: the EP name, or its short form.
         provider_options: the EP's options, as a session would have them.
-        registry: where the EP is looked up.
+        registry: the registry of EPs.
 
     Returns:
         The EP's verdict, the worst one if it compiled parts at different times; EP_NOT_APPLICABLE for a
         model about which this EP wrote nothing, and for the CPU EP.
 
     Raises:
-        NoSuchFile, InvalidProtobuf, InvalidGraph: there is no such model, or it is none.
+        NoSuchFile, InvalidProtobuf, InvalidGraph: there is no such model, or it is not one.
         InvalidArgument: no such EP, or a wrong option.
         PluginError: the EP is broken, or its validator raised.
 
@@ -112,20 +112,20 @@ def get_model_compatibility(
     said = read_metadata(path_or_bytes, lambda key: key == EARLIER_PREFIX + choice.name)
     texts = [*([] if info is None else [info]), *read_compatibility_texts(choice.name, said)]
     # The numbers rise with what speaks against the model.
-    return max((choice.judge(text) for text in texts), default=Compatibility.EP_NOT_APPLICABLE)
+    return max((choice.validate(text) for text in texts), default=Compatibility.EP_NOT_APPLICABLE)
 
 
 @convert_errors("reading the model's compatibility")
 def get_compatibility_info_from_model(path_or_bytes: str | os.PathLike[str] | bytes, ep: str) -> str | None:
-    """Return what an EP wrote about a compiled model, or None; imports no plugin.
+    """Return the text that an EP wrote about a compiled model, or None; imports no plugin.
 
     Args:
         path_or_bytes: the model; of a file, only the head is read.
-        ep: the EP type, or its short name.
+        ep: the EP name, or its short form.
 
     Raises:
-        NoSuchFile, InvalidProtobuf, InvalidGraph: there is no such model, or it is none.
-        InvalidArgument: no text for the EP, or no path nor bytes for the model.
+        NoSuchFile, InvalidProtobuf, InvalidGraph: there is no such model, or it is not one.
+        InvalidArgument: the EP is not named by a text, or the model is not a path or bytes.
     """
     _check_ep(ep)
     infos = read_metadata(
@@ -146,10 +146,10 @@ def _check_ep(ep: object) -> None:
 def look_into(
     choice: ProviderChoice, context: ProviderContext, nodes: Sequence[ContextNode], reader: ContextReader
 ) -> Sequence[Finding] | None:
-    """Have an EP look into its payloads; return what it found, None if it cannot look.
+    """Have an EP check its payloads; return its findings, None if it cannot check them.
 
     Raises:
-        PluginError: it raised, or its answer is not what the contract asks for.
+        PluginError: it raised, or its result breaks the contract.
         EpctxError: it raised this one.
     """
     findings: list[Finding] | None = call_class_method(
@@ -162,8 +162,8 @@ def look_into(
     return findings
 
 
-def checked_mode(choices: Sequence[ProviderChoice], asked: WeightlessMode) -> WeightlessMode:
-    """Return the mode that EPs are asked to compile in.
+def check_weightless_mode(choices: Sequence[ProviderChoice], asked: WeightlessMode) -> WeightlessMode:
+    """Return the weightless mode, checked against the modes that EPs support.
 
     Raises:
         NotImplementedByProvider: an EP does not know weightless mode.
@@ -180,21 +180,21 @@ def checked_mode(choices: Sequence[ProviderChoice], asked: WeightlessMode) -> We
         if asked not in modes:
             raise InvalidArgument(
                 f"{choice.name} does not support weightless mode {int(asked)} ({asked.name}); "
-                f"it supports: {weightless_modes_text(modes)}.",
+                f"it supports: {format_weightless_modes(modes)}.",
                 ep=choice.name,
                 hint=f"Set {_OPTION} to a mode that it supports, or leave it out.",
             )
     return asked
 
 
-def weightless_modes_text(modes: Collection[WeightlessMode] | None) -> str:
-    """Return what an EP supports in ONNX Runtime's words."""
+def format_weightless_modes(modes: Collection[WeightlessMode] | None) -> str:
+    """Return the modes that an EP supports in ONNX Runtime's words."""
     names = sorted(mode.name.lower() for mode in modes or () if mode is not WeightlessMode.NONE)
     return "_or_".join(names) or "none"
 
 
 def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) -> None:
-    """Give each EP the options that it declares; one that declares none is given all, and judges itself.
+    """Give each EP the options that it declares; one that declares none gets all, and checks them itself.
 
     Raises:
         NotImplementedByProvider: no EP of the session takes dynamic options.
@@ -215,18 +215,19 @@ def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) 
                 f"no EP of this session has the dynamic option {key!r}.{suggestion(key, known)}",
                 hint=f"Those of {', '.join(declared)}: {', '.join(known)}.",
             )
-    parts = {ep: {k: v for k, v in options.items() if not own or k in own} for ep, own in declared.items()}
-    # All are checked before any EP hears of one.
+    # All are checked before any EP gets one.
     for ep, own in declared.items():
         for key in own.keys() & options.keys():
             own[key].parse(ep, options[key])
-    for ep, part in ((ep, part) for ep, part in parts.items() if part):
+    for ep, own in declared.items():
+        part = {key: value for key, value in options.items() if not own or key in own}
         try:
-            providers.instances.call(ep, _DYNAMIC, options=part)
+            if part:
+                providers.instances.call(ep, _DYNAMIC, options=part)
         except PluginError as error:
             if not isinstance(error.__cause__, ValueError):
                 raise
-            # What the contract has an EP raise for an option that it does not take.
+            # The contract has an EP raise this for an option that it does not take.
             raise InvalidArgument(
                 f"{ep} refuses the dynamic options: {error.__cause__}",
                 ep=ep,
@@ -279,12 +280,12 @@ def set_default_logger_verbosity(verbosity: int) -> None:
 
 
 def enable_telemetry_events() -> None:
-    """Accept the wish; epctx collects nothing."""
+    """Do nothing; epctx collects nothing."""
     log_without_effect("enable_telemetry_events", _NO_TELEMETRY)
 
 
 def disable_telemetry_events() -> None:
-    """Accept the wish; epctx collects nothing."""
+    """Do nothing; epctx collects nothing."""
     log_without_effect("disable_telemetry_events", _NO_TELEMETRY)
 
 

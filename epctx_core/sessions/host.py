@@ -21,7 +21,7 @@ from epctx_core.errors import EpctxError, Fail, InvalidArgument, concealed, conv
 from epctx_core.graph.weights import known_digests
 from epctx_core.options import CancellationFlag, SessionConfig, SessionOptions
 from epctx_core.registry.guard import describe
-from epctx_core.sessions.providers import Progress, no_progress, told_names
+from epctx_core.sessions.providers import Progress, logged_names, no_progress
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., object])
 R = TypeVar("R")
 _POLLED_EVERY = 0.05
-"""Seconds between two looks at the host's flag while an EP waits."""
+"""Seconds between two checks of the host's flag while an EP waits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class NodeArg:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelMetadata:
-    """What a model says about itself; attributes as `onnxruntime.ModelMetadata`."""
+    """Metadata of a model; attributes as `onnxruntime.ModelMetadata`."""
 
     producer_name: str
     graph_name: str
@@ -65,8 +65,8 @@ class ModelMetadata:
     custom_metadata_map: Mapping[str, str]
 
 
-def node_arg(name: str, types: TypeTable) -> NodeArg:
-    """Return a value as hosts see it."""
+def describe_value(name: str, types: TypeTable) -> NodeArg:
+    """Return the name, type and shape of an input or output."""
     tensor, proto = types.get(name), types.proto(name)
     text = "unknown" if proto is None else _spelled(proto)
     return NodeArg(name=name, type=text, shape=list(tensor.shape or ()), tensor_type=tensor)
@@ -91,8 +91,8 @@ def _element(elem_type: int) -> str:
     return name.lower()
 
 
-def model_metadata(proto: ModelProto) -> ModelMetadata:
-    """Return what a model says about itself."""
+def describe_model(proto: ModelProto) -> ModelMetadata:
+    """Return the metadata of a model."""
     return ModelMetadata(
         producer_name=proto.producer_name,
         graph_name=proto.graph.name,
@@ -104,7 +104,7 @@ def model_metadata(proto: ModelProto) -> ModelMetadata:
     )
 
 
-def unknown_name(kind: str, name: object, known: Sequence[str]) -> InvalidArgument:
+def unknown_name_error(kind: str, name: object, known: Sequence[str]) -> InvalidArgument:
     """Return the error for an input or output that a model does not have."""
     return InvalidArgument(
         f"the model has no {kind} {name!r}.{suggestion(str(name), known)}",
@@ -112,7 +112,7 @@ def unknown_name(kind: str, name: object, known: Sequence[str]) -> InvalidArgume
     )
 
 
-def feed_order(
+def make_feed_order(
     arguments: Sequence[NodeArg], defaults: Mapping[str, np.ndarray]
 ) -> Callable[[Mapping[str, Any]], list[Any]]:
     """Return a function that puts the inputs of a run into the model's order and checks them.
@@ -163,7 +163,7 @@ def _converted(
         )
     for name in feeds:
         if name not in known:
-            raise unknown_name("input", name, known)
+            raise unknown_name_error("input", name, known)
     for argument in arguments:
         if argument.name not in feeds and argument.name not in defaults:
             raise InvalidArgument(
@@ -214,7 +214,7 @@ def _array(argument: NodeArg, value: Any) -> Any:
 
 
 def _are_numbers(array: np.ndarray, expected: np.dtype[Any]) -> bool:
-    """Whether a list became numbers where such are expected; nothing is any type's, and long integers are objects."""
+    """Return whether a list became numbers of the expected kind; an empty one fits any, and long integers are objects."""
     if not array.size or expected.kind == "O":
         return not array.size
     if array.dtype.kind == "O":
@@ -223,13 +223,13 @@ def _are_numbers(array: np.ndarray, expected: np.dtype[Any]) -> bool:
 
 
 def has_type(array: np.ndarray, expected: TensorType) -> bool:
-    """Whether an array has a type."""
+    """Return whether an array has a type."""
     # Text comes as objects or as one of numpy's own kinds.
     return array.dtype == expected.dtype or (expected.dtype == object and array.dtype.kind in "OUST")
 
 
 def has_shape(array: np.ndarray, expected: TensorType) -> bool:
-    """Whether an array has a shape, as far as that is known."""
+    """Return whether an array has a shape, as far as that is known."""
     if expected.shape is None or array.shape == expected.shape:
         return True
     return len(array.shape) == len(expected.shape) and all(
@@ -238,7 +238,7 @@ def has_shape(array: np.ndarray, expected: TensorType) -> bool:
     )
 
 
-def given_model(model: object) -> str | os.PathLike[str] | bytes:
+def check_model_argument(model: object) -> str | os.PathLike[str] | bytes:
     """Return a model that is a path or bytes.
 
     Raises:
@@ -254,11 +254,11 @@ def given_model(model: object) -> str | os.PathLike[str] | bytes:
     return model
 
 
-def given_options(options: object) -> SessionOptions:
+def copy_options(options: object) -> SessionOptions:
     """Return a copy of session options.
 
     Raises:
-        InvalidArgument: they are none of epctx's.
+        InvalidArgument: they are not epctx's.
     """
     if not isinstance(options, SessionOptions):
         kind = f"{type(options).__module__}.{type(options).__name__}"
@@ -269,8 +269,8 @@ def given_options(options: object) -> SessionOptions:
     return options.copy()
 
 
-def given_function(name: str, function: F) -> F:
-    """Return a function of the host's.
+def check_function(name: str, function: F) -> F:
+    """Return a function of the host, checked.
 
     Raises:
         InvalidArgument: it cannot be called.
@@ -282,7 +282,7 @@ def given_function(name: str, function: F) -> F:
     return function
 
 
-def requested_providers(
+def parse_providers(
     options: SessionOptions,
     providers: Sequence[str | tuple[str, Mapping[str, object]]] | None,
     provider_options: Sequence[Mapping[str, object]] | None,
@@ -290,7 +290,7 @@ def requested_providers(
     """Return the host's EPs with their options; None if it named none.
 
     Raises:
-        InvalidArgument: they are given twice over, or not in a form that `InferenceSession` takes.
+        InvalidArgument: they are given twice, or not in a form that `InferenceSession` takes.
     """
     if providers is None and provider_options is None:
         return list(options.providers) or None
@@ -326,7 +326,7 @@ def _name_and_options(item: object, further: object) -> tuple[str, Mapping[str, 
 
 
 class CompileCancellation(CancellationFlag):
-    """Requested once the host asked, by its flag or by Ctrl-C; the host's flag itself is never changed."""
+    """Cancellation of one compile, by the host's flag or by Ctrl-C; the host's flag itself is never changed."""
 
     def __init__(self, host: CancellationFlag) -> None:
         super().__init__()
@@ -334,11 +334,11 @@ class CompileCancellation(CancellationFlag):
 
     @property
     def requested(self) -> bool:
-        """Whether the work shall stop."""
+        """True once the host cancelled."""
         return self._host.requested or super().requested
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the work shall stop, at most so long; return whether it shall."""
+        """Wait for cancellation, at most so long; return whether it was requested."""
         end = time.monotonic() + seconds
         while not self.requested and (left := end - time.monotonic()) > 0:
             super().wait(min(left, _POLLED_EVERY))
@@ -346,7 +346,7 @@ class CompileCancellation(CancellationFlag):
 
     @contextmanager
     def by_interrupt(self) -> Iterator[None]:
-        """Make a Ctrl-C in the block a wish to stop before it goes on up: EPs are still there and may have threads."""
+        """Cancel on a Ctrl-C in the block, which then goes on up: EPs are still there and may have threads."""
         try:
             yield
         except KeyboardInterrupt:
@@ -360,37 +360,37 @@ def host_call(doing: str) -> Iterator[None]:
 
     Each skipped EP is named once, each weight digested once, and only typed errors leave it; see `convert_errors`.
     """
-    told, digests = told_names.set(set()), known_digests.set({})
+    logged, digests = logged_names.set(set()), known_digests.set({})
     try:
         with convert_errors(doing):
             yield
     finally:
-        told_names.reset(told)
+        logged_names.reset(logged)
         known_digests.reset(digests)
 
 
-def with_providers(
+def merge_providers(
     options: object,
     providers: Sequence[str | tuple[str, Mapping[str, object]]] | None,
     provider_options: Sequence[Mapping[str, object]] | None,
 ) -> SessionOptions:
-    """Return a copy of session options that has the host's EPs, whichever way it named them.
+    """Return a copy of session options that has the host's EPs, however it named them.
 
     Raises:
-        InvalidArgument: see `given_options` and `requested_providers`.
+        InvalidArgument: see `copy_options` and `parse_providers`.
     """
-    copy = given_options(options)
-    requested = requested_providers(copy, providers, provider_options)
+    copy = copy_options(options)
+    requested = parse_providers(copy, providers, provider_options)
     copy.providers = []
     for name, given in requested or ():
         copy.add_provider(name, given)
     return copy
 
 
-def reported_progress(progress: Progress | None) -> Progress:
-    """Return a host's progress callback as the core and EPs call it; what it raises is a Fail of the host's.
+def wrap_progress(progress: Progress | None) -> Progress:
+    """Return a host's progress callback as the core and EPs call it, or one that shows nothing.
 
-    None gives one that shows nothing.
+    An exception of the callback becomes Fail.
     """
     if progress is None:
         return no_progress
@@ -409,29 +409,29 @@ def reported_progress(progress: Progress | None) -> Progress:
     return report
 
 
-def if_given(check: Callable[[str, Any], R], name: str, value: object) -> R | None:
-    """Return what a check of an argument gives, and None for one that was left out."""
+def check_optional(check: Callable[[str, Any], R], name: str, value: object) -> R | None:
+    """Return the result of a check of an argument, None for one that was left out."""
     return None if value is None else check(name, value)
 
 
-def path_of(model: str | os.PathLike[str] | bytes) -> Path | None:
+def get_model_path(model: str | os.PathLike[str] | bytes) -> Path | None:
     """Return a model's path, None if it was given as bytes."""
     return None if isinstance(model, bytes) else Path(model)
 
 
-def given_path(name: str, path: object) -> str:
+def check_path(name: str, path: object) -> str:
     """Return a path as text.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: it is not a path.
     """
     if not isinstance(path, (str, os.PathLike)) or not isinstance(text := os.fspath(path), str):
-        raise InvalidArgument(f"{name} is {path!r:.80}, which is no path.", hint="Give a text or a Path.")
+        raise InvalidArgument(f"{name} is {path!r:.80}, which is not a path.", hint="Give a text or a Path.")
     return text
 
 
-def embeds(argument: object, config: SessionConfig) -> bool:
-    """Return whether payloads are stored in the model: the argument, or without one the session option.
+def parse_embed(argument: object, config: SessionConfig) -> bool:
+    """Return whether to store payloads in the model: the argument, or without one the session option.
 
     Raises:
         InvalidArgument: the argument is neither true nor false.
@@ -441,6 +441,6 @@ def embeds(argument: object, config: SessionConfig) -> bool:
     if argument not in (False, True):
         raise InvalidArgument(
             f"embed_compiled_data_into_model is {argument!r:.80}, which is neither True nor False.",
-            hint="Leave it out for what ep.context_embed_mode says.",
+            hint="Leave it out to use ep.context_embed_mode.",
         )
     return bool(argument)

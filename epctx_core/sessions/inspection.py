@@ -1,7 +1,7 @@
-"""`inspect_model`, which reads what is in a context model, and `explain_model`: the EP of each node, and why others refused it.
+"""Description of a context model (`inspect_model`), and the EP of each node with the refusals of others (`explain_model`).
 
-No plugin is imported to inspect a model, and nothing is compiled or written to explain one. For those who keep compiled
-models: a digest of the source, a check of the context model's files.
+Inspecting a model imports no plugin; explaining one compiles and writes nothing. For caches: a digest of the source, a
+check of the context model's files.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin import EnginePolicy, Purpose
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.assignment import Assignment, assign_nodes
-from epctx_core.sessions.host import CompileCancellation, given_model, given_options
+from epctx_core.sessions.host import CompileCancellation, check_model_argument, copy_options
 from epctx_core.sessions.loading import find_maker
 from epctx_core.sessions.optimise import optimise_model
-from epctx_core.sessions.providers import ProviderSession, choose_providers, kept_functions
+from epctx_core.sessions.providers import ProviderSession, choose_providers, collect_kept_functions
 from epctx_core.sessions.source import OpenModel, open_model
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ class ContextNodeInfo:
         body: the body that holds it, such as `loop_3.body/If_0.then_branch`; empty in the main graph.
         payload_file: the name of its payload's file, None if it is embedded or refers to another node.
         payload_bytes: length of the payload, None for a reference or a missing file.
-        problem: why the payload cannot be read, or empty.
+        problem: the reason for which the payload cannot be read, or empty.
         attributes: all attributes but `ep_cache_context`.
-        plugin: EP type, distribution, version and state of the plugin that would load it, None if there is none.
+        plugin: EP name, distribution, version and state of the plugin that would load it, or None.
     """
 
     name: str
@@ -75,20 +75,20 @@ class ContextNodeInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """A model, as far as its structure tells.
+    """Description of a model by its structure.
 
     Attributes:
         ep_contexts: its EPContext nodes in the model's order.
-        other_nodes: how many other nodes the main graph has.
-        required_files: what has to lie beside the model: binaries and external weights.
+        other_nodes: the number of other nodes in the main graph.
+        required_files: files that have to lie beside the model: binaries and external weights.
         inputs, outputs: name, type and shape as text.
-        producer: name and version of what wrote the model.
-        manifest: what epctx wrote about the payloads, None without.
+        producer: name and version of the tool that wrote the model.
+        manifest: epctx's record of the payloads, or None.
         weightless_mode: the mode it was compiled in, as ONNX Runtime writes it: "1", "2", or empty.
-        source_files: what has to be there of the source model, if payloads left weights in it: beside the
-            model, or where the host says.
-        external_dependencies: what the model says itself that it needs besides its file, in ONNX Runtime's words:
-            `source_model`, `external_weights`, `ep_context_binary`. None if it does not say.
+        source_files: files of the source model in which payloads left weights: beside the model, or in the
+            folder that the host names.
+        external_dependencies: dependencies that the model declares, in ONNX Runtime's words: `source_model`,
+            `external_weights`, `ep_context_binary`. None without a declaration.
     """
 
     path: Path | None
@@ -105,7 +105,7 @@ class ModelInfo:
 
     @property
     def compiled_by(self) -> Mapping[str, Mapping[str, Any]]:
-        """EP type to what the manifest says of who compiled its nodes; see `Manifest.providers`."""
+        """Compilers of each EP's nodes, as the manifest names them; see `Manifest.providers`."""
         return self.manifest.providers if self.manifest is not None else {}
 
     def as_dict(self) -> dict[str, Any]:
@@ -138,11 +138,11 @@ def inspect_model(
 
     Args:
         path_or_bytes: the model.
-        registry: where plugins are looked up.
-        budget: what the model may decode to; None for the defaults.
+        registry: the registry of EPs.
+        budget: limits of the decoded model; None for the defaults.
 
     Raises:
-        NoSuchFile, InvalidArgument, InvalidProtobuf: there is no such model, or it is none.
+        NoSuchFile, InvalidArgument, InvalidProtobuf: there is no such model, or it is not one.
         InvalidGraph: an EPContext node or the manifest is damaged, or a node's, value's or file's name is not UTF-8.
     """
     data, path = read_model(path_or_bytes, budget)
@@ -209,7 +209,7 @@ def _node_info(
 def _plugin(
     source: str, registry: Registry, makers: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str | bool | None] | None:
-    """Return the plugin that declares a source, by names only: nothing is imported to answer."""
+    """Return the plugin that declares a source, by names only: nothing is imported."""
     near = source.casefold()
     takers = [r for r in registry.records() if near in {name.casefold() for name in (r.name, *r.sources)}]
     # As a load decides: the EP name, a source as declared, a source in another case.
@@ -222,15 +222,15 @@ def _plugin(
 
 
 def _shown(text: str | bytes) -> str:
-    """Return a text by which nothing is found: a load takes one that is not UTF-8, so it is shown as well as can be."""
+    """Return a text for display only: a load accepts one that is not UTF-8."""
     return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
 def _body_name(graphs: Mapping[SubgraphPath, GraphProto], record: ContextNodeRecord) -> str:
     parts = []
-    for level, (place, attribute) in enumerate(record.path):
-        node = graphs[record.path[:level]].node[place]
-        name = decode_name(node.name) or f"{decode_name(node.op_type)}_{place}"
+    for level, (index, attribute) in enumerate(record.path):
+        node = graphs[record.path[:level]].node[index]
+        name = decode_name(node.name) or f"{decode_name(node.op_type)}_{index}"
         parts.append(f"{name}.{decode_name(attribute)}")
     return "/".join(parts)
 
@@ -303,7 +303,7 @@ class ModelSource:
 
 
 def check_files(path: Path) -> None:
-    """Check every byte of the files beside a context model against what the model says about them.
+    """Check every byte of the files beside a context model against the digests in the model.
 
     Raises:
         InvalidGraph, NoSuchFile: a file is another one or is missing.
@@ -325,9 +325,9 @@ class NodeExplanation:
     """One node.
 
     Attributes:
-        name: the node's, or operator and place for one without.
+        name: the node's, or operator and index for one without.
         operator: with its domain, if that is not ONNX's own.
-        ep: who takes it: an EP, or the CPU EP for what is left.
+        ep: the EP that takes it; the CPU EP for what is left.
         partition: the partition's number in the model's order, or None for what is in none.
         kernel: whether a kernel of `ep` runs it, on its own.
         compiled: whether it is an EPContext node already; `ep` is then its source.
@@ -349,12 +349,12 @@ class NodeExplanation:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Who takes what of a model.
+    """Assignment of the nodes of a model.
 
     Attributes:
-        eps: who was asked, in order of priority.
+        eps: the EPs asked, in order of priority.
         nodes: of the main graph, then of each body that a session runs itself. An If, Loop or Scan around
-            an EP's work is not among them: to run it is nobody's task but the session's.
+            an EP's work is not among them: the session itself runs it.
     """
 
     eps: tuple[str, ...]
@@ -382,13 +382,13 @@ def explain_model(
     registry: Registry = default_registry,
     purpose: Purpose = Purpose.EXPORT,
 ) -> Explanation:
-    """Ask EPs which nodes of a model they take, and compile nothing.
+    """Return the nodes of a model that each EP takes; nothing is compiled.
 
     Args:
         path_or_bytes: the model.
         sess_options: EPs and options, as for a compile. None for the defaults.
-        registry: where EPs are looked up.
-        purpose: what the EPs' instances are made for: EXPORT as in a compile, RUN as in a session.
+        registry: the registry of EPs.
+        purpose: that of the EPs' instances: EXPORT as in a compile, RUN as in a session.
 
     Raises:
         InvalidArgument: no path or bytes, or no session options.
@@ -403,11 +403,13 @@ def explain_model(
         >>> [(node.name, node.refusals) for node in explanation.left]
         [('nms', (('QNNExecutionProvider', 'NonMaxSuppression is not supported'),))]
     """
-    session = SessionOptions() if sess_options is None else given_options(sess_options)
+    session = SessionOptions() if sess_options is None else copy_options(sess_options)
     cancel = CompileCancellation(session.cancellation)
     with closing(ProviderSession(session, registry, cancel=cancel)) as providers, cancel.by_interrupt():
         choices, _ = choose_providers(session.providers, session, registry, purpose)
-        model = open_model(given_model(path_or_bytes), session.config(), lambda: kept_functions(choices))
+        model = open_model(
+            check_model_argument(path_or_bytes), session.config(), lambda: collect_kept_functions(choices)
+        )
         providers.start(
             choices,
             purpose=purpose,
@@ -463,7 +465,7 @@ class OrtEpAssignedSubgraph:
     """Nodes that an EP runs as one; attributes as `onnxruntime.OrtEpAssignedSubgraph`.
 
     Attributes:
-        ep_name: the EP type.
+        ep_name: the EP.
         nodes: the nodes, in the model's order.
     """
 
@@ -475,10 +477,10 @@ class OrtEpAssignedSubgraph:
         return list(self.nodes)
 
 
-def assigned_subgraphs(
+def list_assigned_subgraphs(
     assignment: Assignment, eps: Sequence[str], loaded: Mapping[str, Sequence[ContextNodeRecord]]
 ) -> list[OrtEpAssignedSubgraph]:
-    """Return who runs what, bodies included: EPs in order of priority, the CPU EP last.
+    """Return the nodes of each EP, those in subgraphs included: EPs in order of priority, the CPU EP last.
 
     A partition is one subgraph; so is each EPContext node, each node that an EP runs by a kernel, and each
     node of the CPU EP.
@@ -486,7 +488,7 @@ def assigned_subgraphs(
     Args:
         assignment: of the whole model.
         eps: the session's EPs.
-        loaded: EP type to its EPContext nodes.
+        loaded: EP name to its EPContext nodes.
     """
     graphs: Mapping[object, GraphIndex] = {part.graph.path: part.graph for part in assignment.graphs}
     groups: list[tuple[str, GraphIndex, Sequence[int]]] = [

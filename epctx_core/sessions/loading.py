@@ -1,6 +1,6 @@
-"""Loading: EPContext nodes go to the EPs that their sources name, their payloads are found, and each becomes a step.
+"""Loading: routing EPContext nodes to EPs by their sources, finding their payloads, making a step of each.
 
-The text under `ep_compatibility_info.<EP type>` in the model's metadata is the EP's own; only that EP judges it.
+The text under `ep_compatibility_info.<EP name>` in the model's metadata is the EP's own; only that EP validates it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from epctx_core.errors import EpctxError, Fail, InvalidArgument, InvalidGraph, N
 from epctx_core.options import Isolation
 from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.registry.records import is_same_distribution
-from epctx_core.sessions.plan import RunStep, StepSpec, checked_step
+from epctx_core.sessions.plan import RunStep, StepSpec, add_checks
 from epctx_core.sessions.providers import (
     ProviderChoice,
     ProviderSession,
@@ -53,8 +53,10 @@ _WEIGHTS_ONLY = (
 )
 
 
-def context_folder(model: OpenModel, config: SessionConfig, *, compiles: bool = False) -> ModelFolder | None:
-    """Return where context binaries are looked for: in the folder of `ep.context_file_path`, else the model's.
+def find_context_folder(
+    model: OpenModel, config: SessionConfig, *, compiles: bool = False
+) -> ModelFolder | None:
+    """Return the folder of context binaries: that of `ep.context_file_path`, else the model's.
 
     For a compile that option says where the new model goes, so that a model out of a file has them beside it, and the
     host's callback is for loads. None for a model from bytes that needs none, or whose payloads the callback reads.
@@ -65,21 +67,21 @@ def context_folder(model: OpenModel, config: SessionConfig, *, compiles: bool = 
     path = model.source.path
     if compiles and path is not None:
         return ModelFolder(path.parent, path)
-    folder = folder_of(path, config)
+    folder = find_folder(path, config)
     for node in model.context_nodes if folder is None else ():
-        refuse_folderless(node, replace(config, data_reader=None) if compiles else config)
+        check_has_folder(node, replace(config, data_reader=None) if compiles else config)
     return folder
 
 
-def folder_of(path: Path | None, config: SessionConfig) -> ModelFolder | None:
-    """Return where context binaries of a model are looked for; None for one from bytes, without the option."""
+def find_folder(path: Path | None, config: SessionConfig) -> ModelFolder | None:
+    """Return the folder of a model's context binaries; None for one from bytes, without the option."""
     option = config.context_file_path
     if option is not None:
         return ModelFolder(Path(option) if is_folder_name(option) else Path(option).parent)
     return None if path is None else ModelFolder(path.parent, path)
 
 
-def refuse_folderless(node: ContextNodeRecord, config: SessionConfig) -> None:
+def check_has_folder(node: ContextNodeRecord, config: SessionConfig) -> None:
     """Raise InvalidArgument if a node of a model without a folder names a file that no callback reads."""
     if node.file_name is not None and config.data_reader is None:
         raise InvalidArgument(
@@ -91,13 +93,13 @@ def refuse_folderless(node: ContextNodeRecord, config: SessionConfig) -> None:
         )
 
 
-def source_tensors(
+def make_tensor_source(
     records: Iterable[ContextNodeRecord],
     folder: ModelFolder | None,
     config: SessionConfig,
     manifest: Manifest | None,
 ) -> Callable[[str], TensorView]:
-    """Return what finds a weight that payloads left in the source model; nothing is opened before it is called."""
+    """Return a function that finds a weight that payloads left in the source model; it opens files when it is called."""
 
     @cache
     def weights() -> SourceWeights:
@@ -116,8 +118,8 @@ def source_tensors(
     return lambda name: weights().tensor(name)
 
 
-def reading_of(model: OpenModel, config: SessionConfig, data_reader: DataReader | None = None) -> Reading:
-    """Return how the payloads of a model's nodes are read; without a callback of the host's from files."""
+def make_reading(model: OpenModel, config: SessionConfig, data_reader: DataReader | None = None) -> Reading:
+    """Return the options for reading a model's payloads; without a callback of the host, from files."""
     return Reading(
         map_binaries=config.map_binaries,
         verification=config.verification,
@@ -137,12 +139,12 @@ class Routing:
         nodes: the model's EPContext nodes.
         requested: the host's list, or None to let the nodes' sources decide.
         session: the session's options.
-        registry: where EPs are looked up.
-        purpose: what the EPs are to do; None if no device is needed.
-        manifest: says which distribution made the context, for where several have the EP.
+        registry: the registry of EPs.
+        purpose: that of the EPs; None if no device is needed.
+        manifest: names the distribution that made the context, where several have the EP.
 
     Raises:
-        NotImplementedByProvider: nobody takes a node.
+        NotImplementedByProvider: no EP takes a node.
         InvalidArgument, PluginError: see `choose_providers`.
     """
 
@@ -177,7 +179,7 @@ class Routing:
         """Give a node to the EP that takes its source.
 
         Raises:
-            NotImplementedByProvider: nobody does.
+            NotImplementedByProvider: no EP does.
             PluginError: the EP is broken, or several could take it and the host has not chosen.
         """
         if node.source not in self._by_source:
@@ -189,14 +191,14 @@ class Routing:
             record = registry.route(node.source, among=among)
             if record is None:
                 names = [choice.name for choice in self.choices] if exhaustive else None
-                raise nobody_loads(node, names, self._skipped, registry)
+                raise no_provider_error(node, names, self._skipped, registry)
             self._choose(record)
             self._by_source[node.source] = record.name
         self.nodes.setdefault(self._by_source[node.source], []).append(node)
 
     @contextmanager
-    def naming_others(self) -> Iterator[None]:
-        """Have an EP that refuses what it is given, as another's, name the other distributions of its EP type."""
+    def hint_at_others(self) -> Iterator[None]:
+        """Add the other distributions of an EP to the hint of an error by which it refuses a payload as not its own."""
         try:
             yield
         except InvalidGraph as error:
@@ -209,35 +211,35 @@ class Routing:
             raise
 
     def others_of(self, record: PluginRecord) -> str:
-        """Return what names the other distributions of an EP type, unless the model says that this one made it."""
+        """Return a hint that names the other distributions of an EP, unless the model names this one as its maker."""
         from epctx_core.registry.explaining import describe_others
 
         maker = self._makers.get(record.name, {}).get("distribution")
         return describe_others(record, self._registry.records(), maker)
 
     def check_compatibility(self, model: ModelProto, *, fail_on_suboptimal: bool) -> None:
-        """Ask each EP to judge what it once wrote about the model; the log warns of what runs less well.
+        """Have each EP validate its text about the model; log a warning where it recommends to compile again.
 
         Called before any EP instance exists.
 
         Raises:
             InvalidGraph: an EP says that it cannot run the model any more.
-            Fail: an EP would rather compile again, and the host wants that to be an error.
-            PluginError: an EP raised, or gave something else than a verdict.
+            Fail: an EP recommends to compile again, and the host made that an error.
+            PluginError: an EP raised, or did not return a verdict.
         """
         infos = read_compatibility_info(model)
         said = ((choice, info) for choice in self.choices for info in infos.get(choice.name, ()))
-        with self.naming_others():
+        with self.hint_at_others():
             for choice, info in said:
                 if accept(choice, info) == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
-                    error = suboptimal(choice, info)
+                    error = suboptimal_error(choice, info)
                     if fail_on_suboptimal:
                         raise error
                     _log.warning("%s", error.message)
 
     @property
     def settled(self) -> Collection[str]:
-        """The EPs for which it was decided when the model was compiled what they compile."""
+        """EPs whose share was decided when the model was compiled."""
         return {*self.nodes, *self.kernel_providers}
 
     def _choose(self, record: PluginRecord) -> None:
@@ -249,12 +251,12 @@ class Routing:
 def find_maker(
     source: str, providers: Mapping[str, Mapping[str, Any]], registry: Registry
 ) -> PluginRecord | None:
-    """Return the one that made a source's contexts, where several distributions have the EP and nobody chose.
+    """Return the distribution that made a source's contexts, where several have the EP and the host did not choose.
 
     Args:
         source: of an EPContext node.
-        providers: what the manifest says of who compiled.
-        registry: where EPs are looked up; nothing is imported.
+        providers: the manifest's record of the compilers.
+        registry: the registry of EPs; nothing is imported.
     """
     maker = providers.get(source, {}).get("distribution")
     for record in registry.records() if isinstance(maker, str) else ():
@@ -266,7 +268,7 @@ def find_maker(
 def find_kernel_provider(
     ep: str, registry: Registry, purpose: Purpose | None, *, is_isolated: bool
 ) -> PluginRecord | None:
-    """Return an EP whose kernels ran nodes when a model was compiled, None for one that cannot be had: the log says why.
+    """Return an EP whose kernels ran nodes when a model was compiled; None, with a warning, for one that cannot be had.
 
     Args:
         is_isolated: whether it would be in a process of its own, for its kernels alone: functions cannot leave that.
@@ -284,12 +286,14 @@ def find_kernel_provider(
     except EpctxError as error:
         reason = error.message
     _log.warning(
-        "kernels of %s ran nodes of this model when it was compiled; the session goes without: %s", ep, reason
+        "kernels of %s ran nodes of this model when it was compiled; the session runs without it: %s",
+        ep,
+        reason,
     )
     return None
 
 
-def nobody_loads(
+def no_provider_error(
     node: ContextNodeRecord,
     listed: Sequence[str] | None,
     skipped: Sequence[SkippedProvider],
@@ -300,8 +304,8 @@ def nobody_loads(
     Args:
         node: the node.
         listed: the session's EPs if the host named them, else None.
-        skipped: optional EPs that the session goes without.
-        registry: where EPs are looked up.
+        skipped: optional EPs that could not be had.
+        registry: the registry of EPs.
     """
     skip = next((skip for skip in skipped if stem(skip.name) == stem(node.source)), None)
     # By names alone: the host named which EPs may be imported.
@@ -325,13 +329,13 @@ def nobody_loads(
 
 
 def accept(choice: ProviderChoice, info: str) -> Compatibility:
-    """Return an EP's verdict on what it once wrote, unless it cannot run that any more.
+    """Return an EP's verdict on its text about a model that it supports.
 
     Raises:
-        InvalidGraph: it cannot.
-        PluginError: see `ProviderChoice.judge`.
+        InvalidGraph: it does not support the model any more.
+        PluginError: see `ProviderChoice.validate`.
     """
-    verdict = choice.judge(info)
+    verdict = choice.validate(info)
     if verdict == Compatibility.EP_UNSUPPORTED:
         raise InvalidGraph(
             f"{choice.name} does not support this compiled model: the model was compiled for {info!r}.",
@@ -341,8 +345,8 @@ def accept(choice: ProviderChoice, info: str) -> Compatibility:
     return verdict
 
 
-def suboptimal(choice: ProviderChoice, info: str) -> Fail:
-    """Return the error for a model that an EP would rather compile again."""
+def suboptimal_error(choice: ProviderChoice, info: str) -> Fail:
+    """Return the error for a model of which an EP recommends to compile it again."""
     return Fail(
         f"{choice.name} runs this compiled model less well than a new one: the model was compiled for {info!r}.",
         ep=choice.name,
@@ -362,9 +366,9 @@ def load_context_nodes(
     Args:
         model: the context model, with the checks of its payloads, which the caller waits for.
         nodes: EP name to its nodes.
-        folder: where their binaries lie.
+        folder: the folder of their binaries.
         providers: the live EPs.
-        manifest: what the model says about its payloads, if it does.
+        manifest: the model's record of its payloads, or None.
 
     Returns:
         For each graph, the main one or a body, a node's index in it to its step.
@@ -377,8 +381,8 @@ def load_context_nodes(
     steps: dict[GraphIndex, dict[int, StepSpec]] = {}
     named = {ep: _by_name(records) for ep, records in nodes.items()}
     config, every = providers.session.config(), [record for records in nodes.values() for record in records]
-    reading = reading_of(model, config, config.data_reader)
-    source_tensor = source_tensors(every, folder, config, manifest)
+    reading = make_reading(model, config, config.data_reader)
+    source_tensor = make_tensor_source(every, folder, config, manifest)
     readers = {
         ep: PayloadReader(
             records,
@@ -404,7 +408,7 @@ def load_context_nodes(
             graph = graphs[record.path]
             run = cast("RunStep", runnable.run)
             spec = StepSpec(record.name, ep, run, record.inputs, record.outputs)
-            step = checked_step(spec, owner, f"the run of {record.name!r}", graph.types, is_loaded=True)
+            step = add_checks(spec, owner, f"the run of {record.name!r}", graph.types, is_loaded=True)
             steps.setdefault(graph, {})[record.index] = step
     return steps
 
@@ -412,29 +416,28 @@ def load_context_nodes(
 def load_nodes(
     ep: str, nodes: Sequence[ContextNode], reader: ContextReader, providers: ProviderSession, purpose: Purpose
 ) -> Sequence[CompiledPartition]:
-    """Have an EP load its nodes; what it gives for each is closed with the session.
+    """Have an EP load its nodes; the results are closed with the session.
 
     Raises:
         InvalidGraph: a payload is missing or wrong.
         PluginError: the EP failed or broke the contract.
     """
     names = [node.name for node in nodes]
-    return providers.runnables(ep, "load_context", names, purpose, nodes=nodes, reader=reader)
+    return providers.call_for_runnables(ep, "load_context", names, purpose, nodes=nodes, reader=reader)
 
 
 def _by_name(records: Sequence[ContextNodeRecord]) -> dict[str, ContextNodeRecord]:
-    """Return records by their names, by which EPs speak of them.
+    """Return records by name.
 
     Raises:
         InvalidGraph: two have the same.
     """
     by_name: dict[str, ContextNodeRecord] = {}
     for record in records:
-        if record.name in by_name:
+        if by_name.setdefault(record.name, record) is not record:
             raise InvalidGraph(
                 f"two EPContext nodes are called {record.name!r}.",
                 node=record.name,
                 hint="Give one of the models its own ep.context_node_name_prefix before they are joined.",
             )
-        by_name[record.name] = record
     return by_name

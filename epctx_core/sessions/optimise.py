@@ -1,6 +1,6 @@
-"""From model to model, before partitioning: the engine's optimiser, then what EPs ask for.
+"""Optimising a model before partitioning: by the engine, then by EPs.
 
-Whatever comes back is checked like a model that was read. Knows no files.
+The result is checked like a model that was read. Knows no files.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _FRAME = ("producer_name", "producer_version", "domain", "model_version", "doc_s
 
 
 def check_level(level: GraphOptimizationLevel | int, engine: str | None) -> GraphOptimizationLevel:
-    """Return a level that a whole model can be brought to.
+    """Return a level to which a whole model can be optimised.
 
     Args:
-        level: as the host gave it.
+        level: the host's.
         engine: the engine that the host named.
 
     Raises:
-        InvalidArgument: no such level, one that is for pieces only, or the engine has no optimiser.
+        InvalidArgument: no such level, one for single groups only, or the engine has no optimiser.
     """
     level = GraphOptimizationLevel(level)
     if level > GraphOptimizationLevel.ORT_ENABLE_EXTENDED:
@@ -57,17 +57,15 @@ def check_level(level: GraphOptimizationLevel | int, engine: str | None) -> Grap
 
 
 def optimise_model(model: OpenModel, providers: ProviderSession, level: GraphOptimizationLevel) -> OpenModel:
-    """Return the model as it is partitioned: brought to a level, then changed by the EPs that do so.
+    """Return the model, optimised to a level, then changed by EPs that implement `optimize_model`.
 
-    Levels above EXTENDED stand for pieces that are optimised one by one where they run; the whole model
-    stays as it is.
-
-    A model with EPContext nodes stays as it is.
+    Levels above EXTENDED apply to single groups where they run; the whole model stays as it is. So does a model with
+    EPContext nodes.
 
     Raises:
-        InvalidArgument: a model with EPContext nodes shall be brought to a level.
+        InvalidArgument: a model with EPContext nodes is to be optimised.
         Fail: the engine cannot optimise the model.
-        PluginError: an EP gave a model that is wrong or not the same from outside.
+        PluginError: an EP returned a model that is not valid or has other inputs or outputs.
     """
     whole = level in (GraphOptimizationLevel.ORT_ENABLE_BASIC, GraphOptimizationLevel.ORT_ENABLE_EXTENDED)
     if model.context_nodes:
@@ -112,13 +110,13 @@ def _changed_by(
 ) -> OpenModel:
     copy = ModelProto()
     copy.CopyFrom(model.source.proto)
-    answer = providers.instances.call(
+    result = providers.instances.call(
         ep, HOOK, model=copy, weights=dict(model.source.weights), level=int(level)
     )
-    if answer is None:
+    if result is None:
         return model
     own = ModelProto()
-    own.CopyFrom(answer)
+    own.CopyFrom(result)
     refusal = partial(contract_error, providers.choices[ep].record, HOOK)
     if read_context_nodes(own.graph):
         raise refusal("gave a model with EPContext nodes, which only `get_ep_context_nodes` may describe")
@@ -131,7 +129,7 @@ def _accepted(
     known: Mapping[str, TensorView],
     refusal: Callable[[str], EpctxError],
 ) -> OpenModel:
-    """Return a changed model, checked and indexed, with what the original says about itself.
+    """Return a changed model, checked and indexed, with the metadata of the original.
 
     Args:
         found: the changed model.
@@ -181,7 +179,7 @@ def _weights(
             raise refusal(
                 f"gave a model with an external weight {tensor.name!r} that the original does not have"
             )
-        # What the optimiser makes and what a source has are weights of the core.
+        # Weights of the optimiser and of a source are both the core's.
         weights[tensor.name] = old
     inline = [tensor for tensor in graph.initializer if not is_detached(tensor)]
     del graph.initializer[:]
@@ -201,7 +199,7 @@ def _weights(
 
 
 def _boundary(model: OpenModel, kind: str) -> dict[str, bytes]:
-    """Return the names, in order, of what flows in or out, with their types as written."""
+    """Return the names of inputs or outputs, in order, with their types as written."""
     names = model.graph.input_names if kind == "input" else model.graph.output_names
     values = {v.name: v.type for v in getattr(model.source.proto.graph, kind)}
     return {name: values[name].SerializeToString(deterministic=True) for name in names}

@@ -1,4 +1,4 @@
-"""Plan of a session: steps over numbered slots, made of EPs' work and of what is left to the CPU EP."""
+"""Plan of a session: steps over numbered slots, run by EPs and by the CPU EP."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class StepSpec(NamedTuple):
     """One step before slots are given out.
 
     Attributes:
-        name: of the partition, node or group, for messages.
-        ep: who runs it.
+        name: that of the partition, node or group, for messages.
+        ep: the EP that runs it.
         run: takes the inputs in order and None (a nested step: the run options), gives the outputs in order.
         inputs, outputs: value names; an omitted optional one is the empty string.
         nested: whether the step runs plans of its own.
@@ -53,7 +53,7 @@ class StepSpec(NamedTuple):
 
 
 Step: TypeAlias = tuple[RunStep, tuple[int, ...], tuple[int, ...], tuple[int, ...], StepSpec]
-"""`run`, the slots of inputs and outputs, those that nobody reads afterwards, and the whole step."""
+"""`run`, the slots of inputs and outputs, the slots to clear afterwards, and the whole step."""
 
 
 class Plan:
@@ -129,19 +129,19 @@ class Plan:
                 raise
             except (Exception, SystemExit, GeneratorExit) as error:
                 raise _step_failed(spec, error, options) from error
-            # Else an output that nobody reads would live through the next step.
+            # Otherwise an output without a reader would live through the next step.
             result, results = None, ()
             for slot in frees:
                 values[slot] = None
         if self._given:
-            # What the caller gave, or the model holds, is handed out as a copy: results are the caller's own.
+            # Inputs and constants are returned as copies: results are the caller's own.
             for slot in self._given:
                 values[slot] = copy.copy(values[slot])
         return [values[slot] for slot in self._outputs]
 
 
 def _run_only(spec: StepSpec, feeds: Sequence[Any]) -> list[Any]:
-    """Run a single step without slots: what a tiny model costs is mostly this."""
+    """Run a single step without slots: this is most of the cost of a tiny model."""
     try:
         results = spec.run(feeds, None)
         return results if type(results) is list else list(results)
@@ -174,7 +174,7 @@ def _stopped() -> RuntimeException:
 
 
 def _complete(error: EpctxError, spec: StepSpec) -> None:
-    """Fill in who raised one of our errors, if that was left out."""
+    """Fill in the EP and node of an error, if they were left out."""
     error.ep = error.ep or spec.ep
     error.node = error.node or spec.name
 
@@ -190,17 +190,17 @@ def _step_failed(spec: StepSpec, error: BaseException, options: RunOptions | Non
     )
 
 
-def checked_step(
+def add_checks(
     spec: StepSpec, owner: PluginRecord, hook: str, types: TypeTable, *, is_loaded: bool = False
 ) -> StepSpec:
-    """Return an EP's step whose `run` checks its results: number, types, proven lengths, and whose memory they are.
+    """Return an EP's step with a `run` that checks its results: number, types, proven lengths, and memory.
 
     Args:
         spec: the step, with the EP's own `run`.
         owner: the EP.
         hook: the name of `run` in messages.
         types: those of the step's graph.
-        is_loaded: whether only a file says what the step gives.
+        is_loaded: whether the types of its outputs come from a file alone.
     """
     outputs = [ValueInfo(name, types.proven(name)) for name in spec.outputs]
     hints = {
@@ -232,7 +232,7 @@ def checked_step(
         return check(results, inputs, buffers)
 
     checked = _with_hints(run_and_check, hints, owner) if hints else run_and_check
-    return without_omitted(spec._replace(run=checked))
+    return drop_omitted_outputs(spec._replace(run=checked))
 
 
 class _Results(NamedTuple):
@@ -242,7 +242,7 @@ class _Results(NamedTuple):
         owner: the EP.
         hook: the name of its `run` in messages.
         outputs: the expected results, as far as they are proven.
-        context_node: the loaded node of which only the file says what it gives.
+        context_node: the node, if the types of its outputs come from a file alone.
     """
 
     owner: PluginRecord
@@ -256,8 +256,8 @@ class _Results(NamedTuple):
         """Return the results as a list.
 
         Raises:
-            PluginError: they are not what the contract asks for.
-            InvalidGraph: they are not what a context model declares.
+            PluginError: they break the contract.
+            InvalidGraph: they differ from the declarations of a context model.
         """
         problem, given = "", type(results).__name__
         found: Sequence[Any] = to_plain(results)
@@ -276,7 +276,7 @@ class _Results(NamedTuple):
         return found
 
     def _problem(self, output: ValueInfo, result: Any, inputs: Sequence[Any]) -> str:
-        """Return what is wrong with a result; of a value that is no tensor, or of unknown type, only the memory counts.
+        """Return the problem of a result; of a value that is not a tensor, or of unknown type, only the memory is checked.
 
         Raises:
             InvalidGraph: see `check`.
@@ -307,7 +307,7 @@ class _Results(NamedTuple):
 
 
 def _shares_memory(result: np.ndarray, inputs: Sequence[Any]) -> bool:
-    """Whether a result is an input, or a view of memory that an input is in."""
+    """Return whether a result is an input, or a view of memory that an input is in."""
     is_view = isinstance(result.base, np.ndarray)
     return any(
         value is result or (is_view and isinstance(value, np.ndarray) and np.may_share_memory(result, value))
@@ -337,18 +337,18 @@ def _with_hints(run: RunStep, hints: Mapping[int, ValueInfo], owner: PluginRecor
     return run_with_hints
 
 
-def without_omitted(step: StepSpec) -> StepSpec:
-    """Return a step without the outputs that the model omits: a plan has no place for those."""
+def drop_omitted_outputs(step: StepSpec) -> StepSpec:
+    """Return a step without the outputs that the model omits: a plan has no slots for those."""
     if all(step.outputs):
         return step
     run = step.run
-    kept = [place for place, output in enumerate(step.outputs) if output]
+    kept = [index for index, output in enumerate(step.outputs) if output]
 
     def run_and_drop(values: Sequence[Any], options: Any) -> Sequence[Any]:
         results = run(values, options)
-        return [results[place] for place in kept]
+        return [results[index] for index in kept]
 
-    return step._replace(run=run_and_drop, outputs=[step.outputs[place] for place in kept], in_place=False)
+    return step._replace(run=run_and_drop, outputs=[step.outputs[index] for index in kept], in_place=False)
 
 
 class Planner:
@@ -375,16 +375,16 @@ class Planner:
         self._steps = steps
 
     def add_compiled(self, compiled: Mapping[GraphPartition, CompiledPartition]) -> None:
-        """Take what EPs compiled."""
+        """Add the compiled partitions."""
         for partition, runnable in compiled.items():
             owner, name = self.instances.record(partition.ep), repr(partition)
             run = cast("RunStep", runnable.run)
             spec = StepSpec(name, partition.ep, run, partition.input_names, partition.output_names)
-            step = checked_step(spec, owner, f"the run of {name}", partition.graph.types)
+            step = add_checks(spec, owner, f"the run of {name}", partition.graph.types)
             self._steps.setdefault(partition.graph, {})[partition.node_indices[0]] = step
 
     def prepare(self, part: GraphAssignment, cpu_groups: Sequence[Sequence[int]]) -> None:
-        """Make what one graph needs besides partitions: EPs' kernels and groups for the CPU EP.
+        """Prepare the steps of one graph that are not in partitions: EPs' kernels and groups for the CPU EP.
 
         Raises:
             NotImplementedByProvider: an operator that neither an engine nor an EP's kernel has.
@@ -401,27 +401,27 @@ class Planner:
             steps[group[0]] = cpu_step(self, part.graph, group)
 
     def plan(self, part: GraphAssignment) -> Plan:
-        """Return the plan of a graph whose groups were all taken; those of the bodies in it are made first."""
+        """Return the plan of a graph whose groups were all taken; those of the subgraphs in it are made first."""
         graph, steps = part.graph, self._steps[part.graph]
         for node in part.executed:
             # Few models have control flow around an EP's work.
             from epctx_core.sessions.steps import control_flow_step
 
-            plans = {name: self.plan(body) for name, body in part.subgraphs[node].items()}
+            plans = {name: self.plan(subgraph) for name, subgraph in part.subgraphs[node].items()}
             steps[node] = control_flow_step(graph, node, plans)
         firsts = [group[0] for group in part.execution_order()]
-        # A Constant node that no EP took is no step: what it gives is a constant of whatever reads it.
+        # A Constant node that no EP took is not a step: its output is a constant of its readers.
         specs: Sequence[StepSpec] = [steps[i] for i in firsts if i in steps or i not in graph.node_constants]
         if any(self.instances.implements(ep, "allocate") for ep in self.instances.names):
-            from epctx_core.sessions.steps import in_memory_of_eps
+            from epctx_core.sessions.steps import use_ep_memory
 
-            specs = in_memory_of_eps(specs, graph.types, self.instances)
-        wanted = {name for spec in specs for name in spec.inputs} | set(graph.output_names)
-        known = (wanted & graph.constants).difference(*[spec.outputs for spec in specs])
+            specs = use_ep_memory(specs, graph.types, self.instances)
+        needed = {name for spec in specs for name in spec.inputs} | set(graph.output_names)
+        known = (needed & graph.constants).difference(*[spec.outputs for spec in specs])
         return Plan(
             specs,
             inputs=graph.input_names,
-            captured=[name for name in graph.captured if name in wanted and name not in graph.constants],
+            captured=[name for name in graph.captured if name in needed and name not in graph.constants],
             outputs=graph.output_names,
             constants={name: _constant(graph, name) for name in sorted(known)},
         )
@@ -445,7 +445,7 @@ def add_run_hooks(run: PlanRun, instances: ProviderInstances) -> PlanRun:
     def run_between_hooks(feeds: Sequence[Any], options: RunOptions | None) -> list[Any]:
         tag = options.tag if options is not None else ""
         with ExitStack() as ends:
-            # Every EP hears of the end, whatever the others or the run raise.
+            # Every EP gets `on_run_end`, whatever the others or the run raise.
             for ep in on_end:
                 ends.callback(instances.call, ep, "on_run_end", tag=tag)
             for ep in on_start:

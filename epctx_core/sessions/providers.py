@@ -1,4 +1,4 @@
-"""EPs of a session: from what a host asks for to live instances."""
+"""EPs of a session: choosing them, checking their options, and their live instances."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def no_progress(stage: str, done: int, total: int) -> None:
-    """Show nothing: the host did not ask for progress."""
+    """Show nothing, for a host without a progress callback."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class ProviderChoice:
     """An EP that a session will have, before it exists.
 
     Attributes:
-        record: what is known about the plugin.
+        record: the record of the plugin.
         cls: the EP's class.
         options: checked and typed.
     """
@@ -83,19 +83,19 @@ class ProviderChoice:
 
     @property
     def name(self) -> str:
-        """The EP type."""
+        """Name of the EP."""
         return self.cls.name
 
     @property
     def binary_suffix(self) -> str:
-        """The `[ep]` part of the context binary's name."""
+        """`[ep]` part of the context binary's name."""
         return self.cls.binary_suffix or self.cls.name
 
-    def judge(self, info: str) -> Compatibility:
-        """Return the EP's verdict on what it once wrote about a compiled model.
+    def validate(self, info: str) -> Compatibility:
+        """Return the EP's verdict on its text about a compiled model.
 
         Raises:
-            PluginError: it raised, or gave something else.
+            PluginError: it raised, or did not return a verdict.
         """
         verdict: Compatibility = call_class_method(
             self.record, self.cls, "validate_compatibility", info, self.options
@@ -108,7 +108,7 @@ class ProviderChoice:
         return {name: value for name, value in self.options.items() if name not in secret}
 
     def build_info(self) -> BuildInfo:
-        """Return what the EP compiles with and for.
+        """Return versions and target of the EP.
 
         Raises:
             PluginError: its class raised, or gave something else.
@@ -125,26 +125,26 @@ class ProviderChoice:
 
 
 WorkspaceOf = Callable[[ProviderChoice], PrivateWorkspace]
-"""Gives the workspace of an EP in one session."""
+"""Function that returns the workspace of an EP in one session."""
 
 
-def private_workspace(_choice: ProviderChoice) -> PrivateWorkspace:
+def make_private_workspace(_choice: ProviderChoice) -> PrivateWorkspace:
     """Return a workspace of one session's own."""
     return PrivateWorkspace()
 
 
-told_names: ContextVar[set[str] | None] = ContextVar("epctx_told", default=None)
-"""Optional EPs that were named in the log since the host's call began; see `host_call`."""
+logged_names: ContextVar[set[str] | None] = ContextVar("epctx_told", default=None)
+"""Optional EPs that the log named since the host's call began; see `host_call`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedProvider:
-    """An optional EP that a session or a compile goes without.
+    """An optional EP that could not be had.
 
     Attributes:
         name: as the host named it.
-        reason: why it cannot be had: not installed, broken, kept out, or unavailable on this machine.
-        hint: what to do to have it, or None.
+        reason: not installed, broken, kept out, or unavailable on this machine.
+        hint: the way to have it, or None.
     """
 
     name: str
@@ -157,7 +157,7 @@ class SkippedProvider:
 
 
 def stem(name: str) -> str:
-    """Return what the names of one EP have in common: `distribution:QNN`, `QNN` and `qnnExecutionProvider`."""
+    """Return the common part of the names of one EP: `distribution:QNN`, `QNN` and `qnnExecutionProvider`."""
     return name.rpartition(":")[2].casefold().removesuffix(_SUFFIX)
 
 
@@ -167,16 +167,16 @@ def choose_providers(
     registry: Registry,
     purpose: Purpose | None,
     *,
-    tell: bool = True,
+    log_skipped: bool = True,
 ) -> tuple[list[ProviderChoice], tuple[SkippedProvider, ...]]:
     """Look up, import and check the EPs that a host asked for, in its order; the CPU EP is left out.
 
     Args:
         requested: names with options.
         session: says which of them are optional.
-        registry: where they are looked up.
-        purpose: what they are to do; None if no device is needed, and then nobody is told what was skipped.
-        tell: whether the log names what was skipped.
+        registry: the registry of EPs.
+        purpose: that of the EPs; None if no device is needed, and then the log does not name skipped ones.
+        log_skipped: whether the log names skipped EPs.
 
     Returns:
         The EPs, and the optional ones that cannot be had.
@@ -207,19 +207,19 @@ def choose_providers(
         if any(choice.name == other.name for other in choices):
             raise InvalidArgument(f"{choice.name} was asked for twice.", ep=choice.name)
         choices.append(choice)
-    known = told_names.get()
-    told = set() if known is None else known
-    for skip in skipped if tell and purpose is not None else ():
-        if stem(skip.name) not in told:
+    known = logged_names.get()
+    logged = set() if known is None else known
+    for skip in skipped if log_skipped and purpose is not None else ():
+        if stem(skip.name) not in logged:
             _log.warning("the optional EP %s is skipped: %s", skip.name, skip.reason)
-            told.add(stem(skip.name))
+            logged.add(stem(skip.name))
     return choices, tuple(skipped)
 
 
 def _optional_stems(session: SessionOptions, requested: Sequence[str]) -> frozenset[str]:
     """Return the stems of the names in `ep.optional_providers`.
 
-    Without EPs asked for, they mean nothing: a model's EPContext nodes need theirs.
+    They apply to requested EPs only: a model's EPContext nodes need theirs.
 
     Raises:
         InvalidArgument: an EP is optional that was not asked for: a typo, mostly.
@@ -251,13 +251,13 @@ def choose_provider(
     return choice
 
 
-def kept_functions(choices: Iterable[ProviderChoice]) -> frozenset[tuple[str, str]]:
-    """Return the functions that any of the EPs wants as calls."""
+def collect_kept_functions(choices: Iterable[ProviderChoice]) -> frozenset[tuple[str, str]]:
+    """Return the functions that any of the EPs keeps as calls."""
     return frozenset(function for choice in choices for function in choice.cls.keeps_functions)
 
 
 def _refuse_unknown_eps(session: SessionOptions, registry: Registry, optional: Collection[str]) -> None:
-    """Raise InvalidArgument for a config entry `ep.<name>.<key>` of an EP that is not there: a typo, mostly."""
+    """Raise InvalidArgument for a config entry `ep.<name>.<key>` of an unknown EP: a typo, mostly."""
     given = session.provider_option_keys
     if not given:
         return
@@ -268,26 +268,26 @@ def _refuse_unknown_eps(session: SessionOptions, registry: Registry, optional: C
         if not key.startswith((*starts, *others)):
             known = [*SESSION_OPTIONS, *(start + key.rpartition(".")[2] for start in starts)]
             raise InvalidArgument(
-                f"the session option {key!r} is none, nor an option of an installed EP.{suggestion(key, known)}",
+                f"unknown session option {key!r}, which is not an option of an installed EP either.{suggestion(key, known)}",
                 hint="Options of one EP are written ep.<lower-case EP name>.<key>.",
             )
 
 
 class ProviderSession:
-    """The EP instances of one session with what they were given; closed once, at the session's end.
+    """EP instances of one session and their resources; closed once, at the session's end.
 
     Args:
         session: the session's options.
-        registry: where EPs are looked up.
+        registry: the registry of EPs.
         progress: called with (stage, done, total).
-        cancel: what EPs poll; None for the session's own flag.
+        cancel: the flag that EPs poll; None for the session's own.
 
     Attributes:
         instances: the live EPs.
-        choices: what was chosen, by EP type.
-        skipped: optional EPs that the session goes without.
+        choices: the chosen EPs, by name.
+        skipped: optional EPs that could not be had.
         weightless: the mode that they compile in.
-        scratch: files that payloads were made into; they go last.
+        scratch: temporary files of payloads; removed last.
     """
 
     def __init__(
@@ -305,7 +305,6 @@ class ProviderSession:
         self.skipped: tuple[SkippedProvider, ...] = ()
         self.weightless = WeightlessMode.NONE
         self._contexts: dict[str, ProviderContext] = {}
-        self._workspaces: list[PrivateWorkspace] = []
         self._runnables: list[CompiledPartition] = []
         self._stack = contextlib.ExitStack()
         self.scratch = self._stack.enter_context(contextlib.ExitStack())
@@ -319,15 +318,14 @@ class ProviderSession:
         purpose: Purpose,
         model: ModelIdentity,
         engine: CpuEngine,
-        workspace_of: WorkspaceOf = private_workspace,
+        workspace_of: WorkspaceOf = make_private_workspace,
     ) -> None:
         """Make the instances.
 
-        What `workspace_of` gives for each EP is closed with the session.
+        The workspaces that `workspace_of` returns are closed with the session.
 
         Raises:
-            NotImplementedByProvider: an EP says that this machine lacks what the purpose needs, or does
-                not know weightless mode.
+            NotImplementedByProvider: an EP is not available for the purpose, or does not know weightless mode.
             InvalidArgument: an EP does not support the weightless mode that was asked for.
             PluginError: an EP's constructor or its `availability` raised.
             PackageMissing: EPs are to be isolated, and epctx-isolation is not installed.
@@ -339,9 +337,9 @@ class ProviderSession:
         config = session.config()
         if purpose is not Purpose.LOAD and config.weightless is not WeightlessMode.NONE:
             # A load needs no mode: payloads say what they left out.
-            from epctx_core.sessions.ep_queries import checked_mode
+            from epctx_core.sessions.ep_queries import check_weightless_mode
 
-            self.weightless = checked_mode(choices, config.weightless)
+            self.weightless = check_weightless_mode(choices, config.weightless)
         isolation, mode = None, config.isolation
         if mode is not Isolation.NONE:
             isolation = import_installed("epctx_isolation.proxy", needed_by=f"ep.isolate={mode.value}")
@@ -359,11 +357,7 @@ class ProviderSession:
                 )
                 cls = isolation.isolated_class(isolated, purpose)
             workspace = workspace_of(choice)
-            self._workspaces.append(workspace)
-            if cls is not choice.cls and type(workspace) is not PrivateWorkspace:
-                from epctx_core.sessions.shared_workspaces import refuse_isolated
-
-                refuse_isolated(config)
+            self._stack.callback(close_quietly, workspace.close, "what an EP kept in its workspace")
             self.add(choice, cls, self.context_of(choice, purpose, model, engine, workspace))
 
     def context_of(
@@ -374,7 +368,7 @@ class ProviderSession:
         engine: CpuEngine,
         workspace: PrivateWorkspace | None = None,
     ) -> ProviderContext:
-        """Return what an instance of an EP gets in this session."""
+        """Return the context of an EP's instance in this session."""
         return ProviderContext(
             options=choice.options,
             session_config=self.session.config_entries,
@@ -399,39 +393,39 @@ class ProviderSession:
 
     @contextlib.contextmanager
     def context_to_read(self, ep: str) -> Iterator[ProviderContext]:
-        """Give what an EP gets to read what it wrote: no device, and nothing shared with what compiled it."""
+        """Yield a context for an EP that reads its own payloads: no device, nothing shared with the compiling instance."""
         with contextlib.closing(PrivateWorkspace()) as workspace:
             yield replace(
                 self._contexts[ep], purpose=Purpose.EXPORT, progress=no_progress, workspace=workspace
             )
 
     def keep(self, results: Iterable[Any]) -> None:
-        """Take over what a hook gave: it is closed before its EP is shut down, what several share once."""
+        """Own results of a hook: they are closed before their EP is shut down, a shared `close` once."""
         self._runnables.extend(r for r in results if issubclass(type(r), CompiledPartition))
 
-    def runnables(
-        self, ep: str, hook: str, wanted: Sequence[object], purpose: Purpose, **arguments: object
+    def call_for_runnables(
+        self, ep: str, hook: str, expected: Sequence[object], purpose: Purpose, **arguments: object
     ) -> Sequence[CompiledPartition]:
-        """Have an EP give a runnable for each of what is wanted; it is closed before its EP, what several share once.
+        """Call a hook that returns one `CompiledPartition` for each expected item; see `keep`.
 
         Raises:
-            PluginError: it failed, or gave something else.
+            PluginError: it failed, or returned something else.
         """
         result: Sequence[Any] = self.instances.call(ep, hook, **arguments)
         self.keep(result)
         record = self.choices[ep].record
-        if len(result) != len(wanted):
-            what = f"gave {len(result)} results for {len(wanted)}: {', '.join(map(str, wanted[:3]))}"
+        if len(result) != len(expected):
+            what = f"gave {len(result)} results for {len(expected)}: {', '.join(map(str, expected[:3]))}"
             raise contract_error(record, hook, what)
-        check_result_types(record, HOOKS[hook], result, wanted)
-        for name, item in zip(wanted, result, strict=True):
+        check_result_types(record, HOOKS[hook], result, expected)
+        for name, item in zip(expected, result, strict=True):
             if item.run is None and purpose is not Purpose.EXPORT:
                 what = f"gave a CompiledPartition without `run` for {name}, outside of purpose EXPORT"
                 raise contract_error(record, hook, what)
         return result
 
     def close(self) -> None:
-        """Close runnables, shut all EPs down, release what they shared; further calls do nothing.
+        """Close compiled partitions, shut all EPs down, close their workspaces; further calls do nothing.
 
         In a forked child nothing is closed: all of it is the parent's.
         """
@@ -447,8 +441,6 @@ class ProviderSession:
             self._runnables.clear()
             self.instances.shutdown()
         finally:
-            for workspace in self._workspaces:
-                close_quietly(workspace.close, "what an EP kept in its workspace")
             self._stack.close()
 
 
@@ -473,7 +465,7 @@ def _conceal_in_record(record: logging.LogRecord) -> bool:
 
 
 def close_quietly(close: Callable[[], None], what: str) -> None:
-    """Close something of a plugin's; what it raises is logged and keeps nothing else from being closed."""
+    """Call a `close` of a plugin; log its exception, so that everything else is closed, too."""
     try:
         close()
     except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - the others hold devices and memory too
@@ -482,7 +474,7 @@ def close_quietly(close: Callable[[], None], what: str) -> None:
 
 
 def check_availability(record: PluginRecord, purpose: Purpose, registry: Registry) -> None:
-    """Raise NotImplementedByProvider if an EP says that it cannot do on this machine what it is wanted for."""
+    """Raise NotImplementedByProvider if an EP is not available for a purpose on this machine."""
     available = registry.availability(record, purpose)
     if not available.available:
         raise NotImplementedByProvider(

@@ -1,6 +1,6 @@
-"""Workspaces with several users, and which loads meet in one (`ep.share_ep_contexts=1`).
+"""Workspaces with several users, and the key under which loads share one (`ep.share_ep_contexts=1`).
 
-A shared workspace lives as long as anybody uses it. Which users meet is said by whoever makes the key.
+A shared workspace lives as long as it has users; those with equal keys share it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from epctx_core.errors import InvalidArgument
 from epctx_core.graph.mapping import identify_file
 from epctx_core.options import Isolation, SessionConfig
 from epctx_core.registry.forking import PerProcess
-from epctx_core.sessions.providers import ProviderChoice, WorkspaceOf, private_workspace
+from epctx_core.sessions.providers import ProviderChoice, WorkspaceOf, make_private_workspace
 
 if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
@@ -29,7 +29,7 @@ class SharedWorkspace(PrivateWorkspace):
     """A workspace with several users; implements `epctx_core.plugin.Workspace`. Made by `SharedWorkspaces`.
 
     Args:
-        leave: takes one user off; gives whether it was the last.
+        leave: removes one user; returns whether it was the last.
     """
 
     def __init__(self, leave: Callable[[], bool]) -> None:
@@ -61,12 +61,12 @@ class SharedWorkspaces:
     def _leave(self, key: Hashable) -> bool:
         with self._lock:
             self._found[key].users -= 1
-            # Whoever comes after the last one gets a new workspace.
+            # The next user gets a new workspace.
             return not self._found[key].users and bool(self._found.pop(key))
 
 
 loaded_workspaces = PerProcess(SharedWorkspaces)
-"""Of all sessions of one process that load context models with `ep.share_ep_contexts=1`."""
+"""Those of all sessions of this process that load context models with `ep.share_ep_contexts=1`."""
 
 
 def load_workspaces(
@@ -75,24 +75,25 @@ def load_workspaces(
     config: SessionConfig,
     manifest: Manifest | None,
 ) -> WorkspaceOf:
-    """Return what gives the workspaces of one session with `ep.share_ep_contexts=1`: shared if all payloads are files.
+    """Return a function for the workspaces of one session with `ep.share_ep_contexts=1`: shared if all payloads are files.
 
     Args:
-        nodes: EP type to its nodes.
-        folder: where their binaries lie.
+        nodes: EP name to its nodes.
+        folder: the folder of their binaries.
         config: the session's options.
-        manifest: what the model says about its payloads, if it does.
+        manifest: the model's record of its payloads, or None.
     """
     # A host that gives payloads itself, or wants its own copy, shares none.
     if folder is None or config.data_reader is not None or not config.map_binaries:
-        return private_workspace
+        return make_private_workspace
 
     def workspace_of(choice: ProviderChoice) -> PrivateWorkspace:
         binaries = _binaries(nodes.get(choice.name, ()), folder, manifest)
         if not binaries:
-            return private_workspace(choice)
-        # What one session opened was verified as that one asked for.
-        return loaded_workspaces.get().join((fingerprint([choice]), config.verification, binaries))
+            return make_private_workspace(choice)
+        check_not_isolated(config)
+        # A binary is verified as the session that opened it asked for.
+        return loaded_workspaces.get().join((fingerprint_providers([choice]), config.verification, binaries))
 
     return workspace_of
 
@@ -100,9 +101,9 @@ def load_workspaces(
 def _binaries(
     records: Sequence[ContextNodeRecord], folder: ModelFolder, manifest: Manifest | None
 ) -> frozenset[Hashable] | None:
-    """Return what tells an EP's binaries from all others; None if one is no file or is not there.
+    """Return a key of an EP's binaries; None if one is not a file or is missing.
 
-    What the model says that a binary is counts, too: a session of which the model says otherwise has to look for itself.
+    The digest in the model is part of it: a session of a model with another one has to check the binary itself.
     """
     found: dict[str, Hashable] = {}
     for record in records:
@@ -120,18 +121,18 @@ def _binaries(
     return frozenset(found.values())
 
 
-def refuse_isolated(config: SessionConfig) -> None:
-    """Raise InvalidArgument if EPs of a share group were to work in processes of their own."""
+def check_not_isolated(config: SessionConfig) -> None:
+    """Raise InvalidArgument if EPs of a share group are to be isolated."""
     if config.isolation is not Isolation.NONE:
         raise InvalidArgument(
             f"ep.isolate={config.isolation.value} and a share group (ep.share_ep_contexts=1, ShareGroup) contradict "
-            "each other: what an EP shares lies in one process.",
+            "each other: EPs share objects within one process only.",
             hint="Leave one of the two out.",
         )
 
 
-def fingerprint(choices: Sequence[ProviderChoice]) -> tuple[tuple[str, str, str], ...]:
-    """Return what tells apart the EPs of two compiles or loads: EP type, distribution, and all their options.
+def fingerprint_providers(choices: Sequence[ProviderChoice]) -> tuple[tuple[str, str, str], ...]:
+    """Return a key of EPs: name, distribution, and a digest of all options.
 
     Secret options count, so this never leaves the process.
     """

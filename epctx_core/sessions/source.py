@@ -1,4 +1,4 @@
-"""A model as the rest of the core works with it: read, checked, typed and indexed."""
+"""Opening a model: reading, checking, typing and indexing it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("epctx.graph")
 _SHOWN = 3
-"""Wrong declarations that a line of the log names."""
+"""Number of wrong declarations in one line of the log."""
 
 
 @dataclass(kw_only=True)
@@ -59,9 +59,9 @@ class OpenModel:
         source: structure and weights.
         types: the type of every value.
         graph: the index over the main graph.
-        overrides: what the host put in place of what the file says.
+        overrides: the host's replacements of parts of the file.
         checks: of the files that it names; those of a load go on beside it.
-        engine: the one that the host named.
+        engine: that of the session option, or None.
     """
 
     source: SourceModel
@@ -73,7 +73,7 @@ class OpenModel:
 
     @cached_property
     def context_nodes(self) -> list[ContextNodeRecord]:
-        """The EPContext nodes of the main graph and of all bodies."""
+        """EPContext nodes of the main graph and of all subgraphs."""
         graph = self.graph
         if graph.holders:
             return read_context_nodes(graph.graph)
@@ -87,25 +87,25 @@ class OpenModel:
         """Return the graph that an EPContext node is in.
 
         Raises:
-            NotImplementedByProvider: a body of an operator that is neither executed nor rebuilt here.
+            NotImplementedByProvider: it is in a subgraph of an operator that epctx does not run itself.
         """
         graph = self.graph.find_subgraph(record.path)
         if graph is None:
             raise NotImplementedByProvider(
-                f"EPContext node {record.name!r} is in a body of an operator that epctx does not run itself.",
+                f"EPContext node {record.name!r} is in a subgraph of an operator that epctx does not run itself.",
                 node=record.name,
-                hint=f"Bodies of {', '.join(EXECUTABLE)} can hold EPContext nodes.",
+                hint=f"Subgraphs of {', '.join(EXECUTABLE)} can contain EPContext nodes.",
             )
         return graph
 
     @property
     def node_count(self) -> int:
-        """How many nodes there are, those of bodies too."""
+        """Number of nodes, those of subgraphs included."""
         return sum(len(graph.nodes) for graph in self.graph.walk())
 
     @property
     def identity(self) -> ModelIdentity:
-        """What an EP may know about the model."""
+        """Name, digest and operator sets of the model, for EPs."""
         digest = self.source.digest
         if self.overrides:
             from epctx_core.graph.normalise import digest_overrides
@@ -125,10 +125,9 @@ def open_model(
 
     Args:
         path_or_bytes: the model.
-        config: where weights lie, for a model whose folder is not known, and what takes the place of
-            what the model says.
-        kept_functions: says which functions EPs want as calls; asked only if the model has functions.
-        checks: of a load, for files that are checked once; without, they are checked when they are opened.
+        config: the folder of the weights, for a model whose folder is not known, and overrides of the model.
+        kept_functions: returns the functions that EPs keep as calls; called only if the model has functions.
+        checks: of a load, for files that are checked once; by default they are checked when they are opened.
 
     Raises:
         NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: see `read_model`, `decode_model`, `detach_model`.
@@ -140,12 +139,12 @@ def open_model(
             f"session.load_model_format is {config.model_format}, and {path.name if path else 'the model given as bytes'} "
             "is not in that format.",
             path=path,
-            hint="Leave the option out: the format is told by the bytes.",
+            hint="Leave the option out: the bytes say the format.",
         )
     # Payloads in a model are most of it, and each decoded copy of the model holds another copy of them.
     checked = found == "ONNX" and OP_TYPE.encode() in data and is_accepted_by_checker(data)
     if found == "ORT":
-        # Its tables are read by modules of onnxruntime's.
+        # Modules of epctx-onnxruntime read its tables.
         from epctx_core.context.decoding import decode_model
 
         proto = decode_model(data, path, config.input_budget)
@@ -161,7 +160,7 @@ def open_model(
     if refuted:
         more = f"; {len(refuted) - _SHOWN} more" if len(refuted) > _SHOWN else ""
         _log.warning(
-            "%s declares what is not so: %s%s.", model.source.where, "; ".join(refuted[:_SHOWN]), more
+            "%s has wrong declarations: %s%s.", model.source.where, "; ".join(refuted[:_SHOWN]), more
         )
     return model
 
@@ -172,7 +171,7 @@ def open_proto(
     config: SessionConfig,
     kept_functions: Callable[[], Collection[FunctionId]],
 ) -> OpenModel:
-    """Make a model that was decoded what the rest of the core works with; see `open_model`.
+    """Return a decoded model, checked, typed and indexed; see `open_model`.
 
     Args:
         proto: the model.
@@ -206,11 +205,11 @@ def weights_opener(
     checks: DigestChecks,
     locations: dict[str, str],
 ) -> OpenExternal:
-    """Return what opens the files of weights that a model names; `locations` gets each one's real path and name.
+    """Return a function that opens the files of weights that a model names; `locations` gets their real paths and names.
 
     Raises:
-        NoSuchFile: the host's folder for them is none.
-        InvalidGraph: what the model says about its file for initializers is damaged.
+        NoSuchFile: the host's folder for them does not exist.
+        InvalidGraph: the model's record of its file for initializers is damaged.
     """
 
     @cache
@@ -237,7 +236,7 @@ def weights_opener(
     return open_weights
 
 
-def inferred_types(proto: ModelProto, engine: str | None, trusted: Collection[str] = ()) -> TypeTable:
+def infer_model_types(proto: ModelProto, engine: str | None, trusted: Collection[str] = ()) -> TypeTable:
     """Return the types of a model's values, also of operators that only the engine knows; see `infer_types`."""
     from epctx_core.engines.cpu_engine import blame_engine, load_engine_class
     from epctx_core.graph.inference import infer_types
@@ -253,7 +252,7 @@ def index_model(source: SourceModel, engine: str | None) -> OpenModel:
     """Find the types of a checked model's values and index it.
 
     Raises:
-        InvalidGraph: types that contradict each other, a name that is not UTF-8, or an output that nothing gives.
+        InvalidGraph: types that contradict each other, a name that is not UTF-8, or an output without a producer.
     """
     nodes = source.proto.graph.node
     with collection_paused(sum(len(graph.node) for _, graph in walk_graphs(source.proto.graph))):
@@ -265,16 +264,18 @@ def index_model(source: SourceModel, engine: str | None) -> OpenModel:
             outputs = (value for _, graph in walk_graphs(source.proto.graph) for value in graph.output)
             trusted = frozenset(around.difference(v.name for v in outputs if is_only_declared(v)))
         types = (
-            make_declared_types(source.proto, lambda: inferred_types(source.proto, engine, trusted), trusted)
+            make_declared_types(
+                source.proto, lambda: infer_model_types(source.proto, engine, trusted), trusted
+            )
             if OP_TYPE in {node.op_type for node in nodes}
-            else inferred_types(source.proto, engine, trusted)
+            else infer_model_types(source.proto, engine, trusted)
         )
         graph = GraphIndex(source.proto.graph, types=types, weights=source.weights, owner=source.proto)
     given = graph.constants.union(graph.producer, graph.input_names)
     for name in graph.output_names:
         if name not in given:
             raise InvalidGraph(
-                f"the output {name!r} of {source.where} is given by no node, input or initializer.",
+                f"the output {name!r} of {source.where} is not given by any node, input or initializer.",
                 path=source.path,
             )
     return OpenModel(source=source, types=types, graph=graph, engine=engine)

@@ -1,7 +1,7 @@
-"""Steps that few context models have: nodes in no partition, control flow around an EP's work, results in memory of EPs.
+"""Steps that few context models have: nodes in no partition, control flow around nodes of an EP, results in memory of EPs.
 
-An If, Loop or Scan whose bodies hold EP work is executed here, each body by a plan of its own, which takes the body's
-inputs and then the values of the enclosing scopes that it reads. ONNX Runtime leaves such nodes whole to the CPU EP.
+An If, Loop or Scan whose subgraphs contain nodes of an EP is executed here, each subgraph by a plan of its own, which takes
+its inputs and then the values of the enclosing scopes that it reads. ONNX Runtime leaves such nodes whole to the CPU EP.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from epctx_core.graph.extraction import NodeGroup
 from epctx_core.graph.index import SPECIAL, GraphIndex, Node, decode_attribute
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.guard import blame, contract_error
-from epctx_core.sessions.plan import Plan, Planner, StepSpec, checked_step, without_omitted
+from epctx_core.sessions.plan import Plan, Planner, StepSpec, add_checks, drop_omitted_outputs
 
 if TYPE_CHECKING:
     from epctx_core.graph.type_table import TypeTable
@@ -33,7 +33,7 @@ def kernel_step(owner: PluginRecord, kernel: KernelDef, graph: GraphIndex, node:
     """Return the step of a node that an EP runs by one of its kernels.
 
     Raises:
-        PluginError: what makes the kernel gives something that cannot be called.
+        PluginError: the kernel is not callable.
     """
     name, create = graph.get_node_name(node), "KernelDef.create"
     with blame(owner, create):
@@ -45,7 +45,7 @@ def kernel_step(owner: PluginRecord, kernel: KernelDef, graph: GraphIndex, node:
     takes = kernel.takes_outputs
     run = compute if takes else lambda inputs, _outputs: compute(inputs)
     spec = StepSpec(name, owner.name, run, graph.inputs[node], graph.outputs[node], in_place=takes)
-    return checked_step(spec, owner, f"the kernel {kernel} of {name!r}", graph.types)
+    return add_checks(spec, owner, f"the kernel {kernel} of {name!r}", graph.types)
 
 
 def cpu_step(planner: Planner, graph: GraphIndex, nodes: Sequence[int]) -> StepSpec:
@@ -59,13 +59,13 @@ def cpu_step(planner: Planner, graph: GraphIndex, nodes: Sequence[int]) -> StepS
     one = _form_of_one(graph, first) if len(nodes) == 1 else None
     if one in prepared:
         return StepSpec(name, CPU_EP, prepared[one], graph.inputs[first], graph.outputs[first])
-    piece = NodeGroup(graph, nodes)
-    form = piece.form
-    # A form means something within its graph.
+    group = NodeGroup(graph, nodes)
+    form = group.form
+    # A form is valid within its graph only.
     run = None if form is None else prepared.get((graph, form))
     if run is None:
         try:
-            run = planner.engine.prepare_group(piece.model(), piece.weights).run
+            run = planner.engine.prepare_group(group.model(), group.weights).run
         except NotImplementedByProvider as error:
             message = error.message + _refusals_of_kernels(planner, graph, nodes, error.node)
             raise NotImplementedByProvider(message, node=error.node, hint=error.hint) from error
@@ -73,11 +73,11 @@ def cpu_step(planner: Planner, graph: GraphIndex, nodes: Sequence[int]) -> StepS
         prepared[graph, form] = run
         if one is not None:
             prepared[one] = run
-    return StepSpec(name, CPU_EP, run, piece.input_names, piece.output_names)
+    return StepSpec(name, CPU_EP, run, group.input_names, group.output_names)
 
 
 def _refusals_of_kernels(planner: Planner, graph: GraphIndex, group: Sequence[int], named: str | None) -> str:
-    """Return why the kernels that EPs have for a node do not fit it; nothing where none has any."""
+    """Return the reasons for which EPs' kernels of the operators do not fit, as text for an error."""
     nodes = [Node(graph, i) for i in group if graph.names[i] == named] or [Node(graph, i) for i in group]
     return "".join(
         f"; {planner.instances.record(ep).label} has kernels of {node.op_type}, none fits: {reason}"
@@ -88,7 +88,7 @@ def _refusals_of_kernels(planner: Planner, graph: GraphIndex, group: Sequence[in
 
 
 def _form_of_one(graph: GraphIndex, node: int) -> tuple[GraphIndex | int, ...] | None:
-    """Return what tells a node from others of its graph, in less time still than `NodeGroup.plain_form`.
+    """Return a key that equal nodes of a graph share, in less time than `NodeGroup.form`.
 
     Between an EP's partitions often stand very many single nodes of a few kinds. None for a node that
     reads a weight or one value twice, for one of whose results some are not read, and for one with attributes.
@@ -110,13 +110,13 @@ NestedRun = Callable[[Sequence[Any], "RunOptions | None"], Sequence[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Body:
-    """A body ready to run.
+class SubgraphPlan:
+    """A subgraph of a control-flow node, ready to run.
 
     Attributes:
-        plan: its inputs are the body's own, then the captured values.
-        captured: where the captured values stand among the node's inputs.
-        input_types, output_types: of the body's own inputs and outputs.
+        plan: its inputs are the subgraph's own, then the captured values.
+        captured: the indices of the captured values among the node's inputs.
+        input_types, output_types: those of the subgraph's own inputs and outputs.
     """
 
     plan: Plan
@@ -125,33 +125,33 @@ class Body:
     output_types: Sequence[TensorType]
 
     def run(self, own: Sequence[Any], node_inputs: Sequence[Any], options: RunOptions | None) -> list[Any]:
-        """Run the body once."""
-        return self.plan.run([*own, *(node_inputs[place] for place in self.captured)], options)
+        """Run the subgraph once."""
+        return self.plan.run([*own, *(node_inputs[index] for index in self.captured)], options)
 
 
 def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, Plan]) -> StepSpec:
-    """Return the step of an If, Loop or Scan over plans of its bodies, by attribute.
+    """Return the step of an If, Loop or Scan over plans of its subgraphs, by attribute.
 
     Raises:
-        InvalidGraph: a body has not the inputs or outputs that its node needs.
+        InvalidGraph: a subgraph does not have the inputs or outputs that its node needs.
     """
     explicit = graph.explicit_inputs[node]
     outer = tuple(dict.fromkeys(chain(*(plan.captured for plan in plans.values()))))
-    places = {name: len(explicit) + place for place, name in enumerate(outer)}
-    bodies = {}
+    indices = {name: len(explicit) + index for index, name in enumerate(outer)}
+    subgraphs = {}
     for name, plan in plans.items():
         index = graph.subgraphs[node][name]
-        bodies[name] = Body(
+        subgraphs[name] = SubgraphPlan(
             plan=plan,
-            captured=[places[captured] for captured in plan.captured],
+            captured=[indices[captured] for captured in plan.captured],
             input_types=[index.types.get(value) for value in index.input_names],
             output_types=[index.types.get(value) for value in index.output_names],
         )
     proto, called = graph.nodes[node], graph.get_node_name(node)
-    given, wanted = len(explicit), len(graph.outputs[node])
+    given, expected = len(explicit), len(graph.outputs[node])
     # An If's branches take nothing; a Loop's body gives the condition, too.
-    needs = {"If": (0, wanted), "Loop": (given, wanted + 1)}.get(proto.op_type, (given, wanted))
-    for name, body in bodies.items():
+    needs = {"If": (0, expected), "Loop": (given, expected + 1)}.get(proto.op_type, (given, expected))
+    for name, body in subgraphs.items():
         found = len(body.input_types), len(body.output_types)
         if found != needs:
             raise InvalidGraph(
@@ -159,18 +159,18 @@ def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, Plan]) -
                 f"{needs[1]}."
             )
     if proto.op_type == "If":
-        run = _if(bodies["then_branch"], bodies["else_branch"])
+        run = _if(subgraphs["then_branch"], subgraphs["else_branch"])
     elif proto.op_type == "Loop":
-        run = _loop(bodies["body"])
+        run = _loop(subgraphs["body"])
     else:
         attributes = {a.name: decode_attribute(a) for a in proto.attribute if a.name not in plans}
-        run = _scan(bodies["body"], given, attributes)
-    return without_omitted(
+        run = _scan(subgraphs["body"], given, attributes)
+    return drop_omitted_outputs(
         StepSpec(called, CPU_EP, run, (*explicit, *outer), graph.outputs[node], nested=True, in_place=False)
     )
 
 
-def _if(then_branch: Body, else_branch: Body) -> NestedRun:
+def _if(then_branch: SubgraphPlan, else_branch: SubgraphPlan) -> NestedRun:
     def run(inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
         branch = then_branch if _only(inputs[0], "the condition of If") else else_branch
         return branch.run((), inputs, options)
@@ -178,8 +178,11 @@ def _if(then_branch: Body, else_branch: Body) -> NestedRun:
     return run
 
 
-def _loop(body: Body) -> NestedRun:
-    """Return what runs a Loop: its body takes (iteration, condition, carried...), gives (condition, carried..., scanned...)."""
+def _loop(body: SubgraphPlan) -> NestedRun:
+    """Return the `run` of a Loop.
+
+    Its body takes (iteration, condition, carried...) and gives (condition, carried..., scanned...).
+    """
     count = len(body.input_types) - 2
     types = body.output_types[1 + count :]
 
@@ -201,15 +204,15 @@ def _loop(body: Body) -> NestedRun:
                 rows.append(row)
             iteration += 1
         if not iteration:
-            # Nothing touched them: a result never aliases an input.
+            # They are still inputs, which a result never aliases.
             carried = [copy.copy(value) for value in carried]
         return [*carried, *(_stacked(rows, t) for rows, t in zip(scanned, types, strict=True))]
 
     return run
 
 
-def _scan(body: Body, explicit: int, attributes: Mapping[str, Any]) -> NestedRun:
-    """Return what runs a Scan: its body takes (states..., slices...) and gives (states..., slices...)."""
+def _scan(body: SubgraphPlan, explicit: int, attributes: Mapping[str, Any]) -> NestedRun:
+    """Return the `run` of a Scan: its body takes (states..., slices...) and gives (states..., slices...)."""
     count = explicit - int(attributes["num_scan_inputs"])
     types = body.output_types[count:]
     input_axes = attributes.get("scan_input_axes", [0] * (explicit - count))
@@ -228,10 +231,10 @@ def _scan(body: Body, explicit: int, attributes: Mapping[str, Any]) -> NestedRun
             raise RuntimeException(f"the scan inputs of a Scan have different lengths: {sorted(lengths)}.")
         rows: list[list[Any]] = [[] for _ in types]
         length = lengths.pop()
-        for place in range(length):
+        for index in range(length):
             # A range of one keeps what an index would not: strings and rank 0 stay arrays.
             slices = [
-                np.ascontiguousarray(value[place : place + 1]).reshape(value.shape[1:]) for value in sliced
+                np.ascontiguousarray(value[index : index + 1]).reshape(value.shape[1:]) for value in sliced
             ]
             results = body.run([*states, *slices], inputs, options)
             states = results[:count]
@@ -271,10 +274,10 @@ def _stacked(rows: Sequence[np.ndarray], declared: TensorType) -> np.ndarray:
 _Allocate: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]"
 
 
-def in_memory_of_eps(
+def use_ep_memory(
     specs: Sequence[StepSpec], types: TypeTable, instances: ProviderInstances
 ) -> list[StepSpec]:
-    """Have steps write into memory of the EP that runs them, or else of the first EP that reads what they make.
+    """Have steps write into memory of the EP that runs them, or else of the first EP that reads their outputs.
 
     Only where all outputs of a step have known types and shapes: a step gets memory for all or for none.
     """
@@ -289,7 +292,7 @@ def in_memory_of_eps(
 
 
 def _allocator(instances: ProviderInstances, ep: str) -> _Allocate:
-    """Return what asks an EP for memory and checks what it gives."""
+    """Return a function that asks an EP for memory and checks it."""
     record = instances.record(ep)
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
@@ -320,7 +323,7 @@ def _in_memory(
     buffers: list[tuple[_Allocate, tuple[int, ...], np.dtype[Any]]] = []
     for owner, name in zip(owners, spec.outputs, strict=True):
         kind = types.proven(name)
-        # Elements may be Python objects, which no memory of an EP's holds.
+        # Elements may be Python objects, which memory of an EP cannot contain.
         if kind.shape is None or not kind.is_static or kind.dtype is None or kind.dtype.hasobject:
             return spec
         shape = tuple(dim for dim in kind.shape if isinstance(dim, int))

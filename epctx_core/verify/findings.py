@@ -29,8 +29,8 @@ from epctx_core.errors import (
 from epctx_core.graph.model_io import detach_model, read_model, require_text_names
 from epctx_core.options import SessionConfig, SessionOptions, Verification
 from epctx_core.plugin import Finding, Severity
-from epctx_core.sessions.loading import folder_of
-from epctx_core.sessions.providers import choose_providers, kept_functions
+from epctx_core.sessions.loading import find_folder
+from epctx_core.sessions.providers import choose_providers, collect_kept_functions
 from epctx_core.sessions.source import OpenModel, open_proto, weights_opener
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ def read_subject(
             proto=proto,
             opened=None,
             path=path,
-            folder=folder_of(path, config),
+            folder=find_folder(path, config),
             session=session,
             config=config,
             registry=registry,
@@ -339,7 +339,7 @@ def _open(subject: Subject, data: bytes) -> None:
     def kept() -> Collection[FunctionId]:
         with findings.collect_of_plugin("plugin-broken"):
             choices, _ = choose_providers(session.providers or (), session, subject.registry, None)
-            return kept_functions(choices)
+            return collect_kept_functions(choices)
         return ()
 
     full = replace(

@@ -41,7 +41,7 @@ from epctx_core.graph.index import walk_indexed_nodes
 from epctx_core.graph.model_io import decode_name, require_text_names
 from epctx_core.graph.type_table import types_of
 from epctx_core.options import Verification
-from epctx_core.sessions.loading import Routing, refuse_folderless, source_tensors
+from epctx_core.sessions.loading import Routing, check_has_folder, make_tensor_source
 from epctx_core.verify.findings import PayloadReport, Subject
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def find_payloads(subject: Subject, scratch: ExitStack) -> None:
         folder=subject.folder,
         manifest=subject.manifest,
         scratch=scratch,
-        source_tensor=source_tensors(subject.records, subject.folder, config, subject.manifest),
+        source_tensor=make_tensor_source(subject.records, subject.folder, config, subject.manifest),
         reading=Reading(verification=Verification.FULL, data_reader=config.data_reader),
     )
     # An exception of the host's callback is the host's.

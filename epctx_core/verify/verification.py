@@ -27,7 +27,7 @@ from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.instances import ProviderInstances
 from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.ep_queries import look_into
-from epctx_core.sessions.loading import Routing, accept, load_nodes, suboptimal
+from epctx_core.sessions.loading import Routing, accept, load_nodes, suboptimal_error
 from epctx_core.sessions.plan import Planner, StepSpec
 from epctx_core.sessions.providers import ProviderChoice, ProviderSession
 from epctx_core.verify.findings import Findings, PayloadReport, Subject, VerifyReport, read_subject
@@ -230,7 +230,7 @@ def _validate(choice: ProviderChoice, info: str, routing: Routing, subject: Subj
     ):
         verdict = accept(choice, info)
     if verdict == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
-        findings.add_error("compatibility-outdated", suboptimal(choice, info))
+        findings.add_error("compatibility-outdated", suboptimal_error(choice, info))
 
 
 def select_nodes(ep: str, records: Sequence[ContextNodeRecord], subject: Subject) -> list[ContextNode]:

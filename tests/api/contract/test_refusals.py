@@ -341,9 +341,9 @@ def test_what_is_no_path_is_refused_before_anything_is_read(source, path):
     made = compiler(source, Alpha)
     source.unlink()
 
-    with refused(InvalidArgument, "output_model_path is .*, which is no path"):
+    with refused(InvalidArgument, "output_model_path is .*, which is not a path"):
         made.compile_to_file(path)
-    with refused(InvalidArgument, "output_directory is .*, which is no path"):
+    with refused(InvalidArgument, "output_directory is .*, which is not a path"):
         made.set_ep_context_binary_information(path, "m.onnx")
     with refused(InvalidArgument, "compile_to_stream takes a function"):
         made.compile_to_stream(path)

@@ -110,7 +110,7 @@ def test_nodes_in_bodies_that_no_session_runs_are_refused_by_name(written):
     saved(model, written)
 
     with pytest.raises(
-        epctx.NotImplementedByProvider, match=f"{entry}.*is in a body of an operator"
+        epctx.NotImplementedByProvider, match=f"{entry}.*is in a subgraph of an operator"
     ) as caught:
         loaded(written)
 

@@ -147,4 +147,4 @@ def test_an_ep_that_a_manifest_names_for_its_kernels_alone_is_left_out_of_an_iso
         session.run(None, {"x": example()})
 
     assert Loading.calls == calls
-    assert "the session goes without: ep.isolate=all leaves kernels out" in caplog.text
+    assert "the session runs without it: ep.isolate=all leaves kernels out" in caplog.text

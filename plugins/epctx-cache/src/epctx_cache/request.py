@@ -67,7 +67,7 @@ def cacheable(
     Raises:
         InvalidArgument: they are wrong, or their results cannot be cached.
     """
-    copy = with_providers(SessionOptions() if options is None else options, providers, provider_options)
+    copy = merge_providers(SessionOptions() if options is None else options, providers, provider_options)
     _, refused, _ = cache_entries(copy.config_entries)
     for key, value in refused.items():
         raise InvalidArgument(
