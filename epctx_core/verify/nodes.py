@@ -151,7 +151,7 @@ def find_payloads(subject: Subject, scratch: ExitStack) -> None:
             if not record.main_context:
                 continue
             if subject.folder is None:
-                refuse_folderless(record, config)
+                check_has_folder(record, config)
             key = get_payload_key(record)
             if key not in tried:
                 tried.add(key)

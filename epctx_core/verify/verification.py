@@ -226,7 +226,7 @@ def _validate(choice: ProviderChoice, info: str, routing: Routing, subject: Subj
     with (
         findings.collect_of_plugin("plugin-broken", node=first),
         findings.collect("compatibility-unsupported"),
-        routing.naming_others(),
+        routing.hint_at_others(),
     ):
         verdict = accept(choice, info)
     if verdict == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
@@ -263,7 +263,7 @@ def _look_into(
         CpuEngine(EnginePolicy(engine=subject.config.engine, prefer_latency=False)),
         PrivateWorkspace(),
     )
-    with findings.collect_of_plugin("container-refused", node=nodes[0].name), routing.naming_others():
+    with findings.collect_of_plugin("container-refused", node=nodes[0].name), routing.hint_at_others():
         found = look_into(choice, context, nodes, subject.reader)
         if found is not None:
             others = routing.others_of(choice.record)
@@ -328,7 +328,7 @@ def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str
         # It loads all its nodes or none.
         if len(nodes) < len(routing.nodes[ep]) or findings.is_unchecked(node.name for node in nodes):
             continue
-        with findings.collect_of_plugin("container-refused", node=nodes[0].name), routing.naming_others():
+        with findings.collect_of_plugin("container-refused", node=nodes[0].name), routing.hint_at_others():
             load_nodes(ep, nodes, subject.reader, providers, Purpose.EXPORT)
             loaded |= {node.name: choice.record.origin for node in nodes if node.main_context}
     if not findings.has_errors:

@@ -35,7 +35,7 @@ from epctx_core.errors import (
     ModelRequiresCompilation,
     NoSuchFile,
 )
-from epctx_core.ext import ProviderChoice, cache_entries, choose_providers, describe_distrust, with_providers
+from epctx_core.ext import ProviderChoice, cache_entries, choose_providers, describe_distrust, merge_providers
 from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:
