@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from epctx_core._version import __version__ as __version__
 
-# What `typing` calls so; importing that module alone would double the time of importing this one.
+# As in `typing`; importing that module would double the time of importing this one.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:

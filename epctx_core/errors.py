@@ -1,22 +1,22 @@
-"""The one exception tree of epctx.
+"""Exceptions of epctx.
 
     EpctxError                      .code .node .ep .path .hint
     |-- Fail                        output exists, nothing compiled under the flag, a callback raised
-    |   `-- InternalError           an exception that nobody foresaw: a mistake in epctx
+    |   `-- InternalError           an unexpected exception: a mistake in epctx
     |-- InvalidArgument             an option, an argument, an input of `run`      (also ValueError)
     |-- NoSuchFile                  a path that the caller gave does not exist     (also FileNotFoundError)
     |-- RuntimeException            an EP or a kernel raised in `run`
     |-- InvalidProtobuf             not a protobuf
     |-- NotImplementedByProvider    no plugin for a source, or an operator that no engine has
-    |-- InvalidGraph                anything wrong with a payload or a name out of a model; checker refuses
+    |-- InvalidGraph                a payload or a name from a model is wrong, or the checker refuses the model
     |-- EPFail                      an EP raised in `compile`
     |-- ModelLoadCanceled           cancelled
     |-- ModelRequiresCompilation    compiling is forbidden and would be needed
     |-- NotFound                    a look-up found nothing
-    |   `-- PackageMissing          what was asked for is in a package that is not installed   (also ImportError)
+    |   `-- PackageMissing          a package of epctx that is needed is not installed        (also ImportError)
     `-- PluginError                 a plugin failed to import, broke the contract, crashed, timed out
 
-Codes are ONNX Runtime's `OrtErrorCode` where it has one. Every message says what happened, to which
+Codes are those of ONNX Runtime's `OrtErrorCode`. A message says what happened, to which
 object and why; `hint` says what to do next and is printed below the message.
 """
 
@@ -30,21 +30,21 @@ from errno import ENOENT
 from typing import Any, ClassVar
 
 LONGEST_MESSAGE = 1 << 14
-"""Characters of a message: a name out of a foreign model may have millions, and a host logs what it gets."""
+"""Maximum length of a message: a name from a foreign model may have millions of characters, and hosts log messages."""
 
 
 SHORTEST_SECRET = 4
-"""Characters of a secret that `concealed` replaces; shorter ones are in every other word."""
+"""Minimum length of a secret that `concealed` replaces; shorter ones occur in ordinary words."""
 _concealed: dict[int, list[str]] = {}
-"""Secrets by the identity of the object that knows them. Counts of objects would be wrong after a race of two sessions."""
+"""Secrets by the identity of their owner. Reference counts would be wrong after a race of two sessions."""
 
 
 def conceal(secrets: Iterable[str], owner: object) -> None:
-    """Have `concealed` replace some texts as long as an object lives, such as values of an EP's secret options."""
+    """Let `concealed` replace secrets, such as values of an EP's secret options, as long as their owner exists."""
     import weakref
 
     long = [secret for secret in secrets if len(secret) >= SHORTEST_SECRET]
-    # Messages quote what they name, and a quoted backslash is two.
+    # Messages quote names, and a quoted backslash is two.
     values = [*long, *(repr(secret)[1:-1] for secret in long)]
     if values:
         _concealed[id(owner)] = values
@@ -52,8 +52,8 @@ def conceal(secrets: Iterable[str], owner: object) -> None:
 
 
 def concealed(text: str) -> str:
-    """Return a text with "[secret]" in the place of each secret that an object alive knows."""
-    # A list at once: other threads begin and end sessions meanwhile.
+    """Return a text with "[secret]" in place of each secret of an existing owner."""
+    # A copy: other threads begin and end sessions meanwhile.
     known = {value for values in list(_concealed.values()) for value in values}
     for value in sorted(known, key=len, reverse=True):
         text = text.replace(value, "[secret]")
@@ -61,7 +61,7 @@ def concealed(text: str) -> str:
 
 
 class ErrorCode(IntEnum):
-    """`OrtErrorCode` of ONNX Runtime; PLUGIN_ERROR is ours and far from its range."""
+    """`OrtErrorCode` of ONNX Runtime, and PLUGIN_ERROR of epctx, far from its range."""
 
     FAIL = 1
     INVALID_ARGUMENT = 2
@@ -83,7 +83,7 @@ class EpctxError(Exception):
     Args:
         message: what happened, to which object, and why.
         node: the name of the node concerned, if there is one.
-        ep: the EP type concerned, such as `QNNExecutionProvider`.
+        ep: the name of the EP concerned, such as `QNNExecutionProvider`.
         path: the file or folder concerned.
         hint: what to do next, one or two sentences.
     """
@@ -118,7 +118,7 @@ class Fail(EpctxError):
 
 
 class InternalError(Fail):
-    """A mistake in epctx: an exception that nobody foresaw, which is the `__cause__`. Please report it."""
+    """Unexpected exception, which is the `__cause__`: a mistake in epctx. Please report it."""
 
 
 class InvalidArgument(EpctxError, ValueError):
@@ -158,7 +158,7 @@ class NotImplementedByProvider(EpctxError):
 
 
 class InvalidGraph(EpctxError):
-    """A model, a payload or a name that came out of a model is wrong."""
+    """A model, a payload or a name from a model is wrong."""
 
     code = ErrorCode.INVALID_GRAPH
 
@@ -170,7 +170,7 @@ class EPFail(EpctxError):
 
 
 class ModelLoadCanceled(EpctxError):
-    """The host asked for the work to stop."""
+    """The host cancelled the work."""
 
     code = ErrorCode.MODEL_LOAD_CANCELED
 
@@ -188,7 +188,7 @@ class NotFound(EpctxError):
 
 
 class PackageMissing(NotFound, ImportError):
-    """A name, an option or a command is in a package of epctx that is not installed."""
+    """A name, an option or a command needs a package of epctx that is not installed."""
 
     path: Any  # ImportError's is text alone
 
@@ -196,8 +196,8 @@ class PackageMissing(NotFound, ImportError):
 class PluginError(EpctxError):
     """A plugin failed to import, broke the contract, crashed or timed out.
 
-    `hook`, `distribution` and `version` name what failed; the plugin's own exception is `__cause__`. All else is as
-    in `EpctxError`.
+    `hook`, `distribution` and `version` identify the failure; the plugin's own exception is `__cause__`. For the
+    other arguments see `EpctxError`.
     """
 
     code = ErrorCode.PLUGIN_ERROR
@@ -225,15 +225,15 @@ def suggestion(name: str, known: object) -> str:
 
 @contextmanager
 def convert_errors(doing: str) -> Iterator[None]:
-    """Let nothing but typed errors leave the outermost calls, such as a compile; also a decorator.
+    """Convert all exceptions of an outermost call, such as a compile, into typed errors; also a decorator.
 
-    An OSError that nobody nearer gave a meaning becomes a `Fail`: a disk can refuse any read, far from whoever knows
-    what it is for. Any other exception becomes an `InternalError`. These pass as they are: what is no `Exception`,
-    such as a KeyboardInterrupt; a MemoryError; and a warning, which the host itself turned into an error. What host
-    callbacks and plugins raise is typed where they are called.
+    An OSError that was not handled becomes a `Fail`: a disk can refuse any read. Any other exception becomes an
+    `InternalError`. These pass unchanged: exceptions that are not an `Exception`, such as a KeyboardInterrupt; a
+    MemoryError; and a warning, which the host turned into an error. Exceptions of host callbacks and plugins are
+    converted at their calls.
 
     Args:
-        doing: what was tried, such as "compiling the model"; it begins the sentence.
+        doing: the beginning of the message, such as "compiling the model".
     """
     try:
         yield
@@ -251,7 +251,7 @@ def convert_errors(doing: str) -> Iterator[None]:
 
 
 def internal_error(doing: str, error: Exception) -> InternalError:
-    """Return the error for an exception that nobody foresaw; the caller makes that one its cause."""
+    """Return the error for an unexpected exception; the caller makes that one its cause."""
     said = f"{type(error).__name__}: {error}".rstrip(": ")
     return InternalError(
         f"{doing} failed within epctx itself: {said}",

@@ -1,4 +1,4 @@
-"""Names of the core for the packages that epctx itself ships, and for nobody else: they change without notice.
+"""Names of the core for epctx's own packages only; they change without notice.
 
 An EP or a host needs none of them; `epctx_core`, `epctx_core.plugin` and `epctx_core.errors` are the public names.
 A package that imports this module requires exactly its own version of the core.

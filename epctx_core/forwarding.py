@@ -1,4 +1,4 @@
-"""Names that a module takes from others on first use (PEP 562).
+"""Import of names from other modules on first use (PEP 562).
 
 Such a module has a table of them, `_HOME`, and imports all of each home for type checkers.
 """
@@ -16,7 +16,7 @@ from typing import Any
 def make_forwarders(
     module: str, home: Mapping[str, Iterable[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a module that takes names from others; see `forward`."""
+    """Return the `__getattr__` and `__dir__` of a module with such a table; see `forward`."""
 
     def list_names() -> list[str]:
         return sorted({*vars(sys.modules[module]), *(name for names in home.values() for name in names)})
@@ -25,12 +25,12 @@ def make_forwarders(
 
 
 def forward(module: str, home: Mapping[str, Iterable[str]], name: str) -> Any:
-    """Import a name from its home; the module keeps it.
+    """Import a name from its home and keep it in the module.
 
     Args:
-        module: the name of the module that is asked.
-        home: the modules where names are, and which.
-        name: what is asked for.
+        module: the name of the module.
+        home: the modules that define names, with their names.
+        name: the requested name.
 
     Raises:
         AttributeError: the table does not have it.
@@ -50,11 +50,11 @@ def list_installed_names(home: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def import_installed(module: str, *, needed_by: str) -> ModuleType:
-    """Import a module that may be of another package of epctx.
+    """Import a module that may belong to another package of epctx.
 
     Args:
         module: its name.
-        needed_by: what a host asked for that needs it.
+        needed_by: the name, option or command that needs it.
 
     Raises:
         PackageMissing: the package is not installed, or a library that it requires.

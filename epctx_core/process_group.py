@@ -1,7 +1,4 @@
-"""A process and all that it starts, ended together; and a process of epctx's own that ends soon after its work.
-
-Knows processes and time, and nothing of EPs.
-"""
+"""Processes with all their children, ended together; and the end of epctx's own processes."""
 
 from __future__ import annotations
 
@@ -20,13 +17,13 @@ _PAUSE = 0.001
 
 
 class ProcessGroup:
-    """A process that is the first of a session of its own, together with all that it starts.
+    """Process in a session of its own, together with all its children.
 
-    A group of processes has its first one's number, which is free as soon as that one was waited for. So the group
-    is ended first.
+    The number of a process group is that of its first process, which is free once that one was waited for. So the
+    group is ended before.
 
     Attributes:
-        first: the process; whoever waits for it by itself gives the group up.
+        first: the process; waiting for it directly gives the group up.
 
     Args:
         command: the program and its arguments.
@@ -40,10 +37,10 @@ class ProcessGroup:
         self.first: subprocess.Popen[bytes] = subprocess.Popen(command, start_new_session=True, **options)  # noqa: S603 - as its caller says
 
     def wait_and_end(self, seconds: float) -> bool:
-        """Wait for the process, then end whatever is left of its group; afterwards it has a return code.
+        """Wait for the process, then end its group; afterwards it has a return code.
 
         Args:
-            seconds: how long it may take.
+            seconds: maximum time to wait.
 
         Returns:
             Whether it ended by itself.
@@ -59,7 +56,7 @@ class ProcessGroup:
         return ended
 
     def end(self) -> None:
-        """End the process and what it started; nothing where it was waited for, as its number may be another's."""
+        """End the process and its children; do nothing if it was waited for, as its number may be another process's."""
         if self.first.returncode is not None:
             return
         with contextlib.suppress(OSError):
@@ -69,7 +66,7 @@ class ProcessGroup:
                 self.first.kill()
 
     def has_ended(self) -> bool:
-        """Whether the process has ended; where the system can tell, it is not waited for, so that its number stays its own."""
+        """Return whether the process has ended; if the system allows it, without waiting for it, so that it keeps its number."""
         if not hasattr(os, "waitid"):
             return self.first.poll() is not None
         try:
@@ -80,7 +77,7 @@ class ProcessGroup:
 
     @property
     def ending(self) -> str:
-        """How the process ended, as its return code says it; such as `was ended by SIGSEGV`."""
+        """End of the process by its return code, such as `was ended by SIGSEGV`."""
         if self.first.returncode >= 0:
             return f"ended with exit code {self.first.returncode}"
         try:
@@ -92,7 +89,7 @@ class ProcessGroup:
 # -- processes of epctx's own ------------------------------------------------------------
 
 _GRACE = 5.0
-"""Seconds for what ends by itself, such as a pool that Python asks to stop."""
+"""Seconds for threads that end by themselves, such as a pool that Python stops."""
 
 
 def lasting_threads() -> list[str]:
@@ -102,9 +99,9 @@ def lasting_threads() -> list[str]:
 
 
 def end_in_any_case(code: int) -> None:
-    """See that this process ends soon after its work, whichever threads are left; says which were.
+    """End this process soon after its work, whatever threads are left, with a warning that names them.
 
-    Returns at once; for a process of epctx's own, never for a host's.
+    Returns at once; for epctx's own processes, never for a host's.
 
     Args:
         code: its exit code.
@@ -116,7 +113,7 @@ def end_in_any_case(code: int) -> None:
 def _end(code: int) -> None:
     time.sleep(_GRACE)
     left = lasting_threads()
-    if not left:  # they have ended, and what Python still does at its end is not cut short
+    if not left:  # they have ended: let Python finish
         return
     sys.stderr.write(f"warning: a plugin left threads that do not end: {', '.join(left)}.\n")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Conformance kit for EPs: forwards to the package epctx-conformance, where it is installed."""
+"""Conformance kit for EPs: forwards to the package epctx-conformance if it is installed."""
 
 from __future__ import annotations
 

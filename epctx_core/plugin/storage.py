@@ -1,8 +1,8 @@
-"""How an EP writes and reads payload bytes, what it finds in them, and what sessions of one share group have in common.
+"""Payloads of an EP: interfaces to write and read them, findings, and the workspace of a share group.
 
-An EP never sees a path of the model, nor whether its bytes end up embedded, in a file or elsewhere:
-that is the core's business. Also a container for EPs whose payload is several blobs, such as one a partition: aligned
-blobs, behind them their table as JSON with digests, then a foot, so that it is written front to back.
+An EP never sees a path of the model, nor whether its bytes are embedded, in a file or in another place: the core
+decides that. Also a container for EPs whose payload is several blobs, such as one for each partition: aligned blobs,
+followed by their table as JSON with digests, and a footer, so that it is written front to back.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ T = TypeVar("T")
 
 
 class Payload(Protocol):
-    """A payload being written, front to back."""
+    """Payload to write, front to back."""
 
     @property
     def size(self) -> int:
-        """Bytes written so far; the offset of the next one."""
+        """Number of bytes written so far; the offset of the next one."""
 
     def write(self, buffer: Buffer) -> int:
         """Append bytes; return the offset of the first."""
@@ -59,63 +59,63 @@ class ContextWriter(Protocol):
 
     @property
     def final(self) -> bool:
-        """Whether bytes are to be written; False while a member of a share group is asked for its nodes alone.
+        """True if bytes are to be written; False while a member of a share group describes only its nodes.
 
-        Then start the payload that the nodes name, write nothing into it, and leave what was compiled in
-        `ProviderContext.workspace`. The last member is asked once more, with True, for the bytes of all.
+        If it is False, start the payload that the nodes name, write nothing into it, and leave the compiled graphs in
+        `ProviderContext.workspace`. The last member is called once more, with True, to write the bytes of all.
         """
 
     @property
     def graphs_by_model(self) -> tuple[tuple[str, ...], ...]:
-        """The names of the EP's partitions in each model that the payload is for, in order.
+        """Names of the EP's partitions in each model of the payload, in order.
 
-        Without a share group that is one model. In a group the models so far, the one that is asked last;
-        when `final` is True, all. Only these are written: a workspace may also hold graphs of a model that
+        Without a share group that is one model. In a group it is the models so far, the current one last;
+        when `final` is True, all. Write only these: a workspace may also contain graphs of a model that
         failed. Two models may have a graph in common.
         """
 
     def payload(self, name: str | None = None) -> Payload:
-        """Start a payload. A second, named one only where an EP truly can't avoid it."""
+        """Start a payload. Use a second, named one only if an EP truly can't avoid it."""
 
     def reference(self, view: TensorView) -> str | None:
-        """Ask whether payloads leave a weight in the source model (weightless mode).
+        """Return the name of a weight that payloads leave in the source model (weightless mode).
 
         Returns:
-            The name under which `ContextReader.source_tensor` gives it at a load; the payload keeps that
-            with digest, type and shape, and no bytes. None if the payload has to hold it: always
+            The name for `ContextReader.source_tensor` at a load; the payload stores it
+            with digest, type and shape, and no bytes. None if the payload has to contain the weight: always
             outside of weightless mode, and always for a weight that is not the source's own.
         """
 
 
 class PayloadView(Protocol):
-    """A payload to read."""
+    """Payload to read."""
 
     @property
     def view(self) -> memoryview:
-        """The bytes, read-only; mapped where they lie in a file, and kept alive by the view."""
+        """Bytes, read-only; mapped if they are in a file, and kept alive by the view."""
 
     @property
     def name(self) -> str:
-        """A name for messages: the file's name, or the node's for an embedded payload."""
+        """Name for messages: the file's name, or the node's for an embedded payload."""
 
     @property
     def digest(self) -> str | None:
-        """Root digest out of the manifest, or None for a model without one."""
+        """Root digest from the manifest, or None for a model without one."""
 
     @property
     def verified(self) -> bool:
-        """Whether every byte is known to be as it was written: an EP need not digest it again.
+        """True if every byte is known to be unchanged, so that an EP need not digest it again.
 
-        False while the core still digests it beside the EP's own work, where the host wants less than that, and
-        without a manifest. Structure, versions and lengths are the EP's to check in any case.
+        False while the core still digests it concurrently with the EP's work, if the host requested less than that, and
+        without a manifest. The EP checks structure, versions and lengths in any case.
         """
 
     def as_file(self) -> str:
-        """Return a path with the same content, for SDKs that take only paths; valid while the session lives.
+        """Return the path of a file with the same content, for SDKs that accept only paths; valid while the session is open.
 
-        It lies in the folder for temporary files; where that is on another file system than the model,
-        the payload is copied there. What the host's callback gave lies in memory instead, on no disk: the path
-        then works in this process and in programs that it starts, but has no extension. Only to be read.
+        It is in the folder for temporary files; if that is on another file system than the model, the payload is
+        copied there. Data of a host's callback stays in memory: the path then works in this process and in programs
+        that it starts, but has no extension. Do not write to it.
 
         Raises:
             Fail: there is no space, or the system has no files in memory.
@@ -126,7 +126,7 @@ class ContextReader(Protocol):
     """Given to `load_context`."""
 
     def payload(self, node: ContextNode) -> PayloadView:
-        """Return the payload that holds a node's graph: its own, or its primary's.
+        """Return the payload with a node's graph: its own, or its primary's.
 
         Raises:
             InvalidGraph: missing, empty, truncated, altered, or a name that leaves the folder.
@@ -135,11 +135,11 @@ class ContextReader(Protocol):
     def source_tensor(self, name: str) -> TensorView:
         """Return a weight that a payload left in the source model (weightless mode).
 
-        It is used where it lies, as a weight of a payload is. The first call digests all that payloads
+        It is mapped, like a weight of a payload. The first call digests all weights that payloads
         of the model left out.
 
         Args:
-            name: as `ContextWriter.reference` gave it.
+            name: the result of `ContextWriter.reference`.
 
         Raises:
             InvalidGraph: there is no source model, or the weight is missing or changed.
@@ -147,7 +147,7 @@ class ContextReader(Protocol):
 
 
 class Workspace(Protocol):
-    """What the sessions of one share group have in common; private to a session without a group.
+    """Objects that the sessions of one share group have in common; private to a session without a group.
 
     The core keys it by EP distribution, options fingerprint and the identity of the binary.
     """
@@ -163,7 +163,7 @@ class Workspace(Protocol):
     def put(self, graph_name: str, obj: object) -> None:
         """Leave a graph for another session of the group.
 
-        One that nobody takes is dropped, not closed: what has to be closed belongs to `get_or_create`.
+        A graph that no session takes is dropped, not closed: use `get_or_create` for objects that have to be closed.
         """
 
     def take(self, graph_name: str) -> object | None:
@@ -172,22 +172,22 @@ class Workspace(Protocol):
 
 @dataclass(frozen=True)
 class EPContextNode:
-    """What an EP says about the EPContext node of one partition.
+    """Description of the EPContext node of one partition.
 
     Args:
-        partition: the partition compiled.
-        payload: what `writer.payload()` gave, on a primary; None on a node that refers to another's.
-        main_context: 1 on a node that carries a payload, by the vendor's rule.
+        partition: the compiled partition.
+        payload: the result of `writer.payload()` for a primary; None for a node that refers to another's.
+        main_context: 1 for a node with a payload, by the vendor's rule.
         attributes: the vendor's own (`ep_sdk_version`, `notes`, `max_size`, private ones). Those
             that the core writes are refused: see `CORE_ATTRIBUTES`.
-        doc_string: what model viewers show beside the node.
-        graph_name: what stands in `partition_name`, for a runtime that names its graphs itself and finds them by
-            that alone; `partition.name` without it. It differs for each node of the EP in a model, and in a share group
+        doc_string: text that model viewers show beside the node.
+        graph_name: the value of `partition_name`, for a runtime that names its graphs itself and finds them only by
+            that; `partition.name` by default. It differs for each node of the EP in a model, and in a share group
             two models have it in common only for equal partitions. `ep.context_node_name_prefix` is part of
             `partition.name` and not put before it.
 
-    Several nodes may carry one payload, with main_context 1 and 0. Where payloads are embedded the core stores
-    it in the first of them that has 1 and makes the others refer to it. A load gets it from each of them.
+    Several nodes may have one payload, with main_context 1 and 0. If payloads are embedded, the core stores
+    it in the first of them with 1, and the others refer to it. A load gets it from each of them.
     """
 
     partition: Partition
@@ -204,30 +204,30 @@ CORE_ATTRIBUTES = frozenset({"ep_cache_context", "embed_mode", "main_context", "
 
 
 class Severity(Enum):
-    """How much a finding matters; the values are what users read."""
+    """Severity of a finding; users read the values."""
 
     ERROR = "error"
-    """The model does not load, or not everywhere, or is not what was compiled."""
+    """The model does not load, or not on every machine, or is not the one that was compiled."""
     WARNING = "warning"
-    """It may not do what is wanted: something is missing here, or would be better otherwise."""
+    """The model may not work as expected: something is missing on this machine, or could be better."""
     INFO = "info"
-    """Good to know, such as what could not be checked."""
+    """Information, such as checks that were not possible."""
 
 
 CONTAINER_CODES = frozenset({"container-refused", "container-not-checked"})
-"""What an EP can find: that it would not load a node, or that it cannot tell."""
+"""Codes for EPs: the EP would not load a node, or cannot check it."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is to be said about a model.
+    """Finding of a verification.
 
     Args:
         severity: see `Severity`.
-        code: what kind of thing; docs/verify.md lists all. Those of EPs are `CONTAINER_CODES`.
-        message: what was found, in which object and why that matters; one or two sentences.
+        code: type of the finding; docs/verify.md lists all. Those of EPs are `CONTAINER_CODES`.
+        message: the problem, its object and its consequence; one or two sentences.
         node: the node concerned, or None.
-        hint: what to do about it.
+        hint: the remedy.
 
     Example:
         >>> Finding(Severity.ERROR, "container-refused", "acme.bin has no graph 'a_0'.", node="a_0")
@@ -241,7 +241,7 @@ class Finding:
     hint: str = ""
 
     def as_dict(self) -> dict[str, str | None]:
-        """Return what `epctx verify --json` prints."""
+        """Return the object that `epctx verify --json` prints."""
         return {**asdict(self), "severity": self.severity.value}
 
 
@@ -261,20 +261,20 @@ def write_blobs(
     *,
     kind: str = "",
 ) -> None:
-    """Write blobs and their table into a payload; nothing may be written behind them.
+    """Write blobs and their table into a payload; nothing may be written after them.
 
     Args:
         payload: empty.
         blobs: by name, such as `partition.name`: bytes, a weight, or a file's path. Equal weights are stored once.
-        facts: by the same names, what else a load needs to know, as JSON can hold it.
-        kind: what tells these payloads from other EPs', and versions of them apart.
+        facts: by the same names, further values for a load, which JSON can represent.
+        kind: text that distinguishes these payloads from those of other EPs, and their versions.
 
     Raises:
-        ValueError: facts about no blob, or a table above 16 MiB.
+        ValueError: facts for a missing blob, or a table above 16 MiB.
     """
     table, content = {}, dict[str, Any](blobs)
     if strange := (facts or {}).keys() - content.keys():
-        raise ValueError(f"there are facts about {min(strange)!r:.200}, but no such blob")
+        raise ValueError(f"there are facts for {min(strange)!r:.200}, but no such blob")
     for name, blob in content.items():
         offset, length = payload.align(_ALIGNMENT), None
         if hasattr(blob, "chunks"):
@@ -298,17 +298,17 @@ def write_blobs(
 
 
 class Blobs(Mapping[str, memoryview]):
-    """The blobs of a payload that `write_blobs` wrote, by name; views of it, nothing is copied.
+    """Blobs of a payload that `write_blobs` wrote, by name; views without a copy.
 
-    The table's digest is checked here, a blob's when it is first asked for; neither where the core has digested the
+    The table's digest is checked here, a blob's on its first use; neither if the core has digested the
     whole payload (`PayloadView.verified`). Make one for each payload, not for each node: it reads the whole table.
 
     Args:
-        payload: to read.
-        kind: the one that it has to be of.
+        payload: the payload.
+        kind: its expected kind.
 
     Raises:
-        InvalidGraph: it is damaged, something else, or of another kind.
+        InvalidGraph: it is damaged, of another format, or of another kind.
 
     Example:
         >>> opened = {payload: Blobs(payload) for payload in set(map(reader.payload, nodes))}
@@ -327,7 +327,7 @@ class Blobs(Mapping[str, memoryview]):
         """Return a blob.
 
         Raises:
-            InvalidGraph: there is none of that name, or it is not what was written.
+            InvalidGraph: there is none of that name, or it was changed.
         """
         entry = self._entry(name)
         blob = self._view[entry["offset"] : entry["offset"] + entry["length"]]
@@ -353,7 +353,7 @@ class Blobs(Mapping[str, memoryview]):
         return len(self._table)
 
     def facts(self, name: str) -> Mapping[str, Any]:
-        """Return what `write_blobs` was told about a blob.
+        """Return the facts of a blob.
 
         Raises:
             InvalidGraph: there is none of that name.

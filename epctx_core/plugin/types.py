@@ -1,4 +1,4 @@
-"""Small values that pass between the core and an EP."""
+"""Small values that the core and EPs exchange."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Purpose(Enum):
-    """What an EP instance is made for."""
+    """Purpose of an EP instance."""
 
     EXPORT = "export"
     """Compile ahead of time; no device may be opened."""
@@ -25,7 +25,7 @@ class Purpose(Enum):
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether an EP can serve a purpose on this machine, and if not, why.
+    """Availability of an EP on this machine for a purpose, with a reason if it is unavailable.
 
     Example:
         >>> Availability(False, reason="no NPU driver found", hint="Install the driver.")
@@ -39,14 +39,14 @@ class Availability:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildInfo:
-    """What an EP compiles with and for; the core notes it in the manifest of a context model.
+    """SDK, driver and target of payloads; the core writes them into the manifest of a context model.
 
-    For people who ask where a model came from: nothing is judged by it. What a later load must know
+    They tell people where a model came from; nothing is validated by them. Data for the validation of a later load
     belongs into `ExecutionProvider.get_compatibility_info`.
 
     Attributes:
         sdk: version of the compiler or SDK, as its vendor writes it.
-        driver: version of the driver that payloads need, empty where there is none.
+        driver: version of the driver that payloads need, empty if there is none.
         target: the device that payloads are for.
     """
 
@@ -65,11 +65,11 @@ class Compatibility(IntEnum):
 
 
 Dimension: TypeAlias = "int | str | None"
-"""A length, a symbolic name (dim_param), or None where nothing is known."""
+"""Length, symbolic name (dim_param), or None if unknown."""
 
 
 class Extent(NamedTuple):
-    """Where a tensor's bytes lie: an absolute path, an offset and a length in bytes."""
+    """Location of a tensor's bytes: absolute path, offset and length in bytes."""
 
     file: str
     offset: int
@@ -81,8 +81,8 @@ class TensorType:
     """Element type and shape of a value.
 
     Attributes:
-        elem_type: an `onnx.TensorProto.DataType`, or None for what is not a dense tensor or not known.
-        shape: one entry a dimension, or None if even the rank is unknown.
+        elem_type: an `onnx.TensorProto.DataType`, or None for a value that is unknown or not a dense tensor.
+        shape: one entry for each dimension, or None if the rank is unknown.
     """
 
     elem_type: int | None
@@ -90,7 +90,7 @@ class TensorType:
 
     @property
     def is_static(self) -> bool:
-        """Whether every dimension is a known length."""
+        """True if every dimension is a known length."""
         return self.shape is not None and all(isinstance(d, int) for d in self.shape)
 
     @cached_property
@@ -106,16 +106,16 @@ class TensorType:
     def __str__(self) -> str:
         import onnx
 
-        kind = "?" if self.elem_type is None else onnx.TensorProto.DataType.Name(self.elem_type).lower()
+        element = "?" if self.elem_type is None else onnx.TensorProto.DataType.Name(self.elem_type).lower()
         dims = "?" if self.shape is None else ",".join("?" if d is None else str(d) for d in self.shape)
-        return f"{kind}[{dims}]"
+        return f"{element}[{dims}]"
 
 
 UNKNOWN_TYPE = TensorType(None, None)
 
 
 class ValueInfo(NamedTuple):
-    """A named value with its type; the boundary of partitions and context nodes is made of these."""
+    """Named value with its type, such as an input of a partition or context node."""
 
     name: str
     type: TensorType
@@ -138,19 +138,19 @@ class ValueInfo(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ContextNode:
-    """An EPContext node as an EP gets it to load.
+    """EPContext node that an EP is to load.
 
     Attributes:
         name: the node's name in the model.
-        partition_name: the graph's name inside the payload, as `EPContextNode.graph_name` or the core said; the node's
-            name where it is not written.
-        source: as written in the model.
-        main_context: whether the node carries (or names) a payload itself.
-        primary: the node whose payload holds this node's graph: itself for a primary, the only
-            primary of the EP for a reference. None for a reference where there are several: the EP
+        partition_name: the graph's name inside the payload, from `EPContextNode.graph_name` or the core; the node's
+            name if the attribute is missing.
+        source: the attribute of the model.
+        main_context: whether the node has (or names) a payload itself.
+        primary: the node whose payload contains this node's graph: itself for a primary, the only
+            primary of the EP for a reference. None for a reference if there are several: the EP
             looks for `partition_name` in their payloads.
-        inputs, outputs: the boundary, in the order in which `run` gets and gives tensors.
-        attributes: everything the node says, decoded: int, float, str, or bytes where not UTF-8;
+        inputs, outputs: the boundary, in the order of the arguments and results of `run`.
+        attributes: all attributes of the node, decoded: int, float, str, or bytes if not UTF-8;
             without `ep_cache_context`, which only the core reads.
     """
 
@@ -169,12 +169,12 @@ RunFunction: TypeAlias = "Callable[[Sequence[np.ndarray], Sequence[np.ndarray] |
 
 @dataclass(frozen=True)
 class CompiledPartition:
-    """A partition (or a loaded EPContext node), ready to run.
+    """Partition or loaded EPContext node that is ready to run.
 
     Args:
         run: `run(inputs, outputs=None)` with C-contiguous numpy arrays in the order of the
             boundary. Inputs are read-only; results never alias inputs; given outputs are written in
-            place and returned. The core checks what it gives. Stateless and callable from many threads.
+            place and returned. The core checks the results. Stateless and callable from many threads.
             None only under purpose EXPORT.
         close: called once when the session ends, after the last run. Several partitions may have one, such as
             `runtime.close` of a runtime object that all of them run on: it is called once, after the others are closed.

@@ -1,4 +1,4 @@
-"""Read-only views that an EP gets: graph, node, tensor, partition; and what it says of the nodes that it takes."""
+"""Read-only views for EPs: graph, node, tensor, partition; and their claims and refusals."""
 
 from __future__ import annotations
 
@@ -17,58 +17,58 @@ if TYPE_CHECKING:
 
 
 class Partition(Protocol):
-    """A convex piece of the model that one EP compiles. Nothing may be derived from `name`."""
+    """Convex set of nodes that one EP compiles. Nothing may be derived from `name`."""
 
     @property
     def name(self) -> str:
-        """Names the EPContext node, its partition_name and the graph inside the payload."""
+        """Name of the EPContext node, its partition_name and the graph inside the payload."""
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of what it computes: equal for equal pieces of any model, whatever the names.
+        """SHA-256 (hex) of the computation: equal for equal partitions of any model, whatever the names.
 
-        Operators, versions, attributes, wiring, boundary types and weights; asking reads all weights.
+        Covers operators, versions, attributes, wiring, boundary types and weights; reads all weights.
         """
 
     @property
     def token(self) -> object:
-        """What came with its `ComputeCapability`, the object itself; None unless that was `exact`."""
+        """Token of its `ComputeCapability`, the object itself; None unless that was `exact`."""
 
     @property
     def inputs(self) -> tuple[ValueInfo, ...]:
-        """What flows in, in the order in which `run` gets it; weights are not among them."""
+        """Inputs in the order of `run`, without weights."""
 
     @property
     def outputs(self) -> tuple[ValueInfo, ...]:
-        """What flows out, in the order in which `run` gives it."""
+        """Outputs in the order of `run`."""
 
     @property
     def nodes(self) -> Sequence[NodeView]:
-        """The nodes in topological order."""
+        """Nodes in topological order."""
 
     @property
     def weights(self) -> Mapping[str, TensorView]:
-        """The initializers that the nodes read, by name; also those kept as inputs.
+        """Initializers that the nodes read, by name; also those kept as inputs.
 
-        Each says where it comes from: `source_name`, `digest` and `extent`.
+        `source_name`, `digest` and `extent` describe their origin.
         """
 
     def value(self, name: str) -> ValueInfo:
-        """Return any value's type, inner ones included; `UNKNOWN_TYPE` where inference found none."""
+        """Return the type of a value, inner ones included; `UNKNOWN_TYPE` if inference found none."""
 
     def model(self, *, inline_weights: bool = False) -> onnx.ModelProto:
         """Return a model of this partition, the EP's own copy.
 
         Args:
             inline_weights: True for a model complete in itself, which costs memory for every weight.
-                By default weights above 1 KiB stand in it as external tensors without data
-                (`data_location` EXTERNAL): take those from `weights`.
+                By default weights above 1 KiB are external tensors without data
+                (`data_location` EXTERNAL): their data is in `weights`.
         """
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file and its weights to `<stem>.weights` beside it, in bounded memory.
 
-        For compilers that take files: `path` lies in `context.scratch()`.
+        For compilers that read files: use a `path` in `context.scratch()`.
         """
 
 
@@ -77,13 +77,13 @@ class ComputeCapability:
     """Nodes that an EP takes as one unit.
 
     Args:
-        nodes: what is taken. The set must be convex; the core merges sets into maximal partitions
+        nodes: the nodes. The set must be convex; the core merges sets into maximal partitions
             and never splits one.
         fuse: True to have them compiled; False to have each run by the EP's kernel registry.
         keep_initializers: True to leave the weights in the model, as inputs of the EPContext node.
-        exact: True for a set that is a partition as it stands, as an EP says that compiled it to find out what it
-            takes: it is merged with no other, and refused whole where it would have to shrink. Not with `fuse=False`.
-        token: comes back as `Partition.token`, such as what was compiled; only with `exact`. It stays in the process
+        exact: True for a set that is a partition unchanged, from an EP that compiled it to find out whether it takes
+            it: the set is not merged, and refused as a whole if it would have to shrink. Not with `fuse=False`.
+        token: object for `Partition.token`, such as the compiled graph; only with `exact`. It stays in the process
             of the EP.
     """
 
@@ -97,7 +97,7 @@ class ComputeCapability:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Nodes that an EP does not take, with the reason a user reads."""
+    """Nodes that an EP does not take, with a reason for users."""
 
     reason: str
     nodes: Sequence[NodeView]
@@ -107,18 +107,18 @@ _NUMBERED = re.compile(r"epctx_n(\d+)(?!\d)")
 
 
 def number_nodes(model: onnx.ModelProto) -> Callable[[str], int | None]:
-    """Name the nodes of a model by their numbers, so that a vendor's answer about nodes can be mapped back.
+    """Name the nodes of a model by their numbers, so that names from a vendor's tool can be mapped back.
 
-    Vendors' front ends and onnxruntime answer by names, and give other ones where they split a node or move it to
-    another layout: `epctx_n3_token_17` and `epctx_n3/Add` are made of node 3.
+    Vendors' tools and onnxruntime report names, and change them if they split a node or move it to
+    another layout: `epctx_n3_token_17` and `epctx_n3/Add` are parts of node 3.
 
     Args:
-        model: as `GraphView.model` or `GraphView.save` gives it, so that a number is a `NodeView.index`; the names of
+        model: a model of `GraphView.model` or `GraphView.save`, so that a number is a `NodeView.index`; the names of
             the nodes of its main graph are changed.
 
     Returns:
-        A function from a name in the answer, a node's or that of a value that it makes, to the node's number; it
-        gives None for any other.
+        A function from the name of a node, or of a value that it computes, to the node's number; it
+        returns None for any other name.
 
     Example:
         >>> model = graph.model()
@@ -147,11 +147,11 @@ def supported_partitions(
 
     Args:
         graph: the view given to `get_capability`.
-        is_supported: True for a supported node; False, or better the reason as text, for others.
+        is_supported: returns True for a supported node; False, or preferably a reason, for others.
         keep_initializers: passed on to each `ComputeCapability`.
 
     Returns:
-        One `ComputeCapability` a partition, then one `Refusal` for each distinct reason.
+        One `ComputeCapability` for each partition, then one `Refusal` for each distinct reason.
     """
     supported: list[NodeView] = []
     refused: dict[str, list[NodeView]] = {}
@@ -169,7 +169,7 @@ def supported_partitions(
 
 
 class TensorView(Protocol):
-    """A weight, mapped rather than read. Nothing here may be written to."""
+    """Weight, mapped rather than read; read-only."""
 
     @property
     def name(self) -> str:
@@ -193,9 +193,9 @@ class TensorView(Protocol):
 
     @property
     def source_name(self) -> str | None:
-        """Its name among the main graph's initializers of the model that the host gave; None for another one.
+        """Its name among the main graph's initializers of the host's model; None for any other weight.
 
-        What an optimiser or an EP makes is another one, and so is a weight written in a body.
+        Weights of subgraphs, and those made by an optimiser or an EP, have none.
         """
 
     @property
@@ -204,21 +204,21 @@ class TensorView(Protocol):
 
     @property
     def extent(self) -> Extent | None:
-        """File, offset and length where the bytes lie in a file, else None."""
+        """File, offset and length of bytes that are in a file, else None."""
 
     def array(self) -> np.ndarray:
-        """Return a read-only array over the bytes, without copying where the format allows."""
+        """Return a read-only array over the bytes, without a copy if the format allows it."""
 
     def chunks(self) -> Iterator[memoryview]:
         """Yield the raw bytes in pieces of at most 16 MiB, in bounded memory."""
 
 
 class NodeView(Protocol):
-    """One node. Two views of one node are equal."""
+    """Node. Two views of one node are equal."""
 
     @property
     def index(self) -> int:
-        """The node's place in its graph."""
+        """Index of the node in its graph."""
 
     @property
     def name(self) -> str:
@@ -242,7 +242,7 @@ class NodeView(Protocol):
 
     @property
     def implicit_inputs(self) -> tuple[str, ...]:
-        """What the node's bodies read of the scopes around it, weights included, in the order of first use."""
+        """Names that the node's subgraphs read of the outer scopes, weights included, in the order of first use."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -257,10 +257,10 @@ class NodeView(Protocol):
 
 
 class GraphView(Protocol):
-    """A graph, or a control-flow body, as far as no EP before this one has taken it.
+    """Graph, or subgraph of control flow, without the nodes that EPs before this one have taken.
 
-    What a body reads of the graphs around it has no producer here; a weight among it is this graph's
-    own as far as `initializer` and partitions go.
+    Outer-scope values that a subgraph reads have no producer here; weights among them belong to this graph
+    for `initializer` and partitions.
     """
 
     @property
@@ -269,18 +269,18 @@ class GraphView(Protocol):
 
     @property
     def parent_node(self) -> NodeView | None:
-        """The If, Loop or Scan that holds this graph as a body; None for the main graph.
+        """The If, Loop or Scan of this subgraph; None for the main graph.
 
         An EP that compiles main graphs only refuses the nodes of a view that has one.
         """
 
     @property
     def nodes(self) -> Sequence[NodeView]:
-        """The unassigned nodes in topological order."""
+        """Unassigned nodes in topological order."""
 
     @property
     def inputs(self) -> tuple[ValueInfo, ...]:
-        """Graph inputs that no initializer fills, in the model's order."""
+        """Graph inputs without an initializer, in the model's order."""
 
     @property
     def outputs(self) -> tuple[ValueInfo, ...]:
@@ -291,10 +291,10 @@ class GraphView(Protocol):
         """Domain to version; the default domain is the empty string."""
 
     def value(self, name: str) -> ValueInfo:
-        """Return a value's type; `UNKNOWN_TYPE` where inference found none."""
+        """Return a value's type; `UNKNOWN_TYPE` if inference found none."""
 
     def initializer(self, name: str) -> TensorView | None:
-        """Return the weight behind a name, or None."""
+        """Return the weight of that name, or None."""
 
     def producer(self, name: str) -> NodeView | None:
         """Return the node that computes a value, assigned or not, or None."""
@@ -303,7 +303,7 @@ class GraphView(Protocol):
         """Return the nodes that read a value, assigned or not."""
 
     def model(self, *, inline_weights: bool = False) -> onnx.ModelProto:
-        """Return a model of all nodes, assigned or not, for vendors' own queries of what they support.
+        """Return a model of all nodes, assigned or not, for vendors' own queries of supported nodes.
 
         Args:
             inline_weights: as for `Partition.model`.
@@ -313,10 +313,10 @@ class GraphView(Protocol):
         """Write that model to a file and its weights beside it; see `Partition.save`."""
 
     def convex_groups(self, nodes: Iterable[NodeView]) -> list[list[NodeView]]:
-        """Group nodes into the fewest convex partitions, what earlier EPs took included in the count.
+        """Group nodes into the fewest convex partitions, considering those of earlier EPs.
 
-        A set is convex if no path leaves it and comes back; the groups together leave a graph
-        without cycles. An operator with the DequantizeLinear nodes before and the QuantizeLinear
-        nodes behind it stays together: if some of them are not among the nodes, the others are left
+        A set is convex if no path leaves it and returns; contracting the groups leaves a graph
+        without cycles. An operator stays together with the DequantizeLinear nodes before it and the QuantizeLinear
+        nodes after it: if some of them are not among the nodes, the others are left
         out, and the report says so.
         """

@@ -64,7 +64,7 @@ def _list_installed() -> Iterator[IDistribution]:
 
 
 def _mentions_group(dist: IDistribution) -> bool:
-    """Whether the entry points have one of our groups; also if they can't be decoded but contain its name."""
+    """Return whether the entry points have one of our groups; also if they can't be decoded but contain its name."""
     try:
         text = dist.read_text("entry_points.txt") or ""
     except UnicodeDecodeError as error:

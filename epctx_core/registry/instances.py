@@ -78,7 +78,7 @@ class ProviderInstances:
         return self._records[name]
 
     def implements(self, ep: str, hook: str) -> bool:
-        """Whether an EP of this session has an optional hook; cheap enough for every run."""
+        """Return whether an EP of this session has a hook; cheap enough for every run."""
         return hook in self._hooks[ep]
 
     def add(self, record: PluginRecord, cls: type[ExecutionProvider], context: ProviderContext) -> None:
