@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import onnx
 import pytest
-from contract.validating_eps import compiled, judging, options_with, registry_with, session
+from contract.validating_eps import compiled, options_with, registry_with, session, validating
 from end_to_end.engine_eps import Alpha, Beta
 from end_to_end.routes import with_qnn
 from end_to_end.small_models import chain, example, saved
@@ -18,7 +18,7 @@ from epctx_core.plugin import Compatibility
 
 NOT_APPLICABLE, OPTIMAL, RECOMPILE, NO = Compatibility
 PREFIX = "ep_compatibility_info."
-INFO = "judging;version=0.1.0"
+INFO = "validating;version=0.1.0"
 SUBOPTIMAL_IS_AN_ERROR = {"session__fail_on_suboptimal_compiled_model": 1}
 
 
@@ -42,13 +42,13 @@ def runs(model, *eps, **entries):
 
 @pytest.mark.entry(88, 100)
 def test_each_ep_of_the_session_writes_what_it_says_under_its_type(source):
-    first = judging()
-    second = judging(info="of the second", name="SecondExecutionProvider", binary_suffix="second")
+    first = validating()
+    second = validating(info="of the second", name="SecondExecutionProvider", binary_suffix="second")
 
     model = compiled(source, first, second)
 
     assert infos(model) == {
-        "JudgingExecutionProvider": INFO,
+        "ValidatingExecutionProvider": INFO,
         # It took nothing: the first was asked before it.
         "SecondExecutionProvider": "of the second",
     }
@@ -56,7 +56,7 @@ def test_each_ep_of_the_session_writes_what_it_says_under_its_type(source):
 
 @pytest.mark.entry(89)
 def test_an_empty_text_is_not_written(source):
-    model = compiled(source, judging(info=""), Beta)
+    model = compiled(source, validating(info=""), Beta)
 
     assert infos(model) == {}
 
@@ -65,7 +65,7 @@ def test_an_empty_text_is_not_written(source):
 @pytest.mark.parametrize("info", [None, b"bytes", 7])
 def test_what_is_no_text_breaks_the_contract_and_nothing_is_written(source, info):
     with pytest.raises(PluginError, match="instead of a str") as caught:
-        compiled(source, judging(info=info))
+        compiled(source, validating(info=info))
 
     assert caught.value.hook == "get_compatibility_info"
     assert [path.name for path in source.parent.iterdir()] == ["m.onnx"]
@@ -75,13 +75,13 @@ def test_what_is_no_text_breaks_the_contract_and_nothing_is_written(source, info
 def test_the_session_route_writes_it_too(source):
     output = source.with_name("other_ctx.onnx")
 
-    runs(source, judging(), ep__context_enable=1, ep__context_file_path=output)
+    runs(source, validating(), ep__context_enable=1, ep__context_file_path=output)
 
-    assert infos(output) == {"JudgingExecutionProvider": INFO}
+    assert infos(output) == {"ValidatingExecutionProvider": INFO}
 
 
 @pytest.mark.entry(100)
-def test_the_simulated_qnn_writes_what_its_rules_judge(source):
+def test_the_simulated_qnn_writes_what_its_rules_validate(source):
     output = source.with_name("m_ctx.onnx")
     epctx.ModelCompiler(with_qnn({"htp_arch": "75"}), source).compile_to_file(output)
 
@@ -99,8 +99,8 @@ def test_the_simulated_qnn_writes_what_its_rules_judge(source):
     [pytest.param(OPTIMAL, marks=pytest.mark.entry(90, 101)), pytest.param(NOT_APPLICABLE, marks=pytest.mark.entry(94))],
 )  # fmt: skip
 @pytest.mark.parametrize("entries", [{}, SUBOPTIMAL_IS_AN_ERROR])
-def test_a_model_that_is_supported_or_not_judged_runs(source, verdict, entries, caplog):
-    ep = judging(verdict)
+def test_a_model_that_is_supported_or_not_validated_runs(source, verdict, entries, caplog):
+    ep = validating(verdict)
     model = compiled(source, ep)
 
     with caplog.at_level(logging.WARNING, "epctx"):
@@ -113,7 +113,7 @@ def test_a_model_that_is_supported_or_not_judged_runs(source, verdict, entries, 
 
 @pytest.mark.entry(91)
 def test_a_model_that_had_better_be_compiled_again_runs_with_a_warning(source, caplog):
-    ep = judging(RECOMPILE)
+    ep = validating(RECOMPILE)
     model = compiled(source, ep)
 
     with caplog.at_level(logging.WARNING, "epctx"):
@@ -121,38 +121,38 @@ def test_a_model_that_had_better_be_compiled_again_runs_with_a_warning(source, c
 
     assert np.array_equal(result, runs(source, Alpha))
     assert caplog.messages == [
-        f"JudgingExecutionProvider runs this compiled model less well than a new one: the model was compiled for {INFO!r}."
+        f"ValidatingExecutionProvider runs this compiled model less well than a new one: the model was compiled for {INFO!r}."
     ]
 
 
 @pytest.mark.entry(92)
 def test_a_model_that_had_better_be_compiled_again_is_refused_if_the_host_says_so(source):
-    ep = judging(RECOMPILE)
+    ep = validating(RECOMPILE)
     model = compiled(source, ep)
 
     with pytest.raises(Fail, match="less well than a new one") as caught:
         runs(model, ep, **SUBOPTIMAL_IS_AN_ERROR)
 
-    assert caught.value.ep == "JudgingExecutionProvider"
+    assert caught.value.ep == "ValidatingExecutionProvider"
 
 
 @pytest.mark.entry(93)
 @pytest.mark.parametrize("entries", [{}, SUBOPTIMAL_IS_AN_ERROR])
 def test_a_model_that_is_not_supported_is_an_invalid_graph_whatever_the_option_says(source, entries):
-    ep = judging(NO)
+    ep = validating(NO)
     model = compiled(source, ep)
 
     with pytest.raises(
-        InvalidGraph, match=r"does not support this compiled model.*judging;version"
+        InvalidGraph, match=r"does not support this compiled model.*validating;version"
     ) as caught:
         runs(model, ep, **entries)
 
-    assert (caught.value.ep, bool(caught.value.hint)) == ("JudgingExecutionProvider", True)
+    assert (caught.value.ep, bool(caught.value.hint)) == ("ValidatingExecutionProvider", True)
 
 
 @pytest.mark.entry(95)
-def test_a_model_without_information_is_not_judged_and_runs(source):
-    writer, reader = judging(info=""), judging(NO)
+def test_a_model_without_information_is_not_validated_and_runs(source):
+    writer, reader = validating(info=""), validating(NO)
     model = compiled(source, writer)
 
     result = runs(model, reader)
@@ -163,10 +163,10 @@ def test_a_model_without_information_is_not_judged_and_runs(source):
 
 @pytest.mark.entry(96)
 def test_a_validator_that_raises_is_a_plugin_error_with_its_words(source):
-    model = compiled(source, judging())
+    model = compiled(source, validating())
 
     with pytest.raises(PluginError, match="failed in validate_compatibility: OSError: no driver") as caught:
-        runs(model, judging(OSError("no driver")))
+        runs(model, validating(OSError("no driver")))
 
     assert caught.value.hook == "validate_compatibility"
     assert isinstance(caught.value.__cause__, OSError)
@@ -175,18 +175,18 @@ def test_a_validator_that_raises_is_a_plugin_error_with_its_words(source):
 @pytest.mark.entry(96)
 @pytest.mark.parametrize("verdict", [1, None, "optimal", True])
 def test_a_verdict_that_is_none_of_the_four_breaks_the_contract(source, verdict):
-    model = compiled(source, judging())
+    model = compiled(source, validating())
 
     with pytest.raises(PluginError, match="instead of a Compatibility"):
-        runs(model, judging(verdict))
+        runs(model, validating(verdict))
 
 
 @pytest.mark.entry(97)
 def test_an_unsupported_model_is_refused_before_the_ep_is_made_or_its_binary_is_looked_for(source):
-    ep = judging(NO)
+    ep = validating(NO)
     model = compiled(source, ep)
     ep.asked.clear()
-    (source.parent / "m_judging.bin").unlink()
+    (source.parent / "m_validating.bin").unlink()
 
     with pytest.raises(InvalidGraph, match="does not support"):
         runs(model, ep)
@@ -196,7 +196,7 @@ def test_an_unsupported_model_is_refused_before_the_ep_is_made_or_its_binary_is_
 
 @pytest.mark.entry(97)
 def test_a_supported_model_goes_on_to_the_other_hooks(source):
-    ep = judging()
+    ep = validating()
     model = compiled(source, ep)
     ep.asked.clear()
 
@@ -206,21 +206,21 @@ def test_a_supported_model_goes_on_to_the_other_hooks(source):
 
 
 @pytest.mark.entry(97)
-def test_an_ep_that_took_nothing_judges_what_it_wrote_before_it_is_asked_for_its_capability(source):
-    other = judging(NO, info="of the other", name="OtherExecutionProvider", binary_suffix="other")
-    model = compiled(source, judging(), other)
+def test_an_ep_that_took_nothing_validates_what_it_wrote_before_it_is_asked_for_its_capability(source):
+    other = validating(NO, info="of the other", name="OtherExecutionProvider", binary_suffix="other")
+    model = compiled(source, validating(), other)
     other.asked.clear()
 
     with pytest.raises(InvalidGraph, match="OtherExecutionProvider does not support"):
-        runs(model, judging(), other)
+        runs(model, validating(), other)
 
     assert other.asked == ["validate of the other driver=1"]
-    assert runs(model, judging()).shape == (2, 3)
+    assert runs(model, validating()).shape == (2, 3)
 
 
 @pytest.mark.entry(97)
-def test_the_ep_judges_by_the_options_of_the_session(source):
-    ep = judging()
+def test_the_ep_validates_by_the_options_of_the_session(source):
+    ep = validating()
     model = compiled(source, ep)
     options = epctx.SessionOptions()
     options.add_provider(ep.name, {"driver": 7})
@@ -236,12 +236,12 @@ def test_the_ep_judges_by_the_options_of_the_session(source):
 @pytest.mark.entry(98)
 @pytest.mark.parametrize("verdict", list(Compatibility))
 def test_the_verdict_can_be_had_without_a_session(source, verdict):
-    ep = judging(verdict)
+    ep = validating(verdict)
     model = compiled(source, ep)
     ep.asked.clear()
 
     for given in (model, str(model), model.read_bytes()):
-        found = epctx.get_model_compatibility(given, "judging", {"driver": 3}, registry=registry_with(ep))
+        found = epctx.get_model_compatibility(given, "validating", {"driver": 3}, registry=registry_with(ep))
         assert found is verdict
 
     assert ep.asked == [f"validate {INFO} driver=3"] * 3
@@ -250,10 +250,15 @@ def test_the_verdict_can_be_had_without_a_session(source, verdict):
 
 @pytest.mark.entry(98)
 def test_the_cpu_ep_and_an_ep_without_validator_and_a_model_without_information_are_not_applicable(source):
-    model = compiled(source, judging())
-    registry = registry_with(Alpha, judging())
+    model = compiled(source, validating())
+    registry = registry_with(Alpha, validating())
 
-    for given, ep in ((model, "CPUExecutionProvider"), (model, "cpu"), (model, "Alpha"), (source, "Judging")):
+    for given, ep in (
+        (model, "CPUExecutionProvider"),
+        (model, "cpu"),
+        (model, "Alpha"),
+        (source, "Validating"),
+    ):
         assert epctx.get_model_compatibility(given, ep, registry=registry) is NOT_APPLICABLE
 
 
@@ -267,29 +272,29 @@ def test_an_ep_that_is_no_text_is_an_invalid_argument(source, ep):
 
 @pytest.mark.entry(98)
 def test_an_ep_that_is_not_installed_or_gets_a_wrong_option_is_an_invalid_argument(source):
-    registry = registry_with(judging())
+    registry = registry_with(validating())
 
     with pytest.raises(InvalidArgument, match="no installed plugin provides"):
         epctx.get_model_compatibility(source, "Nothing", registry=registry)
     with pytest.raises(InvalidArgument, match="needs a whole number"):
-        epctx.get_model_compatibility(source, "Judging", {"driver": "new"}, registry=registry)
+        epctx.get_model_compatibility(source, "Validating", {"driver": "new"}, registry=registry)
 
 
 @pytest.mark.entry(99)
 def test_the_text_of_a_model_is_found_by_the_eps_type_or_its_short_name(source):
-    model = compiled(source, judging())
+    model = compiled(source, validating())
 
     for given in (model, str(model), model.read_bytes()):
-        for ep in ("JudgingExecutionProvider", "Judging", "judging"):
+        for ep in ("ValidatingExecutionProvider", "Validating", "validating"):
             assert epctx.get_compatibility_info_from_model(given, ep) == INFO
 
 
 @pytest.mark.entry(99)
 def test_a_model_without_such_a_text_has_none(source):
-    model = compiled(source, judging())
+    model = compiled(source, validating())
 
     assert epctx.get_compatibility_info_from_model(model, "QNN") is None
-    assert epctx.get_compatibility_info_from_model(source, "Judging") is None
+    assert epctx.get_compatibility_info_from_model(source, "Validating") is None
 
 
 @pytest.mark.entry(99)
@@ -353,7 +358,7 @@ def test_a_difference_gives_the_same_verdict_with_and_without_a_session(source, 
     [{"runtime_sdk_version": "sim-3.0.0"}, {"runtime_driver_version": "none"}, {"htp_arch": "69"}],
     ids=str,
 )
-def test_a_text_that_cannot_be_judged_does_not_let_an_unfit_payload_through(source, info, runtime):
+def test_a_text_that_cannot_be_validated_does_not_let_an_unfit_payload_through(source, info, runtime):
     path = source.with_name("m_ctx.onnx")
     epctx.ModelCompiler(with_qnn(), source).compile_to_file(path)
     model = onnx.load(path)
@@ -371,7 +376,7 @@ def test_a_text_that_cannot_be_judged_does_not_let_an_unfit_payload_through(sour
 
 @pytest.mark.entry(99)
 def test_options_of_a_session_are_those_of_the_question(source):
-    ep = judging()
+    ep = validating()
     model = compiled(source, ep)
 
     with epctx.InferenceSession(model, options_with(ep), registry=registry_with(ep)) as opened:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from contract.again import compiled, metadata, written
-from contract.validating_eps import judging, options_with, registry_with
+from contract.validating_eps import options_with, registry_with, validating
 from end_to_end.engine_eps import Alpha, Beta, scripted
 from end_to_end.routes import refused
 from end_to_end.small_models import finished, saved, snapshot, tensor
@@ -123,14 +123,14 @@ def test_a_host_that_forbids_compiling_in_sessions_may_still_have_nodes_pass_thr
 
 
 def one_of(source, **attributes):
-    """Compile one partition of a judging EP; return it with the EP."""
-    ep = judging(**attributes)
+    """Compile one partition of a validating EP; return it with the EP."""
+    ep = validating(**attributes)
     return compiled(source, ep, output=source.with_name("m_ctx.onnx"), ep__partition_max_count=1).output, ep
 
 
 def test_an_ep_that_adds_nothing_leaves_what_it_said_about_its_nodes(source):
     first, _ = one_of(source, info="made by version 1")
-    newer = judging(info="version 2", operators=frozenset({"Tanh"}))
+    newer = validating(info="version 2", operators=frozenset({"Tanh"}))
 
     second = compiled(first, newer, output=first.with_name("n_ctx.onnx")).output
 
@@ -138,7 +138,7 @@ def test_an_ep_that_adds_nothing_leaves_what_it_said_about_its_nodes(source):
 
 
 def test_an_ep_that_adds_nothing_and_never_said_a_word_is_not_asked_now(source, first):
-    ep = judging(operators=frozenset({"Tanh"}))
+    ep = validating(operators=frozenset({"Tanh"}))
 
     second = compiled(first, ep, output=first.with_name("n_ctx.onnx")).output
 
@@ -147,16 +147,16 @@ def test_an_ep_that_adds_nothing_and_never_said_a_word_is_not_asked_now(source, 
 
 def test_of_what_an_ep_says_at_two_times_the_worst_verdict_counts(source):
     first, _ = one_of(source, info="1")
-    second = compiled(first, judging(info="2"), output=first.with_name("n_ctx.onnx")).output
+    second = compiled(first, validating(info="2"), output=first.with_name("n_ctx.onnx")).output
     third = compiled(
-        second, judging(info="3", operators=frozenset({"Neg"})), output=first.with_name("o_ctx.onnx")
+        second, validating(info="3", operators=frozenset({"Neg"})), output=first.with_name("o_ctx.onnx")
     )
     asked = {}
 
     def verdict(info):
         return asked.get(info, Compatibility.EP_SUPPORTED_OPTIMAL)
 
-    ep = type("Judge", (judging(),), {"verdict": staticmethod(verdict), "asked": []})
+    ep = type("Validate", (validating(),), {"verdict": staticmethod(verdict), "asked": []})
     registry = registry_with(ep)
     assert metadata(second)[f"ep_compatibility_info.{ep.name}"] == "2"
 
@@ -174,7 +174,7 @@ def test_of_what_an_ep_says_at_two_times_the_worst_verdict_counts(source):
 
 def test_an_ep_does_not_add_to_nodes_that_it_does_not_support_any_more(source):
     first, _ = one_of(source, info="1")
-    ep = judging(Compatibility.EP_UNSUPPORTED, info="2")
+    ep = validating(Compatibility.EP_UNSUPPORTED, info="2")
 
     with refused(
         InvalidGraph, "whose EPContext nodes it does not support.*'1'", folder=first.parent, ep=ep.name

@@ -34,7 +34,7 @@ class Refusing(Vendor):
         )
 
 
-class Judging(Refusing):
+class Validating(Refusing):
     @classmethod
     def get_compatibility_info(cls, partitions, options):
         return "simulated"
@@ -101,7 +101,7 @@ def compiled(folder, registry, *, manifest):
     return folder / "m_ctx.onnx"
 
 
-@pytest.mark.parametrize("other", [Refusing, Judging])
+@pytest.mark.parametrize("other", [Refusing, Validating])
 @pytest.mark.parametrize("manifest", [True, False])
 def test_a_refused_payload_names_the_other_distribution_of_its_ep(tmp_path, registry, manifest, other):
     model = compiled(tmp_path, registry, manifest=manifest)

@@ -7,7 +7,7 @@ import json
 
 import onnx
 import pytest
-from contract.validating_eps import judging, options_with, registry_with
+from contract.validating_eps import options_with, registry_with, validating
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI
 from end_to_end.small_models import chain, example, saved
 
@@ -32,7 +32,7 @@ def with_build_info(answer, **attributes):
             raise answer
         return answer
 
-    return judging(get_build_info=staticmethod(get_build_info), **attributes)
+    return validating(get_build_info=staticmethod(get_build_info), **attributes)
 
 
 def facts_of(path, ep):
@@ -90,7 +90,7 @@ def vitisai():
 
 
 def test_an_ep_that_says_nothing_adds_nothing(source):
-    facts = facts_of(compiled(source, judging()), "JudgingExecutionProvider")
+    facts = facts_of(compiled(source, validating()), "ValidatingExecutionProvider")
 
     assert sorted(facts) == ["distribution", "options", "plugin_api", "version"]
 
@@ -123,7 +123,7 @@ def test_a_manifest_from_before_these_facts_existed_is_loaded(source):
 # --- the options' fingerprint ------------------------------------------------------------------------
 
 
-KEYED = judging(
+KEYED = validating(
     options=(
         ProviderOption("driver", int, default=1, doc="The driver's version."),
         ProviderOption("key", str, default="", doc="A key.", secret=True),

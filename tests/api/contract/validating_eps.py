@@ -1,4 +1,4 @@
-"""EPs that write compatibility information and judge it as a test says, and what they were asked."""
+"""EPs that write compatibility information and validate it as a test says, and the questions that they were asked."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Judging(Alpha):
-    """Alpha with a compatibility text and a verdict; make one with `judging`."""
+class Validating(Alpha):
+    """Alpha with a compatibility text and a verdict; make one with `validating`."""
 
-    name = "JudgingExecutionProvider"
-    binary_suffix = "judging"
+    name = "ValidatingExecutionProvider"
+    binary_suffix = "validating"
     options = (ProviderOption("driver", int, default=1, doc="The driver's version."),)
-    info: ClassVar[Any] = "judging;version=0.1.0"
+    info: ClassVar[Any] = "validating;version=0.1.0"
     verdict: ClassVar[Callable[[str], Any]]
     asked: ClassVar[list[str]] = []
 
@@ -47,15 +47,17 @@ class Judging(Alpha):
         return super().load_context(nodes, reader)
 
 
-def judging(verdict: Any = Compatibility.EP_SUPPORTED_OPTIMAL, **attributes: Any) -> type[Judging]:
+def validating(verdict: Any = Compatibility.EP_SUPPORTED_OPTIMAL, **attributes: Any) -> type[Validating]:
     """Return an EP class; a verdict that is an exception is raised."""
 
-    def judge(_info: str) -> Any:
+    def validate(_info: str) -> Any:
         if isinstance(verdict, Exception):
             raise verdict
         return verdict
 
-    return type("OneJudging", (Judging,), {"asked": [], "verdict": staticmethod(judge), **attributes})
+    return type(
+        "OneValidating", (Validating,), {"asked": [], "verdict": staticmethod(validate), **attributes}
+    )
 
 
 def registry_with(*eps):
