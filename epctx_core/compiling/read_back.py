@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING
 from epctx_core.context.manifest import read_manifest
 from epctx_core.context.node import ContextNodeRecord, is_context_node, read_indexed_nodes
 from epctx_core.context.payload_reader import LoadedPayload, PayloadReader, get_payload_key, make_plugin_nodes
-from epctx_core.errors import (
-    EPFail,
-    Fail,
-    InvalidGraph,
-    InvalidProtobuf,
-    NotImplementedByProvider,
-    PluginError,
-)
+from epctx_core.errors import EpctxError, Fail, InvalidGraph, ModelLoadCanceled
 from epctx_core.graph.garbage import collection_resumed
 from epctx_core.graph.index import walk_indexed_nodes
 from epctx_core.graph.mapping import MappedFile
@@ -151,8 +144,10 @@ def _read_nodes(
                 return
             for finding in look_into(choice, context, nodes, reader) or ():
                 if finding.severity is Severity.ERROR:
-                    raise InvalidGraph(finding.message, node=finding.node, hint=finding.hint)  # noqa: TRY301 - as those that EPs raise
-    except (InvalidGraph, InvalidProtobuf, NotImplementedByProvider, EPFail, PluginError) as error:
+                    raise InvalidGraph(finding.message, node=finding.node, hint=finding.hint)
+    except (Fail, ModelLoadCanceled):
+        raise
+    except EpctxError as error:
         node = error.node or nodes[0].name
         found = plugin_error(
             f"{choice.record.label} cannot read back what it wrote for {node}: {error.message}",

@@ -28,19 +28,7 @@ from epctx_core.context.unfinished import (
     resolve_without_links,
 )
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
-from epctx_core.publish.files import (
-    StagedFile,
-    backdate,
-    claim,
-    folder_lock,
-    is_same_file,
-    keep_copy,
-    make_folders,
-    remove_tree,
-    report_errors,
-    sync,
-    sync_folders,
-)
+from epctx_core.publish import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,11 +53,11 @@ def write_journal(folder: Path, staging: Path, journal: Journal) -> None:
         Fail, OSError: the disk is full or broken.
     """
     draft = staging / "journal.tmp"
-    with StagedFile(draft, folder) as file:
+    with files.StagedFile(draft, folder) as file:
         file.write(json.dumps(journal).encode("ascii"))
-    sync(draft)
+    files.sync(draft)
     draft.replace(staging / COMMITTED)
-    sync(staging)
+    files.sync(staging)
 
 
 def read_journal(folder: Path, staging: Path, file_name: str) -> Journal | None:
@@ -119,12 +107,12 @@ def roll_forward(folder: Path, staging: Path, journal: Journal) -> None:
         staged, final = staging / NEW / name, folder / name
         if get_mode(staged) is None:
             continue
-        make_folders(folder, name)
+        files.make_folders(folder, name)
         if existed:
             staged.replace(final)
         else:
-            claim(staged, final)
-    sync_folders(folder, journal)
+            files.claim(staged, final)
+    files.sync_folders(folder, journal)
 
 
 def withdraw(folder: Path, staging: Path, journal: Journal) -> None:
@@ -134,7 +122,7 @@ def withdraw(folder: Path, staging: Path, journal: Journal) -> None:
     publication would pair a new model with an old binary.
     """
     (staging / COMMITTED).replace(staging / UNDO)
-    sync(staging)
+    files.sync(staging)
     roll_back(folder, staging, journal)
 
 
@@ -147,7 +135,7 @@ def roll_back(folder: Path, staging: Path, journal: Journal) -> None:
     for name, existed in reversed(journal.items()):
         staged, kept, final = staging / NEW / name, staging / OLD / name, folder / name
         if get_mode(staged) is not None:  # never renamed, or taken back already
-            if not existed and is_same_file(staged, final):
+            if not existed and files.is_same_file(staged, final):
                 final.unlink()
         elif not existed and get_mode(final) is not None:
             final.replace(staged)
@@ -156,7 +144,7 @@ def roll_back(folder: Path, staging: Path, journal: Journal) -> None:
     for sub in sorted({sub for name in journal for sub in list_parents(name)}, reverse=True):
         with suppress(OSError):
             (folder / sub).rmdir()
-    sync_folders(folder, journal)
+    files.sync_folders(folder, journal)
 
 
 def discard(staging: Path) -> None:
@@ -164,7 +152,7 @@ def discard(staging: Path) -> None:
     for name in (COMMITTED, UNDO):
         if is_file(staging / name):
             (staging / name).unlink()
-    remove_tree(staging)
+    files.remove_tree(staging)
 
 
 def settle_interrupted(folder: Path) -> None:
@@ -173,7 +161,7 @@ def settle_interrupted(folder: Path) -> None:
     Raises:
         Fail: the system refused a step; nothing else is changed.
     """
-    with report_errors("finishing what an interrupted compile left there", folder):
+    with files.report_errors("finishing what an interrupted compile left there", folder):
         for staging in list_staging_folders(folder):
             if undo := read_journal(folder, staging, UNDO):
                 roll_back(folder, staging, undo)
@@ -202,7 +190,7 @@ class Publication:
     def __init__(self, folder: Path, *, before_writing: Callable[[], None] = lambda: None) -> None:
         self.folder = Path(folder)
         self._before_writing = before_writing
-        self._files: dict[str, StagedFile] = {}
+        self._files: dict[str, files.StagedFile] = {}
         self._free: set[str] = set()
         self._is_over = False
 
@@ -224,7 +212,7 @@ class Publication:
             settle_interrupted(self.folder)
             self._staging = self.folder / f"{STAGING_PREFIX}{secrets.token_hex(8)}"
             stack.callback(self._discard)
-            with report_errors("creating a staging folder in it", self.folder):
+            with files.report_errors("creating a staging folder in it", self.folder):
                 for path in (self._staging, self._staging / NEW, self._staging / OLD):
                     path.mkdir()
             self._stack = stack.pop_all()
@@ -248,7 +236,7 @@ class Publication:
             Fail: the disk is full, the folder was removed, the name was created already, or must not be replaced.
         """
         key = normalise_path(name)
-        with report_errors(f"preparing {name!r}", self.folder):
+        with files.report_errors(f"preparing {name!r}", self.folder):
             if resolve_without_links(self.folder, key) is None:
                 raise InvalidArgument(
                     f"The file {name!r} can't be published: a folder on its way is a link or no folder.",
@@ -259,8 +247,8 @@ class Publication:
                 self._free.add(key)
             elif not replace:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.folder / key))
-            make_folders(self._staging / NEW, key)
-            file = StagedFile(self._staging / NEW / key, self.folder, self._before_writing)
+            files.make_folders(self._staging / NEW, key)
+            file = files.StagedFile(self._staging / NEW / key, self.folder, self._before_writing)
         self._stack.enter_context(file)
         self._files[key] = file
         return file
@@ -285,7 +273,7 @@ class Publication:
                 system refused a step. The old state is restored, or reachable as after a kill if the disk
                 refuses that as well; the hint then says so.
         """
-        with report_errors("looking at what is there", self.folder):
+        with files.report_errors("looking at what is there", self.folder):
             binaries = [name for name in self._files if name not in models]
             journal = {name: self._has_file(name) for name in (*binaries, *models)}
         self._is_over = True  # from here on, leaving must not discard a journal
@@ -301,16 +289,16 @@ class Publication:
     def _lock_folder(self, stack: ExitStack, made: list[Path]) -> None:
         """Create the folder and those above it that are missing, which are added to `made`, and lock it."""
         while True:
-            with report_errors("creating the folder", self.folder):
+            with files.report_errors("creating the folder", self.folder):
                 missing = [each for each in (self.folder, *self.folder.parents) if get_mode(each) is None]
                 for each in reversed(missing):
                     with suppress(FileExistsError):
                         each.mkdir()
                         made.append(each)
-                        sync(each.parent)
+                        files.sync(each.parent)
             # Whoever created it first may have published nothing, and removed it again.
-            with report_errors("locking the folder", self.folder), suppress(FileNotFoundError):
-                stack.enter_context(folder_lock(self.folder))
+            with files.report_errors("locking the folder", self.folder), suppress(FileNotFoundError):
+                stack.enter_context(files.folder_lock(self.folder))
                 return
 
     def _has_file(self, name: str) -> bool:
@@ -340,24 +328,24 @@ class Publication:
     def _carry_out(self, journal: Journal) -> dict[str, os.stat_result | None]:
         """Perform all steps; return the status of the files when they were complete."""
         folder, staging = self.folder, self._staging
-        with report_errors("writing the files to disk", folder):
+        with files.report_errors("writing the files to disk", folder):
             for file in self._files.values():
                 file.close()
-            stamped = {name: backdate(staging / NEW / name) for name in journal}
+            stamped = {name: files.backdate(staging / NEW / name) for name in journal}
             for name in journal:
-                sync(staging / NEW / name)
-            sync_folders(staging / NEW, journal)
-        with report_errors("keeping what will be replaced", folder):
+                files.sync(staging / NEW / name)
+            files.sync_folders(staging / NEW, journal)
+        with files.report_errors("keeping what will be replaced", folder):
             for name, existed in journal.items():
-                make_folders(staging / OLD, name)
+                files.make_folders(staging / OLD, name)
                 if existed:
-                    keep_copy(folder / name, staging / OLD / name)
-            sync_folders(staging / OLD, journal)
-        with report_errors("writing the journal", folder):
-            sync(staging)
-            sync(folder)
+                    files.keep_copy(folder / name, staging / OLD / name)
+            files.sync_folders(staging / OLD, journal)
+        with files.report_errors("writing the journal", folder):
+            files.sync(staging)
+            files.sync(folder)
             write_journal(folder, staging, journal)
-        with report_errors("renaming the files", folder):
+        with files.report_errors("renaming the files", folder):
             roll_forward(folder, staging, journal)
         return stamped
 
