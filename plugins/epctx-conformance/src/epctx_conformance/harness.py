@@ -6,7 +6,7 @@ Knows no check; it keeps only results that are the same for all checks.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -62,6 +62,7 @@ class Harness:
         self.full = full
         self.before: tuple[type[ExecutionProvider], ...] = ()
         self._models = tuple(models)
+        self._taken: dict[Block, bool] = {}
         # A check that was left behind may still write while it is removed.
         self._root = tempfile.TemporaryDirectory(prefix="epctx-conformance-", ignore_cleanup_errors=True)
 
@@ -216,16 +217,18 @@ class Harness:
 
     def takes(self, block: Block) -> bool:
         """Whether the EP takes a block's operator."""
-        return any(
-            name.startswith(f"{block.operator.lower()}_") for name in self.claimed_names(single(block))
-        )
+        if block not in self._taken:
+            prefix = f"{block.operator.lower()}_"
+            self._taken[block] = any(name.startswith(prefix) for name in self.claimed_names(single(block)))
+        return self._taken[block]
 
-    def _first(self, blocks: Sequence[Block], what: str) -> Block:
-        if not blocks:
+    def _first(self, blocks: Iterable[Block], what: str) -> Block:
+        block = next(filter(self.takes, blocks), None)
+        if block is None:
             raise Skipped(f"the EP takes none of the kit's {what}")
-        return blocks[0]
+        return block
 
-    @cached_property
+    @property
     def claimed_blocks(self) -> tuple[Block, ...]:
         """The kit's blocks that the EP takes."""
         return tuple(filter(self.takes, BLOCKS))
@@ -233,17 +236,17 @@ class Harness:
     @property
     def block(self) -> Block:
         """The block that shows most of those that the EP takes; Skipped if it takes none."""
-        return self._first(self.claimed_blocks, "blocks")
+        return self._first(BLOCKS, "blocks")
 
     @property
     def weighted_block(self) -> Block:
         """The first block with weights that the EP takes; Skipped if it takes none."""
-        return self._first([block for block in self.claimed_blocks if block.weighted], "blocks with weights")
+        return self._first((block for block in BLOCKS if block.weighted), "blocks with weights")
 
     @property
     def large_block(self) -> Block:
         """The first block with a large weight that the EP takes; Skipped if it takes none."""
-        return self._first([*filter(self.takes, LARGE_BLOCKS)][:1], "blocks with a large weight")
+        return self._first(LARGE_BLOCKS, "blocks with a large weight")
 
     @cached_property
     def own_models(self) -> tuple[SmallModel, ...]:
@@ -257,9 +260,7 @@ class Harness:
 
     @cached_property
     def barrier_or_none(self) -> Step | None:
-        """The `barrier`, or None."""
-        if not self.claimed_blocks:
-            return None
+        """The `barrier`, or None; Skipped if the EP takes no block."""
         found = (each for each in BARRIERS.values() if len(self.claimed(separated(self.block, each))) == 2)  # noqa: PLR2004
         return next(found, None)
 
@@ -292,11 +293,13 @@ class Harness:
         Raises:
             Skipped: the EP takes nothing.
         """
-        if not self.claimed_blocks:
+        try:
+            block = self.block
+        except Skipped:
             return self.claimed_models()[0]
         if self.barrier_or_none is not None and self.requirements.several_partitions:
-            return separated(self.block, self.barrier_or_none)
-        return chain(self.block)
+            return separated(block, self.barrier_or_none)
+        return chain(block)
 
 
 def disagreement(

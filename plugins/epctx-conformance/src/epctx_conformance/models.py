@@ -18,9 +18,6 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 17
-IR_VERSION = 9
-OPEN_LENGTH = 2
-"""Length of an open dimension where no other is given."""
 FOREIGN_DOMAIN = "com.example.unknown"
 
 
@@ -48,7 +45,7 @@ class SmallModel:
         """Return the model under another name, to be edited."""
         return SmallModel(name, deepcopy(self.proto), step=self.step)
 
-    def feeds(self, seed: int = 0, *, length: int = OPEN_LENGTH) -> dict[str, np.ndarray]:
+    def feeds(self, seed: int = 0, *, length: int = 2) -> dict[str, np.ndarray]:
         """Return inputs from a seed; inputs that initializers fill are left out.
 
         Args:
@@ -149,7 +146,7 @@ class GraphBuilder:
         proto = helper.make_model(
             graph,
             opset_imports=[helper.make_opsetid(domain, 1 if domain else OPSET) for domain in domains],
-            ir_version=IR_VERSION,
+            ir_version=9,
             producer_name="epctx conformance kit",
         )
         return SmallModel(name, proto, step=step)

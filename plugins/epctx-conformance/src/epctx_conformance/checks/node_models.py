@@ -27,7 +27,6 @@ PARTS = ("ab", "c", "def", "ghijklm", "nopq", "r", "s", "tuvwxyz")
 """First letters of the cases' names: a part is one check."""
 SAMPLE = 13
 """Cases of each part in a run that is not full: about a hundred in all."""
-_SHOWN = 5
 
 
 @cache
@@ -86,7 +85,7 @@ def _part(letters: str) -> CheckFunction:
             faults += [f"{case.name}: {fault}"] if fault else []
         if faults:
             raise CheckFailed(
-                f"{len(faults)} of {claimed} cases that the EP claims are wrong: {'; '.join(faults[:_SHOWN])}",
+                f"{len(faults)} of {claimed} cases that the EP claims are wrong: {'; '.join(faults[:5])}",
                 hint="Refuse in get_capability, with the reason, what the EP cannot compute.",
             )
         if not claimed:
