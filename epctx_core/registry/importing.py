@@ -101,8 +101,8 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
         hint = f"Write api_version = {PLUGIN_API}, the PLUGIN_API it was written for."
         return [(f"api_version is {version!r}, not a whole number from 1", hint)]
     if version > PLUGIN_API:  # it may have other hooks and rules, so nothing else would be true
-        what = f"it was written for plugin API {version}, and this epctx-core has {PLUGIN_API}"
-        return [(what, "Upgrade epctx-core, or install an older version of the plugin.")]
+        fault = f"it was written for plugin API {version}, and this epctx-core has {PLUGIN_API}"
+        return [(fault, "Upgrade epctx-core, or install an older version of the plugin.")]
     problems = [
         (f"{attribute} is {getattr(cls, attribute, None)!r:.80}, not {expected}", hint)
         for attribute, is_right, expected, hint in _ATTRIBUTES
@@ -110,8 +110,8 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
     ]
     own = getattr(cls, "name", None)
     if name is not None and own not in (None, name):
-        what = f"its name is {own!r}, but it was found as {name!r}"
-        problems += [(what, "Make the entry point's name and the class's name equal: both are the EP name.")]
+        fault = f"its name is {own!r}, but it was found as {name!r}"
+        problems += [(fault, "Make the entry point's name and the class's name equal: both are the EP name.")]
     problems += _schema_problems("options", cls.options)
     problems += _schema_problems("dynamic_options", cls.dynamic_options)
     for method in CLASS_METHODS:
@@ -227,16 +227,16 @@ def _implementation_problems(method: MarkedMethod) -> Iterator[Problem]:
 
 
 def _parameter_problems(name: str, hook: str, parameters: list[inspect.Parameter]) -> Iterator[Problem]:
-    given = HOOKS[hook].arguments
-    hint = f"Arguments of {hook}: {', '.join(given)}; leave out those not needed."
+    known = HOOKS[hook].arguments
+    hint = f"Arguments of {hook}: {', '.join(known)}; leave out those not needed."
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             yield f"{name} takes {parameter}, which would stay empty", hint
-        elif parameter.name not in given:
-            what = (
-                f"{name} takes {parameter.name!r}, which the hook does not give (it gives {', '.join(given)})"
+        elif parameter.name not in known:
+            fault = (
+                f"{name} takes {parameter.name!r}, which the hook does not give (it gives {', '.join(known)})"
             )
-            yield what, f"{suggestion(parameter.name, given)} {hint}".lstrip()
+            yield fault, f"{suggestion(parameter.name, known)} {hint}".lstrip()
         elif parameter.default is not parameter.empty:
             yield f"{name} has a default for {parameter.name!r}, so it might never be passed", hint
         elif parameter.kind is parameter.KEYWORD_ONLY:
@@ -262,7 +262,7 @@ def import_provider(
     except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, SystemExit included
         return mark_broken(record, error, f"{record.entry_point} failed to import"), None, error
     if problems:
-        reason = "; ".join(what for what, _ in problems)
+        reason = "; ".join(fault for fault, _ in problems)
         if isinstance(version := getattr(cls, "api_version", None), int) and version > PLUGIN_API:
             return replace(record, state=PluginState.API_TOO_NEW, reason=reason), None, None
         # The plugin's author reads this, too, and can follow the hints.

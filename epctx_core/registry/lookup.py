@@ -45,17 +45,17 @@ class Selection:
         )
 
     def apply(
-        self, records: Iterable[PluginRecord], *, chosen: Mapping[str, str], given: Collection[str]
+        self, records: Iterable[PluginRecord], *, chosen: Mapping[str, str], registered: Collection[str]
     ) -> list[PluginRecord]:
         """Return the records, with the states DISABLED and DUPLICATE where they apply.
 
         Args:
             records: as discovered and loaded so far.
             chosen: EP name to distribution, as chosen by the host; has precedence over the environment.
-            given: names of EPs of which the host registered a class.
+            registered: names of EPs of which the host registered a class.
         """
         allowed = [self._disable(record) for record in records]
-        return [self._settle(record, allowed, chosen, given) for record in allowed]
+        return [self._settle(record, allowed, chosen, registered) for record in allowed]
 
     def _disable(self, record: PluginRecord) -> PluginRecord:
         reason = ""
@@ -70,19 +70,19 @@ class Selection:
         record: PluginRecord,
         records: Sequence[PluginRecord],
         chosen: Mapping[str, str],
-        given: Collection[str],
+        registered: Collection[str],
     ) -> PluginRecord:
         """Mark a record as duplicate if another one has, or could have, its EP name."""
         if not record.usable:
             return record
-        if record.name in given:
+        if record.name in registered:
             return _mark_duplicate(record, "the host registered a class of this EP name", passed_over=True)
         rivals = [r for r in records if r.name == record.name and r.entry_point and r.state not in _OUT]
         if len(rivals) == 1:
             return record
         preferred = [dist for ep, dist in self.preferred.items() if is_name_of(ep, record.name)]
-        wanted = chosen.get(record.name) or next(iter(preferred), None)
-        winner = next((r for r in rivals if is_same_distribution(r.distribution, wanted)), None)
+        expected = chosen.get(record.name) or next(iter(preferred), None)
+        winner = next((r for r in rivals if is_same_distribution(r.distribution, expected)), None)
         if winner is not None:
             why = f"{winner.origin} was preferred"
             return record if record is winner else _mark_duplicate(record, why, passed_over=True)
@@ -104,9 +104,9 @@ def _mark_duplicate(record: PluginRecord, reason: str, *, passed_over: bool) -> 
     return replace(record, state=PluginState.DUPLICATE, reason=reason, passed_over=passed_over)
 
 
-def matches_record(given: str, record: PluginRecord) -> bool:
+def matches_record(name: str, record: PluginRecord) -> bool:
     """Return whether a name in the environment is that of an EP or of its distribution."""
-    return is_name_of(given, record.name) or is_same_distribution(given, record.distribution)
+    return is_name_of(name, record.name) or is_same_distribution(name, record.distribution)
 
 
 def _parse_preference(item: str) -> tuple[str, str]:
@@ -142,11 +142,7 @@ def route_source(
     near = [r for r in records if any(s.casefold() == source.casefold() for s in r.sources)]
     takers = (r for r in near if r.usable and accepts(r))
     found = next(takers, None) if ordered else _pick_single(source, list(takers), ordered=False)
-    return (
-        found
-        if found is not None
-        else _pick_single(source, [r for r in near if r.undecided], ordered=ordered)
-    )
+    return found or _pick_single(source, [r for r in near if r.undecided], ordered=ordered)
 
 
 def _pick_single(source: str, tier: Sequence[PluginRecord], *, ordered: bool) -> PluginRecord | None:

@@ -97,7 +97,7 @@ class Registry:
         with self._locks.get():
             if self._selected is None:
                 found = [entry.record for entry in self._discover().values()]
-                records = self._selection.apply(found, chosen=self._preferred, given=self._registered)
+                records = self._selection.apply(found, chosen=self._preferred, registered=self._registered)
                 records += [entry.record for entry in self._registered.values()]
                 self._selected = {record.key: record for record in sorted(records, key=sort_key)}
             return self._selected
@@ -143,7 +143,7 @@ class Registry:
         if problems := find_problems(cls):
             label = f"{cls.__module__}:{cls.__qualname__}" if isinstance(cls, type) else f"{cls!r:.80}"
             raise PluginError(
-                f"{label} is not a valid Execution Provider: {'; '.join(what for what, _ in problems)}.",
+                f"{label} is not a valid Execution Provider: {'; '.join(fault for fault, _ in problems)}.",
                 hint=" ".join(dict.fromkeys(hint for _, hint in problems)),
             )
         if isinstance(sources, str) or not all(isinstance(s, str) and s for s in sources):
