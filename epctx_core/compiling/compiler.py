@@ -23,16 +23,7 @@ from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, Sessi
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.guard import describe
-from epctx_core.sessions.host import (
-    check_function,
-    check_model_argument,
-    check_optional,
-    check_path,
-    copy_options,
-    get_model_path,
-    parse_embed,
-    wrap_progress,
-)
+from epctx_core.sessions import host
 from epctx_core.sessions.optimise import check_level
 from epctx_core.sessions.shared_workspaces import fingerprint_providers
 
@@ -97,19 +88,23 @@ class ModelCompiler:
         progress: Progress | None = None,
         registry: Registry = default_registry,
     ) -> None:
-        self._model = check_model_argument(input_model_path_or_bytes)
-        self._session = copy_options(sess_options)
+        self._model = host.check_model_argument(input_model_path_or_bytes)
+        self._session = host.copy_options(sess_options)
         config = self._session.config()
         self._level = check_level(graph_optimization_level, config.engine)
-        self._embedded = parse_embed(embed_compiled_data_into_model, config)
+        self._embedded = host.parse_embed(embed_compiled_data_into_model, config)
         self._placement = make_placement(
-            check_optional(check_path, "external_initializers_file_path", external_initializers_file_path),
+            host.check_optional(
+                host.check_path, "external_initializers_file_path", external_initializers_file_path
+            ),
             external_initializers_size_threshold,
-            check_optional(check_function, "get_initializer_location_func", get_initializer_location_func),
+            host.check_optional(
+                host.check_function, "get_initializer_location_func", get_initializer_location_func
+            ),
             config.external_initializers_file,
         )
         self._flags = OrtCompileApiFlags(flags)
-        self._progress = wrap_progress(check_optional(check_function, "progress", progress))
+        self._progress = host.wrap_progress(host.check_optional(host.check_function, "progress", progress))
         self._registry = registry
         self._binary_information: Path | None = None
         self._write_function: WriteCallback | None = None
@@ -141,7 +136,7 @@ class ModelCompiler:
                 f"binaries cannot be named after {model_name!r:.80}, which is not a plain file name.",
                 hint="Give a name such as model.onnx, and the folder apart from it.",
             )
-        self._binary_information = Path(check_path("output_directory", output_directory), model_name)
+        self._binary_information = Path(host.check_path("output_directory", output_directory), model_name)
 
     def set_ep_context_data_write_func(self, function: WriteCallback) -> None:
         """Hand payloads that are not embedded to `f(name, data)` instead of writing files.
@@ -153,7 +148,7 @@ class ModelCompiler:
             Fail: a compile is in progress.
         """
         self._refuse_while_running("the write callback")
-        self._write_function = check_function("set_ep_context_data_write_func", function)
+        self._write_function = host.check_function("set_ep_context_data_write_func", function)
 
     def clear_ep_context_data_write_func(self) -> None:
         """Write files again.
@@ -182,7 +177,7 @@ class ModelCompiler:
             PluginError: a plugin is broken.
             ModelLoadCanceled: the load cancellation flag was set.
         """
-        return self._run(check_optional(check_path, "output_model_path", output_model_path))
+        return self._run(host.check_optional(host.check_path, "output_model_path", output_model_path))
 
     def compile_to_bytes(self) -> bytes:
         """Compile, and return the context model; `report` then holds the report.
@@ -209,7 +204,7 @@ class ModelCompiler:
             Fail: the function raised.
             EpctxError: see `compile_to_bytes`.
         """
-        write = check_function("compile_to_stream", write_function)
+        write = host.check_function("compile_to_stream", write_function)
 
         def sink(chunks: Iterator[memoryview]) -> None:
             for chunk in _resize(chunks, STREAM_CHUNK):
@@ -235,7 +230,7 @@ class ModelCompiler:
                 session=self._session,
                 input=self._model,
                 destination=make_destination(
-                    get_model_path(self._model),
+                    host.get_model_path(self._model),
                     self._session.config().context_file_path if output is None else output,
                     replace=not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
                     binaries=self._binary_information,
@@ -343,11 +338,11 @@ class ShareGroup:
         progress: Progress | None = None,
         registry: Registry = default_registry,
     ) -> None:
-        folder = check_optional(check_path, "output_dir", output_dir)
+        folder = host.check_optional(host.check_path, "output_dir", output_dir)
         self._folder = None if folder is None else Path(folder)
         self._flags = OrtCompileApiFlags(flags)
         self._level = check_level(graph_optimization_level, None)
-        self._progress = wrap_progress(check_optional(check_function, "progress", progress))
+        self._progress = host.wrap_progress(host.check_optional(host.check_function, "progress", progress))
         self._registry = registry
         self._group = Group()
         self._members: list[Compile] = []
@@ -436,7 +431,7 @@ class ShareGroup:
             group = self._group if self._members else Group()
             if not self._members:
                 stack.callback(group.close)
-            member = self._make_member(model, copy_options(sess_options), name, group)
+            member = self._make_member(model, host.copy_options(sess_options), name, group)
             with member.cancel.by_interrupt():
                 member.choose()
                 stack.enter_context(closing(member.providers))
@@ -464,7 +459,7 @@ class ShareGroup:
                 "or finish().",
                 hint="Leave the option out. Give ShareGroup an output_dir, and compile() a name.",
             )
-        path = get_model_path(check_model_argument(model))
+        path = host.get_model_path(host.check_model_argument(model))
         return Compile(
             session=session,
             input=model,

@@ -302,22 +302,22 @@ def check_mix(
     made = manifest.providers if manifest is not None else {}
     for ep in dict.fromkeys(partition.ep for partition in assignment.partitions):
         choice = providers.choices[ep]
-        maker, why = made.get(ep, {}).get("distribution"), ""
+        maker = made.get(ep, {}).get("distribution")
+        unsupported = (i for i in infos.get(ep, ()) if choice.validate(i) is Compatibility.EP_UNSUPPORTED)
         if isinstance(maker, str) and not is_same_distribution(choice.record.distribution, maker):
-            why = (
+            problem = (
                 f"{model.source.where} has EPContext nodes that {ep} of {maker} made; "
                 f"{choice.record.distribution} cannot add to them: one of the two would have to load all."
             )
-        for info in () if why else infos.get(ep, ()):
-            if choice.validate(info) is Compatibility.EP_UNSUPPORTED:
-                why = (
-                    f"{ep} would add to {model.source.where}, whose EPContext nodes it does not support: "
-                    f"they were compiled for {info!r}."
-                )
-                break
-        if why:
-            hint = "Compile the model that it was made from, or leave the EP out."
-            raise InvalidGraph(why, ep=ep, path=model.source.path, hint=hint)
+        elif (info := next(unsupported, None)) is not None:
+            problem = (
+                f"{ep} would add to {model.source.where}, whose EPContext nodes it does not support: "
+                f"they were compiled for {info!r}."
+            )
+        else:
+            continue
+        hint = "Compile the model that it was made from, or leave the EP out."
+        raise InvalidGraph(problem, ep=ep, path=model.source.path, hint=hint)
 
 
 def add_metadata(
