@@ -23,7 +23,7 @@ from epctx_core.errors import (
     convert_errors,
     suggestion,
 )
-from epctx_core.graph.garbage import collection_paused
+from epctx_core.graph.garbage import pause_collection
 from epctx_core.options import GraphOptimizationLevel, SessionOptions
 from epctx_core.options.choices import CPU_EP
 from epctx_core.options.strict import Strict, log_without_effect
@@ -458,7 +458,7 @@ def _build_session(
                     )
                     # Compiling is an EP's business and may take long.
                     if model.context_nodes:
-                        pause.enter_context(collection_paused(model.node_count))
+                        pause.enter_context(pause_collection(model.node_count))
                     return _build(model, session, requested, registry, exporter)
             except ReplacedBinaryError:
                 if attempt == LOAD_ATTEMPTS - 1 or (model is not None and _is_unchanged(model)):
@@ -582,7 +582,7 @@ def _state_of(
     model: OpenModel, routing: Routing, assignment: Assignment, planner: Planner, providers: ProviderSession
 ) -> SessionState:
     graph, instances = model.graph, providers.instances
-    with collection_paused(model.node_count):
+    with pause_collection(model.node_count):
         plan = planner.plan(assignment.main)
     assigned = None
     if providers.session.config().record_assignments:

@@ -22,7 +22,7 @@ from epctx_core.context.callbacks import deliver
 from epctx_core.context.receipts import make_model_receipt, note, note_published
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import Fail, InvalidArgument, NotImplementedByProvider, convert_errors
-from epctx_core.graph.garbage import collection_paused
+from epctx_core.graph.garbage import pause_collection
 from epctx_core.graph.weights import share_digests
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.plugin import EnginePolicy, Purpose
@@ -137,7 +137,7 @@ class Compile:
             stack.enter_context(closing(self.providers))
             self.open()
             with (
-                collection_paused(self.model.node_count),
+                pause_collection(self.model.node_count),
                 self.settle(self.model, self.choices) as workspace_of,
             ):
                 self.compile(workspace_of)
@@ -321,7 +321,7 @@ class Compile:
         """
         destination = self.destination if named is None else self.destination.use_names_of(named)
         publication = None
-        with collection_paused(self.model.node_count), ExitStack() as stack:
+        with pause_collection(self.model.node_count), ExitStack() as stack:
             if destination.folder is not None:
                 publication = Publication(destination.folder, before_writing=self.cancel.raise_if_requested)
                 stack.enter_context(publication)

@@ -26,7 +26,7 @@ from epctx_core.compiling.read_back import read_back
 from epctx_core.compiling.report import OutputFile
 from epctx_core.context.receipts import note_published
 from epctx_core.errors import Fail, InvalidArgument
-from epctx_core.graph.garbage import collection_paused
+from epctx_core.graph.garbage import pause_collection
 from epctx_core.graph.weights import ExtentDigests, share_digests
 from epctx_core.options import WeightlessMode
 from epctx_core.publish.publication import Publication
@@ -168,7 +168,7 @@ class Group:
         """
         folder = last.destination.folder or Path()
         with (
-            collection_paused(sum(member.model.node_count for member in members)),
+            pause_collection(sum(member.model.node_count for member in members)),
             self._lock,
             self._mark_ending(),
             last.time_stage("write"),

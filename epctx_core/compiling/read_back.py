@@ -16,7 +16,7 @@ from epctx_core.context.manifest import read_manifest
 from epctx_core.context.node import ContextNodeRecord, is_context_node, read_indexed_nodes
 from epctx_core.context.payload_reader import LoadedPayload, PayloadReader, get_payload_key, make_plugin_nodes
 from epctx_core.errors import EpctxError, Fail, InvalidGraph, ModelLoadCanceled
-from epctx_core.graph.garbage import collection_resumed
+from epctx_core.graph.garbage import resume_collection
 from epctx_core.graph.index import walk_indexed_nodes
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.model_io import require_text_names
@@ -85,7 +85,7 @@ def read_back(
             )
             reader.loaded = _open_payloads(own, written, scratch)
             nodes = make_plugin_nodes(own, types, ep, manifest)
-            with collection_resumed():
+            with resume_collection():
                 _read_nodes(ep, nodes, reader, providers)
 
 

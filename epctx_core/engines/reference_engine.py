@@ -21,7 +21,7 @@ from onnx.reference.ops.aionnxml import op_svm_classifier
 from onnx.reference.ops.op_scatter_elements import scatter_elements
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.index import DEFAULT_DOMAINS, EXECUTABLE, opset_imports, walk_nodes
+from epctx_core.graph.index import DEFAULT_DOMAINS, EXECUTABLE, read_opset_imports, walk_nodes
 from epctx_core.graph.weights import is_detached
 from epctx_core.plugin import BaseEngine, write_in_place
 
@@ -51,7 +51,7 @@ class ReferenceEngine(BaseEngine):
                 if not weights or tensor.name not in weights:
                     raise InvalidGraph(f"there is no data for the weight {tensor.name!r}.")
                 tensor.CopyFrom(onnx.numpy_helper.from_array(weights[tensor.name], tensor.name))
-        version = opset_imports(own).get("", 0)
+        version = read_opset_imports(own).get("", 0)
         operators = [operator for operator, below in _CORRECTIONS if version < below]
         try:
             _refuse_missing(own, version)

@@ -15,7 +15,7 @@ from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.extraction import NodeGroup
 from epctx_core.graph.index import GraphIndex, iter_subgraphs
 from epctx_core.graph.inference import infer_types
-from epctx_core.graph.model_io import SourceModel, check_model, structure
+from epctx_core.graph.model_io import SourceModel, check_model, get_structure
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.tensor_bytes import make_dense
 from epctx_core.plugin import write_in_place
@@ -138,7 +138,7 @@ def _list_nodes(model: ModelProto) -> str:
 def _check_types(model: ModelProto, refusal: NotImplementedByProvider) -> None:
     """Raise InvalidGraph if inference proves that a refused model is wrong; declared lengths are hints and left out."""
     probe = ModelProto()
-    probe.CopyFrom(structure(model))
+    probe.CopyFrom(get_structure(model))
     del probe.graph.value_info[:]
     for value in probe.graph.output:
         if value.type.WhichOneof("value") == "tensor_type":
@@ -196,13 +196,13 @@ def _find_stuck_nodes(part: NodeGroup, engine: BaseEngine) -> list[int]:
 def _has_kernel(graph: GraphIndex, index: int, engine: BaseEngine, known: _Kernels) -> bool:
     """Ask an engine for a node alone; once for equal operators on equal types, which `known` collects."""
     node = graph.nodes[index]
-    probe = structure(NodeGroup(graph, [index]).model())
+    probe = get_structure(NodeGroup(graph, [index]).model())
     if any(True for _ in iter_subgraphs(node)) or probe.functions:
         return engine.has_kernels(probe)
     types: list[tuple[int | bytes | None, bool]] = []
     for name in (*graph.inputs[index], *graph.outputs[index]):  # its element type, or all of another type
         elem_type = graph.types.get(name).elem_type if name else 0
-        proto = graph.types.proto(name) if elem_type is None else None
+        proto = graph.types.get_proto(name) if elem_type is None else None
         types.append((elem_type if proto is None else proto.SerializeToString(), name in graph.constants))
     # Kernels may also ask for certain attributes, or for inputs that are constant or have a known rank.
     key = (

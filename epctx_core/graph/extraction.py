@@ -134,7 +134,7 @@ class GraphSlice:
                 )
         quantized = self.index.quantized
         self.left_out = quantized.find_incomplete(by_index, self.taken)
-        self.units = quantized.units(index for index in by_index if index not in self.left_out)
+        self.units = quantized.make_units(index for index in by_index if index not in self.left_out)
         self.grouped = self._partitioner.group(self.units)
         return [[by_index[index] for index in group] for group in self.grouped]
 
@@ -203,7 +203,7 @@ class NodeGroup:
     def _add_types(self, form: tuple[object, ...]) -> tuple[object, ...]:
         # A type table makes equal types once, so their identities represent them.
         values = (*self.inputs, *self.outputs)
-        proven = self.graph.types.proven
+        proven = self.graph.types.get_proven
         return (*form, *[id(v.type) for v in values], *[id(proven(v.name)) for v in values])
 
     @property
@@ -234,7 +234,9 @@ class NodeGroup:
             weight = self.graph.weights.get(name)
             if weight is not None:
                 inline = inline_weights or weight.nbytes <= INLINE_LIMIT
-                graph.initializer.append(weight.tensor_proto() if inline else make_detached_tensor(weight))
+                graph.initializer.append(
+                    weight.make_tensor_proto() if inline else make_detached_tensor(weight)
+                )
         special = {name for name in self.weight_names if name not in self.graph.weights}
         if special:
             # Text is not a weight: it stays whole in the protobuf.
@@ -257,7 +259,7 @@ class NodeGroup:
 
     def _value_proto(self, name: str) -> onnx.ValueInfoProto:
         value = onnx.ValueInfoProto(name=name)
-        proto = self.graph.types.proven_proto(name)
+        proto = self.graph.types.get_proven_proto(name)
         if proto is not None:
             value.type.CopyFrom(proto)
         return value

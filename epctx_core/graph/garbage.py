@@ -18,7 +18,7 @@ _thread = threading.local()
 
 
 @contextmanager
-def collection_paused(nodes: int) -> Iterator[None]:
+def pause_collection(nodes: int) -> Iterator[None]:
     """Keep the collector off inside the block if it works on so many nodes, unless it is off already.
 
     The collector belongs to the whole process: of blocks in several threads, the first that ends turns it on again.
@@ -37,7 +37,7 @@ def collection_paused(nodes: int) -> Iterator[None]:
 
 
 @contextmanager
-def collection_resumed() -> Iterator[None]:
+def resume_collection() -> Iterator[None]:
     """Resume the collector inside the block if this thread paused it.
 
     For calls of plugins, which may produce any amount of garbage. Existing objects are frozen: they are in use, and the

@@ -166,7 +166,7 @@ _NUMBERS |= dict.fromkeys(("value_int", "value_ints"), np.int64)
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
-def opset_imports(model: ModelProto) -> dict[str, int]:
+def read_opset_imports(model: ModelProto) -> dict[str, int]:
     """Return domain to version; the default domain is the empty string."""
     return {("" if o.domain in DEFAULT_DOMAINS else o.domain): o.version for o in model.opset_import}
 
@@ -221,7 +221,7 @@ class GraphIndex:
         # Not kept: it would be a cycle, which keeps a model's weights alive until the next collection.
         outer = owner if isinstance(owner, GraphIndex) else None
         self.opset_imports: Mapping[str, int] = (
-            owner.opset_imports if isinstance(owner, GraphIndex) else opset_imports(owner)
+            owner.opset_imports if isinstance(owner, GraphIndex) else read_opset_imports(owner)
         )
         self.ir_version: int = owner.ir_version
         self.functions: Sequence[FunctionProto] = owner.functions

@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.index import can_have_subgraphs, copy_message, iter_subgraphs, walk_graphs
-from epctx_core.graph.model_io import structure
+from epctx_core.graph.model_io import get_structure
 from epctx_core.graph.type_table import (
     TypeTable,
     forget_shape,
@@ -130,7 +130,7 @@ def infer_types(
         InvalidGraph: the model's own element types contradict each other. Shapes may: for
             onnxruntime, too, declared shapes are hints.
     """
-    probe = remove_hints(structure(proto), trusted)
+    probe = remove_hints(get_structure(proto), trusted)
     names = {dim.dim_param for value in probe.graph.input for dim in value.type.tensor_type.shape.dim} - {""}
     proven = _infer_completely(probe, resolve)
     found = list(_find_hints(proto.graph, proven.graph, names))

@@ -22,7 +22,7 @@ from epctx_core.graph.index import (
     DEFAULT_DOMAINS,
     can_have_subgraphs,
     copy_message,
-    opset_imports,
+    read_opset_imports,
     walk_graphs,
     walk_tensors,
 )
@@ -77,7 +77,7 @@ class SourceModel:
     @property
     def opset_imports(self) -> dict[str, int]:
         """Domain to version; the default domain is the empty string."""
-        return opset_imports(self.proto)
+        return read_opset_imports(self.proto)
 
 
 def _describe_path(path: Path | None) -> str:
@@ -344,12 +344,12 @@ def check_model(source: SourceModel, data: bytes | None = None) -> None:
     check_value_types(source)
     try:
         try:
-            onnx.checker.check_model(structure(source.proto) if data is None else data)
+            onnx.checker.check_model(get_structure(source.proto) if data is None else data)
         except onnx.checker.ValidationError:
             from epctx_core.graph.normalise import declare_open_types, normalise
 
             normalise(source.proto)
-            onnx.checker.check_model(declare_open_types(structure(source.proto)))
+            onnx.checker.check_model(declare_open_types(get_structure(source.proto)))
     except (onnx.checker.ValidationError, ValueError) as error:
         # A ValueError if the checker's message contains a name that is not UTF-8.
         text = " ".join(str(error).split())
@@ -395,7 +395,7 @@ def _find_wrong_type(type_: TypeProto) -> str:
     return ""
 
 
-def structure(proto: ModelProto) -> ModelProto:
+def get_structure(proto: ModelProto) -> ModelProto:
     """Return the model with its detached weights as graph inputs, so that onnx's own code takes it.
 
     The checker and shape inference would look for the file of a detached weight.

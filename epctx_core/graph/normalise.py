@@ -20,7 +20,7 @@ from epctx_core.graph.index import (
     copy_message,
     iter_subgraphs,
     list_given_names,
-    opset_imports,
+    read_opset_imports,
     walk_graphs,
     walk_nodes,
 )
@@ -190,7 +190,7 @@ def check_initializers(proto: ModelProto, initializers: Mapping[str, np.ndarray]
             )
         given[name] = _make_weight(tensors[name], array)
         if is_detached(tensors[name]):
-            replace_data(tensors[name], given[name].tensor_proto())
+            replace_data(tensors[name], given[name].make_tensor_proto())
     return given
 
 
@@ -205,7 +205,7 @@ def apply_overrides(source: SourceModel, overrides: ModelOverrides, given: Mappi
         if weight is not None:
             source.weights[weight.name] = weight
             is_large = weight.nbytes > INLINE_LIMIT
-            replace_data(tensor, make_detached_tensor(weight) if is_large else weight.tensor_proto())
+            replace_data(tensor, make_detached_tensor(weight) if is_large else weight.make_tensor_proto())
     _set_lengths(source.proto.graph, overrides)
 
 
@@ -290,7 +290,7 @@ def normalise(proto: ModelProto) -> None:
         del proto.graph.input[:]
         proto.graph.input.extend(kept)
         proto.ir_version = _FREE_INITIALIZERS
-    adopt_versions(proto.functions, opset_imports(proto))
+    adopt_versions(proto.functions, read_opset_imports(proto))
     for function in proto.functions:
         _sort(function, set(function.input))
     _sort(proto.graph, set(list_given_names(proto.graph)))
@@ -306,11 +306,11 @@ def adopt_versions(functions: Iterable[FunctionProto], versions: Mapping[str, in
         versions: the model's, by domain.
     """
     for function in functions:
-        own = opset_imports(function)
+        own = read_opset_imports(function)
         for opset in function.opset_import:
             opset.version = versions.get(_shorten_domain(opset.domain), opset.version)
         others: dict[str, set[str]] = {}
-        for node in function.node if own != opset_imports(function) else ():
+        for node in function.node if own != read_opset_imports(function) else ():
             domain = _shorten_domain(node.domain)
             before = own.get(domain, 0)
             after = versions.get(domain, before)

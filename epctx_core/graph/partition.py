@@ -91,7 +91,7 @@ class QuantizedGroups:
                 left_out[source] = left_out.get(first) or self._explain(first, first)
         return left_out
 
-    def units(self, nodes: Iterable[int]) -> list[list[int]]:
+    def make_units(self, nodes: Iterable[int]) -> list[list[int]]:
         """Return nodes as units: a group that is whole among them is one, every other node is one."""
         if not self.groups:
             return [[i] for i in nodes]

@@ -106,7 +106,7 @@ def splice_graph(
     # Results of Constant nodes that were replaced.
     replaced = read & graph.producer.keys()
     gone = replaced.difference(*(node.output for node in target.node)) if replaced else ()
-    target.initializer.extend(graph.weights[name].tensor_proto() for name in sorted(gone))
+    target.initializer.extend(graph.weights[name].make_tensor_proto() for name in sorted(gone))
     _splice_value_info(target, graph, replacements)
 
 
@@ -163,17 +163,17 @@ def _splice_value_info(
         )
     types = graph.types
     for value in target.value_info:
-        if value.name in names and _list_lengths(types.proven(value.name)) != _list_lengths(
+        if value.name in names and _list_lengths(types.get_proven(value.name)) != _list_lengths(
             make_tensor_type(value.type)
         ):
-            value.type.CopyFrom(types.proven_proto(value.name) or value.type)
+            value.type.CopyFrom(types.get_proven_proto(value.name) or value.type)
     for value in target.output:
-        hinted = value.name in names and types.get(value.name) != types.proven(value.name)
+        hinted = value.name in names and types.get(value.name) != types.get_proven(value.name)
         if hinted and not is_only_declared(value):
             value.metadata_props.add(key=ONLY_DECLARED, value="shape")
     typed = {v.name: v for values in (target.value_info, target.output) for v in values}
     for name in names:
-        proto = types.proven_proto(name)
+        proto = types.get_proven_proto(name)
         if proto is not None and name not in typed:
             target.value_info.add(name=name).type.CopyFrom(proto)
         elif proto is not None and typed[name].type.WhichOneof("value") is None:

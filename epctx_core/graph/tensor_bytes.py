@@ -96,7 +96,7 @@ def detach_weights(
         if weight.nbytes > INLINE_LIMIT:
             replace_data(tensor, make_detached_tensor(weight))
         elif is_detached(tensor):
-            replace_data(tensor, weight.tensor_proto())
+            replace_data(tensor, weight.make_tensor_proto())
     return weights
 
 
@@ -119,7 +119,7 @@ def _inline_files(
                 f"they would take {copied:,} bytes of memory.",
                 hint="Make such a tensor an initializer of the main graph, which is not copied.",
             )
-        replace_data(tensor, weight.tensor_proto())
+        replace_data(tensor, weight.make_tensor_proto())
 
 
 def make_dense(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:

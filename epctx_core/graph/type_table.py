@@ -64,7 +64,7 @@ class TypeTable:
         known = self._types.get(name)
         return known if known is not None else self._make(name)
 
-    def proven(self, name: str) -> TensorType:
+    def get_proven(self, name: str) -> TensorType:
         """Return the part of a value's type that is true in every run."""
         if self._proven is not None:
             return self._proven.get(name)
@@ -73,31 +73,31 @@ class TypeTable:
             return type_
         return self._bare.setdefault(type_.elem_type, TensorType(type_.elem_type, None))
 
-    def proto(self, name: str) -> TypeProto | None:
+    def get_proto(self, name: str) -> TypeProto | None:
         """Return a value's type as ONNX writes it, with symbolic names and types other than tensors."""
-        value = self.declaration(name)
+        value = self.get_declaration(name)
         return value.type if value is not None else None
 
-    def proven_proto(self, name: str) -> TypeProto | None:
+    def get_proven_proto(self, name: str) -> TypeProto | None:
         """Return the proven part of a value's type as ONNX writes it."""
         if self._proven is not None:
-            return self._proven.proto(name)
-        type_ = self.proto(name)
+            return self._proven.get_proto(name)
+        type_ = self.get_proto(name)
         if type_ is None or self._trusted is None or name in self._trusted:
             return type_
         bare: TypeProto = copy_message(type_)
         forget_shape(bare)
         return bare
 
-    def declaration(self, name: str) -> ValueInfoProto | None:
+    def get_declaration(self, name: str) -> ValueInfoProto | None:
         """Return a value's name and type as ONNX writes them, None if there is no type."""
         value = self._values.get(name)
         if value is not None and value.HasField("type"):
             return value
         if self._infer is not None and name:
             self._complete(self._infer)
-            return self.declaration(name)
-        return self._outer.declaration(name) if self._outer is not None and value is None else None
+            return self.get_declaration(name)
+        return self._outer.get_declaration(name) if self._outer is not None and value is None else None
 
     def get_subgraph(self, node: int, attribute: str) -> TypeTable:
         """Return the table of a node's subgraph; for an unknown one, a table of the outer scope alone."""
@@ -149,7 +149,7 @@ class TypeTable:
         if self._outer is not None and name not in self._values:
             # Many subgraphs may read one value, and its shape may be long.
             return self._types.setdefault(name, self._outer.get(name))
-        value = self.declaration(name)
+        value = self.get_declaration(name)
         if value is None:
             return UNKNOWN_TYPE
         key = value.type.SerializeToString()

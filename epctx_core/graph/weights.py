@@ -49,7 +49,7 @@ OpenExternal: TypeAlias = Callable[[str, str], OpenedFile]
 DETACHED_LOCATION = "epctx-weight"
 """The location that a detached initializer carries.
 
-Also the name of an empty file in `engines`, which has to be there: onnxruntime refuses a model whose weights name a
+Also the name of an empty file in epctx-onnxruntime, which has to be there: onnxruntime refuses a model whose weights name a
 file that does not exist, even if it gets their bytes and never reads it.
 """
 
@@ -160,7 +160,7 @@ class Weight:
     def array(self) -> np.ndarray:
         """Return a read-only array: a view for whole-byte types, unpacked for sub-byte ones."""
         if self.elem_type in PACKED_BITS:
-            array = onnx.numpy_helper.to_array(self.tensor_proto())
+            array = onnx.numpy_helper.to_array(self.make_tensor_proto())
         else:
             array = np.frombuffer(self._data, self.dtype).reshape(self.shape)
         array.setflags(write=False)
@@ -182,7 +182,7 @@ class Weight:
         if self._mapped is not None:
             self._mapped.check_unchanged()
 
-    def tensor_proto(self) -> TensorProto:
+    def make_tensor_proto(self) -> TensorProto:
         """Return the weight as an inline tensor."""
         return TensorProto(
             name=self.name, data_type=self.elem_type, dims=self.shape, raw_data=bytes(self._data)

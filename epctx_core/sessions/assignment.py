@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import KERNEL_TYPES, get_metadata
 from epctx_core.errors import Fail, ModelRequiresCompilation
-from epctx_core.graph.garbage import collection_paused
+from epctx_core.graph.garbage import pause_collection
 from epctx_core.options.choices import CPU_EP
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def assign_nodes(
 
         carried = read_kernel_types(model.source.proto)
     assignment = Assignment(main=GraphAssignment(model.graph, reserved), carried=carried)
-    with collection_paused(model.node_count):
+    with pause_collection(model.node_count):
         for ep in eps:
             # Most loads ask no EP.
             from epctx_core.sessions.claims import ask_ep

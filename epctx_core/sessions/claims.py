@@ -15,7 +15,7 @@ from epctx_core.context.node import BOUNDARY_TYPES
 from epctx_core.engines.matching import KernelMatcher
 from epctx_core.errors import PluginError, concealed
 from epctx_core.graph.extraction import GraphPartition, GraphSlice
-from epctx_core.graph.garbage import collection_resumed
+from epctx_core.graph.garbage import resume_collection
 from epctx_core.graph.index import GraphIndex, Node
 from epctx_core.graph.partition import CyclicGroupsError
 from epctx_core.plugin import ComputeCapability, Refusal
@@ -172,7 +172,7 @@ def _joined(graph: GraphIndex, units: Sequence[Sequence[int]]) -> Sequence[Seque
             joined[number] = number = joined[joined[number]]
         return number
 
-    for members in graph.quantized.units(index):
+    for members in graph.quantized.make_units(index):
         first = root(index[members[0]])
         for i in members[1:]:
             joined[root(index[i])] = first
@@ -356,7 +356,7 @@ def compile_partitions(
             continue
         providers.cancel.raise_if_requested()
         providers.progress("compile", len(compiled), len(assignment.partitions))
-        with collection_resumed():
+        with resume_collection():
             result = providers.call_for_runnables(ep, "compile", partitions, purpose, partitions=partitions)
         compiled.update(zip(partitions, result, strict=True))
         providers.progress("compile", len(compiled), len(assignment.partitions))

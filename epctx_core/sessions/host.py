@@ -67,7 +67,7 @@ class ModelMetadata:
 
 def describe_value(name: str, types: TypeTable) -> NodeArg:
     """Return the name, type and shape of an input or output."""
-    tensor, proto = types.get(name), types.proto(name)
+    tensor, proto = types.get(name), types.get_proto(name)
     text = "unknown" if proto is None else _spelled(proto)
     return NodeArg(name=name, type=text, shape=list(tensor.shape or ()), tensor_type=tensor)
 

@@ -202,11 +202,11 @@ def add_checks(
         types: those of the step's graph.
         is_loaded: whether the types of its outputs come from a file alone.
     """
-    outputs = [ValueInfo(name, types.proven(name)) for name in spec.outputs]
+    outputs = [ValueInfo(name, types.get_proven(name)) for name in spec.outputs]
     hints = {
         index: ValueInfo(name, declared)
         for index, name in enumerate(spec.inputs)
-        if (declared := types.get(name)).shape is not None and declared != types.proven(name)
+        if (declared := types.get(name)).shape is not None and declared != types.get_proven(name)
     }
     dtype, shape = (outputs[0].dtype, outputs[0].shape) if len(outputs) == 1 else (None, None)
     array, check = np.ndarray, _Results(owner, hook, outputs, spec.name if is_loaded else None).check

@@ -20,7 +20,7 @@ from epctx_core.context.node import (
 )
 from epctx_core.context.receipts import IN_PLACE, DigestChecks
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NotImplementedByProvider
-from epctx_core.graph.garbage import collection_paused
+from epctx_core.graph.garbage import pause_collection
 from epctx_core.graph.index import EXECUTABLE, GraphIndex, walk_graphs, walk_indexed_nodes
 from epctx_core.graph.model_io import (
     SourceModel,
@@ -255,7 +255,7 @@ def index_model(source: SourceModel, engine: str | None) -> OpenModel:
         InvalidGraph: types that contradict each other, a name that is not UTF-8, or an output without a producer.
     """
     nodes = source.proto.graph.node
-    with collection_paused(sum(len(graph.node) for _, graph in walk_graphs(source.proto.graph))):
+    with pause_collection(sum(len(graph.node) for _, graph in walk_graphs(source.proto.graph))):
         trusted: frozenset[str] = frozenset()
         if get_metadata(source.proto, MANIFEST) is not None:
             # Of the types of values around EPContext nodes, epctx wrote what it had proven.

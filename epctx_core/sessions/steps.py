@@ -103,7 +103,7 @@ def _form_of_one(graph: GraphIndex, node: int) -> tuple[GraphIndex | int, ...] |
     if not all(name in consumers or name in results for name in outputs):
         return None
     # A table makes equal types one object.
-    return graph, graph.signatures[node], *(id(graph.types.proven(name)) for name in (*inputs, *outputs))
+    return graph, graph.signatures[node], *(id(graph.types.get_proven(name)) for name in (*inputs, *outputs))
 
 
 NestedRun = Callable[[Sequence[Any], "RunOptions | None"], Sequence[Any]]
@@ -322,7 +322,7 @@ def _in_memory(
         return spec
     buffers: list[tuple[_Allocate, tuple[int, ...], np.dtype[Any]]] = []
     for owner, name in zip(owners, spec.outputs, strict=True):
-        kind = types.proven(name)
+        kind = types.get_proven(name)
         # Elements may be Python objects, which memory of an EP cannot contain.
         if kind.shape is None or not kind.is_static or kind.dtype is None or kind.dtype.hasobject:
             return spec

@@ -90,7 +90,7 @@ def check_types(subject: Subject) -> None:
         for record in subject.records:
             declared = tables.find_subgraph(record.path)
             for name in filter(None, dict.fromkeys((*record.inputs, *record.outputs))):
-                kind = declared.proto(name)
+                kind = declared.get_proto(name)
                 is_known = _is_known(kind)
                 if name in record.outputs and not is_known:
                     subject.findings.add(

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from epctx_core.graph.garbage import PAUSED_FROM, collection_paused, collection_resumed
+from epctx_core.graph.garbage import PAUSED_FROM, pause_collection, resume_collection
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def _collector_as_it_was():
 def test_the_collector_is_off_inside_and_as_before_outside(before):
     (gc.enable if before else gc.disable)()
 
-    with collection_paused(PAUSED_FROM), collection_paused(PAUSED_FROM):
+    with pause_collection(PAUSED_FROM), pause_collection(PAUSED_FROM):
         assert not gc.isenabled()
 
     assert gc.isenabled() is before
@@ -31,14 +31,14 @@ def test_the_collector_is_off_inside_and_as_before_outside(before):
 def test_for_a_small_model_the_collector_stays_on():
     gc.enable()
 
-    with collection_paused(PAUSED_FROM - 1):
+    with pause_collection(PAUSED_FROM - 1):
         assert gc.isenabled()
 
 
 def test_an_exception_brings_the_collector_back():
     gc.enable()
 
-    with pytest.raises(KeyError), collection_paused(PAUSED_FROM):
+    with pytest.raises(KeyError), pause_collection(PAUSED_FROM):
         raise KeyError
 
     assert gc.isenabled()
@@ -49,14 +49,14 @@ def test_after_the_blocks_of_several_threads_the_collector_is_back():
     inside, leave = threading.Event(), threading.Event()
 
     def pause():
-        with collection_paused(PAUSED_FROM), collection_resumed():
+        with pause_collection(PAUSED_FROM), resume_collection():
             inside.set()
             leave.wait(10)
 
     thread = threading.Thread(target=pause)
     thread.start()
     inside.wait(10)
-    with collection_paused(PAUSED_FROM):
+    with pause_collection(PAUSED_FROM):
         leave.set()
         thread.join()
 
@@ -73,8 +73,8 @@ class Ring:
 def test_inside_a_pause_the_collector_can_be_resumed_for_what_is_made_there():
     gc.enable()
 
-    with collection_paused(PAUSED_FROM):
-        with collection_resumed():
+    with pause_collection(PAUSED_FROM):
+        with resume_collection():
             inside = weakref.ref(Ring())
             gc.collect()
             resumed = gc.isenabled()
@@ -91,7 +91,7 @@ def test_inside_a_pause_the_collector_can_be_resumed_for_what_is_made_there():
 def test_without_a_pause_there_is_nothing_to_resume(before):
     (gc.enable if before else gc.disable)()
 
-    with collection_resumed():
+    with resume_collection():
         assert gc.isenabled() is before
 
     assert gc.isenabled() is before
@@ -100,7 +100,7 @@ def test_without_a_pause_there_is_nothing_to_resume(before):
 def test_a_host_that_turned_the_collector_off_keeps_it_off():
     gc.disable()
 
-    with collection_paused(PAUSED_FROM), collection_resumed():
+    with pause_collection(PAUSED_FROM), resume_collection():
         assert not gc.isenabled()
 
 
@@ -110,7 +110,7 @@ def test_what_a_host_set_aside_stays_aside():
     aside = gc.get_freeze_count()
 
     try:
-        with collection_paused(PAUSED_FROM), collection_resumed():
+        with pause_collection(PAUSED_FROM), resume_collection():
             assert gc.isenabled()
         assert gc.get_freeze_count() == aside
     finally:

@@ -81,4 +81,4 @@ def test_a_declared_type_that_inference_refutes_is_not_proven_by_having_been_ask
 
     assert types.get("y").shape == (9, 9)
     assert types.get("what nothing declares").shape is None
-    assert types.get("y").shape == types.proven("y").shape == (2, 3)
+    assert types.get("y").shape == types.get_proven("y").shape == (2, 3)

@@ -69,7 +69,7 @@ def test_a_graph_without_quantization_has_no_groups():
 
     assert graph.quantized.groups == []
     assert graph.quantized.find_incomplete([0], FREE) == {}
-    assert graph.quantized.units([0]) == [[0]]
+    assert graph.quantized.make_units([0]) == [[0]]
 
 
 def test_an_operator_whose_float_result_is_read_is_in_no_group():
@@ -107,7 +107,7 @@ def test_a_scale_that_a_node_computes_makes_no_group():
 def test_a_whole_group_is_one_unit_and_other_nodes_are_one_each():
     graph = one_group()
 
-    assert graph.quantized.units(range(6)) == [[1, 2, 3], [0], [4], [5]]
+    assert graph.quantized.make_units(range(6)) == [[1, 2, 3], [0], [4], [5]]
     assert graph.quantized.find_incomplete(range(6), FREE) == {}
 
 
@@ -148,7 +148,7 @@ def test_a_shared_dequantize_belongs_to_every_group_and_stands_with_its_first_re
     graph = shared()
 
     assert members(graph) == [["d1", "r", "q1"], ["d1", "d2", "a", "q2"]]
-    assert graph.quantized.units(range(7)) == [[1, 2, 3], [4, 5, 6], [0]]
+    assert graph.quantized.make_units(range(7)) == [[1, 2, 3], [4, 5, 6], [0]]
 
 
 def test_a_shared_dequantize_is_taken_for_the_group_that_is_whole():
@@ -214,7 +214,7 @@ def test_claims_are_whole_and_units_can_always_be_partitioned(case):
     taken = [False] * len(graph.nodes)
 
     kept = expected - graph.quantized.find_incomplete(expected, taken).keys()
-    units = graph.quantized.units(sorted(kept))
+    units = graph.quantized.make_units(sorted(kept))
     groups = Partitioner(graph.predecessors).group(units)
 
     assert graph.quantized.find_incomplete(kept, taken) == {}

@@ -401,7 +401,7 @@ def with_data(seen):
     """Return the model that an EP gets, with the data of its weights, for which the checker looks."""
     made = seen.model()
     for proto in made.graph.initializer:
-        proto.CopyFrom(seen.initializer(proto.name).tensor_proto())
+        proto.CopyFrom(seen.initializer(proto.name).make_tensor_proto())
     return made
 
 
