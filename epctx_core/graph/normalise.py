@@ -356,10 +356,9 @@ def _sort(graph: GraphProto | FunctionProto, given: set[str]) -> dict[str, None]
     needs = [[producer[name] for name in read if name in producer and name not in given] for read in reads]
     order = _order_nodes(nodes, needs)
     if order != list(range(len(order))):
-        index_of = {node: index for index, node in enumerate(order)}
-        # The keys are asked for in the order of the nodes.
-        indices = iter([index_of[node] for node in range(len(order))])
-        nodes.sort(key=lambda _: next(indices))
+        in_order = [copy_message(nodes[index]) for index in order]
+        del nodes[:]
+        nodes.extend(in_order)
     outside = {name: None for read in reads for name in read}
     if isinstance(graph, onnx.GraphProto):
         outside |= dict.fromkeys(value.name for value in graph.output)

@@ -35,11 +35,6 @@ class QuantizedGroup(NamedTuple):
     owned: tuple[int, ...]
     sinks: tuple[int, ...]
 
-    @property
-    def members(self) -> tuple[int, ...]:
-        """All nodes of the group."""
-        return (*self.sources, self.target, *self.sinks)
-
 
 class QuantizedGroups:
     """Quantized groups of one graph.
@@ -78,15 +73,16 @@ class QuantizedGroups:
         """
         if not self.groups:
             return {}
-        nodes_ = set(nodes)
+        chosen = set(nodes)
         left_out: dict[int, str] = {}
         for group in self.groups:
-            missing = next((m for m in group.members if m not in nodes_ and not taken[m]), None)
+            members = (*group.sources, group.target, *group.sinks)
+            missing = next((m for m in members if m not in chosen and not taken[m]), None)
             if missing is not None:
                 reason = self._explain(group.target, missing)
-                left_out.update((i, reason) for i in (group.target, *group.sinks) if i in nodes_)
+                left_out.update((i, reason) for i in (group.target, *group.sinks) if i in chosen)
         for source, targets in self._targets_by_source.items():
-            if source in nodes_ and not any(t in nodes_ and t not in left_out for t in targets):
+            if source in chosen and not any(t in chosen and t not in left_out for t in targets):
                 first = min(targets)
                 left_out[source] = left_out.get(first) or self._explain(first, first)
         return left_out
@@ -95,15 +91,15 @@ class QuantizedGroups:
         """Return nodes as units: a group that is whole among them is one, every other node is one."""
         if not self.groups:
             return [[i] for i in nodes]
-        nodes_ = dict.fromkeys(nodes)
+        chosen = dict.fromkeys(nodes)
         units: list[list[int]] = []
         for group in self.groups:
-            if group.target in nodes_:
-                unit = [i for i in (*group.owned, group.target, *group.sinks) if i in nodes_]
+            if group.target in chosen:
+                unit = [i for i in (*group.owned, group.target, *group.sinks) if i in chosen]
                 units.append(sorted(unit))
                 for i in unit:
-                    del nodes_[i]
-        units.extend([i] for i in nodes_)
+                    del chosen[i]
+        units.extend([i] for i in chosen)
         return units
 
     def _explain(self, target: int, missing: int) -> str:

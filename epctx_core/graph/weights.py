@@ -68,10 +68,10 @@ Chunks: TypeAlias = Callable[[], Iterable[memoryview]]
 
 
 class Digest:
-    """The SHA-256 (hex) of bytes that whoever asks can read.
+    """SHA-256 (hex) of bytes, computed on first use or ahead by a thread.
 
     Attributes:
-        known: the digest once it is made or given, before that nothing.
+        known: the digest; empty until it is computed or set.
     """
 
     __slots__ = ("_ahead", "known")
@@ -81,7 +81,7 @@ class Digest:
         self._ahead: Future[str] | None = None
 
     def of(self, chunks: Chunks) -> str:
-        """Return the digest; if a thread is making it, wait for that one, and else make it here."""
+        """Return the digest; wait for a thread that is computing it, or compute it here."""
         ahead = self._ahead
         if not self.known and ahead is not None and not ahead.cancel():
             self.known = ahead.result()
@@ -91,13 +91,13 @@ class Digest:
         return self.known
 
     def begin(self, chunks: Chunks, pool: Executor, stopped: Callable[[], bool]) -> None:
-        """Have a pool make the digest, unless it is there or on its way."""
+        """Have a pool compute the digest, unless it is known or already begun."""
         if not self.known and self._ahead is None:
             self._ahead = pool.submit(_compute_digest, chunks, stopped)
 
 
 def _compute_digest(chunks: Chunks, stopped: Callable[[], bool] = lambda: False) -> str:
-    """Return the digest, or nothing if it was stopped before the end."""
+    """Return the digest, or an empty text if stopped before the end."""
     sha = hashlib.sha256()
     for chunk in chunks():
         if stopped():
