@@ -53,7 +53,10 @@ def one_group():
 
 
 def members(graph):
-    return [[graph.nodes[i].name for i in group.members] for group in graph.quantized.groups]
+    return [
+        [graph.nodes[i].name for i in (*group.sources, group.target, *group.sinks)]
+        for group in graph.quantized.groups
+    ]
 
 
 def names(graph, indices):

@@ -209,7 +209,7 @@ def test_without_the_table_such_an_ep_has_no_kernel_that_fits(tmp_path):
     context = compiled(MIXED, tmp_path, Alpha, kernel_ep(described=()))
 
     assert KEY not in metadata(context)
-    with pytest.raises(epctx.NotImplementedByProvider, match="nothing says to which inputs and outputs"):
+    with pytest.raises(epctx.NotImplementedByProvider, match="it is unknown to which inputs and outputs"):
         session_of(context, Alpha, Undescribed)
 
 
