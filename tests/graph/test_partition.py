@@ -35,7 +35,7 @@ def owners(draw, count, max_size=24):
 
 
 def is_acyclic(predecessors, groups):
-    """Whether contracting the groups leaves a DAG."""
+    """Return whether contracting the groups leaves a DAG."""
     unit = {node: ("group", i) for i, group in enumerate(groups) for node in group}
     edges = {
         (unit.get(p, p), unit.get(node, node))

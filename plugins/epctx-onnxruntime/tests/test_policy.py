@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engines.models_for_engines import piece
+from engines.models_for_engines import group_model
 from epctx_onnxruntime.engine import OnnxRuntimeEngine
 from graph.making import FLOAT, model, node, value
 
@@ -23,7 +23,7 @@ def session_options(policy, made, weight, *, heavy=None):
 def test_prepacking_follows_the_rule(prefer_latency, megabytes, prepacked):
     weight = np.empty(megabytes << 20, np.uint8)
 
-    options = session_options(EnginePolicy(prefer_latency=prefer_latency), piece(), weight)
+    options = session_options(EnginePolicy(prefer_latency=prefer_latency), group_model(), weight)
 
     try:
         disabled = options.get_session_config_entry("session.disable_prepacking")
@@ -46,7 +46,7 @@ def test_prepacking_follows_the_rule(prefer_latency, megabytes, prepacked):
     ],
 )
 def test_threads_follow_the_rule(policy, heavy, threads):
-    options = session_options(policy, piece(), np.empty(1, np.float32), heavy=heavy)
+    options = session_options(policy, group_model(), np.empty(1, np.float32), heavy=heavy)
 
     assert options.intra_op_num_threads == threads
 

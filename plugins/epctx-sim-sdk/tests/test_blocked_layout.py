@@ -121,7 +121,9 @@ def test_on_the_reference_the_model_is_arranged_back(engine):
     found, plain = optimised(engine, network())
     reference = session_engine(on_the_reference())
 
-    with pytest.raises(InvalidGraph, match=r"was optimised for onnxruntime .*; the engine here is onnx\.reference"):
+    with pytest.raises(
+        InvalidGraph, match=r"was optimised for onnxruntime .*; the engine here is onnx\.reference"
+    ):
         reference.prepare(found.model, arrays(found.weights))
 
     assert close(prepared(reference, found).run([image()])[0], plain)

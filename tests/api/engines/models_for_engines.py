@@ -12,7 +12,7 @@ SIZE = 400
 """Elements of the weight: more than stay inline."""
 
 
-def piece(*, x="x", w="w", y="y", size=SIZE, elem_type=TensorProto.FLOAT, op="Add"):
+def group_model(*, x="x", w="w", y="y", size=SIZE, elem_type=TensorProto.FLOAT, op="Add"):
     """y = x + w where w is given beside the model."""
     made = model(
         [node(op, [x, w], [y], name=f"node {y}")],

@@ -12,9 +12,15 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from engines.models_for_engines import SIZE, WITHOUT_ONNXRUNTIME, on_the_reference, piece, session_engine
+from engines.models_for_engines import (
+    SIZE,
+    WITHOUT_ONNXRUNTIME,
+    group_model,
+    on_the_reference,
+    session_engine,
+)
 from graph.making import model, node, tensor, value
-from graph.witness import piece as partition_of
+from graph.witness import partition_of
 from onnx import TensorProto, helper
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
@@ -42,7 +48,7 @@ def test_given_outputs_are_written_in_place(single):
     target = np.empty(SIZE, np.float32)
     weight = np.arange(SIZE, dtype=np.float32)
 
-    (result,) = single.prepare(piece(), {"w": weight}).run([np.ones(SIZE, np.float32)], [target])
+    (result,) = single.prepare(group_model(), {"w": weight}).run([np.ones(SIZE, np.float32)], [target])
 
     assert result is target
     assert target.tolist() == (weight + 1).tolist()
@@ -119,7 +125,7 @@ def test_nibbles_on_the_boundary_are_left_to_the_reference(engine, caplog):
 )
 def test_weights_of_each_type_are_used(single, dtype):
     weight = np.arange(SIZE).astype(dtype)
-    made = piece(elem_type=helper.np_dtype_to_tensor_dtype(weight.dtype))
+    made = group_model(elem_type=helper.np_dtype_to_tensor_dtype(weight.dtype))
     made.graph.node[0].CopyFrom(node("Cast", ["w"], ["y"], to=TensorProto.FLOAT))
     made.graph.output[0].CopyFrom(value("y", shape=[SIZE]))
     del made.graph.input[:]
@@ -131,7 +137,7 @@ def test_weights_of_each_type_are_used(single, dtype):
 
 def test_weights_of_half_bytes_are_used(single):
     weight = np.array([i % 16 - 8 for i in range(SIZE)], ml_dtypes.int4)
-    made = piece(elem_type=TensorProto.INT4)
+    made = group_model(elem_type=TensorProto.INT4)
     made.graph.node[0].CopyFrom(node("Cast", ["w"], ["y"], to=TensorProto.FLOAT))
     made.graph.output[0].CopyFrom(value("y", shape=[SIZE]))
     del made.graph.input[:]
@@ -148,13 +154,13 @@ def test_weights_may_lie_anywhere_in_memory(single):
     spread = np.repeat(np.arange(SIZE, dtype=np.float32), 2)[::2]
 
     for weight in (odd, spread):
-        (result,) = single.prepare(piece(), {"w": weight}).run([np.ones(SIZE, np.float32)])
+        (result,) = single.prepare(group_model(), {"w": weight}).run([np.ones(SIZE, np.float32)])
         assert result.tolist() == [i + 1 for i in range(SIZE)]
 
 
 def test_the_model_given_is_left_as_it_is(single):
     # An EP may prepare one model over several sets of weights.
-    made = piece()
+    made = group_model()
     before = made.SerializeToString(deterministic=True)
     x = np.zeros(SIZE, np.float32)
 
@@ -168,16 +174,16 @@ def test_the_model_given_is_left_as_it_is(single):
 
 def test_a_weight_without_data_is_named(single):
     with pytest.raises(InvalidGraph, match="there is no data for the weight 'w'"):
-        single.prepare(piece(), {"other": np.ones(SIZE, np.float32)})
+        single.prepare(group_model(), {"other": np.ones(SIZE, np.float32)})
 
 
 def test_a_weight_of_another_type_is_refused(engine):
     with pytest.raises(InvalidGraph, match="'w' is given as float64, the model says FLOAT"):
-        engine.prepare(piece(), {"w": np.ones(SIZE)})
+        engine.prepare(group_model(), {"w": np.ones(SIZE)})
 
 
 def test_weights_outlive_what_the_caller_drops(engine):
-    handle = engine.prepare(piece(), {"w": np.full(SIZE, 7, np.float32)})
+    handle = engine.prepare(group_model(), {"w": np.full(SIZE, 7, np.float32)})
     gc.collect()
     rubbish = [np.full(SIZE, i, np.float32) for i in range(100)]
 
@@ -277,7 +283,7 @@ def test_a_model_that_is_wrong_is_no_lack_of_the_engine(engine):
 
 def test_the_reference_runs_everything_where_the_host_names_it(caplog):
     engine = session_engine(on_the_reference())
-    handle = engine.prepare(piece(), {"w": np.ones(SIZE, np.float32)})
+    handle = engine.prepare(group_model(), {"w": np.ones(SIZE, np.float32)})
 
     assert engine.name == f"onnx.reference {onnx.__version__}"
     assert handle.run([np.zeros(SIZE, np.float32)])[0].tolist() == [1] * SIZE

@@ -33,7 +33,7 @@ def finished(nodes, inputs, initializers, functions=()):
 
 
 def picking(operator, axis, way):
-    """Return a model that leaves rows or steps out, before a recurrent operator in the graph, a body or a function."""
+    """Return a model that leaves rows or steps out, before a recurrent operator in the graph, a subgraph or a function."""
     inputs = tensors(x=(TensorProto.FLOAT, ["steps", "rows", INPUT]), keep=(TensorProto.BOOL, ["n"]))
     pick = helper.make_node("Compress", ["x", "keep"], ["kept"], axis=axis)
     cell = recurrent(operator, "kept")

@@ -11,7 +11,7 @@ import weakref
 import numpy as np
 import onnxruntime
 import pytest
-from engines.models_for_engines import SIZE, piece
+from engines.models_for_engines import SIZE, group_model
 from graph.making import model, node, tensor, value
 
 import epctx_core as epctx
@@ -94,7 +94,7 @@ class MadeOnDemand(dict):
 
 
 def test_weights_may_be_made_on_demand(engine):
-    handle = engine.prepare(piece(), MadeOnDemand(w=np.full(SIZE, 3, np.float32)))
+    handle = engine.prepare(group_model(), MadeOnDemand(w=np.full(SIZE, 3, np.float32)))
 
     assert handle.run([np.zeros(SIZE, np.float32)])[0].tolist() == [3] * SIZE
 
@@ -102,7 +102,7 @@ def test_weights_may_be_made_on_demand(engine):
 def test_closing_releases_the_model_and_its_weights(engine, sessions):
     owned = np.ones(SIZE, np.float32)
     references = sys.getrefcount(owned)
-    handle = engine.prepare(piece(), {"w": owned})
+    handle = engine.prepare(group_model(), {"w": owned})
     (made,) = sessions
     assert made() is not None
 

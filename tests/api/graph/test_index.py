@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from graph.making import BOOL, INT64, conditional, model, node, tensor, value
-from graph.witness import names, piece, shown, view
+from graph.witness import names, partition_of, shown, view
 from onnx import helper, numpy_helper
 
 from epctx_core.errors import InvalidGraph
 
 
 def main_graph(made):
-    """Return the main graph as the first EP sees it, bodies and all."""
+    """Return the main graph as the first EP sees it, subgraphs and all."""
     return shown(made)[0].views[-1]
 
 
 def loop(reads, output):
-    """A Loop whose body holds an If that reads a value two scopes outside."""
+    """A Loop whose subgraph holds an If that reads a value two scopes outside."""
     body = helper.make_graph(
         [conditional("go", reads, "carried", "next"), node("Identity", ["go"], ["still"])],
         "body",
@@ -53,7 +53,7 @@ def test_names_are_found_through_bodies_inside_bodies():
 
     assert found.inputs == ("count", "", "start")
     assert found.implicit_inputs == ("deep",)
-    assert names(piece(made, [1]).inputs) == ["count", "start", "deep"]
+    assert names(partition_of(made, [1]).inputs) == ["count", "start", "deep"]
 
 
 def test_what_a_body_defines_itself_is_not_read_from_outside():

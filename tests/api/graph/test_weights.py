@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from graph.making import BOOL, model, node, tensor, value
-from graph.witness import piece, rest, shown, view
+from graph.witness import partition_of, rest, shown, view
 from onnx import TensorProto, helper, numpy_helper
 
 from epctx_core.errors import InvalidGraph
@@ -23,7 +23,7 @@ BIG = 1000
 INLINE_LIMIT = 1024
 """Larger weights stand in the models that EPs get without their data."""
 CHUNK = 16 << 20
-"""No piece of a weight's bytes is larger."""
+"""No group of a weight's bytes is larger."""
 
 
 def holding(proto):
@@ -354,7 +354,7 @@ def branching(branch):
 
 
 def test_weights_of_bodies_in_files_are_read_into_the_bodies(tmp_path):
-    # onnx.save moves the initializers of bodies out as well.
+    # onnx.save moves the initializers of subgraphs out as well.
     data = np.arange(BIG, dtype=np.float32)
     branch = helper.make_graph(
         [node("Neg", ["w"], ["t"])], "branch", [], [value("t", shape=[BIG])], [tensor("w", data)]
@@ -418,7 +418,7 @@ def test_the_model_that_an_ep_gets_holds_no_large_weight():
     assert seen.model().ByteSize() < 500
     assert seen.value("w").shape == (BIG,)
     onnx.checker.check_model(with_data(seen))
-    assert piece(made).model().ByteSize() < 500
+    assert partition_of(made).model().ByteSize() < 500
 
 
 def test_reading_a_model_costs_no_memory_for_external_weights(tmp_path):

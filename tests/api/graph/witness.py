@@ -84,7 +84,7 @@ def partitions(made, *groups, options=None, keep_initializers=False, **attribute
     return shown(made, claim, options=options, **attributes)[0].partitions
 
 
-def piece(made, nodes=None, **how):
+def partition_of(made, nodes=None, **how):
     """Return the partition that some nodes of a model make, or all of them."""
     nodes = range(len(made.graph.node)) if nodes is None else nodes
     (found,) = partitions(made, nodes, **how)

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from graph.making import BOOL, INT64, conditional, model, node, tensor, value
-from graph.witness import names, partitions, piece
+from graph.witness import names, partition_of, partitions
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -35,13 +35,13 @@ def three_steps(**changes):
 
 
 def boundary(made, nodes=None):
-    """Return the names of what flows into a piece and out of it."""
-    found = piece(made, nodes)
+    """Return the names of what flows into a group and out of it."""
+    found = partition_of(made, nodes)
     return names(found.inputs), names(found.outputs)
 
 
 def test_inputs_stand_in_order_of_first_use_and_outputs_in_order_of_production():
-    found = piece(
+    found = partition_of(
         model(
             [node("Add", ["b", "a"], ["p"]), node("Sub", ["a", "c"], ["q"]), node("Add", ["p", "q"], ["y"])],
             ["a", "b", "c"],
@@ -92,14 +92,14 @@ def test_omitted_values_are_not_on_the_boundary():
         [tensor("high", 1.0)],
     )
 
-    found = piece(made)
+    found = partition_of(made)
 
     assert (names(found.inputs), names(found.outputs)) == (["x"], ["y"])
     assert set(found.weights) == {"high"}
 
 
 def test_kept_initializers_are_inputs():
-    found = piece(three_steps(), keep_initializers=True)
+    found = partition_of(three_steps(), keep_initializers=True)
 
     assert names(found.inputs) == ["x", "w", "b"]
     assert set(found.weights) == {"w", "b"}
@@ -115,7 +115,7 @@ def test_a_weight_that_the_caller_may_override_is_an_input():
 
 def test_the_model_of_a_piece_holds_small_weights_and_names_large_ones():
     made = three_steps()
-    found = piece(made, [0, 1])
+    found = partition_of(made, [0, 1])
 
     proto = found.model()
 
@@ -130,7 +130,7 @@ def test_the_model_of_a_piece_holds_small_weights_and_names_large_ones():
 def test_a_model_with_inline_weights_is_complete_in_itself():
     made = three_steps()
 
-    proto = piece(made).model(inline_weights=True)
+    proto = partition_of(made).model(inline_weights=True)
 
     onnx.checker.check_model(proto, full_check=True)
     x = np.ones((1, 30), np.float32)
@@ -140,7 +140,7 @@ def test_a_model_with_inline_weights_is_complete_in_itself():
 def test_a_saved_piece_is_a_model_with_its_weights_beside_it(tmp_path):
     made = three_steps()
 
-    piece(made).save(tmp_path / "piece.onnx")
+    partition_of(made).save(tmp_path / "piece.onnx")
 
     assert sorted(p.name for p in tmp_path.iterdir()) == ["piece.onnx", "piece.weights"]
     onnx.checker.check_model(tmp_path / "piece.onnx")
@@ -150,11 +150,11 @@ def test_a_saved_piece_is_a_model_with_its_weights_beside_it(tmp_path):
 
 
 def test_a_piece_knows_the_types_of_its_inner_values():
-    assert str(piece(three_steps()).value("m").type) == "float[1,30]"
+    assert str(partition_of(three_steps()).value("m").type) == "float[1,30]"
 
 
 def test_the_model_of_a_piece_is_a_copy():
-    found = piece(three_steps())
+    found = partition_of(three_steps())
 
     found.model().graph.node[0].op_type = "Changed"
 
@@ -190,7 +190,7 @@ def with_sparse(name="s", at=1):
 
 def test_an_initializer_of_text_comes_along_whole():
     made = with_text()
-    found = piece(made)
+    found = partition_of(made)
 
     proto = found.model()
 
@@ -219,7 +219,7 @@ KEPT = {"keeps_functions": {("own", "double"), ("own", "inner"), ("own", "other"
 
 
 def test_the_functions_that_a_piece_calls_come_along_and_no_others():
-    proto = piece(calling(unused=True), **KEPT).model()
+    proto = partition_of(calling(unused=True), **KEPT).model()
 
     assert [f.name for f in proto.functions] == ["inner", "double"]
     onnx.checker.check_model(proto)
@@ -228,7 +228,7 @@ def test_the_functions_that_a_piece_calls_come_along_and_no_others():
 
 
 def digest(made, nodes=None, **how):
-    return piece(made, nodes, **how).digest
+    return partition_of(made, nodes, **how).digest
 
 
 RENAMED = {"x": "in", "w": "kernel", "b": "bias1", "m": "t1", "s": "t2", "y": "out", "node": "layer/"}
@@ -385,7 +385,7 @@ def test_a_name_is_made_of_prefix_ep_digits_and_number():
 
 
 def test_integer_boundaries_are_typed():
-    found = piece(
+    found = partition_of(
         model([node("Shape", ["x"], ["y"])], [value("x", shape=("N", None))], [value("y", INT64, [2])])
     )
 
