@@ -333,13 +333,9 @@ class Manifest:
         """Return the entry of a payload, or None."""
         return self._entries.get((name, embedded))
 
-    def is_pending(self, name: str) -> bool:
-        """Return whether a binary is written when the model's share group ends."""
-        return name in self.pending
-
     def check_not_pending(self, name: str, node: str) -> None:
         """Raise InvalidGraph if a binary that a node names is written when the model's share group ends."""
-        if self.is_pending(name):
+        if name in self.pending:
             raise InvalidGraph(
                 f"the context binary {name!r} of EPContext node {node!r} was not written yet: its share group "
                 "was never stopped.",

@@ -6,7 +6,7 @@ import errno
 import io
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,16 +76,12 @@ def make_file(payload: LoadedPayload) -> str:
 
 
 def _link_or_copy(payload: LoadedPayload, mapped: MappedFile, path: Path) -> None:
-    def keeping() -> AbstractContextManager[None]:
-        # A second link changes the file's ctime, and nothing else of it.
-        return nullcontext() if payload.digest is None else keep_receipt(mapped.descriptor, payload.digest)
-
     def unlink() -> None:
-        with suppress(OSError), keeping():
+        with suppress(OSError), keep_receipt(mapped.descriptor, payload.digest):
             path.unlink()
 
     with suppress(OSError):
-        with keeping():
+        with keep_receipt(mapped.descriptor, payload.digest):
             path.hardlink_to(mapped.path)
         if mapped.is_at(path):
             payload.scratch.callback(unlink)

@@ -296,7 +296,10 @@ class PayloadReader:
                 if embedded or self._reading.data_reader is not None or self._folder is None:
                     raise
                 error.path = str(self._folder.folder / name) if mapped is None else mapped.path
-                content, verified = self._recover_copy(record, entry, error)
+                recovered = self._recover_copy(record, entry)
+                if recovered is None:
+                    raise
+                content, verified = recovered
                 mapped = content if isinstance(content, MappedFile) else None
         self.loaded[key] = LoadedPayload(
             name,
@@ -364,16 +367,14 @@ class PayloadReader:
                 hint="Unless ep.context_file_mapping is 0 it is mapped, which needs addresses and no memory.",
             ) from error
 
-    def _recover_copy(
-        self, record: ContextNodeRecord, entry: PayloadEntry, error: ReplacedBinaryError
-    ) -> tuple[Content, bool]:
-        """Return the right binary from the files of an unfinished publication, and as `_check`."""
+    def _recover_copy(self, record: ContextNodeRecord, entry: PayloadEntry) -> tuple[Content, bool] | None:
+        """Return the right binary from the files of an unfinished publication, if one has it, and as `_check`."""
         for copy in self._find_copies(entry.name):
             with suppress(OSError, InvalidGraph):
                 with copy.open("rb") as file:
                     content = self._open(file.fileno(), str(copy), entry)
                 return content, self._check(record, entry, content)
-        raise error
+        return None
 
 
 def make_plugin_nodes(

@@ -111,13 +111,16 @@ def note_published(states: Mapping[str, os.stat_result], digests: Mapping[str, s
 
 
 @contextmanager
-def keep_receipt(descriptor: int, digest: str) -> Iterator[None]:
-    """Keep the receipt of an open file while the block makes or removes a link to it, which changes its ctime."""
+def keep_receipt(descriptor: int, digest: str | None) -> Iterator[None]:
+    """Keep the receipt of an open file, if it has a digest, while the block makes or removes a link to it.
+
+    A link changes the file's ctime, and nothing else of it.
+    """
     before = os.fstat(descriptor)
-    noted = is_noted(make_file_receipt(before, digest))
+    noted = digest is not None and is_noted(make_file_receipt(before, digest))
     yield
     after = os.fstat(descriptor)
-    if noted and _is_same_content(before, after):
+    if digest is not None and noted and _is_same_content(before, after):
         note([make_file_receipt(after, digest)])
 
 

@@ -116,7 +116,7 @@ def _binaries(
         digest = None
         if manifest is not None:
             entry = manifest.find_entry(name, embedded=False)
-            digest = "pending" if manifest.is_pending(name) else entry and entry.root
+            digest = "pending" if name in manifest.pending else entry and entry.root
         found[name] = identify_file(status), digest
     return frozenset(found.values())
 

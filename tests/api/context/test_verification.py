@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
 import hashlib
 import io
 import logging
@@ -211,6 +213,25 @@ def test_an_embedded_payload_is_checked_whole_too():
         loaded(wrong, lambda given: given.payload(), options=reading(verify="lazy")),
     ):
         pass
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux lists the open files of a process")
+def test_a_binary_that_is_refused_is_closed_at_once(tmp_path):
+    scene = Binaries(tmp_path, verify="full")
+    scene.alter("a_x.bin", 700)
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = set(Path("/proc/self/fd").iterdir())
+        # Not `pytest.raises`, which keeps the traceback and all that its frames hold.
+        with contextlib.suppress(InvalidGraph), scene.loaded():
+            pass
+        left = set(Path("/proc/self/fd").iterdir()) - before
+    finally:
+        gc.enable()
+
+    assert left == set()
 
 
 def test_what_the_manifest_does_not_know_is_warned_about(tmp_path, caplog):
