@@ -1,4 +1,4 @@
-"""`epctx convert`: a model from ONNX to ONNX Runtime's own format (`.ort`), back, or from an old version to the newest."""
+"""`epctx convert`: convert a model to ONNX Runtime's own format (`.ort`), back, or to the newest version."""
 
 from __future__ import annotations
 
@@ -24,29 +24,31 @@ _LEVELS = {
 def add_arguments(parser: CommandParser) -> None:
     """Declare the command's options."""
     parser.add_argument("model", metavar="MODEL", help="an ONNX model or an .ort file")
-    parser.add_argument("output", metavar="OUT", help="model.onnx or model.ort: the name says the format")
+    parser.add_argument(
+        "output", metavar="OUT", help="the result; its ending, .onnx or .ort, selects the format"
+    )
     parser.add_argument(
         "--optimization-level",
         choices=_LEVELS,
         default="all",
-        help="how far onnxruntime optimises an .ort file (default: all)",
+        help="optimisation level of an .ort file (default: all)",
     )
     parser.add_argument(
         "--save-runtime-optimizations",
         action="store_true",
-        help="leave operators as they are, and save what a minimal build may optimise when it loads the .ort file",
+        help="keep the operators, and save optimisations for minimal builds in the .ort file",
     )
     parser.add_argument(
         "--target-platform",
         choices=("arm", "amd64"),
-        help="the processors that an .ort file is for (default: any)",
+        help="processors of an .ort file (default: any)",
     )
     add_common(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
-    """Convert, and say what was written."""
+    """Convert the model, and print the result."""
     from epctx_core import GraphOptimizationLevel, convert_model
 
     written = convert_model(

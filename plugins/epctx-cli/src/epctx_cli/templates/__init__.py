@@ -1,7 +1,6 @@
-"""What `epctx plugins new` writes: a complete package with an EP that works.
+"""Template of `epctx plugins new`: a complete package with an EP that works.
 
-Owns the names that follow from one word, and the files under `plugin/`. Needs no network, no template
-library, and knows nothing of the command line.
+Has the names that follow from one word, and the files under `plugin/`. Knows nothing of the command line.
 """
 
 from __future__ import annotations
@@ -9,9 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 
@@ -24,12 +20,12 @@ LONGEST = 40
 _WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _OWN_WORDS = frozenset({"core", "cpu", "sim"})
 _ENDING = ".in"
-"""Of every file of the template: none of them is read as what it will be."""
+"""Suffix of every file of the template, so that no tool reads it as its own."""
 _HIDDEN = "dot-"
 
 
 class _Text(Template):
-    """`%%{module}` is replaced: neither Python, shell, TOML nor YAML means anything by it."""
+    """Template with `%%{module}`, which has no meaning in Python, shell, TOML or YAML."""
 
     delimiter = "%%"
 
@@ -39,7 +35,7 @@ def create_plugin(word: str, parent: str | os.PathLike[str] = ".") -> tuple[dict
 
     Args:
         word: a name such as `acme`; all others follow from it.
-        parent: the folder to make it in; made if need be.
+        parent: the folder around it; made if necessary.
 
     Returns:
         The names of its parts, its folder, and its files in order, relative to the folder.
@@ -49,26 +45,41 @@ def create_plugin(word: str, parent: str | os.PathLike[str] = ".") -> tuple[dict
         Fail: the folder exists, or cannot be written.
     """
     _refuse_bad_word(word)
-    names = _names(word)
+    names, root = _names(word), Path(__file__).with_name("plugin")
     texts = {
-        _path(path, names["module"]): _Text(entry.read_text("utf-8")).substitute(names)
-        for path, entry in _walk(files(__name__) / "plugin")
+        _target(path.relative_to(root).as_posix(), names["module"]): _Text(
+            path.read_text("utf-8")
+        ).substitute(names)
+        for path in sorted(root.rglob(f"*{_ENDING}"))
     }
     folder = Path(parent) / names["distribution"]
-    _make(folder)
+    if os.path.lexists(folder):
+        raise Fail(
+            f"{str(folder)!r} exists already.",
+            path=folder,
+            hint="Nothing was written. Choose another name, another folder (-o), or remove it.",
+        )
     try:
         for name, text in texts.items():
-            _write(folder / name, text)
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+            if text.startswith("#!"):
+                path.chmod(path.stat().st_mode | 0o111)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, OSError):
-            raise _cannot_write(folder, error) from error
+            raise Fail(
+                f"{str(folder)!r} cannot be written: {error.strerror or error}.",
+                path=folder,
+                hint="Choose another folder with -o.",
+            ) from error
         raise
     return names, folder, sorted(texts)
 
 
 def _names(word: str) -> dict[str, str]:
-    """Return what the template's files name: those of `acme` are epctx-acme, epctx_acme, Acme, ACME0001 and so on."""
+    """Return the names in the files of the template: for `acme` epctx-acme, epctx_acme, Acme, ACME0001 and so on."""
     parts = word.split("-")
     camel = "".join(part.capitalize() for part in parts)
     major, minor = __version__.split(".")[:2]
@@ -110,44 +121,7 @@ def _refuse_bad_word(word: str) -> None:
         )
 
 
-def _walk(folder: Traversable, above: str = "") -> Iterator[tuple[str, Traversable]]:
-    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
-        path = f"{above}{entry.name}"
-        if entry.is_dir():
-            yield from _walk(entry, f"{path}/")
-        elif path.endswith(_ENDING):
-            yield path, entry
-
-
-def _path(path: str, module: str) -> str:
+def _target(path: str, module: str) -> str:
     """Return the path of a file of the template in the new folder."""
-    shown = re.sub(rf"(^|/){_HIDDEN}", r"\1.", path.removesuffix(_ENDING))
-    return shown.replace("__module__", module)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError:
-        raise Fail(
-            f"{str(folder)!r} exists already.",
-            path=folder,
-            hint="Nothing was written. Choose another name, another folder (-o), or remove it.",
-        ) from None
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, "utf-8")
-    if text.startswith("#!"):
-        path.chmod(path.stat().st_mode | 0o111)
-
-
-def _cannot_write(folder: Path, error: OSError) -> Fail:
-    return Fail(
-        f"{str(folder)!r} cannot be written: {error.strerror or error}.",
-        path=folder,
-        hint="Choose another folder with -o.",
-    )
+    target = re.sub(rf"(^|/){_HIDDEN}", r"\1.", path.removesuffix(_ENDING))
+    return target.replace("__module__", module)
