@@ -213,7 +213,13 @@ def first_difference(
         EpctxError: a model cannot be run with further outputs.
     """
     first, second = _Probe(a), _Probe(b)
-    names = _spread([n for n in first.produced if n in second.produced and _is_inner(n, first, second)])
+    common = [
+        name
+        for name in first.produced
+        if name in second.produced
+        and all(name not in probe.outputs and probe.info(name) is not None for probe in (first, second))
+    ]
+    names = common[:: -(-len(common) // _MOST_VALUES) or 1]
     if not names:
         return None
     results = first.values(names, inputs), second.values(names, inputs)
@@ -227,15 +233,6 @@ def first_difference(
                 "from_b": second.produced[name],
             }
     return None
-
-
-def _spread(names: Sequence[str]) -> list[str]:
-    step = -(-len(names) // _MOST_VALUES) or 1
-    return list(names[::step])
-
-
-def _is_inner(name: str, *models: _Probe) -> bool:
-    return all(name not in model.outputs and model.info(name) is not None for model in models)
 
 
 class _Probe:

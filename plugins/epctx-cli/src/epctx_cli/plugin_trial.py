@@ -79,7 +79,9 @@ def _try(record: PluginRecord, timeout: float) -> tuple[Trial, str]:
         with suppress(ValueError, KeyError, TypeError):
             return _trial(record, json.loads(_read(out))), written
         end = f"its process {child.ending}" if in_time else f"it took longer than {timeout:g} s"
-        return _trial(record, {"state": "broken", "reason": _describe_failure(end, written)}), written
+        last = next((line for line in reversed(written.splitlines()) if line.strip()), "")
+        reason = f"{end} while it was tried" + (f": {last.strip()}" if last else "")
+        return _trial(record, {"state": "broken", "reason": reason}), written
 
 
 def _read(file: IO[bytes]) -> bytes:
@@ -106,11 +108,6 @@ def _trial(record: PluginRecord, reply: Mapping[str, Any]) -> Trial:
         description=reply.get("description", {}),
         traceback=reply.get("traceback") or record.traceback or "",
     )
-
-
-def _describe_failure(end: str, written: str) -> str:
-    last = next((line for line in reversed(written.splitlines()) if line.strip()), "")
-    return f"{end} while it was tried" + (f": {last.strip()}" if last else "")
 
 
 def report(asked: Mapping[str, Any]) -> None:

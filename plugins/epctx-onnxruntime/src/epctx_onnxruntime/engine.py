@@ -198,11 +198,14 @@ class OnnxRuntimeModel:
         current = current_options()
         options = self._options if current is None else current.follow(onnxruntime.RunOptions)
         try:
-            results: list[np.ndarray] = (
-                _run_values(self._state[1], self._outputs, feeds, options)
-                if self._has_foreign_types
-                else self._call(self._outputs, feeds, options)
-            )
+            results: list[np.ndarray]
+            if self._has_foreign_types:
+                # onnxruntime's `run` supports numpy's own element types only.
+                values = {name: _ort_value(array) for name, array in feeds.items()}
+                found = self._state[1].run_with_ort_values(self._outputs, values, options)
+                results = [_array(value) for value in found]
+            else:
+                results = self._call(self._outputs, feeds, options)
         except Exception as error:  # onnxruntime's exceptions have no base of their own
             from epctx_onnxruntime.guards import GUARD
 
@@ -254,17 +257,6 @@ def _ort_value(array: np.ndarray) -> onnxruntime.OrtValue:
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
         array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     )
-
-
-def _run_values(
-    session: onnxruntime.InferenceSession,
-    outputs: Sequence[str],
-    feeds: Mapping[str, np.ndarray],
-    options: onnxruntime.RunOptions,
-) -> list[np.ndarray]:
-    """Run with OrtValues: onnxruntime's `run` supports numpy's own element types only."""
-    values = {name: _ort_value(array) for name, array in feeds.items()}
-    return [_array(value) for value in session.run_with_ort_values(outputs, values, options)]
 
 
 def _array(value: onnxruntime.OrtValue) -> np.ndarray:
