@@ -297,7 +297,7 @@ def site(tmp_path, monkeypatch):
 
 def forget():
     """Look again, as a new process does."""
-    installation._installed.cache_clear()
+    installation._find_installed.cache_clear()
     installation.newest_change.cache_clear()
 
 

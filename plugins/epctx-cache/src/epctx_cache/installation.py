@@ -40,7 +40,7 @@ def installed_states(distributions: Iterable[str], *, besides: Iterable[str] = (
         name, with_extras = waiting.pop()
         if name in states or name in left_out:
             continue
-        state, required, of_extras = _installed(name)
+        state, required, of_extras = _find_installed(name)
         if state:
             states[name] = state
             waiting += [(other, False) for other in (required + of_extras if with_extras else required)]
@@ -48,7 +48,7 @@ def installed_states(distributions: Iterable[str], *, besides: Iterable[str] = (
 
 
 @cache
-def _installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+def _find_installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """Return state, requirements and those of extras; cached, since imported code does not change either."""
     try:
         found = distribution(name)

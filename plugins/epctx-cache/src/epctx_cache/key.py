@@ -58,7 +58,7 @@ def ingredients(
         secret: returns the bytes that hide secret values; called only if there are any.
     """
 
-    def sealed(value: bytes) -> str:
+    def seal(value: bytes) -> str:
         return hmac.new(secret(), value, hashlib.sha256).hexdigest()
 
     distributions = [c.record.distribution for c in choices if c.record.distribution is not None]
@@ -68,13 +68,13 @@ def ingredients(
         "version": VERSION,
         "core": [epctx_core.__version__, _core_state(), PLUGIN_API],
         "model": content,
-        "eps": [_provider(choice, sealed) for choice in choices],
+        "eps": [_provider(choice, seal) for choice in choices],
         "distributions": installed_states([*distributions, *_LIBRARIES, *_engines()], besides=["epctx-core"]),
         "engine": options.get_session_config_entry("session.engine") or os.environ.get("EPCTX_ENGINE", ""),
         "session": written,
         # EPs see these, so they may matter.
         "other_entries": {
-            key: sealed(value.encode("utf-8", "surrogatepass"))
+            key: seal(value.encode("utf-8", "surrogatepass"))
             for key, value in entries.items()
             if not key.startswith(_NOT_FOR_EPS)
         },
@@ -95,7 +95,7 @@ def key_of(parts: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _provider(choice: ProviderChoice, sealed: Sealed) -> dict[str, Any]:
+def _provider(choice: ProviderChoice, seal: Sealed) -> dict[str, Any]:
     public = choice.public_options()
     hidden = {name: value for name, value in choice.options.items() if name not in public}
     return {
@@ -106,9 +106,7 @@ def _provider(choice: ProviderChoice, sealed: Sealed) -> dict[str, Any]:
         "class": f"{choice.cls.__module__}:{choice.cls.__qualname__}",
         "code": _code_state(choice),
         "options": {name: repr(value) for name, value in public.items()},
-        "secrets": {
-            name: sealed(f"{choice.name}.{name}={value!r}".encode()) for name, value in hidden.items()
-        },
+        "secrets": {name: seal(f"{choice.name}.{name}={value!r}".encode()) for name, value in hidden.items()},
     }
 
 

@@ -266,7 +266,7 @@ class EntryStore:
         for folder in sorted(self._root.glob("??/*")):
             if _KEY.fullmatch(folder.name) and folder.name[:2] == folder.parent.name and folder.is_dir():
                 with suppress(FileNotFoundError):
-                    yield _stored(folder)
+                    yield _describe_entry(folder)
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -291,12 +291,12 @@ class EntryStore:
         make_private_folder(self.locks_folder)
 
         def appeared() -> Lease | None:
-            return self._sound(key, dropping=False)
+            return self._open_sound(key, dropping=False)
 
         with key_lock(self.locks_folder / key, model=model, cancel=cancel, appeared=appeared) as found:
-            return found or self._sound(key, dropping=True) or self._write(key, write)
+            return found or self._open_sound(key, dropping=True) or self._write(key, write)
 
-    def _sound(self, key: str, *, dropping: bool) -> Lease | None:
+    def _open_sound(self, key: str, *, dropping: bool) -> Lease | None:
         """Return the entry if it is sound; remove a damaged one if `dropping`, which needs the lock."""
         try:
             return self.open(key)
@@ -417,7 +417,7 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _stored(folder: Path) -> Stored:
+def _describe_entry(folder: Path) -> Stored:
     files = [path.lstat() for path in folder.rglob("*") if not path.is_dir()]
     try:
         record = read_record(folder)

@@ -89,7 +89,7 @@ class Console:
         for row in rows:
             shown.add_row(*(Text(text.cell(value)) for value in row))
         self._begin_block(title)
-        self._report(_laid_out(self._out, Padding(shown, (0, 0, 0, 2), expand=False)))
+        self._report(_lay_out(self._out, Padding(shown, (0, 0, 0, 2), expand=False)))
 
     def _begin_block(self, title: str = "") -> None:
         if self._begun:
@@ -115,7 +115,7 @@ class Console:
         if _is_terminal(self._err):
             from rich.text import Text
 
-            label = _laid_out(self._err, Text(label, style=_STYLES[kind])).rstrip("\n")
+            label = _lay_out(self._err, Text(label, style=_STYLES[kind])).rstrip("\n")
         first, _, rest = text.printable(message).partition("\n")
         self._write_error(f"{label} {first}\n" + (f"{text.indented(rest)}\n" if rest else ""))
 
@@ -223,7 +223,7 @@ def _layout(stream: TextIO | None, **options: Any) -> rich.console.Console:
     return Layout(file=stream, markup=False, emoji=False, highlight=False, **plain, **options)
 
 
-def _laid_out(stream: TextIO | None, shown: rich.console.RenderableType) -> str:
+def _lay_out(stream: TextIO | None, shown: rich.console.RenderableType) -> str:
     """Return text that a stream can show, without spaces at the ends of lines."""
     written = io.StringIO()
     _layout(written, width=_UNLIMITED, force_terminal=_is_terminal(stream)).print(shown)

@@ -142,12 +142,12 @@ def _load_plugin(asked: Mapping[str, Any]) -> dict[str, Any]:
     except EpctxError as error:
         problem = error
     after = record()
-    said = after.as_dict()
+    facts = after.as_dict()
     if problem is not None and (after.usable or not after.reason):
-        said["reason"] = problem.message
+        facts["reason"] = problem.message
     if problem is not None and after.usable:
-        said["state"] = PluginState.BROKEN.value
-    return {**said, "description": description, "traceback": after.traceback}
+        facts["state"] = PluginState.BROKEN.value
+    return {**facts, "description": description, "traceback": after.traceback}
 
 
 def describe(cls: type[ExecutionProvider]) -> dict[str, Any]:

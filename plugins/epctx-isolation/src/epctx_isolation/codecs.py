@@ -33,8 +33,8 @@ from epctx_isolation.values import (
     decode_attributes,
     decode_nodes,
     encode_attribute,
+    encode_foreign,
     encode_nodes,
-    foreign,
 )
 
 if TYPE_CHECKING:
@@ -124,13 +124,13 @@ def decode_descriptions(
     nodes = []
     for item in message.items("nodes"):
         partition_number, payload, main, attribute_set, doc, graph_name = _row(item, 6)
-        partition = _numbered(partitions, partition_number)
+        partition = _look_up(partitions, partition_number)
         if partition is not None:
             node = EPContextNode(
                 partition,
-                None if payload is None else _numbered(payloads, payload),
-                main_context=_numbered((0, 1), main),
-                attributes=_numbered(attributes, attribute_set),
+                None if payload is None else _look_up(payloads, payload),
+                main_context=_look_up((0, 1), main),
+                attributes=_look_up(attributes, attribute_set),
                 doc_string=decode_attribute(doc),
                 graph_name=decode_attribute(graph_name),
             )
@@ -138,7 +138,7 @@ def decode_descriptions(
     return nodes
 
 
-def _numbered(values: Sequence[Any], number: object) -> Any:
+def _look_up(values: Sequence[Any], number: object) -> Any:
     """Return the value of a number; a new object for `_UNKNOWN`, which the core rejects."""
     if type(number) is not int or not _UNKNOWN <= number < len(values):
         raise ProtocolError(f"{number!r:.80} of {len(values)}")
@@ -155,7 +155,7 @@ def writer_handlers(
         return {}, ()
 
     def payload_of(message: Message) -> Payload:
-        payload: Payload = _numbered(payloads, message.number("payload"))
+        payload: Payload = _look_up(payloads, message.number("payload"))
         return payload
 
     def weight_of(message: Message) -> TensorView:
@@ -207,7 +207,7 @@ def _reader_handlers(
     """Return the handlers for an EP that loads nodes; `sent` has the payloads that it got, and is kept over calls."""
 
     def load(message: Message) -> Reply:
-        payload = reader.payload(_numbered(nodes, message.number("node")))
+        payload = reader.payload(_look_up(nodes, message.number("node")))
         for number, known in enumerate(sent):
             if known is payload:
                 return {"payload": number}, ()
@@ -217,7 +217,7 @@ def _reader_handlers(
         return {**head, **facts}, [payload.view] * len(sizes)
 
     def as_file(message: Message) -> Reply:
-        return {"path": _numbered(sent, message.number("payload")).as_file()}, ()
+        return {"path": _look_up(sent, message.number("payload")).as_file()}, ()
 
     def source_tensor(message: Message) -> Reply:
         head, portions, sizes = pack_weights([reader.source_tensor(message.text("name"))])
@@ -410,7 +410,10 @@ def _encode_runnables(service: Service, result: Sequence[CompiledPartition]) -> 
     first = len(service.runnables)
     service.runnables += result
     service.session.keep(result)
-    runs = [item.run is not None if isinstance(item, CompiledPartition) else foreign(item) for item in result]
+    runs = [
+        item.run is not None if isinstance(item, CompiledPartition) else encode_foreign(item)
+        for item in result
+    ]
     return {"first": first, "runnables": runs}, ()
 
 

@@ -1,6 +1,6 @@
 """Copy of a model in another process, and the names that both processes use for its parts.
 
-Bytes in a file are not sent: the other process maps the file that is open here. What is sent is a packet: a head of
+Bytes in a file are not sent: the other process maps the file that is open in this one. A packet has a head of
 plain values (JSON can hold it), bytes in portions, and the length of each blob that the other process gets of them.
 """
 
@@ -170,11 +170,13 @@ class ReceivedModel:
             raise AssertionError(f"the host sent a model without a graph at {path}")
         return graph
 
-    def view(self, said: Mapping[str, Any], group: Callable[[list[int]], list[list[int]]]) -> GraphView:
+    def view(
+        self, description: Mapping[str, Any], group: Callable[[list[int]], list[list[int]]]
+    ) -> GraphView:
         """Return the view that `describe_view` described; `group` asks the host to group nodes of it."""
-        graph = self._graph(said["path"])
+        graph = self._graph(description["path"])
         taken = [False] * len(graph.nodes)
-        for index in said["taken"]:
+        for index in description["taken"]:
             taken[index] = True
         parent = Node(self._graph(graph.path[:-1]), graph.path[-1][0]) if graph.path else None
         return _GraphView(group, graph, None, taken, parent, self._root)

@@ -127,7 +127,7 @@ class ChildProcess:
         """Wait for the end of the process, at most `GRACE_SECONDS`, then end and remove the rest; may be called again."""
         self._line.hang_up()
         if self._process.first.returncode is None and not self._process.wait_and_end(GRACE_SECONDS):
-            self._reason = self._reason or "it did not end when it was told to"
+            self._reason = self._reason or "it did not end when the host asked it to"
         self._watch.close()
         self._folder.close()
 

@@ -184,6 +184,7 @@ class RemoteProvider:
     def _serve(self, handlers: Handlers) -> Message | Exception:
         """Serve the EP until the call is over; return its result, or the error to raise."""
         self._raised, self._failure = [], None
+        handlers = {"progress": self._report_progress, "log": self._log, **handlers}
         while True:
             message = self.channel.receive()
             say = message.text("say")
@@ -204,7 +205,7 @@ class RemoteProvider:
 
     def _handle(self, message: Message, handlers: Handlers, *, replies: bool) -> None:
         name = message.text("what")
-        handler = {"progress": self._report_progress, "log": self._log, **handlers}.get(name)
+        handler = handlers.get(name)
         if handler is None:
             raise ProtocolError(f"an unknown request {name!r:.80}")
         try:

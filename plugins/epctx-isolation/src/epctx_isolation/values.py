@@ -44,10 +44,10 @@ def encode_attribute(value: Any) -> Any:
         return {type(value).__name__: base64.b64encode(value.SerializeToString()).decode()}
     if isinstance(value, Sequence):
         return [encode_attribute(item) for item in value]
-    return foreign(value)
+    return encode_foreign(value)
 
 
-def foreign(value: object) -> dict[str, str]:
+def encode_foreign(value: object) -> dict[str, str]:
     """Return the encoding of any object: it arrives as an empty one of a type of the same name."""
     return {"type": type(value).__name__}
 
@@ -102,7 +102,9 @@ def decode_nodes(items: Sequence[Mapping[str, Any]]) -> list[ContextNode]:
     for item in items:
         fields: dict[str, Any] = {name: item[name] for name in _PLAIN}
         fields |= {side: tuple([_value(*value) for value in item[side]]) for side in _SIDES}
-        attributes = {name: _as_read(decode_attribute(value)) for name, value in item["attributes"].items()}
+        attributes = {
+            name: _tensor_to_array(decode_attribute(value)) for name, value in item["attributes"].items()
+        }
         nodes.append(ContextNode(**fields, primary=None, attributes=attributes))
     for node, item in zip(nodes, items, strict=True):
         if item["primary"] is not None:
@@ -115,7 +117,7 @@ def _value(name: str, elem_type: int | None, shape: Sequence[int | str | None] |
     return ValueInfo(name, TensorType(elem_type, None if shape is None else tuple(shape)))
 
 
-def _as_read(value: Any) -> Any:
+def _tensor_to_array(value: Any) -> Any:
     """Return an attribute's value as EPs get it: arrays for tensors."""
     if not isinstance(value, onnx.TensorProto):
         return value

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
-from epctx_onnxruntime.graphs import bodies
+from epctx_onnxruntime.graphs import subgraphs
 from epctx_onnxruntime.newest_versions import load_structure
 from epctx_onnxruntime.scopes import free_names
 from epctx_onnxruntime.versions import fit_versions
@@ -54,21 +54,21 @@ def _resolve(model: ModelProto, graph: GraphProto, outer: Mapping[str, _Known]) 
         declared = {value.name: value for values in (graph.value_info, graph.output) for value in values}
         for value in _ask(_probe(model, graph, outer, unknown), unknown):
             (declared.get(value.name) or graph.value_info.add(name=value.name)).type.CopyFrom(value.type)
-    holders = [node for node in graph.node if any(True for _ in bodies(node))]
+    holders = [node for node in graph.node if any(True for _ in subgraphs(node))]
     if holders:
         scope = {**outer, **_known(graph)}
         for node in holders:
-            for body in bodies(node):
-                _declare_inputs(body, [scope.get(name) for name in node.input])
-                _resolve(model, body, scope)
+            for subgraph in subgraphs(node):
+                _declare_inputs(subgraph, [scope.get(name) for name in node.input])
+                _resolve(model, subgraph, scope)
 
 
-def _declare_inputs(body: GraphProto, given: Sequence[_Known | None]) -> None:
+def _declare_inputs(subgraph: GraphProto, given: Sequence[_Known | None]) -> None:
     """Set missing element types of the inputs of a subgraph to those of its node.
 
     A Loop and a Scan pass their inputs in order; a slice or a later iteration may have another shape.
     """
-    for value, source in zip(body.input, given, strict=False):
+    for value, source in zip(subgraph.input, given, strict=False):
         if source is None or _is_typed(value):
             continue
         if isinstance(source, TensorProto):
@@ -104,7 +104,7 @@ def _ask(probe: ModelProto, unknown: set[str]) -> list[ValueInfoProto]:
     except Exception as error:  # noqa: BLE001 - onnxruntime's exception classes have no base of their own
         _log.debug("onnxruntime does not resolve the types of %d values: %s", len(unknown), error)
         return []
-    return [declared for value in found if value.name in unknown for declared in _declared(value)]
+    return [declared for value in found if value.name in unknown for declared in _declared_types(value)]
 
 
 def _makers_of_unknown(graph: GraphProto) -> dict[str, NodeProto]:
@@ -124,7 +124,7 @@ def _is_foreign(node: NodeProto) -> bool:
     """Return whether a node, or one in its subgraphs, is of a domain that onnx does not know."""
     if node.domain not in _ONNX_DOMAINS:
         return True
-    return any(_is_foreign(inner) for body in bodies(node) for inner in body.node)
+    return any(_is_foreign(inner) for subgraph in subgraphs(node) for inner in subgraph.node)
 
 
 def _known(graph: GraphProto) -> dict[str, _Known]:
@@ -138,7 +138,7 @@ def _is_typed(value: ValueInfoProto) -> bool:
     return kind is not None and (kind != "tensor_type" or bool(value.type.tensor_type.elem_type))
 
 
-def _declared(value: Any) -> Iterator[ValueInfoProto]:
+def _declared_types(value: Any) -> Iterator[ValueInfoProto]:
     """Yield the type that onnxruntime inferred for a tensor."""
     match = _TENSOR.fullmatch(value.type)
     element = _ELEMENTS.get(match.group(1)) if match else None

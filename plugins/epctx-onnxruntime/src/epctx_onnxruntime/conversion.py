@@ -83,14 +83,16 @@ def convert_model(
         from_ort = file.read(8)[4:] == _ORT_IDENTIFIER
     _check_convertible(opened, source, kind, from_ort=from_ort)
     proto, weights = opened.source.proto, opened.source.weights
-    with _replaced(target) as staged:
+    with _replace(target) as staged:
         if kind == ONNX:
-            staged.write_bytes(_with_weights(proto, weights, source))
+            staged.write_bytes(_serialize_with_weights(proto, weights, source))
         else:
             options = _options(level, save_runtime_optimizations, target_platform)
             options["sess_options"].optimized_model_filepath = str(staged)
             _save_as_ort(
-                _with_weights(proto, weights, source) if from_ort else str(source), source.name, options
+                _serialize_with_weights(proto, weights, source) if from_ort else str(source),
+                source.name,
+                options,
             )
     return target
 
@@ -116,7 +118,7 @@ def _check_convertible(opened: OpenModel, source: Path, kind: str, *, from_ort: 
 
 
 @contextmanager
-def _replaced(target: Path) -> Iterator[Path]:
+def _replace(target: Path) -> Iterator[Path]:
     """Give a path to write to; the file replaces the target at the end, unless the block raises."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +143,7 @@ def _save_as_ort(model: str | bytes, name: str, options: dict[str, Any]) -> None
         ) from error
 
 
-def _with_weights(proto: ModelProto, weights: Mapping[str, TensorView], source: Path) -> bytes:
+def _serialize_with_weights(proto: ModelProto, weights: Mapping[str, TensorView], source: Path) -> bytes:
     """Return a model's bytes with all its weights inside.
 
     Raises:

@@ -55,7 +55,7 @@ class OnnxRuntimeEngine(BaseEngine):
         self, model: ModelProto, weights: Mapping[str, np.ndarray] | None = None, *, heavy: bool | None = None
     ) -> OnnxRuntimeModel:
         """Create an onnxruntime session over a model and mapped weights; see `Engine.prepare`."""
-        arrays, model = _weights_in_place(model, weights or {})
+        arrays, model = _place_weights(model, weights or {})
         prepacks = self.prepacks(sum(array.nbytes for array in arrays.values()))
         options = self.session_options(model, heavy, prepacks=prepacks)
         options.add_session_config_entry(
@@ -220,7 +220,7 @@ class OnnxRuntimeModel:
         return results if outputs is None else write_in_place(results, outputs)
 
 
-def _weights_in_place(
+def _place_weights(
     model: ModelProto, weights: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], ModelProto]:
     """Return the arrays of detached weights, and a model that contains those that cannot be used in place."""

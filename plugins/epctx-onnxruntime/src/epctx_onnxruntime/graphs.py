@@ -19,7 +19,7 @@ bytes otherwise and never reads it."""
 INLINE_LIMIT = 1024
 """Weights up to this many bytes stay in a model."""
 
-BodyPath: TypeAlias = "tuple[int, ...]"
+GraphPath: TypeAlias = "tuple[int, ...]"
 """Path from a main graph to a subgraph: an index at each level."""
 
 
@@ -28,15 +28,15 @@ def is_detached(tensor: TensorProto) -> bool:
     return tensor.data_location == TensorProto.EXTERNAL
 
 
-def all_graphs(graph: GraphProto, path: BodyPath = ()) -> Iterator[tuple[BodyPath, GraphProto]]:
+def all_graphs(graph: GraphProto, path: GraphPath = ()) -> Iterator[tuple[GraphPath, GraphProto]]:
     """Yield a graph and all subgraphs in it, at any depth, each before those inside it."""
     yield path, graph
-    inner = (body for node in graph.node for body in bodies(node))
-    for number, body in enumerate(inner):
-        yield from all_graphs(body, (*path, number))
+    inner = (subgraph for node in graph.node for subgraph in subgraphs(node))
+    for number, subgraph in enumerate(inner):
+        yield from all_graphs(subgraph, (*path, number))
 
 
-def bodies(node: NodeProto) -> Iterator[GraphProto]:
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
     """Yield the subgraphs of a node."""
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:

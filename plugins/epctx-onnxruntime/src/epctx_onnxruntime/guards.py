@@ -11,7 +11,7 @@ import onnx
 from onnx import ModelProto, helper, numpy_helper
 
 from epctx_core.errors import NotImplementedByProvider
-from epctx_onnxruntime.graphs import BodyPath, all_graphs, bodies
+from epctx_onnxruntime.graphs import GraphPath, all_graphs, subgraphs
 from epctx_onnxruntime.scopes import names_read, without_weights
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def guard_recurrent(model: ModelProto) -> None:
                 shapes = None
             if shapes and node.input:
                 number += 1
-                guarded += _guards(node, f"{GUARD}{node.op_type} {node.name!r} {number}", shapes)
+                guarded += _guard_nodes(node, f"{GUARD}{node.op_type} {node.name!r} {number}", shapes)
             guarded.append(node)
         del nodes[:]
         nodes.extend(guarded)
@@ -65,13 +65,13 @@ def guard_recurrent(model: ModelProto) -> None:
 
 def _node_lists(
     model: ModelProto,
-) -> Iterator[tuple[BodyPath | None, RepeatedCompositeFieldContainer[NodeProto]]]:
+) -> Iterator[tuple[GraphPath | None, RepeatedCompositeFieldContainer[NodeProto]]]:
     """Yield all nodes of each graph, with its path; None for a graph in a function."""
     yield from ((path, graph.node) for path, graph in all_graphs(model.graph))
     for function in model.functions:
         yield None, function.node
-        inner = (body for node in function.node for body in bodies(node))
-        yield from ((None, graph.node) for body in inner for _, graph in all_graphs(body))
+        inner = (subgraph for node in function.node for subgraph in subgraphs(node))
+        yield from ((None, graph.node) for subgraph in inner for _, graph in all_graphs(subgraph))
 
 
 def _needs_rows(node: NodeProto, ranks: Mapping[str, int | None]) -> bool:
@@ -93,12 +93,12 @@ def _needs_rows(node: NodeProto, ranks: Mapping[str, int | None]) -> bool:
     return rank > 1
 
 
-def _ranks(model: ModelProto) -> dict[BodyPath, dict[str, int | None]]:
+def _ranks(model: ModelProto) -> dict[GraphPath, dict[str, int | None]]:
     """Return the ranks of the values in the scope of each graph, as declared or inferred; None for an unknown one."""
     known = without_weights(model)
     with contextlib.suppress(RuntimeError, ValueError, onnx.shape_inference.InferenceError):
         known = onnx.shape_inference.infer_shapes(known)
-    scopes: dict[BodyPath, dict[str, int | None]] = {}
+    scopes: dict[GraphPath, dict[str, int | None]] = {}
     for path, graph in all_graphs(known.graph):
         tensors = [
             (v.name, v.type.tensor_type) for v in (*graph.input, *graph.output, *graph.value_info) if v.name
@@ -113,7 +113,7 @@ def _ranks(model: ModelProto) -> dict[BodyPath, dict[str, int | None]]:
     return scopes
 
 
-def _guards(node: NodeProto, name: str, shapes: Sequence[Sequence[int]]) -> Iterator[NodeProto]:
+def _guard_nodes(node: NodeProto, name: str, shapes: Sequence[Sequence[int]]) -> Iterator[NodeProto]:
     """Yield nodes that reshape a node's input to its own shape (rows, to a matrix), and make the node read the result.
 
     This copies nothing. onnxruntime computes the length -1 from the others, and fails if one of those is 0.
@@ -143,6 +143,6 @@ def _folds(graph: GraphProto, fed: frozenset[str]) -> bool:
             known.update(node.output)
         elif _GUARDING.get(node.op_type) is _ROWS_AND_STEPS:
             return True
-        if any(_folds(body, frozenset(known)) for body in bodies(node)):
+        if any(_folds(subgraph, frozenset(known)) for subgraph in subgraphs(node)):
             return True
     return False

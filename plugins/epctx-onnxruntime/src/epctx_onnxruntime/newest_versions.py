@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
-from epctx_onnxruntime.graphs import bodies
+from epctx_onnxruntime.graphs import subgraphs
 from epctx_onnxruntime.versions import SURE_IR, SURE_OPSETS, quiet_options
 
 if TYPE_CHECKING:
@@ -48,12 +48,12 @@ def _fit_imports(
 
 
 def _all_nodes(nodes: Iterable[NodeProto], domain: str) -> Iterator[NodeProto]:
-    """Yield the nodes of a domain, those in bodies too."""
+    """Yield the nodes of a domain, those in subgraphs too."""
     for node in nodes:
         if node.domain == domain or {node.domain, domain} == {"", "ai.onnx"}:
             yield node
-        for body in bodies(node):
-            yield from _all_nodes(body.node, domain)
+        for subgraph in subgraphs(node):
+            yield from _all_nodes(subgraph.node, domain)
 
 
 def _since(node: NodeProto, version: int) -> int:

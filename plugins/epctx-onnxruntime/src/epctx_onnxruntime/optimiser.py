@@ -102,7 +102,7 @@ def optimize(
     for attempt in _attempts(level, allowed):
         try:
             found = _Optimisation(model, weights, *attempt).run()
-            _check_bodies(found.model)
+            _check_subgraphs(found.model)
         except NotImplementedByProvider as error:
             failure = error
         else:
@@ -134,7 +134,7 @@ def prepare_optimized(
     return OnnxRuntimeModel(session, own, None)
 
 
-def _check_bodies(model: ModelProto) -> None:
+def _check_subgraphs(model: ModelProto) -> None:
     """Raise NotImplementedByProvider for invalid control flow.
 
     onnxruntime writes some folded constants of subgraphs twice, and folded strings as raw bytes, and then
@@ -308,7 +308,7 @@ class _Optimisation:
         if not (self._has_allowed_operators(found) and (self.allowed.layouts or not blocked)):
             raise NotImplementedByProvider("onnxruntime inserted operators that are not allowed here")
         weights = self._weights(found)
-        model = _with_frame(found, self.source)
+        model = _restore_frame(found, self.source)
         if blocked:
             model.metadata_props.add(key=_LAYOUT, value=layout_of_this_cpu())
         return OptimizedModel(model, weights)
@@ -364,7 +364,7 @@ def _below_root(path: Path) -> str:
     return path.relative_to(path.anchor).as_posix()
 
 
-def _with_frame(found: ModelProto, source: ModelProto) -> ModelProto:
+def _restore_frame(found: ModelProto, source: ModelProto) -> ModelProto:
     """Return a model with the optimised nodes and weights and the other properties of the source."""
     model = ModelProto()
     model.CopyFrom(source)

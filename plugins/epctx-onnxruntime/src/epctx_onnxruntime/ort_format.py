@@ -202,9 +202,9 @@ class _Decoder:
             field = _LISTS[proto.type]
             getattr(proto, field).extend(self._numbers(attribute, field.title()))
         elif proto.type == AttributeProto.STRING:
-            proto.s = self._counted(attribute.S() or b"")
+            proto.s = self._count_text(attribute.S() or b"")
         elif proto.type == AttributeProto.STRINGS:
-            proto.strings.extend(map(self._counted, self._each(attribute, "Strings")))
+            proto.strings.extend(map(self._count_text, self._each(attribute, "Strings")))
         elif proto.type == AttributeProto.TENSOR:
             self._tensor(attribute.T(), proto.t)
         elif proto.type == AttributeProto.TENSORS:
@@ -222,7 +222,7 @@ class _Decoder:
         if tensor.ExternalDataOffset() >= 0:
             raise ValueError(f"tensor {proto.name!r} lies in another file, which only training writes")
         if proto.data_type == TensorProto.STRING:
-            proto.string_data.extend(map(self._counted, self._each(tensor, "StringData")))
+            proto.string_data.extend(map(self._count_text, self._each(tensor, "StringData")))
             return
         raw = tensor.RawDataAsNumpy()
         size = 0 if isinstance(raw, int) else raw.nbytes
@@ -311,9 +311,9 @@ class _Decoder:
 
     def _text(self, text: bytes | None) -> str:
         self._add("names")
-        return self._counted(text or b"").decode()
+        return self._count_text(text or b"").decode()
 
-    def _counted(self, text: bytes) -> bytes:
+    def _count_text(self, text: bytes) -> bytes:
         self._count(len(text))
         return text
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from onnx import ModelProto, helper
 
-from epctx_onnxruntime.graphs import bodies, is_detached
+from epctx_onnxruntime.graphs import is_detached, subgraphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
@@ -25,7 +25,7 @@ def free_names(graph: GraphProto) -> set[str]:
 
 def names_read(node: NodeProto) -> set[str]:
     """Return the names that a node reads, its subgraphs included."""
-    return set(node.input).union(*map(free_names, bodies(node)))
+    return set(node.input).union(*map(free_names, subgraphs(node)))
 
 
 def without_weights(model: ModelProto) -> ModelProto:

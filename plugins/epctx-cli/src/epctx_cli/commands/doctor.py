@@ -305,7 +305,7 @@ def _check_plugins(trials: Sequence[Trial]) -> Iterator[Finding]:
     for trial in trials:
         record = trial.record
         if record.usable and record.reason:
-            hints = dict.fromkeys(said.hint for said in record.availability.values() if said.hint)
+            hints = dict.fromkeys(each.hint for each in record.availability.values() if each.hint)
             yield _note(f"{record.label}: {record.reason}.", " ".join(hints))
         elif not record.usable:
             why, hint = default_registry.explain_unusable(record)

@@ -157,8 +157,8 @@ def _print_report(trial: Trial, console: Console) -> None:
         for key, label in (*further, ("weightless_modes", "weightless modes")):
             facts += [(label, ", ".join(about[key]))] if about[key] else []
     facts += [
-        (f"can {purpose.value}", _describe_availability(answer))
-        for purpose, answer in record.availability.items()
+        (f"can {purpose.value}", _describe_availability(availability))
+        for purpose, availability in record.availability.items()
     ]
     console.table(("", ""), facts, title=record.name)
     for title, key in (("Options:", "options"), ("Options while a session lives:", "dynamic_options")):
@@ -177,10 +177,11 @@ def _print_report(trial: Trial, console: Console) -> None:
         console.say("-v shows the traceback.")
 
 
-def _describe_availability(answer: Availability) -> str:
-    if answer.available:
+def _describe_availability(availability: Availability) -> str:
+    if availability.available:
         return "yes"
-    return f"no: {answer.reason or 'no reason given'}" + (f" {answer.hint}" if answer.hint else "")
+    hint = f" {availability.hint}" if availability.hint else ""
+    return f"no: {availability.reason or 'no reason given'}{hint}"
 
 
 def _print_option(option: Mapping[str, Any], console: Console) -> None:
