@@ -6,6 +6,7 @@ The child runs `report` of this module; both sides send JSON. Knows no command.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +27,10 @@ TIMEOUT = 60.0
 _AT_ONCE = 4
 _CHILD = (
     "import json, sys\n"
-    "asked = json.load(sys.stdin)\n"
-    "sys.path[:] = asked['path']\n"
+    "request = json.loads(sys.argv[1])\n"
+    "sys.path[:] = request['path']\n"
     "from epctx_cli.plugin_trial import report\n"
-    "report(asked)\n"
+    "report(request)\n"
 )
 
 
@@ -68,12 +69,11 @@ def try_all(
 
 def _try(record: PluginRecord, timeout: float) -> tuple[Trial, str]:
     """Return a trial, and the standard error of its child."""
-    asked = {"path": sys.path, "name": record.name, "distribution": record.distribution}
+    request = json.dumps({"path": sys.path, "name": record.name, "distribution": record.distribution})
+    command = [sys.executable, "-c", _CHILD, request]
     # Files, not pipes: a child of the child may keep a pipe open long after both are gone.
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        given.write(json.dumps(asked).encode())
-        given.seek(0)
-        child = ProcessGroup([sys.executable, "-c", _CHILD], stdin=given, stdout=out, stderr=err)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = ProcessGroup(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         in_time = child.wait_and_end(timeout)
         written = _read(err).decode(errors="replace")
         with suppress(ValueError, KeyError, TypeError):
@@ -110,27 +110,27 @@ def _trial(record: PluginRecord, reply: Mapping[str, Any]) -> Trial:
     )
 
 
-def report(asked: Mapping[str, Any]) -> None:
+def report(request: Mapping[str, Any]) -> None:
     """Load one plugin, ask for its availability, and print a description; the child calls this.
 
     Args:
-        asked: `name` and `distribution` of the record.
+        request: `name` and `distribution` of the record.
     """
     from epctx_cli.streams import reserved_stdout
     from epctx_core.ext import end_in_any_case
 
     with reserved_stdout():
-        reply = json.dumps(_load_plugin(asked))
+        reply = json.dumps(_load_plugin(request))
     sys.stdout.write(reply)
     sys.stdout.flush()
     end_in_any_case(0)
 
 
-def _load_plugin(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _load_plugin(request: Mapping[str, Any]) -> dict[str, Any]:
     from epctx_core import default_registry
 
     def record() -> PluginRecord:
-        key = asked["name"], asked["distribution"]
+        key = request["name"], request["distribution"]
         return next(r for r in default_registry.records() if r.key == key)
 
     description: dict[str, Any] = {}
