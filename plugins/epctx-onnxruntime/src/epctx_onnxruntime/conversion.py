@@ -50,18 +50,17 @@ def convert_model(
     Args:
         model: an ONNX model or an `.ort` file.
         output: is replaced, whole or not at all; its folder is made.
-        graph_optimization_level: how far the `.ort` file is optimised. From ORT_ENABLE_LAYOUT on with `amd64` it fits
-            processors like this one only.
-        save_runtime_optimizations: keep in the file, beside the operators as they are, what a minimal build may
-            optimise when it loads it.
+        graph_optimization_level: of the `.ort` file. From ORT_ENABLE_LAYOUT on with `amd64` it fits processors like
+            this one only.
+        save_runtime_optimizations: keep the operators, and save optimisations for minimal builds in the file.
         target_platform: `arm` takes signed weights in quantised operators, `amd64` layouts for x86.
 
     Returns:
         The output's path.
 
     Raises:
-        NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: the model cannot be read, or the output's name
-            says no format, there is nothing to convert, or there is no such platform.
+        NoSuchFile, InvalidProtobuf, InvalidGraph: the model cannot be read.
+        InvalidArgument: an argument is wrong, or there is nothing to convert.
         NotImplementedByProvider: onnxruntime refuses the model, which for `.ort` needs a kernel for each node.
         Fail: the output cannot be written, or would have 2 GiB or more.
     """
