@@ -1,4 +1,4 @@
-"""The kit itself: its table, its report, its test class, and that each check sees the fault it is there for."""
+"""Table, report and test class of the kit; and the fault that each check has to find."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def reasons(report):
 # --- the table ------------------------------------------------------------------------------------------
 
 
-def test_there_are_more_than_a_hundred_checks_and_every_group_has_some():
+def test_there_are_more_than_a_hundred_checks_and_every_group_has_one():
     checks = chosen_checks()
 
     assert len(checks) >= 100
@@ -69,13 +69,13 @@ def test_each_check_has_a_name_of_its_own_and_needs_that_an_author_can_declare()
     assert {need for made in checks for need in made.needs} <= NEEDS
 
 
-def test_only_what_is_there_can_be_asked_for():
+def test_an_unknown_group_or_check_is_refused():
     with pytest.raises(ValueError, match="unknown group or check wishes"):
         check_provider(SmallProvider, only=["wishes"])
 
 
 class OnlyRuns(ExecutionProvider):
-    """Has the two hooks that are enough to run models."""
+    """EP with only the two hooks that running models needs."""
 
     name = "OnlyRunsExecutionProvider"
 
@@ -113,7 +113,7 @@ def test_an_ep_that_keeps_the_contract_passes(provider, requirements, only):
     assert report.ok
 
 
-def test_an_ep_that_cannot_save_is_told_how_to_say_so():
+def test_the_hint_for_an_ep_that_cannot_save_is_how_to_declare_it():
     report = check_provider(OnlyRuns, only=["one_block_gives_the_right_results"])
 
     (failed,) = report.failed
@@ -142,7 +142,7 @@ def test_an_ep_that_opens_a_payload_once_for_all_its_nodes_may_do_so_in_every_ch
 
 
 class TakesOnlyItsVendorsOperators(OnlyRuns):
-    """Takes nothing of any model of the kit, and approves of every text."""
+    """Takes no node of the kit's models, and supports every text."""
 
     name = "ParticularExecutionProvider"
 
@@ -155,7 +155,7 @@ class TakesOnlyItsVendorsOperators(OnlyRuns):
         return Compatibility.EP_SUPPORTED_OPTIMAL
 
 
-def test_verdicts_on_foreign_texts_are_looked_at_though_the_ep_takes_none_of_the_kits_models():
+def test_verdicts_on_foreign_texts_are_checked_though_the_ep_takes_none_of_the_kits_models():
     report = check_provider(
         TakesOnlyItsVendorsOperators, only=["it_does_not_claim_to_support_what_it_cannot_read"]
     )
@@ -218,7 +218,7 @@ def test_a_class_that_no_other_process_can_find_is_checked_in_none(module, monke
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_seen_by_its_check(name):
+def test_a_fault_fails_its_check(name):
     provider, seen_by, requirements = FAULTS[name]
 
     report = check_provider(provider, requirements=Requirements(**requirements), only=seen_by)
@@ -229,21 +229,21 @@ def test_a_fault_is_seen_by_its_check(name):
     assert all(result.reason for result in report.results)
 
 
-LOOKS_ELSEWHERE = {
+CHECKS_OTHER_THINGS = {
     "boundaries": set(),
     "contexts": {"verification_finds_no_error_in_its_context_model"},
     "nodes": {"each_attribute_of_its_nodes_comes_back_as_it_was_written"},
     "sharing": {"a_discarded_group_leaves_nothing", "the_same_group_gives_the_same_bytes"},
 }
-"""By group, the checks that do not look at results."""
+"""By group, the checks that do not compare results."""
 
 
-@pytest.mark.parametrize("group", LOOKS_ELSEWHERE)
-def test_wrong_results_are_seen_by_every_check_that_looks_at_results(group):
+@pytest.mark.parametrize("group", CHECKS_OTHER_THINGS)
+def test_wrong_results_fail_every_check_that_compares_results(group):
     report = check_provider(OffByALittle, only=[group], requirements=Requirements(weight_sharing=False))
 
     passed = {result.name for result in report.results if result.outcome is Outcome.PASSED}
-    assert passed == LOOKS_ELSEWHERE[group]
+    assert passed == CHECKS_OTHER_THINGS[group]
 
 
 # --- reports --------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def test_a_report_is_json_with_a_schema():
     assert found["checks"][0].keys() == {"group", "name", "title", "outcome", "reason", "hint", "seconds"}
 
 
-def test_what_its_author_says_it_cannot_is_skipped_and_said():
+def test_checks_of_an_ability_that_the_author_declares_missing_are_skipped_with_this_reason():
     report = check_provider(SmallProvider, requirements=SMALL, only=["sharing"])
 
     assert {result.outcome for result in report.results} == {Outcome.SKIPPED}
@@ -283,7 +283,7 @@ def test_what_its_author_says_it_cannot_is_skipped_and_said():
     assert not report.ok
 
 
-def test_what_an_ep_raises_is_a_failed_check_that_names_the_place():
+def test_an_error_of_an_ep_is_a_failed_check_that_names_the_hook():
     class Broken(SmallProvider):
         @hookimpl
         def get_capability(self, graph):
@@ -295,14 +295,14 @@ def test_what_an_ep_raises_is_a_failed_check_that_names_the_place():
     assert any("get_capability" in result.text for result in report.failed)
 
 
-def test_something_that_is_no_ep_at_all_gets_a_report():
+def test_a_class_that_is_not_an_ep_gets_a_report():
     report = check_provider(int, only=["signatures"])
 
     assert not report.ok
     assert "not a subclass" in report.results[0].reason
 
 
-def test_an_ep_that_does_not_come_back_is_a_failed_check():
+def test_an_ep_that_does_not_return_fails_the_check():
     class Sleeping(SmallProvider):
         @hookimpl
         def compile(self, partitions):
@@ -317,7 +317,7 @@ def test_an_ep_that_does_not_come_back_is_a_failed_check():
     time.sleep(1.5)  # until the thread that was left behind is done
 
 
-def test_progress_is_told_of_each_result():
+def test_progress_is_called_with_each_result():
     seen = []
 
     report = check_provider(SmallProvider, requirements=SMALL, only=["signatures"], progress=seen.append)
@@ -325,7 +325,7 @@ def test_progress_is_told_of_each_result():
     assert tuple(seen) == report.results
 
 
-def test_models_of_its_author_stand_in_for_the_kits_own():
+def test_models_of_its_author_replace_the_kits_own():
     class Particular(SmallProvider):
         @hookimpl
         def get_capability(self, graph):
@@ -357,9 +357,9 @@ class TestSmallProvider(ProviderConformance):
 
 
 def test_a_test_class_has_a_test_for_each_check():
-    wanted = {f"test_{made.name}" for made in chosen_checks() if made.group in TestSmallProvider.only}
+    expected = {f"test_{made.name}" for made in chosen_checks() if made.group in TestSmallProvider.only}
 
-    assert {name for name in dir(TestSmallProvider) if name.startswith("test_")} == wanted
+    assert {name for name in dir(TestSmallProvider) if name.startswith("test_")} == expected
 
 
 def test_a_test_class_fails_with_what_the_check_says(tmp_path):

@@ -9,10 +9,10 @@ from epctx_core import Registry
 from epctx_core.testing import Outcome, Requirements, check_provider
 
 CANNOT = {
-    # Like the vendor's own, it holds all nodes of an archive against the archive at once.
+    # Like the vendor's own, it compares all nodes of an archive with the archive at once.
     VITISAI: {"load_in_parts": False},
 }
-"""What they say they cannot do."""
+"""Abilities that they lack."""
 SAMPLE = ("signatures", "claims", "partitions", "boundaries", "nodes", "sharing")
 """The groups that run with every suite."""
 

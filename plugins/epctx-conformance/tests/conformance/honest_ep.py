@@ -136,7 +136,7 @@ class HonestProvider(ExecutionProvider):
     # --- the steps that lies change ---------------------------------------------------------------------
 
     def verdict(self, node: NodeView, graph: GraphView) -> bool | str:
-        """Say whether a node is taken, or why not."""
+        """Return True for a node that it takes, or the reason why not."""
         if graph.parent_node is not None:
             return "the honest EP takes no bodies of control flow"
         if node.domain or node.op_type not in OPERATORS:
@@ -151,7 +151,7 @@ class HonestProvider(ExecutionProvider):
         return (weight or graph.value(name)).elem_type in TYPES
 
     def translated(self, partition: Partition) -> bytes:
-        """Return what is stored for a partition."""
+        """Return the bytes stored for a partition."""
         return partition.model(inline_weights=True).SerializeToString(deterministic=True)
 
     def runnable(self, graph: bytes) -> CompiledPartition:

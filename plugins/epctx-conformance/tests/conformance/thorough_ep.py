@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Program:
-    """What it compiles when it is asked what it takes; no other process could be sent it."""
+    """Result of a compile during get_capability; cannot be sent to another process."""
 
     nodes: Sequence[onnx.NodeProto]
 
@@ -26,7 +26,7 @@ class Program:
 
 
 class Runtime:
-    """What all that an instance compiled or loaded runs on; ends once."""
+    """Runtime of everything that an instance compiled or loaded; closed once."""
 
     def __init__(self) -> None:
         self.prepared: list[Any] = []
@@ -81,7 +81,7 @@ class ThoroughProvider(HonestProvider):
         return Program([node.proto() for node in nodes])
 
     def program_of(self, partition: Partition) -> Program:
-        """Return what was compiled when a partition was claimed."""
+        """Return the program that was compiled when a partition was claimed."""
         return partition.token
 
     def translated(self, partition: Partition) -> bytes:
@@ -91,7 +91,7 @@ class ThoroughProvider(HonestProvider):
         return model.SerializeToString(deterministic=True)
 
     def graph_name(self, number: int, partition: Partition) -> str:
-        """Return what the runtime finds a partition's graph by."""
+        """Return the name by which the runtime finds a partition's graph."""
         return f"{partition.digest[:12]} graph {number}"
 
     def runnable(self, graph: bytes) -> CompiledPartition:

@@ -11,7 +11,7 @@ from epctx_core.errors import ModelLoadCanceled
 from epctx_core.plugin import hookimpl
 
 LONG = 1.5
-"""Seconds of work without a look at the host's wish."""
+"""Seconds of work without a check for cancellation."""
 
 
 @lie("an_export_stops_in_time_and_leaves_no_file")
@@ -42,7 +42,7 @@ class LoadsToTheEnd(HonestProvider):
 
 @lie("a_compile_stops_in_time")
 class TakesItForAFault(HonestProvider):
-    """Turns the wish to stop into an error of its own."""
+    """Turns a cancellation into an error of its own."""
 
     @hookimpl
     def compile(self, partitions):

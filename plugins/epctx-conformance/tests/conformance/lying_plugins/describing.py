@@ -18,7 +18,7 @@ _NUMBERS = itertools.count()
 
 @lie("a_second_compile_in_another_folder_gives_the_same_files")
 class NumbersItsPayloads(HonestProvider):
-    """No two payloads are equal."""
+    """Writes a number into its payloads, so that no two are equal."""
 
     def packed(self, graphs):
         return super().packed({**graphs, "": str(next(_NUMBERS)).encode()})

@@ -1,4 +1,4 @@
-"""EPs that do not let go."""
+"""EPs that keep resources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from epctx_core.plugin import CompiledPartition, hookimpl
 
 
 class HoldingOn(HonestProvider):
-    """Takes hold of something in each instance."""
+    """Acquires a resource in each instance."""
 
     def __init__(self, context):
         super().__init__(context)
@@ -102,7 +102,7 @@ class ShutsDownOnlyAfterWork(HonestProvider):
 
 @lie("its_compiled_partitions_close_without_an_error")
 class ShutsDownBeforeItCloses(HonestProvider):
-    """What it compiled cannot be closed."""
+    """Compiles partitions whose close raises."""
 
     def runnable(self, graph):
         made = super().runnable(graph)

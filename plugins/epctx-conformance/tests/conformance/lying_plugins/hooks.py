@@ -36,7 +36,7 @@ QUESTIONS = {
 
 
 class BrokenError(Exception):
-    """What these EPs raise."""
+    """Error of these EPs."""
 
 
 def _raising(name):
@@ -68,7 +68,7 @@ for _name, _check in QUESTIONS.items():
 
 @lie("it_supports_what_it_compiled_itself")
 class RaisesWhenMade(HonestProvider):
-    """No instance can be made."""
+    """Raises when an instance is made."""
 
     def __init__(self, context):
         raise BrokenError("this is how __init__ ends")
@@ -76,7 +76,7 @@ class RaisesWhenMade(HonestProvider):
 
 @lie("float_what_it_claims_gives_the_right_results")
 class RaisesInRun(HonestProvider):
-    """What it compiles does not run."""
+    """Compiles partitions whose run raises."""
 
     def run_of(self, prepared, graph):
         def run(inputs, outputs=None):
@@ -87,7 +87,7 @@ class RaisesInRun(HonestProvider):
 
 @lie("float_what_it_claims_gives_the_right_results")
 class ExitsInRun(HonestProvider):
-    """What it compiles ends the program."""
+    """Compiles partitions whose run ends the program."""
 
     def run_of(self, prepared, graph):
         def run(inputs, outputs=None):

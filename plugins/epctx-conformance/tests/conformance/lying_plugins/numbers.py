@@ -65,7 +65,7 @@ class TakesUnsignedForSigned(Computing):
 
 @lie("nan_infinities_and_signed_zeros_give_the_right_results")
 class LosesSpecialNumbers(Computing):
-    """What is no number becomes zero, and infinity a large number."""
+    """Turns NaN into zero, and infinity into a large number."""
 
     def before(self, array):
         return np.asarray(np.nan_to_num(array)) if array.dtype.kind == "f" else array

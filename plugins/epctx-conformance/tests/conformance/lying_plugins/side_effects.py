@@ -1,4 +1,4 @@
-"""EPs that do more to the host's process and machine than they are asked to."""
+"""EPs with side effects on the host's process and machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from conformance.lying_plugins.table import lie
 
 
 class Meddling(HonestProvider):
-    """Does something whenever it makes a graph runnable."""
+    """Has a side effect whenever it makes a graph runnable."""
 
     def runnable(self, graph):
         self.meddle()
@@ -57,7 +57,7 @@ class WritesItsOwnCache(Meddling):
 
 @lie("compiling_loading_and_running_do_not_use_the_network")
 class CallsHome(Meddling):
-    """Tells a server what it compiles."""
+    """Reports its compiles to a server."""
 
     def meddle(self):
         with contextlib.suppress(OSError), socket.socket() as connection:

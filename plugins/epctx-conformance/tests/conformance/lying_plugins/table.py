@@ -1,4 +1,4 @@
-"""The lies: each EP class that breaks the contract in one way, and what in the kit has to notice."""
+"""The lies: each EP class that breaks the contract in one way, and the check that has to notice it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Lie:
     Attributes:
         provider: its class; what it does wrong stands in its docstring.
         check: the name of the check that is there for it; others may fail as well.
-        requirements: what its author says; mostly everything.
+        requirements: the abilities that its author declares; mostly all.
     """
 
     provider: type[ExecutionProvider]

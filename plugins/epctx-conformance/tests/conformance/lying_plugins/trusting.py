@@ -79,7 +79,7 @@ class AcceptsWhatIsLeft(HonestProvider):
 
 @lie("it_passes_on_the_core_s_errors_about_a_payload")
 class SwallowsErrors(HonestProvider):
-    """What cannot be loaded gives zeros."""
+    """Returns zeros for a payload that it cannot load."""
 
     @hookimpl
     def load_context(self, nodes, reader):
@@ -98,7 +98,7 @@ def zeros(node):
 
 @lie("it_refuses_a_node_whose_graph_is_missing")
 class TakesTheFirstGraph(HonestProvider):
-    """Where a payload has no graph of a node's name, its first one will do."""
+    """Takes the first graph of a payload that has none of a node's name."""
 
     def graph_of(self, node, payload):
         length = self.checked(node, payload)
