@@ -11,17 +11,12 @@ import onnx
 import onnx.parser
 import onnxruntime
 import pytest
-from end_to_end.small_models import chain, example, saved
+from end_to_end.small_models import example
 
 import epctx_core as epctx
 from epctx_core import InvalidArgument
 
 CPU = "CPUExecutionProvider"
-
-
-@pytest.fixture
-def source(tmp_path):
-    return saved(chain(["Relu", "Add", "Sigmoid", "Add"]), tmp_path / "m.onnx")
 
 
 def test_the_session_keeps_its_providers_and_takes_arguments_that_only_tune(source):

@@ -10,7 +10,7 @@ import pytest
 from contract.validating_eps import compiled, options_with, registry_with, session, validating
 from end_to_end.engine_eps import Alpha, Beta
 from end_to_end.routes import with_qnn
-from end_to_end.small_models import chain, example, saved
+from end_to_end.small_models import example, saved
 
 import epctx_core as epctx
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile, PluginError
@@ -20,11 +20,6 @@ NOT_APPLICABLE, OPTIMAL, RECOMPILE, NO = Compatibility
 PREFIX = "ep_compatibility_info."
 INFO = "validating;version=0.1.0"
 SUBOPTIMAL_IS_AN_ERROR = {"session__fail_on_suboptimal_compiled_model": 1}
-
-
-@pytest.fixture
-def source(tmp_path):
-    return saved(chain(["Relu", "Add", "Sigmoid", "Add"]), tmp_path / "m.onnx")
 
 
 def infos(path):

@@ -36,13 +36,6 @@ def source(tmp_path):
 
 
 @pytest.fixture
-def other_folder(tmp_path):
-    folder = tmp_path / "second"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def first(source):
     """A context model of Alpha's two nodes, with its binary."""
     return compiled(source, Alpha, output=source.with_name("m_ctx.onnx")).output

@@ -22,11 +22,6 @@ REAL = Path(__file__).parents[2] / "real"
 DISTANCE = 41
 
 
-@pytest.fixture
-def source(tmp_path):
-    return saved(chain(["Relu", "Add", "Sigmoid", "Add"]), tmp_path / "m.onnx")
-
-
 def compiled(source, *, embed=False, bare=True, **options):
     """Compile with the simulated QNN; `bare` takes off all that the core knows about the payload."""
     path = source.with_name(f"{source.stem}_ctx.onnx")

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from contract.validating_eps import options_with, registry_with, validating
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI
-from end_to_end.small_models import chain, example, saved
+from end_to_end.small_models import example, saved
 
 import epctx_core as epctx
 from epctx_core import PluginError
@@ -17,11 +17,6 @@ from epctx_core.plugin import BuildInfo, ProviderOption
 
 MANIFEST = "epctx.manifest"
 """The key of a context model's metadata."""
-
-
-@pytest.fixture
-def source(tmp_path):
-    return saved(chain(["Relu", "Add", "Sigmoid", "Add"]), tmp_path / "m.onnx")
 
 
 def with_build_info(answer, **attributes):

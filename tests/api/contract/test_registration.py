@@ -7,7 +7,7 @@ import pytest
 from contract.validating_eps import options_with, registry_with
 from end_to_end.engine_eps import Alpha, scripted
 from end_to_end.routes import refused, with_qnn
-from end_to_end.small_models import chain, example, saved
+from end_to_end.small_models import example
 
 import epctx_core as epctx
 from epctx_core.errors import (
@@ -18,11 +18,6 @@ from epctx_core.errors import (
     PluginError,
 )
 from epctx_core.plugin import Availability, Purpose
-
-
-@pytest.fixture
-def source(tmp_path):
-    return saved(chain(["Relu", "Add", "Sigmoid", "Add"]), tmp_path / "m.onnx")
 
 
 @pytest.mark.entry(133)

@@ -32,11 +32,6 @@ UNSUPPORTED = {
 
 
 @pytest.fixture
-def source(tmp_path):
-    return saved(chain(["Relu", "Add", "Sigmoid", "Add"]), tmp_path / "m.onnx")
-
-
-@pytest.fixture
 def model(source):
     return compiled(source, Alpha)
 
