@@ -113,7 +113,7 @@ def test_an_unknown_source_says_which_sources_are_installed(pair):
 def test_a_source_that_is_not_installed_says_which_package_would_bring_it(pair):
     bare = epctx.Registry(entry_points=False)
 
-    with refused(NotImplementedByProvider, "No installed plugin takes.*Sources installed: none") as caught:
+    with refused(NotImplementedByProvider, "No installed plugin accepts.*Sources installed: none") as caught:
         epctx.InferenceSession(pair.model, registry=bare)
 
     assert "pip install epctx-sim-qnn" in caught.value.hint

@@ -275,7 +275,7 @@ GOOD = {"input": example(), "bias": example(), "any": example(shape=(7, 2))}
         ({**GOOD, "input": example().astype(np.int32)}, "'input' is int32"),
         ({**GOOD, "input": None}, "'input' is object"),
         ({**GOOD, "input": "text"}, "'input' is <U4"),
-        ({**GOOD, "input": [[1.0, 2.0], [3.0]]}, "'input' is no array"),
+        ({**GOOD, "input": [[1.0, 2.0], [3.0]]}, "'input' is not an array"),
         ({**GOOD, "input": example(shape=(3, 2))}, r"'input' has the shape \[3, 2\]"),
         ({**GOOD, "input": example(shape=(2, 3, 1))}, r"'input' has the shape \[2, 3, 1\]"),
         ({**GOOD, "any": example(shape=(7, 3))}, r"'any' has the shape \[7, 3\].*rows,2"),
