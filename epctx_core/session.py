@@ -31,7 +31,6 @@ from epctx_core.plugin import EnginePolicy, Purpose
 from epctx_core.plugin.base_engine import run_with_options
 from epctx_core.registry import PluginRecord, Registry, default_registry
 from epctx_core.registry.forking import keep_forever
-from epctx_core.registry.records import is_name_of
 from epctx_core.sessions.assignment import Assignment, assign_nodes, check_allowed
 from epctx_core.sessions.host import (
     ModelMetadata,
@@ -234,27 +233,12 @@ class InferenceSession(Strict):
         threading.Thread(target=work, name="epctx-run-async").start()
         begun.wait()
 
-    def set_providers(
-        self,
-        providers: Sequence[str | tuple[str, Mapping[str, object]]] | None = None,
-        provider_options: Sequence[Mapping[str, object]] | None = None,
-    ) -> None:
-        """Accept the EPs and options that the session has; it never gets others.
+    def set_providers(self, *_providers: object, **_options: object) -> NoReturn:
+        """Refuse to change the EPs of a session.
 
         Raises:
-            InvalidArgument: they are others.
+            InvalidArgument: always.
         """
-        requested = parse_providers(SessionOptions(), providers, provider_options) or []
-        own = self.get_provider_options()
-        named = {
-            ep: options
-            for name, options in requested
-            for ep in own
-            if is_name_of(name.rpartition(":")[2], ep)
-        }
-        same = all(own[ep].get(key) == str(value) for ep in named for key, value in named[ep].items())
-        if len(named) == len(requested) and list(named | {CPU_EP: {}}) == list(own) and same:
-            return
         raise InvalidArgument(
             f"a session's EPs are fixed when it is made; these are {', '.join(self.get_providers())}.",
             hint="Make a new session with other providers.",

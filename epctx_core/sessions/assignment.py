@@ -137,7 +137,7 @@ class Assignment:
         main: the main graph's, which holds those of the subgraphs.
         partitions: of all graphs, in the order of their first nodes; those of a subgraph stand where its node does.
         refusals: in the order in which they were given.
-        matchers: EP type to its kernels, in order of priority; EPs without kernels are not among them.
+        matchers: EP name to its kernels, in order of priority; EPs without kernels are not among them.
         carried: the operators that the model's metadata describes.
     """
 

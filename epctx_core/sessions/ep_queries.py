@@ -134,7 +134,7 @@ def get_compatibility_info_from_model(path_or_bytes: str | os.PathLike[str] | by
             key.startswith(COMPATIBILITY_PREFIX) and is_name_of(ep, key.removeprefix(COMPATIBILITY_PREFIX))
         ),
     )
-    # The EP type as written comes before its short name.
+    # The EP name as written comes before its short name.
     return infos.get(COMPATIBILITY_PREFIX + ep, next(iter(infos.values()), None))
 
 
