@@ -41,7 +41,7 @@ class Command(NamedTuple):
 
     @property
     def can_be_typed(self) -> bool:
-        """Whether a shell passes the name as one argument that is not an option."""
+        """True if a shell passes the name as one argument that is not an option."""
         return bool(self.name) and self.name[0] != "-" and not any(map(str.isspace, self.name))
 
     def declare(self, parser: CommandParser) -> None:

@@ -129,7 +129,7 @@ class Audit:
         return name.startswith(str(Path(self.temporary) / SCRATCH))
 
     def _is_of_the_ep(self, frame: FrameType | None) -> bool:
-        """Whether code of the EP or of its libraries lies between an event and the core."""
+        """Return whether code of the EP or of its libraries lies between an event and the core."""
         while frame is not None:
             file = frame.f_code.co_filename
             if file.startswith(self._core):

@@ -216,7 +216,7 @@ class Harness:
         return frozenset().union(*self.claimed(model))
 
     def takes(self, block: Block) -> bool:
-        """Whether the EP takes a block's operator."""
+        """Return whether the EP takes a block's operator."""
         if block not in self._taken:
             prefix = f"{block.operator.lower()}_"
             self._taken[block] = any(name.startswith(prefix) for name in self.claimed_names(single(block)))

@@ -72,7 +72,7 @@ def _random(numbers: np.random.Generator, tensor: onnx.TypeProto.Tensor, length:
 
 
 def is_valid(model: SmallModel) -> bool:
-    """Whether ONNX has the operators for the types and versions."""
+    """Return whether ONNX has the operators for the types and versions."""
     try:
         onnx.checker.check_model(model.proto, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):

@@ -68,7 +68,7 @@ class ConformanceReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no check failed, and at least one passed."""
+        """True if no check failed, and at least one passed."""
         return not self.failed and bool(self.count(Outcome.PASSED))
 
     @property

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Bodies:
-    """What one EP instance knows of the bodies that it was shown."""
+    """Subgraphs that one EP instance was shown."""
 
     def __init__(self) -> None:
         self._refusals: dict[NodeView, list[str]] = {}

@@ -21,7 +21,7 @@ _HINT = (
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceChoice:
-    """What `device_type` names.
+    """Devices that `device_type` names.
 
     Attributes:
         mode: AUTO, HETERO or MULTI; empty for one device.
@@ -46,7 +46,7 @@ class DeviceChoice:
 
     @property
     def one_is_enough(self) -> bool:
-        """Whether one of the deciding devices is enough: HETERO gives each node to one that takes it."""
+        """True if one of the deciding devices is enough: HETERO gives each node to one that takes it."""
         return self.mode == "HETERO"
 
 

@@ -1,4 +1,4 @@
-"""What OpenVINO demands of EPContext nodes before a payload is opened."""
+"""Checks of OpenVINO's EPContext nodes before a payload is opened."""
 
 from __future__ import annotations
 

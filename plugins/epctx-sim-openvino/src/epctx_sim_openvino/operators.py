@@ -1,4 +1,4 @@
-"""What each of OpenVINO's devices takes: operators, element types, shapes. Data only; edit it to change that.
+"""Tables of OpenVINO's devices: operators, element types, shapes. Data only; edit it to change them.
 
 For the CPU they follow what onnxruntime-openvino 1.24.1 answers when it is asked about ONNX's own test models; for
 GPU and NPU what ONNX Runtime's OpenVINO EP and its documentation list. RandomNormalLike is left out, whose results
@@ -23,7 +23,7 @@ Types = frozenset[int]
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """What one device takes.
+    """Operators, types and shapes that one device takes.
 
     Attributes:
         operators: of the default domain.
@@ -121,7 +121,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "Reshape": conditions.not_to_a_scalar,
     "Unsqueeze": conditions.known_axes,
 }
-"""What single operators need on every device; each gives the reason to refuse a node, or None."""
+"""Conditions of single operators on every device; each gives the reason to refuse a node, or None."""
 
 WITH_BODIES = frozenset({"If", "Loop"})
 """Operators that are taken with their bodies, whole or not at all."""

@@ -68,7 +68,7 @@ class OpenVinoProvider(SimulatedProvider):
         return BuildInfo(sdk=facts["sdk"], driver=facts.get("driver", ""), target=facts["device"])
 
     def stores_half(self) -> bool:
-        """Whether options and device ask for it."""
+        """Return whether options and device ask for it."""
         return settings.is_half_precision(self.context.options, self._choice)
 
     def support(self, graph: GraphView) -> Support:

@@ -117,7 +117,7 @@ def _bad(name: str, value: object, hint: str) -> InvalidArgument:
 
 
 def is_half_precision(options: Mapping[str, Any], device: DeviceChoice) -> bool:
-    """Whether float32 weights are stored as float16.
+    """Return whether float32 weights are stored as float16.
 
     A hint in `load_config` goes before `precision`. The CPU accepts the hint and computes in float32.
     """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def is_number(graph: GraphView, name: str, number: float, tolerance: float) -> bool:
-    """Whether a value is one constant number, to a share of it."""
+    """Return whether a value is one constant number, to a share of it."""
     # Of a weight the shape says whether it is worth reading.
     weight = graph.initializer(name)
     if weight is not None and weight.shape not in ((), (1,)):

@@ -113,7 +113,7 @@ class _Match:
     root: str = ""
 
     def fits(self, expression: Expression, name: str) -> bool:
-        """Whether a value is an expression; what fits is kept."""
+        """Return whether a value is an expression; what fits is kept."""
         if expression is ROOT:
             self.root = self.root or name
             return name == self.root
@@ -135,7 +135,7 @@ class _Match:
         return False
 
     def is_closed(self, last: NodeView, results: frozenset[str]) -> bool:
-        """Whether only the last node's result is read outside, and it has the root's type."""
+        """Return whether only the last node's result is read outside, and it has the root's type."""
         inner = [node.outputs[0] for node in self.nodes.values() if node != last]
         readers = (reader.index for name in inner for reader in self.graph.consumers(name))
         return (

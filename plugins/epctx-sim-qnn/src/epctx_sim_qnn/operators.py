@@ -1,4 +1,4 @@
-"""Which nodes the simulated HTP backend takes, as one table, with a reason for each refusal.
+"""Nodes that the simulated HTP backend takes, as one table, with a reason for each refusal.
 
 The operators are those that the real EP's documentation lists, and IsNaN, which its newer versions build.
 Edit the table to change what is taken. A group of nodes that QNN fuses is taken if the table takes the
@@ -40,7 +40,7 @@ MAX_RANK = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """What one operator takes.
+    """Conditions of one operator.
 
     Attributes:
         types: element types of inputs and outputs that the next two do not name.
@@ -172,7 +172,7 @@ class Support(NodeSupport):
                 self._known.update((node.index, None) for node in fusion.nodes)
 
     def _takes(self, fusion: Fusion) -> bool:
-        """Whether QNN takes what a group becomes, with the values around it.
+        """Return whether QNN takes what a group becomes, with the values around it.
 
         A group has one input, so all of it lands in one convex partition. Only a quantized group at its
         border that is not whole could take a node out of it.
@@ -198,7 +198,7 @@ class Support(NodeSupport):
         return reason
 
     def _is_folded(self, node: NodeView) -> bool:
-        """Whether a node has a constant result that only nodes read which QNN takes."""
+        """Return whether a node has a constant result that only nodes read which QNN takes."""
         given = [name for name in node.inputs if name]
         if not given or not all(is_constant(self._graph, name) for name in given):
             return False

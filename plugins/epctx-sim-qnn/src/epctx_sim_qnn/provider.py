@@ -53,7 +53,7 @@ class QnnProvider(SimulatedProvider):
         return BuildInfo(sdk=facts["sdk"], driver=facts.get("driver", ""), target=target)
 
     def stores_half(self) -> bool:
-        """Whether the option asks for it."""
+        """Return whether the option asks for it."""
         return bool(self.context.options["enable_htp_fp16_precision"])
 
     def support(self, graph: GraphView) -> Support:

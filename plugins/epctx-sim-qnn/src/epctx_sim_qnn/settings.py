@@ -19,7 +19,7 @@ ARCHITECTURES = (68, 69, 73, 75, 79, 81)
 """Generations of the Hexagon Tensor Processor."""
 
 NO_DRIVER = "none"
-"""What `runtime_driver_version` says for a runtime without a driver of its own."""
+"""Value of `runtime_driver_version` for a runtime without a driver of its own."""
 
 _PERFORMANCE_MODES = (
     "default", "burst", "balanced", "high_performance", "high_power_saver", "low_balanced", "low_power_saver",

@@ -64,7 +64,7 @@ def without_blocks(
 
 
 def has_way_back(model: ModelProto) -> bool:
-    """Whether `without_blocks` can rewrite a marked model that was just optimised.
+    """Return whether `without_blocks` can rewrite a marked model that was just optimised.
 
     A `ReorderInput` may add channels of zeros, and nothing says how many: such a model has no way back.
     """

@@ -239,12 +239,12 @@ class SimGraph:
 
     @property
     def inputs(self) -> tuple[ValueInfo, ...]:
-        """What flows in, in order."""
+        """Values that flow in, in order."""
         return self.partition.inputs
 
     @property
     def outputs(self) -> tuple[ValueInfo, ...]:
-        """What flows out, in order."""
+        """Values that flow out, in order."""
         return self.partition.outputs
 
     def model(self) -> onnx.ModelProto:

@@ -48,7 +48,7 @@ class BadTablesError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """Where one graph's ONNX bytes lie, counted from the first; graphs of equal structure share one."""
+    """Location of one graph's ONNX bytes, counted from the first; graphs of equal structure share one."""
 
     offset: int
     length: int
@@ -57,7 +57,7 @@ class Structure:
 
 @dataclass(frozen=True, kw_only=True)
 class Weight:
-    """Where one weight's bytes lie, counted from the container's first byte."""
+    """Location of one weight's bytes, counted from the container's first byte."""
 
     offset: int
     length: int
@@ -495,13 +495,13 @@ def open_container(  # noqa: PLR0913 - three are for messages alone
         foot = _read_foot(view, verified=verified)
         tables = _read_tables(view, foot)
     except _UnreadableError as error:
-        from epctx_sim_sdk.foreign import what_helps
+        from epctx_sim_sdk.foreign import suggest_fix
 
         raise InvalidGraph(
             f"{ep} cannot load node {node!r}: {subject} {error}.",
             node=node,
             ep=ep,
-            hint=what_helps(view, kind),
+            hint=suggest_fix(view, kind),
         ) from error
     return Container(view, tables, foot, subject, source)
 

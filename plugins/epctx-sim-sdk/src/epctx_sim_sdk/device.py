@@ -164,7 +164,7 @@ def open_device(context: ProviderContext) -> Device:
 
 
 def _identity(view: TensorView) -> Hashable:
-    """What tells two weights apart without reading them where they lie in a file."""
+    """Return a key that tells two weights apart without reading those in a file."""
     from epctx_sim_sdk.precision import HalfTensor  # loading needs none
 
     if isinstance(view, HalfTensor):
@@ -173,7 +173,7 @@ def _identity(view: TensorView) -> Hashable:
 
 
 def _is_light(model: onnx.ModelProto) -> bool:
-    """Whether a graph's matrix products, each row of its inputs times each weight, are soon done."""
+    """Return whether a graph's matrix products, each row of its inputs times each weight, are soon done."""
     graph = model.graph
     if any(node.op_type in _UNKNOWN_WORK for node in graph.node):
         return False
@@ -230,7 +230,7 @@ def _put_small_inline(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) 
 
 
 def _hidden_outside_data(model: onnx.ModelProto, known: int) -> bool:
-    """Whether tensors other than the main graph's initializers claim to lie in a file."""
+    """Return whether tensors other than the main graph's initializers claim to lie in a file."""
     found = 0
     pending: list[object] = [model]
     while pending:

@@ -1,4 +1,4 @@
-"""What payloads are that no simulated SDK wrote: a few leading bytes are read, so that a refusal can say it."""
+"""Recognition of payloads that no simulated SDK wrote: a few leading bytes are read, so that a refusal can name them."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def recognise(view: memoryview, kind: object = None) -> str | None:
     return None
 
 
-def what_helps(view: memoryview, kind: object = None) -> str:
+def suggest_fix(view: memoryview, kind: object = None) -> str:
     """Return what a user can do about a payload that is none of the simulated SDK's, or a damaged one."""
     return RESTORE if recognise(view, kind) is None or is_file_name(view) else _ELSEWHERE
 
 
 def _is_qnn(view: memoryview) -> bool:
-    """Whether the bytes begin like a QNN context binary.
+    """Return whether the bytes begin like a QNN context binary.
 
     It has no magic, but starts with its format's version as two big-endian numbers, followed by a
     big-endian count of at least one.
@@ -64,7 +64,7 @@ def _is_qnn(view: memoryview) -> bool:
 
 
 def is_file_name(view: memoryview) -> bool:
-    """Whether a payload is a file's name: whoever made the model mistook one for the other."""
+    """Return whether a payload is a file's name: whoever made the model mistook one for the other."""
     if not 0 < len(view) <= _LONGEST_NAME:
         return False
     try:

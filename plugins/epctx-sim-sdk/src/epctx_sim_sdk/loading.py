@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from epctx_sim_sdk.device import Device
 
 _OPENED = "epctx_sim_sdk.opened"
-"""Where a workspace says that payloads were opened and their graphs left there."""
+"""Key of the workspace under which opened payloads leave their graphs."""
 
 _SHOWN_NAMES = 5
 _RECOMPILE = "The context model and its binary belong to different compilations; compile again."
@@ -227,7 +227,7 @@ def refused(ep: str, node: ContextNode, why: str, hint: str) -> InvalidGraph:
 
 @lru_cache(maxsize=256)
 def _fits(stated: TensorType, held: TensorType) -> bool:
-    """Whether a node's value can be a graph's; names may differ, and what is unknown fits."""
+    """Return whether a node's value can be a graph's; names may differ, and what is unknown fits."""
     if stated.elem_type is not None and stated.elem_type != held.elem_type:
         return False
     if stated.shape is None or held.shape is None:

@@ -91,7 +91,7 @@ class SimulatedProvider(ExecutionProvider, ABC):
         """
 
     def stores_half(self) -> bool:
-        """Whether float32 weights are stored as float16."""
+        """Return whether float32 weights are stored as float16."""
         return False
 
     @classmethod

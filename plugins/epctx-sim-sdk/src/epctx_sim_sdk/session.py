@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from epctx_sim_sdk.device import Device
 
 _COMPILED = "epctx_sim_sdk.compiled"
-"""Where a workspace has what was compiled and is to be written."""
+"""Key of the workspace for compiled graphs that are to be written."""
 
 
 class SimSession:

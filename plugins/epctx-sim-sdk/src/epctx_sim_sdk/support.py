@@ -37,7 +37,7 @@ class NodeSupport:
         return bool(name) and (name in self._results or bool(self._graph.consumers(name)))
 
     def _serves(self, node: NodeView) -> bool:
-        """Whether a Constant belongs to a node that is taken; alone it is nothing to compile.
+        """Return whether a Constant belongs to a node that is taken; alone it is nothing to compile.
 
         In a body it belongs to the node that holds the body.
         """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SHOWN_WEIGHTS = 5
 _SIMULATED = "sim-"
-"""How versions of the simulated SDK begin."""
+"""Prefix of versions of the simulated SDK."""
 
 
 def refused(error: InvalidGraph, node: ContextNode) -> Finding:

@@ -15,7 +15,7 @@ from epctx_core.errors import InvalidArgument
 from epctx_core.plugin import Compatibility
 
 RESTORE = "Compile the source model again, or restore the payload from where it came."
-"""What helps where a payload is damaged."""
+"""Hint for a damaged payload."""
 KIND = "ep_context_type"
 """The attribute by which the real QNN EP tells kinds of payloads apart; its common kind goes without."""
 
@@ -82,7 +82,7 @@ def stated_facts(
 
 
 class Relation(Enum):
-    """How what made a payload relates to the runtime that is to load it."""
+    """Relation of a payload's maker to the runtime that is to load it."""
 
     SAME = "the same"
     OLDER = "older"
@@ -118,7 +118,7 @@ COMMON_RULES: Final[Rules] = {
     **field_rules("api", NUMBER, older=OPTIMAL),
     **field_rules("blob", NUMBER, older=OPTIMAL),
 }
-"""What holds for every vendor."""
+"""Rules for every vendor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +172,7 @@ def judge(rules: Rules, made_by: Mapping[str, str], runtime: Mapping[str, str]) 
 
 
 class Claim(NamedTuple):
-    """What an attribute of a node states.
+    """Statement of a node's attribute.
 
     Attributes:
         fact: the field of the version rules.
@@ -187,7 +187,7 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LoadPolicy:
-    """What a vendor says about loading.
+    """Policy of a vendor for loading.
 
     Attributes:
         ep: the EP type.

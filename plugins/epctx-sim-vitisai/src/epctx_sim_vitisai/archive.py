@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from epctx_sim_sdk.container import PAGE, read_json
-from epctx_sim_sdk.foreign import recognise, what_helps
+from epctx_sim_sdk.foreign import recognise, suggest_fix
 from epctx_sim_sdk.versions import RESTORE
 
 from epctx_core.errors import InvalidGraph
@@ -37,7 +37,7 @@ CONTEXT_FACT = "context"
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What context.json says.
+    """Content of context.json.
 
     Attributes:
         prefix: the archive's finalised key, the attribute `cache_file_prefix` of its nodes.
@@ -158,7 +158,7 @@ def open_archive(view: memoryview, *, node: str, name: str) -> Archive:
             f"{EP} cannot load node {node!r}: the payload {name} {error}.",
             node=node,
             ep=EP,
-            hint=RESTORE if is_own(view) else what_helps(view),
+            hint=RESTORE if is_own(view) else suggest_fix(view),
         ) from error
     digest = hashlib.sha256(context).hexdigest()
     return Archive(name=name, description=description, context_digest=digest, view=found[COMPILED])
@@ -199,7 +199,7 @@ def _read(view: memoryview) -> Mapping[str, memoryview]:
 
 
 def is_own(view: memoryview) -> bool:
-    """Whether a payload that is not encrypted begins as one that was made here."""
+    """Return whether a payload that is not encrypted begins as one that was made here."""
     return tar.looks_like_tar(view) and tar.first_name(view) == CONTEXT
 
 

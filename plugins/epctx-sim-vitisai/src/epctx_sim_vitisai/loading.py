@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _refused = partial(refused, EP)
 _RECOMPILE = "The model lost or mixed up some of its EPContext nodes; compile the source model again."
 _ARCHIVE = "epctx_sim_vitisai.archive."
-"""What a workspace has archives under, before their keys."""
+"""Prefix of a workspace's keys for archives."""
 _OTHER_KEY = "Give the encryption_key that the model was compiled with; if it is that one, compile the source model again."
 
 

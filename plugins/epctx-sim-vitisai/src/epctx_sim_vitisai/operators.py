@@ -1,4 +1,4 @@
-"""Which operators the simulated VitisAI EP takes in INT8, as one table, with a reason for each refusal.
+"""Operators that the simulated VitisAI EP takes in INT8, as one table, with a reason for each refusal.
 
 The operators are those of convolution networks that AMD's documentation of Ryzen AI lists for 8-bit
 activations and weights (A8W8, XINT8). Edit the table to change what is taken.
@@ -22,14 +22,14 @@ ACTIVATIONS = frozenset({TensorProto.INT8, TensorProto.UINT8})
 WEIGHTS = frozenset({TensorProto.INT8})
 BIASES = frozenset({TensorProto.INT32})
 MAX_RANK = 5
-"""What moves data; what computes takes at most 4."""
+"""Dimensions of operators that move data; those that compute take at most 4."""
 QUANTIZERS = frozenset({"", "com.microsoft"})
 """Domains of QuantizeLinear and DequantizeLinear."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """What one operator takes. Inputs that none of the fields name come from a DequantizeLinear of 8 bits.
+    """Conditions of one operator. Inputs that none of the fields name come from a DequantizeLinear of 8 bits.
 
     Attributes:
         weight: the input that is a constant: INT8, dequantised, zero point 0, one scale a tensor or a channel.

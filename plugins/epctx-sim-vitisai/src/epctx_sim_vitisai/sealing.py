@@ -24,7 +24,7 @@ class UnsealingError(Exception):
 
 
 def is_sealed(view: memoryview) -> bool:
-    """Whether bytes were sealed here."""
+    """Return whether bytes were sealed here."""
     return bytes(view[: len(MAGIC)]) == MAGIC
 
 

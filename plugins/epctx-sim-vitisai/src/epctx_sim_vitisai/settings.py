@@ -22,7 +22,7 @@ TARGETS = ("X1", "X2")
 
 VAIP_VERSION = "sim-1.7.0"
 COMPONENTS = ("vaip", "xcompiler", "xrt")
-"""What the real EP says versions of: its core, its compiler, its runtime with the driver."""
+"""Parts whose versions the real EP states: its core, its compiler, its runtime with the driver."""
 
 _WITHOUT_HARDWARE = (
     "ai_analyzer_profiling", "ai_analyzer_visualization", "enable_cache_file_io_in_mem",

@@ -44,7 +44,7 @@ def padding(size: int) -> bytes:
 
 
 def looks_like_tar(view: memoryview) -> bool:
-    """Whether the bytes begin as a tar archive does."""
+    """Return whether the bytes begin as a tar archive does."""
     return bytes(view[_MAGIC_AT : _MAGIC_AT + len(_MAGIC)]) == _MAGIC
 
 

@@ -1,4 +1,4 @@
-"""Which nodes the simulated VitisAI EP takes: operators with what quantizes around them, whole or not at all.
+"""Nodes that the simulated VitisAI EP takes: operators with the quantization around them, whole or not at all.
 
 A unit is an operator of the table, the DequantizeLinear before it, a following activation that the device
 computes together with it, and the QuantizeLinear behind. So 8-bit integers flow in and out; what quantizes at

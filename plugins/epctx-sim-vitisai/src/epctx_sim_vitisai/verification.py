@@ -50,7 +50,7 @@ def verify_archives(
 
 
 def _is_whole(node: ContextNode, wrong: set[str | None], members: Members) -> bool:
-    """Whether a node without an archive of its own has its place in one that is open."""
+    """Return whether a node without an archive of its own has its place in one that is open."""
     return node.name not in wrong and (node.primary is None or node.primary.name in members.archives)
 
 

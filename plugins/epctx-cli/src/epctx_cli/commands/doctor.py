@@ -245,7 +245,7 @@ def installed_version(name: str) -> str | None:
 
 
 def within(version: str, bounds: SpecifierSet) -> bool:
-    """Whether an installed version, pre-releases included, is within bounds; False for an invalid one."""
+    """Return whether an installed version, pre-releases included, is within bounds; False for an invalid one."""
     try:
         return bounds.contains(version, prereleases=True)
     except InvalidVersion:

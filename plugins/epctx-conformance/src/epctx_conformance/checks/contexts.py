@@ -218,7 +218,7 @@ def check_another_process(harness: Harness) -> None:
 
 
 def is_on_a_path(harness: Harness) -> bool:
-    """Whether the EP's module is on a path; done in another process, which could also find it in its file."""
+    """Return whether the EP's module is on a path; done in another process, which could also find it in its file."""
     module = harness.provider.__module__
     del sys.modules[module]  # of a loaded module, `find_spec` returns what it was loaded with
     try:
