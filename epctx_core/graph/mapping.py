@@ -35,7 +35,9 @@ def open_model_file(model: object) -> Iterator[tuple[io.FileIO, Path]]:
     try:
         # Checked before, as opening a device may have effects; and after, as the file may have been replaced.
         _check_regular(path, path.stat())
-        with io.FileIO(path, opener=_open_without_waiting) as file:
+        flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        # Nothing waits for the writer of a pipe.
+        with io.FileIO(os.open(path, flags | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
             _check_regular(path, os.fstat(file.fileno()))
             yield file, path
     except InvalidArgument:
@@ -48,10 +50,6 @@ def open_model_file(model: object) -> Iterator[tuple[io.FileIO, Path]]:
             path=path,
             hint="Check its permissions and the disk, then try again.",
         ) from error
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _check_regular(path: Path, status: os.stat_result) -> None:

@@ -197,7 +197,7 @@ def _array(argument: NodeArg, value: Any) -> Any:
         ) from error
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidArgument(
-            f"the input {argument.name!r} is not an array of {expected.dtype}: {error}.",
+            f"the input {argument.name!r} is not an array of {expected.dtype}: {str(error).rstrip('.')}.",
             hint="Give a numpy array, or a list of numbers nested evenly.",
         ) from error
     if not has_type(array, expected):

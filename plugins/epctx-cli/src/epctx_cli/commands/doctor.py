@@ -46,7 +46,7 @@ VARIABLES = MappingProxyType(
     {
         "EPCTX_PLUGINS": "the only plugins that may be used",
         "EPCTX_DISABLE_PLUGINS": "plugins that are kept out",
-        "EPCTX_PREFER": "which distribution brings an EP that several have",
+        "EPCTX_PREFER": "the distribution to use for an EP that several provide",
         "EPCTX_CACHE_DIR": "the folder of the compile cache",
         "EPCTX_RECEIPTS": "the folder of receipts of checked files",
         "EPCTX_CACHE_SIZE": "what the compile cache may take, such as 10G",
