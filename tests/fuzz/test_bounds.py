@@ -239,7 +239,7 @@ def test_a_bomb_of_compressed_arrays_is_refused_before_it_is_unpacked(tmp_path, 
     monkeypatch.setattr(arrays, "_MOST_BEYOND_FILE", 1 << 20)
     np.savez_compressed(tmp_path / "bomb.npz", x=np.zeros(1 << 20, np.float32))
 
-    with pytest.raises(epctx.InvalidArgument, match="would take 4,194,"):
+    with pytest.raises(epctx.InvalidArgument, match="its arrays have 4,194,"):
         arrays.load_inputs(str(tmp_path / "bomb.npz"), ())
 
 
@@ -273,7 +273,7 @@ def test_no_values_are_made_for_an_input_of_an_impossible_shape(shape):
 
     with (
         epctx.InferenceSession(model.SerializeToString()) as session,
-        pytest.raises(epctx.InvalidArgument, match="no values are made"),
+        pytest.raises(epctx.InvalidArgument, match="too large for random values"),
     ):
         arrays.make_inputs(session.get_inputs(), 0)
 
