@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
@@ -253,7 +254,7 @@ class PayloadReader:
                 hint="Compile the model again.",
             )
         if self._manifest is not None and file_name is not None:
-            self._manifest.check_not_pending(file_name, node)
+            self._manifest.check_not_pending(get_payload_key(record)[0], node)
         content = self._find(record)
         file = content if isinstance(content, MappedFile) else None
         if not (content if file is None else file.size):
@@ -424,10 +425,14 @@ def check_primaries(records: Sequence[ContextNodeRecord], ep: str) -> None:
 def get_payload_key(record: ContextNodeRecord) -> tuple[str, bool]:
     """Return the name of a primary's payload in a manifest, and whether it is embedded.
 
+    A file has one key, however the node spells its name (`./a.bin`, `sub/../a.bin`).
+
     Raises:
         InvalidGraph: the file's name is not text.
     """
-    return (record.name, True) if record.embed_mode else (record.file_name or "", False)
+    if record.embed_mode:
+        return record.name, True
+    return posixpath.normpath(record.file_name) if record.file_name else "", False
 
 
 def _make_plugin_node(
