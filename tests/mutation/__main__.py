@@ -48,7 +48,7 @@ AREAS = {
         (
             "context/test_node.py",
             "context/test_payloads_read.py",
-            "context/test_names_and_workspace.py",
+            "context/test_names_of_files.py",
             "context/test_embedding.py",
             "contract/test_loading.py",
             "verify/test_damages.py",
