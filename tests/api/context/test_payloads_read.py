@@ -221,7 +221,9 @@ def test_a_binary_that_is_not_the_one_written_is_refused(folder, wrong):
 def test_a_binary_is_checked_however_the_node_spells_its_name(folder, spelt):
     (folder / "a_x.bin").write_bytes(noise(5000, seed=1))
 
-    refused(folder, node("n", cache=spelt), payloads=[entry_of(CONTENT)], match="is not the one that the model")
+    refused(
+        folder, node("n", cache=spelt), payloads=[entry_of(CONTENT)], match="is not the one that the model"
+    )
 
 
 def test_an_altered_embedded_payload_is_refused(folder):
