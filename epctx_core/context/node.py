@@ -180,17 +180,13 @@ def _read_attributes(name: str, node: NodeProto) -> tuple[dict[str, Any], bytes 
         elif kind == AttributeProto.STRING:
             values[key] = decode_text(attribute.s)
         else:
-            values[key] = _decode(name, attribute)
+            try:
+                values[key] = decode_attribute(attribute)
+            except (ValueError, TypeError) as error:
+                raise _node_error(
+                    name, f"has the attribute {key!r}, which cannot be read: {error}"
+                ) from error
     return values, cache
-
-
-def _decode(name: str, attribute: AttributeProto) -> Any:
-    try:
-        return decode_attribute(attribute)
-    except (ValueError, TypeError) as error:
-        raise _node_error(
-            name, f"has the attribute {attribute.name!r}, which cannot be read: {error}"
-        ) from error
 
 
 def check_attribute(name: str, attribute: AttributeProto) -> None:

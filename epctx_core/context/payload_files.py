@@ -33,11 +33,8 @@ def read_privately(descriptor: int, path: str) -> memoryview:
     with io.FileIO(descriptor, closefd=False) as file:
         content = file.readall()
     after = os.fstat(descriptor)
-    if (len(content), after.st_size, after.st_mtime_ns) != (
-        before.st_size,
-        before.st_size,
-        before.st_mtime_ns,
-    ):
+    state = len(content), after.st_size, after.st_mtime_ns
+    if state != (before.st_size, before.st_size, before.st_mtime_ns):
         raise InvalidGraph(
             f"the file {path!r} was written to while it was read.",
             path=path,

@@ -12,16 +12,15 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from onnx import GraphProto, NodeProto
+from onnx import NodeProto
 
 from epctx_core._version import __version__
 from epctx_core.context.manifest import BLOCK, VERSION, PayloadEntry, Segment, compute_digest, dump_segments
 from epctx_core.context.named_files import is_payload_name
-from epctx_core.context.node import ContextNodeRecord, read_context_nodes
+from epctx_core.context.node import ContextNodeRecord, read_context_node
 from epctx_core.context.node_writer import make_context_node, make_marker
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import PayloadReader, make_plugin_nodes
@@ -143,18 +142,15 @@ class PayloadWriter:
         return {self._marker: sink.getbuffer()} if self.embedded and isinstance(sink, io.BytesIO) else {}
 
     def _put_weight(self, weight: Weight) -> None:
-        mapping = weight.mapping
-        if mapping is not None:
-            mapping[0].check_unchanged()
-        copy_mapped = getattr(self._sink, "copy_mapped", None)
-        if mapping is not None and copy_mapped is not None:
-            copy_mapped(*mapping, weight.nbytes)
-            self.size += weight.nbytes
-        else:
+        mapping, copy_mapped = weight.mapping, getattr(self._sink, "copy_mapped", None)
+        if mapping is None or copy_mapped is None:
             for chunk in weight.chunks():
                 self._put(chunk)
-        if mapping is not None:
-            mapping[0].check_unchanged()
+            return
+        mapping[0].check_unchanged()
+        copy_mapped(*mapping, weight.nbytes)
+        mapping[0].check_unchanged()
+        self.size += weight.nbytes
 
     def _put_foreign(self, view: TensorView) -> None:
         """Append a weight that an EP made: its digest is a claim, and the manifest must not pass on a wrong one."""
@@ -320,21 +316,15 @@ class PrivatePayloads:
         self._ep = ep
         self._scratch = ExitStack()
         self._folder = self._scratch.enter_context(make_scratch_folder())
-        self._files: list[Any] = []
         self._set = PayloadSet(
             ep,
             file_name=lambda name: f"{name or 'payload'}.bin",
-            open_sink=self._open,
+            # Without a buffer, as it is read while it is still open.
+            open_sink=lambda name: self._scratch.enter_context((self._folder / name).open("xb", buffering=0)),
             embedded=False,
             graphs_by_model=(tuple(p.name for p in partitions),),
         )
         self.writer = self._set.handle
-
-    def _open(self, name: str) -> Any:
-        file = (self._folder / name).open("xb")
-        self._scratch.callback(file.close)
-        self._files.append(file)
-        return file
 
     def read(
         self, described: Sequence[EPContextNode], types: TypeTable
@@ -348,8 +338,6 @@ class PrivatePayloads:
         Raises:
             InvalidGraph: references without any primary, or an attribute of the wrong type.
         """
-        for file in self._files:
-            file.close()
         records = {str(node.partition.name): self._record(node, node.partition) for node in described}
         reader = PayloadReader(
             records, folder=ModelFolder(self._folder), manifest=None, scratch=self._scratch
@@ -358,19 +346,15 @@ class PrivatePayloads:
 
     def _record(self, description: EPContextNode, partition: Any) -> ContextNodeRecord:
         written = self._set.writers.get(id(description.payload))
-        graph = GraphProto()
-        graph.node.append(
-            make_context_node(
-                NodeProto(name=partition.name, input=partition.input_names, output=partition.output_names),
-                {**description.attributes, "partition_name": description.graph_name or partition.name},
-                source=self._ep,
-                main_context=bool(description.main_context),
-                embed_mode=False,
-                cache=None if written is None else written.get_cache_value(),
-            )
+        node = make_context_node(
+            NodeProto(name=partition.name, input=partition.input_names, output=partition.output_names),
+            {**description.attributes, "partition_name": description.graph_name or partition.name},
+            source=self._ep,
+            main_context=bool(description.main_context),
+            embed_mode=False,
+            cache=None if written is None else written.get_cache_value(),
         )
-        (record,) = read_context_nodes(graph)
-        return replace(record, path=partition.graph.path)
+        return read_context_node(node, 0, partition.graph.path)
 
     def close(self) -> None:
         """Remove all of it."""

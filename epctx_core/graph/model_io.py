@@ -220,12 +220,7 @@ def detach_model(
             from epctx_core.graph.tensor_bytes import detach_weights
 
             weights = detach_weights(proto.graph, open_external, proto.functions, files=files)
-        detached = (
-            changed
-            or is_ort_format(data)
-            or files
-            or any(is_detached(tensor) for tensor in proto.graph.initializer)
-        )
+        detached = changed or is_ort_format(data) or files or any(map(is_detached, proto.graph.initializer))
         if not checked and not detached and len(data) > LARGE_STRUCTURE:
             # The checker decodes a copy of its own, many times the file: two at once would be the peak of a load.
             del proto

@@ -119,9 +119,8 @@ def _find_group(graph: GraphIndex, target: int) -> QuantizedGroup | None:
     made_by = dict.fromkeys(graph.producer[n] for n in graph.inputs[target] if n in graph.producer)
     sources = tuple(i for i in made_by if _is_quantizer(graph, i, _OUT_OF))
     sinks = tuple(dict.fromkeys(_find_readers(graph, target)))
-    if not sources or not sinks or _is_output(graph, target):
-        return None
-    if not all(_is_quantizer(graph, i, _INTO) for i in sinks):
+    is_whole = sources and sinks and all(_is_quantizer(graph, i, _INTO) for i in sinks)
+    if not is_whole or _is_output(graph, target):
         return None
     owned = tuple(i for i in sources if min(_find_readers(graph, i)) == target)
     return QuantizedGroup(target, sources, owned, sinks)

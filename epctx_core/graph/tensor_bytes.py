@@ -104,8 +104,7 @@ def _inline_files(
     tensors: Iterable[TensorProto], opened: dict[str, MappedFile], open_external: OpenExternal
 ) -> None:
     """Copy the bytes of tensors in files into the protobuf; each tensor gets a copy, even of the same bytes."""
-    copied, known = 0, len(opened)
-    limit = COPIED_LIMIT + sum(file.size for file in opened.values())
+    copied, known, limit = 0, 0, COPIED_LIMIT
     for tensor in tensors:
         if not is_detached(tensor):
             continue

@@ -44,9 +44,7 @@ class TypeTable:
         proven: TypeTable | None = None,
         trusted: Container[str] | None = None,
     ) -> None:
-        known = list(values)
-        known.reverse()
-        self._values = dict(zip([value.name for value in known], known, strict=True))
+        self._values = {value.name: value for value in reversed(list(values))}
         self._graph, self._outer, self._infer = graph, outer, infer
         self._proven, self._trusted = proven, trusted
         self.contradictions: Mapping[str, str] = {}

@@ -1,23 +1,15 @@
-"""Model under verification, read as a load reads it but going on after each fault, and the findings.
-
-Also the codes of findings, and the report.
-"""
+"""Findings of a verification: their codes, and the report."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.decoding import decode_model
-from epctx_core.context.named_files import list_external_locations
-from epctx_core.context.receipts import IN_PLACE
 from epctx_core.errors import (
     EpctxError,
     InvalidArgument,
@@ -26,25 +18,10 @@ from epctx_core.errors import (
     ModelLoadCanceled,
     NotImplementedByProvider,
 )
-from epctx_core.graph.model_io import detach_model, read_model, require_text_names
-from epctx_core.options import SessionConfig, SessionOptions, Verification
 from epctx_core.plugin import Finding, Severity
-from epctx_core.sessions.loading import find_folder
-from epctx_core.sessions.providers import choose_providers, collect_kept_functions
-from epctx_core.sessions.source import OpenModel, open_proto, weights_opener
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from onnx import ModelProto
-
-    from epctx_core.context.manifest import Manifest
-    from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.context.paths import ModelFolder
-    from epctx_core.context.payload_reader import PayloadReader
-    from epctx_core.graph.normalise import FunctionId
-    from epctx_core.registry import Registry
-
 
 _ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 CODES: Mapping[str, Severity] = MappingProxyType(
@@ -259,104 +236,3 @@ class VerifyReport:
             "nodes": self.nodes,
             "payloads": [payload.as_dict() for payload in self.payloads],
         }
-
-
-_FETCH = "Fetch the model again, or compile again."
-
-
-@dataclass(kw_only=True)
-class Subject:
-    """A model under verification.
-
-    Attributes:
-        proto: the model, functions inlined if possible.
-        opened: what a load would work with; None if a load would refuse the model.
-        folder: where its files lie, None for a model from bytes without one.
-        records: its EPContext nodes, as far as they can be decoded.
-        manifest: what it says about its payloads, if that can be read.
-        names_weights: whether tensors of it lie in files.
-        findings: what was found in it so far.
-        reader: the payload reader of a load, once payloads were looked for.
-        reports: the payloads that a load takes, by the names of the primaries that carry or name them.
-    """
-
-    proto: ModelProto
-    opened: OpenModel | None
-    path: Path | None
-    folder: ModelFolder | None
-    session: SessionOptions
-    config: SessionConfig
-    registry: Registry
-    findings: Findings
-    records: Sequence[ContextNodeRecord] = ()
-    manifest: Manifest | None = None
-    names_weights: bool = False
-    reader: PayloadReader = field(init=False)
-    reports: dict[str, PayloadReport] = field(default_factory=dict)
-
-
-def read_subject(
-    path_or_bytes: str | os.PathLike[str] | bytes,
-    session: SessionOptions,
-    registry: Registry,
-    findings: Findings,
-) -> Subject | None:
-    """Read the model itself as a load does, and note what a load would refuse; None if it is not an ONNX model.
-
-    Raises:
-        NoSuchFile, InvalidArgument: there is no such file, or an argument or option is wrong.
-    """
-    config = session.config()
-    with (
-        findings.collect("budget-exceeded", (InvalidGraph,)),
-        findings.collect("model-unreadable", (InvalidProtobuf,), hint=_FETCH),
-    ):
-        data, path = read_model(path_or_bytes, config.input_budget)
-        proto = decode_model(data, path, config.input_budget)
-        if not proto.HasField("graph"):
-            where = path.name if path else "the model given as bytes"
-            raise InvalidProtobuf(f"{where} is not an ONNX model: it has no graph.")
-        subject = Subject(
-            proto=proto,
-            opened=None,
-            path=path,
-            folder=find_folder(path, config),
-            session=session,
-            config=config,
-            registry=registry,
-            findings=findings,
-            names_weights=any(True for _ in list_external_locations(proto)),
-        )
-        _open(subject, data)
-        return subject
-    return None
-
-
-def _open(subject: Subject, data: bytes) -> None:
-    """Open a decoded model as a load does, and note why a load would refuse it."""
-    session, config, findings = subject.session, subject.config, subject.findings
-
-    def kept() -> Collection[FunctionId]:
-        with findings.collect_of_plugin("plugin-broken"):
-            choices, _ = choose_providers(session.providers or (), session, subject.registry, None)
-            return collect_kept_functions(choices)
-        return ()
-
-    full = replace(
-        config, entries={**config.entries, SessionConfig.verification.key: Verification.FULL.value}
-    )
-    try:
-        with require_text_names():
-            opener = weights_opener(subject.proto, subject.path, full, IN_PLACE, {})
-            detach = partial(detach_model, subject.proto, data, subject.path, opener)
-            subject.opened = open_proto(subject.proto, detach, config, kept)
-        subject.proto = subject.opened.source.proto
-    except (InvalidGraph, InvalidArgument) as error:
-        # What was begun has moved weights out of it.
-        subject.proto = decode_model(data, subject.path, config.input_budget)
-        if isinstance(error, InvalidGraph):
-            findings.add_error("model-invalid", error, hint=_FETCH)
-        elif subject.names_weights and subject.path is None and not config.external_initializers_folder:
-            findings.add_error("file-not-sought", error)
-        else:
-            raise

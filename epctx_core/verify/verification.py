@@ -30,14 +30,16 @@ from epctx_core.sessions.ep_queries import look_into
 from epctx_core.sessions.loading import Routing, accept, load_nodes, suboptimal_error
 from epctx_core.sessions.plan import Planner, StepSpec
 from epctx_core.sessions.providers import ProviderChoice, ProviderSession
-from epctx_core.verify.findings import Findings, PayloadReport, Subject, VerifyReport, read_subject
-from epctx_core.verify.nodes import (
+from epctx_core.verify.findings import Findings, PayloadReport, VerifyReport
+from epctx_core.verify.subject import (
+    Subject,
     check_dependencies,
     check_manifest,
     check_references,
     check_types,
     find_payloads,
     read_nodes,
+    read_subject,
 )
 
 if TYPE_CHECKING:
@@ -214,8 +216,7 @@ def ask_providers(subject: Subject, routing: Routing, providers: ProviderSession
         if choice.name in routing.nodes:
             for info in infos.get(choice.name, ()):
                 _validate(choice, info, routing, subject)
-            for name in _look_into(choice, routing, providers, subject):
-                looked[name] = choice.record.origin
+            looked |= dict.fromkeys(_look_into(choice, routing, providers, subject), choice.record.origin)
     return looked
 
 

@@ -1,15 +1,19 @@
-"""EPContext nodes checked against their operator, and their payloads against the manifest and the nodes.
+"""Model under verification, read as a load reads it but going on after each fault; its nodes, payloads and metadata.
 
-Payloads are found and checked by the reader that a load has, which goes on with the next one after each fault.
+EPContext nodes are checked against their operator, and their payloads against the manifest and the nodes. Payloads
+are found and checked by the reader that a load has, which goes on with the next one after each fault.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from onnx import TensorProto, TypeProto
+from onnx import ModelProto, TensorProto, TypeProto
 
+from epctx_core.context.decoding import decode_model
 from epctx_core.context.manifest import (
     MANIFEST,
     VERSION,
@@ -24,6 +28,7 @@ from epctx_core.context.named_files import (
     DEPENDENCIES_KEY,
     EXTERNAL_WEIGHTS,
     SOURCE_MODEL,
+    list_external_locations,
     read_dependencies,
 )
 from epctx_core.context.node import (
@@ -35,17 +40,126 @@ from epctx_core.context.node import (
     read_context_node,
 )
 from epctx_core.context.payload_reader import PayloadReader, Reading, check_primaries, get_payload_key
+from epctx_core.context.receipts import IN_PLACE
 from epctx_core.context.unfinished import STAGING_PREFIX
-from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
+from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, InvalidProtobuf, NotImplementedByProvider
 from epctx_core.graph.index import walk_indexed_nodes
-from epctx_core.graph.model_io import decode_name, require_text_names
+from epctx_core.graph.model_io import decode_name, detach_model, read_model, require_text_names
 from epctx_core.graph.type_table import types_of
-from epctx_core.options import Verification
-from epctx_core.sessions.loading import Routing, check_has_folder, make_tensor_source
-from epctx_core.verify.findings import PayloadReport, Subject
+from epctx_core.options import SessionConfig, SessionOptions, Verification
+from epctx_core.sessions.loading import Routing, check_has_folder, find_folder, make_tensor_source
+from epctx_core.sessions.providers import choose_providers, collect_kept_functions
+from epctx_core.sessions.source import OpenModel, open_proto, weights_opener
+from epctx_core.verify.findings import Findings, PayloadReport
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
     from contextlib import ExitStack
+    from pathlib import Path
+
+    from epctx_core.context.paths import ModelFolder
+    from epctx_core.graph.normalise import FunctionId
+    from epctx_core.registry import Registry
+
+_FETCH = "Fetch the model again, or compile again."
+
+
+@dataclass(kw_only=True)
+class Subject:
+    """A model under verification.
+
+    Attributes:
+        proto: the model, functions inlined if possible.
+        opened: what a load would work with; None if a load would refuse the model.
+        folder: where its files lie, None for a model from bytes without one.
+        records: its EPContext nodes, as far as they can be decoded.
+        manifest: what it says about its payloads, if that can be read.
+        names_weights: whether tensors of it lie in files.
+        findings: what was found in it so far.
+        reader: the payload reader of a load, once payloads were looked for.
+        reports: the payloads that a load takes, by the names of the primaries that carry or name them.
+    """
+
+    proto: ModelProto
+    opened: OpenModel | None
+    path: Path | None
+    folder: ModelFolder | None
+    session: SessionOptions
+    config: SessionConfig
+    registry: Registry
+    findings: Findings
+    records: Sequence[ContextNodeRecord] = ()
+    manifest: Manifest | None = None
+    names_weights: bool = False
+    reader: PayloadReader = field(init=False)
+    reports: dict[str, PayloadReport] = field(default_factory=dict)
+
+
+def read_subject(
+    path_or_bytes: str | os.PathLike[str] | bytes,
+    session: SessionOptions,
+    registry: Registry,
+    findings: Findings,
+) -> Subject | None:
+    """Read the model itself as a load does, and note what a load would refuse; None if it is not an ONNX model.
+
+    Raises:
+        NoSuchFile, InvalidArgument: there is no such file, or an argument or option is wrong.
+    """
+    config = session.config()
+    with (
+        findings.collect("budget-exceeded", (InvalidGraph,)),
+        findings.collect("model-unreadable", (InvalidProtobuf,), hint=_FETCH),
+    ):
+        data, path = read_model(path_or_bytes, config.input_budget)
+        proto = decode_model(data, path, config.input_budget)
+        if not proto.HasField("graph"):
+            where = path.name if path else "the model given as bytes"
+            raise InvalidProtobuf(f"{where} is not an ONNX model: it has no graph.")
+        subject = Subject(
+            proto=proto,
+            opened=None,
+            path=path,
+            folder=find_folder(path, config),
+            session=session,
+            config=config,
+            registry=registry,
+            findings=findings,
+            names_weights=any(True for _ in list_external_locations(proto)),
+        )
+        _open(subject, data)
+        return subject
+    return None
+
+
+def _open(subject: Subject, data: bytes) -> None:
+    """Open a decoded model as a load does, and note why a load would refuse it."""
+    session, config, findings = subject.session, subject.config, subject.findings
+
+    def kept() -> Collection[FunctionId]:
+        with findings.collect_of_plugin("plugin-broken"):
+            choices, _ = choose_providers(session.providers or (), session, subject.registry, None)
+            return collect_kept_functions(choices)
+        return ()
+
+    full = replace(
+        config, entries={**config.entries, SessionConfig.verification.key: Verification.FULL.value}
+    )
+    try:
+        with require_text_names():
+            opener = weights_opener(subject.proto, subject.path, full, IN_PLACE, {})
+            detach = partial(detach_model, subject.proto, data, subject.path, opener)
+            subject.opened = open_proto(subject.proto, detach, config, kept)
+        subject.proto = subject.opened.source.proto
+    except (InvalidGraph, InvalidArgument) as error:
+        # What was begun has moved weights out of it.
+        subject.proto = decode_model(data, subject.path, config.input_budget)
+        if isinstance(error, InvalidGraph):
+            findings.add_error("model-invalid", error, hint=_FETCH)
+        elif subject.names_weights and subject.path is None and not config.external_initializers_folder:
+            findings.add_error("file-not-sought", error)
+        else:
+            raise
 
 
 def read_nodes(subject: Subject) -> list[ContextNodeRecord]:
@@ -90,8 +204,11 @@ def check_types(subject: Subject) -> None:
         for record in subject.records:
             declared = tables.find_subgraph(record.path)
             for name in filter(None, dict.fromkeys((*record.inputs, *record.outputs))):
-                kind = declared.get_proto(name)
-                is_known = _is_known(kind)
+                kind = declared.get_proto(name) or TypeProto()
+                is_tensor = kind.HasField("tensor_type")
+                is_known = (
+                    kind.tensor_type.elem_type != 0 if is_tensor else kind.WhichOneof("value") is not None
+                )
                 if name in record.outputs and not is_known:
                     subject.findings.add(
                         "type-undeclared",
@@ -100,7 +217,7 @@ def check_types(subject: Subject) -> None:
                         node=record.name,
                         hint="Whatever changed the model dropped its value_info; compile the source model again.",
                     )
-                if kind is not None and is_known and kind.tensor_type.elem_type not in BOUNDARY_TYPES:
+                if is_known and kind.tensor_type.elem_type not in BOUNDARY_TYPES:
                     subject.findings.add(
                         "type-not-allowed",
                         f"EPContext node {record.name!r} has the value {name!r} of type {_format_type(kind)}, which the "
@@ -108,12 +225,6 @@ def check_types(subject: Subject) -> None:
                         node=record.name,
                         hint="Compile the source model again; the EP has to leave such values to others.",
                     )
-
-
-def _is_known(kind: TypeProto | None) -> bool:
-    if kind is None or kind.WhichOneof("value") is None:
-        return False
-    return not kind.HasField("tensor_type") or bool(kind.tensor_type.elem_type)
 
 
 def _format_type(kind: TypeProto) -> str:
