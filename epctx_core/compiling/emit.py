@@ -15,11 +15,7 @@ from epctx_core.compiling.provenance import PassThrough, add_metadata
 from epctx_core.context.decoding import write_kernel_types
 from epctx_core.context.named_files import SOURCE_MODEL, read_dependencies, write_dependencies
 from epctx_core.context.node import check_attribute
-from epctx_core.context.node_writer import (
-    SerializedModel,
-    embed,
-    make_context_node,
-)
+from epctx_core.context.node_writer import SerializedModel, embed, make_context_node
 from epctx_core.context.payload_writer import PayloadSet, PayloadWriter
 from epctx_core.context.weightless import FILE_ATTRIBUTE, SourceReferences, list_source_files
 from epctx_core.context.weights_folder import strip_seal
@@ -224,11 +220,7 @@ def make_context_model(compile_: Compile, outputs: Outputs, earlier: GraphsByMod
     pending = () if outputs.final else tuple(entry.name for entry in entries)
     entries = [] if pending else entries
     contents, initializers, named_files = place_initializers(
-        proto,
-        source.weights,
-        outputs.destination.placement,
-        outputs.create,
-        outputs.destination.folder,
+        proto, source.weights, outputs.destination.placement, outputs.create, outputs.destination.folder
     )
     if nodes or existing.records:
         # Payloads of others may have left weights in their source, too; the model says it, and nothing else does.

@@ -156,11 +156,7 @@ def _scatter(data: np.ndarray, indices: np.ndarray, updates: np.ndarray, axis: i
 
 @_correct("DequantizeLinear", below=19)
 def _dequantize_linear(
-    x: np.ndarray,
-    scale: np.ndarray,
-    zero_point: np.ndarray | None = None,
-    axis: int = 1,
-    **_newer: Any,
+    x: np.ndarray, scale: np.ndarray, zero_point: np.ndarray | None = None, axis: int = 1, **_newer: Any
 ) -> tuple[np.ndarray]:
     """Versions 10 and 13, which the evaluator refuses: by a scale and zero point for all or for each slice."""
     each = [-1 if index == axis % x.ndim else 1 for index in range(x.ndim)] if scale.size > 1 else []
