@@ -136,10 +136,8 @@ class Compile:
             self.choose()
             stack.enter_context(closing(self.providers))
             self.open()
-            with (
-                pause_collection(self.model.node_count),
-                self.settle(self.model, self.choices) as workspace_of,
-            ):
+            stack.enter_context(pause_collection(self.model.node_count))
+            with self.settle(self.model, self.choices) as workspace_of:
                 self.compile(workspace_of)
                 self.progress("write", 0, 1)
                 self.write()
@@ -269,10 +267,9 @@ class Compile:
                 else "Add an EP to the session options.",
             )
         check_names(self.model, assignment)
-        check_mix(self.model, self.existing.manifest, assignment, self.providers)
-        check_weights_fit(
-            assignment, self.destination.placement, self.providers.weightless, embedded=self.embedded
-        )
+        check_mix(self, assignment)
+        placement, weightless = self.destination.placement, self.providers.weightless
+        check_weights_fit(assignment, placement, weightless, embedded=self.embedded)
         self.assignment = assignment
 
     def write(self) -> None:
@@ -336,11 +333,7 @@ class Compile:
                 context = self.describe(outputs, earlier)
             with self.time_stage("read_back"):
                 read_back(
-                    context.proto,
-                    context.to_read,
-                    context.written,
-                    self.providers,
-                    source_tensors=context.source_tensors,
+                    context.proto, context.to_read, context.written, self.providers, context.source_tensors
                 )
             with self.time_stage("write"):
                 self.finish(context, outputs)
@@ -374,9 +367,7 @@ class Compile:
                 deliver(self.deliver, name, sink)
         if self.sink is not None:
             self.sink(self._stop_if_cancelled(model.chunks()))
-        self.payloads = tuple(
-            OutputFile.from_entry(entry) for entry in context.payloads if not entry.embedded
-        )
+        self.payloads = tuple(OutputFile.from_entry(each) for each in context.payloads if not each.embedded)
         self.files = () if context.initializers is None else (OutputFile.from_entry(context.initializers),)
         path = outputs.destination.model
         if outputs.publication is not None and path is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO
@@ -270,6 +270,7 @@ class Destination:
                 return
 
 
+@dataclass(eq=False)
 class Outputs:
     """Files and payloads that one compile writes, from the first payload to the model.
 
@@ -288,23 +289,18 @@ class Outputs:
         in_memory: by name, the payloads for the host's write callback.
     """
 
-    def __init__(
-        self,
-        destination: Destination,
-        publication: Publication | None,
-        *,
-        embedded: bool = False,
-        in_files: bool = True,
-        final: bool = True,
-    ) -> None:
-        destination.check_model()
-        self.destination = destination
-        self.final = final
-        self.embedded = embedded
-        self.files: list[str] = []
-        self.in_memory: dict[str, MemorySink] = {}
-        self.publication = publication
-        self._in_files = in_files
+    destination: Destination
+    publication: Publication | None
+    _: KW_ONLY
+    embedded: bool = False
+    in_files: bool = True
+    final: bool = True
+    files: list[str] = field(init=False, default_factory=list)
+    in_memory: dict[str, MemorySink] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the model's path once more: its folder may have changed since the compile began."""
+        self.destination.check_model()
 
     def open_payload(self, name: str) -> BinaryIO:
         """Open the file or buffer for a payload.
@@ -312,7 +308,7 @@ class Outputs:
         Raises:
             Fail: a file of that name belongs to another model.
         """
-        if self._in_files:
+        if self.in_files:
             return self.create(name, "the context binary")
         sink = MemorySink()
         if not self.embedded:

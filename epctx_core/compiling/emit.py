@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -80,10 +81,8 @@ def check_names(model: OpenModel, assignment: Assignment) -> None:
     """
     # A partition's whole name takes a digest of its weights; its beginning costs nothing.
     starts = tuple({f"{partition.prefix}{partition.ep}_" for partition in assignment.partitions})
-    staying = (
-        (part.graph.names[index] for part, index in _iterate_remaining(assignment.main)) if starts else ()
-    )
-    suspects = [name for name in staying if name.startswith(starts)]
+    staying = (part.graph.names[index] for part, index in _iterate_remaining(assignment.main))
+    suspects = [name for name in staying if name.startswith(starts)] if starts else []
     names = {partition.name for partition in assignment.partitions} if suspects else set()
     for name in names.intersection(suspects):
         raise InvalidGraph(
@@ -92,45 +91,6 @@ def check_names(model: OpenModel, assignment: Assignment) -> None:
             path=model.source.path,
             hint="Set ep.context_node_name_prefix, or rename that node.",
         )
-
-
-def check_graph_names(
-    model: OpenModel,
-    choice: ProviderChoice,
-    partitions: Sequence[GraphPartition],
-    earlier: Sequence[Mapping[str, str]],
-) -> None:
-    """Check that the names that an EP gave its graphs are unique; see `EPContextNode.graph_name`.
-
-    Args:
-        model: the source, whose EPContext nodes are of an earlier compile.
-        choice: the EP.
-        partitions: the partitions whose nodes it described.
-        earlier: for each earlier model of the share group, the names of partitions and of their graphs.
-
-    Raises:
-        PluginError: two partitions that are not equal got one name.
-        InvalidGraph: a node of an earlier compile has it, and is of another partition.
-    """
-    if not any(partition.stated_name for partition in partitions):
-        return
-    forms: dict[str, str] = {}
-    for graphs in (*earlier, {partition.name: partition.graph_name for partition in partitions}):
-        for name, graph_name in graphs.items():
-            if forms.setdefault(graph_name, strip_number(name)) != strip_number(name):
-                problem = f"gave {name} the graph_name {graph_name!r}, which another partition has"
-                raise contract_error(choice.record, "get_ep_context_nodes", problem)
-    for record in model.context_nodes:
-        form = strip_number(record.name)
-        if record.source in choice.record.sources and forms.get(record.partition_name, form) != form:
-            raise InvalidGraph(
-                f"{model.source.where} has the EPContext node {record.name!r} with the partition_name "
-                f"{record.partition_name!r}, and {choice.name} gives a new node the same.",
-                node=record.name,
-                ep=choice.name,
-                path=model.source.path,
-                hint="The EP finds graphs by that name: compile the model that this one was made of, in one go.",
-            )
 
 
 def strip_number(name: str) -> str:
@@ -208,7 +168,7 @@ def make_context_model(compile_: Compile, outputs: Outputs, earlier: GraphsByMod
     """
     source, assignment, existing = compile_.model.source, compile_.assignment, compile_.existing
     choices = [c for c in compile_.providers.choices.values() if assignment.of(c.name)]
-    parts = [ProviderPart(compile_, choice, outputs, earlier.get(choice.name, ())) for choice in choices]
+    parts = [ProviderPart(compile_, choice, outputs, earlier) for choice in choices]
     nodes = {partition: node for part in parts for partition, node in part.nodes.items()}
     entries = [entry for part in parts for entry in part.entries]
     writers = [writer for part in parts for writer in part.payloads.writers.values()]
@@ -255,7 +215,7 @@ class ProviderPart:
         compile_: the compile.
         choice: the EP.
         outputs: outputs for the payloads.
-        earlier: its partitions in the share group's models before this one.
+        earlier: graphs of the share group's models before this one.
 
     Attributes:
         payloads: payloads that it wrote.
@@ -265,11 +225,7 @@ class ProviderPart:
     """
 
     def __init__(
-        self,
-        compile_: Compile,
-        choice: ProviderChoice,
-        outputs: Outputs,
-        earlier: tuple[Mapping[str, str], ...],
+        self, compile_: Compile, choice: ProviderChoice, outputs: Outputs, earlier: GraphsByModel
     ) -> None:
         self._choice = choice
         self._partitions = partitions = compile_.assignment.of(choice.name)
@@ -281,15 +237,14 @@ class ProviderPart:
         source = compile_.model.source
         with compute_digests_ahead(weight for p in partitions for weight in p.weights.values()):
             # A partition's name has the digests of its weights.
-            graphs = (*map(tuple, earlier), tuple(p.name for p in partitions))
+            graphs = (*map(tuple, earlier.get(choice.name, ())), tuple(p.name for p in partitions))
             references = SourceReferences(compile_.providers.weightless, source.locations)
             self.payloads = _make_payload_set(choice, outputs, graphs, references)
             results = compile_.providers.instances.call(
                 choice.name, "get_ep_context_nodes", writer=self.payloads.handle
             )
-            with blame(
-                choice.record, "get_ep_context_nodes"
-            ):  # reading attributes and flags runs the EP's code
+            # Reading attributes and flags runs the EP's code.
+            with blame(choice.record, "get_ep_context_nodes"):
                 described = self._sort_nodes(results)
             file = source.path.name if references.used and source.path is not None else None
             self._make_nodes(described, {} if file is None else {FILE_ATTRIBUTE: file})
@@ -297,7 +252,39 @@ class ProviderPart:
             # The model may have others of an earlier compile.
             names = tuple(p.name for p, node in self.nodes.items() if isinstance(node, NodeDraft))
             self.entries = [replace(self.entries[0], references=names)]
-        check_graph_names(compile_.model, choice, partitions, earlier)
+        self._check_graph_names(compile_.model, earlier.get(choice.name, ()))
+
+    def _check_graph_names(self, model: OpenModel, earlier: Sequence[Mapping[str, str]]) -> None:
+        """Check that the names that the EP gave its graphs are unique; see `EPContextNode.graph_name`.
+
+        Args:
+            model: the source, whose EPContext nodes are of an earlier compile.
+            earlier: for each earlier model of the share group, the names of partitions and of their graphs.
+
+        Raises:
+            PluginError: two partitions that are not equal got one name.
+            InvalidGraph: a node of an earlier compile has it, and is of another partition.
+        """
+        if not any(partition.stated_name for partition in self._partitions):
+            return
+        forms: dict[str, str] = {}
+        for graphs in (*earlier, {partition.name: partition.graph_name for partition in self._partitions}):
+            for name, graph_name in graphs.items():
+                if forms.setdefault(graph_name, strip_number(name)) != strip_number(name):
+                    problem = f"gave {name} the graph_name {graph_name!r}, which another partition has"
+                    raise self._error(problem)
+        choice = self._choice
+        for record in model.context_nodes:
+            form = strip_number(record.name)
+            if record.source in choice.record.sources and forms.get(record.partition_name, form) != form:
+                raise InvalidGraph(
+                    f"{model.source.where} has the EPContext node {record.name!r} with the partition_name "
+                    f"{record.partition_name!r}, and {choice.name} gives a new node the same.",
+                    node=record.name,
+                    ep=choice.name,
+                    path=model.source.path,
+                    hint="The EP finds graphs by that name: compile the model that this one was made of, in one go.",
+                )
 
     def _sort_nodes(self, described: Sequence[EPContextNode]) -> list[EPContextNode]:
         """Return one description for each partition, in the partitions' order, checked."""
@@ -313,9 +300,8 @@ class ProviderPart:
         found = {id(node.payload) for node in ordered if node.payload is not None and node.main_context}
         for key, writer in self.payloads.writers.items():
             if key not in found:
-                raise self._error(
-                    f"wrote the payload {writer.name!r}, which no node carries with main_context=1"
-                )
+                problem = f"wrote the payload {writer.name!r}, which no node carries with main_context=1"
+                raise self._error(problem)
             if self.payloads.final and not writer.size:
                 # A load takes an empty file for one that was lost.
                 raise self._error(f"wrote nothing into the payload {writer.name!r}")
@@ -337,9 +323,8 @@ class ProviderPart:
                 try:
                     check_attribute(str(node.partition), onnx.helper.make_attribute(key, value))
                 except (TypeError, ValueError, InvalidGraph) as error:
-                    raise self._error(
-                        f"set {key!r} to a value that the attribute cannot hold ({error})"
-                    ) from error
+                    problem = f"set {key!r} to a value that the attribute cannot hold ({error})"
+                    raise self._error(problem) from error
         name = self._check_text(node.graph_name, "graph_name")
         if name is not None and not (name and name.isprintable()):
             raise self._error(f"gave the graph_name {name!r:.100}, which is not printable text")
@@ -368,6 +353,7 @@ class ProviderPart:
         # A load finds a payload through nodes with main_context=1: the first of them carries it where it is embedded.
         carriers = {id(d.payload): d for d in reversed(described) if d.payload is not None and d.main_context}
         users: dict[int, list[str]] = {id(d.payload): [] for d in described if d.payload is not None}
+        make = partial(make_context_node, source=ep, embed_mode=embedded)
         templates: dict[tuple[int, str], NodeProto] = {}
         forms: set[str] = set()
         carried: set[bytes | None] = set()
@@ -391,38 +377,21 @@ class ProviderPart:
                 # Attributes are few, and an EP gives many nodes the same mapping.
                 form = (id(node.attributes), doc)
                 if form not in templates:
-                    templates[form] = make_context_node(
-                        NodeProto(doc_string=doc),
-                        {**node.attributes, **common},
-                        source=ep,
-                        main_context=False,
-                        embed_mode=embedded,
-                        cache=None,
-                    )
+                    own = {**node.attributes, **common}
+                    templates[form] = make(NodeProto(doc_string=doc), own, main_context=False, cache=None)
                 self.nodes[partition] = NodeDraft(templates[form], partition)
                 continue
-            self.nodes[partition] = make_context_node(
-                NodeProto(
-                    name=partition.name,
-                    input=partition.input_names,
-                    output=partition.output_names,
-                    doc_string=doc,
-                ),
-                {**node.attributes, **common, "partition_name": partition.graph_name},
-                source=ep,
-                main_context=main,
-                embed_mode=embedded,
-                cache=cache,
-            )
+            frame = NodeProto(name=partition.name, input=partition.input_names, output=partition.output_names)
+            frame.doc_string = doc
+            own = {**node.attributes, **common, "partition_name": partition.graph_name}
+            self.nodes[partition] = make(frame, own, main_context=main, cache=cache)
         for key, names in users.items():
             entry, carrier = writers[key].finish(), carriers[key]
             name = carrier.partition.name if entry.embedded else entry.name
             self.entries.append(replace(entry, name=name, references=tuple(names) if len(users) > 1 else ()))
 
 
-def write_shared_payloads(
-    last: Compile, outputs: Outputs, graphs: GraphsByModel
-) -> dict[bytes, PayloadWriter]:
+def write_all_payloads(last: Compile, outputs: Outputs, graphs: GraphsByModel) -> dict[bytes, PayloadWriter]:
     """Have EPs write the payloads of all members of a share group.
 
     Args:
@@ -471,18 +440,12 @@ def _make_replacements(
     part: GraphAssignment, nodes: Mapping[GraphPartition, Replacement], existing: PassThrough
 ) -> dict[int, Replacement]:
     """Return the replacements of one graph, by the first node of a group: EPContext nodes and rebuilt control flow."""
-    replacements: dict[int, Replacement] = {
-        partition.node_indices[0]: nodes[partition] for partition in part.partitions
-    }
+    replacements: dict[int, Replacement] = {p.node_indices[0]: nodes[p] for p in part.partitions}
     replacements.update(existing.nodes.get(part.graph.path, {}))
     for node in part.executed:
         protos = {name: GraphProto() for name in part.subgraphs[node]}
         for name, subgraph in part.subgraphs[node].items():
-            splice_graph(
-                protos[name],
-                subgraph.graph,
-                subgraph.execution_order(),
-                _make_replacements(subgraph, nodes, existing),
-            )
+            own = _make_replacements(subgraph, nodes, existing)
+            splice_graph(protos[name], subgraph.graph, subgraph.execution_order(), own)
         replacements[node] = replace_subgraphs(part.graph.nodes[node], protos)
     return replacements

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from onnx import ModelProto
 
 from epctx_core.compiling.destination import Destination, Outputs
-from epctx_core.compiling.emit import ContextModel, GraphsByModel, write_shared_payloads
+from epctx_core.compiling.emit import ContextModel, GraphsByModel, write_all_payloads
 from epctx_core.compiling.provenance import complete_manifest
 from epctx_core.compiling.read_back import read_back
 from epctx_core.compiling.report import OutputFile
@@ -185,7 +185,7 @@ class Group:
             # As this member's folder is spelled: its files are compared by path.
             group_models = tuple(folder / path.name for path in self.models)
             destination = replace(last.destination.use_names_of(named), group_models=group_models)
-            payloads = write_shared_payloads(last, Outputs(destination, publication), graphs)
+            payloads = write_all_payloads(last, Outputs(destination, publication), graphs)
             entries = {writer.name: writer.finish() for writer in payloads.values()}
             earlier = {
                 path: ModelProto.FromString(read_published(path, digest))
@@ -254,13 +254,13 @@ def _add_names(graphs: GraphsByModel, member: Compile) -> GraphsByModel:
     return {**graphs, **{ep: (*graphs.get(ep, ()), names) for ep, names in more.items() if names}}
 
 
-def _make_table() -> tuple[threading.Lock, dict[Hashable, Group]]:
-    # The lock is held only to read and change the table: nothing is read, compiled, logged or closed under it.
-    return threading.Lock(), {}
+_open_groups: PerProcess[tuple[threading.Lock, dict[Hashable, Group]]] = PerProcess(
+    lambda: (threading.Lock(), {})
+)
+"""Open share groups of each process, by folder, EPs and options.
 
-
-_open_groups = PerProcess(_make_table)
-"""Open share groups of each process, by folder, EPs and options."""
+The lock is held only to read and change the table: nothing is read, compiled, logged or closed under it.
+"""
 
 
 @contextmanager

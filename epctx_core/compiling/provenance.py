@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from epctx_core.compiling.destination import Destination
     from epctx_core.graph.index import SubgraphPath
     from epctx_core.sessions.assignment import Assignment
-    from epctx_core.sessions.providers import ProviderChoice, ProviderSession
+    from epctx_core.sessions.providers import ProviderChoice
     from epctx_core.sessions.source import OpenModel
 
 
@@ -163,12 +163,10 @@ class PassThrough:
                 carried.target = find_free_name(partial(destination.binary_name, suffix), None, taken)
                 taken.add(carried.target.casefold())
         kept = {c.target: c.stays for c in self._payloads if c.target is not None}
+        read = (c.payload.mapped.path for c in self._payloads if c.payload.mapped)
         self.destination = replace(
             destination,
-            source_files=(
-                *destination.source_files,
-                *(c.payload.mapped.path for c in self._payloads if c.payload.mapped),
-            ),
+            source_files=(*destination.source_files, *read),
             kept=tuple(kept),
             copied=() if delivered else tuple(name for name, stays in kept.items() if not stays),
         )
@@ -218,12 +216,9 @@ class PassThrough:
         records = {record.name: record for record in self.records}
         folder = find_context_folder(self._model, config, compiles=True)
         mapped = replace(config, entries={**config.entries, SessionConfig.map_binaries.key: "1"})
+        reading = make_reading(self._model, mapped)
         reader = PayloadReader(
-            records,
-            folder=folder,
-            manifest=self.manifest,
-            scratch=ExitStack(),
-            reading=make_reading(self._model, mapped),
+            records, folder=folder, manifest=self.manifest, scratch=ExitStack(), reading=reading
         )
         found: dict[tuple[str, bool], _KeptPayload] = {}
         # Primaries first, so that one of them carries a payload that several nodes share.
@@ -287,21 +282,20 @@ def _rewrite(node: NodeProto, **values: int | bytes | None) -> NodeProto:
     return copy
 
 
-def check_mix(
-    model: OpenModel, manifest: Manifest | None, assignment: Assignment, providers: ProviderSession
-) -> None:
+def check_mix(compile_: Compile, assignment: Assignment) -> None:
     """Check, before anything is compiled, that the nodes that EPs add to a context model load together with those it has.
 
     Raises:
         InvalidGraph: another distribution of an EP made the nodes that are there, or the EP does not
             support them any more.
     """
+    model, manifest = compile_.model, compile_.existing.manifest
     if not model.context_nodes:
         return
     infos = read_compatibility_info(model.source.proto)
     made = manifest.providers if manifest is not None else {}
     for ep in dict.fromkeys(partition.ep for partition in assignment.partitions):
-        choice = providers.choices[ep]
+        choice = compile_.providers.choices[ep]
         maker = made.get(ep, {}).get("distribution")
         unsupported = (i for i in infos.get(ep, ()) if choice.validate(i) is Compatibility.EP_UNSUPPORTED)
         if isinstance(maker, str) and not is_same_distribution(choice.record.distribution, maker):

@@ -7,7 +7,7 @@ whole, by an instance that compiled nothing; another one checks its payloads as 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -44,7 +44,6 @@ def read_back(
     names: Collection[str],
     written: Mapping[bytes, PayloadWriter],
     providers: ProviderSession,
-    *,
     source_tensors: Mapping[str, TensorView] = MappingProxyType({}),
 ) -> None:
     """Have each EP read back the payloads that it wrote for a context model.
@@ -63,34 +62,28 @@ def read_back(
     """
     if not written or not providers.session.config().read_back:
         return
-    records: dict[str, list[ContextNodeRecord]] = {}
+    records: dict[str, dict[str, ContextNodeRecord]] = {}
     placed = (
         item for item in walk_indexed_nodes(proto.graph) if item[2].name in names and is_context_node(item[2])
     )
     for record in read_indexed_nodes(placed):
-        records.setdefault(record.source, []).append(record)
+        records.setdefault(record.source, {})[record.name] = record
     engine = providers.session.config().engine
-    types, manifest = (
-        make_declared_types(proto, lambda: infer_model_types(proto, engine)),
-        read_manifest(proto),
-    )
+    types = make_declared_types(proto, lambda: infer_model_types(proto, engine))
+    manifest = read_manifest(proto)
     with ExitStack() as scratch:
         for ep, own in records.items():
             reader = PayloadReader(
-                {record.name: record for record in own},
-                folder=None,
-                manifest=None,
-                scratch=scratch,
-                source_tensor=source_tensors.__getitem__,
+                own, folder=None, manifest=None, scratch=scratch, source_tensor=source_tensors.__getitem__
             )
-            reader.loaded = _open_payloads(own, written, scratch)
-            nodes = make_plugin_nodes(own, types, ep, manifest)
+            reader.loaded = _open_payloads(own.values(), written, scratch)
+            nodes = make_plugin_nodes([*own.values()], types, ep, manifest)
             with resume_collection():
-                _read_nodes(ep, nodes, reader, providers)
+                _read(ep, nodes, reader, providers)
 
 
 def _open_payloads(
-    records: Sequence[ContextNodeRecord], written: Mapping[bytes, PayloadWriter], scratch: ExitStack
+    records: Iterable[ContextNodeRecord], written: Mapping[bytes, PayloadWriter], scratch: ExitStack
 ) -> dict[tuple[str, bool], LoadedPayload]:
     """Return the payloads by their keys."""
     made: dict[tuple[str, bool], LoadedPayload] = {}
@@ -108,20 +101,14 @@ def _open_payloads(
                 hint="Check the disk of the output folder.",
             ) from error
         key = get_payload_key(record)
+        in_memory = mapped is None and not writer.embedded
         made[key] = LoadedPayload(
-            key[0],
-            view,
-            digest=entry.root,
-            mapped=mapped,
-            scratch=scratch,
-            in_memory=mapped is None and not writer.embedded,
+            key[0], view, digest=entry.root, mapped=mapped, scratch=scratch, in_memory=in_memory
         )
     return made
 
 
-def _read_nodes(
-    ep: str, nodes: Sequence[ContextNode], reader: ContextReader, providers: ProviderSession
-) -> None:
+def _read(ep: str, nodes: Sequence[ContextNode], reader: ContextReader, providers: ProviderSession) -> None:
     """Have one EP read its nodes: whole, or as far as it checks payloads."""
     choice = providers.choices[ep]
     whole = choice.cls.loads_without_device
@@ -134,13 +121,11 @@ def _read_nodes(
             context.cancel.raise_if_requested()
             if whole:
                 # A process of its own for a few milliseconds of reading would cost more than many a compile.
-                session = providers
+                own = providers
                 if not is_isolated:
-                    session = stack.enter_context(
-                        closing(ProviderSession(providers.session, providers.registry))
-                    )
-                    session.add(choice, choice.cls, context)
-                load_nodes(ep, nodes, reader, session, Purpose.EXPORT)
+                    own = stack.enter_context(closing(ProviderSession(providers.session, providers.registry)))
+                    own.add(choice, choice.cls, context)
+                load_nodes(ep, nodes, reader, own, Purpose.EXPORT)
                 return
             for finding in look_into(choice, context, nodes, reader) or ():
                 if finding.severity is Severity.ERROR:

@@ -114,9 +114,7 @@ class CompileReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON that `epctx compile --json` prints."""
-        fields = {
-            key: list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()
-        }
+        fields = {key: list(each) if isinstance(each, tuple) else each for key, each in vars(self).items()}
         del fields["folder"], fields["outputs"]
         facts = ("name", "distribution", "version", "vendor", "simulated")
         return {

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         BaseEngine,
         EnginePolicy,
         OptimizedModel,
-        PreparedModel,
         RunnableModel,
         TensorView,
     )
@@ -210,7 +209,7 @@ class CpuEngine:
 
     def prepare(
         self, model: ModelProto, weights: Mapping[str, np.ndarray] | None = None, *, heavy: bool | None = None
-    ) -> PreparedModel:
+    ) -> PreparedHandle:
         """Make a model ready to run; see `epctx_core.plugin.Engine.prepare`."""
         layout = next((entry.value for entry in model.metadata_props if entry.key == _LAYOUT), None)
         if layout is not None and layout != self._engine.layout:
@@ -219,18 +218,11 @@ class CpuEngine:
                 hint="Compile the source model again on this machine.",
             )
         # Each array is fetched once, however many parts the model is prepared in.
-        arrays = {
-            t.name: weights[t.name]
-            for t in model.graph.initializer
-            if is_detached(t) and weights and t.name in weights
-        }
-        return PreparedHandle(
-            self._prepare_or_split(
-                model, arrays, lambda part: self._engine.prepare(part, arrays, heavy=heavy)
-            )
-        )
+        detached = [tensor.name for tensor in model.graph.initializer if is_detached(tensor)]
+        arrays = {name: weights[name] for name in detached if weights and name in weights}
+        return self._prepare(model, arrays, lambda part: self._engine.prepare(part, arrays, heavy=heavy))
 
-    def prepare_group(self, model: ModelProto, weights: Mapping[str, TensorView]) -> PreparedModel:
+    def prepare_group(self, model: ModelProto, weights: Mapping[str, TensorView]) -> PreparedHandle:
         """Prepare a group of nodes of the default CPU EP, optimised where that pays."""
         arrays = {name: weight.array() for name, weight in weights.items()}
         with blame_engine(self.policy.engine):
@@ -246,7 +238,7 @@ class CpuEngine:
                 _log.info("a group of nodes is not optimised: %s.", error.message)
             return self._engine.prepare(part, arrays)
 
-        return PreparedHandle(self._prepare_or_split(model, arrays, prepare))
+        return self._prepare(model, arrays, prepare)
 
     def optimize(
         self, model: ModelProto, weights: Mapping[str, TensorView], *, layouts: bool = False
@@ -255,24 +247,20 @@ class CpuEngine:
         level = GraphOptimizationLevel.ORT_ENABLE_ALL
         try:
             with blame_engine(self.policy.engine):
-                return load_engine_class(self.policy.engine).optimize_model(
-                    model, weights, level, layouts=layouts
-                )
+                engine = load_engine_class(self.policy.engine)
+                return engine.optimize_model(model, weights, level, layouts=layouts)
         except NotImplementedByProvider as error:
             _log.info("a group of nodes is not optimised: %s.", error.message)
             return None
 
-    def _prepare_or_split(
-        self,
-        model: ModelProto,
-        weights: Mapping[str, np.ndarray],
-        fast: Callable[[ModelProto], RunnableModel],
-    ) -> RunnableModel:
+    def _prepare(
+        self, model: ModelProto, arrays: Mapping[str, np.ndarray], fast: Callable[[ModelProto], RunnableModel]
+    ) -> PreparedHandle:
         """Prepare a group of nodes, with the reference for the part that the first engine refuses.
 
         Args:
             model: of the group.
-            weights: arrays for its detached initializers.
+            arrays: for its detached initializers.
             fast: prepares a model on the first engine.
         """
 
@@ -282,12 +270,12 @@ class CpuEngine:
 
         try:
             if self._engine.checks:
-                return blamed(model)
+                return PreparedHandle(blamed(model))
             from epctx_core.engines.splitting import check_group
 
             # The reference would fail in a run on a model that was not checked.
-            return blamed(check_group(model))
+            return PreparedHandle(blamed(check_group(model)))
         except NotImplementedByProvider as error:
             from epctx_core.engines.splitting import prepare_in_parts
 
-            return prepare_in_parts(model, weights, self._engine, blamed, error)
+            return PreparedHandle(prepare_in_parts(model, arrays, self._engine, blamed, error))

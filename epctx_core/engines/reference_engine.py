@@ -26,7 +26,7 @@ from epctx_core.graph.weights import is_detached
 from epctx_core.plugin import BaseEngine, write_in_place
 
 _ML = "ai.onnx.ml"
-_ANY_VERSION = 1 << 31
+_ALWAYS = 1 << 31
 _CORRECTIONS: list[tuple[Any, int]] = []
 """Operators in place of the evaluator's own, each with the version of the default domain from which that one does."""
 
@@ -105,12 +105,7 @@ def _refuse_missing(model: ModelProto, version: int) -> None:
 
 
 def _correct(
-    op_type: str,
-    domain: str = "",
-    *,
-    below: int = _ANY_VERSION,
-    base: type[OpRun] = OpRun,
-    method: str = "_run",
+    op_type: str, domain: str = "", *, below: int = _ALWAYS, base: type[OpRun] = OpRun, method: str = "_run"
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function that computes an operator; it is called with the inputs and, by name, the attributes.
 
@@ -211,11 +206,10 @@ def _scan(*args: Any, body: Any, num_scan_inputs: int, **given: Any) -> tuple[An
     """The evaluator's own knows neither axes nor directions, nor inputs without elements. Version 8 is not there."""
     count = len(args) - num_scan_inputs
     values, sources = list(args[:count]), args[count:]
+    inward = _list_scan_settings(given, "input", len(sources))
     slices = [
         np.moveaxis(source, axis, 0)[:: -1 if backwards else 1]
-        for source, (axis, backwards) in zip(
-            sources, _list_scan_settings(given, "input", len(sources)), strict=True
-        )
+        for source, (axis, backwards) in zip(sources, inward, strict=True)
     ]
     scans: list[list[np.ndarray]] = [[] for _ in body.output_names[count:]]
     for number in range(len(slices[0])):
@@ -243,9 +237,8 @@ def _stack(parts: Sequence[np.ndarray], type_: TypeProto, axis: int = 0) -> np.n
     if parts:
         return np.stack(parts, axis)
     shape = [d.dim_value for d in type_.tensor_type.shape.dim]
-    return np.empty(
-        [*shape[:axis], 0, *shape[axis:]], helper.tensor_dtype_to_np_dtype(type_.tensor_type.elem_type)
-    )
+    dtype = helper.tensor_dtype_to_np_dtype(type_.tensor_type.elem_type)
+    return np.empty([*shape[:axis], 0, *shape[axis:]], dtype)
 
 
 @_correct("Optional")

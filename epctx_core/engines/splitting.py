@@ -84,13 +84,13 @@ def prepare_in_parts(
         _log.warning("a group of nodes runs on %s, which is slow: %s", ReferenceEngine.name, refusal.message)
         return whole
     # Only results of Constant nodes are weights here: other initializers are copied as they are.
-    runs = [either(part.model(inline_weights=True), is_fast=is_fast).run for part, is_fast in parts]
+    runs = [(p, either(p.model(inline_weights=True), is_fast=is_fast).run) for p, is_fast in parts]
     lacking = [node.op_type for part, is_fast in parts if not is_fast for node in part.nodes]
     _log.warning(
         "%d of the %d nodes of a group run on %s, which is slow: %s",
         len(lacking), len(model.graph.node), ReferenceEngine.name, ", ".join(sorted(set(lacking))),
     )  # fmt: skip
-    return SplitModel(model, [part for part, _ in parts], runs)
+    return SplitModel(model, runs)
 
 
 def _lacking_error(
@@ -222,18 +222,15 @@ class SplitModel:
 
     Args:
         model: the whole, for the names of its inputs and outputs.
-        parts: in execution order.
-        runs: the function that runs each.
+        parts: in execution order, each with the function that runs it.
     """
 
-    def __init__(
-        self, model: ModelProto, parts: Sequence[NodeGroup], runs: Sequence[Callable[..., Any]]
-    ) -> None:
+    def __init__(self, model: ModelProto, parts: Sequence[tuple[NodeGroup, Callable[..., Any]]]) -> None:
         self._inputs = [value.name for value in model.graph.input]
         self._outputs = [value.name for value in model.graph.output]
         self._steps: list[tuple[Callable[..., Any], Sequence[str], Sequence[str], Sequence[str]]] = []
         read_later = {*self._inputs, *self._outputs}
-        for part, run in zip(reversed(parts), reversed(runs), strict=True):
+        for part, run in reversed(parts):
             names = dict.fromkeys((*part.input_names, *part.output_names))
             frees = [name for name in names if name not in read_later]
             read_later.update(frees)

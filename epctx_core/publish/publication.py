@@ -284,7 +284,14 @@ class Publication:
             raise
         self._is_over = False
         self._discard()
-        return self._read_states({name: stamped[name] for name in binaries})
+        states = {}
+        for name in binaries:
+            with suppress(OSError):
+                # Renaming a file changed its status.
+                now, before = (self.folder / name).stat(), stamped[name]
+                if before and os.path.samestat(now, before) and now.st_mtime_ns == before.st_mtime_ns:
+                    states[name] = now
+        return states
 
     def _lock_folder(self, stack: ExitStack, made: list[Path]) -> None:
         """Create the folder and those above it that are missing, which are added to `made`, and lock it."""
@@ -348,16 +355,6 @@ class Publication:
         with files.report_errors("renaming the files", folder):
             roll_forward(folder, staging, journal)
         return stamped
-
-    def _read_states(self, stamped: dict[str, os.stat_result | None]) -> dict[str, os.stat_result]:
-        """Return the status of binaries under their final names; renaming them changed it."""
-        states = {}
-        for name, status in stamped.items():
-            with suppress(OSError):
-                now = (self.folder / name).stat()
-                if status and os.path.samestat(now, status) and now.st_mtime_ns == status.st_mtime_ns:
-                    states[name] = now
-        return states
 
     def _take_back(self, journal: Journal, cause: BaseException) -> None:
         """Restore the old state after a failed commit; if the disk refuses, leave it for the next one."""

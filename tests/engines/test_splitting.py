@@ -172,7 +172,7 @@ def test_a_value_is_let_go_after_its_last_reader():
     def watched(names):
         return lambda inputs: seen.append(len(inputs)) or [np.zeros(4) for _ in names]
 
-    whole = SplitModel(made, parts, [watched(part.output_names) for part in parts])
+    whole = SplitModel(made, [(part, watched(part.output_names)) for part in parts])
     whole.run([FEED])
 
     assert [frees for *_, frees in whole._steps] == [[], ["b"], ["r"]]
