@@ -259,12 +259,11 @@ class Compile:
         self.model, source = model, model.source
         if not assignment.partitions and self.flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED:
             refusal = next(iter(assignment.refusals), None)
+            hint = f"{refusal.ep} says: {refusal.reason}." if refusal else "Add an EP to the session options."
             raise Fail(
                 f"no node of {source.where} could be compiled by {', '.join(self.providers.choices) or 'any EP'}.",
                 path=source.path,
-                hint=f"{refusal.ep} says: {refusal.reason}."
-                if refusal
-                else "Add an EP to the session options.",
+                hint=hint,
             )
         check_names(self.model, assignment)
         check_mix(self, assignment)

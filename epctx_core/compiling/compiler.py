@@ -94,13 +94,9 @@ class ModelCompiler:
         self._level = check_level(graph_optimization_level, config.engine)
         self._embedded = host.parse_embed(embed_compiled_data_into_model, config)
         self._placement = make_placement(
-            host.check_optional(
-                host.check_path, "external_initializers_file_path", external_initializers_file_path
-            ),
+            external_initializers_file_path,
             external_initializers_size_threshold,
-            host.check_optional(
-                host.check_function, "get_initializer_location_func", get_initializer_location_func
-            ),
+            get_initializer_location_func,
             config.external_initializers_file,
         )
         self._flags = OrtCompileApiFlags(flags)

@@ -254,9 +254,7 @@ def _add_names(graphs: GraphsByModel, member: Compile) -> GraphsByModel:
     return {**graphs, **{ep: (*graphs.get(ep, ()), names) for ep, names in more.items() if names}}
 
 
-_open_groups: PerProcess[tuple[threading.Lock, dict[Hashable, Group]]] = PerProcess(
-    lambda: (threading.Lock(), {})
-)
+_open_groups = PerProcess(lambda: (threading.Lock(), dict[Hashable, Group]()))
 """Open share groups of each process, by folder, EPs and options.
 
 The lock is held only to read and change the table: nothing is read, compiled, logged or closed under it.

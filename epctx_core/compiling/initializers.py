@@ -32,6 +32,7 @@ from epctx_core.graph.weights import (
 )
 from epctx_core.options import WeightlessMode
 from epctx_core.registry.guard import describe
+from epctx_core.sessions import host
 
 if TYPE_CHECKING:
     import numpy as np
@@ -138,13 +139,15 @@ class InitializerPlacement:
 
 
 def make_placement(
-    file: str | None, threshold: int, locate: LocationFunc | None, option: str | None
+    path: str | os.PathLike[str] | None, threshold: int, locate: LocationFunc | None, option: str | None
 ) -> InitializerPlacement:
     """Return the placement of initializers; the arguments of a compiler override the session option.
 
     Raises:
         InvalidArgument: two arguments contradict each other, one is wrong, or a name leaves the model's folder.
     """
+    file = host.check_optional(host.check_path, "external_initializers_file_path", path)
+    host.check_optional(host.check_function, "get_initializer_location_func", locate)
     if file is not None and locate is not None:
         raise InvalidArgument(
             "external_initializers_file_path and get_initializer_location_func were both given.",

@@ -151,10 +151,8 @@ class PassThrough:
         self._embedded = embedded
         self._folder = folder = None if delivered else destination.folder
         taken = {c.file.casefold() for c in self._payloads if c.file is not None}
-        for carried in self._payloads:
-            if embedded:
-                carried.target = None
-            elif carried.file is not None:
+        for carried in () if embedded else self._payloads:
+            if carried.file is not None:
                 carried.target = carried.file
                 carried.stays = carried.lies_in(folder)
             else:
