@@ -17,12 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from epctx_core.context.manifest import ReplacedBinaryError, read_manifest
 from epctx_core.context.receipts import DigestChecks
 from epctx_core.engines.cpu_engine import CpuEngine
-from epctx_core.errors import (
-    InvalidArgument,
-    RuntimeException,
-    convert_errors,
-    suggestion,
-)
+from epctx_core.errors import InvalidArgument, RuntimeException, convert_errors, suggestion
 from epctx_core.graph.garbage import pause_collection
 from epctx_core.options import GraphOptimizationLevel, SessionOptions
 from epctx_core.options.choices import CPU_EP
@@ -51,6 +46,7 @@ from epctx_core.sessions.providers import (
     choose_providers,
     collect_kept_functions,
     make_private_workspace,
+    stem,
 )
 from epctx_core.sessions.source import OpenModel, open_model
 
@@ -233,16 +229,24 @@ class InferenceSession(Strict):
         threading.Thread(target=work, name="epctx-run-async").start()
         begun.wait()
 
-    def set_providers(self, *_providers: object, **_options: object) -> NoReturn:
-        """Refuse to change the EPs of a session.
+    def set_providers(
+        self,
+        providers: Sequence[str | tuple[str, Mapping[str, object]]] | None = None,
+        provider_options: Sequence[Mapping[str, object]] | None = None,
+    ) -> None:
+        """Accept the EPs and options that the session has; it never gets others.
 
         Raises:
-            InvalidArgument: always.
+            InvalidArgument: they are others.
         """
-        raise InvalidArgument(
-            f"a session's EPs are fixed when it is made; these are {', '.join(self.get_providers())}.",
-            hint="Make a new session with other providers.",
-        )
+        requested = parse_providers(SessionOptions(), providers, provider_options) or ()
+        named = {stem(name): {k: str(v) for k, v in options.items()} for name, options in requested}
+        own = {stem(ep): options for ep, options in self.get_provider_options().items()}
+        if [*(named | {stem(CPU_EP): {}})] != [*own] or any(named[e].items() - own[e].items() for e in named):
+            raise InvalidArgument(
+                f"a session's EPs are fixed when it is made; these are {', '.join(self.get_providers())}.",
+                hint="Make a new session with other providers.",
+            )
 
     def disable_fallback(self) -> None:
         """Do nothing: a session never changes its EPs by itself."""

@@ -124,10 +124,7 @@ def _changed_by(
 
 
 def _accepted(
-    found: ModelProto,
-    model: OpenModel,
-    known: Mapping[str, TensorView],
-    refusal: Callable[[str], EpctxError],
+    found: ModelProto, model: OpenModel, known: Mapping[str, TensorView], refusal: Callable[[str], EpctxError]
 ) -> OpenModel:
     """Return a changed model, checked and indexed, with the metadata of the original.
 
