@@ -26,19 +26,8 @@ from epctx_core.plugin import EnginePolicy, Purpose
 from epctx_core.plugin.base_engine import run_with_options
 from epctx_core.registry import PluginRecord, Registry, default_registry
 from epctx_core.registry.forking import keep_forever
+from epctx_core.sessions import host
 from epctx_core.sessions.assignment import Assignment, assign_nodes, check_allowed
-from epctx_core.sessions.host import (
-    ModelMetadata,
-    NodeArg,
-    check_function,
-    check_model_argument,
-    copy_options,
-    describe_model,
-    describe_value,
-    make_feed_order,
-    parse_providers,
-    unknown_name_error,
-)
 from epctx_core.sessions.loading import Routing, find_context_folder, load_context_nodes
 from epctx_core.sessions.plan import Planner, PlanRun, add_run_hooks
 from epctx_core.sessions.providers import (
@@ -56,6 +45,7 @@ if TYPE_CHECKING:
     from epctx_core.compiling.compile import Compile
     from epctx_core.context.paths import ModelFolder
     from epctx_core.options.run import RunOptions
+    from epctx_core.sessions.host import ModelMetadata, NodeArg
     from epctx_core.sessions.inspection import OrtEpAssignedSubgraph
     from epctx_core.sessions.providers import WorkspaceOf
 
@@ -133,9 +123,9 @@ class InferenceSession(Strict):
                     hint="See help(epctx_core.InferenceSession).",
                 )
             log_without_effect(f"InferenceSession({name}=...)", _TUNING[name])
-        model = check_model_argument(path_or_bytes)
-        self._options = copy_options(SessionOptions() if sess_options is None else sess_options)
-        requested = parse_providers(self._options, providers, provider_options)
+        model = host.check_model_argument(path_or_bytes)
+        self._options = host.copy_options(SessionOptions() if sess_options is None else sess_options)
+        requested = host.parse_providers(self._options, providers, provider_options)
         exporter = None
         if self._options.config().context_enable:
             # Loading and running need nothing of compiling to files.
@@ -145,7 +135,7 @@ class InferenceSession(Strict):
         self._state: SessionState | None = _build_session(model, self._options, requested, registry, exporter)
         self._inputs, self._outputs = self._state.inputs, self._state.outputs
         self._defaults = self._state.defaults
-        self._order = make_feed_order(self._inputs, self._defaults)
+        self._order = host.make_feed_order(self._inputs, self._defaults)
         # The threads of calls under way. append and remove are atomic, so that a run takes no lock.
         self._running: deque[int] = deque()
         self._closed = False
@@ -179,11 +169,13 @@ class InferenceSession(Strict):
                 raise self._over()
             chosen = self._indices(output_names) if output_names else None
             feeds = self._order(input_feed)
-            results = (
-                state.run(feeds, None)
-                if run_options is None
-                else _run_with_options(state, feeds, run_options)
-            )
+            if run_options is None:
+                results = state.run(feeds, None)
+            else:
+                from epctx_core.options.run import RunOptions
+
+                host.check_class("run_options", run_options, RunOptions)
+                results = run_with_options(state.run, feeds, run_options)
             return results if chosen is None else [results[index] for index in chosen]
         finally:
             self._running.remove(thread)
@@ -207,7 +199,7 @@ class InferenceSession(Strict):
             InvalidArgument: the callback is not a function, or the input feed is not a mapping.
             RuntimeException: the session is closed.
         """
-        check_function("run_async", callback)
+        host.check_function("run_async", callback)
         if not isinstance(input_feed, Mapping):
             raise InvalidArgument(f"input_feed maps names to arrays; this is a {type(input_feed).__name__}.")
         self._open()
@@ -239,7 +231,7 @@ class InferenceSession(Strict):
         Raises:
             InvalidArgument: they are others.
         """
-        requested = parse_providers(SessionOptions(), providers, provider_options) or ()
+        requested = host.parse_providers(SessionOptions(), providers, provider_options) or ()
         named = {stem(name): {k: str(v) for k, v in options.items()} for name, options in requested}
         own = {stem(ep): options for ep, options in self.get_provider_options().items()}
         if [*(named | {stem(CPU_EP): {}})] != [*own] or any(named[e].items() - own[e].items() for e in named):
@@ -264,7 +256,7 @@ class InferenceSession(Strict):
         known = [output.name for output in self._outputs]
         for name in names:
             if name not in known:
-                raise unknown_name_error("output", name, known)
+                raise host.unknown_name_error("output", name, known)
         return [known.index(name) for name in names]
 
     def get_inputs(self) -> list[NodeArg]:
@@ -399,15 +391,6 @@ class InferenceSession(Strict):
             keep_forever(state)
         else:
             state.providers.close()
-
-
-def _run_with_options(state: SessionState, feeds: list[Any], options: object) -> list[Any]:
-    from epctx_core.options.run import RunOptions
-
-    if not isinstance(options, RunOptions):
-        kind = f"{type(options).__module__}.{type(options).__name__}"
-        raise InvalidArgument(f"run_options is a {kind}, not a RunOptions.", hint="Give an epctx.RunOptions.")
-    return run_with_options(state.run, feeds, options)
 
 
 @convert_errors("loading the model")
@@ -578,9 +561,9 @@ def _state_of(
 
         assigned = list_assigned_subgraphs(assignment, instances.names, routing.nodes)
     return SessionState(
-        metadata=describe_model(model.source.proto),
-        inputs=[describe_value(name, model.types) for name in graph.input_names],
-        outputs=[describe_value(name, model.types) for name in graph.output_names],
+        metadata=host.describe_model(model.source.proto),
+        inputs=[host.describe_value(name, model.types) for name in graph.input_names],
+        outputs=[host.describe_value(name, model.types) for name in graph.output_names],
         providers=providers,
         run=add_run_hooks(plan.run, instances),
         defaults={n: graph.weights[n].array() for n in graph.input_names if n in graph.weights},

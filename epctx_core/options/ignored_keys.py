@@ -57,9 +57,6 @@ IGNORED_STARTS = ("ep.cpu.", "ep.cuda.", "ep.nnapi.", "session.moe.offload.")
 OWNED_STARTS = ("ep.", "session.")
 """Prefixes under which every key must be known: a misspelt one would silently do nothing."""
 
-_PROVIDER_OPTION = re.compile(r"ep\.[a-z0-9_.-]+\.(.+)")
-_DYNAMIC_START = "ep.dynamic."
-
 
 def is_ignored(key: str) -> bool:
     """Return whether a key that is not in `table` is accepted without an effect."""

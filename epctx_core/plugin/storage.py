@@ -340,8 +340,7 @@ class Blobs(Mapping[str, memoryview]):
 
     def get(self, name: str, default: Any = None, /) -> Any:
         """Return a blob, or the default if there is none of that name."""
-        found = name in self._table
-        return self[name] if found else default
+        return self[name] if name in self._table else default
 
     def __contains__(self, name: object) -> bool:
         return name in self._table

@@ -114,13 +114,6 @@ class GraphAssignment:
         """Return the unassigned nodes."""
         return [i for i, taken in enumerate(self.taken) if not taken]
 
-    def open_subgraphs(self) -> Iterator[tuple[int, GraphAssignment]]:
-        """Yield the subgraphs of nodes that no EP took whole, each with its node."""
-        for node, subgraphs in self.subgraphs.items():
-            if not self.taken[node] or node in self.executed:
-                for subgraph in subgraphs.values():
-                    yield node, subgraph
-
     def executed_graphs(self) -> Iterator[GraphAssignment]:
         """Yield this graph, then the subgraphs that the session runs itself, at any depth."""
         yield self

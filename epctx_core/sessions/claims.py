@@ -18,12 +18,11 @@ from epctx_core.graph.extraction import GraphPartition, GraphSlice
 from epctx_core.graph.garbage import resume_collection
 from epctx_core.graph.index import GraphIndex, Node
 from epctx_core.graph.partition import CyclicGroupsError
-from epctx_core.plugin import ComputeCapability, Refusal
+from epctx_core.plugin import CompiledPartition, ComputeCapability, Purpose, Refusal
 from epctx_core.registry.guard import blame, contract_error, to_plain
 
 if TYPE_CHECKING:
     from epctx_core.options import SessionConfig
-    from epctx_core.plugin import CompiledPartition, Purpose
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import Assignment, GraphAssignment
     from epctx_core.sessions.providers import ProviderSession
@@ -261,8 +260,10 @@ def _open_graphs(
     part: GraphAssignment, parent: Node | None = None
 ) -> Iterator[tuple[GraphAssignment, Node | None]]:
     """Yield a graph's subgraphs, then the graph, each with its node: claims in subgraphs are known by then."""
-    for node, subgraph in part.open_subgraphs():
-        yield from _open_graphs(subgraph, Node(part.graph, node))
+    for node, subgraphs in part.subgraphs.items():
+        # An EP may have taken a node whole.
+        for subgraph in subgraphs.values() if not part.taken[node] or node in part.executed else ():
+            yield from _open_graphs(subgraph, Node(part.graph, node))
     part.take_control_flow()
     if part.graph.nodes:
         yield part, parent
@@ -330,12 +331,10 @@ def _untransportable(partitions: Sequence[GraphPartition]) -> dict[int, str]:
             for value in chain(partition.inputs, partition.outputs)
             if value.type.elem_type not in BOUNDARY_TYPES
         }
-        if refused:
-            graph = partition.graph
-            for node in partition.node_indices:
-                for name in (*graph.inputs[node], *graph.outputs[node]):
-                    if name in refused:
-                        bad[node] = refused[name]
+        graph = partition.graph
+        for node in partition.node_indices if refused else ():
+            for name in refused.keys() & {*graph.inputs[node], *graph.outputs[node]}:
+                bad[node] = refused[name]
     return bad
 
 

@@ -260,13 +260,22 @@ def copy_options(options: object) -> SessionOptions:
     Raises:
         InvalidArgument: they are not epctx's.
     """
-    if not isinstance(options, SessionOptions):
-        kind = f"{type(options).__module__}.{type(options).__name__}"
+    return check_class("sess_options", options, SessionOptions).copy()
+
+
+def check_class(name: str, value: object, expected: type[R]) -> R:
+    """Return an argument that is of a class of epctx.
+
+    Raises:
+        InvalidArgument: it is not.
+    """
+    if not isinstance(value, expected):
+        found, cls = f"{type(value).__module__}.{type(value).__name__}", expected.__name__
         raise InvalidArgument(
-            f"sess_options is a {kind}, not a SessionOptions.",
-            hint="Give an epctx_core.SessionOptions; that of onnxruntime is another class.",
+            f"{name} is a {found}, not a {cls}.",
+            hint=f"Give an epctx_core.{cls}; that of onnxruntime is another class.",
         )
-    return options.copy()
+    return value
 
 
 def check_function(name: str, function: F) -> F:

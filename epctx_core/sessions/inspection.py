@@ -24,7 +24,7 @@ from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, list_source_
 from epctx_core.context.weights_folder import WeightsFolder, read_seal
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import InvalidGraph, convert_errors
-from epctx_core.graph.index import SubgraphPath, walk_graphs, walk_nodes, walk_tensors
+from epctx_core.graph.index import GraphIndex, SubgraphPath, walk_graphs, walk_nodes, walk_tensors
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.model_io import decode_name, parse_model, read_model, require_text_names
 from epctx_core.graph.tensor_bytes import read_weight
@@ -43,8 +43,6 @@ from epctx_core.sessions.source import OpenModel, open_model
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ValueInfoProto
-
-    from epctx_core.graph.index import GraphIndex
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from epctx_core.context.manifest import Manifest, read_compatibility_info
 from epctx_core.context.paths import ModelFolder, is_folder_name
 from epctx_core.context.payload_reader import PayloadReader, Reading, make_plugin_nodes
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
-from epctx_core.options import Isolation
+from epctx_core.options import DataReader, Isolation, SessionConfig, SessionOptions
 from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.registry.records import is_same_distribution
 from epctx_core.sessions.plan import RunStep, StepSpec, add_checks
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.weightless import SourceWeights
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.options import DataReader, SessionConfig, SessionOptions
     from epctx_core.plugin import CompiledPartition, ContextNode, ContextReader, TensorView
     from epctx_core.registry import PluginRecord, Registry
     from epctx_core.sessions.source import OpenModel

@@ -13,7 +13,7 @@ from onnx import GraphProto, ModelProto
 
 from epctx_core.context.node import read_context_nodes
 from epctx_core.engines.cpu_engine import INSTALL, blame_engine, load_engine_class
-from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.model_io import check_model
 from epctx_core.graph.tensor_bytes import detach_weights
 from epctx_core.graph.weights import INLINE_LIMIT, Weight, is_detached
@@ -24,7 +24,6 @@ from epctx_core.sessions.source import OpenModel, index_model
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from epctx_core.errors import EpctxError
     from epctx_core.plugin import TensorView
     from epctx_core.sessions.providers import ProviderSession
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
-from epctx_core.plugin import ValueInfo
+from epctx_core.plugin import CompiledPartition, ValueInfo
 from epctx_core.registry.guard import contract_error, describe, to_plain
 from epctx_core.sessions.host import has_shape, has_type
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.options.run import RunOptions
-    from epctx_core.plugin import CompiledPartition
     from epctx_core.registry.instances import ProviderInstances
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import GraphAssignment
@@ -283,7 +282,10 @@ class _Results(NamedTuple):
         """
         name, expected = output.name, output.type
         if isinstance(result, np.ndarray):
-            if _shares_memory(result, inputs):
+            # A result is to be no input, nor a view of memory that an input is in.
+            arrays = [value for value in inputs if isinstance(value, np.ndarray)]
+            is_view = isinstance(result.base, np.ndarray)
+            if any(result is a or (is_view and np.may_share_memory(result, a)) for a in arrays):
                 return f"gave an output {name!r} that shares memory with an input"
         elif expected.dtype is not None:
             return f"gave a {type(result).__name__} instead of an array for the output {name!r}"
@@ -304,15 +306,6 @@ class _Results(NamedTuple):
             hint="The model was changed after it was compiled, or the EP computes wrongly: compile it again. If "
             "the error stays, report it to the EP's vendor.",
         )
-
-
-def _shares_memory(result: np.ndarray, inputs: Sequence[Any]) -> bool:
-    """Return whether a result is an input, or a view of memory that an input is in."""
-    is_view = isinstance(result.base, np.ndarray)
-    return any(
-        value is result or (is_view and isinstance(value, np.ndarray) and np.may_share_memory(result, value))
-        for value in inputs
-    )
 
 
 def _with_hints(run: RunStep, hints: Mapping[int, ValueInfo], owner: PluginRecord) -> RunStep:

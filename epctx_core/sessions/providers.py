@@ -21,7 +21,7 @@ from epctx_core.errors import (
     suggestion,
 )
 from epctx_core.forwarding import import_installed
-from epctx_core.options import Isolation, WeightlessMode
+from epctx_core.options import CancellationFlag, Isolation, SessionOptions, WeightlessMode
 from epctx_core.options.choices import CPU_EP
 from epctx_core.options.strict import log_without_effect
 from epctx_core.options.table import SESSION_OPTIONS
@@ -49,7 +49,6 @@ from epctx_core.registry.instances import ProviderInstances, collect_closers
 
 if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import CpuEngine
-    from epctx_core.options import CancellationFlag, SessionOptions
     from epctx_core.registry.records import PluginRecord
     from epctx_core.registry.registry import Registry
 _log = logging.getLogger("epctx.providers")
@@ -97,10 +96,9 @@ class ProviderChoice:
         Raises:
             PluginError: it raised, or did not return a verdict.
         """
-        verdict: Compatibility = call_class_method(
-            self.record, self.cls, "validate_compatibility", info, self.options
+        return Compatibility(
+            call_class_method(self.record, self.cls, "validate_compatibility", info, self.options)
         )
-        return verdict
 
     def public_options(self) -> dict[str, Any]:
         """Return the options that may be shown: no secret ones."""

@@ -32,7 +32,7 @@ from epctx_core.graph.model_io import (
     require_text_names,
 )
 from epctx_core.graph.type_table import TypeTable, is_only_declared, make_declared_types
-from epctx_core.options import ModelOverrides
+from epctx_core.options import ModelOverrides, SessionConfig
 from epctx_core.plugin import ModelIdentity
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from epctx_core.graph.mapping import OpenedFile
     from epctx_core.graph.normalise import FunctionId
     from epctx_core.graph.weights import OpenExternal, Weight
-    from epctx_core.options import SessionConfig
 
 _log = logging.getLogger("epctx.graph")
 _SHOWN = 3

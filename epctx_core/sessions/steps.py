@@ -19,7 +19,7 @@ from epctx_core.graph.extraction import NodeGroup
 from epctx_core.graph.index import SPECIAL, GraphIndex, Node, decode_attribute
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.guard import blame, contract_error
-from epctx_core.sessions.plan import Plan, Planner, StepSpec, add_checks, drop_omitted_outputs
+from epctx_core.sessions.plan import Plan, Planner, RunStep, StepSpec, add_checks, drop_omitted_outputs
 
 if TYPE_CHECKING:
     from epctx_core.graph.type_table import TypeTable
@@ -106,9 +106,6 @@ def _form_of_one(graph: GraphIndex, node: int) -> tuple[GraphIndex | int, ...] |
     return graph, graph.signatures[node], *(id(graph.types.get_proven(name)) for name in (*inputs, *outputs))
 
 
-NestedRun = Callable[[Sequence[Any], "RunOptions | None"], Sequence[Any]]
-
-
 @dataclass(frozen=True, kw_only=True)
 class SubgraphPlan:
     """A subgraph of a control-flow node, ready to run.
@@ -170,7 +167,7 @@ def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, Plan]) -
     )
 
 
-def _if(then_branch: SubgraphPlan, else_branch: SubgraphPlan) -> NestedRun:
+def _if(then_branch: SubgraphPlan, else_branch: SubgraphPlan) -> RunStep:
     def run(inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
         branch = then_branch if _only(inputs[0], "the condition of If") else else_branch
         return branch.run((), inputs, options)
@@ -178,7 +175,7 @@ def _if(then_branch: SubgraphPlan, else_branch: SubgraphPlan) -> NestedRun:
     return run
 
 
-def _loop(body: SubgraphPlan) -> NestedRun:
+def _loop(body: SubgraphPlan) -> RunStep:
     """Return the `run` of a Loop.
 
     Its body takes (iteration, condition, carried...) and gives (condition, carried..., scanned...).
@@ -211,7 +208,7 @@ def _loop(body: SubgraphPlan) -> NestedRun:
     return run
 
 
-def _scan(body: SubgraphPlan, explicit: int, attributes: Mapping[str, Any]) -> NestedRun:
+def _scan(body: SubgraphPlan, explicit: int, attributes: Mapping[str, Any]) -> RunStep:
     """Return the `run` of a Scan: its body takes (states..., slices...) and gives (states..., slices...)."""
     count = explicit - int(attributes["num_scan_inputs"])
     types = body.output_types[count:]
