@@ -12,17 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.options.choices import (
-    DataReader,
-    InputBudget,
-    Isolation,
-    ModelOverrides,
-    Verification,
-    WeightlessMode,
-)
+from epctx_core.options.choices import InputBudget, Isolation, ModelOverrides, Verification, WeightlessMode
+
+if TYPE_CHECKING:
+    from epctx_core.options.choices import DataReader
 
 _T = TypeVar("_T")
 _BY_CHOICE: Any = str  # Any: of no _T; a row with choices is read by them

@@ -21,15 +21,7 @@ from epctx_core.options import DataReader, Isolation, SessionConfig, SessionOpti
 from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.registry.records import is_same_distribution
 from epctx_core.sessions.plan import RunStep, StepSpec, add_checks
-from epctx_core.sessions.providers import (
-    ProviderChoice,
-    ProviderSession,
-    SkippedProvider,
-    check_availability,
-    choose_provider,
-    choose_providers,
-    stem,
-)
+from epctx_core.sessions.providers import check_availability, choose_provider, choose_providers, stem
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -39,6 +31,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex
     from epctx_core.plugin import CompiledPartition, ContextNode, ContextReader, TensorView
     from epctx_core.registry import PluginRecord, Registry
+    from epctx_core.sessions.providers import ProviderChoice, ProviderSession, SkippedProvider
     from epctx_core.sessions.source import OpenModel
 
 _log = logging.getLogger("epctx.session")

@@ -25,30 +25,16 @@ from epctx_core.options import CancellationFlag, Isolation, SessionOptions, Weig
 from epctx_core.options.choices import CPU_EP
 from epctx_core.options.strict import log_without_effect
 from epctx_core.options.table import SESSION_OPTIONS
-from epctx_core.plugin import (
-    BuildInfo,
-    Compatibility,
-    CompiledPartition,
-    ExecutionProvider,
-    ModelIdentity,
-    ProviderContext,
-    Purpose,
-)
+from epctx_core.plugin import BuildInfo, Compatibility, CompiledPartition, ProviderContext, Purpose
 from epctx_core.plugin.hookspecs import HOOKS
 from epctx_core.plugin.provider import parse_provider_options
+from epctx_core.registry import guard
 from epctx_core.registry.forking import keep_forever
-from epctx_core.registry.guard import (
-    blame,
-    call_class_method,
-    check_result_types,
-    contract_error,
-    describe,
-    to_plain,
-)
 from epctx_core.registry.instances import ProviderInstances, collect_closers
 
 if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import CpuEngine
+    from epctx_core.plugin import ExecutionProvider, ModelIdentity
     from epctx_core.registry.records import PluginRecord
     from epctx_core.registry.registry import Registry
 _log = logging.getLogger("epctx.providers")
@@ -97,7 +83,7 @@ class ProviderChoice:
             PluginError: it raised, or did not return a verdict.
         """
         return Compatibility(
-            call_class_method(self.record, self.cls, "validate_compatibility", info, self.options)
+            guard.call_class_method(self.record, self.cls, "validate_compatibility", info, self.options)
         )
 
     def public_options(self) -> dict[str, Any]:
@@ -112,13 +98,13 @@ class ProviderChoice:
             PluginError: its class raised, or gave something else.
         """
         method = "get_build_info"
-        info = call_class_method(self.record, self.cls, method, self.options)
-        with blame(self.record, method):
-            texts = {field.name: to_plain(getattr(info, field.name)) for field in fields(BuildInfo)}
+        info = guard.call_class_method(self.record, self.cls, method, self.options)
+        with guard.blame(self.record, method):
+            texts = {field.name: guard.to_plain(getattr(info, field.name)) for field in fields(BuildInfo)}
         for name, text in texts.items():
             if type(text) is not str:
                 what = f"gave a BuildInfo whose {name} is a {type(text).__name__} instead of a text"
-                raise contract_error(self.record, method, what)
+                raise guard.contract_error(self.record, method, what)
         return BuildInfo(**texts)
 
 
@@ -414,12 +400,12 @@ class ProviderSession:
         record = self.choices[ep].record
         if len(result) != len(expected):
             what = f"gave {len(result)} results for {len(expected)}: {', '.join(map(str, expected[:3]))}"
-            raise contract_error(record, hook, what)
-        check_result_types(record, HOOKS[hook], result, expected)
+            raise guard.contract_error(record, hook, what)
+        guard.check_result_types(record, HOOKS[hook], result, expected)
         for name, item in zip(expected, result, strict=True):
             if item.run is None and purpose is not Purpose.EXPORT:
                 what = f"gave a CompiledPartition without `run` for {name}, outside of purpose EXPORT"
-                raise contract_error(record, hook, what)
+                raise guard.contract_error(record, hook, what)
         return result
 
     def close(self) -> None:
@@ -455,7 +441,7 @@ def _conceal_in_record(record: logging.LogRecord) -> bool:
     try:
         text = record.getMessage()
     except Exception as error:  # noqa: BLE001 - without this filter, too, logging survives a plugin's wrong call
-        text = f"a message that cannot be formatted: {describe(error)}"
+        text = f"a message that cannot be formatted: {guard.describe(error)}"
     record.msg, record.args = concealed(text), ()
     if record.exc_info and record.exc_info[1] is not None:
         record.exc_text = concealed("".join(traceback.format_exception(record.exc_info[1])).rstrip())
@@ -467,7 +453,7 @@ def close_quietly(close: Callable[[], None], what: str) -> None:
     try:
         close()
     except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - the others hold devices and memory too
-        _log.error("closing %s: %s", what, describe(error))
+        _log.error("closing %s: %s", what, guard.describe(error))
         _log.debug("closing %s", what, exc_info=error)
 
 

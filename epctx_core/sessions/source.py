@@ -10,27 +10,12 @@ from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import INITIALIZERS, MANIFEST, get_metadata
-from epctx_core.context.node import (
-    DOMAIN,
-    OP_TYPE,
-    ContextNodeRecord,
-    is_context_node,
-    read_context_nodes,
-    read_indexed_nodes,
-)
+from epctx_core.context.node import DOMAIN, OP_TYPE, is_context_node, read_context_nodes, read_indexed_nodes
 from epctx_core.context.receipts import IN_PLACE, DigestChecks
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NotImplementedByProvider
+from epctx_core.graph import model_io
 from epctx_core.graph.garbage import pause_collection
 from epctx_core.graph.index import EXECUTABLE, GraphIndex, walk_graphs, walk_indexed_nodes
-from epctx_core.graph.model_io import (
-    SourceModel,
-    detach_model,
-    is_accepted_by_checker,
-    is_ort_format,
-    parse_model,
-    read_model,
-    require_text_names,
-)
 from epctx_core.graph.type_table import TypeTable, is_only_declared, make_declared_types
 from epctx_core.options import ModelOverrides, SessionConfig
 from epctx_core.plugin import ModelIdentity
@@ -40,8 +25,10 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
+    from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.weights_folder import WeightsFolder
     from epctx_core.graph.mapping import OpenedFile
+    from epctx_core.graph.model_io import SourceModel
     from epctx_core.graph.normalise import FunctionId
     from epctx_core.graph.weights import OpenExternal, Weight
 
@@ -113,7 +100,7 @@ class OpenModel:
         return ModelIdentity(name=self.source.name, digest=digest, opset_imports=self.source.opset_imports)
 
 
-@require_text_names()
+@model_io.require_text_names()
 def open_model(
     path_or_bytes: str | os.PathLike[str] | bytes,
     config: SessionConfig,
@@ -131,8 +118,8 @@ def open_model(
     Raises:
         NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: see `read_model`, `decode_model`, `detach_model`.
     """
-    data, path = read_model(path_or_bytes, config.input_budget)
-    found = "ORT" if is_ort_format(data) else "ONNX"
+    data, path = model_io.read_model(path_or_bytes, config.input_budget)
+    found = "ORT" if model_io.is_ort_format(data) else "ONNX"
     if config.model_format not in {None, found}:
         raise InvalidProtobuf(
             f"session.load_model_format is {config.model_format}, and {path.name if path else 'the model given as bytes'} "
@@ -141,17 +128,17 @@ def open_model(
             hint="Leave the option out: the bytes say the format.",
         )
     # Payloads in a model are most of it, and each decoded copy of the model holds another copy of them.
-    checked = found == "ONNX" and OP_TYPE.encode() in data and is_accepted_by_checker(data)
+    checked = found == "ONNX" and OP_TYPE.encode() in data and model_io.is_accepted_by_checker(data)
     if found == "ORT":
         # Modules of epctx-onnxruntime read its tables.
         from epctx_core.context.decoding import decode_model
 
         proto = decode_model(data, path, config.input_budget)
     else:
-        proto = parse_model(data, path)
+        proto = model_io.parse_model(data, path)
     locations: dict[str, str] = {}
     open_weights = weights_opener(proto, path, config, checks, locations)
-    detach = partial(detach_model, proto, data, path, open_weights, checked=checked)
+    detach = partial(model_io.detach_model, proto, data, path, open_weights, checked=checked)
     model = open_proto(proto, detach, config, kept_functions)
     model.source.locations = locations
     model.checks = checks
