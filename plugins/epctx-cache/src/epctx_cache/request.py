@@ -142,8 +142,7 @@ class Request:
             ) from error.__cause__
         if self._content.has_context_nodes:
             raise InvalidArgument(
-                f"{self._source.name} is a context model already.",
-                hint="Load it as it is.",
+                f"{self._source.name} is a context model already.", hint="Load it as it is."
             )
         raise Fail(
             f"{self._source.name} was changed each time it was compiled.",

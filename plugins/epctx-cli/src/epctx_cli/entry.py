@@ -79,8 +79,7 @@ def _parse(argv: list[str]) -> argparse.Namespace | int:
         commands |= {command.name: command for command in added if command.name not in commands}
     if name is not None and name not in commands:
         raise InvalidArgument(
-            f"unknown command {name!r}.{suggestion(name, commands)}",
-            hint=f"Commands: {', '.join(commands)}.",
+            f"unknown command {name!r}.{suggestion(name, commands)}", hint=f"Commands: {', '.join(commands)}."
         )
     parser = CommandParser(
         prog="epctx",

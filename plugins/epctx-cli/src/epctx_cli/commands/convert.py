@@ -39,9 +39,7 @@ def add_arguments(parser: CommandParser) -> None:
         help="keep the operators, and save optimisations for minimal builds in the .ort file",
     )
     parser.add_argument(
-        "--target-platform",
-        choices=("arm", "amd64"),
-        help="processors of an .ort file (default: any)",
+        "--target-platform", choices=("arm", "amd64"), help="processors of an .ort file (default: any)"
     )
     add_common(parser)
     parser.set_defaults(run=run)

@@ -278,8 +278,7 @@ def check_libraries(found: Sequence[Library] | None) -> Iterator[Finding]:
         else:
             purpose = _PURPOSES.get(library.extra, library.extra)
             yield _note(
-                f"{library.name} is not installed ({purpose}).",
-                f"pip install '{CORE}[{library.extra}]'",
+                f"{library.name} is not installed ({purpose}).", f"pip install '{CORE}[{library.extra}]'"
             )
 
 

@@ -176,14 +176,9 @@ _BROKEN = "plugin-broken"
 def add_verify_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx verify`."""
     parser.add_argument("model", metavar="MODEL", help="the context model to check, with the files beside it")
-    add_providers(
-        parser,
-        ep_help="an EP of the load; may be repeated (default: the sources of the nodes)",
-    )
+    add_providers(parser, ep_help="an EP of the load; may be repeated (default: the sources of the nodes)")
     parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="exit with 1 if no byte of a payload could be checked",
+        "--strict", action="store_true", help="exit with 1 if no byte of a payload could be checked"
     )
     add_common(parser)
     parser.set_defaults(run=run_verify)

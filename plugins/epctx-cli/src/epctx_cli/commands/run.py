@@ -137,8 +137,7 @@ def add_compare_arguments(parser: CommandParser) -> None:
     parser.add_argument("model", metavar="A", help="a plain or compiled model")
     parser.add_argument("reference", metavar="B", help="the reference, another model")
     add_providers(
-        parser,
-        ep_help="an EP for both models; may be repeated (default: the EPs of context models)",
+        parser, ep_help="an EP for both models; may be repeated (default: the EPs of context models)"
     )
     add_inputs(parser)
     parser.add_argument(

@@ -482,11 +482,7 @@ def check_prefix(harness: Harness) -> None:
     harness.expect_run(harness.network, "loaded with a prefix in names", path)
 
 
-@check(
-    "nodes",
-    "its nodes and the values around them may be renamed",
-    needs=NEEDS,
-)
+@check("nodes", "its nodes and the values around them may be renamed", needs=NEEDS)
 def check_renamed(harness: Harness) -> None:
     """Tools rename nodes; the graph inside the payload goes by partition_name, inputs and outputs by their order."""
     model = side_by_side(harness.block)
