@@ -12,16 +12,6 @@ import struct
 import sys
 
 
-def _take_line() -> tuple[int, int]:
-    """Return the line from and to the host; standard input and output of the plugin are redirected from it."""
-    source, sink = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    return source, sink
-
-
 def _exactly(source: int, size: int) -> bytes:
     data = b""
     while len(data) < size:
@@ -34,7 +24,12 @@ def _exactly(source: int, size: int) -> bytes:
 
 def main() -> None:
     """Serve until the host is done."""
-    source, sink = _take_line()
+    # Standard input and output are the line from and to the host; those of the plugin are redirected from it.
+    source, sink = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
     (length,) = struct.unpack("<I", _exactly(source, 4))
     sys.path[:] = json.loads(_exactly(source, length))["path"]
     from epctx_isolation.service import serve

@@ -18,8 +18,10 @@ from google.protobuf.message import DecodeError
 
 from epctx_core.plugin import CompiledPartition, ComputeCapability, EPContextNode, Refusal
 from epctx_isolation.channel import Channel, Message, ProtocolError
-from epctx_isolation.host_proxies import NoKernels, RemoteReader, RemoteWriter
 from epctx_isolation.model_copy import (
+    NoKernels,
+    RemoteReader,
+    RemoteWriter,
     describe_partitions,
     describe_view,
     find_node,
@@ -71,7 +73,7 @@ def decode_claims(message: Message, view: GraphSlice) -> list[ComputeCapability 
         """Return a node; the core rejects what is not one of the view's."""
         if type(reference) is int:
             return own.get(reference, reference)
-        return object() if reference is None else _find(find_node, view.root, *_row(reference, 2))
+        return object() if reference is None else find_node(view.root, *_row(reference, 2))
 
     claims: list[ComputeCapability | Refusal] = []
     for item in message.items("claims"):
@@ -92,13 +94,6 @@ def decode_claims(message: Message, view: GraphSlice) -> list[ComputeCapability 
                 )
             )
     return claims
-
-
-def _find(find: Callable[..., Any], root: GraphIndex, *names: object) -> Any:
-    found = find(root, *names)
-    if found is None:
-        raise ProtocolError(f"the model has no {names!r:.80}")
-    return found
 
 
 def _row(value: object, length: int) -> list[Any]:
@@ -155,12 +150,10 @@ def writer_handlers(
         return {}, ()
 
     def payload_of(message: Message) -> Payload:
-        payload: Payload = _look_up(payloads, message.number("payload"))
-        return payload
+        return _look_up(payloads, message.number("payload"))  # type: ignore[no-any-return]
 
     def weight_of(message: Message) -> TensorView:
-        weight: TensorView = _find(find_weight, root, *_row(message.head.get("weight"), 2))
-        return weight
+        return find_weight(root, *_row(message.head.get("weight"), 2))
 
     def write(message: Message) -> Reply:
         return {"offset": payload_of(message).write(message.only_blob())}, ()
@@ -171,8 +164,7 @@ def writer_handlers(
         return {"offset": payload.write_tensor(view), "size": payload.size}, ()
 
     def reference(message: Message) -> Reply:
-        weight = weight_of(message)
-        return {"name": writer.reference(weight)}, ()
+        return {"name": writer.reference(weight_of(message))}, ()
 
     return {"payload": start, "write": write, "write_tensor": write_tensor, "reference": reference}
 
@@ -282,7 +274,7 @@ def _send_graph(request: Request, graph: GraphSlice) -> dict[str, Any]:
     path = graph.index.path
 
     def convex_groups(message: Message) -> Reply:
-        nodes = [_find(find_node, graph.root, path, index) for index in message.numbers("nodes")]
+        nodes = [find_node(graph.root, path, index) for index in message.numbers("nodes")]
         return {"groups": [[n.index for n in group] for group in graph.convex_groups(nodes)]}, ()
 
     request.handlers["convex_groups"] = convex_groups
@@ -299,11 +291,6 @@ def _receive_graph(service: Service, _message: Message, plain: Mapping[str, Any]
 def _send_model(request: Request, model: onnx.ModelProto) -> int:
     data = model.SerializeToString()
     return request.append([data], [len(data)])
-
-
-def _receive_model(_service: Service, message: Message, plain: int) -> onnx.ModelProto:
-    model: onnx.ModelProto = onnx.ModelProto.FromString(bytes(message.blobs[plain]))
-    return model
 
 
 def _send_weights(request: Request, weights: Mapping[str, TensorView]) -> dict[str, Any]:
@@ -351,10 +338,6 @@ def _send_reader(request: Request, reader: ContextReader) -> None:
     request.handlers |= _reader_handlers(request.nodes, reader, request.proxy.sent_payloads)
 
 
-def _receive_reader(service: Service, _message: Message, _plain: None) -> RemoteReader:
-    return RemoteReader(service.host, service.nodes, service.payloads)
-
-
 _PLAIN = Codec(_send_plain, _receive_plain)
 ARGUMENTS: Mapping[str, Codec] = {
     "str": _PLAIN,
@@ -363,12 +346,17 @@ ARGUMENTS: Mapping[str, Codec] = {
     "GraphView": Codec(_send_graph, _receive_graph),
     # Kernels are functions: an EP that has any is not isolated where it claims nodes.
     "KernelLookup": Codec(lambda _request, _value: None, lambda _service, _message, _plain: NoKernels()),
-    "onnx.ModelProto": Codec(_send_model, _receive_model),
+    "onnx.ModelProto": Codec(
+        _send_model, lambda _service, message, plain: onnx.ModelProto.FromString(bytes(message.blobs[plain]))
+    ),
     "Mapping[str, TensorView]": Codec(_send_weights, _receive_weights),
     "Sequence[Partition]": Codec(_send_partitions, _receive_partitions),
     "ContextWriter": Codec(_send_writer, _receive_writer),
     "Sequence[ContextNode]": Codec(_send_nodes, _receive_nodes),
-    "ContextReader": Codec(_send_reader, _receive_reader),
+    "ContextReader": Codec(
+        _send_reader,
+        lambda service, _message, _plain: RemoteReader(service.host, service.nodes, service.payloads),
+    ),
 }
 """By the type of an argument, as the specification of a hook writes it."""
 
@@ -399,10 +387,9 @@ def _decode_model(_request: Request, message: Message) -> onnx.ModelProto | None
     if not message.blobs:
         return None
     try:
-        found: onnx.ModelProto = onnx.ModelProto.FromString(bytes(message.only_blob()))
+        return onnx.ModelProto.FromString(bytes(message.only_blob()))  # type: ignore[no-any-return]
     except DecodeError:
         raise ProtocolError("not a model") from None
-    return found
 
 
 def _encode_runnables(service: Service, result: Sequence[CompiledPartition]) -> Reply:

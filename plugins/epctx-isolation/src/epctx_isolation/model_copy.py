@@ -1,4 +1,6 @@
-"""Copy of a model in another process, and the names that both processes use for its parts.
+"""Copy of a model in another process with the names of its parts, and proxies of the host's objects there.
+
+Proxies of writers, readers and payloads ask the host.
 
 Bytes in a file are not sent: the other process maps the file that is open in this one. A packet has a head of
 plain values (JSON can hold it), bytes in portions, and the length of each blob that the other process gets of them.
@@ -10,19 +12,35 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import onnx
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.ext import GraphIndex, GraphPartition, GraphSlice, MappedFile, Node, Weight, types_of
+from epctx_isolation.channel import Message, ProtocolError
 
 if TYPE_CHECKING:
-    from epctx_core.plugin import GraphView, NodeView, Partition, PayloadView, TensorView
+    from epctx_core.plugin import (
+        ContextNode,
+        GraphView,
+        KernelDef,
+        NodeView,
+        Partition,
+        PayloadView,
+        TensorView,
+    )
+    from epctx_isolation.service import Host
 
 Packet: TypeAlias = "tuple[dict[str, Any], Iterable[bytes | memoryview], list[int]]"
 WeightKey: TypeAlias = "tuple[tuple[tuple[int, str], ...], str]"
 """Path of the graph and name of a weight."""
+
+_BUFFERED = 1 << 20
+"""Bytes of small writes that are sent together."""
+_CHUNK = 8 << 20
+"""Bytes of a large write in one message."""
 
 
 def pack_weights(weights: Iterable[TensorView]) -> Packet:
@@ -126,25 +144,36 @@ def describe_partitions(partitions: Sequence[GraphPartition]) -> list[dict[str, 
     ]
 
 
-def find_node(root: GraphIndex, path: object, index: object) -> NodeView | None:
-    """Return a node by the path of its graph and its index; None if the model has no such node."""
+def find_node(root: GraphIndex, path: object, index: object) -> NodeView:
+    """Return a node by the path of its graph and its index.
+
+    Raises:
+        ProtocolError: the model has no such node.
+    """
     graph = _find_graph(root, path)
-    if graph is None or type(index) is not int or not 0 <= index < len(graph.nodes):
-        return None
+    if type(index) is not int or not 0 <= index < len(graph.nodes):
+        raise ProtocolError(f"the model has no node {index!r:.80} in the graph {path!r:.80}")
     return Node(graph, index)
 
 
-def find_weight(root: GraphIndex, path: object, name: object) -> TensorView | None:
-    """Return a weight by the path of its graph and its name; None if the model has no such weight."""
-    graph = _find_graph(root, path)
-    return graph.weights.get(name) if graph is not None and type(name) is str else None
+def find_weight(root: GraphIndex, path: object, name: object) -> TensorView:
+    """Return a weight by the path of its graph and its name.
+
+    Raises:
+        ProtocolError: the model has no such weight.
+    """
+    weight = _find_graph(root, path).weights.get(name) if type(name) is str else None
+    if weight is None:
+        raise ProtocolError(f"the model has no weight {name!r:.80} in the graph {path!r:.80}")
+    return weight
 
 
-def _find_graph(root: GraphIndex, path: object) -> GraphIndex | None:
-    try:
-        return root.find_subgraph(tuple((node, attribute) for node, attribute in path))  # type: ignore[attr-defined]
-    except (TypeError, ValueError):
-        return None
+def _find_graph(root: GraphIndex, path: object) -> GraphIndex:
+    with contextlib.suppress(TypeError, ValueError):
+        graph = root.find_subgraph(tuple((node, attribute) for node, attribute in path))  # type: ignore[attr-defined]
+        if graph is not None:
+            return graph
+    raise ProtocolError(f"the model has no graph {path!r:.80}")
 
 
 class ReceivedModel:
@@ -164,21 +193,15 @@ class ReceivedModel:
         self._root = GraphIndex(model.graph, types=types, weights=weights, owner=model)
         self._weight_keys: dict[int, WeightKey] = {}
 
-    def _graph(self, path: object) -> GraphIndex:
-        graph = _find_graph(self._root, path)
-        if graph is None:
-            raise AssertionError(f"the host sent a model without a graph at {path}")
-        return graph
-
     def view(
         self, description: Mapping[str, Any], group: Callable[[list[int]], list[list[int]]]
     ) -> GraphView:
         """Return the view that `describe_view` described; `group` asks the host to group nodes of it."""
-        graph = self._graph(description["path"])
+        graph = _find_graph(self._root, description["path"])
         taken = [False] * len(graph.nodes)
         for index in description["taken"]:
             taken[index] = True
-        parent = Node(self._graph(graph.path[:-1]), graph.path[-1][0]) if graph.path else None
+        parent = Node(_find_graph(self._root, graph.path[:-1]), graph.path[-1][0]) if graph.path else None
         return _GraphView(group, graph, None, taken, parent, self._root)
 
     def partitions(
@@ -187,7 +210,7 @@ class ReceivedModel:
         """Return the partitions that `describe_partitions` described, with the tokens of exact claims."""
         partitions: list[Partition] = []
         for item in items:
-            graph = self._graph(item["path"])
+            graph = _find_graph(self._root, item["path"])
             partition = GraphPartition(graph, item["nodes"], ep=ep, keep_initializers=item["keep"])
             partition.prefix, partition.number = item["prefix"], item["number"]
             partition.token = None if item["token"] is None else tokens[item["token"]]
@@ -232,3 +255,135 @@ class _GraphView(GraphSlice):
         """Group nodes into the fewest convex partitions."""
         by_index = {node.index: node for node in nodes}
         return [[by_index[index] for index in group] for group in self._group(list(by_index))]
+
+
+class NoKernels:
+    """Kernels of an EP that has none; implements `KernelLookup`."""
+
+    def lookup(self, node: NodeView) -> KernelDef | None:  # noqa: ARG002 - for whatever node
+        """Return None."""
+        return None
+
+    def refusal(self, node: NodeView) -> str | None:  # noqa: ARG002 - the same
+        """Return None."""
+        return None
+
+
+class RemotePayload:
+    """A payload that the host writes; implements `Payload`. Small writes are collected."""
+
+    def __init__(self, host: Host, number: int, model: ReceivedModel) -> None:
+        self._host = host
+        self._model = model
+        self._buffer = bytearray()
+        self.number = number
+        self.size = 0
+
+    def write(self, buffer: bytes | bytearray | memoryview) -> int:
+        """Append bytes; return the offset of the first."""
+        offset, whole = self.size, memoryview(buffer)
+        view = whole.cast("B") if whole.nbytes else memoryview(b"")
+        if len(self._buffer) + len(view) > _BUFFERED:
+            self.flush()
+        if len(view) > _BUFFERED:
+            for start in range(0, len(view), _CHUNK):
+                self._host.notify("write", {"payload": self.number}, [view[start : start + _CHUNK]])
+        else:
+            self._buffer += view
+        self.size += len(view)
+        return offset
+
+    def flush(self) -> None:
+        """Send what was collected."""
+        if self._buffer:
+            self._host.notify("write", {"payload": self.number}, [self._buffer])
+            self._buffer = bytearray()
+
+    def align(self, alignment: int) -> int:
+        """Append zero bytes up to a multiple of `alignment`; return the new offset."""
+        self.write(bytes(-self.size % alignment))
+        return self.size
+
+    def write_tensor(self, view: TensorView) -> int:
+        """Append a weight; return its offset. One of the model's own does not pass through this process."""
+        self.flush()
+        key, head = self._model.weight_key(view), {"payload": self.number}
+        if key is not None:
+            reply = self._host.ask("write_tensor", {**head, "weight": key})
+        else:
+            facts = {"name": view.name, "nbytes": view.nbytes, "digest": view.digest}
+            reply = self._host.ask("write_tensor", head | facts, chunks=view.chunks())
+        self.size = reply.number("size")
+        return reply.number("offset")
+
+    def add_file(self, path: str | os.PathLike[str]) -> int:
+        """Append the content of a file; return its offset."""
+        offset = self.size
+        with Path(path).open("rb", buffering=0) as file:
+            while chunk := file.read(_CHUNK):
+                self.write(chunk)
+        return offset
+
+
+class RemoteWriter:
+    """Starts payloads at the host; implements `ContextWriter`."""
+
+    def __init__(self, host: Host, model: ReceivedModel, facts: Mapping[str, Any]) -> None:
+        self.final: bool = facts["final"]
+        self.graphs_by_model = tuple(tuple(names) for names in facts["graphs_by_model"])
+        self.payloads: list[RemotePayload] = []
+        self._host = host
+        self._model = model
+
+    def payload(self, name: str | None = None) -> RemotePayload:
+        """Start a payload."""
+        self._host.ask("payload", {"name": name})
+        self.payloads.append(RemotePayload(self._host, len(self.payloads), self._model))
+        return self.payloads[-1]
+
+    def reference(self, view: TensorView) -> str | None:
+        """Ask whether payloads leave a weight in the source model."""
+        key = self._model.weight_key(view)
+        if key is None:
+            return None
+        name: str | None = self._host.ask("reference", {"weight": key}).head["name"]
+        return name
+
+
+class RemotePayloadView:
+    """A payload to read; implements `PayloadView`. One in a file is mapped in this process."""
+
+    def __init__(self, host: Host, reply: Message) -> None:
+        self._host = host
+        self._number = reply.number("payload")
+        (content,) = unpack_weights(reply.head, reply.blobs)
+        self.name, self.view = content.name, content.array().data
+        self.digest: str | None = reply.head["digest"]
+        self.verified = reply.flag("verified")
+
+    def as_file(self) -> str:
+        """Return a path with the same content."""
+        return self._host.ask("as_file", {"payload": self._number}).text("path")
+
+
+class RemoteReader:
+    """Finds payloads at the host; implements `ContextReader`."""
+
+    def __init__(self, host: Host, nodes: Sequence[ContextNode], known: dict[int, RemotePayloadView]) -> None:
+        self._host = host
+        self._indices = {id(node): index for index, node in enumerate(nodes)}
+        self._known = known
+
+    def payload(self, node: ContextNode) -> RemotePayloadView:
+        """Return the payload that holds a node's graph."""
+        reply = self._host.ask("load", {"node": self._indices[id(node)]})
+        number = reply.number("payload")
+        if number not in self._known:
+            self._known[number] = RemotePayloadView(self._host, reply)
+        return self._known[number]
+
+    def source_tensor(self, name: str) -> TensorView:
+        """Return a weight that a payload left in the source model."""
+        reply = self._host.ask("source_tensor", {"name": name})
+        (weight,) = unpack_weights(reply.head, reply.blobs)
+        return weight

@@ -17,19 +17,15 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, cast
 
 from epctx_core.errors import Fail
 from epctx_core.ext import ProcessGroup
 from epctx_isolation.channel import Channel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-    from typing import IO
-
     from epctx_core.plugin import Cancellation
 
 GRACE_SECONDS = 5.0
@@ -57,7 +53,9 @@ class ChildProcess:
         Fail: no process could be started.
     """
 
-    def __init__(self, scratch: Callable[[], AbstractContextManager[Path]], *, limit: int | None) -> None:
+    def __init__(
+        self, scratch: Callable[[], contextlib.AbstractContextManager[Path]], *, limit: int | None
+    ) -> None:
         self._folder = contextlib.ExitStack()
         try:
             folder = os.fspath(self._folder.enter_context(scratch()))
@@ -65,7 +63,16 @@ class ChildProcess:
             self._folder.callback(self._line.close)
             self._printed = _Printed()
             self._folder.callback(self._printed.close)
-            self._process = self._start(folder)
+            if not sys.executable:
+                raise FileNotFoundError("sys.executable is empty")
+            # Not the host's group: the host handles a Ctrl-C in the terminal.
+            self._process = ProcessGroup(
+                [sys.executable, "-P", os.fspath(_SCRIPT)],
+                stdin=self._line.far_end,
+                stdout=self._line.far_end,
+                stderr=self._printed.far_end,
+                env={**os.environ, "TMPDIR": folder, "TEMP": folder, "TMP": folder},
+            )
         except OSError as error:
             self._folder.close()
             raise Fail(
@@ -79,18 +86,6 @@ class ChildProcess:
         path = json.dumps({"path": [os.fspath(p) for p in sys.path]}).encode()
         with contextlib.suppress(OSError):  # it died at once: the first message fails
             sink.write(struct.pack("<I", len(path)) + path)
-
-    def _start(self, folder: str) -> ProcessGroup:
-        if not sys.executable:
-            raise FileNotFoundError("sys.executable is empty")
-        # Not the host's group: the host handles a Ctrl-C in the terminal.
-        return ProcessGroup(
-            [sys.executable, "-P", os.fspath(_SCRIPT)],
-            stdin=self._line.far_end,
-            stdout=self._line.far_end,
-            stderr=self._printed.far_end,
-            env={**os.environ, "TMPDIR": folder, "TEMP": folder, "TMP": folder},
-        )
 
     @contextlib.contextmanager
     def watched(self, seconds: float, cancel: Cancellation | None) -> Iterator[None]:

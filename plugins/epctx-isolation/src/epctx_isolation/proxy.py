@@ -88,19 +88,17 @@ class Proxy(ExecutionProvider):
     """Proxy of an EP that works in another process only: its hooks send, and check the results."""
 
     isolated: ClassVar[IsolatedEp]
+    remote_purpose: ClassVar[Purpose | None] = None
+    """Purpose of the instance in the other process; None for that of the one here."""
 
     def __init__(self, context: ProviderContext) -> None:
         super().__init__(context)
-        self.remote = RemoteProvider(self.isolated, context, self.remote_purpose(context.purpose))
+        self.remote = RemoteProvider(self.isolated, context, self.remote_purpose or context.purpose)
         exports = context.session_config.get("ep.context_enable") == "1"
         self.describes_later = exports or context.purpose is Purpose.EXPORT
         self._model: Callable[[], GraphIndex | None] = lambda: None
         self.compiled: list[Partition | None] = []
         self.sent_payloads: list[PayloadView] = []
-
-    def remote_purpose(self, purpose: Purpose) -> Purpose:
-        """Return the purpose of the instance in the other process."""
-        return purpose
 
     @property
     def model(self) -> GraphIndex:
@@ -190,6 +188,8 @@ class Proxy(ExecutionProvider):
 class LoadingProxy(Proxy):
     """Proxy of an EP that compiles in another process and runs here: a second instance loads what the first compiled."""
 
+    remote_purpose = Purpose.EXPORT  # it opens no device
+
     def __init__(self, context: ProviderContext) -> None:
         super().__init__(context)
         session = ProviderSession(SessionOptions(), Registry(entry_points=False))
@@ -200,10 +200,6 @@ class LoadingProxy(Proxy):
         except BaseException:
             self.remote.shutdown()
             raise
-
-    def remote_purpose(self, purpose: Purpose) -> Purpose:  # noqa: ARG002 - the same for all
-        """Return the purpose of the instance in the other process: it opens no device."""
-        return Purpose.EXPORT
 
     def do(self, hook: str, arguments: Mapping[str, Any]) -> Any:
         """Return the result of a hook; hooks of runs are called on the instance in this process."""

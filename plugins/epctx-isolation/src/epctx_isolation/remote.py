@@ -191,17 +191,14 @@ class RemoteProvider:
             if say == "result":
                 return self._failure or message
             if say == "error":
-                return self._failure or self._decode_error(message)
+                if self._failure is not None or "host" not in message.head:
+                    return self._failure or decode_error(message)
+                # One that this process raised before: the same object.
+                number = message.number("host")
+                if number >= len(self._raised):
+                    raise ProtocolError(f"error {number} of the host")
+                return self._raised[number]
             self._handle(message, handlers, replies=say == "ask")
-
-    def _decode_error(self, message: Message) -> Exception:
-        """Return the error that the EP raised; for one that this process raised before, the same object."""
-        if "host" not in message.head:
-            return decode_error(message)
-        number = message.number("host")
-        if number >= len(self._raised):
-            raise ProtocolError(f"error {number} of the host")
-        return self._raised[number]
 
     def _handle(self, message: Message, handlers: Handlers, *, replies: bool) -> None:
         name = message.text("what")

@@ -34,14 +34,13 @@ from epctx_isolation.channel import (
     encode_error,
 )
 from epctx_isolation.codecs import ARGUMENTS, RESULTS
-from epctx_isolation.model_copy import ReceivedModel
+from epctx_isolation.model_copy import ReceivedModel, RemotePayloadView, RemoteWriter
 from epctx_isolation.values import decode_arrays, encode_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
 
     from epctx_core.plugin import CompiledPartition, ContextNode, GraphView, Partition
-    from epctx_isolation.host_proxies import RemotePayloadView, RemoteWriter
     from epctx_isolation.remote import Reply
 
 _LATER = 3.0
@@ -166,7 +165,12 @@ class Service:
         elif hook == "shutdown":
             self.session.close()
         else:
-            return self._call(hook, message)
+            row, plain = HOOKS[hook], message.head["arguments"]
+            codecs = {name: ARGUMENTS[row.arguments[name]] for name in plain}
+            arguments = {name: codec.receive(self, message, plain[name]) for name, codec in codecs.items()}
+            self._set_engine(message.head["engine"])
+            result = self.session.instances.call(self.record.name, hook, **arguments)
+            return RESULTS[row.result].send(self, result)  # type: ignore[no-any-return]
         return {}, ()
 
     @property
@@ -176,18 +180,6 @@ class Service:
             message, self.received = self.received, None
             self._model = ReceivedModel(message.head, message.blobs)
         return self._model
-
-    def _call(self, hook: str, message: Message) -> Reply:
-        """Call a hook by its row in the table of hooks."""
-        row, plain = HOOKS[hook], message.head["arguments"]
-        arguments = {
-            name: ARGUMENTS[row.arguments[name]].receive(self, message, value)
-            for name, value in plain.items()
-        }
-        self._set_engine(message.head["engine"])
-        result = self.session.instances.call(self.record.name, hook, **arguments)
-        reply: Reply = RESULTS[row.result].send(self, result)
-        return reply
 
     def _set_engine(self, settings: Mapping[str, Any]) -> None:
         for name, value in settings.items():
