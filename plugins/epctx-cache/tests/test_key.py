@@ -14,7 +14,6 @@ import pytest
 from end_to_end.engine_eps import Alpha
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI, with_eps
 from end_to_end.small_models import SHAPE, chain, saved
-from epctx_cache import installation
 from epctx_cache import key as keys
 
 import epctx_core as epctx
@@ -169,7 +168,7 @@ def test_properties_that_only_a_session_has_give_the_same_entry(cache, model, pl
 
 
 def test_options_stand_in_the_key_as_they_did_in_entries_made_before(monkeypatch):
-    monkeypatch.setattr(keys, "_core_state", str)
+    monkeypatch.setattr(keys, "newest_change", lambda _path: "")
     options = with_entry("acme.something_that_an_ep_may_read", "1")
     options.add_session_config_entry("ep.context_node_name_prefix", "a_")
     options.add_session_config_entry("ep.partition_max_count", "3")
@@ -297,8 +296,8 @@ def site(tmp_path, monkeypatch):
 
 def forget():
     """Look again, as a new process does."""
-    installation._find_installed.cache_clear()
-    installation.newest_change.cache_clear()
+    keys._find_installed.cache_clear()
+    keys.newest_change.cache_clear()
 
 
 def test_a_distributions_state_holds_what_it_requires(site):
@@ -307,7 +306,7 @@ def test_a_distributions_state_holds_what_it_requires(site):
     site.add("acme_fast", "3.0")
     site.add("acme_docs", "4.0")
 
-    states = installation.installed_states(["Acme.EP"])
+    states = keys.installed_states(["Acme.EP"])
 
     assert states == {"acme-ep": "1.2", "acme-sdk": "2.1", "acme-fast": "3.0"}
 
@@ -321,7 +320,7 @@ def test_an_editable_installation_has_another_state_after_each_change_of_its_pac
 
     def state():
         forget()
-        return installation.installed_states(["acme"])["acme"]
+        return keys.installed_states(["acme"])["acme"]
 
     first = state()
     (source.parent / "notes.txt").write_text("no code, and in no package")

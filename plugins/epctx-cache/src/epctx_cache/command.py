@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from epctx_cli.command import CommandParser, Console, ExitCode, add_common, byte_size, counted
 
+from epctx_cache.caching import CacheSettings, cache_settings, parse_size
 from epctx_cache.lock import holders
-from epctx_cache.settings import CacheSettings, cache_settings, parse_size
 from epctx_cache.store import Collected, EntryStore, Stored, clear, collect, verify
 from epctx_core.errors import Fail
 

@@ -1,6 +1,6 @@
-"""Ingredients of a compile's result, and their key. docs/cache.md lists the same.
+"""Ingredients of a compile's result, the state of installed code among them, and their key; listed in docs/cache.md.
 
-Knows no entries.
+Two installations whose EPs may compile differently have different states. Knows no entries, and imports no plugin.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ import hmac
 import json
 import os
 import platform
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import epctx_core
-from epctx_cache.installation import installed_states, newest_change
 from epctx_core.ext import cache_entries
 from epctx_core.plugin import PLUGIN_API
 
@@ -34,11 +37,11 @@ VERSION = 1
 _LIBRARIES = ("onnx", "numpy")
 """Libraries that infer types for the core."""
 
-Sealed = Callable[[bytes], str]
-"""Return a keyed digest (hex) of a value that must not be guessed from a record."""
-
 _NOT_FOR_EPS = ("ep.", "memory.", "mlas.", "optimization.", "session.")
 """Prefixes of the keys of epctx and onnxruntime."""
+
+_NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
+_CODE = (".py", ".so", ".pyd", ".dll", ".dylib")
 
 
 def ingredients(
@@ -59,17 +62,23 @@ def ingredients(
     """
 
     def seal(value: bytes) -> str:
+        """Return a keyed digest of a value that must not be guessed from a record."""
         return hmac.new(secret(), value, hashlib.sha256).hexdigest()
 
     distributions = [c.record.distribution for c in choices if c.record.distribution is not None]
     overrides, entries = options.model_overrides, options.config_entries
     written, _, _ = cache_entries(entries)
+    # Installed code has the state of its distribution, and here none of its own.
+    package = Path(epctx_core.__file__).parent
+    core_state = newest_change(package) if (package.parent / "pyproject.toml").is_file() else ""
+    # They optimise models and run nodes for EPs.
+    engines = {entry.dist.name for entry in entry_points(group="epctx.engines") if entry.dist is not None}
     return {
         "version": VERSION,
-        "core": [epctx_core.__version__, _core_state(), PLUGIN_API],
+        "core": [epctx_core.__version__, core_state, PLUGIN_API],
         "model": content,
         "eps": [_provider(choice, seal) for choice in choices],
-        "distributions": installed_states([*distributions, *_LIBRARIES, *_engines()], besides=["epctx-core"]),
+        "distributions": installed_states([*distributions, *_LIBRARIES, *engines], besides=["epctx-core"]),
         "engine": options.get_session_config_entry("session.engine") or os.environ.get("EPCTX_ENGINE", ""),
         "session": written,
         # EPs see these, so they may matter.
@@ -85,46 +94,117 @@ def ingredients(
     }
 
 
-def _engines() -> set[str]:
-    """Return the distributions of the installed engines, which optimise models and run nodes for EPs."""
-    return {entry.dist.name for entry in entry_points(group="epctx.engines") if entry.dist is not None}
-
-
 def key_of(parts: Mapping[str, Any]) -> str:
     """Return the key (64 hex digits) of ingredients."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _provider(choice: ProviderChoice, seal: Sealed) -> dict[str, Any]:
+def _provider(choice: ProviderChoice, seal: Callable[[bytes], str]) -> dict[str, Any]:
     public = choice.public_options()
     hidden = {name: value for name, value in choice.options.items() if name not in public}
+    file = getattr(sys.modules.get(choice.cls.__module__), "__file__", None)
     return {
         "ep": choice.name,
         "distribution": [choice.record.distribution, choice.record.version],
         "build": asdict(choice.build_info()),
         "plugin_api": choice.cls.api_version,
         "class": f"{choice.cls.__module__}:{choice.cls.__qualname__}",
-        "code": _code_state(choice),
+        # Installed code has the state of its distribution.
+        "code": newest_change(Path(file)) if file and choice.record.distribution is None else "",
         "options": {name: repr(value) for name, value in public.items()},
         "secrets": {name: seal(f"{choice.name}.{name}={value!r}".encode()) for name, value in hidden.items()},
     }
-
-
-def _code_state(choice: ProviderChoice) -> str:
-    """Return the state of code that the host registered; installed code has the state of its distribution."""
-    if choice.record.distribution is not None:
-        return ""
-    file = getattr(sys.modules.get(choice.cls.__module__), "__file__", None)
-    return newest_change(Path(file)) if file else ""
-
-
-def _core_state() -> str:
-    """Return the state of the core's code, if it is run from its source."""
-    package = Path(epctx_core.__file__).parent
-    return newest_change(package) if (package.parent / "pyproject.toml").is_file() else ""
 
 
 def _array_digest(array: np.ndarray) -> str:
     sha = hashlib.sha256(f"{array.dtype} {list(array.shape)} ".encode())
     sha.update(array.reshape(-1).view("u1").data if array.size else b"")
     return sha.hexdigest()
+
+
+def installed_states(distributions: Iterable[str], *, besides: Iterable[str] = ()) -> dict[str, str]:
+    """Return the states of distributions and of their installed requirements.
+
+    Requirements of their own extras are included: an EP's compiler often is one. A name that is not installed is
+    left out.
+
+    Args:
+        distributions: their names.
+        besides: names to leave out, with requirements of theirs alone.
+
+    Returns:
+        The states by normalised name: the version; for an editable installation also the time of the newest change
+        to its code and its packages' data.
+    """
+    states: dict[str, str] = {}
+    left_out = frozenset(map(_normalise, besides))
+    waiting = [(_normalise(name), True) for name in distributions]
+    while waiting:
+        name, with_extras = waiting.pop()
+        if name in states or name in left_out:
+            continue
+        state, required, of_extras = _find_installed(name)
+        if state:
+            states[name] = state
+            waiting += [(other, False) for other in (required + of_extras if with_extras else required)]
+    return states
+
+
+@cache
+def _find_installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Return state, requirements and those of extras; cached, since imported code does not change either."""
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        return "", (), ()
+    folder = _editable_folder(found)
+    try:
+        version, requires = str(found.version), found.requires or ()
+    except (KeyError, OSError, TypeError, ValueError):  # versions of the library raise differently
+        return "unreadable metadata", (), ()
+    state = f"{version}, edited {newest_change(folder)}" if folder is not None else version
+    required = [(match[1], "extra" in text) for text in requires if (match := _NAME.match(text))]
+    always = tuple(_normalise(other) for other, of_extra in required if not of_extra)
+    return state, always, tuple(_normalise(other) for other, of_extra in required if of_extra)
+
+
+def _editable_folder(found: Distribution) -> Path | None:
+    """Return the folder of an editable installation's code (PEP 610), or None."""
+    try:
+        origin = json.loads(found.read_text("direct_url.json") or "{}")
+        url = urlsplit(origin["url"]) if origin.get("dir_info", {}).get("editable") else None
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+        return None
+    if url is None or url.scheme != "file":
+        return None
+    folder = Path(url2pathname(url.path))
+    return folder / "src" if (folder / "src").is_dir() else folder
+
+
+def _normalise(name: str) -> str:
+    """Return a distribution's normalised name (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@cache
+def newest_change(path: Path) -> str:
+    """Return the newest time of change and the number of files of packages: code and data.
+
+    Cached, since imported code does not change either.
+
+    Args:
+        path: a module, or a folder; hidden folders and virtual environments in it are left out.
+    """
+    times = [os.stat(path).st_mtime_ns] if path.is_file() else []  # noqa: PTH116 - one call
+    packages: set[str] = set()
+    for folder, folders, files in os.walk(path):
+        folders[:] = [f for f in folders if f[0] != "." and f != "__pycache__"]
+        if "pyvenv.cfg" in files:
+            folders.clear()
+            continue
+        if "__init__.py" in files or os.path.dirname(folder) in packages:  # noqa: PTH120 - as walk gives it
+            packages.add(folder)
+        # Other files in a package are its data: rules, tables, binaries of a compiler.
+        counted = [name for name in files if folder in packages or name.endswith(_CODE)]
+        times += [os.lstat(f"{folder}{os.sep}{name}").st_mtime_ns for name in counted]
+    return f"{max(times, default=0)}/{len(times)}"

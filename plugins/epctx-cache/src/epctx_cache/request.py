@@ -39,9 +39,8 @@ from epctx_core.ext import ProviderChoice, cache_entries, choose_providers, desc
 from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:
-    from epctx_cache.caching import Progress, Providers
-    from epctx_cache.settings import CacheSettings
-    from epctx_core import CompileReport, Registry
+    from epctx_cache.caching import CacheSettings, Progress, Providers
+    from epctx_core import Registry
 
 INITIALIZERS = "model.weights"
 """File of the remaining initializers, so that a hit reads no weights."""
@@ -49,6 +48,10 @@ INITIALIZERS = "model.weights"
 _ATTEMPTS = 3
 """Attempts of a request whose model or entry changes meanwhile."""
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_LOAD_OPTIONS = (
+    "graph_optimization_level", "execution_mode", "intra_op_num_threads", "inter_op_num_threads", "input_budget",
+    "log_severity_level", "cancellation",
+)  # fmt: skip
 _log = logging.getLogger("epctx.cache")
 _warned: set[Path] = set()
 
@@ -186,7 +189,16 @@ class Request:
     def _new_entry(self, key: str, parts: Mapping[str, Any], state: str) -> Lease | None:
         def write(folder: Path) -> EntryRecord | None:
             begun = time.monotonic()
-            report = self._compile(folder)
+            if (
+                self._choices
+                and self.options.get_session_config_entry("session.disable_model_compile") == "1"
+            ):
+                raise ModelRequiresCompilation(
+                    f"{self._source.name} is not in the cache, and session.disable_model_compile forbids to compile it.",
+                    hint="Fill the cache first, by compile_cached or load_or_compile without that option.",
+                )
+            self.compiled = True
+            report = self._compiler.compile_to_file(folder / CONTEXT_MODEL)
             if self._source.identity() != state or not self._source.has_files(self._content.files):
                 return None  # the key may be of another content
             return EntryRecord(
@@ -209,15 +221,6 @@ class Request:
                 folder = self.settings.folder
                 _log.warning("the cache in %s exceeds its limit and cannot be reduced: %s.", folder, error)
         return lease
-
-    def _compile(self, folder: Path) -> CompileReport:
-        if self._choices and self.options.get_session_config_entry("session.disable_model_compile") == "1":
-            raise ModelRequiresCompilation(
-                f"{self._source.name} is not in the cache, and session.disable_model_compile forbids to compile it.",
-                hint="Fill the cache first, by compile_cached or load_or_compile without that option.",
-            )
-        self.compiled = True
-        return self._compiler.compile_to_file(folder / CONTEXT_MODEL)
 
     def _load(self, lease: Lease) -> InferenceSession | None:
         """Return a session for an entry; None if the entry cannot be loaded and was removed."""
@@ -259,15 +262,7 @@ class Request:
     def _load_options(self) -> SessionOptions:
         """Return the options to load a cached model: all but those of its source and its compile."""
         options = SessionOptions()
-        for name in (
-            "graph_optimization_level",
-            "execution_mode",
-            "intra_op_num_threads",
-            "inter_op_num_threads",
-            "input_budget",
-            "log_severity_level",
-            "cancellation",
-        ):
+        for name in _LOAD_OPTIONS:
             setattr(options, name, getattr(self.options, name))
         for name, given in self.options.providers:
             options.add_provider(name, given)
@@ -279,9 +274,8 @@ class Request:
     @cached_property
     def _store(self) -> EntryStore:
         folder = self.settings.folder
-        with suppress(
-            OSError
-        ):  # there is none yet, and it is made for this user alone; or using it says what is wrong
+        # There is none yet, and it is made for this user alone; or using it says what is wrong.
+        with suppress(OSError):
             if folder.is_dir() and (why := describe_distrust(folder.stat())):
                 _warn_once(
                     folder,

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -258,7 +259,10 @@ class EntryStore:
             if (record := read_record(folder)) is None:
                 return None
             check_head(folder, record)
-            _stamp(folder)
+            stamp = folder / _USED
+            with suppress(OSError):  # not more than once a minute; failures are ignored
+                if not stamp.exists() or abs(time.time() - stamp.stat().st_mtime) > _STAMPED_EVERY:
+                    stamp.touch()
             return Lease(folder=folder, record=record, held=held.pop_all())
 
     def entries(self) -> Iterator[Stored]:
@@ -290,9 +294,7 @@ class EntryStore:
         """
         make_private_folder(self.locks_folder)
 
-        def appeared() -> Lease | None:
-            return self._open_sound(key, dropping=False)
-
+        appeared = partial(self._open_sound, key, dropping=False)
         with key_lock(self.locks_folder / key, model=model, cancel=cancel, appeared=appeared) as found:
             return found or self._open_sound(key, dropping=True) or self._write(key, write)
 
@@ -380,9 +382,8 @@ class EntryStore:
 
     def drop(self, lease: Lease) -> None:
         """Remove an entry that cannot be loaded, if no other one has replaced it."""
-        own = lease.folder / RECORD
         with suppress(OSError, CorruptEntryError):
-            if read_record(lease.folder) == lease.record and own.exists():
+            if read_record(lease.folder) == lease.record and (lease.folder / RECORD).exists():
                 self._move_out(lease.folder)
 
     def _move_out(self, folder: Path) -> None:
@@ -426,14 +427,6 @@ def _describe_entry(folder: Path) -> Stored:
     stamp = folder / _USED
     last_use = (stamp if stamp.exists() else folder).stat().st_mtime
     return Stored(folder=folder, record=record, bytes=sum(f.st_size for f in files), last_use=last_use)
-
-
-def _stamp(folder: Path) -> None:
-    """Record the use of an entry, not more than once a minute; failures are ignored."""
-    stamp = folder / _USED
-    with suppress(OSError):
-        if not stamp.exists() or abs(time.time() - stamp.stat().st_mtime) > _STAMPED_EVERY:
-            stamp.touch()
 
 
 INDEX_KEPT = 90 * 24 * 3600
@@ -502,18 +495,14 @@ def verify(store: EntryStore) -> Iterator[tuple[Stored, str]]:
                 continue
             with lease:
                 check_whole(lease.folder, lease.record)
-        except CorruptEntryError as error:
-            yield entry, f"{error}; {_remove(store, entry.key)}"
+        except CorruptEntryError as fault:
+            try:
+                end = "is removed" if store.remove(entry.key) else "stays, because it is being loaded"
+            except OSError as error:
+                end = f"cannot be removed: {error}"
+            yield entry, f"{fault}; it {end}"
         else:
             yield entry, ""
-
-
-def _remove(store: EntryStore, key: str) -> str:
-    """Remove an entry; return the outcome in words."""
-    try:
-        return "it is removed" if store.remove(key) else "it stays, because it is being loaded"
-    except OSError as error:
-        return f"it cannot be removed: {error}"
 
 
 def clear(store: EntryStore) -> Collected:

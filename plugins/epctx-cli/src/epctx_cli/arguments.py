@@ -49,6 +49,10 @@ class CommandParser(argparse.ArgumentParser):
             )
             parser.command = command
 
+    def add_flag(self, name: str, meaning: str) -> None:
+        """Declare an option without a value, False by default."""
+        self.add_argument(name, action="store_true", help=meaning)
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Declare the command's arguments, then parse; `parser` of the result is the parser itself."""
         if self.command is None:
@@ -93,51 +97,34 @@ class CommandParser(argparse.ArgumentParser):
         self.error(f"unexpected argument {extras[0]!r}")
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
+def add_common(parser: CommandParser) -> None:
     """Add `--json` and `-v`."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
+    parser.add_flag("--json", "print one JSON object instead of the report")
     add_verbose(parser, default=argparse.SUPPRESS)
 
 
-def add_allow_uncompiled(parser: argparse.ArgumentParser) -> None:
+def add_allow_uncompiled(parser: CommandParser) -> None:
     """Add `--allow-uncompiled`."""
-    parser.add_argument(
-        "--allow-uncompiled",
-        action="store_true",
-        help="exit with 0 even if nothing of a model was compiled and a plain model was written",
-    )
+    meaning = "exit with 0 even if nothing of a model was compiled and a plain model was written"
+    parser.add_flag("--allow-uncompiled", meaning)
 
 
 def add_verbose(parser: argparse.ArgumentParser, *, default: object) -> None:
     """Add `-v`, which may stand before or after the command's name."""
-    parser.add_argument(
-        "-v",
-        "--verbose",
-        action="store_true",
-        default=default,
-        help="print more details, and the traceback of an error",
-    )
+    meaning = "print more details, and the traceback of an error"
+    parser.add_argument("-v", "--verbose", action="store_true", default=default, help=meaning)
 
 
 def add_providers(parser: argparse.ArgumentParser, *, ep_help: str) -> None:
     """Add `--ep`, `-c` and `-p`."""
-    parser.add_argument("--ep", action="append", default=[], metavar="EP", help=ep_help)
-    parser.add_argument(
-        "-c",
-        "--config",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a session option, such as ep.context_embed_mode=1; may be repeated",
-    )
-    parser.add_argument(
-        "-p",
-        "--provider-option",
-        action="append",
-        default=[],
-        metavar="EP.KEY=VALUE",
-        help="an option of one EP, such as QNN.htp_arch=73; may be repeated",
-    )
+    of_session = "a session option, such as ep.context_embed_mode=1; may be repeated"
+    of_ep = "an option of one EP, such as QNN.htp_arch=73; may be repeated"
+    for names, form, meaning in (
+        (("--ep",), "EP", ep_help),
+        (("-c", "--config"), "KEY=VALUE", of_session),
+        (("-p", "--provider-option"), "EP.KEY=VALUE", of_ep),
+    ):
+        parser.add_argument(*names, action="append", default=[], metavar=form, help=meaning)
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -83,7 +83,12 @@ def load_inputs(path: str, arguments: Sequence[NodeArg]) -> dict[str, np.ndarray
             hint="Write it with numpy.savez(file, input_name=array, …), without Python objects.",
         ) from error
     dtypes = {argument.name: argument.tensor_type.dtype for argument in arguments}
-    return {name: _restore_type(array, dtypes.get(name)) for name, array in arrays.items()}
+    for name, array in arrays.items():
+        dtype = dtypes.get(name)
+        # Of a type that `.npz` lacks, such as bfloat16.
+        if dtype is not None and array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
+            arrays[name] = array.view(dtype)
+    return arrays
 
 
 def _read_arrays(path: str) -> dict[str, np.ndarray]:
@@ -100,13 +105,6 @@ def _read_arrays(path: str) -> dict[str, np.ndarray]:
         if not isinstance(array, np.ndarray):  # numpy returns the bytes of another object
             raise TypeError(f"its member {name!r:.100} is not an array.")
     return arrays
-
-
-def _restore_type(array: np.ndarray, dtype: np.dtype[Any] | None) -> np.ndarray:
-    """Return an array with its own type if it is one that `.npz` lacks, such as bfloat16."""
-    if dtype is not None and array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
-        return array.view(dtype)
-    return array
 
 
 def check_writable(path: str) -> None:

@@ -88,14 +88,11 @@ class Console:
             shown.add_column(Text(name), justify="right" if right else "left")
         for row in rows:
             shown.add_row(*(Text(text.cell(value)) for value in row))
-        self._begin_block(title)
-        self._report(_lay_out(self._out, Padding(shown, (0, 0, 0, 2), expand=False)))
-
-    def _begin_block(self, title: str = "") -> None:
         if self._begun:
             self.say()
         if title:
             self.say(title)
+        self._report(_lay_out(self._out, Padding(shown, (0, 0, 0, 2), expand=False)))
 
     def warn(self, message: str) -> None:
         """Write a warning to standard error."""

@@ -105,7 +105,11 @@ def _parse(argv: list[str]) -> argparse.Namespace | int:
 
 def _show(error: EpctxError, console: Console) -> None:
     """Print an error as one block, and make it the result."""
-    lines = [error.message.rstrip(), *_location_lines(error)]
+    known: dict[str, Any] = {"node": error.node, "EP": error.ep, "file": error.path}
+    if isinstance(error, PluginError):
+        known["plugin"] = error.distribution
+    lines = [error.message.rstrip()]
+    lines += [f"{label}: {value}" for label, value in known.items() if value and str(value) not in lines[0]]
     if error.hint:
         lines.append(error.hint)
     if console.verbose:
@@ -117,16 +121,6 @@ def _show(error: EpctxError, console: Console) -> None:
     console.result(
         {"error": {"code": error.code.name, "message": error.message, "hint": error.hint, **fields}}
     )
-
-
-def _location_lines(error: EpctxError) -> Iterator[str]:
-    """Yield the node, EP, file and plugin of an error that its message does not name."""
-    known: dict[str, Any] = {"node": error.node, "EP": error.ep, "file": error.path}
-    if isinstance(error, PluginError):
-        known["plugin"] = error.distribution
-    for label, value in known.items():
-        if value and str(value) not in error.message:
-            yield f"{label}: {value}"
 
 
 class _ToConsole(logging.Handler):

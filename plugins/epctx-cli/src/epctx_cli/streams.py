@@ -83,14 +83,10 @@ def reserved_stdout() -> Iterator[None]:
                 os.dup2(_STDERR, _STDOUT)
             yield
         finally:
-            _flush_native()
+            import ctypes
+
+            # The C library's buffers, which are written to a pipe only when the process ends.
+            with suppress(OSError, TypeError, AttributeError):  # Windows has no such handle
+                ctypes.CDLL(None).fflush(None)
             os.dup2(saved, _STDOUT)
             os.close(saved)
-
-
-def _flush_native() -> None:
-    """Flush the C library's buffers, which are written to a pipe only when the process ends."""
-    import ctypes
-
-    with suppress(OSError, TypeError, AttributeError):  # Windows has no such handle
-        ctypes.CDLL(None).fflush(None)

@@ -164,7 +164,8 @@ def writer_handlers(
         return {"offset": payload.write_tensor(view), "size": payload.size}, ()
 
     def reference(message: Message) -> Reply:
-        return {"name": writer.reference(weight_of(message))}, ()
+        weight = weight_of(message)
+        return {"name": writer.reference(weight)}, ()
 
     return {"payload": start, "write": write, "write_tensor": write_tensor, "reference": reference}
 

@@ -45,21 +45,15 @@ def add_compile_arguments(parser: CommandParser) -> None:
         metavar="OUT",
         help="the context model, or a folder for it (default: <MODEL>_ctx.onnx beside MODEL)",
     )
-    parser.add_argument(
-        "--embed", action="store_true", help="store payloads in the model instead of a file beside it"
-    )
+    parser.add_flag("--embed", "store payloads in the model instead of a file beside it")
     parser.add_argument(
         "--external-initializers",
         metavar="NAME",
         help="file for the remaining initializers of 1 KiB or more, relative to OUT",
     )
-    parser.add_argument(
-        "--check", action="store_true", help="then load it and compare it with the CPU EP on random inputs"
-    )
-    parser.add_argument("--no-clobber", action="store_true", help="fail if the output exists")
-    parser.add_argument(
-        "--require-compiled", action="store_true", help="fail and write nothing if no node was compiled"
-    )
+    parser.add_flag("--check", "then load it and compare it with the CPU EP on random inputs")
+    parser.add_flag("--no-clobber", "fail if the output exists")
+    parser.add_flag("--require-compiled", "fail and write nothing if no node was compiled")
     add_allow_uncompiled(parser)
     add_common(parser)
     parser.set_defaults(run=run_compile)
@@ -114,9 +108,7 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
 
 def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | None:
     """Return the output path, or None for the default; in a folder it has the default name."""
-    given: str | None = arguments.output
-    if given is None:
-        given = session.config().context_file_path
+    given = session.config().context_file_path if arguments.output is None else str(arguments.output)
     if given is None:
         return None
     if not given:
@@ -151,8 +143,7 @@ def _print_partitions(report: CompileReport, console: Console) -> None:
         ("partition", "EP", "nodes", "operators"),
         [(p.name, p.ep, p.nodes, text.operators(p.operators, _SHOWN_OPERATORS)) for p in shown],
     )
-    left = len(report.partitions) - len(shown)
-    if left:
+    if left := len(report.partitions) - len(shown):
         console.say(f"  … and {text.counted(left, 'partition')} more; -v shows all.")
 
 
@@ -235,7 +226,7 @@ def add_share_arguments(parser: CommandParser) -> None:
         metavar="NAME",
         help="the stem of a context model; once for each model, if two have the same stem",
     )
-    parser.add_argument("--no-clobber", action="store_true", help="fail if a context model exists")
+    parser.add_flag("--no-clobber", "fail if a context model exists")
     add_allow_uncompiled(parser)
     tool = parser.add_argument_group("as in ep_weight_sharing_ctx_gen")
     tool.add_argument("-e", dest="ep", action="append", metavar="EP", help="the same as --ep")

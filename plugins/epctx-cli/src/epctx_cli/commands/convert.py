@@ -33,11 +33,8 @@ def add_arguments(parser: CommandParser) -> None:
         default="all",
         help="optimisation level of an .ort file (default: all)",
     )
-    parser.add_argument(
-        "--save-runtime-optimizations",
-        action="store_true",
-        help="keep the operators, and save optimisations for minimal builds in the .ort file",
-    )
+    meaning = "keep the operators, and save optimisations for minimal builds in the .ort file"
+    parser.add_flag("--save-runtime-optimizations", meaning)
     parser.add_argument(
         "--target-platform", choices=("arm", "amd64"), help="processors of an .ort file (default: any)"
     )

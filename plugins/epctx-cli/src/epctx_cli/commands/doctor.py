@@ -100,31 +100,27 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
     ]
     ok = all(finding.severity != "problem" for finding in findings)
     console.table(("", ""), list(facts.items()))
-    _print_parts(found or (), trials, variables, console)
+    needs = [
+        (each.name, each.version or "-", each.required, each.extra or "everything") for each in found or ()
+    ]
+    console.table(("library", "installed", "needed", "for"), needs)
+    records = [trial.record for trial in trials]
+    eps = [(r.name, r.origin, r.state.value, r.vendor or "-") for r in records]
+    console.table(("plugin", "distribution", "state", "vendor"), eps)
+    values = [(name, value, VARIABLES.get(name, "nothing")) for name, value in variables.items()]
+    console.table(("variable", "value", "meaning"), values)
     _print_findings(findings, console)
     console.result(
         {
             "ok": ok,
             "environment": facts,
             "libraries": [asdict(library) for library in found or ()],
-            "plugins": [trial.record.as_dict() for trial in trials],
+            "plugins": [record.as_dict() for record in records],
             "variables": variables,
             "findings": [finding._asdict() for finding in findings],
         }
     )
     return ExitCode.DONE if ok else ExitCode.FAILED
-
-
-def _print_parts(
-    found: Sequence[Library], trials: Sequence[Trial], variables: Mapping[str, str], console: Console
-) -> None:
-    needs = [(each.name, each.version or "-", each.required, each.extra or "everything") for each in found]
-    records = [trial.record for trial in trials]
-    eps = [(r.name, r.origin, r.state.value, r.vendor or "-") for r in records]
-    values = [(name, value, VARIABLES.get(name, "nothing")) for name, value in variables.items()]
-    console.table(("library", "installed", "needed", "for"), needs)
-    console.table(("plugin", "distribution", "state", "vendor"), eps)
-    console.table(("variable", "value", "meaning"), values)
 
 
 def _print_findings(findings: Sequence[Finding], console: Console) -> None:

@@ -177,34 +177,29 @@ def add_verify_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx verify`."""
     parser.add_argument("model", metavar="MODEL", help="the context model to check, with the files beside it")
     add_providers(parser, ep_help="an EP of the load; may be repeated (default: the sources of the nodes)")
-    parser.add_argument(
-        "--strict", action="store_true", help="exit with 1 if no byte of a payload could be checked"
-    )
+    parser.add_flag("--strict", "exit with 1 if no byte of a payload could be checked")
     add_common(parser)
     parser.set_defaults(run=run_verify)
 
 
 def run_verify(arguments: argparse.Namespace, console: Console) -> int:
-    """Check the model and list the findings."""
+    """Check the model and list the findings.
+
+    Returns:
+        1 for a faulty model, or with `--strict` for one that was not checked; 2 for an unreadable one; 3 if all errors
+        are of plugins.
+    """
     from epctx_core import verify_model
 
     report = verify_model(arguments.model, session_options(arguments, console))
     _print_verify(arguments.model, report, console)
     console.result({"model": arguments.model, **report.as_dict()})
-    return _exit_code(report, strict=arguments.strict)
-
-
-def _exit_code(report: VerifyReport, *, strict: bool) -> int:
-    """Return 1 for a faulty model, or with `--strict` for one that was not checked; 2 for an unreadable one.
-
-    3 if all errors are of plugins.
-    """
     errors = {finding.code for finding in report.findings if finding.severity.value == "error"}
     if _NO_MODEL in errors:
         return ExitCode.USAGE
     if errors == {_BROKEN}:
         return ExitCode.PLUGIN
-    return ExitCode.FAILED if errors or (strict and not report.checked) else ExitCode.DONE
+    return ExitCode.FAILED if errors or (arguments.strict and not report.checked) else ExitCode.DONE
 
 
 def _print_verify(model: str, report: VerifyReport, console: Console) -> None:
@@ -252,46 +247,32 @@ def run_explain(arguments: argparse.Namespace, console: Console) -> int:
 
 def _print_explain(model: str, explanation: Explanation, console: Console) -> None:
     nodes = explanation.nodes
+    # The EPs that were asked, then others that have nodes, the CPU EP last.
+    others = (node.ep for node in nodes if node.ep != CPU_EP)
+    takers = dict.fromkeys([*explanation.eps, *others, CPU_EP])
     console.say(f"{model}: {text.counted(len(nodes), 'node')}, {len(explanation.left):,} left to the CPU EP")
     console.table(
         ("taken by", "nodes", "partitions", "operators"),
-        [_share(ep, [node for node in nodes if node.ep == ep]) for ep in _takers(explanation)],
+        [_share(ep, [node for node in nodes if node.ep == ep]) for ep in takers],
     )
     _print_reasons(explanation, console)
     if console.verbose:
-        console.table(
-            ("node", "operator", "taken by", "partition", "refused by"),
-            [
-                (
-                    node.name,
-                    node.operator,
-                    node.ep,
-                    "-" if node.partition is None else f"{node.partition}",
-                    "; ".join(f"{ep}: {reason}" for ep, reason in node.refusals),
-                )
-                for node in nodes
-            ],
-        )
+        rows = []
+        for node in nodes:
+            refused = "; ".join(f"{ep}: {reason}" for ep, reason in node.refusals)
+            partition = "-" if node.partition is None else f"{node.partition}"
+            rows.append((node.name, node.operator, node.ep, partition, refused))
+        console.table(("node", "operator", "taken by", "partition", "refused by"), rows)
     elif nodes:
         console.say("\n-v lists every node.")
-
-
-def _takers(explanation: Explanation) -> list[str]:
-    """Return the EPs that were asked, then others that have nodes, the CPU EP last."""
-    others = (node.ep for node in explanation.nodes if node.ep != CPU_EP)
-    return list(dict.fromkeys([*explanation.eps, *others, CPU_EP]))
 
 
 def _share(ep: str, nodes: Sequence[NodeExplanation]) -> tuple[str, int, int, str]:
     compiled = sum(node.compiled for node in nodes)
     label = f"{ep} (compiled already)" if compiled and compiled == len(nodes) else ep
     partitions = {node.partition for node in nodes if node.partition is not None}
-    return (
-        label,
-        len(nodes),
-        len(partitions) + compiled,
-        text.operators((n.operator for n in nodes), _SHOWN_OPERATORS),
-    )
+    operators = text.operators((node.operator for node in nodes), _SHOWN_OPERATORS)
+    return label, len(nodes), len(partitions) + compiled, operators
 
 
 def _print_reasons(explanation: Explanation, console: Console) -> None:

@@ -32,9 +32,7 @@ def add_list_arguments(parser: CommandParser) -> None:
     parser.epilog = (
         "Without --load, no plugin is imported. Exits with 0 whatever the states are; see `epctx doctor`."
     )
-    parser.add_argument(
-        "--load", action="store_true", help="load each plugin in a process of its own, and show the result"
-    )
+    parser.add_flag("--load", "load each plugin in a process of its own, and show the result")
     add_common(parser)
     parser.set_defaults(run=list_plugins)
 
@@ -56,13 +54,8 @@ def _print_list(records: Sequence[PluginRecord], console: Console, *, loaded: bo
         console.say("No plugin is installed. Plugins are pip packages with the entry-point group")
         console.say("epctx.execution_providers; the CPU EP is built in.")
         return
-    header = (
-        "EP",
-        "distribution",
-        "version",
-        "state",
-        *(["vendor"] if any(r.vendor for r in records) else []),
-    )
+    vendor = ["vendor"] if any(r.vendor for r in records) else []
+    header = ("EP", "distribution", "version", "state", *vendor)
     rows = [
         (
             record.name,
@@ -104,21 +97,12 @@ def describe_plugin(arguments: argparse.Namespace, console: Console) -> int:
     from epctx_cli.plugin_trial import try_all
 
     trials = try_all(_find_records(arguments.name), log=console.debug)
+    described = []
     for trial in trials:
         _print_report(trial, console)
-    console.result(
-        {
-            "plugins": [
-                {
-                    **trial.record.as_dict(),
-                    "entry_point": trial.record.entry_point,
-                    **trial.description,
-                    "traceback": trial.traceback,
-                }
-                for trial in trials
-            ]
-        }
-    )
+        facts = {**trial.record.as_dict(), "entry_point": trial.record.entry_point, **trial.description}
+        described.append({**facts, "traceback": trial.traceback})
+    console.result({"plugins": described})
     return ExitCode.DONE if any(trial.record.usable for trial in trials) else ExitCode.PLUGIN
 
 

@@ -15,7 +15,7 @@ from epctx_cli.exit_codes import ExitCode
 from epctx_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from epctx_cli.comparison import Comparison, Difference, Model, Tolerance
+    from epctx_cli.comparison import Comparison, Difference
     from epctx_cli.console import Console
     from epctx_core import InferenceSession, NodeArg
 
@@ -109,20 +109,11 @@ def _print_run(
     console: Console,
 ) -> None:
     console.say(f"EPs: {', '.join(providers)}")
-    console.table(
-        ("output", "type", "shape", "min", "max", "mean"),
-        [
-            (
-                o["name"],
-                o["type"],
-                "-" if o["shape"] is None else str(o["shape"]),
-                text.number(o["min"]),
-                text.number(o["max"]),
-                text.number(o["mean"]),
-            )
-            for o in outputs
-        ],
-    )
+    rows = []
+    for o in outputs:
+        shape = "-" if o["shape"] is None else str(o["shape"])
+        rows.append((o["name"], o["type"], shape, *(text.number(o[key]) for key in ("min", "max", "mean"))))
+    console.table(("output", "type", "shape", "min", "max", "mean"), rows)
     console.say(f"\nLoaded in {seconds['load'] * 1e3:.1f} ms, ran in {seconds['run'] * 1e3:.1f} ms.")
     if arguments.output is not None:
         console.say(f"Outputs are in {arguments.output}.")
@@ -156,7 +147,7 @@ def add_compare_arguments(parser: CommandParser) -> None:
 
 def run_compare(arguments: argparse.Namespace, console: Console) -> int:
     """Run both models and compare them, also inside if outputs differ."""
-    from epctx_cli.comparison import Tolerance, compare_models
+    from epctx_cli.comparison import Tolerance, compare_models, first_difference
 
     if not (arguments.atol >= 0 and arguments.rtol >= 0):
         raise InvalidArgument("--atol and --rtol must be 0 or more.")
@@ -164,8 +155,12 @@ def run_compare(arguments: argparse.Namespace, console: Console) -> int:
     a = arguments.model, session_options(arguments, console)
     b = arguments.reference, session_options(arguments, console)
     comparison = compare_models(a, b, tolerance=tolerance, input_path=arguments.input, seed=arguments.seed)
-    equal = all(d.equal for d in comparison.differences)
-    inside = None if equal else _look_inside(a, b, comparison, tolerance, console)
+    equal, inside = all(d.equal for d in comparison.differences), None
+    if not equal:
+        try:
+            inside = first_difference(a, b, comparison.inputs, tolerance)
+        except Exception as error:  # noqa: BLE001 - the report of the outputs is complete without it
+            console.debug(f"Values inside the models could not be compared: {error}")
     _print_compare(arguments, comparison, inside, console)
     simulated = console.note_simulated(record.name for record in comparison.plugins if record.simulated)
     console.result(
@@ -184,19 +179,6 @@ def run_compare(arguments: argparse.Namespace, console: Console) -> int:
         }
     )
     return ExitCode.DONE if equal else ExitCode.FAILED
-
-
-def _look_inside(
-    a: Model, b: Model, comparison: Comparison, tolerance: Tolerance, console: Console
-) -> dict[str, Any] | None:
-    """Return the first inner value of both models that differs; None if none can be found."""
-    from epctx_cli.comparison import first_difference
-
-    try:
-        return first_difference(a, b, comparison.inputs, tolerance)
-    except Exception as error:  # noqa: BLE001 - the report of the outputs is complete without it
-        console.debug(f"Values inside the models could not be compared: {error}")
-        return None
 
 
 def _print_compare(

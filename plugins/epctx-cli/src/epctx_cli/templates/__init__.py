@@ -46,12 +46,13 @@ def create_plugin(word: str, parent: str | os.PathLike[str] = ".") -> tuple[dict
     """
     _refuse_bad_word(word)
     names, root = _names(word), Path(__file__).with_name("plugin")
-    texts = {
-        _target(path.relative_to(root).as_posix(), names["module"]): _Text(
-            path.read_text("utf-8")
-        ).substitute(names)
-        for path in sorted(root.rglob(f"*{_ENDING}"))
-    }
+    texts = {}
+    for path in sorted(root.rglob(f"*{_ENDING}")):
+        target = (
+            path.relative_to(root).as_posix().removesuffix(_ENDING).replace("__module__", names["module"])
+        )
+        target = re.sub(rf"(^|/){_HIDDEN}", r"\1.", target)
+        texts[target] = _Text(path.read_text("utf-8")).substitute(names)
     folder = Path(parent) / names["distribution"]
     if os.path.lexists(folder):
         raise Fail(
@@ -119,9 +120,3 @@ def _refuse_bad_word(word: str) -> None:
             f"the name {reserved} and the EP type {ep} are reserved for {vendor}.",
             hint="Name it after your device or company.",
         )
-
-
-def _target(path: str, module: str) -> str:
-    """Return the path of a file of the template in the new folder."""
-    target = re.sub(rf"(^|/){_HIDDEN}", r"\1.", path.removesuffix(_ENDING))
-    return target.replace("__module__", module)
