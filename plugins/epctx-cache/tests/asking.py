@@ -12,7 +12,6 @@ import sys
 import time
 
 import numpy as np
-from epctx_cache.request import Request
 
 import epctx_core as epctx
 
@@ -46,7 +45,7 @@ def main(model, cache, times):
     options = epctx.SessionOptions()
     options.add_provider("QNN")
     if times == "hang":
-        Request._compile = hang
+        epctx.ModelCompiler.compile_to_file = hang
     x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
     answers = set()
     for _ in range(1 if times == "hang" else int(times)):

@@ -8,18 +8,17 @@ from __future__ import annotations
 import logging
 import re
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
-from epctx_onnxruntime.graphs import subgraphs
+from epctx_onnxruntime.graphs import free_names, subgraphs
 from epctx_onnxruntime.newest_versions import load_structure
-from epctx_onnxruntime.scopes import free_names
 from epctx_onnxruntime.versions import fit_versions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import TypeAlias
 
     from onnx import GraphProto, NodeProto
@@ -104,7 +103,14 @@ def _ask(probe: ModelProto, unknown: set[str]) -> list[ValueInfoProto]:
     except Exception as error:  # noqa: BLE001 - onnxruntime's exception classes have no base of their own
         _log.debug("onnxruntime does not resolve the types of %d values: %s", len(unknown), error)
         return []
-    return [declared for value in found if value.name in unknown for declared in _declared_types(value)]
+    declared = []
+    for value in found:
+        match = _TENSOR.fullmatch(value.type)
+        element = _ELEMENTS.get(match.group(1)) if match and value.name in unknown else None
+        if element is not None:
+            # The shape is [] for a scalar and for an unknown rank.
+            declared.append(onnx.helper.make_tensor_value_info(value.name, element, value.shape or None))
+    return declared
 
 
 def _makers_of_unknown(graph: GraphProto) -> dict[str, NodeProto]:
@@ -136,12 +142,3 @@ def _known(graph: GraphProto) -> dict[str, _Known]:
 def _is_typed(value: ValueInfoProto) -> bool:
     kind = value.type.WhichOneof("value")
     return kind is not None and (kind != "tensor_type" or bool(value.type.tensor_type.elem_type))
-
-
-def _declared_types(value: Any) -> Iterator[ValueInfoProto]:
-    """Yield the type that onnxruntime inferred for a tensor."""
-    match = _TENSOR.fullmatch(value.type)
-    element = _ELEMENTS.get(match.group(1)) if match else None
-    if element is not None:
-        # The shape is [] for a scalar and for an unknown rank.
-        yield onnx.helper.make_tensor_value_info(value.name, element, value.shape or None)

@@ -88,11 +88,8 @@ def convert_model(
         else:
             options = _options(level, save_runtime_optimizations, target_platform)
             options["sess_options"].optimized_model_filepath = str(staged)
-            _save_as_ort(
-                _serialize_with_weights(proto, weights, source) if from_ort else str(source),
-                source.name,
-                options,
-            )
+            content = _serialize_with_weights(proto, weights, source) if from_ort else str(source)
+            _save_as_ort(content, source.name, options)
     return target
 
 

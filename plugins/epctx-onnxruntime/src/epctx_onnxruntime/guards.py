@@ -11,8 +11,7 @@ import onnx
 from onnx import ModelProto, helper, numpy_helper
 
 from epctx_core.errors import NotImplementedByProvider
-from epctx_onnxruntime.graphs import GraphPath, all_graphs, subgraphs
-from epctx_onnxruntime.scopes import names_read, without_weights
+from epctx_onnxruntime.graphs import GraphPath, all_graphs, names_read, subgraphs, without_weights
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -41,11 +40,8 @@ def guard_recurrent(model: ModelProto) -> None:
         NotImplementedByProvider: an input of unknown rank may have no rows.
     """
     # A graph precedes its subgraphs, which are changed first.
-    found = [
-        (path, nodes)
-        for path, nodes in _node_lists(model)
-        if any(node.op_type in _GUARDING for node in nodes)
-    ]
+    lists = _node_lists(model)
+    found = [(path, nodes) for path, nodes in lists if any(node.op_type in _GUARDING for node in nodes)]
     by_rank = any(_GUARDING.get(node.op_type) is _ROWS for _, nodes in found for node in nodes)
     ranks = _ranks(model) if by_rank else {}
     number = 0
@@ -100,14 +96,16 @@ def _ranks(model: ModelProto) -> dict[GraphPath, dict[str, int | None]]:
         known = onnx.shape_inference.infer_shapes(known)
     scopes: dict[GraphPath, dict[str, int | None]] = {}
     for path, graph in all_graphs(known.graph):
-        tensors = [
-            (v.name, v.type.tensor_type) for v in (*graph.input, *graph.output, *graph.value_info) if v.name
-        ]
+        values = [v for v in (*graph.input, *graph.output, *graph.value_info) if v.name]
         scopes[path] = {
             **(scopes[path[:-1]] if path else {}),
             # A value of a subgraph hides an outer one of its name.
             **{name: None for node in graph.node for name in node.output},
-            **{name: len(tensor.shape.dim) for name, tensor in tensors if tensor.HasField("shape")},
+            **{
+                v.name: len(v.type.tensor_type.shape.dim)
+                for v in values
+                if v.type.tensor_type.HasField("shape")
+            },
             **{tensor.name: len(tensor.dims) for tensor in graph.initializer},
         }
     return scopes
@@ -129,9 +127,8 @@ def _guard_nodes(node: NodeProto, name: str, shapes: Sequence[Sequence[int]]) ->
 def folds_recurrent(model: ModelProto) -> bool:
     """Return whether onnxruntime would compute one of these operators while it optimises: all its inputs are constant."""
     # It does not compute a FeatureVectorizer.
-    found = any(
-        _GUARDING.get(node.op_type) is _ROWS_AND_STEPS for _, nodes in _node_lists(model) for node in nodes
-    )
+    operators = (node.op_type for _, nodes in _node_lists(model) for node in nodes)
+    found = any(_GUARDING.get(operator) is _ROWS_AND_STEPS for operator in operators)
     return found and _folds(model.graph, frozenset())
 
 

@@ -20,9 +20,15 @@ from epctx_core.errors import NotImplementedByProvider
 from epctx_core.ext import Weight
 from epctx_core.plugin import OptimizedModel
 from epctx_onnxruntime.engine import PREPACK_LIMIT, OnnxRuntimeModel, create_session
-from epctx_onnxruntime.graphs import INLINE_LIMIT, LOCATION, PLACEHOLDER, all_graphs, is_detached
+from epctx_onnxruntime.graphs import (
+    INLINE_LIMIT,
+    LOCATION,
+    PLACEHOLDER,
+    all_graphs,
+    is_detached,
+    without_weights,
+)
 from epctx_onnxruntime.guards import folds_recurrent
-from epctx_onnxruntime.scopes import without_weights
 from epctx_onnxruntime.versions import fit_versions, layout_of_this_cpu, quiet_options
 
 if TYPE_CHECKING:
@@ -245,7 +251,9 @@ class _Optimisation:
         try:
             model = ModelProto()
             model.CopyFrom(self.source)
-            _drop_initializer_inputs(model)
+            if model.ir_version < _FREE_INITIALIZERS:
+                _remove_inputs(model, model)
+                model.ir_version = _FREE_INITIALIZERS
             values = hand_over(model, self.views, options)
             data = onnxruntime.ModelCompiler(
                 options,
@@ -290,11 +298,9 @@ class _Optimisation:
         view = self.views.get(name)
         if view is None or view.nbytes != size or list(view.shape) != value.shape():
             return False
-        if info is not None and view.extent is not None:
-            extent = view.extent
-            return info.file_offset == extent.offset and Path(info.filepath) == Path(
-                _below_root(Path(extent.file))
-            )
+        if info is not None and (extent := view.extent) is not None:
+            path = Path(_below_root(Path(extent.file)))
+            return info.file_offset == extent.offset and Path(info.filepath) == path
         memory = memoryview((ctypes.c_char * size).from_address(value.data_ptr())).cast("B")
         start = 0
         for chunk in view.chunks():
@@ -328,36 +334,25 @@ class _Optimisation:
         )
 
     def _weights(self, found: ModelProto) -> dict[str, TensorView]:
-        """Return the views behind the detached initializers."""
+        """Return the views behind the detached initializers of the main graph; store those of subgraphs in the model."""
         weights: dict[str, TensorView] = {}
-        for tensor in found.graph.initializer:
-            if not is_detached(tensor):
-                continue
+        detached = [(path, t) for path, g in all_graphs(found.graph) for t in g.initializer if is_detached(t)]
+        for path, tensor in detached:
+            name = tensor.name
             number = next(int(e.value) for e in tensor.external_data if e.key == "offset")
             del tensor.external_data[:]
-            tensor.external_data.add(key="location", value=LOCATION)
-            weights[tensor.name] = (
-                Weight(tensor.name, tensor.data_type, tuple(tensor.dims), self.copied[number - 1])
-                if number
-                else self.views[tensor.name]
-            )
-        self._store_inner_weights(found)
-        return weights
-
-    def _store_inner_weights(self, found: ModelProto) -> None:
-        """Store the weights of subgraphs in the model: only those of the main graph are detached."""
-        for path, graph in all_graphs(found.graph):
-            for tensor in graph.initializer:
-                if not path or not is_detached(tensor):
-                    continue
-                number = next(int(e.value) for e in tensor.external_data if e.key == "offset")
-                if not number:
-                    raise NotImplementedByProvider(
-                        f"a subgraph has the weight {tensor.name!r} of the graph around it"
-                    )
-                del tensor.external_data[:]
+            if path and not number:
+                raise NotImplementedByProvider(f"a subgraph has the weight {name!r} of the graph around it")
+            if path:
                 tensor.ClearField("data_location")
                 tensor.raw_data = self.copied[number - 1]
+                continue
+            tensor.external_data.add(key="location", value=LOCATION)
+            if number:
+                weights[name] = Weight(name, tensor.data_type, tuple(tensor.dims), self.copied[number - 1])
+            else:
+                weights[name] = self.views[name]
+        return weights
 
 
 def _below_root(path: Path) -> str:
@@ -369,16 +364,18 @@ def _restore_frame(found: ModelProto, source: ModelProto) -> ModelProto:
     model = ModelProto()
     model.CopyFrom(source)
     graph = model.graph
-    for name in ("node", "initializer", "value_info", "quantization_annotation"):
+    for name in ("node", "initializer", "value_info"):
         graph.ClearField(name)
         getattr(graph, name).extend(getattr(found.graph, name))
-    kept = {annotation.tensor_name for annotation in source.graph.quantization_annotation}
     values = {name for node in graph.node for name in (*node.input, *node.output)}
     del graph.quantization_annotation[:]
-    graph.quantization_annotation.extend(
-        a for a in source.graph.quantization_annotation if a.tensor_name in kept & values
-    )
-    _restore_inputs(model, source)
+    annotations = source.graph.quantization_annotation
+    graph.quantization_annotation.extend(a for a in annotations if a.tensor_name in values)
+    if source.ir_version < _FREE_INITIALIZERS:
+        _remove_inputs(model, source)
+        graph.input.extend(
+            onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in graph.initializer
+        )
     imported = {("" if o.domain == "ai.onnx" else o.domain) for o in model.opset_import}
     for domain in sorted({n.domain for n in _all_nodes(graph)} - imported - {"ai.onnx"}):
         version = next((o.version for o in found.opset_import if o.domain == domain), 1)
@@ -389,29 +386,12 @@ def _restore_frame(found: ModelProto, source: ModelProto) -> ModelProto:
     return model
 
 
-def _drop_initializer_inputs(model: ModelProto) -> None:
-    """Make an old model, whose initializers are inputs, one of IR version 4."""
-    if model.ir_version < _FREE_INITIALIZERS:
-        _remove_inputs(model, model)
-        model.ir_version = _FREE_INITIALIZERS
-
-
 def _remove_inputs(model: ModelProto, source: ModelProto) -> None:
     """Remove the inputs that are initializers of the source."""
     constants = {tensor.name for tensor in source.graph.initializer}
     kept = [value for value in model.graph.input if value.name not in constants]
     del model.graph.input[:]
     model.graph.input.extend(kept)
-
-
-def _restore_inputs(model: ModelProto, source: ModelProto) -> None:
-    """Make the initializers inputs, as before IR version 4."""
-    if source.ir_version >= _FREE_INITIALIZERS:
-        return
-    _remove_inputs(model, source)
-    model.graph.input.extend(
-        onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in model.graph.initializer
-    )
 
 
 def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

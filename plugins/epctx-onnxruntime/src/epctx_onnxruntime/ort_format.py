@@ -340,8 +340,4 @@ def _in_order(names: dict[int, str], prefix: str) -> tuple[str, ...]:
 
 
 def _has_no_schema(operator: OperatorTypes) -> bool:
-    try:
-        onnx.defs.get_schema(operator.op_type, operator.since_version, operator.domain)
-    except onnx.defs.SchemaError:
-        return True
-    return False
+    return not onnx.defs.has(operator.op_type, operator.since_version, operator.domain)
