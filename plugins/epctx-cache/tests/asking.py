@@ -25,9 +25,9 @@ class Ear(logging.Handler):
         self.compiles += record.getMessage().startswith("compiled ")
 
 
-def hang(self, folder):
+def hang(self, path):
     """Leave half of a compile and go no further."""
-    (folder / "half").write_bytes(b"half")
+    (path.parent / "half").write_bytes(b"half")
     say("compiling")
     time.sleep(600)
 
