@@ -278,10 +278,8 @@ class Compile:
             if is_written:
                 self.publish()
             else:
-                _log.warning(
-                    "nothing was compiled of %s, so there is no context model to write.",
-                    self.model.source.where,
-                )
+                where = self.model.source.where
+                _log.warning("nothing was compiled of %s, so there is no context model to write.", where)
         elif self.config.stop_sharing:
             self.group.stop(self, is_member=is_written)
         elif is_written:

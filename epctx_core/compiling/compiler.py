@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from epctx_core.sessions.providers import Progress
 
 
+_BUSY = "Wait for it, or make another ModelCompiler."
+
 STREAM_CHUNK = 64 << 10
 """Bytes of a chunk for a stream; the last chunk may be shorter."""
 
@@ -220,7 +222,7 @@ class ModelCompiler:
     def _run(self, output: str | None, sink: ModelSink | None = None) -> CompileReport:
         """Compile; the model goes to the sink, or without one into the destination's file."""
         if not self._running.acquire(blocking=False):
-            raise _busy_error("Compilation is already in progress with this ModelCompiler.")
+            raise Fail("Compilation is already in progress with this ModelCompiler.", hint=_BUSY)
         try:
             self._report = Compile(
                 session=self._session,
@@ -247,11 +249,7 @@ class ModelCompiler:
 
     def _refuse_while_running(self, setting: str) -> None:
         if self._running.locked():
-            raise _busy_error(f"{setting} cannot be changed while compilation is in progress.")
-
-
-def _busy_error(message: str) -> Fail:
-    return Fail(message, hint="Wait for it, or make another ModelCompiler.")
+            raise Fail(f"{setting} cannot be changed while compilation is in progress.", hint=_BUSY)
 
 
 def _resize(chunks: Iterable[memoryview], size: int) -> Iterator[bytes]:

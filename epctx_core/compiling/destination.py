@@ -227,9 +227,7 @@ class Destination:
             # Folders that do not tell apart cases, or two spellings of one letter, are common enough.
             other = owners.setdefault(normalize("NFC", normalise_path(name)).casefold(), owner)
             if not is_utf8(name) and name != self.model:
-                problem = (
-                    f"the file for {owner} would be called {name!r}, which no model can name: it is not UTF-8"
-                )
+                problem = f"the file for {owner} would be {name!r}, which no model can name: it is not UTF-8"
             elif other != owner:
                 problem = f"{other} and {owner} would both write the file {name!r}"
             elif resolve_without_links(folder, normalise_path(name)) is None:

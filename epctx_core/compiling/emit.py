@@ -44,6 +44,8 @@ GraphsByModel: TypeAlias = "Mapping[str, tuple[Mapping[str, str], ...]]"
 
 NO_GRAPHS: GraphsByModel = {}
 
+_HOOK = "get_ep_context_nodes"
+
 
 def list_remaining_operators(assignment: Assignment) -> Iterator[OperatorTypes]:
     """Yield a description of each operator outside of partitions, from EPs or from the model's own metadata.
@@ -240,11 +242,9 @@ class ProviderPart:
             graphs = (*map(tuple, earlier.get(choice.name, ())), tuple(p.name for p in partitions))
             references = SourceReferences(compile_.providers.weightless, source.locations)
             self.payloads = _make_payload_set(choice, outputs, graphs, references)
-            results = compile_.providers.instances.call(
-                choice.name, "get_ep_context_nodes", writer=self.payloads.handle
-            )
+            results = compile_.providers.instances.call(choice.name, _HOOK, writer=self.payloads.handle)
             # Reading attributes and flags runs the EP's code.
-            with blame(choice.record, "get_ep_context_nodes"):
+            with blame(choice.record, _HOOK):
                 described = self._sort_nodes(results)
             file = source.path.name if references.used and source.path is not None else None
             self._make_nodes(described, {} if file is None else {FILE_ATTRIBUTE: file})
@@ -344,7 +344,7 @@ class ProviderPart:
         return text
 
     def _error(self, problem: str) -> PluginError:
-        return contract_error(self._choice.record, "get_ep_context_nodes", problem)
+        return contract_error(self._choice.record, _HOOK, problem)
 
     def _make_nodes(self, described: Sequence[EPContextNode], common: Mapping[str, str]) -> None:
         """Make the EPContext nodes and the payloads' entries; `common` holds attributes of all nodes."""
@@ -409,11 +409,11 @@ def write_all_payloads(last: Compile, outputs: Outputs, graphs: GraphsByModel) -
     for ep, by_model in graphs.items():
         choice = last.providers.choices[ep]
         payloads = _make_payload_set(choice, outputs, tuple(map(tuple, by_model)))
-        last.providers.instances.call(ep, "get_ep_context_nodes", writer=payloads.handle)
+        last.providers.instances.call(ep, _HOOK, writer=payloads.handle)
         for writer in payloads.writers.values():
             if not writer.size:
                 problem = f"wrote nothing into the payload {writer.name!r}"
-                raise contract_error(choice.record, "get_ep_context_nodes", problem)
+                raise contract_error(choice.record, _HOOK, problem)
             writer.finish()
             written[writer.get_cache_value()] = writer
     return written

@@ -385,8 +385,7 @@ def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) ->
                 hint="The EP did not start it when `ContextWriter.final` was True.",
             )
         payloads = [*manifest.payloads, *(written[name] for name in manifest.pending)]
-        complete = replace(manifest, payloads=payloads, pending=())
-        set_metadata(proto, MANIFEST, dump_manifest(complete))
+        set_metadata(proto, MANIFEST, dump_manifest(replace(manifest, payloads=payloads, pending=())))
 
 
 def _describe_provider(choice: ProviderChoice) -> dict[str, Any]:

@@ -68,8 +68,7 @@ def read_back(
     )
     for record in read_indexed_nodes(placed):
         records.setdefault(record.source, {})[record.name] = record
-    engine = providers.session.config().engine
-    types = make_declared_types(proto, lambda: infer_model_types(proto, engine))
+    types = make_declared_types(proto, lambda: infer_model_types(proto, providers.session.config().engine))
     manifest = read_manifest(proto)
     with ExitStack() as scratch:
         for ep, own in records.items():

@@ -269,8 +269,7 @@ def _dict_vectorizer(
     first = next(iter(x.values()), 0.0)
     whole = isinstance(first, int | np.integer)
     dtype: type = object if isinstance(first, str) else np.int64 if whole else np.float32
-    made = [type(first)() if value is None else value for value in values]
-    return (np.array([made], dtype),)
+    return (np.array([[type(first)() if value is None else value for value in values]], dtype),)
 
 
 @_correct("CategoryMapper", _ML)
@@ -332,5 +331,4 @@ def _couple_probabilities(classifier: Any, scores: np.ndarray, class_count_: int
     system = np.zeros((class_count_ + 1, class_count_ + 1))
     system[:-1, :-1] = -pairwise * pairwise.T + np.diag((pairwise**2).sum(axis=0))
     system[-1, :-1] = system[:-1, -1] = 1
-    solved = np.linalg.solve(system, np.eye(class_count_ + 1)[-1])
-    return np.asarray(solved[:-1], scores.dtype)
+    return np.asarray(np.linalg.solve(system, np.eye(class_count_ + 1)[-1])[:-1], scores.dtype)
