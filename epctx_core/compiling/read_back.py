@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import read_manifest
-from epctx_core.context.node import ContextNodeRecord, is_context_node, read_indexed_nodes
+from epctx_core.context.node import ContextNodeRecord, read_indexed_nodes
 from epctx_core.context.payload_reader import LoadedPayload, PayloadReader, get_payload_key, make_plugin_nodes
 from epctx_core.errors import EpctxError, Fail, InvalidGraph, ModelLoadCanceled
 from epctx_core.graph.garbage import resume_collection
@@ -63,9 +63,7 @@ def read_back(
     if not written or not providers.session.config().read_back:
         return
     records: dict[str, dict[str, ContextNodeRecord]] = {}
-    placed = (
-        item for item in walk_indexed_nodes(proto.graph) if item[2].name in names and is_context_node(item[2])
-    )
+    placed = (item for item in walk_indexed_nodes(proto.graph) if item[2].name in names)
     for record in read_indexed_nodes(placed):
         records.setdefault(record.source, {})[record.name] = record
     types = make_declared_types(proto, lambda: infer_model_types(proto, providers.session.config().engine))

@@ -30,13 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
     from onnx import ModelProto
 
-    from epctx_core.plugin import (
-        BaseEngine,
-        EnginePolicy,
-        OptimizedModel,
-        RunnableModel,
-        TensorView,
-    )
+    from epctx_core.plugin import BaseEngine, EnginePolicy, OptimizedModel, RunnableModel, TensorView
 
 GROUP = "epctx.engines"
 """One entry for each engine: its value is `module:Class`, a subclass of `epctx_core.plugin.BaseEngine`."""
