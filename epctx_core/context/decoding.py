@@ -105,7 +105,6 @@ def _read_operator(entry: dict[str, Any]) -> OperatorTypes:
     lists = isinstance(inputs, list) and isinstance(outputs, list)
     if not lists or max(len(inputs), len(outputs)) > MOST_PARAMETERS or type(version) is not int:
         raise TypeError(f"an operator has no version, or no lists of at most {MOST_PARAMETERS} parameters")
-    texts = (entry["domain"], entry["op_type"], *inputs, *outputs)
-    if not all(isinstance(text, str) for text in texts):
+    if not all(isinstance(text, str) for text in (entry["domain"], entry["op_type"], *inputs, *outputs)):
         raise TypeError("an operator has a name that is not text")
     return OperatorTypes(**{**entry, "inputs": tuple(inputs), "outputs": tuple(outputs)})

@@ -1,74 +1,23 @@
-"""Fields of a serialized message, stepped over without decoding; and a model's metadata, read without its graph."""
+"""Metadata of a model, read without its graph."""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import BinaryIO, Final
 
 from epctx_core.errors import InvalidGraph, InvalidProtobuf
 from epctx_core.graph.mapping import open_model_file
+from epctx_core.graph.wire import BYTES, walk_fields
 
 WINDOW: Final = 1 << 14
 """Bytes read at once, so that fields that lie together cost one read."""
 
-BYTES: Final = 2
-"""Wire type of a field of bytes: text, data, or a message."""
-_VARINT: Final = 0
-_FIXED_SIZES: Final = {1: 8, 5: 4}
-_LONGEST_HEAD: Final = 20
-"""Bytes of a tag and a length at most."""
-_MAX_FIELD: Final = (1 << 29) - 1
 _GRAPH, _METADATA = 7, 14
 """Numbers of fields of onnx's ModelProto."""
 _KEY, _VALUE = 1, 2
 """Numbers of fields of onnx's StringStringEntryProto."""
-
-
-def walk_fields(
-    read: Callable[[int, int], bytes], start: int, end: int
-) -> Iterator[tuple[int, int, int, int]]:
-    """Yield number, wire type, offset and length of each field of a message.
-
-    Args:
-        read: returns so many bytes from an offset on.
-        start: offset of the message.
-        end: offset behind it.
-
-    Raises:
-        ValueError: it is damaged; the text completes "... is not an ONNX model: ".
-    """
-    while start < end:
-        head = read(start, min(_LONGEST_HEAD, end - start))
-        try:
-            tag, at = _varint(head, 0)
-            number, kind = divmod(tag, 8)
-            if kind == BYTES:
-                length, at = _varint(head, at)
-            else:
-                length = _varint(head, at)[1] - at if kind == _VARINT else _FIXED_SIZES[kind]
-        except (IndexError, KeyError):
-            raise ValueError(f"it is damaged at byte {start:,}") from None
-        offset = start + at
-        if not 0 < number <= _MAX_FIELD or offset + length > end:
-            raise ValueError(f"it is damaged at byte {start:,}")
-        yield number, kind, offset, length
-        start = offset + length
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number and the offset behind it; `epctx_core.graph.counting` has the same, and imports onnx."""
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004 - the bit that says that more follows
-            break
-    else:
-        raise IndexError(at)
-    return value, at
 
 
 def read_metadata(

@@ -12,13 +12,17 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
 from onnx import NodeProto
 
-from epctx_core.context.model_head import BYTES, walk_fields
 from epctx_core.context.node import DOMAIN, OP_TYPE
+from epctx_core.graph.wire import BYTES, walk_fields
+
+if TYPE_CHECKING:
+    from epctx_core.context.payload_reader import LoadedPayload
+    from epctx_core.graph.weights import Weight
 
 _PREFIX = secrets.token_bytes(24)
 _NUMBER_BYTES = 8
@@ -29,18 +33,8 @@ _JOINED = 1 << 20
 """Chunks are joined up to this many bytes; longer ones stay as they are."""
 
 
-class Content(Protocol):
-    """Bytes that are read in chunks when they are written, such as a weight's."""
-
-    @property
-    def nbytes(self) -> int:
-        """Length of all."""
-
-    def chunks(self) -> Iterator[memoryview]:
-        """Yield them in order."""
-
-
-Embeddable: TypeAlias = "memoryview | Content"
+Embeddable: TypeAlias = "memoryview | Weight | LoadedPayload"
+"""Bytes in memory, or read in chunks when they are written."""
 
 
 class SerializedModel:

@@ -288,7 +288,6 @@ class PayloadReader:
         """Check a payload, or find the right one, and keep it for later calls."""
         name, embedded = key = get_payload_key(record)
         entry, verified = self.find_entry(record), False
-        mapped = content if isinstance(content, MappedFile) else None
         if entry is not None:
             try:
                 verified = self._check(record, entry, content)
@@ -296,12 +295,14 @@ class PayloadReader:
                 error.ep = self._ep
                 if embedded or self._reading.data_reader is not None or self._folder is None:
                     raise
-                error.path = str(self._folder.folder / name) if mapped is None else mapped.path
+                error.path = (
+                    content.path if isinstance(content, MappedFile) else str(self._folder.folder / name)
+                )
                 recovered = self._recover_copy(record, entry)
                 if recovered is None:
                     raise
                 content, verified = recovered
-                mapped = content if isinstance(content, MappedFile) else None
+        mapped = content if isinstance(content, MappedFile) else None
         self.loaded[key] = LoadedPayload(
             name,
             content.view if isinstance(content, MappedFile) else content,

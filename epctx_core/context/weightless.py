@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, TensorProto
 
-from epctx_core.context.model_head import BYTES, walk_fields
 from epctx_core.context.weights_folder import FOLDER_OPTION, WeightsFolder
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NoSuchFile
 from epctx_core.graph.mapping import MappedFile, OpenedFile
 from epctx_core.graph.tensor_bytes import detach_weights, make_weight, read_weight
 from epctx_core.graph.weights import OpenExternal, Weight, compute_digests_ahead
+from epctx_core.graph.wire import BYTES, walk_fields
 from epctx_core.options import WeightlessMode
 
 if TYPE_CHECKING:
@@ -245,25 +245,21 @@ class SourceWeights:
     @cached_property
     def _checked_weights(self) -> dict[str, Weight]:
         """The weights that payloads may refer to, as they were when the model was compiled."""
-        found = self._find()
+        opened: dict[str, MappedFile] = {}
+        found = {
+            name: read_weight(_make_external_tensor(name, reference), opened, self._open_beside)
+            for name, reference in self._references.items()
+            if reference.location and self._buffer is None and self._path is None
+        }
+        # Without a manifest all weights of the source.
+        names = self._references.keys() - found.keys()
+        if names or not self._references:
+            found = {**self._read(names if self._references else None), **found}
         references = {name: r for name, r in self._references.items() if name in found}
         with compute_digests_ahead(found[name] for name in references):
             for name, reference in references.items():
                 _check(found[name], reference, self._where)
         return found
-
-    def _find(self) -> dict[str, Weight]:
-        """Return all weights that the manifest names, or all of the source for a model without a manifest."""
-        opened: dict[str, MappedFile] = {}
-        beside = {
-            name: read_weight(_make_external_tensor(name, reference), opened, self._open_beside)
-            for name, reference in self._references.items()
-            if reference.location and self._buffer is None and self._path is None
-        }
-        names = self._references.keys() - beside.keys()
-        if not names and self._references:
-            return beside
-        return {**self._read(names if self._references else None), **beside}
 
     def _open_beside(self, location: str, name: str) -> OpenedFile:
         """Open a file of weights without the source model."""
@@ -291,8 +287,7 @@ class SourceWeights:
         else:
             with _open_named(self._path) if self._path is not None else self._open_beside_model() as file:
                 model, path = MappedFile(file.fileno(), file.path), Path(file.path)
-        folder = WeightsFolder(path, self._weights_folder)
-        return read_weights(model, names, folder.open, where=self._where)
+        return read_weights(model, names, WeightsFolder(path, self._weights_folder).open, where=self._where)
 
     def _open_beside_model(self) -> OpenedFile:
         if len(self._files) != 1 or self._folder is None:
@@ -333,20 +328,15 @@ def _open_named(path: str) -> OpenedFile:
 
 def _check(weight: Weight, reference: SourceReference, where: str) -> None:
     """Raise InvalidGraph unless a weight is what it was when the model was compiled."""
-    mapping = weight.mapping
-    where = repr(Path(mapping[0].path).name) if mapping is not None else where
-    path = mapping[0].path if mapping is not None else None
-    differs = ""
-    if (weight.elem_type, weight.shape) != (reference.elem_type, reference.shape):
-        differs = "type or shape"
-    elif weight.digest != reference.digest:
-        differs = "digest"
-    if differs:
+    file = weight.mapping[0] if weight.mapping is not None else None
+    is_same_form = (weight.elem_type, weight.shape) == (reference.elem_type, reference.shape)
+    if not is_same_form or weight.digest != reference.digest:
         raise InvalidGraph(
             f"the weight {weight.name!r} of the source model is not the one that was compiled: "
-            f"in {where} it has another {differs}.",
-            path=path,
+            f"in {repr(Path(file.path).name) if file else where} it has another "
+            f"{'digest' if is_same_form else 'type or shape'}.",
+            path=file.path if file else None,
             hint="Restore the source model that the context model was compiled from, or compile again.",
         )
-    if mapping is not None:
-        mapping[0].check_unchanged()
+    if file is not None:
+        file.check_unchanged()

@@ -12,6 +12,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto
 
 from epctx_core.errors import InvalidGraph
+from epctx_core.graph.wire import BYTES, FIXED_SIZES, MORE, VARINT, read_varint
 from epctx_core.options.choices import FREE_MESSAGES
 
 if TYPE_CHECKING:
@@ -23,12 +24,9 @@ if TYPE_CHECKING:
 _MOST_LEVELS = 100
 """Levels of messages that protobuf decodes."""
 _CHUNK = 1 << 20
-_NESTED, _WIRE_TYPE, _MORE = 2, 7, 0x80
+_WIRE_TYPE = 7
 _GROUP, _GROUP_END = 3, 4
 """Marks around a group, which no message of ONNX has: protobuf keeps all in between unread."""
-_MOST_BITS = 70
-"""Bits of a number's longest form, which has ten bytes."""
-_SKIPPED = {1: 8, 5: 4}
 _NAME = "name"
 
 _Schema: TypeAlias = "dict[int, Any]"
@@ -46,8 +44,7 @@ def check_budget(data: bytes, budget: InputBudget, path: Path | None) -> None:
     allowed = _compute_limits(len(data), budget)
     view = np.frombuffer(data, np.uint8)
     chunks = (view[start : start + _CHUNK] for start in range(0, len(view), _CHUNK))
-    most = sum(int(np.count_nonzero((chunk & _WIRE_TYPE) == _NESTED)) for chunk in chunks)
-    if most <= min(allowed.values()):
+    if sum(int(np.count_nonzero((chunk & _WIRE_TYPE) == BYTES)) for chunk in chunks) <= min(allowed.values()):
         return
     for what, count in _count_messages(data, allowed).items():
         if count > allowed[what]:
@@ -72,9 +69,8 @@ def make_counter(size: int, budget: InputBudget, path: Path | None) -> Callable[
 
 def _compute_limits(size: int, budget: InputBudget) -> dict[str, int]:
     """Return how many messages, nodes, names and bodies a model of so many bytes may have."""
-    spread = max(FREE_MESSAGES, size // budget.bytes_per_message)
     return {
-        "messages": min(budget.messages, spread),
+        "messages": min(budget.messages, max(FREE_MESSAGES, size // budget.bytes_per_message)),
         "nodes": budget.nodes,
         "names": budget.names,
         "bodies": budget.bodies,
@@ -118,7 +114,7 @@ def _count_messages(data: bytes, allowed: dict[str, int]) -> dict[str, int]:
             if at >= end:
                 schema, end = outside.pop()
                 continue
-            tag, at = read_varint(data, at) if data[at] >= _MORE else (data[at], at + 1)
+            tag, at = read_varint(data, at) if data[at] >= MORE else (data[at], at + 1)
             wire_type = tag & _WIRE_TYPE
             if wire_type == _GROUP:
                 outside.append((schema, end))
@@ -127,10 +123,10 @@ def _count_messages(data: bytes, allowed: dict[str, int]) -> dict[str, int]:
             if wire_type == _GROUP_END:
                 schema, end = outside.pop()
                 continue
-            if wire_type != _NESTED:
-                at = read_varint(data, at)[1] if wire_type == 0 else at + _SKIPPED.get(wire_type, 0)
+            if wire_type != BYTES:
+                at = read_varint(data, at)[1] if wire_type == VARINT else at + FIXED_SIZES.get(wire_type, 0)
                 continue
-            length, at = read_varint(data, at) if data[at] >= _MORE else (data[at], at + 1)
+            length, at = read_varint(data, at) if data[at] >= MORE else (data[at], at + 1)
             inner = schema.get(tag >> 3)
             is_over = counts["messages"] > allowed["messages"] or counts["names"] > allowed["names"]
             # The decoder has a better message for bytes that are not a model.
@@ -149,18 +145,3 @@ def _count_messages(data: bytes, allowed: dict[str, int]) -> dict[str, int]:
     except IndexError:
         pass
     return counts
-
-
-def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Return a number and where it ends: seven bits a byte, the lowest first.
-
-    Raises:
-        IndexError: the data end before it does, or it is longer than any that protobuf reads.
-    """
-    value = 0
-    for shift in range(0, _MOST_BITS, 7):
-        value |= (data[at] & 0x7F) << shift
-        at += 1
-        if data[at - 1] < _MORE:
-            return value, at
-    raise IndexError(at)

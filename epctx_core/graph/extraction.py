@@ -197,8 +197,7 @@ class NodeGroup:
         """Key that is equal for equal groups of one graph; None with weights."""
         if self._form is not None or self.weight_names or self.kept_names:
             return self.plain_form
-        digest = _digest_nodes(self.graph, self.node_indices, self.inputs, self.outputs)
-        return self._add_types((digest,))
+        return self._add_types((_digest_nodes(self.graph, self.node_indices, self.inputs, self.outputs),))
 
     def _add_types(self, form: tuple[object, ...]) -> tuple[object, ...]:
         # A type table makes equal types once, so their identities represent them.

@@ -85,8 +85,7 @@ def _make_hint(declared: ValueInfoProto, target: ValueInfoProto, names: Containe
         type_.CopyFrom(declared.type)
         forget_shape(type_)
     if not (type_.HasField("tensor_type") and declared.type.tensor_type.HasField("shape")):
-        adds_type = target.type.WhichOneof("value") is None
-        return declared, target, type_, adds_type, False
+        return declared, target, type_, target.type.WhichOneof("value") is None, False
     hinted = declared.type.tensor_type.shape.dim
     adds_length = not type_.tensor_type.HasField("shape")
     if adds_length:

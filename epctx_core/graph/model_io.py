@@ -174,8 +174,7 @@ def check_text(messages: Iterable[Message]) -> None:
     """
     pending = list(messages)
     while pending:
-        message = pending.pop()
-        for field_, value in message.ListFields():
+        for field_, value in pending.pop().ListFields():
             values = value if field_.is_repeated else [value]
             if field_.message_type is not None:
                 pending.extend(values)
@@ -287,10 +286,9 @@ def _list_declared_values(
 def _check_ranks(proto: ModelProto, path: Path | None) -> None:
     """Check that no value has more dimensions than a tensor can have: inference would copy them to every later node."""
     graphs = [graph for _, graph in walk_graphs(proto.graph)]
-    values = chain(*_list_declared_values(graphs, proto.functions))
     ranks = (
         (value.name, len(getattr(each, which).shape.dim))
-        for value in values
+        for value in chain(*_list_declared_values(graphs, proto.functions))
         for which, each in walk_types(value.type)
         if which in DENSE_OR_SPARSE
     )

@@ -75,8 +75,7 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
         given = {a.name for a in node.attribute}
         missing = defaults.get((node.domain, node.op_type, node.overload), ())
         node.attribute.extend(a for a in missing if a.name not in given)
-    inlined_ones = (f for f in proto.functions if (f.domain, f.name) not in kept)
-    adopt_versions(inlined_ones, source.opset_imports)
+    adopt_versions((f for f in proto.functions if (f.domain, f.name) not in kept), source.opset_imports)
     calls = [key for f in proto.functions if (key := (f.domain, f.name)) in kept]
     try:
         inlined = (

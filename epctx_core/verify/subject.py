@@ -284,16 +284,15 @@ def _read_payload(record: ContextNodeRecord, subject: Subject) -> None:
             node=record.name,
             hint="The model was put together from others, or changed; compile it again to have all checked.",
         )
-    if payload.mapped is not None and subject.folder is not None:
-        inside = os.path.relpath(payload.mapped.path, subject.folder.folder)
-        if inside.startswith(STAGING_PREFIX):
-            subject.findings.add(
-                "publication-unfinished",
-                f"the context binary {payload.name!r} is another one, and the right one is in what an unfinished "
-                "compile left in the folder; loads take it from there.",
-                node=record.name,
-                hint="Compile into the folder again, which finishes or takes back what was left.",
-            )
+    file, folder = payload.mapped, subject.folder
+    if file and folder and os.path.relpath(file.path, folder.folder).startswith(STAGING_PREFIX):
+        subject.findings.add(
+            "publication-unfinished",
+            f"the context binary {payload.name!r} is another one, and the right one is in what an unfinished "
+            "compile left in the folder; loads take it from there.",
+            node=record.name,
+            hint="Compile into the folder again, which finishes or takes back what was left.",
+        )
 
 
 def check_manifest(subject: Subject) -> Manifest | None:

@@ -269,10 +269,8 @@ def _look_into(
         if found is not None:
             others = routing.others_of(choice.record)
             for finding in found:
-                refused = finding.code == "container-refused" and others
-                findings.take(
-                    replace(finding, hint=f"{finding.hint}{others}".strip()) if refused else finding
-                )
+                more = others if finding.code == "container-refused" else ""
+                findings.take(replace(finding, hint=f"{finding.hint}{more}".strip()))
             unchecked = {finding.node for finding in found if finding.code == "container-not-checked"}
             return [name for name in primaries if unchecked.isdisjoint({None, name})]
         # Where it needs no device it loads them whole, later on.
@@ -299,7 +297,7 @@ def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str
         InvalidArgument: an option of an EP is wrong.
         ModelLoadCanceled: the host asked to stop.
     """
-    model, findings = subject.opened, subject.findings
+    model, findings, requested = subject.opened, subject.findings, subject.session.providers or None
     loaded: dict[str, str] = {}
     if model is None or findings.has_errors:
         return loaded
@@ -308,12 +306,7 @@ def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str
     # An EP that cannot do it on this machine is not a fault of the file.
     with findings.collect_of_plugin("plugin-broken"), suppress(NotImplementedByProvider):
         found = Routing(
-            subject.records,
-            subject.session.providers or None,
-            subject.session,
-            subject.registry,
-            Purpose.EXPORT,
-            subject.manifest,
+            subject.records, requested, subject.session, subject.registry, Purpose.EXPORT, subject.manifest
         )
         providers.start(
             [c for c in found.choices if c.name in found.settled and c.cls.loads_without_device],
