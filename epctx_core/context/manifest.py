@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from epctx_core.errors import InvalidGraph
 
@@ -73,12 +73,10 @@ def parse_json(text: str | bytes, most: int | None = None) -> Any:
     return json.loads(text)
 
 
-_Read = TypeVar("_Read")
+_T = TypeVar("_T")
 
 
-def read_json(
-    model: ModelProto, key: str, read: Callable[[Any], _Read], most: int | None = None
-) -> _Read | None:
+def read_json(model: ModelProto, key: str, read: Callable[[Any], _T], most: int | None = None) -> _T | None:
     """Return the value of a metadata entry of JSON, None if there is no such entry.
 
     Args:
@@ -161,10 +159,12 @@ _CHUNK = 8 << 20
 _OTHER_BINARY = "The file does not belong to this model or was altered; fetch both again, or compile again."
 
 
-def compute_digest(
-    view: memoryview, segment: Segment, forget: Callable[[int, int], None] | None = None
-) -> str:
-    """Return the digest (hex) of a range of a payload; see `PayloadEntry.check_whole` for `forget`."""
+Forget: TypeAlias = Callable[[int, int], None]
+"""Function called with offset and length of bytes that need not stay in memory."""
+
+
+def compute_digest(view: memoryview, segment: Segment, forget: Forget | None = None) -> str:
+    """Return the digest (hex) of a range of a payload."""
     sha = hashlib.sha256()
     end = segment.offset + segment.length
     for start in range(segment.offset, end, _CHUNK):
@@ -176,9 +176,9 @@ def compute_digest(
 
 
 def find_damage(
-    view: memoryview, segments: Sequence[Segment], forget: Callable[[int, int], None] | None = None
+    view: memoryview, segments: Sequence[Segment], forget: Forget | None = None
 ) -> Iterator[Segment]:
-    """Digest segments, several at once, and yield those that differ; see `PayloadEntry.check_whole` for `forget`."""
+    """Digest segments, several at once, and yield those that differ."""
 
     def differing(batch: Sequence[Segment]) -> list[Segment]:
         return [segment for segment in batch if compute_digest(view, segment, forget) != segment.digest]
@@ -272,9 +272,7 @@ class PayloadEntry:
             if compute_digest(view, segment) != segment.digest:
                 raise self.mismatch_error(segment, node)
 
-    def check_whole(
-        self, view: memoryview, node: str | None = None, *, forget: Callable[[int, int], None] | None = None
-    ) -> None:
+    def check_whole(self, view: memoryview, node: str | None = None, *, forget: Forget | None = None) -> None:
         """Check size and every segment, several at once.
 
         Args:

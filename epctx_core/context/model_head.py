@@ -74,14 +74,10 @@ def scan_metadata(
                 continue
             value = _decode_text(read(*extents.get(_VALUE, (start, 0))))
             if value is None:
-                raise InvalidGraph(
-                    f"the metadata {key!r} of {where} is not UTF-8.", hint="Fetch the model again."
-                )
+                raise InvalidGraph(f"the metadata {key!r} of {where} is not UTF-8.", hint="Fetch it again.")
             found[key] = value
     except ValueError as error:
-        raise InvalidProtobuf(
-            f"{where} is not an ONNX model: {error}.", hint="Fetch the file again."
-        ) from None
+        raise InvalidProtobuf(f"{where} is not an ONNX model: {error}.", hint="Fetch it again.") from None
     if not has_graph:
         raise InvalidGraph(
             f"{where} is not an ONNX model: it has no graph.", hint="Is it another kind of file?"

@@ -98,11 +98,8 @@ def _replace_markers(
             last += 1
         if kind == BYTES and last > done:
             inner, size = _replace_markers(data, offset, offset + length, markers[done:last])
-            pieces += [
-                data[kept : offset - len(_encode_varint(length))],
-                memoryview(_encode_varint(size)),
-                *inner,
-            ]
+            before = data[kept : offset - len(_encode_varint(length))]
+            pieces += [before, memoryview(_encode_varint(size)), *inner]
             kept, done = offset + length, last
         if done == len(markers):
             break

@@ -392,7 +392,7 @@ def make_plugin_nodes(
     """
     check_primaries(records, ep)
     holders = [record for record in records if record.main_context]
-    primaries = [_make_plugin_node(record, types, None) for record in holders]
+    primaries = [_make_node(record, types, None) for record in holders]
     for node in primaries:
         # A frozen value cannot name itself when it is made.
         object.__setattr__(node, "primary", node)
@@ -409,7 +409,7 @@ def make_plugin_nodes(
         named = record.cache and not record.embed_mode
         return (by_payload.get(get_payload_key(record)) if named else None) or stated.get(record.name)
 
-    return [*primaries, *[_make_plugin_node(r, types, only or primary_of(r)) for r in references]]
+    return [*primaries, *[_make_node(r, types, only or primary_of(r)) for r in references]]
 
 
 def check_primaries(records: Sequence[ContextNodeRecord], ep: str) -> None:
@@ -436,9 +436,7 @@ def get_payload_key(record: ContextNodeRecord) -> tuple[str, bool]:
     return posixpath.normpath(record.file_name) if record.file_name else "", False
 
 
-def _make_plugin_node(
-    record: ContextNodeRecord, types: TypeTable, primary: ContextNode | None
-) -> ContextNode:
+def _make_node(record: ContextNodeRecord, types: TypeTable, primary: ContextNode | None) -> ContextNode:
     type_of = types.find_subgraph(record.path).get
     return ContextNode(
         name=record.name,

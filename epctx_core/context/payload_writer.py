@@ -32,7 +32,7 @@ from epctx_core.graph.weights import Weight
 from epctx_core.options import WeightlessMode
 
 if TYPE_CHECKING:
-    from epctx_core.context.manifest import Manifest
+    from epctx_core.context.manifest import Forget, Manifest
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.plugin import ContextNode, ContextReader, EPContextNode, Partition, TensorView
 
@@ -314,13 +314,13 @@ class PrivatePayloads:
 
     def __init__(self, ep: str, partitions: Sequence[Partition]) -> None:
         self._ep = ep
-        self._scratch = ExitStack()
-        self._folder = self._scratch.enter_context(make_scratch_folder())
+        self._stack = ExitStack()
+        self._folder = self._stack.enter_context(make_scratch_folder())
         self._set = PayloadSet(
             ep,
             file_name=lambda name: f"{name or 'payload'}.bin",
             # Without a buffer, as it is read while it is still open.
-            open_sink=lambda name: self._scratch.enter_context((self._folder / name).open("xb", buffering=0)),
+            open_sink=lambda name: self._stack.enter_context((self._folder / name).open("xb", buffering=0)),
             embedded=False,
             graphs_by_model=(tuple(p.name for p in partitions),),
         )
@@ -339,9 +339,7 @@ class PrivatePayloads:
             InvalidGraph: references without any primary, or an attribute of the wrong type.
         """
         records = {str(node.partition.name): self._record(node, node.partition) for node in described}
-        reader = PayloadReader(
-            records, folder=ModelFolder(self._folder), manifest=None, scratch=self._scratch
-        )
+        reader = PayloadReader(records, folder=ModelFolder(self._folder), manifest=None, scratch=self._stack)
         return make_plugin_nodes(list(records.values()), types, self._ep), reader
 
     def _record(self, description: EPContextNode, partition: Any) -> ContextNodeRecord:
@@ -358,12 +356,10 @@ class PrivatePayloads:
 
     def close(self) -> None:
         """Remove all of it."""
-        self._scratch.close()
+        self._stack.close()
 
 
-def digest_payload(
-    name: str, view: memoryview, forget: Callable[[int, int], None] | None = None
-) -> PayloadEntry:
+def digest_payload(name: str, view: memoryview, forget: Forget | None = None) -> PayloadEntry:
     """Return the entry of a payload in a file, computed from its bytes."""
     blocks = [Segment(start, min(BLOCK, len(view) - start), "") for start in range(0, len(view), BLOCK)]
     segments = [block._replace(digest=compute_digest(view, block, forget)) for block in blocks]

@@ -66,9 +66,7 @@ def read_references(data: Mapping[str, Sequence[Any]]) -> dict[str, SourceRefere
         numbers = [elem_type, offset, *shape]
         are_numbers = all(type(number) is int and 0 <= number < 1 << 63 for number in numbers)
         if not are_numbers or elem_type >> 31 or not isinstance(digest, str) or not isinstance(location, str):
-            raise ValueError(
-                f"the weight {name!r:.80} of the source is not described by whole numbers and texts"
-            )
+            raise ValueError(f"the weight {name!r:.80} of the source is not described by numbers and texts")
         found[name] = SourceReference(digest, elem_type, tuple(shape), location, offset)
     return found
 

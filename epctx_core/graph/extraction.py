@@ -165,9 +165,7 @@ class NodeGroup:
         weights = tuple([name for name in names if name in constants]) if constants else ()
         self.weight_names: tuple[str, ...] = () if keep_initializers else weights
         self.kept_names: tuple[str, ...] = weights if keep_initializers else ()
-        self.input_names = (
-            tuple([name for name in names if name not in constants]) if self.weight_names else names
-        )
+        self.input_names = tuple([n for n in names if n not in constants]) if self.weight_names else names
         self.output_names = _find_outputs(graph, nodes)
         self.inputs = self._list_values(self.input_names)
         self.outputs = self._list_values(self.output_names)
@@ -233,9 +231,8 @@ class NodeGroup:
             weight = self.graph.weights.get(name)
             if weight is not None:
                 inline = inline_weights or weight.nbytes <= INLINE_LIMIT
-                graph.initializer.append(
-                    weight.make_tensor_proto() if inline else make_detached_tensor(weight)
-                )
+                tensor = weight.make_tensor_proto() if inline else make_detached_tensor(weight)
+                graph.initializer.append(tensor)
         special = {name for name in self.weight_names if name not in self.graph.weights}
         if special:
             # Text is not a weight: it stays whole in the protobuf.

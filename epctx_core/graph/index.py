@@ -460,9 +460,8 @@ class Node:
     @cached_property
     def attributes(self) -> Mapping[str, Any]:
         """Attribute values as Python objects."""
-        return MappingProxyType(
-            {a.name: decode_attribute(a) for a in self._graph.nodes[self.index].attribute}
-        )
+        attributes = self._graph.nodes[self.index].attribute
+        return MappingProxyType({a.name: decode_attribute(a) for a in attributes})
 
     def proto(self) -> NodeProto:
         """Return a copy of the node."""

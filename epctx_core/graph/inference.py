@@ -150,9 +150,8 @@ def infer_types(
     table = known
     if any(adds_length for *_, adds_length, _ in found):
         hinted = _apply_hints(proven, proto.graph, names)
-        table = types_of(
-            _apply_hints(proven, _infer_completely(hinted, resolve).graph, names).graph, proven=known
-        )
+        completed = _infer_completely(hinted, resolve).graph
+        table = types_of(_apply_hints(proven, completed, names).graph, proven=known)
     table.contradictions = refuted
     return table
 

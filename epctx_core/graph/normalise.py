@@ -148,10 +148,8 @@ def measure_calls(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]
         for key in TopologicalSorter({key: callees for key, (_, callees) in contents.items()}).static_order():
             own, callees = contents[key]
             inner = [sizes[callee] for callee in callees]
-            sizes[key] = (
-                own + sum(n for n, _ in inner),
-                known[key].ByteSize() + sum(size for _, size in inner),
-            )
+            total = own + sum(n for n, _ in inner)
+            sizes[key] = total, known[key].ByteSize() + sum(size for _, size in inner)
     except CycleError as error:
         domain, name, _ = error.args[1][0]
         raise InvalidGraph(

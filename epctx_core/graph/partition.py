@@ -182,9 +182,7 @@ def shift_late(predecessors: Sequence[Sequence[int]], keys: list[int]) -> None:
                 latest[p] = key
 
 
-def _compute_keys(
-    predecessors: Sequence[Sequence[int]], claimed: Sequence[bool]
-) -> Iterator[tuple[int, int]]:
+def _find_keys(predecessors: Sequence[Sequence[int]], claimed: Sequence[bool]) -> Iterator[tuple[int, int]]:
     keys = compute_level_keys(predecessors, claimed)
     shift_late(predecessors, keys)
     return ((unit, key) for unit, key in enumerate(keys) if claimed[unit])
@@ -243,7 +241,7 @@ class Partitioner:
             claimed = [False] * len(self._predecessors)
             for single in units:
                 claimed[single[0]] = True
-            for node, key in _compute_keys(self._predecessors, claimed):
+            for node, key in _find_keys(self._predecessors, claimed):
                 merged.setdefault(key, []).append(node)
             return sorted(merged.values())
         needs, order = self._sort(units)
@@ -251,7 +249,7 @@ class Partitioner:
         for index, unit in enumerate(order):
             position[unit] = index
         predecessors = [[position[p] for p in needs[unit]] for unit in order]
-        for index, key in _compute_keys(predecessors, [unit < len(units) for unit in order]):
+        for index, key in _find_keys(predecessors, [unit < len(units) for unit in order]):
             merged.setdefault(key, []).extend(units[order[index]])
         return sorted(sorted(group) for group in merged.values())
 
@@ -266,7 +264,7 @@ class Partitioner:
         order = self._find_model_order()
         if order is not None:
             return order
-        members = [*self._taken, *_list_single_nodes(self._predecessors, self._taken)]
+        members = [*self._taken, *_list_singles(self._predecessors, self._taken)]
         return [list(members[unit]) for unit in _sort_units(self._predecessors, self._taken)[1]]
 
     def _find_model_order(self) -> list[list[int]] | None:
@@ -285,9 +283,7 @@ class Partitioner:
         return [list(groups.get(i, (i,))) for i, start in enumerate(first) if i == start]
 
 
-def _list_single_nodes(
-    predecessors: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]
-) -> list[tuple[int]]:
+def _list_singles(predecessors: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]) -> list[tuple[int]]:
     """Return the nodes that are in no group."""
     grouped = set(chain.from_iterable(groups))
     return [(node,) for node in range(len(predecessors)) if node not in grouped]
@@ -303,7 +299,7 @@ def _sort_units(
     Returns:
         For each unit those that it reads from; and the units in topological order.
     """
-    members = [*groups, *_list_single_nodes(predecessors, groups)]
+    members = [*groups, *_list_singles(predecessors, groups)]
     unit_of = [0] * len(predecessors)
     for unit, nodes in enumerate(members):
         for node in nodes:

@@ -107,7 +107,7 @@ def splice_graph(
     replaced = read & graph.producer.keys()
     gone = replaced.difference(*(node.output for node in target.node)) if replaced else ()
     target.initializer.extend(graph.weights[name].make_tensor_proto() for name in sorted(gone))
-    _splice_value_info(target, graph, replacements)
+    _splice_values(target, graph, replacements)
 
 
 _REBUILT = frozenset({"node", "input", "initializer", "value_info"})
@@ -142,9 +142,7 @@ def _find_constants(
     return (taken & graph.constants) - left, left & graph.constants
 
 
-def _splice_value_info(
-    target: GraphProto, graph: GraphIndex, replacements: Mapping[int, Replacement]
-) -> None:
+def _splice_values(target: GraphProto, graph: GraphIndex, replacements: Mapping[int, Replacement]) -> None:
     """Keep the types of values that are still there, and give each replacement's inputs and outputs theirs.
 
     EPContext has no shape inference: without its outputs' types onnxruntime cannot type the graph. With those

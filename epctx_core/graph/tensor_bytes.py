@@ -139,9 +139,7 @@ def make_dense(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> No
     while pending:
         graph = pending.pop()
         if isinstance(graph, GraphProto) and graph.sparse_initializer:
-            graph.initializer.extend(
-                [dense(sparse, sparse.values.name) for sparse in graph.sparse_initializer]
-            )
+            graph.initializer.extend([dense(s, s.values.name) for s in graph.sparse_initializer])
             del graph.sparse_initializer[:]
         for node in graph.node:
             if node.op_type == "Constant":
@@ -197,11 +195,8 @@ def read_initializers(graph: GraphProto) -> dict[str, Weight]:
     Raises:
         InvalidGraph: a tensor whose bytes do not fit its shape.
     """
-    return {
-        t.name: read_weight(t, {}, _refuse_file)
-        for t in graph.initializer
-        if t.data_type != TensorProto.STRING
-    }
+    numeric = (t for t in graph.initializer if t.data_type != TensorProto.STRING)
+    return {t.name: read_weight(t, {}, _refuse_file) for t in numeric}
 
 
 def read_weight(tensor: TensorProto, files: dict[str, MappedFile], open_external: OpenExternal) -> Weight:
@@ -209,7 +204,7 @@ def read_weight(tensor: TensorProto, files: dict[str, MappedFile], open_external
     if tensor.data_type == TensorProto.STRING:
         raise _tensor_error(tensor, "keeps text in a file, which ONNX does not allow")
     if tensor.data_location == TensorProto.EXTERNAL:
-        return _read_external_weight(tensor, files, open_external)
+        return _read_external(tensor, files, open_external)
     if tensor.HasField("raw_data"):
         return make_weight(tensor, tensor.raw_data)
     _check_shape(tensor)  # onnx takes both for granted
@@ -234,9 +229,7 @@ def make_weight(
     return Weight(tensor.name, tensor.data_type, shape, data, mapped=mapped, offset=offset)
 
 
-def _read_external_weight(
-    tensor: TensorProto, files: dict[str, MappedFile], open_external: OpenExternal
-) -> Weight:
+def _read_external(tensor: TensorProto, files: dict[str, MappedFile], open_external: OpenExternal) -> Weight:
     shape, size = _check_shape(tensor)
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")

@@ -128,12 +128,8 @@ class Findings:
         except NotImplementedByProvider as error:
             self.add_error("kernel-missing", error, node=node)
         except EpctxError as error:
-            self.add_error(
-                "plugin-broken",
-                error,
-                node=node,
-                hint="`epctx plugins list` shows every plugin and its state.",
-            )
+            hint = "`epctx plugins list` shows every plugin and its state."
+            self.add_error("plugin-broken", error, node=node, hint=hint)
 
     def take(self, finding: Finding) -> None:
         """Note a finding that is one already; of one code beyond `LISTED`, that it was there."""

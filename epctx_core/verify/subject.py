@@ -142,9 +142,8 @@ def _open(subject: Subject, data: bytes) -> None:
             return collect_kept_functions(choices)
         return ()
 
-    full = replace(
-        config, entries={**config.entries, SessionConfig.verification.key: Verification.FULL.value}
-    )
+    entries = {**config.entries, SessionConfig.verification.key: Verification.FULL.value}
+    full = replace(config, entries=entries)
     try:
         with require_text_names():
             opener = weights_opener(subject.proto, subject.path, full, IN_PLACE, {})
@@ -206,9 +205,7 @@ def check_types(subject: Subject) -> None:
             for name in filter(None, dict.fromkeys((*record.inputs, *record.outputs))):
                 kind = declared.get_proto(name) or TypeProto()
                 is_tensor = kind.HasField("tensor_type")
-                is_known = (
-                    kind.tensor_type.elem_type != 0 if is_tensor else kind.WhichOneof("value") is not None
-                )
+                is_known = bool(kind.tensor_type.elem_type if is_tensor else kind.WhichOneof("value"))
                 if name in record.outputs and not is_known:
                     subject.findings.add(
                         "type-undeclared",
