@@ -47,7 +47,7 @@ def remember(sizes):
 @pytest.mark.parametrize("route", ["file", "bytes"])
 def test_a_model_that_onnxruntime_cannot_resolve_fails_the_test_that_wrote_it(source, monkeypatch, route):
     # Without it the type of what an EPContext node makes is nobody's knowledge.
-    monkeypatch.setattr("epctx_core.graph.splice._splice_value_info", lambda *_: None)
+    monkeypatch.setattr("epctx_core.graph.splice._splice_values", lambda *_: None)
     made = compiler(source, Alpha, embed_compiled_data_into_model=True)
 
     with pytest.raises(pytest.fail.Exception, match="onnxruntime does not resolve what was written"):
