@@ -229,8 +229,7 @@ class PassThrough:
             if key in found:
                 found[key].nodes.append(record)
                 continue
-            called, manifest = record.name if name is None else name, self.manifest
-            entry = None if manifest is None else manifest.find_entry(called, embedded=file is None)
+            entry = reader.find_entry(record)
             found[key] = _KeptPayload(nodes=[record], file=file, payload=payload, entry=entry)
         return list(found.values())
 
