@@ -111,7 +111,6 @@ class ContextModel:
         contents: marker in `proto` to the bytes of the embedded payload or weight.
         initializers: entry of the file for initializers, None without one.
         named_files: files in which the host put initializers itself.
-        kept_files: binaries of nodes that the source has already, written or not.
         source_files: files of the source in which payloads leave weights.
         source_tensors: those weights, by their names there.
         pending: names of the payloads that its share group writes at its end.
@@ -127,7 +126,6 @@ class ContextModel:
     contents: Mapping[bytes, Embeddable]
     initializers: PayloadEntry | None
     named_files: tuple[str, ...]
-    kept_files: tuple[str, ...] = ()
     source_files: tuple[str, ...] = ()
     source_tensors: Mapping[str, TensorView] = field(default_factory=dict)
     pending: tuple[str, ...] = ()
@@ -202,7 +200,6 @@ def make_context_model(compile_: Compile, outputs: Outputs, earlier: GraphsByMod
         contents={**existing.contents, **inside, **contents},
         initializers=initializers,
         named_files=named_files,
-        kept_files=tuple(existing.files),
         source_files=list_source_files(used.values(), () if source.path is None else (source.path.name,)),
         source_tensors={n: t for part in parts for n, t in part.payloads.references.tensors.items()},
         pending=pending,

@@ -139,7 +139,7 @@ def make_report(compile_: Compile) -> CompileReport:
     outputs = (*([] if delivered else compile_.payloads), *compile_.files)
     required: list[str] = []
     if context is not None:
-        kept = () if delivered else context.kept_files
+        kept = () if delivered else compile_.existing.files
         required = [*kept, *context.pending, *(file.path for file in outputs), *context.named_files]
     counts: dict[str, int] = {}
     for partition in assignment.partitions:
@@ -152,17 +152,15 @@ def make_report(compile_: Compile) -> CompileReport:
         folder=compile_.destination.folder,
         outputs=outputs,
         partitions=tuple(
-            [
-                PartitionReport(
-                    name=p.name,
-                    ep=p.ep,
-                    node_names=tuple(map(p.graph.get_node_name, p.node_indices)),
-                    operators=tuple(map(p.graph.op_types.__getitem__, p.node_indices)),
-                    inputs=p.input_names,
-                    outputs=p.output_names,
-                )
-                for p in assignment.partitions
-            ]
+            PartitionReport(
+                name=p.name,
+                ep=p.ep,
+                node_names=tuple(map(p.graph.get_node_name, p.node_indices)),
+                operators=tuple(map(p.graph.op_types.__getitem__, p.node_indices)),
+                inputs=p.input_names,
+                outputs=p.output_names,
+            )
+            for p in assignment.partitions
         ),
         assignments=counts,
         refusals=tuple(
