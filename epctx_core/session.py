@@ -463,20 +463,16 @@ def _build(
         with contextlib.ExitStack() as stack:
             folder = find_context_folder(model, config, compiles=exporter is not None)
             routing.check_compatibility(model.source.proto, fail_on_suboptimal=config.fail_on_suboptimal)
-            workspace_of: WorkspaceOf = make_private_workspace
+            workspaces: WorkspaceOf = make_private_workspace
             if exporter is not None:
-                workspace_of = stack.enter_context(exporter.settle(model, routing.choices))
+                workspaces = stack.enter_context(exporter.settle(model, routing.choices))
             elif config.share_contexts:
                 from epctx_core.sessions.shared_workspaces import load_workspaces
 
-                workspace_of = load_workspaces(routing.nodes, folder, config, manifest)
+                workspaces = load_workspaces(routing.nodes, folder, config, manifest)
             engine = _engine_of(session)
             providers.start(
-                routing.choices,
-                purpose=purpose,
-                model=model.identity,
-                engine=engine,
-                workspace_of=workspace_of,
+                routing.choices, purpose=purpose, model=model.identity, engine=engine, workspace_of=workspaces
             )
             if exporter is not None:
                 exporter.start(providers)

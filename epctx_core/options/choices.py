@@ -157,9 +157,7 @@ class InputBudget:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not is_whole(value) or value < 1:
-                raise InvalidArgument(
-                    f"InputBudget: {name} must be a whole number above 0, not {value!r:.80}."
-                )
+                raise InvalidArgument(f"InputBudget: {name} is a whole number above 0, not {value!r:.80}.")
 
 
 def is_whole(value: object) -> bool:

@@ -260,7 +260,7 @@ class SessionOptions(Strict):
         """
         if isinstance(names, str) or len(names) != len(values):
             raise InvalidArgument(
-                "add_external_initializers takes a list of names and a list of as many values."
+                "add_external_initializers takes a list of names and one of as many values."
             )
         for name, value in zip(names, values, strict=True):
             self.add_initializer(name, value)

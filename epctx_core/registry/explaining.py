@@ -219,7 +219,5 @@ def explain_missing(source: str, records: Sequence[PluginRecord]) -> tuple[str, 
     sources = sorted({s for r in records if r.usable for s in r.sources})
     why = f"No installed plugin accepts the source {source!r}.{_suggest_closest(source, sources)}"
     why += f" Sources installed: {_join_names(sources)}."
-    hint = (
-        "Install the EP package that made this context model; `epctx plugins list` shows the installed ones."
-    )
+    hint = "Install the EP package that made this model; `epctx plugins list` shows the installed ones."
     return why, _get_install_hint(source, hint)

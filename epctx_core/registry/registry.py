@@ -147,21 +147,15 @@ class Registry:
                 hint=" ".join(dict.fromkeys(hint for _, hint in problems)),
             )
         if isinstance(sources, str) or not all(isinstance(s, str) and s for s in sources):
-            raise InvalidArgument(
-                f"{cls.name}: sources must be a sequence of non-empty texts, not {sources!r}."
-            )
+            raise InvalidArgument(f"{cls.name}: sources are a sequence of non-empty texts, not {sources!r}.")
         if cls.name == CPU_EP:
-            raise InvalidArgument(
-                f"the EP name {CPU_EP} is built in; give the class another name.", ep=CPU_EP
-            )
+            raise InvalidArgument(f"the EP name {CPU_EP} is built in; give the class another.", ep=CPU_EP)
         with self._locks.get():
             for record in self._select().values():
                 if record.name == cls.name and (record.usable or record.state is PluginState.DUPLICATE):
                     hint = f"Call unregister({cls.name!r}) first."
                     if record.distribution is not None:
-                        hint = (
-                            f"Set EPCTX_DISABLE_PLUGINS={record.distribution} to use the class of your own."
-                        )
+                        hint = f"Set EPCTX_DISABLE_PLUGINS={record.distribution} to use your own class."
                     raise InvalidArgument(
                         f"the EP name {cls.name} is taken: {record.origin}.", ep=cls.name, hint=hint
                     )
@@ -297,9 +291,7 @@ class Registry:
         with self._locks.get():
             records = [entry.record for entry in self._discover().values()]
             providing = [record for record in records if is_name_of(ep, record.name)]
-            chosen = [
-                record for record in providing if is_same_distribution(record.distribution, distribution)
-            ]
+            chosen = [r for r in providing if is_same_distribution(r.distribution, distribution)]
             if not chosen:
                 raise InvalidArgument(
                     f"the distribution {distribution!r} does not provide {ep}.",

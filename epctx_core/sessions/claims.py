@@ -109,8 +109,7 @@ class Claims:
 
     def check_nothing_fused(self) -> None:
         """Raise PluginError if an EP without a compiler claims nodes to compile."""
-        exact = (nodes for nodes, _ in self.exact)
-        for nodes in (*self.fused[False], *self.fused[True], *exact):
+        for nodes in (*self.fused[False], *self.fused[True], *(nodes for nodes, _ in self.exact)):
             raise self.broken(f"claims {self.describe(nodes[0])} with fuse=True, but has no compile hook")
 
     def describe(self, index: int) -> str:
@@ -241,16 +240,15 @@ def ask_ep(assignment: Assignment, ep: str, providers: ProviderSession, *, compi
         if compiles:
             part.hold(_exact_partitions(part, claims))
             for keep in (False, True):
-                part.hold(_partitions(part, claims, view, keep=keep))
+                part.hold(_partitions(part, claims, view, keep))
         for index in claims.single:
             with blame(record, "get_kernel_registry"):
                 kernel = lookup.lookup(Node(part.graph, index))
             if kernel is None:
                 why = lookup.refusal(Node(part.graph, index)) or "it has none of this operator"
-                what = (
+                raise claims.broken(
                     f"claims {claims.describe(index)} with fuse=False, but none of its kernels fits ({why})"
                 )
-                raise claims.broken(what)
             part.kernel_nodes[index] = ep, kernel
         part.take([[index] for index in claims.single])
     apply_partition_limits(assignment, ep, providers.session.config())
@@ -286,9 +284,7 @@ def _exact_partitions(part: GraphAssignment, claims: Claims) -> list[GraphPartit
     return partitions
 
 
-def _partitions(
-    part: GraphAssignment, claims: Claims, view: GraphSlice, *, keep: bool
-) -> list[GraphPartition]:
+def _partitions(part: GraphAssignment, claims: Claims, view: GraphSlice, keep: bool) -> list[GraphPartition]:
     """Make partitions of an EP's units, without those that would put a type on the boundary that EPContext can't carry.
 
     Leaving one out makes new boundaries, so this repeats until nothing changes; each round drops a unit.

@@ -152,14 +152,12 @@ def look_into(
         PluginError: it raised, or its result breaks the contract.
         EpctxError: it raised this one.
     """
-    findings: list[Finding] | None = call_class_method(
-        choice.record, choice.cls, LOOK, context, nodes, reader
-    )
+    found: list[Finding] | None = call_class_method(choice.record, choice.cls, LOOK, context, nodes, reader)
     with blame(choice.record, LOOK):
-        for finding in findings or ():
+        for finding in found or ():
             if finding.code not in CONTAINER_CODES:
                 raise contract_error(choice.record, LOOK, f"gave the code {finding.code!r:.80}")
-    return findings
+    return found
 
 
 def check_weightless_mode(choices: Sequence[ProviderChoice], asked: WeightlessMode) -> WeightlessMode:

@@ -162,9 +162,7 @@ def inspect_model(
         producer=f"{_shown(model.producer_name)} {_shown(model.producer_version)}".strip(),
         manifest=manifest,
         weightless_mode=_shown(next((p.value for p in model.metadata_props if p.key == MODE_KEY), "")),
-        source_files=list_source_files(
-            manifest.source_weights.values() if manifest is not None else (), sources
-        ),
+        source_files=list_source_files(manifest.source_weights.values() if manifest else (), sources),
         external_dependencies=read_dependencies(model),
     )
 
@@ -408,12 +406,8 @@ def explain_model(
         model = open_model(
             check_model_argument(path_or_bytes), session.config(), lambda: collect_kept_functions(choices)
         )
-        providers.start(
-            choices,
-            purpose=purpose,
-            model=model.identity,
-            engine=CpuEngine(EnginePolicy(engine=session.config().engine)),
-        )
+        engine = CpuEngine(EnginePolicy(engine=session.config().engine))
+        providers.start(choices, purpose=purpose, model=model.identity, engine=engine)
         model = optimise_model(model, providers, GraphOptimizationLevel.ORT_DISABLE_ALL)
         assignment = assign_nodes(model, providers, list(providers.choices))
         return Explanation(eps=tuple(providers.choices), nodes=tuple(_explained(model, assignment)))

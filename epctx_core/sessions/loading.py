@@ -195,11 +195,9 @@ class Routing:
             yield
         except InvalidGraph as error:
             # What has a path is wrong with a file, for whichever distribution.
-            refused = next(
-                (c.record for c in self.choices if c.name == error.ep and error.path is None), None
-            )
-            if refused is not None:
-                error.hint = f"{error.hint or ''}{self.others_of(refused)}".strip() or None
+            found = next((c.record for c in self.choices if c.name == error.ep and error.path is None), None)
+            if found is not None:
+                error.hint = f"{error.hint or ''}{self.others_of(found)}".strip() or None
             raise
 
     def others_of(self, record: PluginRecord) -> str:

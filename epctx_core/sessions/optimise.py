@@ -78,7 +78,7 @@ def optimise_model(model: OpenModel, providers: ProviderSession, level: GraphOpt
         model = _optimised(model, check_level(level, model.engine))
     for ep in providers.choices:
         if providers.instances.implements(ep, HOOK):
-            model = _changed_by(ep, model, providers, level)
+            model = _changed_by(ep, model, providers, int(level))
     return model
 
 
@@ -104,14 +104,10 @@ def _optimised(model: OpenModel, level: GraphOptimizationLevel) -> OpenModel:
     )
 
 
-def _changed_by(
-    ep: str, model: OpenModel, providers: ProviderSession, level: GraphOptimizationLevel
-) -> OpenModel:
+def _changed_by(ep: str, model: OpenModel, providers: ProviderSession, level: int) -> OpenModel:
     copy = ModelProto()
     copy.CopyFrom(model.source.proto)
-    result = providers.instances.call(
-        ep, HOOK, model=copy, weights=dict(model.source.weights), level=int(level)
-    )
+    result = providers.instances.call(ep, HOOK, model=copy, weights=dict(model.source.weights), level=level)
     if result is None:
         return model
     own = ModelProto()

@@ -90,9 +90,7 @@ class Plan:
         except KeyError:
             readers = [*((step.name, step.inputs) for step in steps), ("the graph's outputs", outputs)]
             reader, name = next((r, name) for r, names in readers for name in names if name not in slots)
-            raise InvalidGraph(
-                f"{reader} reads the value {name!r}, which nothing gives.", node=reader
-            ) from None
+            raise InvalidGraph(f"{reader} reads {name!r}, which nothing gives.", node=reader) from None
         self._template: list[Any] = [None] * len(slots)
         for name, value in constants.items():
             self._template[slots[name]] = value
@@ -249,9 +247,7 @@ class _Results(NamedTuple):
     outputs: Sequence[ValueInfo]
     context_node: str | None
 
-    def check(
-        self, results: Any, inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None
-    ) -> Sequence[Any]:
+    def check(self, results: Any, inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None) -> list[Any]:
         """Return the results as a list.
 
         Raises:
@@ -259,7 +255,7 @@ class _Results(NamedTuple):
             InvalidGraph: they differ from the declarations of a context model.
         """
         problem, given = "", type(results).__name__
-        found: Sequence[Any] = to_plain(results)
+        found: list[Any] = to_plain(results)
         if type(found) is not list:
             problem = f"gave a {given} instead of a list of arrays"
         elif len(found) != len(self.outputs):
@@ -404,7 +400,7 @@ class Planner:
             steps[node] = control_flow_step(graph, node, plans)
         firsts = [group[0] for group in part.execution_order()]
         # A Constant node that no EP took is not a step: its output is a constant of its readers.
-        specs: Sequence[StepSpec] = [steps[i] for i in firsts if i in steps or i not in graph.node_constants]
+        specs = [steps[i] for i in firsts if i in steps or i not in graph.node_constants]
         if any(self.instances.implements(ep, "allocate") for ep in self.instances.names):
             from epctx_core.sessions.steps import use_ep_memory
 

@@ -378,10 +378,8 @@ class ProviderSession:
     @contextlib.contextmanager
     def context_to_read(self, ep: str) -> Iterator[ProviderContext]:
         """Yield a context for an EP that reads its own payloads: no device, nothing shared with the compiling instance."""
-        with contextlib.closing(PrivateWorkspace()) as workspace:
-            yield replace(
-                self._contexts[ep], purpose=Purpose.EXPORT, progress=no_progress, workspace=workspace
-            )
+        with contextlib.closing(PrivateWorkspace()) as own:
+            yield replace(self._contexts[ep], purpose=Purpose.EXPORT, progress=no_progress, workspace=own)
 
     def keep(self, results: Iterable[Any]) -> None:
         """Own results of a hook: they are closed before their EP is shut down, a shared `close` once."""

@@ -142,12 +142,10 @@ def open_model(
     model = open_proto(proto, detach, config, kept_functions)
     model.source.locations = locations
     model.checks = checks
-    refuted = list(model.types.contradictions.values())
-    if refuted:
-        more = f"; {len(refuted) - _SHOWN} more" if len(refuted) > _SHOWN else ""
-        _log.warning(
-            "%s has wrong declarations: %s%s.", model.source.where, "; ".join(refuted[:_SHOWN]), more
-        )
+    wrong = list(model.types.contradictions.values())
+    if wrong:
+        more = f"; {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        _log.warning("%s has wrong declarations: %s%s.", model.source.where, "; ".join(wrong[:_SHOWN]), more)
     return model
 
 
@@ -240,7 +238,6 @@ def index_model(source: SourceModel, engine: str | None) -> OpenModel:
     Raises:
         InvalidGraph: types that contradict each other, a name that is not UTF-8, or an output without a producer.
     """
-    nodes = source.proto.graph.node
     with pause_collection(sum(len(graph.node) for _, graph in walk_graphs(source.proto.graph))):
         trusted: frozenset[str] = frozenset()
         if get_metadata(source.proto, MANIFEST) is not None:
@@ -249,13 +246,9 @@ def index_model(source: SourceModel, engine: str | None) -> OpenModel:
             around = {name for node in placed for name in (*node.input, *node.output)}
             outputs = (value for _, graph in walk_graphs(source.proto.graph) for value in graph.output)
             trusted = frozenset(around.difference(v.name for v in outputs if is_only_declared(v)))
-        types = (
-            make_declared_types(
-                source.proto, lambda: infer_model_types(source.proto, engine, trusted), trusted
-            )
-            if OP_TYPE in {node.op_type for node in nodes}
-            else infer_model_types(source.proto, engine, trusted)
-        )
+        infer = partial(infer_model_types, source.proto, engine, trusted)
+        compiled = any(node.op_type == OP_TYPE for node in source.proto.graph.node)
+        types = make_declared_types(source.proto, infer, trusted) if compiled else infer()
         graph = GraphIndex(source.proto.graph, types=types, weights=source.weights, owner=source.proto)
     given = graph.constants.union(graph.producer, graph.input_names)
     for name in graph.output_names:

@@ -230,9 +230,7 @@ def _scan(body: SubgraphPlan, explicit: int, attributes: Mapping[str, Any]) -> R
         length = lengths.pop()
         for index in range(length):
             # A range of one keeps what an index would not: strings and rank 0 stay arrays.
-            slices = [
-                np.ascontiguousarray(value[index : index + 1]).reshape(value.shape[1:]) for value in sliced
-            ]
+            slices = [np.ascontiguousarray(v[index : index + 1]).reshape(v.shape[1:]) for v in sliced]
             results = body.run([*states, *slices], inputs, options)
             states = results[:count]
             for kept, row in zip(rows, results[count:], strict=True):
@@ -271,9 +269,7 @@ def _stacked(rows: Sequence[np.ndarray], declared: TensorType) -> np.ndarray:
 _Allocate: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]"
 
 
-def use_ep_memory(
-    specs: Sequence[StepSpec], types: TypeTable, instances: ProviderInstances
-) -> list[StepSpec]:
+def use_ep_memory(specs: list[StepSpec], types: TypeTable, instances: ProviderInstances) -> list[StepSpec]:
     """Have steps write into memory of the EP that runs them, or else of the first EP that reads their outputs.
 
     Only where all outputs of a step have known types and shapes: a step gets memory for all or for none.
