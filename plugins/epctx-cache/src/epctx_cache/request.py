@@ -14,27 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_cache import key as keys
+from epctx_cache import store
 from epctx_cache.content import Source, content_of
-from epctx_cache.store import (
-    CONTEXT_MODEL,
-    CorruptEntryError,
-    EntryFile,
-    EntryRecord,
-    EntryStore,
-    Lease,
-    check_whole,
-    collect,
-)
-from epctx_core import GraphOptimizationLevel, InferenceSession, ModelCompiler, SessionOptions
-from epctx_core.errors import (
-    EpctxError,
-    Fail,
-    InvalidArgument,
-    InvalidGraph,
-    InvalidProtobuf,
-    ModelRequiresCompilation,
-    NoSuchFile,
-)
+from epctx_core import GraphOptimizationLevel, InferenceSession, ModelCompiler, SessionOptions, errors
 from epctx_core.ext import ProviderChoice, cache_entries, choose_providers, describe_distrust, merge_providers
 from epctx_core.plugin import Purpose
 
@@ -73,12 +55,12 @@ def cacheable(
     copy = merge_providers(SessionOptions() if options is None else options, providers, provider_options)
     _, refused, _ = cache_entries(copy.config_entries)
     for key, value in refused.items():
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             f"a model compiled with {key}={value} cannot be cached: its payloads depend on files outside the cache.",
             hint="Leave the option out, or compile with epctx.ModelCompiler.",
         )
     if copy.data_reader is not None:
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             "a callback reads payloads, and the payloads of a cached model are files of the cache.",
             hint="Call clear_ep_context_data_read_func of the session options.",
         )
@@ -138,21 +120,21 @@ class Request:
                 with lease:
                     return lease.model
         except _UnusableError as error:
-            raise Fail(
+            raise errors.Fail(
                 f"the cache in {str(self.settings.folder)!r} cannot be used: {error.__cause__}.",
                 path=self.settings.folder,
                 hint="Set cache_dir or EPCTX_CACHE_DIR to a writable folder.",
             ) from error.__cause__
         if self._content.has_context_nodes:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"{self._source.name} is a context model already.", hint="Load it as it is."
             )
-        raise Fail(
+        raise errors.Fail(
             f"{self._source.name} was changed each time it was compiled.",
             hint="Wait until nothing writes to it, then try again.",
         )
 
-    def _leases(self) -> Iterator[Lease]:
+    def _leases(self) -> Iterator[store.Lease]:
         """Yield the model's entry, again after each that cannot be loaded; none for a context model or a changing one.
 
         Raises:
@@ -166,7 +148,7 @@ class Request:
                 return
             try:
                 lease = self._find(state)
-            except EpctxError as error:
+            except errors.EpctxError as error:
                 if not self._is_of_cache_folder(error):
                     raise
                 raise _UnusableError from error
@@ -175,39 +157,39 @@ class Request:
             if lease is not None:
                 yield lease
 
-    def _find(self, state: str) -> Lease | None:
+    def _find(self, state: str) -> store.Lease | None:
         """Return the entry of the model's content; None if the model changed while it was compiled."""
         parts = keys.ingredients(
             self._content.digest, self._choices, self.options, self.level, self._store.secret
         )
         key = keys.key_of(parts)
-        with suppress(CorruptEntryError):  # logged when it is replaced
+        with suppress(store.CorruptEntryError):  # logged when it is replaced
             if (lease := self._store.open(key)) is not None:
                 return lease
         return self._new_entry(key, parts, state)
 
-    def _new_entry(self, key: str, parts: Mapping[str, Any], state: str) -> Lease | None:
-        def write(folder: Path) -> EntryRecord | None:
+    def _new_entry(self, key: str, parts: Mapping[str, Any], state: str) -> store.Lease | None:
+        def write(folder: Path) -> store.EntryRecord | None:
             begun = time.monotonic()
             if (
                 self._choices
                 and self.options.get_session_config_entry("session.disable_model_compile") == "1"
             ):
-                raise ModelRequiresCompilation(
+                raise errors.ModelRequiresCompilation(
                     f"{self._source.name} is not in the cache, and session.disable_model_compile forbids to compile it.",
                     hint="Fill the cache first, by compile_cached or load_or_compile without that option.",
                 )
             self.compiled = True
-            report = self._compiler.compile_to_file(folder / CONTEXT_MODEL)
+            report = self._compiler.compile_to_file(folder / store.CONTEXT_MODEL)
             if self._source.identity() != state or not self._source.has_files(self._content.files):
                 return None  # the key may be of another content
-            return EntryRecord(
+            return store.EntryRecord(
                 key=key,
                 model=self._source.name,
                 created=time.time(),
                 seconds=round(time.monotonic() - begun, 3),
                 partitions=len(report.partitions),
-                files=tuple(EntryFile(**file.as_dict()) for file in report.outputs),
+                files=tuple(store.EntryFile(**file.as_dict()) for file in report.outputs),
                 ingredients=parts,
             )
 
@@ -216,18 +198,18 @@ class Request:
         if self.compiled and lease is not None:
             _log.info("compiled %s into the cache in %s s: %s", self._source.name, lease.record.seconds, key)
             try:
-                collect(self._store, self.settings.size, keep=key)
+                store.collect(self._store, self.settings.size, keep=key)
             except OSError as error:
                 folder = self.settings.folder
                 _log.warning("the cache in %s exceeds its limit and cannot be reduced: %s.", folder, error)
         return lease
 
-    def _load(self, lease: Lease) -> InferenceSession | None:
+    def _load(self, lease: store.Lease) -> InferenceSession | None:
         """Return a session for an entry; None if the entry cannot be loaded and was removed."""
         with lease:
             try:
                 return InferenceSession(lease.model, self._load_options(), registry=self.registry)
-            except EpctxError as error:
+            except errors.EpctxError as error:
                 if self.compiled or not self._is_fault_of_entry(lease, error):
                     raise
                 key = lease.record.key[:12]
@@ -235,24 +217,24 @@ class Request:
                 self._store.drop(lease)
         return None
 
-    def _is_fault_of_entry(self, lease: Lease, error: EpctxError) -> bool:
+    def _is_fault_of_entry(self, lease: store.Lease, error: errors.EpctxError) -> bool:
         """Return whether an entry that was compiled earlier may be the cause of an error."""
-        if isinstance(error, (InvalidGraph, InvalidProtobuf, NoSuchFile)):
+        if isinstance(error, (errors.InvalidGraph, errors.InvalidProtobuf, errors.NoSuchFile)):
             return True  # also of an EP that refuses a payload of an older driver
         strict = self.options.get_session_config_entry("session.fail_on_suboptimal_compiled_model")
-        if isinstance(error, Fail) and strict == "1":
+        if isinstance(error, errors.Fail) and strict == "1":
             return True
         try:
-            check_whole(lease.folder, lease.record)
-        except CorruptEntryError:
+            store.check_whole(lease.folder, lease.record)
+        except store.CorruptEntryError:
             return True
         return False
 
-    def _is_of_cache_folder(self, error: EpctxError) -> bool:
+    def _is_of_cache_folder(self, error: errors.EpctxError) -> bool:
         """Return whether an error of a compile is caused by the cache's folder."""
         folder = Path(os.path.realpath(self.settings.folder))
         inside = error.path is not None and folder in Path(os.path.realpath(error.path)).parents
-        if inside and isinstance(error, (Fail, NoSuchFile)):
+        if inside and isinstance(error, (errors.Fail, errors.NoSuchFile)):
             return True
         cause: BaseException | None = error
         while cause is not None and not (isinstance(cause, OSError) and cause.errno in _DISK_FULL):
@@ -272,7 +254,7 @@ class Request:
         return options
 
     @cached_property
-    def _store(self) -> EntryStore:
+    def _store(self) -> store.EntryStore:
         folder = self.settings.folder
         # There is none yet, and it is made for this user alone; or using it says what is wrong.
         with suppress(OSError):
@@ -282,7 +264,7 @@ class Request:
                     f"the cache in {folder} {why}: others can replace your models there. "
                     "Restrict it to this user (chmod 700), or use another folder.",
                 )
-        return EntryStore(folder)
+        return store.EntryStore(folder)
 
     @cached_property
     def _choices(self) -> list[ProviderChoice]:

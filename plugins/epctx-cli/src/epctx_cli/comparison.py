@@ -6,18 +6,17 @@ A context model keeps the names of the values between its partitions. Prints not
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import onnx
 
 from epctx_cli.arrays import load_inputs, make_inputs
 from epctx_core import InferenceSession
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, ValueInfoProto
-
     from epctx_core import PluginRecord, SessionOptions
 
 _TINY = 1e-6
@@ -128,13 +127,8 @@ def _compare_others(name: str, a: Any, b: Any, tolerance: Tolerance) -> Differen
         parts = [compare(f"{name}[{i}]", x, y, tolerance) for i, (x, y) in enumerate(zip(a, b, strict=True))]
         worst = max(parts, key=lambda p: (not p.equal, p.max_abs or 0.0), default=None)
         if worst is not None and (not worst.equal or worst.max_abs is not None):
-            return Difference(
-                name=name,
-                max_abs=worst.max_abs,
-                max_rel=worst.max_rel,
-                equal=worst.equal,
-                reason="" if worst.equal else f"{worst.name}: {worst.describe()}",
-            )
+            reason = "" if worst.equal else f"{worst.name}: {worst.describe()}"
+            return replace(worst, name=name, reason=reason, first=None)
         return Difference(name=name, max_abs=0.0, max_rel=0.0, equal=True)
     if type(a) is type(b) and a == b:
         return Difference(name=name, max_abs=0.0, max_rel=0.0, equal=True)
@@ -226,12 +220,8 @@ def first_difference(
     for name, x, y in zip(names, *results, strict=True):
         found = compare(name, x, y, tolerance)
         if not found.equal:
-            return {
-                **asdict(found),
-                "compared": len(names),
-                "from_a": first.produced[name],
-                "from_b": second.produced[name],
-            }
+            origins = {"from_a": first.produced[name], "from_b": second.produced[name]}
+            return {**asdict(found), "compared": len(names), **origins}
     return None
 
 
@@ -239,10 +229,8 @@ class _Probe:
     """A model whose inner values can be run as outputs."""
 
     def __init__(self, model: Model) -> None:
-        import onnx
-
         self._path, self._options = model
-        self._proto: ModelProto = onnx.load(self._path, load_external_data=False)
+        self._proto = onnx.load(self._path, load_external_data=False)
         graph = onnx.shape_inference.infer_shapes(self._proto, data_prop=True).graph
         self._types = {value.name: value.type for value in graph.value_info}
         self.outputs = {value.name for value in self._proto.graph.output}
@@ -250,10 +238,8 @@ class _Probe:
             name: _node_label(node) for node in self._proto.graph.node for name in node.output if name
         }
 
-    def info(self, name: str) -> ValueInfoProto | None:
+    def info(self, name: str) -> onnx.ValueInfoProto | None:
         """Return a value as a graph output, or None if it is not a tensor of known type."""
-        import onnx
-
         proto = self._types.get(name)
         if proto is None or not proto.HasField("tensor_type"):
             return None
@@ -266,17 +252,15 @@ class _Probe:
         probe.graph.output.extend(info for name in names if (info := self.info(name)) is not None)
         options = self._options
         # A model from bytes has no folder; these two options name that of its files.
-        path = Path(self._path)
+        folder = str(Path(self._path).parent)
         options.add_session_config_entry("ep.context_enable", "0")
-        options.add_session_config_entry("ep.context_file_path", str(path))
-        options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", str(path.parent)
-        )
+        options.add_session_config_entry("ep.context_file_path", str(Path(self._path)))
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
         with InferenceSession(probe.SerializeToString(), options) as session:
             return session.run(list(names), inputs)
 
 
-def _node_label(node: NodeProto) -> str:
+def _node_label(node: onnx.NodeProto) -> str:
     """Return a node's name in messages."""
     source = next((a.s.decode(errors="replace") for a in node.attribute if a.name == "source"), "")
     return f"{node.op_type} {node.name!r}" + (f" ({source})" if source else "")

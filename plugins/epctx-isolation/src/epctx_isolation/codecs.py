@@ -17,19 +17,8 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from epctx_core.plugin import CompiledPartition, ComputeCapability, EPContextNode, Refusal
+from epctx_isolation import model_copy
 from epctx_isolation.channel import Channel, Message, ProtocolError
-from epctx_isolation.model_copy import (
-    NoKernels,
-    RemoteReader,
-    RemoteWriter,
-    describe_partitions,
-    describe_view,
-    find_node,
-    find_weight,
-    pack_payload,
-    pack_weights,
-    unpack_weights,
-)
 from epctx_isolation.values import (
     decode_attribute,
     decode_attributes,
@@ -73,7 +62,7 @@ def decode_claims(message: Message, view: GraphSlice) -> list[ComputeCapability 
         """Return a node; the core rejects what is not one of the view's."""
         if type(reference) is int:
             return own.get(reference, reference)
-        return object() if reference is None else find_node(view.root, *_row(reference, 2))
+        return object() if reference is None else model_copy.find_node(view.root, *_row(reference, 2))
 
     claims: list[ComputeCapability | Refusal] = []
     for item in message.items("claims"):
@@ -153,7 +142,7 @@ def writer_handlers(
         return _look_up(payloads, message.number("payload"))  # type: ignore[no-any-return]
 
     def weight_of(message: Message) -> TensorView:
-        return find_weight(root, *_row(message.head.get("weight"), 2))
+        return model_copy.find_weight(root, *_row(message.head.get("weight"), 2))
 
     def write(message: Message) -> Reply:
         return {"offset": payload_of(message).write(message.only_blob())}, ()
@@ -205,7 +194,7 @@ def _reader_handlers(
             if known is payload:
                 return {"payload": number}, ()
         sent.append(payload)
-        head, _, sizes = pack_payload(payload)
+        head, _, sizes = model_copy.pack_payload(payload)
         facts = {"payload": len(sent) - 1, "digest": payload.digest, "verified": payload.verified}
         return {**head, **facts}, [payload.view] * len(sizes)
 
@@ -213,7 +202,7 @@ def _reader_handlers(
         return {"path": _look_up(sent, message.number("payload")).as_file()}, ()
 
     def source_tensor(message: Message) -> Reply:
-        head, portions, sizes = pack_weights([reader.source_tensor(message.text("name"))])
+        head, portions, sizes = model_copy.pack_weights([reader.source_tensor(message.text("name"))])
         return head, [b"".join(portions)] * len(sizes)
 
     return {"load": load, "as_file": as_file, "source_tensor": source_tensor}
@@ -275,11 +264,11 @@ def _send_graph(request: Request, graph: GraphSlice) -> dict[str, Any]:
     path = graph.index.path
 
     def convex_groups(message: Message) -> Reply:
-        nodes = [find_node(graph.root, path, index) for index in message.numbers("nodes")]
+        nodes = [model_copy.find_node(graph.root, path, index) for index in message.numbers("nodes")]
         return {"groups": [[n.index for n in group] for group in graph.convex_groups(nodes)]}, ()
 
     request.handlers["convex_groups"] = convex_groups
-    return describe_view(graph)
+    return model_copy.describe_view(graph)
 
 
 def _receive_graph(service: Service, _message: Message, plain: Mapping[str, Any]) -> GraphView:
@@ -295,17 +284,19 @@ def _send_model(request: Request, model: onnx.ModelProto) -> int:
 
 
 def _send_weights(request: Request, weights: Mapping[str, TensorView]) -> dict[str, Any]:
-    head, portions, sizes = pack_weights(weights.values())
+    head, portions, sizes = model_copy.pack_weights(weights.values())
     return {**head, "first": request.append(portions, sizes)}
 
 
 def _receive_weights(_service: Service, message: Message, plain: Mapping[str, Any]) -> dict[str, TensorView]:
-    return {weight.name: weight for weight in unpack_weights(plain, message.blobs[plain["first"] :])}
+    return {
+        weight.name: weight for weight in model_copy.unpack_weights(plain, message.blobs[plain["first"] :])
+    }
 
 
 def _send_partitions(request: Request, partitions: Sequence[GraphPartition]) -> list[dict[str, Any]]:
     request.proxy.compiled += partitions
-    return describe_partitions(partitions)
+    return model_copy.describe_partitions(partitions)
 
 
 def _receive_partitions(service: Service, _message: Message, plain: Sequence[Any]) -> list[Partition]:
@@ -320,8 +311,8 @@ def _send_writer(request: Request, writer: ContextWriter) -> dict[str, Any]:
     return {"final": writer.final, "graphs_by_model": writer.graphs_by_model}
 
 
-def _receive_writer(service: Service, _message: Message, plain: Mapping[str, Any]) -> RemoteWriter:
-    service.writer = RemoteWriter(service.host, service.model, plain)
+def _receive_writer(service: Service, _message: Message, plain: Mapping[str, Any]) -> model_copy.RemoteWriter:
+    service.writer = model_copy.RemoteWriter(service.host, service.model, plain)
     return service.writer
 
 
@@ -346,7 +337,9 @@ ARGUMENTS: Mapping[str, Codec] = {
     "Mapping[str, str]": _PLAIN,
     "GraphView": Codec(_send_graph, _receive_graph),
     # Kernels are functions: an EP that has any is not isolated where it claims nodes.
-    "KernelLookup": Codec(lambda _request, _value: None, lambda _service, _message, _plain: NoKernels()),
+    "KernelLookup": Codec(
+        lambda _request, _value: None, lambda _service, _message, _plain: model_copy.NoKernels()
+    ),
     "onnx.ModelProto": Codec(
         _send_model, lambda _service, message, plain: onnx.ModelProto.FromString(bytes(message.blobs[plain]))
     ),
@@ -356,7 +349,9 @@ ARGUMENTS: Mapping[str, Codec] = {
     "Sequence[ContextNode]": Codec(_send_nodes, _receive_nodes),
     "ContextReader": Codec(
         _send_reader,
-        lambda service, _message, _plain: RemoteReader(service.host, service.nodes, service.payloads),
+        lambda service, _message, _plain: model_copy.RemoteReader(
+            service.host, service.nodes, service.payloads
+        ),
     ),
 }
 """By the type of an argument, as the specification of a hook writes it."""

@@ -73,14 +73,8 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
     session = session_options(arguments, console)
     output = _output(arguments, session)
     with console.progress() as progress:
-        compiler = ModelCompiler(
-            session,
-            arguments.model,
-            arguments.embed or None,
-            arguments.external_initializers,
-            flags=flags,
-            progress=progress,
-        )
+        model, embed, weights = arguments.model, arguments.embed or None, arguments.external_initializers
+        compiler = ModelCompiler(session, model, embed, weights, flags=flags, progress=progress)
         report = compiler.compile_to_file(output)
     result = {**report.as_dict(), "folder": str(report.folder)}
     _print_compile(arguments.model, report, console)
@@ -88,11 +82,8 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.check:
         differences = _check(arguments, report, console)
         equal = all(d.equal for d in differences)
-        result["check"] = {
-            "equal": equal,
-            "tolerance": CHECK_TOLERANCE,
-            "outputs": [asdict(d) for d in differences],
-        }
+        outputs = [asdict(d) for d in differences]
+        result["check"] = {"equal": equal, "tolerance": CHECK_TOLERANCE, "outputs": outputs}
         code = code if equal else ExitCode.FAILED
     if not report.compiled:
         console.note(

@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -336,11 +336,17 @@ def _check_commands() -> Iterator[Finding]:
     """Yield a finding for each command and engine of another package that cannot be used or is ambiguous."""
     own = {command.name for command in OWN}
     added = added_commands()
-    for name, packages in _by_name((c.name, f"{c.package} {c.version}") for c in added).items():
-        if name in own:
-            yield _note(f"the command {name!r} of {packages[0]} is not used: epctx has one of that name.")
-        elif len(packages) > 1:
-            yield _ambiguous("command", name, packages)
+    packages: dict[tuple[str, str], list[str]] = {}
+    for command in added:
+        packages.setdefault(("command", command.name), []).append(f"{command.package} {command.version}")
+    for name, package in _engines():
+        packages.setdefault(("engine", name), []).append(package)
+    for (what, name), having in packages.items():
+        if what == "command" and name in own:
+            yield _note(f"the command {name!r} of {having[0]} is not used: epctx has one of that name.")
+        elif len(having) > 1:
+            message = f"the {what} {name!r} is ambiguous: {' and '.join(having)} have it."
+            yield _problem(message, "Uninstall all but one of them.")
     for command in added:
         if not command.can_be_typed:
             yield _problem(
@@ -348,23 +354,6 @@ def _check_commands() -> Iterator[Finding]:
                 "space and does not begin with '-'.",
                 f"Upgrade or uninstall {command.package}, or report it to its authors.",
             )
-    for name, packages in _by_name(_engines()).items():
-        if len(packages) > 1:
-            yield _ambiguous("engine", name, packages)
-
-
-def _ambiguous(what: str, name: str, packages: Sequence[str]) -> Finding:
-    return _problem(
-        f"the {what} {name!r} is ambiguous: {' and '.join(packages)} have it.",
-        "Uninstall all but one of them.",
-    )
-
-
-def _by_name(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    packages: dict[str, list[str]] = {}
-    for name, package in pairs:
-        packages.setdefault(name, []).append(package)
-    return packages
 
 
 def _engines() -> list[tuple[str, str]]:

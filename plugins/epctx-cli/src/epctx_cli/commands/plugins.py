@@ -56,16 +56,10 @@ def _print_list(records: Sequence[PluginRecord], console: Console, *, loaded: bo
         return
     vendor = ["vendor"] if any(r.vendor for r in records) else []
     header = ("EP", "distribution", "version", "state", *vendor)
-    rows = [
-        (
-            record.name,
-            record.distribution or "-",
-            record.version or "-",
-            f"{record.state.value}, simulated" if record.simulated else record.state.value,
-            record.vendor or "-",
-        )
-        for record in records
-    ]
+    rows = []
+    for r in records:
+        state = f"{r.state.value}, simulated" if r.simulated else r.state.value
+        rows.append((r.name, r.distribution or "-", r.version or "-", state, r.vendor or "-"))
     console.table(header, [row[: len(header)] for row in rows])
     # Source keys that are EP names are in the table already.
     further = [
@@ -140,10 +134,8 @@ def _print_report(trial: Trial, console: Console) -> None:
         further = ("class_methods", "more methods"), ("keeps_functions", "keeps functions")
         for key, label in (*further, ("weightless_modes", "weightless modes")):
             facts += [(label, ", ".join(about[key]))] if about[key] else []
-    facts += [
-        (f"can {purpose.value}", _describe_availability(availability))
-        for purpose, availability in record.availability.items()
-    ]
+    able = record.availability.items()
+    facts += [(f"can {purpose.value}", _describe_availability(found)) for purpose, found in able]
     console.table(("", ""), facts, title=record.name)
     for title, key in (("Options:", "options"), ("Options while a session lives:", "dynamic_options")):
         if about.get(key):
@@ -154,9 +146,9 @@ def _print_report(trial: Trial, console: Console) -> None:
         console.say("\n" + text.indented(trial.traceback.rstrip()))
     if record.usable:
         return
-    _, hint = default_registry.explain_unusable(record)
-    if hint:
-        console.say(f"\n{hint}")
+    _, advice = default_registry.explain_unusable(record)
+    if advice:
+        console.say(f"\n{advice}")
     if trial.traceback and not console.verbose:
         console.say("-v shows the traceback.")
 
