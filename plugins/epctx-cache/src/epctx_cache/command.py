@@ -25,15 +25,13 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 24 * 3600
 def add_gc_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx cache gc`."""
     _add_arguments(parser, run=run_gc)
-    parser.add_argument(
-        "--size", metavar="SIZE", help="the limit, such as 512M (default: EPCTX_CACHE_SIZE or 10G)"
-    )
+    meaning = "the limit, such as 512M (default: EPCTX_CACHE_SIZE or 10G)"
+    parser.add_argument("--size", metavar="SIZE", help=meaning)
 
 
 def _add_arguments(parser: CommandParser, *, run: Callable[[argparse.Namespace, Console], int]) -> None:
-    parser.add_argument(
-        "--cache-dir", metavar="DIR", help="the cache (default: EPCTX_CACHE_DIR or the user's cache folder)"
-    )
+    meaning = "the cache (default: EPCTX_CACHE_DIR or the user's cache folder)"
+    parser.add_argument("--cache-dir", metavar="DIR", help=meaning)
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -50,14 +48,8 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
         console.say(f"compiling: {holder}")
     gap = "\n" if entries else ""
     console.say(f"{gap}{settings.folder}: {_count_entries(len(entries))}, {byte_size(total)}")
-    console.result(
-        {
-            "cache": str(settings.folder),
-            "bytes": total,
-            "entries": [_entry_json(entry) for entry in entries],
-            "compiling": compiling,
-        }
-    )
+    facts = [_entry_json(entry) for entry in entries]
+    console.result({"cache": str(settings.folder), "bytes": total, "entries": facts, "compiling": compiling})
     return ExitCode.DONE
 
 
@@ -70,13 +62,8 @@ def run_verify(arguments: argparse.Namespace, console: Console) -> int:
         console.say(f"{entry.key[:_SHORT]} is damaged: {fault}")
     sound = len(checked) - len(damaged)
     console.say(f"{settings.folder}: {_count_entries(sound)} sound, {len(damaged)} damaged")
-    console.result(
-        {
-            "cache": str(settings.folder),
-            "ok": not damaged,
-            "entries": [{"key": entry.key, "fault": fault or None} for entry, fault in checked],
-        }
-    )
+    facts = [{"key": entry.key, "fault": fault or None} for entry, fault in checked]
+    console.result({"cache": str(settings.folder), "ok": not damaged, "entries": facts})
     return ExitCode.FAILED if damaged else ExitCode.DONE
 
 
@@ -118,13 +105,8 @@ def _try(settings: CacheSettings, work: Callable[[], Result]) -> Result:
 
 def _row(entry: Stored) -> tuple[str, str, str, str, str]:
     record = entry.record
-    return (
-        entry.key[:_SHORT],
-        record.model if record is not None else "(damaged)",
-        ", ".join(record.eps) or "none" if record is not None else "-",
-        byte_size(entry.bytes),
-        _ago(time.time() - entry.last_use),
-    )
+    model, eps = ("(damaged)", "-") if record is None else (record.model, ", ".join(record.eps) or "none")
+    return entry.key[:_SHORT], model, eps, byte_size(entry.bytes), _ago(time.time() - entry.last_use)
 
 
 def _count_entries(number: int) -> str:

@@ -175,8 +175,7 @@ class Console:
             UnwritableError: standard output cannot be written.
         """
         if self.as_json and self._result is not None:
-            data = json.dumps(_jsonable(self._result), indent=2, allow_nan=False)
-            self._report(f"{data}\n")
+            self._report(f"{json.dumps(_jsonable(self._result), indent=2, allow_nan=False)}\n")
         streams.flush(self._out)
         with suppress(streams.UnwritableError):
             streams.flush(self._err)

@@ -255,7 +255,10 @@ class Host:
                 else:
                     self._messages.put(message)
         except (OSError, EOFError, ProtocolError):
-            _kill_group()  # the host is gone, and the EP may never return
+            # The host is gone, and the EP may never return. If this process leads a group, all of it ends.
+            if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+                os.killpg(0, signal.SIGKILL)
+            os._exit(1)
 
     def next_message(self) -> Message:
         """Wait for the next message."""
@@ -311,13 +314,6 @@ class Host:
                 self._messages.get()
                 raise
             self._channel.send({"say": "chunk"}, [chunk])
-
-
-def _kill_group() -> None:
-    """Kill this process, and all processes of its group if it leads one."""
-    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
 
 
 class LogToHost(logging.Handler):

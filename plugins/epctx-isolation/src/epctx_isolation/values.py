@@ -174,17 +174,13 @@ def _decode_array(item: object, blob: memoryview) -> np.ndarray:
 
 
 def _encode_text(array: np.ndarray) -> np.ndarray:
-    texts = [_utf8(index, text) for index, text in enumerate(array.ravel().tolist())]
+    texts = []
+    for index, text in enumerate(array.ravel().tolist()):
+        if not isinstance(text, (str, bytes)):
+            raise TypeError(f"element {index} of a tensor of text is a {type(text).__name__}")
+        texts.append(text.encode() if isinstance(text, str) else text)
     lengths = np.array([len(text) for text in texts], _LENGTH)
     return np.frombuffer(b"".join([lengths.tobytes(), *texts]), np.uint8)
-
-
-def _utf8(index: int, text: object) -> bytes:
-    if isinstance(text, str):
-        return text.encode()
-    if isinstance(text, bytes):
-        return text
-    raise TypeError(f"element {index} of a tensor of text is a {type(text).__name__}")
 
 
 def _decode_text(shape: Sequence[int], blob: memoryview) -> np.ndarray:

@@ -90,8 +90,7 @@ def _probe(
             probe.graph.initializer.append(given)
         elif given is not None:
             probe.graph.input.append(given)
-    declared = {value.name for value in probe.graph.output}
-    for name in unknown - declared:
+    for name in unknown - {value.name for value in probe.graph.output}:
         probe.graph.output.add(name=name)
     return probe
 

@@ -78,8 +78,7 @@ def newest_opset(domain: str) -> int:
     own = "" if domain == "ai.onnx" else domain
     newest = max(schema.since_version for schema in schemas if schema.domain == own)
     sure = SURE_OPSETS[domain]
-    imports = {"": SURE_OPSETS[""]}
-    return next((v for v in range(newest, sure, -1) if _reads({**imports, domain: v})), sure)
+    return next((v for v in range(newest, sure, -1) if _reads({"": SURE_OPSETS[""], domain: v})), sure)
 
 
 def _reads(imports: Mapping[str, int], *, ir_version: int = SURE_IR) -> bool:

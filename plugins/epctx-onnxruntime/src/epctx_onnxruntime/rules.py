@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, ValueInfoProto
+    from onnx import ModelProto
 
 LIGHT_NODES = 8
 THREADED_WEIGHTS = 1 << 18
@@ -38,15 +38,12 @@ def fills_threads(model: ModelProto) -> bool:
     if len(graph.node) <= LIGHT_NODES and not operators & _HEAVY_OPERATORS:
         return False
     weights = sum(math.prod(tensor.dims) for tensor in graph.initializer)
-    return weights >= THREADED_WEIGHTS or any(
-        _elements(value) >= THREADED_ELEMENTS for value in (*graph.input, *graph.output)
+    shapes = [value.type.tensor_type.shape.dim for value in (*graph.input, *graph.output)]
+    # An open dimension counts as an infinite one.
+    elements = (
+        math.prod(d.dim_value if d.HasField("dim_value") else math.inf for d in dims) for dims in shapes
     )
-
-
-def _elements(value: ValueInfoProto) -> float:
-    """Return the number of elements of a tensor; infinity if a dimension is open."""
-    dims = value.type.tensor_type.shape.dim
-    return math.prod(d.dim_value if d.HasField("dim_value") else math.inf for d in dims)
+    return weights >= THREADED_WEIGHTS or max(elements, default=0) >= THREADED_ELEMENTS
 
 
 def is_heavy(model: ModelProto) -> bool:

@@ -69,7 +69,12 @@ def _print_inspect(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any
     values += [("output", name, kind) for name, kind in info.outputs.items()]
     console.table(("", "", ""), values)
     _print_nodes(info.ep_contexts, console)
-    _print_compilers(info.compiled_by, console)
+    # With `-v` also digests of the options.
+    facts = [*_COMPILER, *(_COMPILER_IN_DETAIL if console.verbose else ())]
+    console.table(
+        ("compiled by", *(fact.replace("_", " ") for fact in facts)),
+        [(ep, *(str(known.get(fact) or "-") for fact in facts)) for ep, known in info.compiled_by.items()],
+    )
     console.table(
         ("", ""), [(f["name"], _size(f["bytes"])) for f in files], title="Required files, beside the model:"
     )
@@ -95,15 +100,6 @@ def _print_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
         attributes = [_attributes(node) for node in members]
         rows = [(key, _values([each[key] for each in attributes])) for key in attributes[0]]
         console.table(("", ""), rows, title=_attributes_title(members, nodes))
-
-
-def _print_compilers(compiled_by: Mapping[str, Mapping[str, Any]], console: Console) -> None:
-    """Print the plugins, SDKs and drivers that compiled the model; with `-v` also digests of their options."""
-    facts = [*_COMPILER, *(_COMPILER_IN_DETAIL if console.verbose else ())]
-    console.table(
-        ("compiled by", *(fact.replace("_", " ") for fact in facts)),
-        [(ep, *(str(known.get(fact) or "-") for fact in facts)) for ep, known in compiled_by.items()],
-    )
 
 
 def _size(count: int | None) -> str:
