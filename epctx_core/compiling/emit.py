@@ -409,8 +409,7 @@ def write_all_payloads(last: Compile, outputs: Outputs, graphs: GraphsByModel) -
         last.providers.instances.call(ep, _HOOK, writer=payloads.handle)
         for writer in payloads.writers.values():
             if not writer.size:
-                problem = f"wrote nothing into the payload {writer.name!r}"
-                raise contract_error(choice.record, _HOOK, problem)
+                raise contract_error(choice.record, _HOOK, f"wrote nothing into the payload {writer.name!r}")
             writer.finish()
             written[writer.get_cache_value()] = writer
     return written

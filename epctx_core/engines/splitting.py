@@ -146,8 +146,7 @@ def _check_types(model: ModelProto, refusal: NotImplementedByProvider) -> None:
     try:
         onnx.shape_inference.infer_shapes(probe, check_type=True, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError) as error:
-        text = " ".join(str(error).split())
-        raise InvalidGraph(f"a group of nodes is wrong: {text}") from refusal
+        raise InvalidGraph(f"a group of nodes is wrong: {' '.join(str(error).split())}") from refusal
     except RuntimeError:  # inference itself gave up, which proves nothing
         return
 
