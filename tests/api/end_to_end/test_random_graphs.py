@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from end_to_end.engine_eps import Alpha, Beta
 from end_to_end.onnxruntime_results import onnxruntime_result, onnxruntime_says
 from end_to_end.random_graphs import assert_partitions_are_whole, drawn_model, is_acyclic
@@ -36,6 +37,18 @@ def cases(draw):
 @given(case=cases(), flag=st.booleans())
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_graph_and_any_mix_of_eps_keeps_results_and_partitions_whole(case, flag):
+    check(case, flag=flag)
+
+
+@pytest.mark.stress
+@given(case=cases(), flag=st.booleans())
+@settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_so_do_two_thousand_graphs(case, flag):
+    check(case, flag=flag)
+
+
+def check(case, *, flag):
+    """Compile a case, run it on every way, and look at its partitions."""
     registry = epctx.Registry(entry_points=False)
     options = epctx.SessionOptions()
     for ep in case.eps:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from end_to_end.onnxruntime_results import onnxruntime_result
 from end_to_end.random_graphs import MixedScope, assert_partitions_are_whole, drawn_model
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI, with_eps
@@ -38,6 +39,18 @@ def cases(draw):
 @given(case=cases(), flag=st.booleans())
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_graph_over_any_eps_keeps_results_and_partitions_whole(case, flag):
+    check(case, flag=flag)
+
+
+@pytest.mark.stress
+@given(case=cases(), flag=st.booleans())
+@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_so_do_a_thousand_graphs(case, flag):
+    check(case, flag=flag)
+
+
+def check(case, *, flag):
+    """Compile a case, run it on every way, and look at its partitions."""
     options = with_eps(*case.eps)
     feeds = {name: example(9 + number) for number, name in enumerate(v.name for v in case.model.graph.input)}
     feeds["flag"] = np.array([flag])
