@@ -73,9 +73,8 @@ def find_misspelt(selection: Selection, records: Sequence[PluginRecord]) -> list
 
 def ambiguous_source_error(source: str, records: Sequence[PluginRecord]) -> PluginError:
     """Return the error for a source that several EPs accept, none of which the host prefers."""
-    labels = " and ".join(record.label for record in records)
     return plugin_error(
-        f"the source {source!r} is ambiguous: {labels} accept it.",
+        f"the source {source!r} is ambiguous: {' and '.join(r.label for r in records)} accept it.",
         records[0],
         hint="List the one to use among the session's providers; the first one there that accepts a source gets it.",
     )

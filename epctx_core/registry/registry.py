@@ -452,8 +452,7 @@ class Registry:
 
     def _accepts(self, record: PluginRecord, source: str) -> bool:
         try:
-            cls = self.load(record)
-            return bool(call_class_method(record, cls, "accepts_source", source))
+            return bool(call_class_method(record, self.load(record), "accepts_source", source))
         except EpctxError as error:
             _log.warning("%s", error.message)
             entry = self._find_entry(record)

@@ -189,9 +189,8 @@ def assign_nodes(
         assignment.partitions += part.partitions
     assignment.partitions.sort(key=lambda p: (*chain(*p.graph.path), p.node_indices[0]))
     # Nodes that are there already have the numbers before, if epctx wrote them.
-    first = sum(map(len, reserved.values()))
     prefix = providers.session.config().node_name_prefix
-    for number, partition in enumerate(assignment.partitions, first):
+    for number, partition in enumerate(assignment.partitions, len(model.context_nodes)):
         partition.prefix, partition.number = prefix, number
     return assignment
 

@@ -293,9 +293,8 @@ class ModelSource:
                 text = f"{location}\0{offset} {length} {weight.digest}\n"
                 sha.update(text.encode("utf-8", "surrogatepass"))
         roots = (proto.graph.node, *(function.node for function in proto.functions))
-        has_context_nodes = any(map(is_context_node, walk_nodes(chain.from_iterable(roots))))
         files = {location: mapped.status for location, mapped in opened.items() if location != own}
-        return sha.hexdigest(), has_context_nodes, files
+        return sha.hexdigest(), any(map(is_context_node, walk_nodes(chain.from_iterable(roots)))), files
 
 
 def check_files(path: Path) -> None:

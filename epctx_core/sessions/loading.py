@@ -396,8 +396,7 @@ def load_context_nodes(
         for view, runnable in zip(views, loaded, strict=True):
             record = named[ep][view.name]
             graph = graphs[record.path]
-            run = cast("RunStep", runnable.run)
-            spec = StepSpec(record.name, ep, run, record.inputs, record.outputs)
+            spec = StepSpec(record.name, ep, cast("RunStep", runnable.run), record.inputs, record.outputs)
             step = add_checks(spec, owner, f"the run of {record.name!r}", graph.types, is_loaded=True)
             steps.setdefault(graph, {})[record.index] = step
     return steps

@@ -139,8 +139,7 @@ def _accepted(
     found.metadata_props.extend(original.metadata_props)
     found.graph.name = original.graph.name
     found.graph.doc_string = original.graph.doc_string
-    weights = _weights(found.graph, known, refusal)
-    source = replace(model.source, proto=found, weights=weights)
+    source = replace(model.source, proto=found, weights=_weights(found.graph, known, refusal))
     try:
         check_model(source)
         changed = index_model(source, model.engine)
