@@ -159,9 +159,8 @@ class Request:
 
     def _find(self, state: str) -> store.Lease | None:
         """Return the entry of the model's content; None if the model changed while it was compiled."""
-        parts = keys.ingredients(
-            self._content.digest, self._choices, self.options, self.level, self._store.secret
-        )
+        digest, secret = self._content.digest, self._store.secret
+        parts = keys.ingredients(digest, self._choices, self.options, self.level, secret)
         key = keys.key_of(parts)
         with suppress(store.CorruptEntryError):  # logged when it is replaced
             if (lease := self._store.open(key)) is not None:

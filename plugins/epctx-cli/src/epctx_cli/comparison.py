@@ -234,9 +234,7 @@ class _Probe:
         graph = onnx.shape_inference.infer_shapes(self._proto, data_prop=True).graph
         self._types = {value.name: value.type for value in graph.value_info}
         self.outputs = {value.name for value in self._proto.graph.output}
-        self.produced = {
-            name: _node_label(node) for node in self._proto.graph.node for name in node.output if name
-        }
+        self.produced = {name: _node_label(n) for n in self._proto.graph.node for name in n.output if name}
 
     def info(self, name: str) -> onnx.ValueInfoProto | None:
         """Return a value as a graph output, or None if it is not a tensor of known type."""

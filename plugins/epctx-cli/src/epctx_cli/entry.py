@@ -115,9 +115,7 @@ def _show(error: EpctxError, console: Console) -> None:
     if console.verbose:
         lines += ["", concealed("".join(traceback.format_exception(error)).rstrip())]
     console.error("\n".join(lines))
-    fields = {
-        name: str(value) for name in ("node", "ep", "path") if (value := getattr(error, name)) is not None
-    }
+    fields = {key: str(value) for key in ("node", "ep", "path") if (value := getattr(error, key)) is not None}
     console.result(
         {"error": {"code": error.code.name, "message": error.message, "hint": error.hint, **fields}}
     )

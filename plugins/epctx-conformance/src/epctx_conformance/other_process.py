@@ -64,9 +64,7 @@ def _run_job(
 ) -> tuple[Any, str]:
     """Do a job in another process, of which `cwd` is the current folder; return its result and what it printed to stdout."""
     folder = harness.folder()
-    source, result, output, errors = (
-        folder / name for name in ("job.json", "result.json", "stdout", "stderr")
-    )
+    source, result, output, errors = (folder / n for n in ("job.json", "result.json", "stdout", "stderr"))
     path = [str(Path(entry).absolute()) for entry in sys.path]
     whole = {**job, "path": path, "provider": _address(harness.provider), "options": harness.options}
     source.write_text(json.dumps(whole), encoding="utf-8")

@@ -289,9 +289,7 @@ def _send_weights(request: Request, weights: Mapping[str, TensorView]) -> dict[s
 
 
 def _receive_weights(_service: Service, message: Message, plain: Mapping[str, Any]) -> dict[str, TensorView]:
-    return {
-        weight.name: weight for weight in model_copy.unpack_weights(plain, message.blobs[plain["first"] :])
-    }
+    return {w.name: w for w in model_copy.unpack_weights(plain, message.blobs[plain["first"] :])}
 
 
 def _send_partitions(request: Request, partitions: Sequence[GraphPartition]) -> list[dict[str, Any]]:

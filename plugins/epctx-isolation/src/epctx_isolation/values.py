@@ -102,9 +102,7 @@ def decode_nodes(items: Sequence[Mapping[str, Any]]) -> list[ContextNode]:
     for item in items:
         fields: dict[str, Any] = {name: item[name] for name in _PLAIN}
         fields |= {side: tuple([_value(*value) for value in item[side]]) for side in _SIDES}
-        attributes = {
-            name: _tensor_to_array(decode_attribute(value)) for name, value in item["attributes"].items()
-        }
+        attributes = {key: _tensor_to_array(decode_attribute(v)) for key, v in item["attributes"].items()}
         nodes.append(ContextNode(**fields, primary=None, attributes=attributes))
     for node, item in zip(nodes, items, strict=True):
         if item["primary"] is not None:

@@ -40,10 +40,8 @@ def fills_threads(model: ModelProto) -> bool:
     weights = sum(math.prod(tensor.dims) for tensor in graph.initializer)
     shapes = [value.type.tensor_type.shape.dim for value in (*graph.input, *graph.output)]
     # An open dimension counts as an infinite one.
-    elements = (
-        math.prod(d.dim_value if d.HasField("dim_value") else math.inf for d in dims) for dims in shapes
-    )
-    return weights >= THREADED_WEIGHTS or max(elements, default=0) >= THREADED_ELEMENTS
+    sizes = (math.prod(d.dim_value if d.HasField("dim_value") else math.inf for d in dims) for dims in shapes)
+    return weights >= THREADED_WEIGHTS or max(sizes, default=0) >= THREADED_ELEMENTS
 
 
 def is_heavy(model: ModelProto) -> bool:

@@ -100,9 +100,7 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
     ]
     ok = all(finding.severity != "problem" for finding in findings)
     console.table(("", ""), list(facts.items()))
-    needs = [
-        (each.name, each.version or "-", each.required, each.extra or "everything") for each in found or ()
-    ]
+    needs = [(lib.name, lib.version or "-", lib.required, lib.extra or "everything") for lib in found or ()]
     console.table(("library", "installed", "needed", "for"), needs)
     records = [trial.record for trial in trials]
     eps = [(r.name, r.origin, r.state.value, r.vendor or "-") for r in records]

@@ -62,11 +62,9 @@ def _print_list(records: Sequence[PluginRecord], console: Console, *, loaded: bo
         rows.append((r.name, r.distribution or "-", r.version or "-", state, r.vendor or "-"))
     console.table(header, [row[: len(header)] for row in rows])
     # Source keys that are EP names are in the table already.
-    further = [
-        (r.name, ", ".join(s for s in r.sources if s != r.name)) for r in records if len(r.sources) > 1
-    ]
+    more = [(r.name, ", ".join(s for s in r.sources if s != r.name)) for r in records if len(r.sources) > 1]
     for lines in (
-        [f"{name} also takes nodes whose source is {sources}." for name, sources in further],
+        [f"{name} also takes nodes whose source is {sources}." for name, sources in more],
         [f"{r.label}: {r.reason}" for r in records if r.reason],
     ):
         if lines:

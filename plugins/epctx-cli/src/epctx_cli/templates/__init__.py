@@ -48,10 +48,8 @@ def create_plugin(word: str, parent: str | os.PathLike[str] = ".") -> tuple[dict
     names, root = _names(word), Path(__file__).with_name("plugin")
     texts = {}
     for path in sorted(root.rglob(f"*{_ENDING}")):
-        target = (
-            path.relative_to(root).as_posix().removesuffix(_ENDING).replace("__module__", names["module"])
-        )
-        target = re.sub(rf"(^|/){_HIDDEN}", r"\1.", target)
+        target = path.relative_to(root).as_posix().removesuffix(_ENDING)
+        target = re.sub(rf"(^|/){_HIDDEN}", r"\1.", target).replace("__module__", names["module"])
         texts[target] = _Text(path.read_text("utf-8")).substitute(names)
     folder = Path(parent) / names["distribution"]
     if os.path.lexists(folder):

@@ -117,9 +117,7 @@ def check_exact(harness: Harness) -> None:
     if not any(item.exact for model in _structures(harness) for item in claims(ask(harness, model))):
         raise Skipped("the EP claims no set exactly")
     for model in (*_structures(harness), *map(structures.single, BLOCKS)):
-        refused = {
-            node.name: node.refusals for node in harness.explain(model).nodes if node.partition is None
-        }
+        refused = {n.name: n.refusals for n in harness.explain(model).nodes if n.partition is None}
         for item in claims(ask(harness, model)):
             name = item.nodes[0].name
             if item.exact and name in refused:
@@ -269,9 +267,8 @@ def check_around_another(harness: Harness) -> None:
     third = len(names) // 3
     if not third:
         raise Skipped("the EP takes too little of a chain")
-    first, middle, last = (
-        frozenset(part) for part in (names[:third], names[third : 2 * third], names[2 * third :])
-    )
+    parts = names[:third], names[third : 2 * third], names[2 * third :]
+    first, middle, last = map(frozenset, parts)
     other = harness.like(before=(_first_comer(middle),))
     ask(other, model)
     if any(found & first and found & last for found in other.claimed(model) if not found & middle):
