@@ -27,8 +27,6 @@ from epctx_core.errors import InvalidGraph
 from epctx_core.graph.mapping import MappedFile
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from epctx_core.options import CancellationFlag
 
 FOLDER_VARIABLE = "EPCTX_RECEIPTS"
@@ -177,9 +175,7 @@ class DigestChecks:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Wait for the checks, or stop if the host cancels.
 
         Raises:

@@ -195,9 +195,8 @@ class WeightsFolder:
         if self._verification is not Verification.ONCE:
             return next(map(refuse, find_damage(mapped.view, seal.segments, mapped.forget)), None)
         if not is_noted(make_file_receipt(mapped.status, seal.root)):
-            beside = beside and self._checks.is_beside(seal.size)
             try:
-                self._checks.check(mapped, seal, refuse, beside=beside)
+                self._checks.check(mapped, seal, refuse, beside=beside and self._checks.is_beside(seal.size))
             except ReplacedBinaryError as fault:
                 return fault
         return None

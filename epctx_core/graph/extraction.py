@@ -107,15 +107,11 @@ class GraphSlice:
 
     def model(self, *, inline_weights: bool = False) -> ModelProto:
         """Return a model of all nodes; see `epctx_core.plugin.GraphView.model`."""
-        return self._whole.model(inline_weights=inline_weights)
+        return NodeGroup(self.index, range(len(self.index.nodes))).model(inline_weights=inline_weights)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write that model and its weights to files; see `epctx_core.plugin.GraphView.save`."""
-        self._whole.save(path)
-
-    @property
-    def _whole(self) -> NodeGroup:
-        return NodeGroup(self.index, range(len(self.index.nodes)))
+        NodeGroup(self.index, range(len(self.index.nodes))).save(path)
 
     def convex_groups(self, nodes: Iterable[NodeView]) -> list[list[NodeView]]:
         """Group nodes into the fewest convex partitions; see `Partitioner.group`.
@@ -452,5 +448,4 @@ def _serialize_without_names(message: AttributeProto | TensorProto) -> bytes:
     for tensor in tensors:
         for field in ("name", "doc_string", "metadata_props"):
             tensor.ClearField(field)
-    data: bytes = copy.SerializeToString(deterministic=True)
-    return data
+    return bytes(copy.SerializeToString(deterministic=True))

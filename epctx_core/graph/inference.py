@@ -68,9 +68,8 @@ def _find_hints(declared: GraphProto, inferred: GraphProto, names: Container[str
         names: the open lengths of the model's inputs, which are known to be open.
     """
     for (path, own), (_, found) in zip(walk_graphs(declared), walk_graphs(inferred), strict=True):
-        values = list(chain(found.input, found.output, found.value_info))
         # Of two with one name the first counts.
-        known = {value.name: value for value in reversed(values)}
+        known = {value.name: value for value in reversed([*found.input, *found.output, *found.value_info])}
         for value in _list_hinted_values(own, main=not path):
             target = known.get(value.name)
             if target is None:

@@ -72,7 +72,7 @@ class SourceModel:
     @property
     def where(self) -> str:
         """Name of this model for messages."""
-        return _describe_path(self.path)
+        return describe_path(self.path)
 
     @property
     def opset_imports(self) -> dict[str, int]:
@@ -80,7 +80,8 @@ class SourceModel:
         return read_opset_imports(self.proto)
 
 
-def _describe_path(path: Path | None) -> str:
+def describe_path(path: Path | None) -> str:
+    """Return the name of a model for messages."""
     return path.name if path else "the model given as bytes"
 
 
@@ -134,11 +135,11 @@ def parse_model(data: bytes, path: Path | None) -> ModelProto:
         InvalidProtobuf: empty, or not a protobuf.
     """
     if not data:
-        raise InvalidProtobuf(f"{_describe_path(path)} is empty.", path=path)
+        raise InvalidProtobuf(f"{describe_path(path)} is empty.", path=path)
     try:
         proto: ModelProto = ModelProto.FromString(data)
     except DecodeError as error:
-        raise InvalidProtobuf(f"{_describe_path(path)} is not an ONNX model: {error}.", path=path) from error
+        raise InvalidProtobuf(f"{describe_path(path)} is not an ONNX model: {error}.", path=path) from error
     return proto
 
 
@@ -266,7 +267,7 @@ def _check_opsets(proto: ModelProto, path: Path | None) -> None:
     for opset in proto.opset_import:
         if opset.domain in DEFAULT_DOMAINS and opset.version > newest:
             raise InvalidGraph(
-                f"{_describe_path(path)} imports version {opset.version} of ONNX's "
+                f"{describe_path(path)} imports version {opset.version} of ONNX's "
                 f"operators; onnx {onnx.__version__} has up to {newest}.",
                 path=path,
                 hint="Install a newer onnx, or export the model for an older version.",
@@ -295,7 +296,7 @@ def _check_ranks(proto: ModelProto, path: Path | None) -> None:
     for name, rank in chain(ranks, _find_computed_ranks(graphs)):
         if rank > MAX_RANK:
             raise InvalidGraph(
-                f"the value {name!r} of {_describe_path(path)} has {rank:,} dimensions; at most {MAX_RANK} are possible.",
+                f"the value {name!r} of {describe_path(path)} has {rank:,} dimensions; at most {MAX_RANK} are possible.",
                 path=path,
                 hint=_DAMAGED,
             )

@@ -48,9 +48,8 @@ class QuantizedGroups:
     def __init__(self, graph: GraphIndex) -> None:
         self._nodes = graph.nodes
         sources = [i for i, op_type in enumerate(graph.op_types) if op_type == _OUT_OF]
-        targets = {
-            reader for i in sources if _is_quantizer(graph, i, _OUT_OF) for reader in _find_readers(graph, i)
-        }
+        outer = (i for i in sources if _is_quantizer(graph, i, _OUT_OF))
+        targets = {reader for i in outer for reader in _find_readers(graph, i)}
         found = (_find_group(graph, target) for target in sorted(targets))
         self.groups = [group for group in found if group is not None]
         readers: dict[int, set[int]] = {}

@@ -156,9 +156,8 @@ def _splice_values(target: GraphProto, graph: GraphIndex, replacements: Mapping[
     names = {name: None for name in around if name in graph.producer}
     if graph.graph.value_info:
         present = {name for node in target.node for name in (*node.input, *node.output)}
-        target.value_info.extend(
-            v for v in graph.graph.value_info if v.name in present and v.type.WhichOneof("value")
-        )
+        kept = (v for v in graph.graph.value_info if v.name in present and v.type.WhichOneof("value"))
+        target.value_info.extend(kept)
     types = graph.types
     for value in target.value_info:
         if value.name in names and _list_lengths(types.get_proven(value.name)) != _list_lengths(

@@ -243,9 +243,8 @@ def _read_external(tensor: TensorProto, files: dict[str, MappedFile], open_exter
         finally:
             file.close()
     if length != size:
-        raise _tensor_error(
-            tensor, f"of shape {list(shape)} needs {size:,} bytes; its external data has {length:,}"
-        )
+        fault = f"of shape {list(shape)} needs {size:,} bytes; its external data has {length:,}"
+        raise _tensor_error(tensor, fault)
     if offset + size > mapped.size:
         raise InvalidGraph(
             f"initializer {tensor.name!r} ends at byte {offset + size:,} of {location!r}, which has {mapped.size:,}.",

@@ -169,12 +169,10 @@ def make_tensor_type(proto: TypeProto) -> TensorType:
     tensor = proto.tensor_type
     if tensor.elem_type not in ELEMENT_TYPES:
         raise InvalidGraph(f"a value has the element type {tensor.elem_type}, which ONNX does not have.")
-    shape = (
-        tuple(d.dim_param or None if is_open(d) else d.dim_value for d in tensor.shape.dim)
-        if tensor.HasField("shape")
-        else None
-    )
-    return TensorType(tensor.elem_type, shape)
+    if not tensor.HasField("shape"):
+        return TensorType(tensor.elem_type, None)
+    lengths = [d.dim_param or None if is_open(d) else d.dim_value for d in tensor.shape.dim]
+    return TensorType(tensor.elem_type, tuple(lengths))
 
 
 def forget_shape(type_: TypeProto) -> None:

@@ -32,9 +32,8 @@ PACKED_BITS: dict[int, int] = {
 def compute_raw_size(elem_type: int, shape: tuple[int, ...]) -> int:
     """Return the length in bytes of a tensor's raw data (sub-byte types are packed)."""
     count = math.prod(shape)
-    bits = PACKED_BITS.get(elem_type)
-    if bits is not None:
-        return (count * bits + 7) // 8
+    if elem_type in PACKED_BITS:
+        return (count * PACKED_BITS[elem_type] + 7) // 8
     return count * int(onnx.helper.tensor_dtype_to_np_dtype(elem_type).itemsize)
 
 

@@ -44,7 +44,7 @@ from epctx_core.context.receipts import IN_PLACE
 from epctx_core.context.unfinished import STAGING_PREFIX
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, InvalidProtobuf, NotImplementedByProvider
 from epctx_core.graph.index import walk_indexed_nodes
-from epctx_core.graph.model_io import decode_name, detach_model, read_model, require_text_names
+from epctx_core.graph.model_io import decode_name, describe_path, detach_model, read_model, require_text_names
 from epctx_core.graph.type_table import types_of
 from epctx_core.options import SessionConfig, SessionOptions, Verification
 from epctx_core.sessions.loading import Routing, check_has_folder, find_folder, make_tensor_source
@@ -114,8 +114,7 @@ def read_subject(
         data, path = read_model(path_or_bytes, config.input_budget)
         proto = decode_model(data, path, config.input_budget)
         if not proto.HasField("graph"):
-            where = path.name if path else "the model given as bytes"
-            raise InvalidProtobuf(f"{where} is not an ONNX model: it has no graph.")
+            raise InvalidProtobuf(f"{describe_path(path)} is not an ONNX model: it has no graph.")
         subject = Subject(
             proto=proto,
             opened=None,

@@ -120,9 +120,8 @@ def _verify(subject: Subject, providers: ProviderSession) -> list[PayloadReport]
     findings = subject.findings
     subject.records = read_nodes(subject)
     if not subject.records:
-        findings.add(
-            "no-context-nodes", "the model has no EPContext nodes that can be read: nothing is compiled."
-        )
+        text = "the model has no EPContext nodes that can be read: nothing is compiled."
+        findings.add("no-context-nodes", text)
     check_types(subject)
     subject.manifest = check_manifest(subject)
     with findings.collect("kernel-types-damaged"):
