@@ -23,7 +23,7 @@ from epctx_core.context.weights_folder import FOLDER_OPTION, WeightsFolder
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NoSuchFile
 from epctx_core.graph.mapping import MappedFile, OpenedFile
 from epctx_core.graph.tensor_bytes import detach_weights, make_weight, read_weight
-from epctx_core.graph.weights import OpenExternal, Weight, compute_digests_ahead
+from epctx_core.graph.weights import OpenExternal, Weight, compute_digests_ahead, compute_raw_size
 from epctx_core.graph.wire import BYTES, walk_fields
 from epctx_core.options import WeightlessMode
 
@@ -53,6 +53,11 @@ class SourceReference(NamedTuple):
     shape: tuple[int, ...]
     location: str
     offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the raw bytes."""
+        return compute_raw_size(self.elem_type, self.shape)
 
 
 def read_references(data: Mapping[str, Sequence[Any]]) -> dict[str, SourceReference]:
