@@ -156,9 +156,12 @@ def read_context_node(node: NodeProto, index: int, path: SubgraphPath = ()) -> C
     )
 
 
-def check_switches(record: ContextNodeRecord) -> None:
+SWITCHES = ("embed_mode", "main_context")
+
+
+def check_switches(record: ContextNodeRecord, keys: Iterable[str] = SWITCHES) -> None:
     """Raise InvalidGraph if an attribute that is 0 or 1 has another value."""
-    for key in ("embed_mode", "main_context"):
+    for key in keys:
         value = record.attributes[key]
         if value not in (0, 1):
             raise _node_error(record.name, f"has {key}={value}; the operator has 0 and 1")

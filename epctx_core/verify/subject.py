@@ -7,11 +7,12 @@ are found and checked by the reader that a load has, which goes on with the next
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from onnx import ModelProto, TensorProto, TypeProto
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto
 
 from epctx_core.context.decoding import decode_model
 from epctx_core.context.manifest import (
@@ -33,7 +34,9 @@ from epctx_core.context.named_files import (
 )
 from epctx_core.context.node import (
     BOUNDARY_TYPES,
+    SWITCHES,
     ContextNodeRecord,
+    check_attribute,
     check_switches,
     is_context_node,
     make_names_unique,
@@ -53,11 +56,12 @@ from epctx_core.sessions.source import OpenModel, open_proto, weights_opener
 from epctx_core.verify.findings import Findings, PayloadReport
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from contextlib import ExitStack
     from pathlib import Path
 
     from epctx_core.context.paths import ModelFolder
+    from epctx_core.graph.index import SubgraphPath
     from epctx_core.graph.normalise import FunctionId
     from epctx_core.registry import Registry
 
@@ -78,6 +82,7 @@ class Subject:
         findings: what was found in it so far.
         reader: the payload reader of a load, once payloads were looked for.
         reports: the payloads that a load takes, by the names of the primaries that carry or name them.
+        refused: those with other bytes than the model was written with, by `get_payload_key`.
     """
 
     proto: ModelProto
@@ -93,6 +98,7 @@ class Subject:
     names_weights: bool = False
     reader: PayloadReader = field(init=False)
     reports: dict[str, PayloadReport] = field(default_factory=dict)
+    refused: dict[tuple[str, bool], PayloadReport] = field(default_factory=dict)
 
 
 def read_subject(
@@ -161,23 +167,45 @@ def _open(subject: Subject, data: bytes) -> None:
 
 
 def read_nodes(subject: Subject) -> list[ContextNodeRecord]:
-    """Decode all EPContext nodes; those that a load refuses are noted and left out."""
-    findings, decoded = subject.findings, []
-    for path, index, node in walk_indexed_nodes(subject.proto.graph):
-        if not is_context_node(node):
-            continue
-        with findings.collect("node-refused"), require_text_names():
-            for text in (node.name, *node.input, *node.output, *(a.name for a in node.attribute)):
-                decode_name(text)
-            record = read_context_node(node, index, path)
-            check_switches(record)
-            decoded.append(record)
+    """Decode all EPContext nodes, each as far as a load would read it, and note what a load refuses."""
+    findings = subject.findings
+    decoded = [
+        record
+        for path, index, node in walk_indexed_nodes(subject.proto.graph)
+        if is_context_node(node) and (record := _read_node(node, index, path, findings)) is not None
+    ]
+    for record in decoded:
+        for key in SWITCHES:
+            with findings.collect("node-refused"):
+                check_switches(record, (key,))
     records = make_names_unique(decoded)
     for record in records:
         with findings.collect("subgraph-not-run", (NotImplementedByProvider,)):
             if subject.opened is not None:
                 subject.opened.graph_of(record)
     return records
+
+
+def _read_node(
+    node: NodeProto, index: int, path: SubgraphPath, findings: Findings
+) -> ContextNodeRecord | None:
+    """Return a node without the attributes that a load refuses, which are noted; None if nothing can be made of it."""
+    with findings.collect("node-refused"), require_text_names():
+        for text in (node.name, *node.input, *node.output, *(a.name for a in node.attribute)):
+            decode_name(text)
+        with suppress(InvalidGraph):
+            return read_context_node(node, index, path)
+        name = node.name or f"EPContext_{index}"
+        good = NodeProto(name=name, input=node.input, output=node.output)
+        for attribute in node.attribute:
+            with findings.collect("node-refused"):
+                check_attribute(name, attribute)
+                # A payload may be large, and nothing in it is read here.
+                if attribute.name != "ep_cache_context":
+                    read_context_node(NodeProto(name=name, output=["y"], attribute=[attribute]), index)
+                good.attribute.append(attribute)
+        return read_context_node(good, index, path)
+    return None
 
 
 def check_references(subject: Subject, routing: Routing | None) -> None:
@@ -254,6 +282,7 @@ def find_payloads(subject: Subject, scratch: ExitStack) -> None:
             findings.collect("file-not-sought", (InvalidArgument,), node=record.name),
             findings.collect("payload-refused", refused, node=record.name),
             findings.collect("digest-mismatch", (ReplacedBinaryError,), node=record.name),
+            _report_refused(record, subject),
         ):
             if not record.main_context:
                 continue
@@ -268,6 +297,19 @@ def find_payloads(subject: Subject, scratch: ExitStack) -> None:
                 subject.reports[record.name] = PayloadReport(
                     name=key[0], embedded=key[1], size=payload.nbytes, digests=payload.verified
                 )
+
+
+@contextmanager
+def _report_refused(record: ContextNodeRecord, subject: Subject) -> Iterator[None]:
+    """Report a payload that is another one than the model was written with."""
+    try:
+        yield
+    except ReplacedBinaryError:
+        name, embedded = key = get_payload_key(record)
+        status = None if embedded or not subject.folder else subject.folder.status(name, what="the payload")
+        size = status.st_size if status is not None else len(record.cache or b"")
+        subject.refused[key] = PayloadReport(name=name, embedded=embedded, size=size, digests=False)
+        raise
 
 
 def _read_payload(record: ContextNodeRecord, subject: Subject) -> None:

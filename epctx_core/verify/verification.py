@@ -119,7 +119,7 @@ def _verify_once(
 def _verify(subject: Subject, providers: ProviderSession) -> list[PayloadReport]:
     findings = subject.findings
     subject.records = read_nodes(subject)
-    if not subject.records:
+    if not subject.records and "node-refused" not in findings.codes:
         text = "the model has no EPContext nodes that can be read: nothing is compiled."
         findings.add("no-context-nodes", text)
     check_types(subject)
@@ -164,7 +164,8 @@ def _make_reports(subject: Subject, looked: Mapping[str, str]) -> list[PayloadRe
                 node=carriers[report],
                 hint="Verify it where the EP that made it is installed.",
             )
-    return [replace(report, looked_into_by=readers.get(report)) for report in every]
+    checked = [replace(report, looked_into_by=readers.get(report)) for report in every]
+    return [*checked, *subject.refused.values()]
 
 
 def route_nodes(subject: Subject) -> Routing | None:

@@ -136,6 +136,23 @@ def test_a_node_that_a_load_refuses_is_found_with_what_a_load_says(handmade, fau
         epctx.InferenceSession(handmade.path, handmade.options, registry=handmade.registry)
 
 
+def test_each_attribute_that_a_load_refuses_is_found_and_the_payload_is_checked_all_the_same(handmade):
+    def spoil(node):
+        attribute(node, "embed_mode").i = 7
+        attribute(node, "main_context").i = 9
+        node.attribute.append(helper.make_attribute("notes", 1))
+
+    handmade.edit_node(1, spoil)
+    handmade.edit_node(0, renames(b"gone.bin"))
+
+    report = handmade.verify()
+
+    says = "\n".join(finding.message for finding in report.findings if finding.code == "node-refused")
+    assert [word in says for word in ("embed_mode=7", "main_context=9", "'notes' as INT")] == [True] * 3
+    assert "payload-refused" in {finding.code for finding in report.findings}
+    assert report.nodes == 2
+
+
 def link_outside(harness):
     """Put a link that leaves the folder in the place of the binary."""
     binary, outside = harness.binary, harness.path.parent.parent / "outside.bin"
@@ -177,10 +194,14 @@ def test_a_payload_that_a_load_refuses_is_found_with_what_a_load_says(compiled, 
 def test_a_payload_of_another_size_is_found(compiled, content):
     compiled.binary.write_bytes(compiled.binary.read_bytes()[:-1] + content + content)
 
-    (finding,) = compiled.verify().findings
+    report = compiled.verify()
+    (finding,) = report.findings
 
     assert finding.code == "digest-mismatch"
     assert "the model was written with one of" in finding.message
+    (payload,) = report.payloads
+    assert (payload.name, payload.digests) == (compiled.binary.name, False)
+    assert payload.size == compiled.binary.stat().st_size
 
 
 def test_a_name_that_leaves_the_folder_is_refused(handmade):
