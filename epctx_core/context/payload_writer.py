@@ -237,7 +237,7 @@ class PayloadSet:
         writers: identity of what the EP has for a payload to what is behind it.
 
     Args:
-        ep: the EP type, for messages.
+        ep: the EP name, for messages.
         file_name: makes the name of a file from an EP's name for it (None for its only payload).
         open_sink: opens where the bytes of a name go; None while a share group's members are asked for their nodes
             alone: nothing is written then.
@@ -308,7 +308,7 @@ class PrivatePayloads:
         writer: what the EP writes with.
 
     Args:
-        ep: the EP type.
+        ep: the EP name.
         partitions: what was compiled.
     """
 

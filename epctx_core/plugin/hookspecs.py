@@ -189,7 +189,7 @@ class HookSpecs(Protocol):
 
         Called in `run`, from many threads, for what is computed while a model runs: the outputs of this
         EP's partitions and kernels, and what other EPs or the CPU EP make for its inputs. Used where all outputs
-        of a step have a known type and shape. The memory is nobody else's until the array is gone, which may be
+        of a step have a known type and shape. The memory must not be reused while the array exists, which may be
         after the session: outputs of the model are the caller's.
         """
 

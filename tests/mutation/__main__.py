@@ -51,6 +51,7 @@ AREAS = {
             "context/test_names_of_files.py",
             "context/test_embedding.py",
             "contract/test_loading.py",
+            "contract/test_external_dependencies.py",
             "verify/test_damages.py",
         ),
     ),
@@ -63,6 +64,7 @@ AREAS = {
         (
             "graph/test_partition.py",
             "plugin/test_grouping.py",
+            "contract_eps/test_exact_claims.py",
             "graph/test_quantization.py",
             "models_breadth/test_claims_within_limits.py",
             "control_flow/test_contract.py",
@@ -80,6 +82,9 @@ AREAS = {
             "registry/test_selection.py",
             "runtime/test_routing.py",
             "contract/test_loading_sources.py",
+            "contract/test_loading.py",
+            "contract/test_callbacks.py",
+            "kernel_eps/test_left_over_nodes.py",
             "registry/test_host_registration.py",
         ),
     ),
@@ -90,6 +95,7 @@ AREAS = {
             "publish/test_publication.py",
             "publish/test_failing_system.py",
             "publish/test_hostile_staging.py",
+            "publish/test_two_processes.py",
         ),
     ),
 }

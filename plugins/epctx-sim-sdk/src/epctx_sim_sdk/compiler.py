@@ -257,7 +257,7 @@ class SimCompiler:
     """Compiles the partitions of one EP instance; small equal ones are converted once.
 
     Args:
-        ep: the EP type, for messages.
+        ep: the EP name, for messages.
         fp16: store float32 weights as float16. Nothing is optimised then, which would undo it.
         engine: optimises graphs of some size for the host's CPU; None to keep all as they are.
         weightless: leave out what is the source's own. Nothing is optimised then, which would make
@@ -309,7 +309,7 @@ def compile_partition(
 
     Args:
         partition: as the core gave it.
-        ep: the EP type, for messages.
+        ep: the EP name, for messages.
         fp16: store float32 weights as float16.
         engine: optimises the graph; None to keep it as it is.
         weightless: keep no value of the source's small weights in the structure either.

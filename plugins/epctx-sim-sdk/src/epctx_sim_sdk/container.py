@@ -478,7 +478,7 @@ def open_container(  # noqa: PLR0913 - three are for messages alone
 
     Args:
         view: the whole payload.
-        ep: the EP type, for messages.
+        ep: the EP name, for messages.
         node: the EPContext node, for messages.
         name: the payload's name, for messages.
         source: gives weights of the source model, for a payload that holds not all of its own.

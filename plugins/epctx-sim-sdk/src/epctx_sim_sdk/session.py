@@ -28,7 +28,7 @@ class SimSession:
     """The SDK as one EP instance uses it.
 
     Args:
-        ep: the EP type, for messages.
+        ep: the EP name, for messages.
         context: the EP instance's context.
         device: where graphs become runnable.
         fp16: store float32 weights as float16.

@@ -59,7 +59,7 @@ def verify_nodes(
     """Check containers and each node's graph in them.
 
     Args:
-        ep: the EP type, for messages.
+        ep: the EP name, for messages.
         nodes: primaries first.
         reader: gives their payloads.
         loader: over a `GraphReader`; nothing was loaded by it.

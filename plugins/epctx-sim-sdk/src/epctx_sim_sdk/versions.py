@@ -56,7 +56,7 @@ def stated_facts(
     """Return the facts about a compiler or runtime that all vendors have, out of `options.runtime_options`.
 
     Args:
-        ep: the EP type, for the message.
+        ep: the EP name, for the message.
         vendor: whose payloads they are.
         options: the EP's.
         components: the version of each component without an override, such as `sim-2.51.0`.
@@ -190,7 +190,7 @@ class LoadPolicy:
     """Policy of a vendor for loading.
 
     Attributes:
-        ep: the EP type.
+        ep: the EP name.
         rules: the vendor's version rules.
         runtime: the facts about the device that loads.
         claims: by attribute, the facts that a node states beside its payload; they must be as acceptable as

@@ -115,6 +115,6 @@ def _refuse_bad_word(word: str) -> None:
     if (known := known_ep(word)) is not None:
         ep, vendor, reserved = known
         raise InvalidArgument(
-            f"the name {reserved} and the EP type {ep} are reserved for {vendor}.",
+            f"the name {reserved} and the EP name {ep} are reserved for {vendor}.",
             hint="Name it after your device or company.",
         )
