@@ -215,11 +215,17 @@ class PluginError(EpctxError):
         self.hook, self.distribution, self.version = hook, distribution, version
 
 
-def suggestion(name: str, known: object) -> str:
-    """Return " Did you mean 'x'?" for the closest of the known names, or an empty string."""
+def suggestion(name: str, known: object, cutoff: float = 0.6) -> str:
+    """Return " Did you mean 'x'?" for the closest of the known names, or an empty string.
+
+    Args:
+        name: the unknown name.
+        known: the known ones.
+        cutoff: likeness from which a name counts, of 1 for equal ones; see `difflib.get_close_matches`.
+    """
     import difflib
 
-    close = difflib.get_close_matches(name, [str(k) for k in known], n=1, cutoff=0.6)  # type: ignore[attr-defined]
+    close = difflib.get_close_matches(name, [str(k) for k in known], n=1, cutoff=cutoff)  # type: ignore[attr-defined]
     return f" Did you mean {close[0]!r}?" if close else ""
 
 

@@ -51,9 +51,10 @@ class UnsupportedNameError(InvalidArgument, AttributeError):
 def missing_attribute_error(owner: str, name: str, known: Iterable[str]) -> UnsupportedNameError:
     """Return the error for a name that a class or module does not have."""
     public = [n for n in known if not n.startswith("_")]
+    # Many names of onnxruntime are a little like one of ours that does something else.
     return UnsupportedNameError(
-        f"{owner} has no attribute {name!r}.{suggestion(name, public)}",
-        hint="docs/differences-from-onnxruntime.md lists the names of onnxruntime that epctx does not have, with reasons.",
+        f"{owner} has no attribute {name!r}.{suggestion(name, public, cutoff=0.8)}",
+        hint="If it is a name of onnxruntime: docs/differences-from-onnxruntime.md has the reason, and what to use instead.",
     )
 
 
