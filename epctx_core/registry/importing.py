@@ -257,13 +257,15 @@ def import_provider(
     try:
         cls = EntryPoint(name=record.name, value=record.entry_point, group="").load()
         problems = find_problems(cls, name=record.name)
+        is_ep = inspect.isclass(cls) and issubclass(cls, ExecutionProvider)
+        is_too_new = is_ep and isinstance(cls.api_version, int) and cls.api_version > PLUGIN_API
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, SystemExit included
         return mark_broken(record, error, f"{record.entry_point} failed to import"), None, error
     if problems:
         reason = "; ".join(fault for fault, _ in problems)
-        if isinstance(version := getattr(cls, "api_version", None), int) and version > PLUGIN_API:
+        if is_too_new:
             return replace(record, state=PluginState.API_TOO_NEW, reason=reason), None, None
         # The plugin's author reads this, too, and can follow the hints.
         hints = " ".join(dict.fromkeys(hint for _, hint in problems)).rstrip(".")

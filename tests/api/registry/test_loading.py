@@ -87,6 +87,11 @@ def test_one_broken_plugin_leaves_the_others_usable(packages):
     [
         ("Provider = 7", "not a subclass of epctx_core.plugin.ExecutionProvider, but an object of type int"),
         ("class Provider: name = 'A'", "not a subclass"),
+        ("class Provider: api_version = 99", "not a subclass"),
+        (
+            "class Odd:\n    def __getattr__(self, name): raise OSError(name)\nProvider = Odd()",
+            "not a subclass of epctx_core.plugin.ExecutionProvider, but an object of type Odd",
+        ),
         (
             "from epctx_core.plugin import ExecutionProvider\nclass Provider(ExecutionProvider): name = 'A'",
             "the required hook get_capability is missing; the required hook compile is missing",
