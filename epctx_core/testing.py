@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from epctx_core.forwarding import make_forwarders
+from epctx_core.forwarding import make_forwarders as _make_forwarders
 
 if TYPE_CHECKING:
     from epctx_conformance import *
@@ -17,4 +17,4 @@ _HOME = {
 }  # fmt: skip
 if not TYPE_CHECKING:  # they take a computed list for an empty one
     __all__ = list(_HOME["epctx_conformance"])
-    __getattr__, __dir__ = make_forwarders(__name__, _HOME)
+    __getattr__, __dir__ = _make_forwarders(__name__, _HOME)

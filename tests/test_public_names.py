@@ -68,6 +68,12 @@ def test_dir_has_each_public_name(module):
     assert {"__name__", "__doc__"} <= set(dir(module))
 
 
+@pytest.mark.parametrize("module", [plugin, testing, ext], ids=lambda module: module.__name__)
+def test_dir_has_no_function_that_is_not_public(module):
+    functions = {name for name, value in vars(module).items() if inspect.isfunction(value) and name[0] != "_"}
+    assert functions & set(dir(module)) - set(module.__all__) == set()
+
+
 def test_each_name_of_the_contract_can_be_imported():
     assert {name for name in CONTRACT if getattr(plugin, name, None) is None} == set()
 
