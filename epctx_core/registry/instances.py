@@ -154,8 +154,11 @@ class ProviderInstances:
                 _log.debug("shutdown of %s", self._records[ep].label, exc_info=error)
         if waiting:  # else another thread is shutting them down
             self._hooks.clear()
-        if interrupt is not None:
-            raise interrupt
+        try:
+            if interrupt is not None:
+                raise interrupt
+        finally:
+            del interrupt  # its traceback has this frame, which would keep the session in a cycle
 
 
 def collect_closers(results: Iterable[CompiledPartition]) -> list[Callable[[], None]]:

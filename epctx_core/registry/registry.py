@@ -409,10 +409,7 @@ class Registry:
         try:
             said: Availability = call_class_method(record, cls, "availability", purpose)
         except EpctxError as error:
-            raised = error.__cause__ or error
-            reason = f"its availability failed: {describe(raised).splitlines()[0]}"
-            text = "".join(traceback.format_exception(raised))
-            self._store_availability(record, purpose, Availability(False, reason=reason), text)
+            self._store_availability(record, purpose, *_describe_failure(error))
             raise
         self._store_availability(record, purpose, said)
         return said
@@ -481,6 +478,14 @@ class Registry:
         from epctx_core.registry.explaining import explain_unusable
 
         return explain_unusable(record)
+
+
+def _describe_failure(error: EpctxError) -> tuple[Availability, str]:
+    """Return what a record keeps of an exception in `availability`, and its traceback."""
+    # A function of its own: a name for the cause in a frame of its traceback would be a reference cycle.
+    raised = error.__cause__ or error
+    reason = f"its availability failed: {describe(raised).splitlines()[0]}"
+    return Availability(False, reason=reason), "".join(traceback.format_exception(raised))
 
 
 default_registry: Registry = Registry()

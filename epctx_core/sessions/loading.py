@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, cast
 from epctx_core.context.manifest import Manifest, read_compatibility_info
 from epctx_core.context.paths import ModelFolder, is_folder_name
 from epctx_core.context.payload_reader import PayloadReader, Reading, make_plugin_nodes
-from epctx_core.errors import EpctxError, Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
+from epctx_core.errors import (
+    EpctxError,
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    NotImplementedByProvider,
+    PluginError,
+)
 from epctx_core.options import DataReader, Isolation, SessionConfig, SessionOptions
 from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.registry.records import is_same_distribution
@@ -222,10 +229,9 @@ class Routing:
         with self.hint_at_others():
             for choice, info in said:
                 if accept(choice, info) == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
-                    error = suboptimal_error(choice, info)
                     if fail_on_suboptimal:
-                        raise error
-                    _log.warning("%s", error.message)
+                        raise suboptimal_error(choice, info)
+                    _log.warning("%s", suboptimal_error(choice, info).message)
 
     @property
     def settled(self) -> Collection[str]:
@@ -266,15 +272,19 @@ def find_kernel_provider(
     reason = "ep.isolate=all leaves kernels out"
     try:
         record = None if is_isolated else registry.route(ep)
-        if record is not None:
+        if record is None and not is_isolated:
+            reason = registry.explain_missing(ep)[0]
+    except PluginError as error:
+        record, reason = None, error.message
+    if record is not None:
+        try:
             registry.load(record)
             if purpose is not None:
                 check_availability(record, purpose, registry)
+        except EpctxError as error:
+            reason = error.message
+        else:
             return record
-        if not is_isolated:
-            reason = registry.explain_missing(ep)[0]
-    except EpctxError as error:
-        reason = error.message
     _log.warning(
         "kernels of %s ran nodes of this model when it was compiled; the session runs without it: %s",
         ep,

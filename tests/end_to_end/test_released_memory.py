@@ -21,7 +21,9 @@ from onnx import TensorProto, helper, numpy_helper
 import epctx_core as epctx
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.weights import Weight
-from epctx_core.plugin import hookimpl
+from epctx_core.plugin import Compatibility, hookimpl
+from epctx_core.sessions.providers import ProviderSession
+from epctx_core.sessions.source import OpenModel
 
 SIDE = 512
 SMALLEST = SIDE * SIDE
@@ -153,6 +155,51 @@ def test_a_session_that_cannot_be_made_leaves_no_weight_in_memory(source, tmp_pa
             epctx.InferenceSession(tmp_path / "m_ctx.onnx")
 
     assert_nothing_stays(refused)
+
+
+class Unavailable(QnnProvider):
+    """An EP whose availability raises an error of epctx."""
+
+    @classmethod
+    def availability(cls, purpose):
+        raise epctx.NotFound(f"no driver to {purpose.value}")
+
+
+class Older(QnnProvider):
+    """An EP that recommends to compile the model again."""
+
+    @classmethod
+    def validate_compatibility(cls, info, options):
+        return Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION
+
+
+class Interrupted(QnnProvider):
+    """An EP in whose shutdown the user presses Ctrl-C."""
+
+    @hookimpl
+    def shutdown(self):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("ep", "error"),
+    [(Unavailable, epctx.NotFound), (Older, epctx.Fail), (Interrupted, KeyboardInterrupt)],
+)
+def test_an_error_about_an_ep_keeps_no_model_and_no_session_in_memory(source, ep, error, tmp_path):
+    epctx.ModelCompiler(with_eps(QNN), source).compile_to_file(tmp_path / "m_ctx.onnx")
+    registry = epctx.Registry(entry_points=False)
+    registry.register(ep)
+    options = epctx.SessionOptions()
+    options.add_session_config_entry("session.fail_on_suboptimal_compiled_model", "1")
+
+    def failed():
+        with pytest.raises(error):
+            epctx.InferenceSession(tmp_path / "m_ctx.onnx", options, registry=registry).close()
+
+    failed()
+    gc.collect()
+    failed()
+    assert [o for o in gc.get_objects() if type(o) in {OpenModel, ProviderSession}] == []
 
 
 @pytest.mark.parametrize("look", [epctx.verify_model, epctx.inspect_model])

@@ -154,6 +154,28 @@ def test_where_the_ep_with_the_kernels_is_not_there_a_warning_names_it_and_the_c
     assert "kernels of AcmeExecutionProvider ran nodes of this model when it was compiled" in caplog.text
 
 
+def test_a_malformed_preference_of_the_host_is_an_error_where_kernels_are_looked_up(tmp_path, monkeypatch):
+    context = compiled(MIXED, tmp_path, Alpha, Acme)
+
+    class Refreshed(epctx.Registry):
+        """A registry that another thread refreshes while the EP with the kernels is looked up."""
+
+        def route(self, source, among=None):
+            with monkeypatch.context() as patch:
+                if source == Acme.name:
+                    patch.setenv("EPCTX_PREFER", "QNN")
+                    with pytest.raises(epctx.InvalidArgument):
+                        self.refresh()
+                return super().route(source, among)
+
+    registry = Refreshed(entry_points=False)
+    registry.register(Alpha)
+    registry.register(Acme)
+
+    with pytest.raises(epctx.InvalidArgument, match="EPCTX_PREFER"):
+        epctx.InferenceSession(context, registry=registry)
+
+
 def test_compiling_again_keeps_who_ran_kernels(tmp_path):
     context = compiled(MIXED, tmp_path, Alpha, Acme)
     again = tmp_path / "again_ctx.onnx"
