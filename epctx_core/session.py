@@ -201,7 +201,9 @@ class InferenceSession(Strict):
         """
         host.check_function("run_async", callback)
         if not isinstance(input_feed, Mapping):
-            raise InvalidArgument(f"input_feed maps names to arrays; this is a {type(input_feed).__name__}.")
+            raise InvalidArgument(
+                f"input_feed must map names to arrays, not be of type {type(input_feed).__name__}."
+            )
         self._open()
         feeds, begun = dict(input_feed), threading.Event()
 
@@ -304,10 +306,17 @@ class InferenceSession(Strict):
             PluginError: an EP failed.
         """
         providers = self._open().providers
-        texts = [text for item in options.items() for text in item] if isinstance(options, Mapping) else []
-        if not texts or not all(isinstance(text, str) for text in texts):
+        items = options.items() if isinstance(options, Mapping) else ()
+        # Without the values, which may be secret.
+        faults = [
+            f"{key!r:.80} of type {type(key).__name__} has a value of type {type(value).__name__}"
+            for key, value in items
+            if not (isinstance(key, str) and isinstance(value, str))
+        ]
+        if faults or not items:
+            fault = faults[0] if faults else f"this is an object of type {type(options).__name__}"
             raise InvalidArgument(
-                f"dynamic options are a mapping that is not empty, in which key and value must be text: {options!r:.80}.",
+                f"dynamic options are a mapping that is not empty, in which key and value must be text: {fault}.",
                 hint='Give text, such as {"ep.dynamic.workload_type": "Efficient"}.',
             )
         from epctx_core.sessions.ep_queries import set_dynamic_options

@@ -155,7 +155,7 @@ def make_placement(
         )
     if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0:
         raise InvalidArgument(
-            f"external_initializers_size_threshold is a number of bytes from 0 on, not {threshold!r:.80}."
+            f"external_initializers_size_threshold must be a number of bytes from 0 on, not {threshold!r:.80}."
         )
     if locate is not None:
         return InitializerPlacement(locate=locate)

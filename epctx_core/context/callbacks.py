@@ -98,7 +98,7 @@ class OrtEpContextDataBuffer:
         """
         most = _require_usable(self._max_size, self)
         if not is_whole(size) or size < 0:
-            raise InvalidArgument(f"a payload's size is a whole number from 0 on, not {size!r:.80}.")
+            raise InvalidArgument(f"a payload's size must be a whole number from 0 on, not {size!r:.80}.")
         if self._content is not None:
             raise InvalidArgument("the buffer for the payload was allocated before: allocate is called once.")
         if size > most:

@@ -247,7 +247,7 @@ class SessionOptions(Strict):
         given = value.numpy() if callable(getattr(value, "numpy", None)) else value
         if not isinstance(given, np.ndarray) or given.dtype.hasobject or given.dtype.kind in "US":
             raise InvalidArgument(
-                f"add_initializer: the value of {name!r} is a {type(given).__name__}, not an array of numbers.",
+                f"add_initializer: the value of {name!r} is of type {type(given).__name__}, not an array of numbers.",
                 hint="Pass a numpy array or an onnxruntime.OrtValue with a tensor of numbers.",
             )
         self._initializers[name] = np.ascontiguousarray(given).reshape(given.shape)

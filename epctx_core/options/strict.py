@@ -74,7 +74,7 @@ class Strict:
                 default, why = table[name]
                 if not isinstance(value, int if isinstance(default, int) else str):
                     raise InvalidArgument(
-                        f"{cls.__name__}.{name} is a {type(default).__name__}, not {value!r:.80}."
+                        f"{cls.__name__}.{name} must be of type {type(default).__name__}, not {value!r:.80}."
                     )
                 if value != default:
                     log_without_effect(f"{cls.__name__}.{name}", why)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Number
@@ -272,7 +272,7 @@ def check_class(name: str, value: object, expected: type[R]) -> R:
     if not isinstance(value, expected):
         found, cls = f"{type(value).__module__}.{type(value).__name__}", expected.__name__
         raise InvalidArgument(
-            f"{name} is a {found}, not a {cls}.",
+            f"{name} is an object of type {found}, not a {cls}.",
             hint=f"Give an epctx_core.{cls}; that of onnxruntime is another class.",
         )
     return value
@@ -303,19 +303,28 @@ def parse_providers(
     """
     if providers is None and provider_options is None:
         return list(options.providers) or None
-    if providers is None or isinstance(providers, str):
-        raise InvalidArgument(f"providers is a list of EPs, not {providers!r:.80}.")
+    if isinstance(providers, str):
+        raise InvalidArgument(f"providers must be a list of EPs, not a string: [{providers!r:.80}].")
+    items = _list_of("EPs", "providers", providers)
     if options.providers:
         raise InvalidArgument(
             "EPs were given both to the session options and as providers.",
             hint="Use add_provider of the session options, or the argument providers, not both.",
         )
-    if provider_options is not None and len(provider_options) != len(providers):
+    further: list[object] = [{}] * len(items)
+    if provider_options is not None:
+        further = _list_of("mappings", "provider_options", provider_options)
+    if len(further) != len(items):
+        raise InvalidArgument(f"there are {len(items)} providers and {len(further)} provider_options.")
+    return [_name_and_options(item, more) for item, more in zip(items, further, strict=True)]
+
+
+def _list_of(items: str, name: str, given: object) -> list[object]:
+    if not isinstance(given, Iterable):
         raise InvalidArgument(
-            f"there are {len(providers)} providers and {len(provider_options)} provider_options."
+            f"{name} must be a list of {items}, not an object of type {type(given).__name__}."
         )
-    further = provider_options or [{}] * len(providers)
-    return [_name_and_options(item, more) for item, more in zip(providers, further, strict=True)]
+    return list(given)
 
 
 def _name_and_options(item: object, further: object) -> tuple[str, Mapping[str, object]]:
@@ -330,7 +339,9 @@ def _name_and_options(item: object, further: object) -> tuple[str, Mapping[str, 
             hint='Each is an EP name, or a tuple of EP name and options: ("QNN", {"htp_arch": "73"}).',
         )
     if not isinstance(further, Mapping):
-        raise InvalidArgument(f"provider_options of {name} is a {type(further).__name__}, not a mapping.")
+        raise InvalidArgument(
+            f"provider_options of {name} is of type {type(further).__name__}, not a mapping."
+        )
     return name, {**options, **further}
 
 

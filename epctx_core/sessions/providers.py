@@ -103,7 +103,7 @@ class ProviderChoice:
             texts = {field.name: guard.to_plain(getattr(info, field.name)) for field in fields(BuildInfo)}
         for name, text in texts.items():
             if type(text) is not str:
-                what = f"gave a BuildInfo whose {name} is a {type(text).__name__} instead of a text"
+                what = f"gave a BuildInfo whose {name} is of type {type(text).__name__} instead of a text"
                 raise guard.contract_error(self.record, method, what)
         return BuildInfo(**texts)
 

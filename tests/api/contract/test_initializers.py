@@ -193,7 +193,7 @@ def test_the_compilers_threshold_says_which_initializers_leave_the_model(source,
 
 @pytest.mark.parametrize("threshold", [-1, True, 1.5, "1024"])
 def test_a_threshold_is_a_number_of_bytes(source, threshold):
-    with refused_simply("number of bytes"):
+    with refused_simply(f"must be a number of bytes from 0 on, not {threshold!r}"):
         compiler(source, Alpha, external_initializers_size_threshold=threshold)
 
 

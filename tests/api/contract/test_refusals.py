@@ -228,6 +228,35 @@ def test_a_bad_output_is_refused_before_the_model_is_read(kind, words, output, r
             raise kind(words, hint="a group's output is a folder")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"providers": "QNN"}, r"providers must be a list of EPs, not a string: \['QNN'\]"),
+        ({"providers": 7}, "providers must be a list of EPs, not an object of type int"),
+        ({"provider_options": [{}]}, "providers must be a list of EPs, not an object of type NoneType"),
+        (
+            {"providers": ["QNN"], "provider_options": 7},
+            "provider_options must be a list of mappings, not an obj",
+        ),
+        (
+            {"providers": ["QNN"], "provider_options": [7]},
+            "provider_options of QNN is of type int, not a map",
+        ),
+        ({"providers": iter(["QNN"]), "provider_options": [{}, {}]}, "1 providers and 2 provider_options"),
+    ],
+)
+def test_providers_in_another_form_are_refused(source, arguments, words):
+    with pytest.raises(InvalidArgument, match=words):
+        epctx.InferenceSession(source, **arguments)
+
+
+def test_providers_may_come_from_a_generator(source):
+    with epctx.InferenceSession(
+        source, providers=(n for n in ["QNN"]), provider_options=iter([{"htp_arch": "75"}])
+    ) as session:
+        assert session.get_provider_options()["QNNExecutionProvider"]["htp_arch"] == "75"
+
+
 def test_a_bad_option_or_ep_is_refused_before_the_model_is_read(tmp_path):
     junk = tmp_path / "m.onnx"
     junk.write_bytes(b"junk")

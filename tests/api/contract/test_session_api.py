@@ -241,13 +241,21 @@ def test_dynamic_options_are_accepted_or_refused_by_key_and_value(source, loaded
             ({MODE: "turbo"}, "allowed:.*burst"),
             ({"ep.dynamic.workload": "Default"}, f"Did you mean '{WORKLOAD}'"),
             ({"htp_arch": "73"}, "no EP of this session has the dynamic option"),
-            ({WORKLOAD: 1}, "must be text"),
+            ({WORKLOAD: 1}, f"must be text: '{WORKLOAD}' of type str has a value of type int"),
+            ({7: "Fast"}, "must be text: 7 of type int has a value of type str"),
             ({}, "not empty"),
             (None, "not empty"),
         ):
             with refused(InvalidArgument, words):
                 made.set_ep_dynamic_options(wrong)
         assert made.run(None, {"x": example()})[0].shape == (2, 3)
+
+
+def test_no_value_of_a_dynamic_option_is_shown_that_may_be_secret(source):
+    with epctx.InferenceSession(source) as made, refused(InvalidArgument, "'n' of type str") as caught:
+        made.set_ep_dynamic_options({"secret.key": "hunter2", "n": 12345})
+
+    assert not {"hunter2", "12345"} & set(re.findall(r"\w+", f"{caught.value} {caught.value.hint}"))
 
 
 class Dynamic(Alpha):

@@ -185,6 +185,11 @@ def test_what_is_no_value_is_refused_at_once(name, value):
         epctx.SessionOptions().add_initializer(name, value)
 
 
+def test_a_value_that_is_not_an_array_is_refused_by_its_type():
+    with refused(InvalidArgument, "the value of 'a' is of type int, not an array of numbers"):
+        epctx.SessionOptions().add_initializer("a", 3)
+
+
 def test_a_value_is_given_once_and_each_name_has_one():
     options = with_value(np.zeros(1))
 
