@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.context.unfinished import get_mode, list_parents
+from epctx_core.context.unfinished import STAGING_PREFIX, get_mode, list_parents
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.graph.mapping import MappedFile, copy_range
 
@@ -56,7 +56,7 @@ def report_errors(doing: str, folder: Path) -> Iterator[None]:
         raise  # NoSuchFile is an OSError too, and already says what happened
     except OSError as error:
         file = error.filename if error.filename2 is None else error.filename2
-        if isinstance(error, FileExistsError):
+        if isinstance(error, FileExistsError) and file and not _is_staged(file, folder):
             raise Fail(
                 f"The output {file} exists already and was not replaced.",
                 path=Path(os.fsdecode(file)),
@@ -67,6 +67,10 @@ def report_errors(doing: str, folder: Path) -> Iterator[None]:
             path=folder,
             hint=_suggest_fix(error.errno, folder),
         ) from error
+
+
+def _is_staged(file: str | bytes, folder: Path) -> bool:
+    return os.fsdecode(file).startswith(str(folder / STAGING_PREFIX))
 
 
 def _suggest_fix(code: int | None, folder: Path) -> str:

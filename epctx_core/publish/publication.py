@@ -191,7 +191,7 @@ class Publication:
         self.folder = Path(folder)
         self._before_writing = before_writing
         self._files: dict[str, files.StagedFile] = {}
-        self._free: set[str] = set()
+        self._free: dict[str, bool] = {}  # name to whether a file may be replaced
         self._is_over = False
 
     def __enter__(self) -> Self:
@@ -224,7 +224,7 @@ class Publication:
     def create(self, name: str, *, replace: bool = True) -> BinaryIO:
         """Open the staged file for a final name, to write and read, unbuffered; the publication closes it.
 
-        A name that is free now is claimed at the commit, and never replaces a file.
+        A name that is free now is claimed at the commit, and never replaces a file, unless it is a model's that may.
 
         Args:
             name: relative to the folder, with "/" between parts; sub-folders are created.
@@ -243,7 +243,7 @@ class Publication:
                     hint="Use sub-folders that really lie in the output folder.",
                 )
             if get_mode(self.folder / key) is None:
-                self._free.add(key)
+                self._free[key] = replace
             elif not replace:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.folder / key))
             files.make_folders(self._staging / NEW, key)
@@ -274,7 +274,8 @@ class Publication:
         """
         with files.report_errors("looking at what is there", self.folder):
             binaries = [name for name in self._files if name not in models]
-            journal = {name: self._has_file(name) for name in (*binaries, *models)}
+            claimed = {name for name, replace in self._free.items() if not replace or name not in models}
+            journal = {name: self._has_file(name, name in claimed) for name in (*binaries, *models)}
         self._is_over = True  # from here on, leaving must not discard a journal
         try:
             stamped = self._carry_out(journal)
@@ -307,15 +308,15 @@ class Publication:
                 stack.enter_context(files.folder_lock(self.folder))
                 return
 
-    def _has_file(self, name: str) -> bool:
+    def _has_file(self, name: str, is_claimed: bool) -> bool:
         """Return whether a file has a name, which is going to be replaced.
 
         Raises:
-            FileExistsError: it was free.
+            FileExistsError: it was free and is claimed.
             Fail: something that is not a file has the name.
         """
         final = self.folder / name
-        if name in self._free and get_mode(final) is not None:
+        if is_claimed and get_mode(final) is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(final))
         try:
             mode = final.stat().st_mode

@@ -202,6 +202,15 @@ def test_a_binary_whose_name_was_free_is_not_put_over_what_came_since(
     assert harness.list_staging(tmp_path) == []
 
 
+def test_a_model_that_may_be_replaced_is_put_over_what_came_since(tmp_path: Path) -> None:
+    with Publication(tmp_path) as publication:
+        publication.create("m.onnx", replace=True).write(b"ours")
+        (tmp_path / "m.onnx").write_bytes(b"a stranger's")
+        publication.commit(models=["m.onnx"])
+
+    assert (tmp_path / "m.onnx").read_bytes() == b"ours"
+
+
 @pytest.mark.parametrize("name", ["a_qnn.bin", "a.data", "a_ctx.onnx", "b_ctx.onnx"])
 @pytest.mark.parametrize("links", [True, False])
 def test_a_file_that_comes_just_before_it_would_be_replaced_stays_and_all_else_is_taken_back(
@@ -278,8 +287,11 @@ def test_a_name_can_be_staged_once(tmp_path: Path, names: Sequence[str]) -> None
     with Publication(tmp_path) as publication:
         publication.create(names[0])
 
-        with pytest.raises(Fail, match=r"exists already|Not a directory|Is a directory"):
+        with pytest.raises(Fail, match=r"preparing .*(File exists|Not a directory|Is a directory)") as caught:
             publication.create(names[1])
+
+        assert caught.value.path == tmp_path
+        assert "Remove it" not in str(caught.value.hint)
 
 
 def test_a_commit_returns_what_the_system_says_of_each_binary(tmp_path: Path) -> None:
