@@ -107,4 +107,10 @@ def _read_operator(entry: dict[str, Any]) -> OperatorTypes:
         raise TypeError(f"an operator has no version, or no lists of at most {MOST_PARAMETERS} parameters")
     if not all(isinstance(text, str) for text in (entry["domain"], entry["op_type"], *inputs, *outputs)):
         raise TypeError("an operator has a name that is not text")
-    return OperatorTypes(**{**entry, "inputs": tuple(inputs), "outputs": tuple(outputs)})
+    return OperatorTypes(
+        domain=entry["domain"],
+        op_type=entry["op_type"],
+        since_version=version,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+    )

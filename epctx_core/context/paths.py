@@ -80,7 +80,7 @@ class ModelFolder:
             try:
                 return self._open_inside(root, relative, owner, node)
             except FileNotFoundError as error:
-                missing = error
+                missing = error.with_traceback(None)  # it holds this frame: a cycle
         raise InvalidGraph(
             f"{owner} {name!r}, which is missing.",
             node=node,

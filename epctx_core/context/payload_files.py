@@ -30,8 +30,8 @@ def read_privately(descriptor: int, path: str) -> memoryview:
         InvalidGraph: the file was written to or cut while it was read.
     """
     before = os.fstat(descriptor)
-    with io.FileIO(descriptor, closefd=False) as file:
-        content = file.readall()
+    with io.BufferedReader(io.FileIO(descriptor, closefd=False)) as file:
+        content = file.read(before.st_size + 1)  # of a file that grows for ever, no more
     after = os.fstat(descriptor)
     state = len(content), after.st_size, after.st_mtime_ns
     if state != (before.st_size, before.st_size, before.st_mtime_ns):

@@ -366,6 +366,15 @@ def test_a_table_of_a_later_version_is_passed_over(tmp_path):
     np.testing.assert_array_equal(result, EXPECTED)
 
 
+def test_what_a_later_release_adds_to_an_entry_is_ignored(tmp_path):
+    later = json.dumps({"version": 1, "operators": [{**ENTRY, "added": 1}], "more": 2})
+    context = with_metadata(compiled(MIXED, tmp_path, Alpha, Acme), later)
+
+    (result,) = results_of(context, Alpha, Undescribed)
+
+    np.testing.assert_array_equal(result, EXPECTED)
+
+
 def test_a_table_that_says_something_false_is_never_the_plugins_fault(tmp_path):
     false = json.dumps({"version": 1, "operators": [{**ENTRY, "inputs": ["A"], "outputs": []}]})
     context = with_metadata(compiled(MIXED, tmp_path, Alpha, Acme), false)
