@@ -188,6 +188,9 @@ class Compile:
         destination = replace(
             self._resolve_destination(model.source.name, has_payloads=bool(choices or model.context_nodes)),
             source_files=tuple(model.source.locations),
+            # Of an earlier attempt, if a session reads its model again.
+            kept=(),
+            copied=(),
         )
         with ExitStack() as stack:
             if self.config.share_contexts or self.group is not None:

@@ -19,7 +19,7 @@ from epctx_core.context.named_files import (
     make_context_model_path,
 )
 from epctx_core.context.paths import is_folder_name
-from epctx_core.context.unfinished import get_mode, normalise_path, resolve_without_links
+from epctx_core.context.unfinished import get_mode, list_parents, normalise_path, resolve_without_links
 from epctx_core.errors import Fail, InvalidArgument
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class Destination:
             )
 
     def _check_names(self, folder: Path, binaries: Mapping[str, str]) -> None:
-        """Raise InvalidArgument for a name that cannot be written, or that two files would get."""
+        """Raise for a name that cannot be written, or that two files would get; see `check`."""
         owners: dict[str, str] = {}
         names = [
             ("the context model", self.model),
@@ -233,6 +233,9 @@ class Destination:
             elif resolve_without_links(folder, normalise_path(name)) is None:
                 problem = f"the file {name!r} cannot be written: a folder on its way is a link or no folder"
             else:
+                for sub in list_parents(normalise_path(name)):
+                    if (folder / sub).exists():
+                        check_folder(folder / sub)
                 continue
             raise InvalidArgument(
                 f"{problem}.",
@@ -359,11 +362,12 @@ def make_destination(
             "the model was given as bytes, so its context model has no name.",
             hint="Give an output path, or set the session option 'ep.context_file_path'.",
         )
+    given = path if output is None else output
     # A name without an extension is mostly a folder that somebody forgot to make.
-    if path is not None and (not path.suffix or is_folder_name(output or path)):
+    if path is not None and given is not None and (not path.suffix or is_folder_name(given)):
         raise InvalidArgument(
-            f"the context model's path {str(output or path)!r} should not point to a folder.",
-            path=output or path,
+            f"the context model's path {str(given)!r} should not point to a folder.",
+            path=given,
             hint="Give the path of the file, such as folder/model_ctx.onnx.",
         )
     home = path.parent if path is not None else binaries.parent if binaries else None

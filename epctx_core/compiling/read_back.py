@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING
 from epctx_core.context.manifest import read_manifest
 from epctx_core.context.node import ContextNodeRecord, read_indexed_nodes
 from epctx_core.context.payload_reader import LoadedPayload, PayloadReader, get_payload_key, make_plugin_nodes
-from epctx_core.errors import EpctxError, Fail, InvalidGraph, ModelLoadCanceled
+from epctx_core.errors import (
+    EpctxError,
+    EPFail,
+    Fail,
+    InvalidGraph,
+    InvalidProtobuf,
+    NotImplementedByProvider,
+    PluginError,
+)
 from epctx_core.graph.garbage import resume_collection
 from epctx_core.graph.index import walk_indexed_nodes
 from epctx_core.graph.mapping import MappedFile
@@ -34,6 +42,7 @@ if TYPE_CHECKING:
 
     from epctx_core.context.payload_writer import PayloadWriter
     from epctx_core.plugin import ContextNode, ContextReader, TensorView
+    from epctx_core.sessions.providers import ProviderChoice
 
 _log = logging.getLogger("epctx.compile")
 
@@ -126,17 +135,19 @@ def _read(ep: str, nodes: Sequence[ContextNode], reader: ContextReader, provider
                 return
             for finding in look_into(choice, context, nodes, reader) or ():
                 if finding.severity is Severity.ERROR:
-                    raise InvalidGraph(finding.message, node=finding.node, hint=finding.hint)
-    except (Fail, ModelLoadCanceled):
-        raise
-    except EpctxError as error:
-        node = error.node or nodes[0].name
-        found = plugin_error(
-            f"{choice.record.label} cannot read back what it wrote for {node}: {error.message}",
-            choice.record,
-            hook="load_context" if whole else LOOK,
-            hint="Nothing was published. Report it to the plugin's vendor with the model, or leave the EP out; "
-            "ep.context_read_back=0 publishes what was not read.",
-        )
-        found.node = node
-        raise found from error
+                    raise InvalidGraph(finding.message, node=finding.node, hint=finding.hint)  # noqa: TRY301 - as those that EPs raise
+    except (InvalidGraph, InvalidProtobuf, NotImplementedByProvider, EPFail, PluginError) as error:
+        raise _blame(choice, error, error.node or nodes[0].name) from error
+
+
+def _blame(choice: ProviderChoice, error: EpctxError, node: str) -> PluginError:
+    """Return the error for an EP; a local of the frame that raises it would be a cycle around the weights there."""
+    found = plugin_error(
+        f"{choice.record.label} cannot read back what it wrote for {node}: {error.message}",
+        choice.record,
+        hook="load_context" if choice.cls.loads_without_device else LOOK,
+        hint="Nothing was published. Report it to the plugin's vendor with the model, or leave the EP out; "
+        "ep.context_read_back=0 publishes what was not read.",
+    )
+    found.node = node
+    return found

@@ -145,10 +145,37 @@ def test_a_compile_that_fails_leaves_no_weight_in_memory(source, ep, progress, t
     assert_nothing_stays(failed)
 
 
-def test_a_session_that_cannot_be_made_leaves_no_weight_in_memory(source, tmp_path):
+class Unreadable(QnnProvider):
+    """QNN, which refuses what it wrote when it reads it back."""
+
+    name = "UnreadableExecutionProvider"
+
+    @hookimpl
+    def load_context(self, nodes, reader):
+        views = [reader.payload(node).view for node in nodes]
+        raise epctx.InvalidGraph(f"none of {len(views)} payloads has an end.")
+
+
+def test_a_compile_whose_payload_cannot_be_read_back_leaves_no_weight_in_memory(source, tmp_path):
+    registry = epctx.Registry(entry_points=False)
+    registry.register(Unreadable)
+
+    def failed():
+        compiler = epctx.ModelCompiler(with_eps(Unreadable.name), source, registry=registry)
+        with pytest.raises(epctx.PluginError, match="cannot read back"):
+            compiler.compile_to_file(tmp_path / "m_ctx.onnx")
+
+    assert_nothing_stays(failed)
+
+
+@pytest.mark.parametrize("damage", ["altered", "missing"])
+def test_a_session_that_cannot_be_made_leaves_no_weight_in_memory(source, damage, tmp_path):
     epctx.ModelCompiler(with_eps(QNN), source).compile_to_file(tmp_path / "m_ctx.onnx")
     binary = tmp_path / "m_qnn.bin"
-    binary.write_bytes(bytes(len(binary.read_bytes())))
+    if damage == "altered":
+        binary.write_bytes(bytes(len(binary.read_bytes())))
+    else:
+        binary.unlink()
 
     def refused():
         with pytest.raises(epctx.InvalidGraph):

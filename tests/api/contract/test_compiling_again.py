@@ -26,6 +26,7 @@ from onnx import helper
 
 import epctx_core as epctx
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
+from epctx_core.plugin import hookimpl
 
 # --- what is kept ------------------------------------------------------------------------------------------
 
@@ -81,6 +82,40 @@ def test_a_session_writes_the_nodes_that_are_there_even_where_nothing_more_is_co
 
     assert nodes_of(output) == nodes_of(first)
     assert payload(output, "m_alpha.bin") == payload(first, "m_alpha.bin")
+
+
+def test_a_session_that_reads_its_model_again_names_its_files_as_at_first(tmp_path, other_folder):
+    # A payload in the model, and a weight large enough to be checked while EPs are asked.
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Mul", ["a", "w"], ["y"])]
+    weight = onnx.numpy_helper.from_array(np.ones((1024, 1024), np.float32), "w")
+    ends = [tensor("x", shape=[1024])], [tensor("y", shape=[1024, 1024])]
+    source = saved(finished(nodes, *ends, [weight]), tmp_path / "m.onnx")
+    entry = {"ep__context_model_external_initializers_file_name": "m.data"}
+    model = compiled(source, Alpha, output=tmp_path / "m_ctx.onnx", embed=True, **entry).output
+    data, whole = tmp_path / "m.data", tmp_path / "whole.data"
+    data.rename(whole)
+    damaged = bytearray(whole.read_bytes())
+    damaged[1000] ^= 1
+    data.write_bytes(damaged)
+
+    class Replacing(Alpha):
+        @hookimpl
+        def get_capability(self, graph):
+            if whole.exists():
+                whole.replace(data)
+                proto = onnx.load(model, load_external_data=False)
+                proto.doc_string = "replaced"
+                saved(proto, model)
+            return super().get_capability(graph)
+
+    names = []
+    for name, ep in (("again", Replacing), ("once", Alpha)):
+        output = other_folder / name / "n_ctx.onnx"
+        options = options_with(ep, ep__context_enable=1, ep__context_file_path=output)
+        epctx.InferenceSession(model, options, registry=registry_with(ep)).close()
+        names.append(sorted(snapshot(output.parent)))
+
+    assert names[0] == names[1]
 
 
 @pytest.mark.entry(47)

@@ -7,9 +7,11 @@ from typing import ClassVar
 import pytest
 from conformance.honest_ep import MAGIC, HonestProvider
 from contract.validating_eps import options_with, registry_with
+from end_to_end.routes import refused
 from end_to_end.small_models import chain, saved, snapshot
 
 import epctx_core as epctx
+from epctx_core.errors import NoSuchFile, NotFound, PackageMissing
 from epctx_core.plugin import CompiledPartition, Finding, Purpose, Severity, hookimpl
 
 NODES = ["Relu", "Softplus", "Add", "Softplus", "Sigmoid"]
@@ -147,6 +149,19 @@ def test_what_an_ep_cannot_read_back_is_published_nowhere(way, ep, tmp_path):
     assert error.node in error.message
     assert "ep.context_read_back" in error.hint
     assert snapshot(folder) == before
+
+
+@pytest.mark.parametrize("kind", [epctx.InvalidArgument, PackageMissing, NotFound, NoSuchFile])
+def test_an_error_of_the_host_or_its_system_is_not_blamed_on_the_plugin(kind, tmp_path):
+    class Missing(Whole):
+        @hookimpl
+        def load_context(self, nodes, reader):
+            raise kind("the vendor's library is not installed.", hint="Install it.")
+
+    model = source(tmp_path)
+
+    with refused(kind, "^the vendor's library is not installed", folder=tmp_path, hint="Install it."):
+        to_file(fresh(Missing), model)
 
 
 @pytest.mark.parametrize("way", [*WAYS, into_a_cache])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import onnx
 import pytest
@@ -257,6 +259,11 @@ def test_providers_may_come_from_a_generator(source):
         assert session.get_provider_options()["QNNExecutionProvider"]["htp_arch"] == "75"
 
 
+def test_an_empty_output_path_is_named_as_it_was_given(source):
+    with refused(InvalidArgument, "path '' should not point to a folder", folder=source.parent):
+        compiler(source, Alpha).compile_to_file("")
+
+
 def test_a_bad_option_or_ep_is_refused_before_the_model_is_read(tmp_path):
     junk = tmp_path / "m.onnx"
     junk.write_bytes(b"junk")
@@ -309,6 +316,20 @@ def test_a_sub_folder_that_is_a_link_is_refused_before_compiling(source, tmp_pat
 
     with refused(InvalidArgument, "a link or no folder", folder=source.parent):
         made.compile_to_file()
+
+
+def test_a_sub_folder_that_is_not_writable_is_refused_before_compiling(source, monkeypatch):
+    sub, ep = source.parent / "sub", scripted()
+    sub.mkdir()
+    # The tests may run as root, who may write anywhere.
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != sub)
+    made = compiler(source, ep)
+    made.set_ep_context_binary_information(sub, "v.onnx")
+
+    with refused(Fail, "sub' is not writable", folder=source.parent):
+        made.compile_to_file()
+
+    assert "compile" not in ep.calls
 
 
 @pytest.mark.parametrize("by", ["a model above", "a model beside it"])
