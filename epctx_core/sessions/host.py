@@ -305,7 +305,7 @@ def parse_providers(
         return list(options.providers) or None
     if isinstance(providers, str):
         raise InvalidArgument(f"providers must be a list of EPs, not a string: [{providers!r:.80}].")
-    items = _list_of("EPs", "providers", providers)
+    items = _list_of("EPs", "providers", () if providers is None else providers)
     if options.providers:
         raise InvalidArgument(
             "EPs were given both to the session options and as providers.",

@@ -235,7 +235,7 @@ def test_a_bad_output_is_refused_before_the_model_is_read(kind, words, output, r
     [
         ({"providers": "QNN"}, r"providers must be a list of EPs, not a string: \['QNN'\]"),
         ({"providers": 7}, "providers must be a list of EPs, not an object of type int"),
-        ({"provider_options": [{}]}, "providers must be a list of EPs, not an object of type NoneType"),
+        ({"provider_options": [{}]}, "there are 0 providers and 1 provider_options"),
         (
             {"providers": ["QNN"], "provider_options": 7},
             "provider_options must be a list of mappings, not an obj",
