@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 
 import numpy as np
@@ -33,8 +34,9 @@ def test_the_report_tells_partitions_shares_files_and_what_to_do_next(epctx, res
     assert "QNNExecutionProvider_" in said.out
     assert "20 Conv, 17 Relu" in said.out
     assert "epctx-sim-qnn" in said.out
-    assert "resnet_qnn.bin" in said.out
-    assert "MiB" in said.out
+    folder = re.escape(str(resnet.path.parent))
+    tree = rf"^{folder}/\n├── resnet_qnn\.bin   [\d.]+ MiB\n└── resnet_ctx\.onnx  "
+    assert re.search(tree, said.out, re.MULTILINE)
     assert said.out.rstrip().endswith(f"epctx run {output}")
 
 

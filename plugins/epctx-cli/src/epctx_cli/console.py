@@ -94,6 +94,17 @@ class Console:
             self.say(title)
         self._report(_lay_out(self._out, Padding(shown, (0, 0, 0, 2), expand=False)))
 
+    def tree(self, root: str, leaves: Sequence[tuple[str, str]]) -> None:
+        """Write a folder after an empty line, and its files: the name of each and its size."""
+        if self._begun:
+            self.say()
+        self.say(root)
+        encoding = getattr(self._out, "encoding", None) or "utf-8"
+        branch, end = ("├──", "└──") if "└├─".encode(encoding, "ignore") else ("+--", "+--")
+        width = max((len(name) for name, _ in leaves), default=0)
+        for index, (name, size) in enumerate(leaves, 1):
+            self.say(f"{end if index == len(leaves) else branch} {name:<{width}}  {size}")
+
     def warn(self, message: str) -> None:
         """Write a warning to standard error."""
         self._block("warning", message)

@@ -119,7 +119,7 @@ def _print_compile(model: str, report: CompileReport, console: Console) -> None:
     _print_assignments(report, console)
     _print_refusals(report, console)
     files = [(file.path, text.byte_size(file.bytes)) for file in report.outputs]
-    console.table(("", ""), files, title=f"{report.folder}/")
+    console.tree(f"{report.folder}/", files)
     if report.source_files:
         console.say(
             f"\nWeights stay in the source model: a load needs {' and '.join(report.source_files)} beside the context "
@@ -283,5 +283,5 @@ def _print_share(models: Sequence[str], report: ShareReport, console: Console) -
     used = {partition.ep for member in report.members for partition in member.partitions}
     console.note_simulated(r.name for r in report.members[0].providers if r.simulated and r.name in used)
     files = [(file.path, text.byte_size(file.bytes)) for file in report.outputs]
-    console.table(("", ""), files, title=f"{report.folder}/")
+    console.tree(f"{report.folder}/", files)
     console.say(f"\nSharing saved {text.byte_size(report.saved_bytes)} of weights.")
