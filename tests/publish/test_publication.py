@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -368,6 +369,23 @@ def test_a_canonical_name_stays_in_the_folder_and_has_one_spelling(name: str) ->
 
 
 # --- durability -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO], ids=["not supported", "broken"])
+def test_a_folder_that_its_file_system_cannot_sync_is_accepted_and_a_broken_disk_is_not(
+    harness: ModuleType, tmp_path: Path, code: int
+) -> None:
+    def before(_name: str, args: tuple[object, ...]) -> None:
+        if Path(f"/proc/self/fd/{args[0]}").readlink() == tmp_path:
+            raise OSError(code, os.strerror(code))
+
+    with (
+        nullcontext() if code == errno.EINVAL else pytest.raises(Fail),
+        harness.intercepted(before, ("fsync",)),
+    ):
+        harness.put(tmp_path, harness.NEW)
+
+    assert (tmp_path / harness.MODELS[0]).exists() is (code == errno.EINVAL)
 
 
 def test_everything_is_on_disk_before_the_commit_point_and_before_the_journal_goes(

@@ -28,7 +28,15 @@ from kernel_eps.acme import (
 )
 
 import epctx_core as epctx
-from epctx_core.plugin import ComputeCapability, KernelDef, KernelRegistry, OperatorTypes, hookimpl
+from epctx_core.plugin import (
+    Availability,
+    ComputeCapability,
+    KernelDef,
+    KernelRegistry,
+    OperatorTypes,
+    Purpose,
+    hookimpl,
+)
 
 KEY = "epctx.kernel_type_constraints"
 MIXED = model_of("a = Relu(x) b = acme.Scale(a) y = Neg(b)", inner="float[2] b")
@@ -152,6 +160,27 @@ def test_where_the_ep_with_the_kernels_is_not_there_a_warning_names_it_and_the_c
 
     np.testing.assert_array_equal(result, -np.maximum(X, 0))
     assert "kernels of AcmeExecutionProvider ran nodes of this model when it was compiled" in caplog.text
+
+
+def test_an_ep_whose_kernels_this_machine_cannot_run_is_left_out_with_its_reason(tmp_path, caplog):
+    negative = KernelDef(op_type="Neg", since_version=13, create=lambda _node: lambda inputs: [-inputs[0]])
+    compiled_with = kernel_ep(negative)
+
+    class Absent(compiled_with):
+        @classmethod
+        def availability(cls, purpose):
+            return Availability(purpose is Purpose.EXPORT, reason="no device is plugged in")
+
+    context = compiled(model_of("a = Relu(x) y = Neg(a)"), tmp_path, Alpha, compiled_with)
+    registry, _ = with_eps(Alpha, Absent)
+
+    with epctx.InferenceSession(context, registry=registry) as session:
+        (result,) = session.run(None, {"x": X})
+        eps = session.get_providers()
+
+    np.testing.assert_array_equal(result, -np.maximum(X, 0))
+    assert Absent.name not in eps
+    assert "no device is plugged in" in caplog.text
 
 
 def test_a_malformed_preference_of_the_host_is_an_error_where_kernels_are_looked_up(tmp_path, monkeypatch):
