@@ -133,10 +133,14 @@ def make_names_unique(records: Sequence[ContextNodeRecord]) -> list[ContextNodeR
     return apart
 
 
+def get_node_name(node: NodeProto, index: int) -> str:
+    """Return a node's name, or one by its index: routing and messages need one, and onnxruntime makes one, too."""
+    return node.name or f"EPContext_{index}"
+
+
 def read_context_node(node: NodeProto, index: int, path: SubgraphPath = ()) -> ContextNodeRecord:
     """Decode one node; see `read_context_nodes`."""
-    # Routing and messages need a name; onnxruntime gives unnamed nodes one, too.
-    name = node.name or f"EPContext_{index}"
+    name = get_node_name(node, index)
     values, cache = _read_attributes(name, node)
     outputs = tuple(node.output[:])
     if not outputs:

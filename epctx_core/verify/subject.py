@@ -38,6 +38,7 @@ from epctx_core.context.node import (
     ContextNodeRecord,
     check_attribute,
     check_switches,
+    get_node_name,
     is_context_node,
     make_names_unique,
     read_context_node,
@@ -195,7 +196,7 @@ def _read_node(
             decode_name(text)
         with suppress(InvalidGraph):
             return read_context_node(node, index, path)
-        name = node.name or f"EPContext_{index}"
+        name = get_node_name(node, index)
         good = NodeProto(name=name, input=node.input, output=node.output)
         for attribute in node.attribute:
             with findings.collect("node-refused"):

@@ -20,10 +20,6 @@ def written(*pieces, name="a_x.bin"):
     return writer.finish(), sink.getvalue()
 
 
-def inline_weight(data, name="w"):
-    return Weight(name, 2, (len(data),), data)
-
-
 def weight_in_file(path, offset, length, name="w"):
     with path.open("rb") as file:
         mapped = MappedFile(file.fileno(), str(path))
