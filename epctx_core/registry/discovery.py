@@ -6,9 +6,10 @@ Reads metadata only, and lets no distribution disturb another.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from importlib_metadata import EntryPoint, IDistribution, PackageNotFoundError, distribution, distributions
 
@@ -21,14 +22,15 @@ if TYPE_CHECKING:
 __all__ = ["EntryPoint", "PackageNotFoundError", "distribution", "distributions"]
 
 EP_GROUP = "epctx.execution_providers"
-"""One entry for each EP: its name is the EP name, its value `module:Class`."""
+"""One entry for each EP: its name is the EP name, its value `module:Class`, followed by extras that it needs."""
 SOURCE_GROUP = "epctx.ep_sources"
 """One entry for each further source key of an EP: its value is that of the EP's own entry."""
 SIMULATED_PACKAGES = frozenset({"epctx-sim-openvino", "epctx-sim-qnn", "epctx-sim-vitisai"})
 """Distributions whose EPs are known to be simulated before any of them is imported."""
 EP_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
-_TARGET = re.compile(r"\s*(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(\[.*\]\s*)?")
+_TARGET = re.compile(r"\s*(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(\[(?P<extras>.*)\]\s*)?")
+_REQUIRED = re.compile(r"""\s*(?P<name>[\w.-]+).*;\s*\(?\s*extra\s*==\s*['"](?P<extra>[^'"]*)['"]\s*\)?\s*""")
 # METADATA is missing, can't be decoded or lacks the field; versions of the library raise differently.
 _UNREADABLE = (KeyError, OSError, TypeError, ValueError)
 
@@ -36,13 +38,15 @@ _UNREADABLE = (KeyError, OSError, TypeError, ValueError)
 def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
     """Return a record for each EP of every distribution, sorted by EP name and distribution.
 
-    States are DISCOVERED, or BROKEN where the metadata is wrong. No plugin is imported.
+    States are DISCOVERED, or BROKEN where the metadata is wrong. No plugin is imported. An EP whose entry point names
+    an extra has no record as long as a distribution that only this extra requires is not installed.
 
     Args:
         paths: folders and wheels to search; None for `sys.path`.
     """
     found = _list_installed() if paths is None else distributions(path=list(paths))
-    records = [record for dist in found if _mentions_group(dist) for record in _read_records(dist)]
+    where = [{"path": list(p)} for p in (sys.path, paths or ())]
+    records = [record for dist in found if _mentions_group(dist) for record in _read_records(dist, where)]
     return sorted(records, key=sort_key)
 
 
@@ -81,8 +85,13 @@ def _read_field(dist: IDistribution, field: Literal["name", "version"]) -> str |
         return None
 
 
-def _read_records(dist: IDistribution) -> list[PluginRecord]:
-    """Return the records of one distribution; a single broken one if its entry points can't be read."""
+def _read_records(dist: IDistribution, where: Sequence[Mapping[str, Any]]) -> list[PluginRecord]:
+    """Return the records of one distribution; a single broken one if its entry points can't be read.
+
+    Args:
+        dist: the distribution.
+        where: arguments of `distributions` for each search of what an extra requires.
+    """
     name, version = _read_field(dist, "name"), _read_field(dist, "version")
     label = name or "unnamed distribution"
     providers: dict[str, list[EntryPoint]] = {}
@@ -94,7 +103,13 @@ def _read_records(dist: IDistribution) -> list[PluginRecord]:
         if entry.group == EP_GROUP:
             providers.setdefault(entry.name, []).append(entry)
     sources = [entry for entry in entries if entry.group == SOURCE_GROUP]
-    records = [_make_record(mine, sources, label, version) for mine in providers.values()]
+    extras = {} if name is None else _read_extras(dist)
+    records = []
+    for mine in providers.values():
+        named = _parse_extras(mine[0].value)
+        required = {one for extra in named for one in extras.get(extra, ())}
+        if all(any(True for path in where for _ in distributions(name=one, **path)) for one in required):
+            records.append(_make_record(mine, sources, label, version, [e for e in named if e not in extras]))
     targets = {_parse_class_path(entry.value) for mine in providers.values() for entry in mine} - {None}
     records += [
         _make_broken_record(
@@ -113,6 +128,20 @@ def _read_records(dist: IDistribution) -> list[PluginRecord]:
     return [_make_broken_record(r.name, label, version, reason) for r in records]
 
 
+def _read_extras(dist: IDistribution) -> dict[str, list[str]]:
+    """Return, for each extra of a distribution, the distributions that are required for it under no other condition."""
+    try:
+        extras = {
+            normalise_name(extra): list[str]() for extra in dist.metadata.get_all("Provides-Extra") or ()
+        }
+        requires = dist.requires or ()
+    except _UNREADABLE:
+        return {}
+    for match in filter(None, map(_REQUIRED.fullmatch, requires)):
+        extras.setdefault(normalise_name(match["extra"]), []).append(match["name"])
+    return extras
+
+
 def _explain_unreadable(dist: IDistribution, error: Exception) -> str:
     """Return the reason with the line that is not `name = value`, which the parser's own error lacks."""
     if isinstance(error, UnicodeDecodeError):
@@ -125,9 +154,13 @@ def _explain_unreadable(dist: IDistribution, error: Exception) -> str:
 
 
 def _make_record(
-    mine: list[EntryPoint], sources: list[EntryPoint], distribution: str, version: str | None
+    mine: list[EntryPoint],
+    sources: list[EntryPoint],
+    distribution: str,
+    version: str | None,
+    undeclared: Sequence[str],
 ) -> PluginRecord:
-    """Return the record of one EP, for which `mine` has one entry unless the metadata is wrong."""
+    """Return the record of one EP, for which `mine` has one entry, and no undeclared extra, unless the metadata is wrong."""
     name, value = mine[0].name, mine[0].value
     target, problem = _parse_class_path(value), ""
     if len(mine) > 1:
@@ -138,6 +171,10 @@ def _make_record(
         problem = f"the EP name {CPU_EP} is built in and can't be provided by a plugin"
     elif target is None:
         problem = f"its entry point {name!r} has the value {value!r}, which is not of the form module:Class"
+    elif undeclared:
+        problem = (
+            f"its entry point {name!r} needs the extra {undeclared[0]!r}, which its metadata does not declare"
+        )
     if problem or target is None:
         return _make_broken_record(name, distribution, version, problem)
     further = sorted({s.name for s in sources if _parse_class_path(s.value) == target} - {name})
@@ -157,6 +194,13 @@ def _parse_class_path(text: str) -> str | None:
     # Not entry.module and entry.attr: for what does not match, each version of the library fails differently.
     match = _TARGET.fullmatch(text)
     return f"{match['module']}:{match['attribute']}" if match else None
+
+
+def _parse_extras(text: str) -> list[str]:
+    """Return the extras, normalised, that the value of an entry point names."""
+    match = _TARGET.fullmatch(text)
+    named = (match and match["extras"]) or ""
+    return [normalise_name(extra.strip()) for extra in named.split(",") if extra.strip()]
 
 
 def _make_broken_record(name: str, distribution: str, version: str | None, reason: str) -> PluginRecord:

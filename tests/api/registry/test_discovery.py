@@ -192,10 +192,10 @@ def test_a_complaint_does_not_make_an_ep_of_the_same_name_a_duplicate(packages):
     assert good.state is PluginState.DISCOVERED
 
 
-def test_spaces_and_extras_in_an_entry_point_do_not_matter(packages):
+def test_spaces_in_an_entry_point_do_not_matter(packages):
     packages.write_metadata(
         "epctx-a",
-        "[epctx.execution_providers]\nA = epctx_a : Provider [gpu]\n[epctx.ep_sources]\nOld = epctx_a:Provider\n",
+        "[epctx.execution_providers]\nA = epctx_a : Provider\n[epctx.ep_sources]\nOld = epctx_a:Provider\n",
     )
 
     (record,) = Registry().records()
