@@ -191,7 +191,8 @@ def make_context_model(compile_: Compile, outputs: Outputs, earlier: GraphsByMod
             external_weights=bool(initializers or named_files),
             context_binary=not outputs.embedded,
         )
-        add_metadata(proto, compile_, [*existing.entries, *entries], used, pending)
+        texts = {part.ep: part.compatibility_info for part in parts}
+        add_metadata(proto, compile_, [*existing.entries, *entries], used, pending, texts)
         write_kernel_types(proto, list_remaining_operators(assignment))
     return ContextModel(
         proto=proto,
@@ -217,6 +218,8 @@ class ProviderPart:
         earlier: graphs of the share group's models before this one.
 
     Attributes:
+        ep: its name.
+        compatibility_info: the text that its nodes have in common, or None.
         payloads: payloads that it wrote.
         nodes: partition to its EPContext node.
         entries: of the payloads; of several, each with the nodes that refer to it.
@@ -227,6 +230,8 @@ class ProviderPart:
         self, compile_: Compile, choice: ProviderChoice, outputs: Outputs, earlier: GraphsByModel
     ) -> None:
         self._choice = choice
+        self.ep = choice.name
+        self.compatibility_info: str | None = None
         self._partitions = partitions = compile_.assignment.of(choice.name)
         # EPs give many nodes one mapping: each is looked at once.
         self._checked: set[int] = set()
@@ -304,6 +309,11 @@ class ProviderPart:
                 raise self._error(f"wrote nothing into the payload {writer.name!r}")
         if not found:
             raise self._error("gave no node a payload, so that nothing could be loaded again")
+        texts = {self._check_text(node.compatibility_info, "compatibility_info") for node in ordered}
+        if len(texts) > 1:
+            shown = " and ".join(sorted(f"{text!r:.80}" for text in texts)[:2])
+            raise self._error(f"gave nodes of one model different texts as compatibility_info: {shown}")
+        (self.compatibility_info,) = texts
         return ordered
 
     def _check_node(self, node: EPContextNode) -> EPContextNode:
@@ -338,6 +348,8 @@ class ProviderPart:
         text = to_plain(value)
         if text is not None and type(text) is not str:
             raise self._error(f"gave a {type(text).__name__} instead of a text as {field_name}")
+        if text is not None and text.encode(errors="ignore").decode() != text:
+            raise self._error(f"gave {text!r:.80} as {field_name}, which UTF-8 cannot represent")
         return text
 
     def _error(self, problem: str) -> PluginError:

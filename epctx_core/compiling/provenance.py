@@ -316,7 +316,8 @@ def add_metadata(
     compile_: Compile,
     payloads: Sequence[PayloadEntry],
     used: Mapping[str, SourceReference],
-    pending: Sequence[str] = (),
+    pending: Sequence[str],
+    texts: Mapping[str, str | None],
 ) -> None:
     """Write the manifest and compatibility texts of a context model, and keep those of its source.
 
@@ -326,6 +327,7 @@ def add_metadata(
         payloads: those of nodes that were there already, then those that were written.
         used: the weights that payloads left in the source.
         pending: names of the payloads that a share group writes at its end.
+        texts: by EP, the compatibility text of its nodes; None or no entry: its class is asked.
     """
     if not any(opset.domain == DOMAIN for opset in proto.opset_import):
         proto.opset_import.add(domain=DOMAIN, version=OPSET_VERSION)
@@ -340,10 +342,11 @@ def add_metadata(
         elif exist:
             # The metadata of this EP describes the nodes of the source.
             continue
-        # EPs without partitions are asked, too.
-        info: str = call_class_method(
-            choice.record, choice.cls, "get_compatibility_info", partitions, choice.options
-        )
+        info = texts.get(ep)
+        if info is None:  # EPs without partitions are asked, too.
+            info = call_class_method(
+                choice.record, choice.cls, "get_compatibility_info", partitions, choice.options
+            )
         if info:
             earlier = [text for text in read_compatibility_info(proto).get(ep, ()) if text != info]
             set_metadata(proto, COMPATIBILITY_PREFIX + ep, info)

@@ -185,6 +185,8 @@ class EPContextNode:
             that; `partition.name` by default. It differs for each node of the EP in a model, and in a share group
             two models have it in common only for equal partitions. `ep.context_node_name_prefix` is part of
             `partition.name` and not put before it.
+        compatibility_info: the text that `get_compatibility_info` would return, where the EP learns it from its
+            compiler; the same for all nodes of the EP in a model. None: the class method is asked.
 
     Several nodes may have one payload, with main_context 1 and 0. If payloads are embedded, the core stores
     it in the first of them with 1, and the others refer to it. A load gets it from each of them.
@@ -197,6 +199,7 @@ class EPContextNode:
     doc_string: str = ""
     _: KW_ONLY
     graph_name: str | None = None
+    compatibility_info: str | None = None
 
 
 CORE_ATTRIBUTES = frozenset({"ep_cache_context", "embed_mode", "main_context", "partition_name", "source"})

@@ -364,6 +364,7 @@ def test_a_reason_that_is_no_text_is_the_contract_broken_as_without_isolation(tm
     [
         ("graph_name", "gave a int instead of a text as graph_name"),
         ("doc_string", "gave a int instead of a text as doc_string"),
+        ("compatibility_info", "gave a int instead of a text as compatibility_info"),
         ("attributes", "set 5 to a value that the attribute cannot hold"),
     ],
 )

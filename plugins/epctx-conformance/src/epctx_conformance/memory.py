@@ -92,6 +92,7 @@ class MemoryWriter:
                 sorted((key, repr(value)) for key, value in node.attributes.items()),
                 node.doc_string,
                 node.graph_name,
+                node.compatibility_info,
             )
             for node in nodes
         ]

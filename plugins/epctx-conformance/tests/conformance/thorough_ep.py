@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import onnx
-from conformance.honest_ep import HonestProvider
+from conformance.honest_ep import VERSION, HonestProvider
 
 from epctx_core.plugin import CompiledPartition, ComputeCapability, EPContextNode, Purpose, hookimpl
 
@@ -70,7 +70,13 @@ class ThoroughProvider(HonestProvider):
         if writer.final:
             payload.write(self.packed(group))
         return [
-            EPContextNode(partition, payload, main_context=int(not number), graph_name=names[number])
+            EPContextNode(
+                partition,
+                payload,
+                main_context=int(not number),
+                graph_name=names[number],
+                compatibility_info=self.compatibility_info(number),
+            )
             for number, partition in enumerate(self.compiled)
         ]
 
@@ -93,6 +99,10 @@ class ThoroughProvider(HonestProvider):
     def graph_name(self, number: int, partition: Partition) -> str:
         """Return the name by which the runtime finds a partition's graph."""
         return f"{partition.digest[:12]} graph {number}"
+
+    def compatibility_info(self, number: int) -> str | None:
+        """Return the text that its compiler wrote about the payload of a node."""
+        return f"honest;version={VERSION}"
 
     def runnable(self, graph: bytes) -> CompiledPartition:
         if self.context.purpose is Purpose.EXPORT:

@@ -107,7 +107,8 @@ def decode_descriptions(
     attributes = [decode_attributes(item) for item in message.items("attributes")]
     nodes = []
     for item in message.items("nodes"):
-        partition_number, payload, main, attribute_set, doc, graph_name = _row(item, 6)
+        partition_number, payload, main, attribute_set, *texts = _row(item, 7)
+        doc, graph_name, compatibility_info = map(decode_attribute, texts)
         partition = _look_up(partitions, partition_number)
         if partition is not None:
             node = EPContextNode(
@@ -115,8 +116,9 @@ def decode_descriptions(
                 None if payload is None else _look_up(payloads, payload),
                 main_context=_look_up((0, 1), main),
                 attributes=_look_up(attributes, attribute_set),
-                doc_string=decode_attribute(doc),
-                graph_name=decode_attribute(graph_name),
+                doc_string=doc,
+                graph_name=graph_name,
+                compatibility_info=compatibility_info,
             )
             nodes.append(node)
     return nodes
@@ -421,6 +423,7 @@ def _encode_descriptions(service: Service, result: Sequence[EPContextNode]) -> R
                 sets[id(node.attributes)],
                 encode_attribute(node.doc_string),
                 encode_attribute(node.graph_name),
+                encode_attribute(node.compatibility_info),
             ]
         )
     return {"nodes": nodes, "attributes": attributes}, ()

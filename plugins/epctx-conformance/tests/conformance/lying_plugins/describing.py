@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from typing import ClassVar
 
-from conformance.honest_ep import HonestProvider
+from conformance.honest_ep import VERSION, HonestProvider
 from conformance.lying_plugins.table import lie
 from conformance.thorough_ep import ThoroughProvider
 
@@ -145,6 +145,24 @@ class RenamesItsGraphs(ThoroughProvider):
 
     def graph_name(self, number, partition):
         return f"graph {next(_NUMBERS)}"
+
+
+@lie("it_supports_what_it_compiled_itself")
+class DeniesTheTextOfItsCompiler(ThoroughProvider):
+    """The compatibility text of its nodes is one that it does not support."""
+
+    def compatibility_info(self, number):
+        return "honest;version=of the compiler"
+
+
+@lie("it_describes_the_same_nodes_each_time")
+class StampsItsNodes(ThoroughProvider):
+    """Asked again for its nodes, it has another compatibility text."""
+
+    def compatibility_info(self, number):
+        if not number:
+            self.stamp = next(_NUMBERS)
+        return f"honest;version={VERSION};{self.stamp}"
 
 
 @lie("its_names_of_graphs_are_unique_in_a_group")
