@@ -1,6 +1,7 @@
 # make install make .venv with every package of epctx, from this clone
 # make demo    set up, compile real networks, one of them for two EPs, run them, and say what happened
 # make test    set up, lint, check types, run the whole suite
+# make test-vendors  the tests with real vendors' EPs, in an environment of their own (200 MB of wheels, Linux x86-64)
 # make lint    ruff, mypy and import-linter only
 # make stress  tests that take hours rather than minutes
 # make fuzz    ten minutes of fuzzing that follows coverage; FUZZ_SECONDS and FUZZ_CORPUS change time and folder
@@ -24,8 +25,12 @@ EDITABLE = --editable ".[all,test]" $(foreach plugin,$(PLUGINS),--editable ./$(p
 # A worker that dies ends the run: pytest-xdist 3.8 waits for ever after it has replaced one of loadfile's.
 PYTEST = -m pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
+# In no other environment: an installed EP of a vendor goes before the simulated one of its name.
+VENDORS := 'onnxruntime-qnn>=2.7' 'onnxruntime-ep-openvino>=1.8'
+PLATFORM := $(shell uname -sm)
+
 .DELETE_ON_ERROR:
-.PHONY: install demo test lint stress fuzz bench differential minimums release docs size clean
+.PHONY: install demo test test-vendors lint stress fuzz bench differential minimums release docs size clean
 
 install: .venv/.installed
 
@@ -34,6 +39,14 @@ demo: .venv/.installed
 
 test: lint
 	.venv/bin/python $(PYTEST)
+
+ifeq ($(PLATFORM),Linux x86_64)
+test-vendors: .venv-vendors/.installed
+	.venv-vendors/bin/python $(PYTEST) tests/vendors
+else
+test-vendors:
+	@echo "Nothing was tested: $(VENDORS) are installed and tested on Linux x86_64 only; this is $(PLATFORM)."
+endif
 
 lint: .venv/.installed
 	.venv/bin/ruff check .
@@ -69,10 +82,10 @@ minimums: .venv-min/.installed
 	.venv-min/bin/python $(PYTEST)
 
 clean:
-	rm -rf dist .venv .venv-min .venv-fuzz .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo-output
+	rm -rf dist .venv .venv-min .venv-fuzz .venv-vendors .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo-output
 	find epctx_core plugins tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-.venv/.installed .venv-min/.installed .venv-fuzz/.installed: %/.installed: $(PROJECTS) Makefile .ci/minimums.py
+.venv/.installed .venv-min/.installed .venv-fuzz/.installed .venv-vendors/.installed: %/.installed: $(PROJECTS) Makefile .ci/minimums.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "epctx needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv --clear $*
 	@echo '*' > $*/.gitignore
@@ -81,4 +94,5 @@ clean:
 	@if test "$*" = .venv-min; then $*/bin/python .ci/minimums.py; fi > $*/constraints.txt
 	$*/bin/python -m pip install --quiet --constraint $*/constraints.txt $(EDITABLE)
 	if test "$*" = .venv-fuzz; then $*/bin/python -m pip install --quiet 'atheris>=3.0'; fi
+	if test "$*" = .venv-vendors; then $*/bin/python -m pip install --quiet $(VENDORS); fi
 	@touch $@

@@ -292,7 +292,16 @@ def repository_files() -> list[Path]:
         output = subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL, timeout=60)
         found = [ROOT / name for name in output.split("\0") if name]
     except (OSError, subprocess.CalledProcessError):
-        hidden = {".git", ".venv", ".venv-min", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+        hidden = {
+            ".git",
+            ".venv",
+            ".venv-min",
+            ".venv-vendors",
+            "__pycache__",
+            ".mypy_cache",
+            ".ruff_cache",
+            ".pytest_cache",
+        }
         found = [path for path in ROOT.rglob("*") if not hidden & set(path.relative_to(ROOT).parts)]
     return [path for path in found if path.is_file()]
 

@@ -1,0 +1,81 @@
+"""Networks that real vendors' EPs take: exported ones, two of the zoo, and two made from a seed. Knows nothing of epctx."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from zoo.exporters.saving import read_inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TESTS = Path(__file__).parent.parent
+EXPORTED = ("bert", "resnet")
+OF_THE_ZOO = {"attention": "torch_attention_fixed", "quantised": "quantised_qdq_fixed"}
+"""By name, a model of the zoo whose shapes are fixed, as an NPU needs them."""
+HIDDEN, STEPS, WIDTH = 32, 6, 32
+
+
+class Network(NamedTuple):
+    """A model as bytes, and arrays by input name."""
+
+    model: bytes
+    inputs: dict[str, np.ndarray]
+
+
+@cache
+def network(name: str) -> Network:
+    """Return one of `NETWORKS`."""
+    if name in EXPORTED:
+        folder = TESTS / "models" / name
+        with np.load(folder / "input.npz") as stored:
+            return Network((folder / "model.onnx").read_bytes(), dict(stored))
+    if name in OF_THE_ZOO:
+        path = TESTS / "zoo" / "models" / f"{OF_THE_ZOO[name]}.onnx"
+        return Network(path.read_bytes(), read_inputs(path.with_suffix(".npz")))
+    return SEEDED[name](np.random.Generator(np.random.PCG64(12)))
+
+
+def _lstm(generator: np.random.Generator) -> Network:
+    """Return an LSTM over a fixed number of steps: with an open one, QNN refuses the whole model."""
+    shapes = {"w": (1, 4 * HIDDEN, WIDTH), "r": (1, 4 * HIDDEN, HIDDEN), "b": (1, 8 * HIDDEN)}
+    nodes = [helper.make_node("LSTM", ["x", "w", "r", "b"], ["y", "h", "c"], hidden_size=HIDDEN)]
+    outputs = {"y": [STEPS, 1, 1, HIDDEN], "h": [1, 1, HIDDEN], "c": [1, 1, HIDDEN]}
+    return _made(generator, nodes, {"x": [STEPS, 1, WIDTH]}, outputs, shapes)
+
+
+def _two_parts(generator: np.random.Generator) -> Network:
+    """Return a perceptron whose middle, a Softsign, QNN does not take: two partitions with a node between them."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "first"], ["summed"], name="before"),
+        helper.make_node("Relu", ["summed"], ["kept"], name="kept"),
+        helper.make_node("Softsign", ["kept"], ["bent"], name="middle"),
+        helper.make_node("MatMul", ["bent", "second"], ["y"], name="after"),
+    ]
+    weights = {"first": (WIDTH, WIDTH), "second": (WIDTH, WIDTH)}
+    return _made(generator, nodes, {"x": [4, WIDTH]}, {"y": [4, WIDTH]}, weights)
+
+
+SEEDED: dict[str, Callable[[np.random.Generator], Network]] = {"lstm": _lstm, "two_parts": _two_parts}
+NETWORKS = (*EXPORTED, *OF_THE_ZOO, *SEEDED)
+
+
+def _made(generator, nodes, inputs, outputs, weights) -> Network:
+    def declared(shapes):
+        return [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()
+        ]
+
+    def drawn(shape):
+        return (generator.standard_normal(shape) / 5).astype(np.float32)
+
+    tensors = [numpy_helper.from_array(drawn(shape), name) for name, shape in weights.items()]
+    graph = helper.make_graph(nodes, "seeded", declared(inputs), declared(outputs), tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(model)
+    return Network(model.SerializeToString(), {name: drawn(shape) for name, shape in inputs.items()})

@@ -1,0 +1,83 @@
+"""onnxruntime with a vendor's plugin EP: the peer that epctx is compared with. Knows nothing of epctx."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnxruntime
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import ModuleType
+
+    import numpy as np
+
+QUIET = 4
+QNN = "QNNExecutionProvider"
+OPENVINO = "OpenVINOExecutionProvider"
+
+
+def qnn_options() -> dict[str, str]:
+    """Return the options with which Qualcomm's EP works on its simulator, in half precision."""
+    import onnxruntime_qnn
+
+    return {
+        "backend_path": onnxruntime_qnn.get_qnn_htp_path(),
+        "soc_model": "60",
+        "htp_arch": "73",
+        "enable_htp_fp16_precision": "1",
+    }
+
+
+def devices(ep: str, wheel: ModuleType) -> list[onnxruntime.OrtEpDevice]:
+    """Return the devices that a wheel's EP lists, which is registered unless somebody did."""
+    if not _listed(ep):
+        onnxruntime.register_execution_provider_library(ep, wheel.get_library_path())
+    return _listed(ep)
+
+
+def _listed(ep: str) -> list[onnxruntime.OrtEpDevice]:
+    return [device for device in onnxruntime.get_ep_devices() if device.ep_name == ep]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginEP:
+    """Compiles, loads and runs with onnxruntime itself.
+
+    Attributes:
+        ep: its name.
+        devices: those of the EP that sessions use.
+        options: the vendor's.
+    """
+
+    ep: str
+    devices: Sequence[onnxruntime.OrtEpDevice]
+    options: Mapping[str, str]
+
+    def session_options(self) -> onnxruntime.SessionOptions:
+        """Return options with the EP alone; onnxruntime adds its CPU EP."""
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = QUIET
+        options.add_provider_for_devices(self.devices, dict(self.options))
+        return options
+
+    def compile_to_file(self, model: bytes, output: Path, *, embedded: bool) -> Path:
+        """Write a context model and return its path."""
+        compiler = onnxruntime.ModelCompiler(self.session_options(), model, embedded)
+        compiler.compile_to_file(str(output))
+        return output
+
+    def compile_to_bytes(self, model: bytes) -> bytes:
+        """Return a context model with embedded payloads."""
+        return onnxruntime.ModelCompiler(self.session_options(), model, True).compile_to_bytes()
+
+    def run(self, model: Path | bytes, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Load a model, source or compiled, and run it."""
+        options = self.session_options()
+        # As ModelCompiler does by default: what optimisations fuse would be computed in another order.
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = onnxruntime.InferenceSession(str(model) if isinstance(model, Path) else model, options)
+        session.disable_fallback()
+        return session.run(None, dict(inputs))
