@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from epctx_core.context.manifest import Manifest, read_manifest
 from epctx_core.context.named_files import list_external_locations, read_dependencies
 from epctx_core.context.node import ContextNodeRecord, is_context_node, read_context_nodes
 from epctx_core.context.paths import ModelFolder
+from epctx_core.context.receipts import IN_PLACE, is_noted, make_file_receipt
 from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, list_source_files
 from epctx_core.context.weights_folder import WeightsFolder, read_seal
 from epctx_core.engines.cpu_engine import CpuEngine
@@ -297,8 +299,12 @@ class ModelSource:
         return sha.hexdigest(), any(map(is_context_node, walk_nodes(chain.from_iterable(roots)))), files
 
 
-def check_files(path: Path) -> None:
-    """Check every byte of the files beside a context model against the digests in the model.
+def check_files(path: Path, *, once: bool = False) -> None:
+    """Check the files beside a context model against the digests in the model.
+
+    Args:
+        path: the context model.
+        once: True to skip files with a receipt, which this machine has checked before; False to read every byte.
 
     Raises:
         InvalidGraph, NoSuchFile: a file is another one or is missing.
@@ -310,9 +316,12 @@ def check_files(path: Path) -> None:
         if not entry.embedded:
             with folder.open(entry.name, what="the context binary") as file:
                 mapped = MappedFile(file.fileno(), file.path)
-            entry.check_whole(mapped.view, forget=mapped.forget)
+            entry.check_size(mapped.view)
+            if not (once and is_noted(make_file_receipt(mapped.status, entry.root))):
+                IN_PLACE.check(mapped, entry, partial(entry.mismatch_error, node=None), beside=False)
     if (seal := read_seal(model)) is not None:
-        WeightsFolder(path, None, seal=seal, verification=Verification.FULL).open(seal.name, "").close()
+        depth = Verification.ONCE if once else Verification.FULL
+        WeightsFolder(path, None, seal=seal, verification=depth).open(seal.name, "").close()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import numpy as np
@@ -12,6 +13,7 @@ from epctx_cache import store
 from epctx_cache.store import RECORD
 
 import epctx_core as epctx
+from epctx_core.context import receipts
 from epctx_core.plugin import hookimpl
 
 FILES = (RECORD, "model_ctx.onnx", "model_qnn.bin")
@@ -152,3 +154,27 @@ def test_a_damaged_secret_is_drawn_again(cache, model):
 
     assert len(keys) == 1
     assert cache.compiles == 2
+
+
+def test_checked_once_an_entry_is_read_again_only_where_it_has_changed(cache, model, entry, monkeypatch):
+    read = []
+    monkeypatch.setattr(receipts, "find_damage", lambda view, *_: read.append(len(view)) or iter(()))
+    binary, record = entry / "model_qnn.bin", store.read_record(entry)
+
+    store.check_whole(entry, record, once=True)
+    assert read == []  # the compile left a receipt
+
+    os.utime(binary, (1, 1))
+    store.check_whole(entry, record, once=True)
+    store.check_whole(entry, record, once=True)
+    assert read == [binary.stat().st_size]
+
+    store.check_whole(entry, record)
+    assert len(read) == 2
+
+
+def test_checked_once_an_entry_with_another_binary_is_damaged(entry):
+    flip(entry / "model_qnn.bin", 5000)
+
+    with pytest.raises(store.CorruptEntryError, match="have another digest"):
+        store.check_whole(entry, store.read_record(entry), once=True)

@@ -6,12 +6,12 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from epctx_cache import key as keys
 from epctx_cache import store
@@ -23,6 +23,8 @@ from epctx_core.plugin import Purpose
 if TYPE_CHECKING:
     from epctx_cache.caching import CacheSettings, Progress, Providers
     from epctx_core import Registry
+
+T = TypeVar("T")
 
 INITIALIZERS = "model.weights"
 """File of the remaining initializers, so that a hit reads no weights."""
@@ -97,16 +99,45 @@ class Request:
 
     def session(self) -> InferenceSession:
         """Return a session; see `load_or_compile`."""
+        return self.load(self._session_of_entry, self._session_of_source)
+
+    def load(self, entry: Callable[[store.Lease], T], source: Callable[[], T]) -> T:
+        """Return what a host loads: the model's entry, compiled first if there is none, or else its source.
+
+        Args:
+            entry: loads an entry, which is not removed meanwhile. An entry that an earlier call compiled and whose
+                load raises InvalidGraph, InvalidProtobuf or NoSuchFile, or any error if its bytes are damaged, is
+                removed and compiled again.
+            source: loads the model as it is: where the cache cannot be used, or has nothing to offer.
+
+        Raises:
+            EpctxError: as the compile and the two functions.
+        """
         try:
-            # Without anything to compile with, a session from an entry would gain nothing.
+            # Without anything to compile with, an entry would gain nothing.
             gains = bool(self._choices) or self.level > GraphOptimizationLevel.ORT_DISABLE_ALL
             for lease in self._leases() if gains else ():
-                if (session := self._load(lease)) is not None:
-                    return session
+                with lease:
+                    try:
+                        return entry(lease)
+                    except errors.EpctxError as error:
+                        if self.compiled or not self._is_fault_of_entry(lease, error):
+                            raise
+                        key = lease.record.key[:12]
+                        _log.warning(
+                            "the cache entry %s cannot be loaded and is removed: %s", key, error.message
+                        )
+                        self._store.drop(lease)
         except _UnusableError as error:
             folder = self.settings.folder
             _warn_once(folder, f"the cache in {folder} cannot be used: {error.__cause__}.")
-        # Load the source with the host's options, but write nothing.
+        return source()
+
+    def _session_of_entry(self, lease: store.Lease) -> InferenceSession:
+        return InferenceSession(lease.model, self._load_options(), registry=self.registry)
+
+    def _session_of_source(self) -> InferenceSession:
+        """Return a session with the host's options that writes nothing."""
         options = self.options.copy()
         options.add_session_config_entry("ep.context_enable", "0")
         if self.level > GraphOptimizationLevel.ORT_DISABLE_ALL:
@@ -202,19 +233,6 @@ class Request:
                 folder = self.settings.folder
                 _log.warning("the cache in %s exceeds its limit and cannot be reduced: %s.", folder, error)
         return lease
-
-    def _load(self, lease: store.Lease) -> InferenceSession | None:
-        """Return a session for an entry; None if the entry cannot be loaded and was removed."""
-        with lease:
-            try:
-                return InferenceSession(lease.model, self._load_options(), registry=self.registry)
-            except errors.EpctxError as error:
-                if self.compiled or not self._is_fault_of_entry(lease, error):
-                    raise
-                key = lease.record.key[:12]
-                _log.warning("the cache entry %s cannot be loaded and is removed: %s", key, error.message)
-                self._store.drop(lease)
-        return None
 
     def _is_fault_of_entry(self, lease: store.Lease, error: errors.EpctxError) -> bool:
         """Return whether an entry that was compiled earlier may be the cause of an error."""

@@ -146,15 +146,15 @@ def check_head(folder: Path, record: EntryRecord) -> None:
         raise CorruptEntryError(f"it cannot be read: {error}") from error
 
 
-def check_whole(folder: Path, record: EntryRecord) -> None:
-    """Check every byte of an entry.
+def check_whole(folder: Path, record: EntryRecord, *, once: bool = False) -> None:
+    """Check every byte of an entry; with `once`, of its binaries those that this machine has not checked before.
 
     Raises:
         CorruptEntryError: as `check_head`, or a byte is different.
     """
     check_head(folder, record)
     try:
-        check_files(folder / record.files[-1].path)
+        check_files(folder / record.files[-1].path, once=once)
     except EpctxError as error:
         raise CorruptEntryError(error.message) from error
     except OSError as error:
