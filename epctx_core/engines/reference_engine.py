@@ -22,7 +22,7 @@ from onnx.reference.ops.op_scatter_elements import scatter_elements
 
 from epctx_core.engines.control_flow import Body, run_loop, run_scan
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.index import DEFAULT_DOMAINS, EXECUTABLE, read_opset_imports, walk_nodes
+from epctx_core.graph.index import DEFAULT_DOMAINS, EXECUTABLE, copy_message, read_opset_imports, walk_nodes
 from epctx_core.graph.type_table import make_tensor_type
 from epctx_core.graph.weights import is_detached
 from epctx_core.plugin import BaseEngine, write_in_place
@@ -46,8 +46,7 @@ class ReferenceEngine(BaseEngine):
         heavy: bool | None = None,  # noqa: ARG002 - there is no thread pool to choose
     ) -> ReferenceModel:
         """Create an evaluator; it needs the weights, which are copied into its model."""
-        own = type(model)()
-        own.CopyFrom(model)
+        own = copy_message(model)
         for tensor in own.graph.initializer:
             if is_detached(tensor):
                 if not weights or tensor.name not in weights:
