@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from epctx_cli.commands.doctor import check_libraries
-from epctx_cli.libraries import Library, within
+from epctx_cli.commands.doctor import Library, check_libraries, within
 from packaging.specifiers import SpecifierSet
 
 

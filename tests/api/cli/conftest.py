@@ -1,12 +1,3 @@
 """Fixtures of `tests/api/cli`."""
 
-from cli.fixtures import (  # noqa: F401 - fixtures
-    _compiled_once,
-    compiled,
-    distribution,
-    epctx,
-    model,
-    process,
-    resnet,
-    site,
-)
+from cli.fixtures import _compiled_once, compiled, epctx, model, process, resnet, site  # noqa: F401 - fixtures

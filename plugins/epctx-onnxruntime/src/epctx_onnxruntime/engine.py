@@ -55,13 +55,13 @@ class OnnxRuntimeEngine(BaseEngine):
         self, model: ModelProto, weights: Mapping[str, np.ndarray] | None = None, *, heavy: bool | None = None
     ) -> OnnxRuntimeModel:
         """Create an onnxruntime session over a model and mapped weights; see `Engine.prepare`."""
-        arrays, model = _place_weights(model, weights or {})
+        arrays, model = place_weights(model, weights or {})
         prepacks = self.prepacks(sum(array.nbytes for array in arrays.values()))
         options = self.session_options(model, heavy, prepacks=prepacks)
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", str(PLACEHOLDER.parent)
         )
-        values = {name: _ort_value(array) for name, array in arrays.items()}
+        values = {name: ort_value(array) for name, array in arrays.items()}
         for name, value in values.items():
             options.add_initializer(name, value)
         return OnnxRuntimeModel(create_session(model, options), model, (weights, arrays, values))
@@ -200,7 +200,7 @@ class OnnxRuntimeModel:
             results: list[np.ndarray]
             if self._has_foreign_types:
                 # onnxruntime's `run` supports numpy's own element types only.
-                values = {name: _ort_value(array) for name, array in feeds.items()}
+                values = {name: ort_value(array) for name, array in feeds.items()}
                 found = self._state[1].run_with_ort_values(self._outputs, values, options)
                 results = [_array(value) for value in found]
             else:
@@ -219,7 +219,7 @@ class OnnxRuntimeModel:
         return results if outputs is None else write_in_place(results, outputs)
 
 
-def _place_weights(
+def place_weights(
     model: ModelProto, weights: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], ModelProto]:
     """Return the arrays of detached weights, and a model that contains those that cannot be used in place."""
@@ -250,7 +250,8 @@ def _place_weights(
     return arrays, own
 
 
-def _ort_value(array: np.ndarray) -> onnxruntime.OrtValue:
+def ort_value(array: np.ndarray) -> onnxruntime.OrtValue:
+    """Return a value over the memory of an array, which must outlive it."""
     if array.dtype.isbuiltin == 1:
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
@@ -277,7 +278,7 @@ def create_session(model: ModelProto, options: onnxruntime.SessionOptions) -> on
         NotImplementedByProvider: onnxruntime refuses the model: it lacks an operator, type or version, or the model is
             invalid.
     """
-    operators = _keep_distinct_names(model.graph)
+    operators = keep_distinct_names(model.graph)
     if model.functions or not operators.isdisjoint(_GUARDED):
         from epctx_onnxruntime.guards import guard_recurrent
 
@@ -293,7 +294,7 @@ def create_session(model: ModelProto, options: onnxruntime.SessionOptions) -> on
         raise NotImplementedByProvider(f"onnxruntime refuses a part of the model: {text}") from error
 
 
-def _keep_distinct_names(main: onnx.GraphProto) -> set[str]:
+def keep_distinct_names(main: onnx.GraphProto) -> set[str]:
     """Remove the names of a graph's nodes if two are equal, which ONNX allows and onnxruntime does not.
 
     Returns:

@@ -1,0 +1,324 @@
+"""`OnnxRuntimeProvider`, the base class of EPs of onnxruntime behind the hooks of epctx."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
+from epctx_core.plugin import (
+    Availability,
+    Blobs,
+    BuildInfo,
+    Compatibility,
+    CompiledPartition,
+    EPContextNode,
+    ExecutionProvider,
+    Purpose,
+    Refusal,
+    hookimpl,
+    write_blobs,
+)
+from epctx_onnxruntime.providers.library import PluginLibrary, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnxruntime
+
+    from epctx_core.plugin import (
+        ComputeCapability,
+        ContextNode,
+        ContextReader,
+        ContextWriter,
+        GraphView,
+        NodeView,
+        Partition,
+        Payload,
+        ProviderContext,
+    )
+    from epctx_onnxruntime.providers.programs import Binary, Program
+    from epctx_onnxruntime.providers.sessions import VendorSession
+
+_MODELS = "epctx_onnx_models"
+"""Attribute of nodes whose payload contains optimised models in ONNX format: their EP writes no EPContext nodes."""
+_KIND = "epctx-onnxruntime models 1"
+
+
+class OnnxRuntimeProvider(ExecutionProvider):
+    """EP of onnxruntime: onnxruntime cuts and compiles, payloads are the vendor's own.
+
+    A subclass says which EP, and declares the vendor's options under their own names.
+
+    Attributes:
+        library: the EP's library and name in onnxruntime.
+        static_shapes_only: whether nodes with shapes that are not static are left out where the EP refuses a model whole.
+    """
+
+    library: ClassVar[PluginLibrary]
+    static_shapes_only: ClassVar[bool] = False
+
+    def __init__(self, context: ProviderContext) -> None:
+        super().__init__(context)
+        self._scratch = ExitStack()
+        self._folder: Path | None = None
+        self._compiled: list[tuple[Partition, Program]] = []
+        self._sessions: list[VendorSession] = []
+
+    # -- what subclasses may say otherwise ---------------------------------------------------------
+
+    @classmethod
+    def vendor_options(cls, options: Mapping[str, Any]) -> dict[str, str]:
+        """Return the options as onnxruntime hands them to the EP: text, without those that are not set."""
+        return {
+            option.name: str(int(value)) if isinstance(value, bool) else str(value)
+            for option in cls.options
+            if (value := options.get(option.name)) is not None
+        }
+
+    @classmethod
+    def select_devices(
+        cls,
+        devices: Sequence[onnxruntime.OrtEpDevice],
+        options: Mapping[str, Any],  # noqa: ARG003 - for subclasses
+    ) -> Sequence[onnxruntime.OrtEpDevice]:
+        """Return the devices, of those listed, that a session uses: the first."""
+        return devices[:1]
+
+    def can_take(self, graph: GraphView, node: NodeView) -> bool | str:
+        """Return whether to offer a node to the EP where it refuses a model whole, or the reason not to."""
+        for name in filter(None, (*node.inputs, *node.outputs)):
+            value = graph.value(name)
+            if self.static_shapes_only and not value.type.is_static:
+                return f"the shape of {name!r} is not static"
+        return True
+
+    # -- what is asked without an instance ---------------------------------------------------------
+
+    @classmethod
+    def availability(cls, purpose: Purpose) -> Availability:  # noqa: ARG003
+        """Return whether the package is there, its library loads, and a device is listed."""
+        try:
+            cls.library.list_devices()
+        except NotImplementedByProvider as error:
+            return Availability(False, reason=error.message, hint=error.hint or "")
+        return Availability(True)
+
+    @classmethod
+    def get_build_info(cls, options: Mapping[str, Any]) -> BuildInfo:
+        """Return the versions of the package and of onnxruntime, and the device."""
+        facts = cls.identify(options)
+        return BuildInfo(
+            sdk=f"{facts['package']}, onnxruntime {facts['onnxruntime']}".lstrip(", "),
+            driver=facts["driver"],
+            target=facts["device"],
+        )
+
+    @classmethod
+    def identify(cls, options: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return facts besides the options that change where what the EP compiles may change: for keys of caches.
+
+        Returns:
+            `onnxruntime`, `package`, `library` and `files` (see `PluginLibrary.identify`), `device` and `driver`.
+
+        Raises:
+            NotImplementedByProvider: the EP is not available.
+        """
+        (device, *_) = cls.select_devices(cls.library.list_devices(), options)
+        hardware = device.device
+        known = {**dict(hardware.metadata), **dict(device.ep_metadata)}
+        driver = next((value for key, value in sorted(known.items()) if "driver" in key.lower()), "")
+        name = f"{hardware.type.name} {hardware.vendor} {hardware.device_id:#x}"
+        return {**cls.library.identify(), "device": name, "driver": driver}
+
+    @classmethod
+    def validate_compatibility(cls, info: str, options: Mapping[str, Any]) -> Compatibility:
+        """Return the verdict of the EP by onnxruntime's own call."""
+        from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+        devices = cls.select_devices(cls.library.list_devices(), options)
+        return Compatibility(int(native.get_model_compatibility_for_ep_devices(list(devices), info)))
+
+    # -- hooks -------------------------------------------------------------------------------------
+
+    @hookimpl
+    def get_capability(self, graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
+        """Take what onnxruntime compiles for the EP."""
+        from epctx_onnxruntime.providers.programs import ProgramMaker
+
+        if graph.parent_node is not None:
+            return [Refusal("onnxruntime compiles no subgraphs for EPs", graph.nodes)]
+        if not graph.nodes:
+            return []
+        maker = ProgramMaker(
+            ep=self.library.ep,
+            graph=graph,
+            context=self.context,
+            options=self.session_options,
+            folder=self._get_folder(),
+            can_take=lambda node: self.can_take(graph, node),
+        )
+        claims = maker.make()
+        if all(isinstance(claim, Refusal) for claim in claims):
+            self._check_options()
+        return claims
+
+    @hookimpl
+    def compile(self, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
+        """Return what `get_capability` compiled, ready to run unless it is exported."""
+        compiled = [(partition, partition.token) for partition in partitions]
+        self._compiled += compiled  # type: ignore[arg-type]
+        if self.context.purpose is Purpose.EXPORT:
+            return [CompiledPartition(None)] * len(partitions)
+        return [self._run_program(*item) for item in compiled]  # type: ignore[arg-type]
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer: ContextWriter) -> Sequence[EPContextNode]:
+        """Describe the vendor's nodes; programs of one binary share a payload."""
+        payloads: dict[Binary, Payload] = {}
+        nodes = []
+        models: dict[str, bytes] = {}
+        payload = None
+        for partition, program in self._compiled:
+            binary = program.binary
+            if program.name is None:
+                payload = payload or writer.payload()
+                models[partition.name] = binary.content  # type: ignore[assignment]
+                nodes.append(EPContextNode(partition, payload, attributes={_MODELS: 1}))
+                continue
+            is_first = binary not in payloads
+            if is_first:
+                # A second binary is that of another group of nodes.
+                payloads[binary] = own = writer.payload(f"{len(payloads)}" if payloads else None)
+                if writer.final:
+                    _write(own, binary.content)
+            nodes.append(
+                EPContextNode(
+                    partition,
+                    payloads[binary],
+                    main_context=int(is_first or program.main_context),
+                    attributes=program.attributes,
+                    graph_name=program.name,
+                    compatibility_info=program.info,
+                )
+            )
+        if payload is not None and writer.final:
+            write_blobs(payload, models, kind=_KIND)
+        return nodes
+
+    @hookimpl
+    def load_context(
+        self, nodes: Sequence[ContextNode], reader: ContextReader
+    ) -> Sequence[CompiledPartition]:
+        """Create a session over each node, as onnxruntime would load it."""
+        loaded = []
+        for node in nodes:
+            self.context.cancel.raise_if_requested()
+            loaded.append(self._keep(self._load(node, reader)))
+        return loaded
+
+    @hookimpl
+    def set_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Pass options on to each session."""
+        for session in self._sessions:
+            try:
+                session.set_dynamic_options(options)
+            except Exception as error:  # onnxruntime's exceptions have no base of their own
+                raise ValueError(one_line(error)) from error
+
+    @hookimpl
+    def shutdown(self) -> None:
+        """Free sessions and binaries."""
+        self._sessions.clear()
+        self._compiled.clear()
+        self._scratch.close()
+
+    # -- sessions ----------------------------------------------------------------------------------
+
+    def session_options(self, threads: int = 1) -> onnxruntime.SessionOptions:
+        """Return options of a session with the EP; its log is silent, as errors carry the vendor's reasons."""
+        import onnxruntime
+
+        from epctx_onnxruntime.versions import FATAL_ONLY
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = FATAL_ONLY
+        options.intra_op_num_threads = self.context.intra_op_num_threads or threads
+        given = self.context.options
+        devices = self.select_devices(self.library.list_devices(), given)
+        options.add_provider_for_devices(list(devices), self.vendor_options(given))
+        return options
+
+    def _check_options(self) -> None:
+        """Find out whether it is the options for which onnxruntime compiled nothing.
+
+        Raises:
+            InvalidArgument: onnxruntime does not even create the EP with them.
+        """
+        import onnxruntime
+        from onnx import TensorProto, helper
+
+        values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+        graph = helper.make_graph(
+            [helper.make_node("Identity", ["x"], ["y"])], "probe", values[:1], values[1:]
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+        try:
+            onnxruntime.InferenceSession(model.SerializeToString(), self.session_options(), enable_fallback=0)
+        except Exception as error:
+            raise InvalidArgument(
+                f"onnxruntime cannot create {self.name} with these options: {one_line(error)}",
+                ep=self.name,
+                hint="Check its options against the vendor's documentation.",
+            ) from error
+
+    def _get_folder(self) -> Path:
+        if self._folder is None:
+            self._folder = self._scratch.enter_context(self.context.scratch())
+        return self._folder
+
+    def _run_program(self, partition: Partition, program: Program) -> CompiledPartition:
+        from onnx import ModelProto
+
+        from epctx_onnxruntime.providers.sessions import open_context, open_model
+
+        if program.name is None:
+            model = ModelProto.FromString(program.binary.content)
+            return self._keep(open_model(model, partition.name, self.session_options(0)))
+        boundary = partition.inputs, partition.outputs
+        attributes = {**program.attributes, "partition_name": program.name, "source": self.library.ep}
+        options = self.session_options()
+        return self._keep(open_context(program.name, attributes, boundary, program.binary.content, options))
+
+    def _load(self, node: ContextNode, reader: ContextReader) -> VendorSession:
+        from google.protobuf.message import DecodeError
+        from onnx import ModelProto
+
+        from epctx_onnxruntime.providers.sessions import EMBED_LIMIT, open_context, open_model
+
+        payload = reader.payload(node)
+        if node.attributes.get(_MODELS):
+            content = Blobs(payload, kind=_KIND)[node.partition_name]
+            try:
+                model = ModelProto.FromString(bytes(content))
+            except DecodeError as error:
+                raise InvalidGraph(
+                    f"the model of {node.name!r} is damaged: {error}", node=node.name
+                ) from error
+            return open_model(model, node.name, self.session_options(0))
+        binary = Path(payload.as_file()) if payload.view.nbytes > EMBED_LIMIT else bytes(payload.view)
+        attributes = {**node.attributes, "partition_name": node.partition_name, "source": self.library.ep}
+        boundary = node.inputs, node.outputs
+        return open_context(node.partition_name, attributes, boundary, binary, self.session_options())
+
+    def _keep(self, session: VendorSession) -> CompiledPartition:
+        self._sessions.append(session)
+        return CompiledPartition(session.run, close=session.close)
+
+
+def _write(payload: Payload, content: Path | bytes) -> None:
+    if isinstance(content, Path):
+        payload.add_file(content)
+    else:
+        payload.write(content)

@@ -1,0 +1,184 @@
+"""Libraries of plugin EPs: finding a vendor's package, registering its library with onnxruntime, listing its devices."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import threading
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epctx_core.errors import NotImplementedByProvider
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from onnxruntime import OrtEpDevice
+
+_LOCK = threading.Lock()
+"""Held while a library is registered: once in a process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginLibrary:
+    """Library with one EP of onnxruntime.
+
+    Args:
+        ep: the EP's name in onnxruntime.
+        distribution: the pip package that contains the library; empty for an EP inside onnxruntime, or with `path`.
+        module: the import name of that package.
+        path: the library, where no package tells it.
+    """
+
+    ep: str
+    distribution: str = ""
+    module: str = ""
+    path: str = ""
+
+    def list_devices(self) -> Sequence[OrtEpDevice]:
+        """Return the devices that the EP can use on this machine; registers the library if nobody has yet.
+
+        Raises:
+            NotImplementedByProvider: the package or its library is missing or does not load, or there is no device.
+        """
+        if self._registered():
+            return self._registered()
+        with _LOCK:
+            if not (found := self._registered()):
+                if failure := _FAILURES.get(self):
+                    raise NotImplementedByProvider(*failure[:1], hint=failure[1])
+                try:
+                    self._register()
+                except NotImplementedByProvider as error:
+                    _FAILURES[self] = error.message, error.hint or ""
+                    raise
+                found = self._registered()
+        if not found:
+            raise NotImplementedByProvider(
+                f"the library of {self.ep} loads, but lists no device on this machine.",
+                hint=f"See which devices {self.distribution or self.path or 'onnxruntime'} supports, and their drivers.",
+            )
+        return found
+
+    def _registered(self) -> list[OrtEpDevice]:
+        import onnxruntime
+
+        return [device for device in onnxruntime.get_ep_devices() if device.ep_name == self.ep]
+
+    def _register(self) -> None:
+        import onnxruntime
+
+        if self in _REGISTERED:
+            return
+        path = self.find_path()
+        try:
+            onnxruntime.register_execution_provider_library(self.ep, path)
+        except Exception as error:  # onnxruntime's exceptions have no base of their own
+            raise NotImplementedByProvider(
+                f"the library {Path(path).name} of {self.ep} does not load: {one_line(error)}",
+                hint=f"Install a version of {self.distribution or 'it'} that fits onnxruntime {onnxruntime.__version__}.",
+            ) from error
+        _REGISTERED.add(self)
+
+    def import_module(self) -> Any:
+        """Import the vendor's package.
+
+        Raises:
+            NotImplementedByProvider: it is not installed, or cannot be imported.
+        """
+        try:
+            return importlib.import_module(self.module)
+        except ModuleNotFoundError as error:
+            if error.name != self.module.partition(".")[0]:
+                raise self._broken(error) from error
+            raise NotImplementedByProvider(
+                f"the package {self.distribution or self.module} of {self.ep} is not installed.",
+                hint=f"pip install {self.distribution or self.module}",
+            ) from error
+        except Exception as error:
+            raise self._broken(error) from error
+
+    def _broken(self, error: Exception) -> NotImplementedByProvider:
+        return NotImplementedByProvider(
+            f"the package {self.distribution or self.module} of {self.ep} cannot be used: "
+            f"{type(error).__name__}: {one_line(error)}",
+            hint=f"Install {self.distribution or self.module} again.",
+        )
+
+    def find_path(self) -> str:
+        """Return the path of the library, by whichever of their functions the vendor's package has.
+
+        Raises:
+            NotImplementedByProvider: the package does not tell it, or the file is missing.
+        """
+        path = self.path
+        if not path:
+            module = self.import_module()
+            try:
+                told = getattr(module, "get_library_path", None) or getattr(module, "library_path", "")
+                path = str(told() if callable(told) else told)
+            except Exception as error:
+                raise self._broken(error) from error
+        if not path or not Path(path).is_file():
+            where = f" at {path}" if path else ""
+            raise NotImplementedByProvider(
+                f"the library of {self.ep} is missing{where}.",
+                hint=f"Install {self.distribution or 'the package that contains it'} again.",
+            )
+        return path
+
+    @property
+    def version(self) -> str:
+        """The version of the vendor's package; that of onnxruntime for an EP inside it, empty where nobody tells."""
+        import onnxruntime
+
+        if not self.distribution:
+            return "" if self.path else onnxruntime.__version__
+        try:
+            return importlib.metadata.version(self.distribution)
+        except importlib.metadata.PackageNotFoundError:
+            return ""
+
+    def identify(self) -> Mapping[str, str]:
+        """Return facts that change where what the EP compiles may change: for keys of caches.
+
+        They are the versions of onnxruntime and of the package, and SHA-256 of the library and of the package's list of
+        files, which has their digests.
+
+        Raises:
+            NotImplementedByProvider: the library is missing.
+        """
+        import onnxruntime
+
+        facts = {
+            "onnxruntime": onnxruntime.__version__,
+            "package": f"{self.distribution} {self.version}".strip(),
+        }
+        if self.path or self.module:
+            path = Path(self.find_path())
+            state = path.stat()
+            facts["library"] = _digest_file(path, state.st_size, state.st_mtime_ns)
+        try:
+            files = importlib.metadata.distribution(self.distribution or "onnxruntime").read_text("RECORD")
+        except importlib.metadata.PackageNotFoundError:
+            files = None
+        facts["files"] = hashlib.sha256((files or "").encode()).hexdigest()
+        return facts
+
+
+_REGISTERED: set[PluginLibrary] = set()
+_FAILURES: dict[PluginLibrary, tuple[str, str]] = {}
+"""Reasons and hints of libraries that were not registered: one that failed to load is not loaded again in this process."""
+
+
+@cache
+def _digest_file(path: Path, _size: int, _mtime: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def one_line(error: BaseException) -> str:
+    """Return the text of an error of onnxruntime's on one line."""
+    return " ".join(str(error).split())

@@ -1,0 +1,352 @@
+"""Nodes of a graph as programs that onnxruntime compiled for a vendor's EP.
+
+onnxruntime cuts: a model whose nodes are all free is compiled in one call, and each EPContext node that comes back is the
+program of a set of nodes. Otherwise each convex group of nodes is compiled as a model of its own. An EP that writes no
+EPContext nodes is asked which nodes it takes, and its programs are optimised models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnxruntime
+from onnx import ModelProto, helper
+
+from epctx_core.plugin import ComputeCapability, Refusal, number_nodes
+from epctx_onnxruntime.engine import keep_distinct_names, ort_value, place_weights
+from epctx_onnxruntime.providers.library import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from onnx import NodeProto
+
+    from epctx_core.plugin import GraphView, NodeView, ProviderContext
+
+DOMAIN, CONTEXT = "com.microsoft", "EPContext"
+INFO_KEY = "ep_compatibility_info."
+_PLACED = frozenset({"ep_cache_context", "embed_mode", "main_context", "partition_name", "source"})
+"""Attributes of an EPContext node that say where its payload is; the core writes them."""
+
+
+class VendorRefusal(Exception):
+    """A set of nodes that onnxruntime does not compile for the EP; its text is the reason."""
+
+
+@dataclass(frozen=True, eq=False)
+class Binary:
+    """Bytes that the vendor's compiler wrote, of one or several programs: a file, or in memory."""
+
+    content: Path | bytes
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Program:
+    """Result of onnxruntime for a set of nodes.
+
+    Attributes:
+        binary: the payload.
+        name: name of the graph in the payload; None for an optimised model.
+        inputs, outputs: names at its boundary, in the vendor's order.
+        attributes: the vendor's own of the EPContext node.
+        main_context: that of the vendor.
+        info: text of `ep_compatibility_info` for it, or None.
+    """
+
+    binary: Binary
+    name: str | None = None
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    main_context: int = 1
+    info: str | None = None
+
+
+@dataclass(kw_only=True)
+class ProgramMaker:
+    """Compiler of the nodes of one graph.
+
+    Args:
+        ep: the EP's name in onnxruntime.
+        graph: the main graph of a model.
+        context: for cancellation and progress.
+        options: makes options of sessions with the EP.
+        folder: folder for binaries, which outlives the programs.
+        can_take: returns True for a node that the EP may take, or a reason.
+    """
+
+    ep: str
+    graph: GraphView
+    context: ProviderContext
+    options: Callable[[], onnxruntime.SessionOptions]
+    folder: Path
+    can_take: Callable[[NodeView], bool | str]
+
+    def __post_init__(self) -> None:
+        self._whole = self.graph.model()
+        self._results = {value.name for value in self.graph.outputs}
+        self._claimed: set[int] = set()
+
+    def make(self) -> list[ComputeCapability | Refusal]:
+        """Compile the free nodes; return a claim for each program, and a refusal for the other nodes."""
+        free = self.graph.nodes
+        refused: dict[str, list[NodeView]] = {}
+        for node in free:
+            if (verdict := self.can_take(node)) is not True:
+                refused.setdefault(verdict or f"{node.op_type} is not supported", []).append(node)
+        if len(free) == len(self._whole.graph.node):
+            try:
+                return self._compile(free, self._whole)
+            except VendorRefusal as error:
+                if not refused:
+                    return [Refusal(str(error), free)]
+        bad = {node.index for nodes in refused.values() for node in nodes}
+        groups = self.graph.convex_groups(node for node in free if node.index not in bad)
+        claims: list[ComputeCapability | Refusal] = [Refusal(*item) for item in refused.items()]
+        for number, group in enumerate(groups):
+            self.context.cancel.raise_if_requested()
+            self.context.progress("compile", number, len(groups))
+            try:
+                claims += self._compile(group, self._extract(group))
+            except VendorRefusal as error:
+                claims.append(Refusal(str(error), group))
+        return claims
+
+    def _compile(self, nodes: Sequence[NodeView], model: ModelProto) -> list[ComputeCapability | Refusal]:
+        """Have a model of some nodes compiled.
+
+        Raises:
+            VendorRefusal: onnxruntime refuses the model whole.
+        """
+        folder = Path(self.folder, str(len(list(self.folder.iterdir()))))
+        folder.mkdir()
+        compiled = self._call_compiler(model, folder)
+        contexts = [node for node in compiled.graph.node if (node.domain, node.op_type) == (DOMAIN, CONTEXT)]
+        if not contexts:
+            return self._take_assigned(nodes, model)
+        infos = {entry.key: entry.value for entry in compiled.metadata_props}
+        binaries: dict[bytes, Binary] = {}
+        programs = [_read_program(node, folder, binaries, infos.get(INFO_KEY + self.ep)) for node in contexts]
+        claims: list[ComputeCapability | Refusal] = []
+        for program in programs:
+            try:
+                claims.append(self._claim(program))
+            except VendorRefusal as error:
+                claims.append(Refusal(str(error), self._enclosed(program)))
+        return [*claims, *self._refuse_rest(nodes, claims)]
+
+    def _refuse_rest(
+        self, nodes: Iterable[NodeView], claims: Iterable[ComputeCapability | Refusal]
+    ) -> list[Refusal]:
+        named = {node.index for claim in claims for node in claim.nodes}
+        rest = [node for node in nodes if node.index not in named]
+        return [Refusal(f"onnxruntime gives it to another EP than {self.ep}", rest)] if rest else []
+
+    def _call_compiler(self, model: ModelProto, folder: Path) -> ModelProto:
+        def leave_out(
+            _name: str, value: onnxruntime.OrtValue, _info: object
+        ) -> onnxruntime.OrtExternalInitializerInfo:
+            # Weights of nodes that the EP leaves to others are not wanted.
+            return onnxruntime.OrtExternalInitializerInfo("left-out", 0, value.tensor_size_in_bytes())
+
+        options = self.options()
+        content, kept = self._feed(model, options)
+        try:
+            compiler = onnxruntime.ModelCompiler(options, content, get_initializer_location_func=leave_out)
+            compiler.set_ep_context_binary_information(f"{folder}/", "model")
+            compiled = compiler.compile_to_bytes()
+        except MemoryError:
+            raise
+        except Exception as error:  # onnxruntime's exceptions have no base of their own
+            raise VendorRefusal(
+                f"onnxruntime does not compile it for {self.ep}: {one_line(error)}"
+            ) from error
+        del kept
+        made: ModelProto = ModelProto.FromString(compiled)
+        return made
+
+    def _feed(self, model: ModelProto, options: onnxruntime.SessionOptions) -> tuple[bytes, object]:
+        """Return a model's bytes, its weights lent by the options; and their memory, to keep until it was read.
+
+        The model has no path, so that onnxruntime makes names of content and not of a folder.
+        """
+        views = {t.name: self.graph.initializer(t.name) for t in model.graph.initializer}
+        lent = {name: view.array() for name, view in views.items() if view is not None}
+        arrays, own = place_weights(model, lent)
+        keep_distinct_names(own.graph)
+        values = [ort_value(array) for array in arrays.values()]
+        if values:
+            options.add_external_initializers(list(arrays), values)
+        return own.SerializeToString(), (lent, arrays, values)
+
+    def _claim(self, program: Program) -> ComputeCapability:
+        """Return the claim of the nodes behind an EPContext node.
+
+        Raises:
+            VendorRefusal: its boundary is not one of the graph's.
+        """
+        nodes = self._enclosed(program)
+        constants, inputs, outputs = self._boundary(nodes)
+        keeps = any(name in constants for name in program.inputs)
+        if {*inputs, *(constants if keeps else ())} != {*program.inputs} or {*outputs} != {*program.outputs}:
+            raise VendorRefusal(
+                f"onnxruntime changes the graph around it for {self.ep}, so that the result fits no set of nodes"
+            )
+        self._claimed |= {node.index for node in nodes}
+        return ComputeCapability(nodes, exact=True, keep_initializers=keeps, token=program)
+
+    def _enclosed(self, program: Program) -> list[NodeView]:
+        """Return the nodes between a program's inputs and outputs that no other program has, in order."""
+        ends = {"", *program.inputs}
+        found: dict[int, NodeView] = {}
+        ahead = [name for name in program.outputs if name not in ends]
+        while ahead:
+            producer = self.graph.producer(ahead.pop())
+            if producer is None or producer.index in found or producer.index in self._claimed:
+                continue
+            found[producer.index] = producer
+            ahead += [n for n in (*producer.inputs, *producer.implicit_inputs) if n not in ends]
+        free = {node.index for node in self.graph.nodes}
+        return [found[index] for index in sorted(found) if index in free]
+
+    def _boundary(self, nodes: Sequence[NodeView]) -> tuple[list[str], list[str], list[str]]:
+        """Return the constants and other values that enter a set of nodes, and the values that leave it."""
+        inside = {node.index for node in nodes}
+        made = {name for node in nodes for name in node.outputs}
+        read = dict.fromkeys(name for node in nodes for name in (*node.inputs, *node.implicit_inputs))
+        entering = [name for name in read if name and name not in made]
+        constants = [name for name in entering if self.graph.initializer(name) is not None]
+        leaving = [
+            name
+            for node in nodes
+            for name in node.outputs
+            if name in self._results
+            or (
+                name
+                and self.graph.initializer(name) is None
+                and any(reader.index not in inside for reader in self.graph.consumers(name))
+            )
+        ]
+        return constants, [name for name in entering if name not in {*constants}], leaving
+
+    def _extract(self, nodes: Sequence[NodeView]) -> ModelProto:
+        """Return a model of a group of nodes."""
+        constants, inputs, outputs = self._boundary(nodes)
+        model = ModelProto(ir_version=self._whole.ir_version, opset_import=self._whole.opset_import)
+        model.functions.extend(self._whole.functions)
+        graph = model.graph
+        graph.name = self._whole.graph.name
+        wanted = {*constants}
+        graph.initializer.extend(t for t in self._whole.graph.initializer if t.name in wanted)
+        # Those that Constant nodes of other groups make.
+        makers = [self.graph.producer(name) for name in constants]
+        graph.node.extend(maker.proto() for maker in makers if maker is not None)
+        graph.node.extend(node.proto() for node in nodes)
+        for names, values in ((inputs, graph.input), (outputs, graph.output)):
+            for name in names:
+                value = self.graph.value(name)
+                if value.elem_type is None:
+                    raise VendorRefusal(f"the type of {name!r} at its boundary is not known")
+                values.append(helper.make_tensor_value_info(name, value.elem_type, value.shape))
+        return model
+
+    def _take_assigned(
+        self, nodes: Sequence[NodeView], model: ModelProto
+    ) -> list[ComputeCapability | Refusal]:
+        """Take the nodes that onnxruntime gives to an EP that writes no EPContext nodes."""
+        by_output = {name: node for node in nodes for name in node.outputs if name}
+        names = [[by_output.get(name) for name in node.output] for node in model.graph.node]
+        taken = {
+            found.index
+            for number in self._ask_assignment(model)
+            for found in names[number]
+            if found is not None
+        }
+        own = [node for node in nodes if node.index in taken and self.can_take(node) is True]
+        claims: list[ComputeCapability | Refusal] = []
+        for group in self.graph.convex_groups(own) if own else ():
+            self.context.cancel.raise_if_requested()
+            try:
+                content = self._optimise(self._extract(group))
+                claims.append(ComputeCapability(group, exact=True, token=Program(binary=Binary(content))))
+            except VendorRefusal as error:
+                claims.append(Refusal(str(error), group))
+        return [*claims, *self._refuse_rest(nodes, claims)]
+
+    def _ask_assignment(self, model: ModelProto) -> set[int]:
+        """Return the numbers of a model's nodes that onnxruntime gives to the EP."""
+        own = ModelProto()
+        own.CopyFrom(model)
+        number = number_nodes(own)
+        options = self.options()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        content, kept = self._feed(own, options)
+        try:
+            session = onnxruntime.InferenceSession(content, options, enable_fallback=0)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise VendorRefusal(f"onnxruntime does not run it on {self.ep}: {one_line(error)}") from error
+        parts = [part for part in session.get_provider_graph_assignment_info() if part.ep_name == self.ep]
+        found = {number(node.name) for part in parts for node in part.get_nodes()}
+        del kept
+        return {index for index in found if index is not None}
+
+    def _optimise(self, model: ModelProto) -> bytes:
+        """Return an equivalent model with its weights, as onnxruntime optimises it for the EP."""
+        options = self.options()
+        content, kept = self._feed(model, options)
+        level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        try:
+            compiler = onnxruntime.ModelCompiler(options, content, graph_optimization_level=level)
+            optimised: bytes = compiler.compile_to_bytes()
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise VendorRefusal(
+                f"onnxruntime does not optimise it for {self.ep}: {one_line(error)}"
+            ) from error
+        del kept
+        return optimised
+
+
+def _read_program(node: NodeProto, folder: Path, binaries: dict[bytes, Binary], info: str | None) -> Program:
+    """Return the program of an EPContext node that onnxruntime wrote.
+
+    Args:
+        node: the node.
+        folder: the folder of binaries.
+        binaries: those of the nodes before, by `ep_cache_context`; a node without one is in the first.
+        info: the compatibility text of its model.
+    """
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    cache = attributes.get("ep_cache_context") or next(iter(binaries), b"")
+    if cache not in binaries:
+        binaries[cache] = Binary(cache if attributes.get("embed_mode", 1) else folder / cache.decode())
+    name = attributes.get("partition_name", b"").decode() or node.name
+    return Program(
+        binary=binaries[cache],
+        name=name,
+        inputs=tuple(node.input),
+        outputs=tuple(node.output),
+        attributes={
+            key: value.decode() if isinstance(value, bytes) else value
+            for key, value in attributes.items()
+            if key not in _PLACED
+        },
+        main_context=attributes.get("main_context", 1),
+        info=info,
+    )
+
+
+def make_context_model(
+    node: onnx.NodeProto, inputs: Iterable[onnx.ValueInfoProto], outputs: Iterable[onnx.ValueInfoProto]
+) -> ModelProto:
+    """Return a model of one EPContext node, as onnxruntime would have written it."""
+    graph = helper.make_graph([node], node.name, list(inputs), list(outputs))
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)

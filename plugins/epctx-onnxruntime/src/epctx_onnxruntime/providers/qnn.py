@@ -1,0 +1,115 @@
+"""Qualcomm's QNN EP, out of the package onnxruntime-qnn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from epctx_core.errors import InvalidArgument
+from epctx_core.plugin import ProviderOption
+from epctx_onnxruntime.providers.base import OnnxRuntimeProvider
+from epctx_onnxruntime.providers.library import PluginLibrary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from epctx_core.plugin import ProviderContext
+
+EP = "QNNExecutionProvider"
+_PERFORMANCE_MODES = (
+    "burst", "balanced", "default", "extreme_power_saver", "high_performance", "high_power_saver", "low_balanced",
+    "low_power_saver", "power_saver", "sustained_high_performance",
+)  # fmt: skip
+
+
+def _option(name: str, doc: str, type_: type[Any] = str, choices: tuple[Any, ...] = ()) -> ProviderOption:
+    return ProviderOption(name, type_, default=None, choices=choices, doc=doc)
+
+
+OPTIONS = (
+    _option("backend_type", "QNN back end by name.", choices=("cpu", "gpu", "htp")),
+    _option(
+        "backend_path", "QNN back end as a library's path; by default the HTP library of onnxruntime-qnn."
+    ),
+    _option("soc_model", "Number of the SoC to compile for."),
+    _option("htp_arch", "Architecture of the HTP to compile for.", int),
+    _option("device_id", "Number of the device."),
+    _option("vtcm_mb", "VTCM to use, in MB.", int),
+    _option("enable_htp_fp16_precision", "Compute float32 graphs in float16.", bool),
+    _option("enable_htp_fp16_clamp_overflow", "Clamp values that overflow in float16.", bool),
+    _option("htp_bf16_enable", "Compute in bfloat16.", bool),
+    _option("htp_performance_mode", "Performance mode of the HTP.", choices=_PERFORMANCE_MODES),
+    _option("htp_graph_finalization_optimization_mode", "Effort of the compiler, 0 to 3.", int, (0, 1, 2, 3)),
+    _option(
+        "qnn_context_priority", "Priority of the context.", choices=("low", "normal", "normal_high", "high")
+    ),
+    _option("rpc_control_latency", "Latency of remote calls, in microseconds.", int),
+    _option(
+        "offload_graph_io_quantization",
+        "Leave quantising inputs and dequantising outputs to the CPU EP.",
+        bool,
+    ),
+    _option("enable_htp_spill_fill_buffer", "Share one spill-fill buffer among contexts.", bool),
+    _option("enable_htp_shared_memory_allocator", "Allocate in memory shared with the HTP.", bool),
+    _option("enable_htp_weight_sharing", "Share weights among the graphs of a binary.", bool),
+    _option("enable_vtcm_backup_buffer_sharing", "Share VTCM backup buffers among contexts.", bool),
+    _option("extended_udma", "Use the extended address space of the DMA.", bool),
+    _option("disable_file_mapped_weights", "Read context binaries instead of mapping them.", bool),
+    _option("op_packages", "Packages of own operators, as onnxruntime-qnn documents."),
+    _option("skip_qnn_version_check", "Accept another version of the QNN libraries.", bool),
+    _option("skip_backend_op_validation", "Do not have the back end validate each node.", bool),
+    _option("profiling_level", "Detail of profiles.", choices=("off", "basic", "detailed", "optrace")),
+    _option("profiling_file_path", "CSV file for profiles."),
+    _option("qnn_saver_path", "QNN Saver library, for debugging."),
+    _option("dump_json_qnn_graph", "Dump graphs as JSON, for debugging.", bool),
+    _option("json_qnn_graph_dir", "Folder for those dumps."),
+)
+
+
+class QNNExecutionProvider(OnnxRuntimeProvider):
+    """QNN EP for Qualcomm's HTP, and for its simulator on other machines."""
+
+    name: ClassVar[str] = EP
+    vendor: ClassVar[str] = "Qualcomm"
+    binary_suffix: ClassVar[str] = "qnn"
+    options: ClassVar[Sequence[ProviderOption]] = OPTIONS
+    dynamic_options: ClassVar[Sequence[ProviderOption]] = (
+        ProviderOption(
+            "ep.dynamic.workload_type",
+            str,
+            default="Default",
+            choices=("Default", "Efficient"),
+            doc="Efficient lowers power and priority.",
+        ),
+        ProviderOption(
+            "ep.dynamic.qnn_htp_performance_mode",
+            str,
+            default="default",
+            choices=_PERFORMANCE_MODES,
+            doc="Performance mode of the HTP.",
+        ),
+    )
+    library: ClassVar[PluginLibrary] = PluginLibrary(
+        ep=EP, distribution="onnxruntime-qnn", module="onnxruntime_qnn"
+    )
+    static_shapes_only: ClassVar[bool] = True
+
+    def __init__(self, context: ProviderContext) -> None:
+        super().__init__(context)
+        path = context.options.get("backend_path")
+        # The EP would be created without it and compile nothing.
+        if path is not None and not Path(path).is_file() and "/" in path:
+            raise InvalidArgument(f"{EP}: option 'backend_path' is {path!r}, which is not a file.", ep=EP)
+
+    @classmethod
+    def vendor_options(cls, options: Mapping[str, Any]) -> dict[str, str]:
+        """Return the options as text; without a back end, with the path of the HTP's."""
+        given = super().vendor_options(options)
+        if "backend_path" not in given and "backend_type" not in given:
+            given["backend_path"] = str(cls.library.import_module().get_qnn_htp_path())
+        return given
+
+    @classmethod
+    def accepts_source(cls, source: str) -> bool:
+        """Accept the EP's name in any case, and `qnn`, as Qualcomm's tools write them."""
+        return source.lower() in {EP.lower(), "qnn"}

@@ -1,0 +1,94 @@
+"""Sessions of onnxruntime over single EPContext nodes of a vendor, or over optimised models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnxruntime
+from onnx import ModelProto, helper
+
+from epctx_core.errors import InvalidGraph
+from epctx_onnxruntime.engine import OnnxRuntimeModel
+from epctx_onnxruntime.providers.library import one_line
+from epctx_onnxruntime.providers.programs import CONTEXT, DOMAIN, make_context_model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from epctx_core.plugin import ValueInfo
+
+EMBED_LIMIT = 16 << 20
+"""Bytes up to which a payload is copied into the model of its session; a larger one is read out of its file."""
+
+
+class VendorSession(OnnxRuntimeModel):
+    """Session over one program of a vendor, with positional inputs and outputs."""
+
+    def set_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Pass options on to the EP while the session lives."""
+        self._state[1].set_ep_dynamic_options(dict(options))
+
+    def close(self) -> None:
+        """Free the session; nothing of this object may be called any more."""
+        del self._state, self._call
+
+
+def open_context(
+    name: str,
+    attributes: Mapping[str, Any],
+    boundary: tuple[Sequence[ValueInfo], Sequence[ValueInfo]],
+    content: Path | bytes,
+    options: onnxruntime.SessionOptions,
+) -> VendorSession:
+    """Create a session over one EPContext node.
+
+    Args:
+        name: of the node and of the graph in its payload.
+        attributes: those of the node except `ep_cache_context`, `embed_mode` and `main_context`.
+        boundary: the inputs and outputs.
+        content: the payload.
+        options: of the session.
+
+    Raises:
+        InvalidGraph: onnxruntime or the EP refuses the node.
+    """
+    cache: bytes | str = content if isinstance(content, bytes) else content.name
+    if isinstance(content, Path):
+        options.add_session_config_entry("ep.context_file_path", str(content.with_name("model.onnx")))
+    node = helper.make_node(
+        CONTEXT,
+        [value.name for value in boundary[0]],
+        [value.name for value in boundary[1]],
+        name=name,
+        domain=DOMAIN,
+        **{
+            **attributes,
+            "embed_mode": int(isinstance(content, bytes)),
+            "main_context": 1,
+            "ep_cache_context": cache,
+        },
+    )
+    values = [
+        [helper.make_tensor_value_info(v.name, v.elem_type or 0, v.shape) for v in side] for side in boundary
+    ]
+    return open_model(make_context_model(node, *values), name, options)
+
+
+def open_model(model: ModelProto, name: str, options: onnxruntime.SessionOptions) -> VendorSession:
+    """Create a session.
+
+    Raises:
+        InvalidGraph: onnxruntime or the EP refuses the model.
+    """
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, enable_fallback=0)
+    except MemoryError:
+        raise
+    except Exception as error:  # onnxruntime's exceptions have no base of their own
+        raise InvalidGraph(
+            f"onnxruntime does not load {name!r}: {one_line(error)}",
+            node=name,
+            hint="Fetch the context binary again, or compile the model again with the versions installed here.",
+        ) from error
+    return VendorSession(session, model, ())

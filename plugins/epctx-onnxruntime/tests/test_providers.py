@@ -1,0 +1,191 @@
+"""EPs of onnxruntime behind the hooks of epctx, on onnxruntime's own CPU EP."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engines.onnxruntime_cpu_ep import OrtCpuExecutionProvider as CpuProvider
+from epctx_onnxruntime.providers import OnnxRuntimeProvider, register_plugin_ep
+from epctx_onnxruntime.providers.library import PluginLibrary
+from networks.catalog import Catalog
+
+import epctx_core as epctx
+from epctx_core.plugin import ProviderOption, Purpose
+
+EXPORTED = ("bert", "lstm", "resnet")
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory):
+    return Catalog(tmp_path_factory.mktemp("networks"))
+
+
+def registry_of(cls):
+    registry = epctx.Registry(entry_points=False)
+    registry.register(cls)
+    return registry
+
+
+def options_for(ep, given=None, **entries):
+    options = epctx.SessionOptions()
+    options.add_provider(ep.name, given or {})
+    for key, value in entries.items():
+        options.add_session_config_entry(f"ep.{key}", value)
+    return options
+
+
+def run(model, inputs, cls=CpuProvider, **entries):
+    with epctx.InferenceSession(model, options_for(cls, **entries), registry=registry_of(cls)) as session:
+        return session.run(None, inputs)
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_a_session_runs_the_network_on_the_ep(networks, name):
+    network = networks.get(name)
+
+    results = run(network.path, network.inputs)
+
+    for result, expected in zip(results, network.reference, strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("embedded", [False, True])
+@pytest.mark.parametrize("name", EXPORTED)
+def test_a_compiled_network_loads_without_its_source(networks, tmp_path, name, embedded):
+    network = networks.get(name)
+    context = tmp_path / "out" / "m_ctx.onnx"
+    context.parent.mkdir()
+
+    compiler = epctx.ModelCompiler(
+        options_for(CpuProvider), network.path, embedded, registry=registry_of(CpuProvider)
+    )
+    report = compiler.compile_to_file(context)
+    network.path.unlink()
+
+    assert {partition.ep for partition in report.partitions} == {CpuProvider.name}
+    for result, expected in zip(run(context, network.inputs), network.reference, strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_an_ep_is_not_available_whose_package_is_not_installed():
+    class Absent(CpuProvider):
+        library = PluginLibrary(ep="Absent", distribution="onnxruntime-absent", module="onnxruntime_absent")
+
+    found = Absent.availability(Purpose.EXPORT)
+
+    assert not found.available
+    assert found.reason == "the package onnxruntime-absent of Absent is not installed."
+    assert found.hint == "pip install onnxruntime-absent"
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ("def get_library_path(): raise OSError('gone')", "cannot be used: OSError: gone"),
+        ("library_path = '/missing/libacme.so'", "is missing at /missing/libacme.so"),
+        ("EP_NAME = 'Acme'", "is missing"),
+        ("import no_such_module_anywhere", "cannot be used: ModuleNotFoundError"),
+        ("library_path = __file__", "does not load"),
+    ],
+)
+def test_an_ep_is_not_available_whose_library_does_not_load(tmp_path, monkeypatch, told, reason):
+    name = f"vendors_package_{abs(hash(told))}"
+    Path(tmp_path, f"{name}.py").write_text(told)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    class Broken(CpuProvider):
+        library = PluginLibrary(ep="Acme", distribution="onnxruntime-acme", module=name)
+
+    found = Broken.availability(Purpose.LOAD)
+
+    assert not found.available
+    assert reason in found.reason
+    assert found.hint
+
+
+def test_an_ep_of_no_listed_device_says_so(networks):
+    class Unlisted(CpuProvider):
+        library = PluginLibrary(ep="Unlisted")
+
+    found = Unlisted.availability(Purpose.RUN)
+
+    assert not found.available
+
+
+def test_a_vendor_not_known_by_name_is_registered_by_one_call(tmp_path):
+    registry = epctx.Registry(entry_points=False)
+    library = tmp_path / "libacme.so"
+    library.write_bytes(b"no library")
+    option = ProviderOption("device", str, default=None, doc="The device.")
+
+    made = register_plugin_ep("AcmeExecutionProvider", library=library, options=[option], registry=registry)
+
+    (record,) = registry.find("AcmeExecutionProvider")
+    assert issubclass(made, OnnxRuntimeProvider)
+    assert (
+        "libacme.so of AcmeExecutionProvider does not load"
+        in registry.availability(record, Purpose.RUN).reason
+    )
+    assert made.vendor_options({"device": None}) == {}
+    assert made.vendor_options({"device": "NPU"}) == {"device": "NPU"}
+
+
+@pytest.mark.parametrize("given", [{}, {"library": "a.so", "module": "a"}])
+def test_a_registration_needs_a_library_or_a_module(given):
+    with pytest.raises(epctx.InvalidArgument, match="either the path of its library or its module"):
+        register_plugin_ep("AcmeExecutionProvider", **given)
+
+
+def test_importing_the_eps_imports_no_onnxruntime():
+    code = (
+        "import sys, epctx_onnxruntime.providers.base, epctx_onnxruntime.providers.qnn as q;"
+        "import epctx_onnxruntime.providers; assert 'onnxruntime' not in sys.modules"
+    )
+
+    subprocess.run([sys.executable, "-I", "-c", code], check=True, timeout=60)
+
+
+def test_a_damaged_payload_is_refused(networks, tmp_path):
+    network = networks.get("lstm")
+    context = tmp_path / "m_ctx.onnx"
+    epctx.ModelCompiler(
+        options_for(CpuProvider), network.path, registry=registry_of(CpuProvider)
+    ).compile_to_file(context)
+    (binary,) = tmp_path.glob("*.bin")
+    content = bytearray(binary.read_bytes())
+    content[100:200] = bytes(100)
+    binary.write_bytes(content)
+
+    with pytest.raises(epctx.InvalidGraph):
+        run(context, network.inputs)
+
+
+def test_facts_for_keys_of_caches_name_versions_device_and_library():
+    import onnxruntime
+
+    facts = CpuProvider.identify({})
+
+    assert facts["onnxruntime"] == onnxruntime.__version__
+    assert facts["device"].startswith("CPU ")
+    assert len(facts["files"]) == 64
+
+
+def test_nodes_of_another_ep_are_left_out_of_the_model_that_is_compiled(networks):
+    """The earlier EP's nodes cut the graph: each group is compiled as a model of its own."""
+    network = networks.get("resnet")
+    from epctx_sim_qnn import QnnProvider
+
+    registry = registry_of(CpuProvider)
+    registry.register(QnnProvider)
+    options = epctx.SessionOptions()
+    options.add_provider(QnnProvider.name, {})
+    options.add_provider(CpuProvider.name, {})
+    with epctx.InferenceSession(network.path, options, registry=registry) as session:
+        results = session.run(None, network.inputs)
+
+    for result, expected in zip(results, network.reference, strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-2, atol=1e-2)
