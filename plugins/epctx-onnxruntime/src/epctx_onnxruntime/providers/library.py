@@ -30,12 +30,16 @@ class PluginLibrary:
         distribution: the pip package that contains the library; empty for an EP inside onnxruntime, or with `path`.
         module: the import name of that package.
         path: the library, where no package tells it.
+        devices: the only devices that it lists, for the message where it lists none.
+        hint: advice where it lists none.
     """
 
     ep: str
     distribution: str = ""
     module: str = ""
     path: str = ""
+    devices: str = ""
+    hint: str = ""
 
     def list_devices(self) -> Sequence[OrtEpDevice]:
         """Return the devices that the EP can use on this machine; registers the library if nobody has yet.
@@ -57,8 +61,10 @@ class PluginLibrary:
                 found = self._registered()
         if not found:
             raise NotImplementedByProvider(
-                f"the library of {self.ep} loads, but lists no device on this machine.",
-                hint=f"See which devices {self.distribution or self.path or 'onnxruntime'} supports, and their drivers.",
+                f"the library of {self.ep} loads, but lists no device on this machine"
+                + (f": it lists {self.devices}." if self.devices else "."),
+                hint=self.hint
+                or f"See which devices {self.distribution or self.path or 'onnxruntime'} supports, and their drivers.",
             )
         return found
 

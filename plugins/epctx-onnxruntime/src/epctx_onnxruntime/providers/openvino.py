@@ -1,0 +1,132 @@
+"""Intel's OpenVINO EP, out of the package onnxruntime-ep-openvino."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from epctx_core.errors import InvalidArgument
+from epctx_core.plugin import ProviderOption, hookimpl
+from epctx_onnxruntime.providers.base import OnnxRuntimeProvider
+from epctx_onnxruntime.providers.library import PluginLibrary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnxruntime
+
+    from epctx_core.plugin import ProviderContext
+
+EP = "OpenVINOExecutionProvider"
+
+# The EP warns of all other options that OpenVINO EPs inside onnxruntime had, and ignores them.
+OPTIONS = (
+    ProviderOption(
+        "device_type",
+        str,
+        default="CPU",
+        choices=("CPU", "GPU", "NPU"),
+        doc="Which of the EP's devices to compile for and to run on.",
+    ),
+    ProviderOption(
+        "load_config",
+        str,
+        default=None,
+        doc="OpenVINO's properties by device, as JSON or as the path of a JSON file. On CPUs with bfloat16 OpenVINO"
+        ' computes in it, unless {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}} is set where a model runs:'
+        " a context model does not keep the precision.",
+    ),
+    ProviderOption(
+        "reshape_input", str, default=None, doc="Bounds of open dimensions, such as x[1,3,60..120,80]."
+    ),
+    ProviderOption(
+        "enable_causallm", bool, default=None, doc="Keep the key-value cache of a language model in OpenVINO."
+    ),
+    ProviderOption(
+        "dump_subgraphs", str, default=None, doc="Folder for partitions as OpenVINO's IR, for debugging."
+    ),
+)
+
+
+class OpenVINOExecutionProvider(OnnxRuntimeProvider):
+    """OpenVINO EP for Intel's CPUs, GPUs and NPUs."""
+
+    name: ClassVar[str] = EP
+    vendor: ClassVar[str] = "Intel"
+    options: ClassVar[Sequence[ProviderOption]] = OPTIONS
+    dynamic_options: ClassVar[Sequence[ProviderOption]] = (
+        ProviderOption(
+            "ep.dynamic.workload_type",
+            str,
+            default="Default",
+            choices=("Default", "Efficient"),
+            doc="Efficient lowers power and priority, on the NPU.",
+        ),
+    )
+    library: ClassVar[PluginLibrary] = PluginLibrary(
+        ep=EP,
+        distribution="onnxruntime-ep-openvino",
+        module="onnxruntime_ep_openvino",
+        devices="devices of Intel processors only",
+        hint="On another processor, epctx-openvino runs OpenVINO itself, and epctx-sim-openvino:OpenVINO is simulated.",
+    )
+
+    def __init__(self, context: ProviderContext) -> None:
+        super().__init__(context)
+        _check_load_config(context.options.get("load_config"))
+
+    @classmethod
+    def vendor_options(cls, options: Mapping[str, Any]) -> dict[str, str]:
+        """Return the options as text, without `device_type`: a device is chosen by listing it."""
+        given = super().vendor_options(options)
+        given.pop("device_type", None)
+        return given
+
+    @classmethod
+    def select_devices(
+        cls, devices: Sequence[onnxruntime.OrtEpDevice], options: Mapping[str, Any]
+    ) -> Sequence[onnxruntime.OrtEpDevice]:
+        """Return the device of the type that the options say.
+
+        Raises:
+            InvalidArgument: no such device is listed.
+        """
+        wanted = options.get("device_type", "CPU")
+        for device in devices:
+            if device.ep_metadata.get("ov_device") == wanted:
+                return [device]
+        listed = ", ".join(sorted({device.ep_metadata.get("ov_device", "?") for device in devices}))
+        raise InvalidArgument(
+            f"{EP}: option 'device_type' is {wanted}, but on this machine it lists {listed} alone.",
+            ep=EP,
+            hint="Choose one that it lists, or install the device's driver.",
+        )
+
+    @hookimpl
+    def set_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Pass options on to each session on an NPU; other devices have no workload types."""
+        if (device := self.context.options["device_type"]) != "NPU":
+            self.context.logger.info("%s has no effect on the device %s", ", ".join(options), device)
+            return
+        super().set_dynamic_options(options)
+
+
+def _check_load_config(text: str | None) -> None:
+    """Raise InvalidArgument for properties that the EP would refuse, naming a context model instead of the option."""
+    if text is None:
+        return
+    is_file = not text.lstrip().startswith("{")
+    try:
+        parsed = json.loads(Path(text).read_bytes() if is_file else text)
+    except (OSError, ValueError) as error:
+        problem = f"cannot be read as JSON{' from that file' * is_file} ({error})"
+    else:
+        if isinstance(parsed, dict) and all(isinstance(value, dict) for value in parsed.values()):
+            return
+        problem = "is not an object of properties by device"
+    raise InvalidArgument(
+        f"{EP}: option 'load_config' is {text!r:.200}, which {problem}.",
+        ep=EP,
+        hint='Give OpenVINO\'s properties by device, such as {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}.',
+    )
