@@ -18,11 +18,11 @@ from epctx_core.compiling.group import Group
 from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, LocationFunc, make_placement
 from epctx_core.compiling.report import CompileReport, OutputFile, make_report
 from epctx_core.context.named_files import is_plain_name
-from epctx_core.errors import EpctxError, Fail, InvalidArgument, convert_errors
+from epctx_core.errors import Fail, InvalidArgument, convert_errors
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.forking import keep_forever
-from epctx_core.registry.guard import describe
+from epctx_core.registry.guard import blame_host
 from epctx_core.sessions import host
 from epctx_core.sessions.optimise import check_level
 from epctx_core.sessions.shared_workspaces import fingerprint_providers
@@ -206,15 +206,8 @@ class ModelCompiler:
 
         def sink(chunks: Iterator[memoryview]) -> None:
             for chunk in _resize(chunks, STREAM_CHUNK):
-                try:
+                with blame_host("the write function of compile_to_stream raised"):
                     write(chunk)
-                except EpctxError:
-                    raise
-                except Exception as error:
-                    raise Fail(
-                        f"the write function of compile_to_stream raised: {describe(error)}.",
-                        hint="Its own exception is the cause of this error.",
-                    ) from error
 
         self._run(None, sink)
 

@@ -20,7 +20,7 @@ from epctx_core.context.node_writer import Embeddable, make_marker
 from epctx_core.context.payload_writer import PayloadWriter
 from epctx_core.context.unfinished import normalise_path
 from epctx_core.context.weights_folder import close_with_seal, write_seal
-from epctx_core.errors import EpctxError, Fail, InvalidArgument
+from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.graph.index import walk_graphs
 from epctx_core.graph.tensor_bytes import read_initializers
 from epctx_core.graph.weights import (
@@ -31,7 +31,7 @@ from epctx_core.graph.weights import (
     set_external_location,
 )
 from epctx_core.options import WeightlessMode
-from epctx_core.registry.guard import describe
+from epctx_core.registry.guard import blame_host
 from epctx_core.sessions import host
 
 if TYPE_CHECKING:
@@ -227,15 +227,8 @@ def _ask(weight: Weight, locate: LocationFunc, folder: Path | None) -> tuple[str
     """Return file and offset of an initializer that the host wrote, None for one that it leaves in the model."""
     extent = weight.extent
     now = OrtExternalInitializerInfo(extent.file, extent.offset, extent.length) if extent else None
-    try:
+    with blame_host(f"get_initializer_location_func raised for {weight.name!r}"):
         info = locate(weight.name, InitializerValue(weight), now)
-    except EpctxError:
-        raise
-    except Exception as error:
-        raise Fail(
-            f"get_initializer_location_func raised for {weight.name!r}: {describe(error)}.",
-            hint="The callback's own exception is the cause of this error.",
-        ) from error
     if info is None:
         return None
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.options.choices import is_whole
-from epctx_core.registry.guard import describe
+from epctx_core.registry.guard import blame_host
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
@@ -143,9 +143,8 @@ def receive(reader: DataReader, name: str) -> memoryview:
     """
     buffer = OrtEpContextDataBuffer(reader.max_size)
     try:
-        reader.function(name, buffer)
-    except (Exception, SystemExit) as error:
-        raise _callback_error("read", name, error) from error
+        with blame_host(f"the EPContext data read callback raised for the payload {name!r}", passing=()):
+            reader.function(name, buffer)
     finally:
         content = buffer.expire()
     if content is None:
@@ -195,9 +194,8 @@ def deliver(function: WriteCallback, name: str, sink: MemorySink) -> None:
     with sink.getbuffer() as view:
         data = OrtEpContextData(view)
         try:
-            function(name, data)
-        except (Exception, SystemExit) as error:
-            raise _callback_error("write", name, error) from error
+            with blame_host(f"the EPContext data write callback raised for the payload {name!r}", passing=()):
+                function(name, data)
         finally:
             data.expire()
     sink.close()
@@ -224,11 +222,4 @@ def _parse_range(method: str, offset: object, length: object, size: int) -> slic
             return slice(start, end)
     raise InvalidArgument(
         f"{method}: {length!r:.40} bytes at {offset!r:.40} are not inside the payload of {size:,} bytes."
-    )
-
-
-def _callback_error(direction: str, name: str, error: BaseException) -> Fail:
-    return Fail(
-        f"the EPContext data {direction} callback raised for the payload {name!r}: {describe(error)}",
-        hint="The cause is below this error (`__cause__`).",
     )

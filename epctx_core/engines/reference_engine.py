@@ -8,20 +8,22 @@ them. Results are as exact as numpy's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, TypeProto, helper
+from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.aionnxml import op_svm_classifier
 from onnx.reference.ops.op_scatter_elements import scatter_elements
 
+from epctx_core.engines.control_flow import Body, run_loop, run_scan
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.index import DEFAULT_DOMAINS, EXECUTABLE, read_opset_imports, walk_nodes
+from epctx_core.graph.index import DEFAULT_DOMAINS, EXECUTABLE, copy_message, read_opset_imports, walk_nodes
+from epctx_core.graph.type_table import make_tensor_type
 from epctx_core.graph.weights import is_detached
 from epctx_core.plugin import BaseEngine, write_in_place
 
@@ -44,8 +46,7 @@ class ReferenceEngine(BaseEngine):
         heavy: bool | None = None,  # noqa: ARG002 - there is no thread pool to choose
     ) -> ReferenceModel:
         """Create an evaluator; it needs the weights, which are copied into its model."""
-        own = type(model)()
-        own.CopyFrom(model)
+        own = copy_message(model)
         for tensor in own.graph.initializer:
             if is_detached(tensor):
                 if not weights or tensor.name not in weights:
@@ -171,74 +172,32 @@ def _batch_normalization(
     return ((scale * (x - mean) / np.sqrt(variance + epsilon) + bias).astype(x.dtype),)
 
 
-def _run_subgraph(
-    body: Any, inputs: Mapping[str, Any], *, context: Mapping[str, Any], attributes: Any = None, **_other: Any
-) -> list[Any]:
-    """Return the results of an operator's subgraph, whose inputs hide values outside of the same names."""
-    results: list[Any] = body.run(None, {**context, **inputs}, attributes=attributes)
-    return results
+def _make_body(body: Any, *, context: Mapping[str, Any], attributes: Any = None, **_other: Any) -> Body:
+    """Return a function that runs an operator's subgraph, whose inputs hide values outside of the same names."""
+
+    def run(inputs: Sequence[Any]) -> list[Any]:
+        values = {**context, **dict(zip(body.input_names, inputs, strict=True))}
+        results: list[Any] = body.run(None, values, attributes=attributes)
+        return results
+
+    return run
 
 
 @_correct("Loop")
-def _loop(
-    most: np.ndarray | None, condition: np.ndarray | None, *carried: Any, body: Any, **scope: Any
-) -> tuple[Any, ...]:
+def _loop(*inputs: Any, body: Any, **scope: Any) -> tuple[Any, ...]:
     """The evaluator's own lets values outside hide carried ones of the same name, which onnxscript writes.
 
     It also joins results of iterations along their first dimension, and takes a condition left out as false.
     """
-    values = list(carried)
-    scans: list[list[Any]] = [[] for _ in body.output_names[1 + len(carried) :]]
-    going, number = condition is None or bool(condition), 0
-    while going and (most is None or number < most):
-        inputs = [np.array(number, np.int64), np.array(True), *values]
-        last, *results = _run_subgraph(body, dict(zip(body.input_names, inputs, strict=True)), **scope)
-        values, parts = results[: len(values)], results[len(values) :]
-        for scan, part in zip(scans, parts, strict=True):
-            scan.append(part)
-        going, number = bool(last), number + 1
-    types = body.output_types[1 + len(carried) :]
-    return (*values, *(_stack(scan, type_) for scan, type_ in zip(scans, types, strict=True)))
+    types = [[make_tensor_type(each) for each in side] for side in (body.input_types, body.output_types)]
+    return tuple(run_loop(_make_body(body, **scope), inputs, *types))
 
 
 @_correct("Scan")
-def _scan(*args: Any, body: Any, num_scan_inputs: int, **given: Any) -> tuple[Any, ...]:
+def _scan(*inputs: Any, body: Any, **given: Any) -> tuple[Any, ...]:
     """The evaluator's own knows neither axes nor directions, nor inputs without elements. Version 8 is not there."""
-    count = len(args) - num_scan_inputs
-    values, sources = list(args[:count]), args[count:]
-    inward = _list_scan_settings(given, "input", len(sources))
-    slices = [
-        np.moveaxis(source, axis, 0)[:: -1 if backwards else 1]
-        for source, (axis, backwards) in zip(sources, inward, strict=True)
-    ]
-    scans: list[list[np.ndarray]] = [[] for _ in body.output_names[count:]]
-    for number in range(len(slices[0])):
-        inputs = dict(zip(body.input_names, [*values, *(s[number] for s in slices)], strict=True))
-        results = _run_subgraph(body, inputs, **given)
-        values = results[:count]
-        for scan, part in zip(scans, results[count:], strict=True):
-            scan.append(part)
-    outward = _list_scan_settings(given, "output", len(scans))
-    stacked = [
-        _stack(scan[::-1] if backwards else scan, type_, axis)
-        for scan, type_, (axis, backwards) in zip(scans, body.output_types[count:], outward, strict=True)
-    ]
-    return (*values, *stacked)
-
-
-def _list_scan_settings(attributes: Mapping[str, Any], side: str, count: int) -> Iterator[tuple[int, int]]:
-    """Yield axis and direction of each of Scan's inputs or outputs."""
-    columns = (attributes.get(f"scan_{side}_{what}") or [0] * count for what in ("axes", "directions"))
-    return zip(*columns, strict=True)
-
-
-def _stack(parts: Sequence[np.ndarray], type_: TypeProto, axis: int = 0) -> np.ndarray:
-    """Return the results of all iterations along a new dimension; without any, none of the declared type."""
-    if parts:
-        return np.stack(parts, axis)
-    shape = [d.dim_value for d in type_.tensor_type.shape.dim]
-    dtype = helper.tensor_dtype_to_np_dtype(type_.tensor_type.elem_type)
-    return np.empty([*shape[:axis], 0, *shape[axis:]], dtype)
+    types = [make_tensor_type(each) for each in body.output_types]
+    return tuple(run_scan(_make_body(body, **given), inputs, given, types))
 
 
 @_correct("Optional")

@@ -13,7 +13,7 @@ from epctx_core.engines.cpu_engine import INSTALL
 from epctx_core.engines.reference_engine import ReferenceEngine
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.extraction import NodeGroup
-from epctx_core.graph.index import GraphIndex, iter_subgraphs
+from epctx_core.graph.index import GraphIndex, copy_message, iter_subgraphs
 from epctx_core.graph.inference import infer_types
 from epctx_core.graph.model_io import SourceModel, check_model, get_structure
 from epctx_core.graph.partition import Partitioner
@@ -121,8 +121,7 @@ def check_group(model: ModelProto) -> ModelProto:
     Raises:
         InvalidGraph: the ONNX checker refuses it.
     """
-    own = ModelProto()
-    own.CopyFrom(model)
+    own: ModelProto = copy_message(model)
     make_dense(own.graph, own.functions)
     check_model(SourceModel(proto=own, weights={}, path=None, digest=""))
     return own
@@ -137,8 +136,7 @@ def _list_nodes(model: ModelProto) -> str:
 
 def _check_types(model: ModelProto, refusal: NotImplementedByProvider) -> None:
     """Raise InvalidGraph if inference proves that a refused model is wrong; declared lengths are hints and left out."""
-    probe = ModelProto()
-    probe.CopyFrom(get_structure(model))
+    probe: ModelProto = copy_message(get_structure(model))
     del probe.graph.value_info[:]
     for value in probe.graph.output:
         if value.type.WhichOneof("value") == "tensor_type":

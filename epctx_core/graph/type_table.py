@@ -72,9 +72,14 @@ class TypeTable:
         return self._bare.setdefault(type_.elem_type, TensorType(type_.elem_type, None))
 
     def get_proto(self, name: str) -> TypeProto | None:
-        """Return a value's type as ONNX writes it, with symbolic names and types other than tensors."""
-        value = self.get_declaration(name)
-        return value.type if value is not None else None
+        """Return a value's type as ONNX writes it, with symbolic names and types other than tensors; None without one."""
+        value = self._values.get(name)
+        if value is not None and value.HasField("type"):
+            return value.type
+        if self._infer is not None and name:
+            self._complete(self._infer)
+            return self.get_proto(name)
+        return self._outer.get_proto(name) if self._outer is not None and value is None else None
 
     def get_proven_proto(self, name: str) -> TypeProto | None:
         """Return the proven part of a value's type as ONNX writes it."""
@@ -86,16 +91,6 @@ class TypeTable:
         bare: TypeProto = copy_message(type_)
         forget_shape(bare)
         return bare
-
-    def get_declaration(self, name: str) -> ValueInfoProto | None:
-        """Return a value's name and type as ONNX writes them, None if there is no type."""
-        value = self._values.get(name)
-        if value is not None and value.HasField("type"):
-            return value
-        if self._infer is not None and name:
-            self._complete(self._infer)
-            return self.get_declaration(name)
-        return self._outer.get_declaration(name) if self._outer is not None and value is None else None
 
     def get_subgraph(self, node: int, attribute: str) -> TypeTable:
         """Return the table of a node's subgraph; for an unknown one, a table of the outer scope alone."""
@@ -147,13 +142,13 @@ class TypeTable:
         if self._outer is not None and name not in self._values:
             # Many subgraphs may read one value, and its shape may be long.
             return self._types.setdefault(name, self._outer.get(name))
-        value = self.get_declaration(name)
-        if value is None:
+        proto = self.get_proto(name)
+        if proto is None:
             return UNKNOWN_TYPE
-        key = value.type.SerializeToString()
+        key = proto.SerializeToString()
         made = self._interned.get(key)
         if made is None:
-            made = self._interned[key] = make_tensor_type(value.type)
+            made = self._interned[key] = make_tensor_type(proto)
         self._types[name] = made
         return made
 

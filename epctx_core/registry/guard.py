@@ -1,4 +1,4 @@
-"""Conversion of plugin exceptions, and of results that break the contract, into typed errors that name the EP."""
+"""Conversion of exceptions of plugins and of the host's callbacks, and of results that break the contract, into typed errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.errors import EpctxError, EPFail, PluginError, concealed
+from epctx_core.errors import EpctxError, EPFail, Fail, PluginError, concealed
 from epctx_core.plugin.hookspecs import CLASS_METHODS, Hook
 from epctx_core.registry.records import PluginRecord, PluginState
 
@@ -70,6 +70,28 @@ def blame(record: PluginRecord, hook: str) -> Iterator[None]:
         if hook == "compile":
             raise EPFail(message, ep=record.name, hint=_HINT) from error
         raise plugin_error(message, record, hook=hook, hint=_HINT) from error
+
+
+@contextmanager
+def blame_host(
+    callback: str, *, passing: tuple[type[BaseException], ...] = (EpctxError, SystemExit)
+) -> Iterator[None]:
+    """Turn an exception of a block that calls a callback of the host into Fail.
+
+    Args:
+        callback: what raised and at what, such as "the progress callback raised at stage 'compile'".
+        passing: exceptions that pass, by which a callback may end the work.
+
+    Raises:
+        Fail: the callback raised; that is the cause, and its text is part of the message.
+    """
+    try:
+        yield
+    except passing:
+        raise
+    except (Exception, SystemExit) as error:
+        hint = "The callback's own exception is the cause of this error (`__cause__`)."
+        raise Fail(f"{callback}: {describe(error)}.", hint=hint) from error
 
 
 def to_plain(value: Any) -> Any:

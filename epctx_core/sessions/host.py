@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import onnx
 
-from epctx_core.errors import EpctxError, Fail, InvalidArgument, concealed, convert_errors, suggestion
+from epctx_core.errors import InvalidArgument, concealed, convert_errors, suggestion
 from epctx_core.graph.weights import known_digests
 from epctx_core.options import CancellationFlag, SessionConfig, SessionOptions
-from epctx_core.registry.guard import describe
+from epctx_core.registry.guard import blame_host
 from epctx_core.sessions.providers import Progress, logged_names, no_progress
 
 if TYPE_CHECKING:
@@ -416,15 +416,8 @@ def wrap_progress(progress: Progress | None) -> Progress:
         return no_progress
 
     def report(stage: str, done: int, total: int) -> None:
-        try:
+        with blame_host(f"the progress callback raised at stage {stage!r}"):
             progress(concealed(stage), done, total)
-        except EpctxError:
-            raise
-        except Exception as error:
-            raise Fail(
-                f"the progress callback raised at stage {stage!r}: {describe(error)}.",
-                hint="Fix the callback, or give none.",
-            ) from error
 
     return report
 

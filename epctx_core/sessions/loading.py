@@ -374,12 +374,12 @@ def load_context_nodes(
         For each graph, the main one or a body, a node's index in it to its step.
 
     Raises:
-        InvalidGraph: a payload is missing or wrong, or two nodes have one name.
+        InvalidGraph: a payload is missing or wrong.
         NotImplementedByProvider: a node is in a body that a session cannot run.
         PluginError: an EP failed or broke the contract.
     """
     steps: dict[GraphIndex, dict[int, StepSpec]] = {}
-    named = {ep: _by_name(records) for ep, records in nodes.items()}
+    named = {ep: {record.name: record for record in records} for ep, records in nodes.items()}
     config, every = providers.session.config(), [record for records in nodes.values() for record in records]
     reading = make_reading(model, config, config.data_reader)
     source_tensor = make_tensor_source(every, folder, config, manifest)
@@ -423,20 +423,3 @@ def load_nodes(
     """
     names = [node.name for node in nodes]
     return providers.call_for_runnables(ep, "load_context", names, purpose, nodes=nodes, reader=reader)
-
-
-def _by_name(records: Sequence[ContextNodeRecord]) -> dict[str, ContextNodeRecord]:
-    """Return records by name.
-
-    Raises:
-        InvalidGraph: two have the same.
-    """
-    by_name: dict[str, ContextNodeRecord] = {}
-    for record in records:
-        if by_name.setdefault(record.name, record) is not record:
-            raise InvalidGraph(
-                f"two EPContext nodes are called {record.name!r}.",
-                node=record.name,
-                hint="Give one of the models its own ep.context_node_name_prefix before they are joined.",
-            )
-    return by_name

@@ -14,6 +14,7 @@ from onnx import GraphProto, ModelProto
 from epctx_core.context.node import read_context_nodes
 from epctx_core.engines.cpu_engine import INSTALL, blame_engine, load_engine_class
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
+from epctx_core.graph.index import copy_message
 from epctx_core.graph.model_io import check_model
 from epctx_core.graph.tensor_bytes import detach_weights
 from epctx_core.graph.weights import INLINE_LIMIT, Weight, is_detached
@@ -105,13 +106,12 @@ def _optimised(model: OpenModel, level: GraphOptimizationLevel) -> OpenModel:
 
 
 def _changed_by(ep: str, model: OpenModel, providers: ProviderSession, level: int) -> OpenModel:
-    copy = ModelProto()
-    copy.CopyFrom(model.source.proto)
-    result = providers.instances.call(ep, HOOK, model=copy, weights=dict(model.source.weights), level=level)
+    source = model.source
+    arguments = {"model": copy_message(source.proto), "weights": dict(source.weights), "level": level}
+    result = providers.instances.call(ep, HOOK, **arguments)
     if result is None:
         return model
-    own = ModelProto()
-    own.CopyFrom(result)
+    own: ModelProto = copy_message(result)
     refusal = partial(contract_error, providers.choices[ep].record, HOOK)
     if read_context_nodes(own.graph):
         raise refusal("gave a model with EPContext nodes, which only `get_ep_context_nodes` may describe")

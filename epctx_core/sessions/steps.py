@@ -6,7 +6,6 @@ its inputs and then the values of the enclosing scopes that it reads. ONNX Runti
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
+from epctx_core.engines.control_flow import run_loop, run_scan, take_only
+from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.extraction import NodeGroup
 from epctx_core.graph.index import SPECIAL, GraphIndex, Node, decode_attribute
 from epctx_core.options.choices import CPU_EP
@@ -161,7 +161,7 @@ def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, Plan]) -
         run = _loop(subgraphs["body"])
     else:
         attributes = {a.name: decode_attribute(a) for a in proto.attribute if a.name not in plans}
-        run = _scan(subgraphs["body"], given, attributes)
+        run = _scan(subgraphs["body"], attributes)
     return drop_omitted_outputs(
         StepSpec(called, CPU_EP, run, (*explicit, *outer), graph.outputs[node], nested=True, in_place=False)
     )
@@ -169,101 +169,28 @@ def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, Plan]) -
 
 def _if(then_branch: SubgraphPlan, else_branch: SubgraphPlan) -> RunStep:
     def run(inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
-        branch = then_branch if _only(inputs[0], "the condition of If") else else_branch
+        branch = then_branch if take_only(inputs[0], "the condition of If") else else_branch
         return branch.run((), inputs, options)
 
     return run
 
 
 def _loop(body: SubgraphPlan) -> RunStep:
-    """Return the `run` of a Loop.
-
-    Its body takes (iteration, condition, carried...) and gives (condition, carried..., scanned...).
-    """
-    count = len(body.input_types) - 2
-    types = body.output_types[1 + count :]
-
     def run(inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
-        trips = None if inputs[0] is None else int(_only(inputs[0], "the trip count of Loop"))
-        going = inputs[1] is None or bool(_only(inputs[1], "the condition of Loop"))
-        carried = list(inputs[2 : 2 + count])
-        scanned: list[list[Any]] = [[] for _ in types]
-        iteration = 0
-        while going and (trips is None or iteration < trips):
-            own = [
-                _scalar(iteration, np.int64, body.input_types[0]),
-                _scalar(going, np.bool_, body.input_types[1]),
-            ]
-            condition, *results = body.run([*own, *carried], inputs, options)
-            going = bool(_only(condition, "the condition that a Loop's body gives"))
-            carried = results[:count]
-            for rows, row in zip(scanned, results[count:], strict=True):
-                rows.append(row)
-            iteration += 1
-        if not iteration:
-            # They are still inputs, which a result never aliases.
-            carried = [copy.copy(value) for value in carried]
-        return [*carried, *(_stacked(rows, t) for rows, t in zip(scanned, types, strict=True))]
+        own = inputs[: len(body.input_types)]
+        return run_loop(
+            lambda values: body.run(values, inputs, options), own, body.input_types, body.output_types
+        )
 
     return run
 
 
-def _scan(body: SubgraphPlan, explicit: int, attributes: Mapping[str, Any]) -> RunStep:
-    """Return the `run` of a Scan: its body takes (states..., slices...) and gives (states..., slices...)."""
-    count = explicit - int(attributes["num_scan_inputs"])
-    types = body.output_types[count:]
-    input_axes = attributes.get("scan_input_axes", [0] * (explicit - count))
-    input_reversed = attributes.get("scan_input_directions", [0] * (explicit - count))
-    output_axes = attributes.get("scan_output_axes", [0] * len(types))
-    output_reversed = attributes.get("scan_output_directions", [0] * len(types))
-
+def _scan(body: SubgraphPlan, attributes: Mapping[str, Any]) -> RunStep:
     def run(inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
-        states = list(inputs[:count])
-        sliced = [
-            np.moveaxis(value, axis, 0)[:: -1 if reverse else 1]
-            for value, axis, reverse in zip(inputs[count:explicit], input_axes, input_reversed, strict=True)
-        ]
-        lengths = {len(value) for value in sliced}
-        if len(lengths) != 1:
-            raise RuntimeException(f"the scan inputs of a Scan have different lengths: {sorted(lengths)}.")
-        rows: list[list[Any]] = [[] for _ in types]
-        length = lengths.pop()
-        for index in range(length):
-            # A range of one keeps what an index would not: strings and rank 0 stay arrays.
-            slices = [np.ascontiguousarray(v[index : index + 1]).reshape(v.shape[1:]) for v in sliced]
-            results = body.run([*states, *slices], inputs, options)
-            states = results[:count]
-            for kept, row in zip(rows, results[count:], strict=True):
-                kept.append(row)
-        if not length:
-            states = [copy.copy(value) for value in states]
-        joined = []
-        for kept, axis, reverse, kind in zip(rows, output_axes, output_reversed, types, strict=True):
-            moved = np.moveaxis(_stacked(kept[::-1] if reverse else kept, kind), 0, axis)
-            joined.append(np.ascontiguousarray(moved).reshape(moved.shape))
-        return [*states, *joined]
+        own = inputs[: len(body.input_types)]
+        return run_scan(lambda values: body.run(values, inputs, options), own, attributes, body.output_types)
 
     return run
-
-
-def _only(value: Any, what: str) -> Any:
-    array = np.asarray(value)
-    if array.size != 1:
-        raise RuntimeException(f"{what} has {array.size} elements; it needs one.")
-    return array.reshape(-1)[0]
-
-
-def _scalar(value: int, dtype: type[np.generic], declared: TensorType) -> np.ndarray:
-    """Return a scalar, or one element of rank 1 where the body declares that."""
-    return np.full((1,) if declared.shape is not None and len(declared.shape) == 1 else (), value, dtype)
-
-
-def _stacked(rows: Sequence[np.ndarray], declared: TensorType) -> np.ndarray:
-    """Stack rows along a new first axis; without rows the declared shape says what the others would be."""
-    if rows:
-        return np.stack(rows)
-    shape = [d if isinstance(d, int) else 0 for d in declared.shape or ()]
-    return np.empty((0, *shape), declared.dtype or np.float32)
 
 
 _Allocate: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]"

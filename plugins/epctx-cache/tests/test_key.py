@@ -274,12 +274,14 @@ class Site:
         self.folder = folder
         folder.mkdir()
 
-    def add(self, name, version="1.0", *, requires=(), editable=None):
+    def add(self, name, version="1.0", *, requires=(), editable=None, files=None):
         info = self.folder / f"{name}-{version}.dist-info"
         info.mkdir()
         lines = [f"Requires-Dist: {text}" for text in requires]
         head = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
         (info / "METADATA").write_text("\n".join([*head, *lines, ""]))
+        if files is not None:
+            (info / "RECORD").write_text(files)
         if editable is not None:
             said = {"url": editable.as_uri(), "dir_info": {"editable": True}}
             (info / "direct_url.json").write_text(json.dumps(said))
@@ -309,6 +311,16 @@ def test_a_distributions_state_holds_what_it_requires(site):
     states = keys.installed_states(["Acme.EP"])
 
     assert states == {"acme-ep": "1.2", "acme-sdk": "2.1", "acme-fast": "3.0"}
+
+
+def test_a_distribution_whose_files_were_replaced_within_a_version_has_another_state(site):
+    site.add("acme", files="acme/libacme.so,sha256=aaaa,10\n")
+    first = keys.installed_states(["acme"])
+    (site.folder / "acme-1.0.dist-info" / "RECORD").write_text("acme/libacme.so,sha256=bbbb,10\n")
+    forget()
+
+    assert keys.installed_states(["acme"]) != first
+    assert first["acme"].startswith("1.0, files ")
 
 
 def test_an_editable_installation_has_another_state_after_each_change_of_its_packages(site, tmp_path):

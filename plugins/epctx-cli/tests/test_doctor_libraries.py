@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from epctx_cli.commands.doctor import Library, check_libraries, within
+from epctx_cli.commands.doctor import check_libraries
+from epctx_cli.libraries import Library, within
 from packaging.specifiers import SpecifierSet
 
 

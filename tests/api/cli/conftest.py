@@ -1,3 +1,12 @@
 """Fixtures of `tests/api/cli`."""
 
-from cli.fixtures import _compiled_once, compiled, epctx, model, process, resnet, site  # noqa: F401 - fixtures
+from cli.fixtures import (  # noqa: F401 - fixtures
+    _compiled_once,
+    compiled,
+    distribution,
+    epctx,
+    model,
+    process,
+    resnet,
+    site,
+)

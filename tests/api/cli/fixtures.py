@@ -101,15 +101,35 @@ def site(tmp_path):
     folder = tmp_path / "site"
     folder.mkdir()
 
-    def install(distribution, name, *, body="", code=None):
+    def install(distribution, name, *, body="", code=None, npu=None):
+        """Write a plugin; with `npu`, a requirement, its EP belongs to an extra of that name."""
         module = distribution.replace("-", "_")
         info = folder / f"{module}-1.0.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[epctx.execution_providers]\n{name} = {module}:Provider\n")
+        fields = ["Metadata-Version: 2.1", f"Name: {distribution}", "Version: 1.0"]
+        if npu:
+            fields += ["Provides-Extra: npu", f'Requires-Dist: {npu}; extra == "npu"']
+        (info / "METADATA").write_text("\n".join([*fields, ""]))
+        target = f"{module}:Provider" + (" [npu]" if npu else "")
+        (info / "entry_points.txt").write_text(f"[epctx.execution_providers]\n{name} = {target}\n")
         text = PROVIDER.format(name=name, body=body) if code is None else code
         (folder / f"{module}.py").write_text(text)
         return folder
+
+    return install
+
+
+@pytest.fixture
+def distribution():
+    """Write the metadata of a distribution into a folder: `distribution(folder, "acme-npu", "2.8", requires=[…])`."""
+
+    def install(folder, name, version="1.0", *, requires=()):
+        info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        fields = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+        (info / "METADATA").write_text(
+            "\n".join([*fields, *(f"Requires-Dist: {each}" for each in requires), ""])
+        )
 
     return install
 

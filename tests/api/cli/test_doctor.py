@@ -115,6 +115,52 @@ def test_missing_hardware_is_a_note(doctor, site):
     assert any("no device found" in m and h == "Plug one in." for m, h in found(said, "note"))
 
 
+def test_a_vendors_package_that_is_not_installed_is_a_note_with_the_line_for_pip(doctor, site):
+    folder = site("epctx-acme", "AcmeExecutionProvider", npu="acme-npu>=2.7")
+
+    said, people = doctor("--json", path=[folder]), doctor(path=[folder])
+
+    message = "acme-npu, which AcmeExecutionProvider of epctx-acme needs, is not installed."
+    assert said.code == 0
+    assert (message, "pip install 'epctx-acme[npu]'") in found(said, "note")
+    assert re.search(r"acme-npu +- +>=2\.7 +AcmeExecutionProvider +no", people.out)
+
+
+NO_DEVICE = """
+    @classmethod
+    def availability(cls, purpose):
+        return Availability(False, reason='it lists no device here', hint='Plug one in.')
+"""
+NO_DEVICE_TO_RUN_ON = NO_DEVICE.replace("False", "purpose.value == 'export'")
+
+
+@pytest.mark.parametrize(
+    ("body", "usable"), [("", "yes"), (NO_DEVICE, "no"), (NO_DEVICE_TO_RUN_ON, "export")]
+)
+def test_a_vendors_package_that_is_installed_is_listed_with_what_its_ep_says(
+    doctor, site, distribution, body, usable
+):
+    folder = site("epctx-acme", "AcmeExecutionProvider", npu="acme-npu>=2.7", body=body)
+    distribution(folder, "acme-npu", "2.8")
+
+    said = doctor(path=[folder])
+
+    assert said.code == 0
+    assert re.search(rf"acme-npu +2\.8 +>=2\.7 +AcmeExecutionProvider +{usable}\n", said.out)
+    assert ("it lists no device here" in said.out) is (usable != "yes")
+
+
+def test_a_vendors_package_that_is_too_old_is_a_problem(doctor, site, distribution):
+    folder = site("epctx-acme", "AcmeExecutionProvider", npu="acme-npu>=2.7")
+    distribution(folder, "acme-npu", "2.6")
+
+    said = doctor("--json", path=[folder])
+
+    message = "acme-npu 2.6 is installed; AcmeExecutionProvider of epctx-acme needs >=2.7."
+    assert said.code == 1
+    assert found(said, "problem") == [(message, "pip install 'epctx-acme[npu]'")]
+
+
 def test_a_disabled_plugin_is_a_note_that_names_the_variable(doctor):
     said = doctor("--json", EPCTX_DISABLE_PLUGINS="QNN")
 
@@ -165,12 +211,12 @@ def test_a_malformed_variable_is_a_problem_and_the_rest_is_told(doctor):
     assert said.json["libraries"]
 
 
-def test_a_package_that_needs_the_core_and_brings_no_ep_is_a_note(doctor, tmp_path):
-    install(tmp_path, "epctx-lost", requires=["epctx-core>=0.1"])
+def test_a_package_that_needs_the_core_and_brings_no_ep_is_a_note(doctor, distribution, tmp_path):
+    distribution(tmp_path, "epctx-lost", requires=["epctx-core>=0.1"])
 
     said = doctor("--json", path=[tmp_path])
 
-    ((message, hint),) = found(said, "note")
+    ((message, hint),) = [each for each in found(said, "note") if "epctx-lost" in each[0]]
     assert said.code == 0
     assert message.startswith("epctx-lost needs epctx-core, but has no entry point")
     assert "install it again" in hint
@@ -182,9 +228,9 @@ def test_a_library_that_a_plugin_needs_is_not_remarked_on(doctor):
     assert not any("epctx-sim-sdk" in message for message, _ in found(said, "note"))
 
 
-def test_a_library_that_an_extra_of_the_core_brings_is_not_remarked_on(doctor, tmp_path):
-    install(tmp_path, "epctx-core", requires=["onnx>=1.23", 'epctx-kit==0.1.0; extra == "cli"'])
-    install(tmp_path, "epctx-kit", requires=["epctx-core>=0.1"])
+def test_a_library_that_an_extra_of_the_core_brings_is_not_remarked_on(doctor, distribution, tmp_path):
+    distribution(tmp_path, "epctx-core", requires=["onnx>=1.23", 'epctx-kit==0.1.0; extra == "cli"'])
+    distribution(tmp_path, "epctx-kit", requires=["epctx-core>=0.1"])
 
     said = doctor("--json", path=[tmp_path])
 
@@ -208,10 +254,3 @@ def test_a_pip_of_another_environment_that_has_a_plugin_is_the_problem(doctor, t
     assert str(pip) in message
     assert "epctx-acme" in message
     assert hint == f"{sys.executable} -m pip install epctx-acme"
-
-
-def install(folder, distribution, *, requires):
-    info = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
-    info.mkdir()
-    lines = ["Metadata-Version: 2.1", f"Name: {distribution}", "Version: 1.0"]
-    (info / "METADATA").write_text("\n".join([*lines, *(f"Requires-Dist: {each}" for each in requires), ""]))

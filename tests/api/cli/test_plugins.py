@@ -222,3 +222,23 @@ def test_with_json_what_an_ep_prints_while_it_compiles_goes_to_standard_error(pr
     assert said.code == 0
     assert said.json["partitions"] == []
     assert all(words in said.err for words in ("from python", "from a child", "from native code"))
+
+
+def test_an_ep_whose_extra_is_not_installed_is_named_below_the_list_until_it_is(process, site, distribution):
+    folder = site("epctx-acme", "AcmeExecutionProvider", npu="acme-npu>=2.7")
+    line = "pip install 'epctx-acme[npu]'"
+
+    people, before = (
+        process("plugins", "list", path=[folder]),
+        process("plugins", "list", "--json", path=[folder]),
+    )
+    distribution(folder, "acme-npu", "2.8")
+    after = process("plugins", "list", "--json", path=[folder])
+
+    assert f"a package that they need is not installed:\n  AcmeExecutionProvider: {line}" in people.out
+    assert {"name": "AcmeExecutionProvider", "distribution": "epctx-acme", "install": line} in before.json[
+        "left_out"
+    ]
+    assert "AcmeExecutionProvider" not in by_name(before)
+    assert line not in [each["install"] for each in after.json["left_out"]]
+    assert by_name(after)["AcmeExecutionProvider"]["state"] == "discovered"

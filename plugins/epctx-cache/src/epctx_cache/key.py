@@ -133,8 +133,8 @@ def installed_states(distributions: Iterable[str], *, besides: Iterable[str] = (
         besides: names to leave out, with requirements of theirs alone.
 
     Returns:
-        The states by normalised name: the version; for an editable installation also the time of the newest change
-        to its code and its packages' data.
+        The states by normalised name: the version, and a digest of the list of installed files, if there is one; for an
+        editable installation instead of that the time of the newest change to its code and its packages' data.
     """
     states: dict[str, str] = {}
     left_out = frozenset(map(_normalise, besides))
@@ -160,9 +160,12 @@ def _find_installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     folder = _editable_folder(found)
     try:
         version, requires = str(found.version), found.requires or ()
+        listed = found.read_text("RECORD") or ""
     except (KeyError, OSError, TypeError, ValueError):  # versions of the library raise differently
         return "unreadable metadata", (), ()
-    state = f"{version}, edited {newest_change(folder)}" if folder is not None else version
+    # The list of installed files has their digests: nightly builds of a vendor share a version.
+    files = f", files {hashlib.sha256(listed.encode()).hexdigest()[:16]}" if listed else ""
+    state = version + (files if folder is None else f", edited {newest_change(folder)}")
     required = [(match[1], "extra" in text) for text in requires if (match := _NAME.match(text))]
     always = tuple(_normalise(other) for other, of_extra in required if not of_extra)
     return state, always, tuple(_normalise(other) for other, of_extra in required if of_extra)

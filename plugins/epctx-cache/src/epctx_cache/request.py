@@ -115,7 +115,7 @@ class Request:
         """
         try:
             # Without anything to compile with, an entry would gain nothing.
-            gains = bool(self._choices) or self.level > GraphOptimizationLevel.ORT_DISABLE_ALL
+            gains = bool(self.choices) or self.level > GraphOptimizationLevel.ORT_DISABLE_ALL
             for lease in self._leases() if gains else ():
                 with lease:
                     try:
@@ -191,7 +191,7 @@ class Request:
     def _find(self, state: str) -> store.Lease | None:
         """Return the entry of the model's content; None if the model changed while it was compiled."""
         digest, secret = self._content.digest, self._store.secret
-        parts = keys.ingredients(digest, self._choices, self.options, self.level, secret)
+        parts = keys.ingredients(digest, self.choices, self.options, self.level, secret)
         key = keys.key_of(parts)
         with suppress(store.CorruptEntryError):  # logged when it is replaced
             if (lease := self._store.open(key)) is not None:
@@ -201,10 +201,7 @@ class Request:
     def _new_entry(self, key: str, parts: Mapping[str, Any], state: str) -> store.Lease | None:
         def write(folder: Path) -> store.EntryRecord | None:
             begun = time.monotonic()
-            if (
-                self._choices
-                and self.options.get_session_config_entry("session.disable_model_compile") == "1"
-            ):
+            if self.choices and self.options.get_session_config_entry("session.disable_model_compile") == "1":
                 raise errors.ModelRequiresCompilation(
                     f"{self._source.name} is not in the cache, and session.disable_model_compile forbids to compile it.",
                     hint="Fill the cache first, by compile_cached or load_or_compile without that option.",
@@ -284,7 +281,8 @@ class Request:
         return store.EntryStore(folder)
 
     @cached_property
-    def _choices(self) -> list[ProviderChoice]:
+    def choices(self) -> list[ProviderChoice]:
+        """The EPs that a compile will have, in order; without those that are optional and cannot be had."""
         return choose_providers(self.options.providers, self.options, self.registry, Purpose.EXPORT)[0]
 
 

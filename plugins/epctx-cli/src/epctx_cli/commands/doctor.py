@@ -11,35 +11,31 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion
 
 import epctx_core
 from epctx_cli import text
 from epctx_cli.arguments import CommandParser, add_common
 from epctx_cli.command_table import OWN, added_commands
 from epctx_cli.exit_codes import ExitCode
+from epctx_cli.libraries import CORE, EP_GROUP, EpLibrary, Library, libraries, libraries_of_eps
 from epctx_cli.plugin_trial import Trial, try_all
 from epctx_core import default_registry
 from epctx_core.errors import InvalidArgument
 from epctx_core.ext import suggestion
 
 if TYPE_CHECKING:
-    from packaging.specifiers import SpecifierSet
-
     from epctx_cli.console import Console
+    from epctx_core import PluginRecord
 
-CORE = "epctx-core"
-EP_GROUP = "epctx.execution_providers"
 ENGINE_GROUP = "epctx.engines"
 PREFIX = "EPCTX_"
 VARIABLES = MappingProxyType(
@@ -57,8 +53,6 @@ VARIABLES = MappingProxyType(
 )
 """Variables that epctx reads, with a description."""
 _PURPOSES = {"ort": "fast CPU kernels"}
-_NOT_LISTED = frozenset({"all", "test"})
-"""Extras that are not listed: the others have the libraries of `all`, and `test` is for developers."""
 _NAME = re.compile(r"\s*([\w.-]+)")
 
 
@@ -88,12 +82,13 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(_arguments: argparse.Namespace, console: Console) -> int:
     """Check everything; 1 if something has to be fixed."""
-    facts, found = _facts(), libraries()
+    facts, found, vendors = _facts(), libraries(), libraries_of_eps()
     variables = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIX)}
     trials, findings = _plugins(console)
     findings = [
         *_check_environment(),
         *check_libraries(found),
+        *_check_libraries_of_eps(vendors),
         *_check_variables(variables, any_plugin=bool(trials)),
         *findings,
         *_check_commands(),
@@ -105,6 +100,8 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
     records = [trial.record for trial in trials]
     eps = [(r.name, r.origin, r.state.value, r.vendor or "-") for r in records]
     console.table(("plugin", "distribution", "state", "vendor"), eps)
+    theirs = [(v.name, v.version or "-", v.required, v.ep, _usable_here(v, records)) for v in vendors]
+    console.table(("library of an EP", "installed", "needed", "for", "usable"), theirs)
     values = [(name, value, VARIABLES.get(name, "nothing")) for name, value in variables.items()]
     console.table(("variable", "value", "meaning"), values)
     _print_findings(findings, console)
@@ -113,6 +110,7 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
             "ok": ok,
             "environment": facts,
             "libraries": [asdict(library) for library in found or ()],
+            "libraries_of_eps": [asdict(library) for library in vendors],
             "plugins": [record.as_dict() for record in records],
             "variables": variables,
             "findings": [finding._asdict() for finding in findings],
@@ -176,76 +174,6 @@ def _plugins_under(prefix: Path) -> Iterator[str]:
 # -- libraries -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Library:
-    """Requirement of epctx-core, or of a package that one of its extras installs.
-
-    Attributes:
-        name: of the required distribution.
-        user: the distribution that requires it.
-        required: the version specifier.
-        extra: the extra of epctx-core that installs it; None for a library that is always needed.
-        version: the installed version, or None.
-        fits: whether the installed version is within the specifier, or None.
-    """
-
-    name: str
-    user: str
-    required: str
-    extra: str | None
-    version: str | None
-    fits: bool | None
-
-
-def libraries() -> list[Library] | None:
-    """Return the libraries that epctx-core requires or can use; None if it is importable, but not installed."""
-    found: dict[str, Library] = {}
-    try:
-        core = distribution(CORE)
-    except PackageNotFoundError:
-        return None
-    extras = [extra for extra in core.metadata.get_all("Provides-Extra") or () if extra not in _NOT_LISTED]
-    for extra in ("", *extras):
-        ahead = [core]
-        while ahead:
-            for library in _needs(ahead.pop(), extra):
-                is_new = library.name != CORE and found.setdefault(library.name, library) is library
-                if is_new and library.name.startswith("epctx-") and library.version is not None:
-                    ahead.append(distribution(library.name))
-    return list(found.values())
-
-
-def _needs(package: Distribution, extra: str) -> Iterator[Library]:
-    """Yield the requirements of a package with an extra of epctx-core."""
-    for need in map(Requirement, package.requires or ()):
-        if need.marker is None or need.marker.evaluate({"extra": extra}):
-            version = installed_version(need.name)
-            yield Library(
-                name=need.name,
-                user=package.metadata["Name"],
-                required=str(need.specifier),
-                extra=extra or None,
-                version=version,
-                fits=None if version is None else within(version, need.specifier),
-            )
-
-
-def installed_version(name: str) -> str | None:
-    """Return a distribution's version, or None if it is not installed."""
-    try:
-        return distribution(name).version
-    except PackageNotFoundError:
-        return None
-
-
-def within(version: str, bounds: SpecifierSet) -> bool:
-    """Return whether an installed version, pre-releases included, is within bounds; False for an invalid one."""
-    try:
-        return bounds.contains(version, prereleases=True)
-    except InvalidVersion:
-        return False
-
-
 def check_libraries(found: Sequence[Library] | None) -> Iterator[Finding]:
     """Yield a finding for each library that is missing or too old, with the command that fixes it."""
     if found is None:
@@ -274,6 +202,32 @@ def check_libraries(found: Sequence[Library] | None) -> Iterator[Finding]:
             yield _note(
                 f"{library.name} is not installed ({purpose}).", f"pip install '{CORE}[{library.extra}]'"
             )
+
+
+def _check_libraries_of_eps(found: Sequence[EpLibrary]) -> Iterator[Finding]:
+    """Yield a finding for each vendor's package that is missing or too old."""
+    for library in found:
+        if library.fits is False:
+            message = (
+                f"{library.name} {library.version} is installed; {library.label} needs {library.required}."
+            )
+            yield _problem(message, library.install)
+        elif library.version is None:
+            message = f"{library.name}, which {library.label} needs, is not installed."
+            yield (_note if library.extra else _problem)(message, library.install)
+
+
+def _usable_here(library: EpLibrary, records: Sequence[PluginRecord]) -> str:
+    """Return whether the EP of a vendor's package is available: "yes", "no", or the purposes that it is available for."""
+    answers = {
+        purpose.value: answer.available
+        for record in records
+        if record.name == library.ep and canonicalize_name(record.distribution or "") == library.user
+        for purpose, answer in record.availability.items()
+    }
+    if answers and all(answers.values()):
+        return "yes"
+    return ", ".join(purpose for purpose, available in answers.items() if available) or "no"
 
 
 # -- plugins and commands --------------------------------------------------------------------------

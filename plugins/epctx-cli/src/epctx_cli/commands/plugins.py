@@ -6,6 +6,8 @@ import argparse
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import distributions
 from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from epctx_core import PluginRecord
     from epctx_core.plugin import Availability
 
+_EP_GROUP = "epctx.execution_providers"
 _WIDTH = 100
 _DEEPER = " " * 6
 _TYPES = {"bool": "0 or 1", "int": "a whole number", "float": "a number", "str": "text"}
@@ -44,8 +47,15 @@ def list_plugins(arguments: argparse.Namespace, console: Console) -> int:
         from epctx_cli.plugin_trial import try_all
 
         records = [trial.record for trial in try_all(records, log=console.debug)]
+    left_out = _find_left_out(records)
     _print_list(records, console, loaded=arguments.load)
-    console.result({"plugins": [record.as_dict() for record in records]})
+    if left_out:
+        lines = [f"  {each['name']}: {each['install']}" for each in left_out]
+        console.say(
+            "\n" + "\n".join(("Not listed, because a package that they need is not installed:", *lines))
+        )
+    found = [record.as_dict() for record in records]
+    console.result({"plugins": found, "left_out": left_out})
     return ExitCode.DONE
 
 
@@ -71,6 +81,24 @@ def _print_list(records: Sequence[PluginRecord], console: Console, *, loaded: bo
             console.say("\n" + "\n".join(lines))
     if not loaded and any(r.state.value == "discovered" for r in records):
         console.say("\ndiscovered: installed, not imported yet; `epctx plugins list --load` loads each one.")
+
+
+def _find_left_out(records: Sequence[PluginRecord]) -> list[dict[str, str]]:
+    """Return the EPs that have no record because their entry point names an extra that is not installed."""
+    listed = {(record.name, record.distribution) for record in records}
+    found: dict[tuple[str, str], str] = {}
+    for package in distributions():
+        with suppress(Exception):  # metadata of other packages fails in many ways
+            if _EP_GROUP not in (package.read_text("entry_points.txt") or ""):
+                continue
+            for entry in package.entry_points.select(group=_EP_GROUP):
+                key, extras = (entry.name, package.metadata["Name"]), entry.value.partition("[")[2]
+                if extras and key not in listed:
+                    found[key] = f"pip install '{key[1]}[{extras.strip()}'"
+    return [
+        {"name": ep, "distribution": package, "install": line}
+        for (ep, package), line in sorted(found.items())
+    ]
 
 
 # -- info ------------------------------------------------------------------------------------------

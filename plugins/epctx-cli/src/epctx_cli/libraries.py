@@ -1,0 +1,142 @@
+"""Libraries that epctx-core and EPs require, with their installed versions. Reads metadata only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, distributions
+from typing import TYPE_CHECKING
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+
+CORE = "epctx-core"
+EP_GROUP = "epctx.execution_providers"
+_OURS = "epctx-"
+_NOT_LISTED = frozenset({"all", "test"})
+"""Extras that are not listed: the others have the libraries of `all`, and `test` is for developers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """Requirement of epctx-core, or of a package that one of its extras installs.
+
+    Attributes:
+        name: of the required distribution.
+        user: the distribution that requires it.
+        required: the version specifier.
+        extra: the extra that installs it, of epctx-core, or of an EP's package; None for a library that is always needed.
+        version: the installed version, or None.
+        fits: whether the installed version is within the specifier, or None.
+    """
+
+    name: str
+    user: str
+    required: str
+    extra: str | None
+    version: str | None
+    fits: bool | None
+
+
+def libraries() -> list[Library] | None:
+    """Return the libraries that epctx-core requires or can use; None if it is importable, but not installed."""
+    found: dict[str, Library] = {}
+    try:
+        core = distribution(CORE)
+    except PackageNotFoundError:
+        return None
+    extras = [extra for extra in core.metadata.get_all("Provides-Extra") or () if extra not in _NOT_LISTED]
+    for extra in ("", *extras):
+        ahead = [core]
+        while ahead:
+            for library in _requirements(ahead.pop(), extra):
+                is_new = library.name != CORE and found.setdefault(library.name, library) is library
+                if is_new and library.name.startswith(_OURS) and library.version is not None:
+                    ahead.append(distribution(library.name))
+    return list(found.values())
+
+
+def _requirements(package: Distribution, extra: str) -> Iterator[Library]:
+    """Yield the requirements of a package with an extra of epctx-core."""
+    for need in map(Requirement, package.requires or ()):
+        if need.marker is None or need.marker.evaluate({"extra": extra}):
+            version = installed_version(need.name)
+            yield Library(
+                name=need.name,
+                user=package.metadata["Name"],
+                required=str(need.specifier),
+                extra=extra or None,
+                version=version,
+                fits=None if version is None else within(version, need.specifier),
+            )
+
+
+def installed_version(name: str) -> str | None:
+    """Return a distribution's version, or None if it is not installed."""
+    try:
+        return distribution(name).version
+    except PackageNotFoundError:
+        return None
+
+
+def within(version: str, bounds: SpecifierSet) -> bool:
+    """Return whether an installed version, pre-releases included, is within bounds; False for an invalid one."""
+    try:
+        return bounds.contains(version, prereleases=True)
+    except InvalidVersion:
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpLibrary(Library):
+    """Requirement of an EP that is no library of epctx: a vendor's package.
+
+    Attributes:
+        ep: the EP's name; it is not found where an extra's library is missing.
+    """
+
+    ep: str
+
+    @property
+    def label(self) -> str:
+        """EP and distribution for messages."""
+        return f"{self.ep} of {self.user}"
+
+    @property
+    def install(self) -> str:
+        """Command that installs it."""
+        return (
+            f"pip install '{self.user}[{self.extra}]'"
+            if self.extra
+            else f"pip install '{self.name}{self.required}'"
+        )
+
+
+def libraries_of_eps() -> list[EpLibrary]:
+    """Return what EPs require beside packages of epctx and the libraries of those, installed or not."""
+    found: dict[tuple[str, str, str], EpLibrary] = {}
+    shared: set[str] | None = None
+    for package in distributions():
+        with suppress(Exception):  # metadata of other packages fails in many ways
+            if EP_GROUP not in (package.read_text("entry_points.txt") or ""):
+                continue
+            shared = {library.name for library in libraries() or ()} if shared is None else shared
+            for entry in package.entry_points.select(group=EP_GROUP):
+                for library in _libraries_of_entry(package, entry):
+                    if library.name not in shared and not library.name.startswith(_OURS):
+                        found.setdefault((library.user, library.ep, library.name), library)
+    return [found[key] for key in sorted(found)]
+
+
+def _libraries_of_entry(package: Distribution, entry: EntryPoint) -> Iterator[EpLibrary]:
+    # Not entry.extras, which takes a name with a dash apart before Python 3.12.
+    extras = [extra.strip() for extra in entry.value.partition("[")[2].rstrip("] ").split(",")]
+    for extra in extras:
+        for library in _requirements(package, extra):
+            fields = asdict(library) | {"user": canonicalize_name(library.user)}
+            yield EpLibrary(**fields, ep=entry.name)
