@@ -481,7 +481,12 @@ def _build(
                 workspaces = load_workspaces(routing.nodes, folder, config, manifest)
             engine = _engine_of(session)
             providers.start(
-                routing.choices, purpose=purpose, model=model.identity, engine=engine, workspace_of=workspaces
+                routing.choices,
+                purpose=purpose,
+                model=model.identity,
+                engine=engine,
+                workspace_of=workspaces,
+                contained=routing.find_contained(),
             )
             if exporter is not None:
                 exporter.start(providers)

@@ -52,6 +52,7 @@ class Reading:
         verification: how far payloads are checked against the manifest.
         data_reader: the host's callback, which gives what nodes name instead of files.
         checks: of the load, which go on beside it, for payloads that are checked once.
+        early: whether an EP may get a payload before every byte that has a digest was compared with it.
         model_digest: SHA-256 (hex) of the model's bytes, for a receipt of what is embedded in it; empty for none.
     """
 
@@ -59,6 +60,7 @@ class Reading:
     verification: Verification = Verification.HEAD
     data_reader: DataReader | None = None
     checks: DigestChecks = IN_PLACE
+    early: bool = True
     model_digest: str = ""
 
 
@@ -234,8 +236,7 @@ class PayloadReader:
 
     def find_entry(self, record: ContextNodeRecord) -> PayloadEntry | None:
         """Return the manifest's entry of a node's payload, None without one."""
-        name, embedded = get_payload_key(record)
-        return self._manifest.find_entry(name, embedded=embedded) if self._manifest is not None else None
+        return find_entry(record, self._manifest)
 
     def read(self, record: ContextNodeRecord) -> LoadedPayload:
         """Find the payload that a node carries itself, and check it as far as the host wants.
@@ -329,7 +330,7 @@ class PayloadReader:
         file = content if isinstance(content, MappedFile) else None
         view = content.view if isinstance(content, MappedFile) else content
         in_place = record.embed_mode or self._reading.map_binaries
-        if mode is Verification.HEAD and in_place:
+        if mode is Verification.HEAD and in_place and self._reading.early:
             entry.check_head(view, node)
             return False
         if mode is not Verification.ONCE or not in_place or (file is None and not record.embed_mode):
@@ -339,7 +340,8 @@ class PayloadReader:
         if receipt and is_noted(receipt):
             return True
         # While files are being replaced, another copy may be the right one, and the EP must not get the wrong one.
-        beside = checks.is_beside(len(view)) and (file is None or not any(self._find_copies(entry.name)))
+        beside = self._reading.early and checks.is_beside(len(view))
+        beside = beside and (file is None or not any(self._find_copies(entry.name)))
         (entry.check_head if beside else entry.check_size)(view, node)
 
         def refuse(segment: Segment) -> ReplacedBinaryError:
@@ -410,6 +412,12 @@ def make_plugin_nodes(
         return (by_payload.get(get_payload_key(record)) if named else None) or stated.get(record.name)
 
     return [*primaries, *[_make_node(r, types, only or primary_of(r)) for r in references]]
+
+
+def find_entry(record: ContextNodeRecord, manifest: Manifest | None) -> PayloadEntry | None:
+    """Return a manifest's entry of the payload that a node carries, None without one."""
+    name, embedded = get_payload_key(record)
+    return manifest.find_entry(name, embedded=embedded) if manifest is not None else None
 
 
 def check_primaries(records: Sequence[ContextNodeRecord], ep: str) -> None:

@@ -214,6 +214,12 @@ class SessionConfig:
         " beside the EP's own loading; head: size, first segment and some blocks; lazy: each whole, when an EP first"
         " asks for it; full: all whole, before any EP gets one.",
     )
+    trust_unverified = _make_flag(
+        key="ep.context_trust_unverified",
+        cache=CachePart.LOAD,
+        doc="1: an EP whose native code a damaged payload could crash gets payloads without digests in this process; 0:"
+        " it loads and runs them in a process of its own.",
+    )
     read_back = _make_flag(
         key="ep.context_read_back",
         default="1",

@@ -193,6 +193,10 @@ class ExecutionProvider:
             checks, opens no device, makes nothing ready to run, and may give `CompiledPartition(None)`. Then
             the core has a new instance load what was compiled before anything is published: all primaries
             and, of references whose partitions differ in name alone, one. Otherwise `verify_payloads` is asked.
+        needs_verified_payloads: whether a damaged payload can end the process that `load_context`, a run or
+            `verify_payloads` reads it in, as native code can. Then the core compares every byte with the model's
+            digests before the EP gets the first one; a payload without digests is loaded and run in a process of its
+            own, unless the host sets `ep.context_trust_unverified=1`.
     """
 
     name: ClassVar[str]
@@ -204,6 +208,7 @@ class ExecutionProvider:
     keeps_functions: ClassVar[Collection[tuple[str, str]]] = ()
     weightless_modes: ClassVar[Collection[WeightlessMode] | None] = None
     loads_without_device: ClassVar[bool] = False
+    needs_verified_payloads: ClassVar[bool] = False
     simulated: ClassVar[bool] = False
 
     def __init__(self, context: ProviderContext) -> None:

@@ -158,8 +158,10 @@ _ATTRIBUTES: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
         'Write frozenset({("domain", "Name")}).',
     ),
     ("weightless_modes", _are_modes, "a set of WeightlessMode", "Write (WeightlessMode.ALL,)."),
-    ("loads_without_device", _is_switch, "True or False", "Leave it out for False."),
-    ("simulated", _is_switch, "True or False", "Leave it out for False."),
+    *(
+        (name, _is_switch, "True or False", "Leave it out for False.")
+        for name in ("loads_without_device", "needs_verified_payloads", "simulated")
+    ),
 )
 """Attributes of a class: name, check, expected value in words, and hint."""
 

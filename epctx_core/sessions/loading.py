@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from epctx_core.context.manifest import Manifest, read_compatibility_info
 from epctx_core.context.paths import ModelFolder, is_folder_name
-from epctx_core.context.payload_reader import PayloadReader, Reading, make_plugin_nodes
+from epctx_core.context.payload_reader import PayloadReader, Reading, find_entry, make_plugin_nodes
 from epctx_core.errors import (
     EpctxError,
     Fail,
@@ -233,6 +233,18 @@ class Routing:
                         raise suboptimal_error(choice, info)
                     _log.warning("%s", suboptimal_error(choice, info).message)
 
+    def find_contained(self) -> set[str]:
+        """Return the EPs that get a process of their own because a payload without digests could end this one."""
+        if self._session.config().trust_unverified:
+            return set()
+        return {
+            choice.name
+            for choice in self.choices
+            for record in self.nodes.get(choice.name, ())
+            if choice.cls.needs_verified_payloads and record.main_context
+            if find_entry(record, self.manifest) is None
+        }
+
     @property
     def settled(self) -> Collection[str]:
         """EPs whose share was decided when the model was compiled."""
@@ -390,7 +402,7 @@ def load_context_nodes(
             manifest=manifest,
             scratch=providers.scratch,
             source_tensor=source_tensor,
-            reading=reading,
+            reading=replace(reading, early=not providers.choices[ep].cls.needs_verified_payloads),
         )
         for ep, records in named.items()
     }

@@ -40,6 +40,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("epctx.providers")
 
 
+_ISOLATION = "epctx_isolation.proxy"
+_CONTAINED = (
+    "works in a process of its own, as a payload without digests could end this one"
+    " (ep.context_trust_unverified=1 has it work in this one all the same)"
+)
 _SUFFIX = "executionprovider"
 _CPU_NAMES = frozenset({CPU_EP.lower(), "cpu"})
 
@@ -303,16 +308,18 @@ class ProviderSession:
         model: ModelIdentity,
         engine: CpuEngine,
         workspace_of: WorkspaceOf = make_private_workspace,
+        contained: Collection[str] = (),
     ) -> None:
         """Make the instances.
 
-        The workspaces that `workspace_of` returns are closed with the session.
+        The workspaces that `workspace_of` returns are closed with the session. EPs in `contained` have all their work
+        done in processes of their own, as with `ep.isolate=all`: see `Routing.find_contained`.
 
         Raises:
             NotImplementedByProvider: an EP is not available for the purpose, or does not know weightless mode.
             InvalidArgument: an EP does not support the weightless mode that was asked for.
             PluginError: an EP's constructor or its `availability` raised.
-            PackageMissing: EPs are to be isolated, and epctx-isolation is not installed.
+            PackageMissing: an EP is to be isolated, and epctx-isolation is not installed.
         """
         session, registry = self.session, self.registry
         user = f"a {'compile' if purpose is Purpose.EXPORT else 'session'} of {model.name!r}"
@@ -324,14 +331,18 @@ class ProviderSession:
             from epctx_core.sessions.ep_queries import check_weightless_mode
 
             self.weightless = check_weightless_mode(choices, config.weightless)
-        isolation, mode = None, config.isolation
-        if mode is not Isolation.NONE:
-            isolation = import_installed("epctx_isolation.proxy", needed_by=f"ep.isolate={mode.value}")
+        needed_by = f"ep.isolate={config.isolation.value}"
+        if config.isolation is not Isolation.NONE:
+            import_installed(_ISOLATION, needed_by=needed_by)
         for choice in choices:
             check_availability(choice.record, purpose, registry)
-            cls = choice.cls
-            if isolation is not None:
+            cls, mode = choice.cls, config.isolation
+            if choice.name in contained and mode is not Isolation.ALL:
+                mode, needed_by = Isolation.ALL, f"{choice.name} {_CONTAINED}, and"
+                _log.info("%s %s.", choice.name, _CONTAINED)
+            if mode is not Isolation.NONE:
                 # Its work is done in another process.
+                isolation = import_installed(_ISOLATION, needed_by=needed_by)
                 isolated = isolation.IsolatedEp(
                     record=choice.record,
                     cls=cls,

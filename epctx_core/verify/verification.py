@@ -253,6 +253,15 @@ def _look_into(
 ) -> list[str]:
     """Have an EP look into its payloads; return the primaries into whose payloads it looked."""
     findings = subject.findings
+    if choice.name in routing.find_contained():
+        # As in a load; the finding also has the rehearsal pass over it.
+        findings.add(
+            "container-not-checked",
+            f"{choice.record.label} gets no payload without digests in this process, as one could end it.",
+            node=routing.nodes[choice.name][0].name,
+            hint="A load has it work in a process of its own; ep.context_trust_unverified=1 has it work in this one.",
+        )
+        return []
     nodes = select_nodes(choice.name, routing.nodes[choice.name], subject)
     primaries = [node.name for node in nodes if node.main_context]
     if not primaries or subject.opened is None:
