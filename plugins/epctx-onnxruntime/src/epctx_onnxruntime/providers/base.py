@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Partition,
         Payload,
         ProviderContext,
+        ValueInfo,
     )
     from epctx_onnxruntime.providers.programs import Binary, Program
     from epctx_onnxruntime.providers.sessions import VendorSession
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 _MODELS = "epctx_onnx_models"
 """Attribute of nodes whose payload contains optimised models in ONNX format: their EP writes no EPContext nodes."""
 _KIND = "epctx-onnxruntime models 1"
+_VALUES = "epctx_value_names"
+"""Attribute of nodes whose inputs and outputs the EP finds by name: the names, in order, when it compiled."""
 
 
 class OnnxRuntimeProvider(ExecutionProvider):
@@ -53,10 +56,13 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
     Attributes:
         library: the EP's library and name in onnxruntime.
+        finds_values_by_name: whether a graph in a payload knows the names of its inputs and outputs. They are written
+            into the nodes, so that a context model whose values were renamed loads here, if not in onnxruntime.
         static_shapes_only: whether nodes with shapes that are not static are left out where the EP refuses a model whole.
     """
 
     library: ClassVar[PluginLibrary]
+    finds_values_by_name: ClassVar[bool] = False
     static_shapes_only: ClassVar[bool] = False
 
     def __init__(self, context: ProviderContext) -> None:
@@ -198,7 +204,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
                     partition,
                     payloads[binary],
                     main_context=int(is_first or program.main_context),
-                    attributes=program.attributes,
+                    attributes=self._add_value_names(partition, program.attributes),
                     graph_name=program.name,
                     compatibility_info=program.info,
                 )
@@ -309,12 +315,36 @@ class OnnxRuntimeProvider(ExecutionProvider):
             return open_model(model, node.name, self.session_options(0))
         binary = Path(payload.as_file()) if payload.view.nbytes > EMBED_LIMIT else bytes(payload.view)
         attributes = {**node.attributes, "partition_name": node.partition_name, "source": self.library.ep}
-        boundary = node.inputs, node.outputs
+        boundary = _name_values(node, attributes.pop(_VALUES, None))
         return open_context(node.partition_name, attributes, boundary, binary, self.session_options())
+
+    def _add_value_names(self, partition: Partition, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not self.finds_values_by_name:
+            return attributes
+        return {**attributes, _VALUES: [value.name for value in (*partition.inputs, *partition.outputs)]}
 
     def _keep(self, session: VendorSession) -> CompiledPartition:
         self._sessions.append(session)
         return CompiledPartition(session.run, close=session.close)
+
+
+def _name_values(node: ContextNode, names: Any) -> tuple[list[ValueInfo], list[ValueInfo]]:
+    """Return inputs and outputs of a node under the names that its graph knows: by default those of the model.
+
+    Raises:
+        InvalidGraph: the names fit another node.
+    """
+    values = [*node.inputs, *node.outputs]
+    if names is None:
+        names = [value.name for value in values]
+    if not isinstance(names, list) or len(names) != len(values):
+        raise InvalidGraph(
+            f"the attribute {_VALUES} of {node.name!r} does not name its {len(values)} inputs and outputs.",
+            node=node.name,
+            hint="Compile the model again.",
+        )
+    named = [value._replace(name=str(name)) for value, name in zip(values, names, strict=True)]
+    return named[: len(node.inputs)], named[len(node.inputs) :]
 
 
 def _write(payload: Payload, content: Path | bytes) -> None:

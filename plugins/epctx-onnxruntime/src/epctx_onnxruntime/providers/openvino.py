@@ -72,6 +72,8 @@ class OpenVINOExecutionProvider(OnnxRuntimeProvider):
         hint="On another processor, epctx-openvino runs OpenVINO itself, and epctx-sim-openvino:OpenVINO is simulated.",
     )
 
+    finds_values_by_name: ClassVar[bool] = True
+
     def __init__(self, context: ProviderContext) -> None:
         super().__init__(context)
         _check_load_config(context.options.get("load_config"))

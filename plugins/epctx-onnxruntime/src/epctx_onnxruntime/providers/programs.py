@@ -7,6 +7,7 @@ EPContext nodes is asked which nodes it takes, and its programs are optimised mo
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,7 +157,7 @@ class ProgramMaker:
         content, kept = self._feed(model, options)
         try:
             compiler = onnxruntime.ModelCompiler(options, content, get_initializer_location_func=leave_out)
-            compiler.set_ep_context_binary_information(f"{folder}/", "model")
+            compiler.set_ep_context_binary_information(f"{folder}/", self._name(model, content))
             compiled = compiler.compile_to_bytes()
         except MemoryError:
             raise
@@ -168,6 +169,23 @@ class ProgramMaker:
         made: ModelProto = ModelProto.FromString(compiled)
         return made
 
+    def _name(self, model: ModelProto, content: bytes) -> str:
+        """Return a name for a model, by its content: EPs make names of graphs of it, which have to be unique."""
+        digest = hashlib.sha256(content)
+        for tensor in model.graph.initializer:
+            if (view := self.graph.initializer(tensor.name)) is not None:
+                digest.update(view.digest.encode())
+        return digest.hexdigest()[:16]
+
+    def _declare_types(self, model: ModelProto) -> None:
+        """Declare the known types of inner values: onnxruntime infers fewer, and EPs take an unknown shape for a scalar."""
+        known = {value.name for value in (*model.graph.value_info, *model.graph.output)}
+        for name in (name for node in model.graph.node for name in node.output if name and name not in known):
+            value = self.graph.value(name)
+            if value.elem_type is not None:
+                info = helper.make_tensor_value_info(name, value.elem_type, value.shape)
+                model.graph.value_info.append(info)
+
     def _feed(self, model: ModelProto, options: onnxruntime.SessionOptions) -> tuple[bytes, object]:
         """Return a model's bytes, its weights lent by the options; and their memory, to keep until it was read.
 
@@ -176,6 +194,7 @@ class ProgramMaker:
         views = {t.name: self.graph.initializer(t.name) for t in model.graph.initializer}
         lent = {name: view.array() for name, view in views.items() if view is not None}
         arrays, own = place_weights(model, lent)
+        self._declare_types(own)
         keep_distinct_names(own.graph)
         values = [ort_value(array) for array in arrays.values()]
         if values:
