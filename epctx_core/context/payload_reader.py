@@ -24,7 +24,7 @@ from epctx_core.context.receipts import (
     make_model_receipt,
 )
 from epctx_core.errors import Fail, InvalidGraph
-from epctx_core.graph.mapping import CHUNK, MappedFile
+from epctx_core.graph.mapping import MappedFile, read_chunks
 from epctx_core.options import Verification
 from epctx_core.plugin import ContextNode, ValueInfo
 
@@ -124,17 +124,12 @@ class LoadedPayload:
         return len(self.view)
 
     def chunks(self) -> Iterator[memoryview]:
-        """Yield the bytes in order, in chunks that need not stay in memory afterwards.
+        """Return the bytes in order, in chunks that need not stay in memory afterwards.
 
         Raises:
             InvalidGraph: the file was written to since it was mapped.
         """
-        for start in range(0, len(self.view), CHUNK):
-            chunk = self.view[start : start + CHUNK]
-            yield chunk
-            if self.mapped is not None:
-                self.mapped.forget(start, len(chunk))
-                self.mapped.check_unchanged()
+        return read_chunks(self.view, self.mapped)
 
 
 class PayloadReader:

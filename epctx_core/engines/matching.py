@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from epctx_core.errors import PluginError
+from epctx_core.graph.index import find_schema
 from epctx_core.plugin import OperatorTypes
 
 if TYPE_CHECKING:
@@ -124,9 +125,8 @@ def find_operator_types(operators: Sequence[OperatorTypes], node: NodeView) -> O
 @lru_cache(maxsize=4096)
 def _read_schema(domain: str, op_type: str, opset: int) -> OperatorTypes | None:
     """Return the types in ONNX's schema: for each parameter its type variable, or its own name if it has none."""
-    try:
-        schema = onnx.defs.get_schema(op_type, opset, domain)
-    except onnx.defs.SchemaError:
+    schema = find_schema(domain, op_type, opset)
+    if schema is None:
         return None
     variables = {constraint.type_param_str for constraint in schema.type_constraints}
     sides = [

@@ -15,7 +15,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.graph.index import SPECIAL, GraphIndex, Node, copy_message, iter_subgraphs
+from epctx_core.graph.index import SPECIAL, GraphIndex, Node, copy_message, iter_subgraphs, shorten_domain
 from epctx_core.graph.normalise import find_used_functions
 from epctx_core.graph.weights import (
     INLINE_LIMIT,
@@ -407,7 +407,7 @@ class _CanonicalForm:
 
     def add_node(self, node: NodeProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         """Add a node; `inputs` includes the outer names that its subgraphs read."""
-        domain = "" if node.domain == "ai.onnx" else node.domain
+        domain = shorten_domain(node.domain)
         version = self._opset_imports.get(domain, 1)
         numbers = self.numbers
         reads = [numbers[name] for name in inputs]

@@ -94,18 +94,10 @@ def walk_graphs(graph: GraphProto, path: SubgraphPath = ()) -> Iterator[tuple[Su
 def walk_indexed_nodes(
     graph: GraphProto, path: SubgraphPath = ()
 ) -> Iterator[tuple[SubgraphPath, int, NodeProto]]:
-    """Yield all nodes with the path to their graph and their index in it, in one pass.
-
-    A graph's own come before those of its subgraphs.
-    """
-    holders = []
-    for index, node in enumerate(graph.node):
-        yield path, index, node
-        if can_have_subgraphs(node.domain, node.op_type):
-            holders.append((index, node))
-    for index, node in holders:
-        for name, subgraph in iter_named_subgraphs(node):
-            yield from walk_indexed_nodes(subgraph, (*path, (index, name)))
+    """Yield all nodes with the path to their graph and their index in it; a graph's own before those of its subgraphs."""
+    for where, each in walk_graphs(graph, path):
+        for index, node in enumerate(each.node):
+            yield where, index, node
 
 
 def find_outer_names(node: NodeProto) -> tuple[str, ...]:
@@ -166,9 +158,22 @@ _NUMBERS |= dict.fromkeys(("value_int", "value_ints"), np.int64)
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
-def read_opset_imports(model: ModelProto) -> dict[str, int]:
+def shorten_domain(domain: str) -> str:
+    """Return a domain by one name: the empty string for the default one."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def find_schema(domain: str, op_type: str, version: int) -> onnx.defs.OpSchema | None:
+    """Return ONNX's definition of an operator in a version of its domain, None for one that onnx does not know."""
+    try:
+        return onnx.defs.get_schema(op_type, version, shorten_domain(domain))
+    except (onnx.defs.SchemaError, TypeError):
+        return None
+
+
+def read_opset_imports(model: ModelProto | FunctionProto) -> dict[str, int]:
     """Return domain to version; the default domain is the empty string."""
-    return {("" if o.domain in DEFAULT_DOMAINS else o.domain): o.version for o in model.opset_import}
+    return {shorten_domain(o.domain): o.version for o in model.opset_import}
 
 
 class GraphIndex:
@@ -354,20 +359,14 @@ class GraphIndex:
         forms = zip(self.domains, self.op_types, map(len, self.inputs), map(len, self.outputs), strict=True)
         numbers: dict[tuple[str, str, int, int], int] = {}
         signatures = [numbers.setdefault(form, len(numbers)) for form in forms]
-        some = {operator for operator in self.operators if self._can_have_attributes(*operator)}
+        schemas = {
+            o: find_schema(*o, self.opset_imports.get(shorten_domain(o[0]), 1)) for o in self.operators
+        }
+        some = {operator for operator, schema in schemas.items() if schema is None or schema.attributes}
         for i, operator in enumerate(zip(self.domains, self.op_types, strict=True)) if some else ():
             if operator in some and self.nodes[i].attribute:
                 signatures[i] = SPECIAL
         return signatures
-
-    def _can_have_attributes(self, domain: str, op_type: str) -> bool:
-        """Return whether an operator can have attributes, without looking at each node."""
-        domain = "" if domain == "ai.onnx" else domain
-        try:
-            schema = onnx.defs.get_schema(op_type, self.opset_imports.get(domain, 1), domain)
-        except (onnx.defs.SchemaError, TypeError):
-            return True
-        return bool(schema.attributes)
 
     @cached_property
     def predecessors(self) -> list[list[int]]:
@@ -434,8 +433,7 @@ class Node:
     @property
     def domain(self) -> str:
         """The operator's domain; the default domain is the empty string."""
-        domain = self._graph.domains[self.index]
-        return "" if domain == "ai.onnx" else domain
+        return shorten_domain(self._graph.domains[self.index])
 
     @property
     def opset_version(self) -> int:

@@ -19,6 +19,8 @@ from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
 
 CHUNK = 8 << 20
 """Bytes handled at once, and so the resident memory of one pass over a large file."""
+_FORGOTTEN_FROM = 1 << 16
+"""Bytes from which releasing pages that were read once is worth a call."""
 
 
 @contextmanager
@@ -133,6 +135,28 @@ class MappedFile:
         if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
             start = offset - offset % mmap.PAGESIZE
             self._map.madvise(mmap.MADV_DONTNEED, start, length + offset - start)
+
+
+def read_chunks(view: memoryview, mapped: MappedFile | None = None, offset: int = 0) -> Iterator[memoryview]:
+    """Yield bytes in chunks of 8 MiB; of a mapping, one chunk is resident at a time.
+
+    Args:
+        view: the bytes.
+        mapped: the file they lie in, None for bytes in memory.
+        offset: where they begin in it.
+
+    Raises:
+        InvalidGraph: the file was written to since it was mapped.
+    """
+    if mapped is not None:
+        mapped.check_unchanged()
+    for start in range(0, len(view), CHUNK):
+        chunk = view[start : start + CHUNK]
+        yield chunk
+        if mapped is not None and len(view) >= _FORGOTTEN_FROM:
+            mapped.forget(offset + start, len(chunk))
+    if mapped is not None:
+        mapped.check_unchanged()
 
 
 def copy_range(source: int, source_offset: int, target: int, target_offset: int, length: int) -> None:

@@ -18,9 +18,11 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 from epctx_core.errors import InvalidArgument, InvalidGraph, suggestion
 from epctx_core.graph.index import (
     copy_message,
+    find_schema,
     iter_subgraphs,
     list_given_names,
     read_opset_imports,
+    shorten_domain,
     walk_graphs,
     walk_nodes,
 )
@@ -94,7 +96,7 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
     inlined.functions.extend(left)
     for node in walk_nodes(inlined.graph.node):
         # Functions call the default domain "ai.onnx", too.
-        node.domain = _shorten_domain(node.domain)
+        node.domain = shorten_domain(node.domain)
 
 
 def _check_size(source: SourceModel) -> None:
@@ -305,10 +307,10 @@ def adopt_versions(functions: Iterable[FunctionProto], versions: Mapping[str, in
     for function in functions:
         own = read_opset_imports(function)
         for opset in function.opset_import:
-            opset.version = versions.get(_shorten_domain(opset.domain), opset.version)
+            opset.version = versions.get(shorten_domain(opset.domain), opset.version)
         others: dict[str, set[str]] = {}
         for node in function.node if own != read_opset_imports(function) else ():
-            domain = _shorten_domain(node.domain)
+            domain = shorten_domain(node.domain)
             before = own.get(domain, 0)
             after = versions.get(domain, before)
             if before and _find_since_version(node, before) != _find_since_version(node, after):
@@ -321,16 +323,10 @@ def adopt_versions(functions: Iterable[FunctionProto], versions: Mapping[str, in
             )  # fmt: skip
 
 
-def _shorten_domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
-
-
 def _find_since_version(node: NodeProto, version: int) -> int:
     """Return the version of a node's operator that an import gives; 0 for one that onnx does not know."""
-    try:
-        return int(onnx.defs.get_schema(node.op_type, version, _shorten_domain(node.domain)).since_version)
-    except (onnx.defs.SchemaError, TypeError):
-        return 0
+    schema = find_schema(node.domain, node.op_type, version)
+    return 0 if schema is None else int(schema.since_version)
 
 
 def _sort(graph: GraphProto | FunctionProto, given: set[str]) -> dict[str, None]:

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from epctx_core.graph.mapping import CHUNK, FileIdentity, MappedFile, OpenedFile
+from epctx_core.graph.mapping import FileIdentity, MappedFile, OpenedFile, read_chunks
 from epctx_core.plugin import Extent
 
 MAX_RANK = 32
@@ -54,10 +54,6 @@ file that does not exist, even if it gets their bytes and never reads it.
 
 INLINE_LIMIT = 1024
 """Initializers up to this many bytes stay in the protobuf: shape inference reads such values."""
-
-_FORGOTTEN_FROM = 1 << 16
-"""Bytes from which releasing the pages of a weight that was read once is worth a call."""
-
 
 PARALLEL_FROM = 1 << 20
 """Bytes from which a weight's digest is worth a thread."""
@@ -166,20 +162,12 @@ class Weight:
         return array
 
     def chunks(self) -> Iterator[memoryview]:
-        """Yield the raw bytes in chunks of 8 MiB; of a mapping, one chunk is resident at a time.
+        """Return the raw bytes in chunks of 8 MiB; of a mapping, one chunk is resident at a time.
 
         Raises:
             InvalidGraph: the file they lie in was written to.
         """
-        if self._mapped is not None:
-            self._mapped.check_unchanged()
-        for start in range(0, len(self._data), CHUNK):
-            chunk = self._data[start : start + CHUNK]
-            yield chunk
-            if self._mapped is not None and len(self._data) >= _FORGOTTEN_FROM:
-                self._mapped.forget(self._offset + start, len(chunk))
-        if self._mapped is not None:
-            self._mapped.check_unchanged()
+        return read_chunks(self._data, self._mapped, self._offset)
 
     def make_tensor_proto(self) -> TensorProto:
         """Return the weight as an inline tensor."""

@@ -125,21 +125,12 @@ def _has_items(value: object, is_right: Callable[[Any], bool]) -> bool:
     return isinstance(value, (list, tuple, set, frozenset)) and all(map(is_right, value))
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_switch(value: object) -> bool:
-    return isinstance(value, bool)
-
-
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and EP_NAME.fullmatch(value) is not None
 
 
 def _are_functions(value: object) -> bool:
-    size = len(("domain", "name"))
-    return _has_items(value, lambda v: isinstance(v, tuple) and len(v) == size and _has_items(v, _is_text))
+    return _has_items(value, lambda v: isinstance(v, tuple) and [*map(type, v)] == [str, str])
 
 
 def _are_modes(value: object) -> bool:
@@ -149,7 +140,7 @@ def _are_modes(value: object) -> bool:
 _NAME = "a text of letters, digits, '_', '.' and '-'"
 _ATTRIBUTES: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
     ("name", _is_name, _NAME, 'Write name = "…ExecutionProvider", the EP name.'),
-    ("vendor", _is_text, "text", 'Write vendor = "…", who is responsible for it.'),
+    ("vendor", lambda v: isinstance(v, str), "text", 'Write vendor = "…", who is responsible for it.'),
     ("binary_suffix", lambda v: v == "" or _is_name(v), _NAME, "Leave it out to use the EP name."),
     (
         "keeps_functions",
@@ -159,7 +150,7 @@ _ATTRIBUTES: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
     ),
     ("weightless_modes", _are_modes, "a set of WeightlessMode", "Write (WeightlessMode.ALL,)."),
     *(
-        (name, _is_switch, "True or False", "Leave it out for False.")
+        (name, lambda v: isinstance(v, bool), "True or False", "Leave it out for False.")
         for name in ("loads_without_device", "needs_verified_payloads", "simulated")
     ),
 )

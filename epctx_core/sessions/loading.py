@@ -22,7 +22,6 @@ from epctx_core.errors import (
     InvalidArgument,
     InvalidGraph,
     NotImplementedByProvider,
-    PluginError,
 )
 from epctx_core.options import DataReader, Isolation, SessionConfig, SessionOptions
 from epctx_core.plugin import Compatibility, Purpose
@@ -189,8 +188,7 @@ class Routing:
             # Only EPs that the host allows are imported.
             record = registry.route(node.source, among=among)
             if record is None:
-                names = [choice.name for choice in self.choices] if exhaustive else None
-                raise no_provider_error(node, names, self._skipped, registry)
+                raise no_provider_error(node, self._skipped, registry)
             self._choose(record)
             self._by_source[node.source] = record.name
         self.nodes.setdefault(self._by_source[node.source], []).append(node)
@@ -284,19 +282,17 @@ def find_kernel_provider(
     reason = "ep.isolate=all leaves kernels out"
     try:
         record = None if is_isolated else registry.route(ep)
-        if record is None and not is_isolated:
-            reason = registry.explain_missing(ep)[0]
-    except PluginError as error:
-        record, reason = None, error.message
-    if record is not None:
-        try:
+        if record is not None:
             registry.load(record)
             if purpose is not None:
                 check_availability(record, purpose, registry)
-        except EpctxError as error:
-            reason = error.message
-        else:
             return record
+        if not is_isolated:
+            reason = registry.explain_missing(ep)[0]
+    except InvalidArgument:  # of the host
+        raise
+    except EpctxError as error:
+        reason = error.message
     _log.warning(
         "kernels of %s ran nodes of this model when it was compiled; the session runs without it: %s",
         ep,
@@ -306,35 +302,17 @@ def find_kernel_provider(
 
 
 def no_provider_error(
-    node: ContextNodeRecord,
-    listed: Sequence[str] | None,
-    skipped: Sequence[SkippedProvider],
-    registry: Registry,
+    node: ContextNodeRecord, skipped: Sequence[SkippedProvider], registry: Registry
 ) -> NotImplementedByProvider:
-    """Return the error for an EPContext node that no EP of a session takes.
-
-    Args:
-        node: the node.
-        listed: the session's EPs if the host named them, else None.
-        skipped: optional EPs that could not be had.
-        registry: the registry of EPs.
-    """
+    """Return the error for an EPContext node that no EP of a session takes; `skipped` are EPs that could not be had."""
     skip = next((skip for skip in skipped if stem(skip.name) == stem(node.source)), None)
-    # By names alone: the host named which EPs may be imported.
-    known = {s.casefold() for record in registry.records() if record.usable for s in record.sources}
-    hint: str | None
     if skip is not None:
-        why, hint = f"the optional EP {skip.name} was skipped: {skip.reason}", skip.hint
-    elif listed is not None and node.source.casefold() in known:
-        why = f"the session's providers are {', '.join(listed) or 'none but the CPU EP'}"
-        hint = "Add the EP that takes it to the providers, or give no providers to have it found."
-    elif not node.source:
-        why, hint = "the model does not say which EP made it", "It needs the attribute 'source'."
+        why, hint = f"The optional EP {skip.name} was skipped: {skip.reason}", skip.hint
     else:
         why, hint = registry.explain_missing(node.source)
     source = repr(node.source) if node.source else "no source"
     return NotImplementedByProvider(
-        f"EPContext node {node.name!r} (source {source}) has no EP to load it: {why.rstrip('.')}.",
+        f"EPContext node {node.name!r} (source {source}) has no EP to load it. {why.rstrip('.')}.",
         node=node.name,
         hint=hint,
     )

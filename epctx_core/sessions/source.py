@@ -10,7 +10,7 @@ from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import INITIALIZERS, MANIFEST, get_metadata
-from epctx_core.context.node import DOMAIN, OP_TYPE, is_context_node, read_context_nodes, read_indexed_nodes
+from epctx_core.context.node import DOMAIN, OP_TYPE, is_context_node, read_context_nodes
 from epctx_core.context.receipts import IN_PLACE, DigestChecks
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NotImplementedByProvider
 from epctx_core.graph import model_io
@@ -60,14 +60,8 @@ class OpenModel:
     @cached_property
     def context_nodes(self) -> list[ContextNodeRecord]:
         """EPContext nodes of the main graph and of all subgraphs."""
-        graph = self.graph
-        if graph.holders:
-            return read_context_nodes(graph.graph)
-        if (DOMAIN, OP_TYPE) not in graph.operators:
-            return []
-        operators = zip(graph.domains, graph.op_types, strict=True)
-        places = [i for i, operator in enumerate(operators) if operator == (DOMAIN, OP_TYPE)]
-        return read_indexed_nodes([((), i, graph.nodes[i]) for i in places])
+        has_some = self.graph.holders or (DOMAIN, OP_TYPE) in self.graph.operators
+        return read_context_nodes(self.graph.graph) if has_some else []
 
     def graph_of(self, record: ContextNodeRecord) -> GraphIndex:
         """Return the graph that an EPContext node is in.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from epctx_core.engines.control_flow import run_loop, run_scan, take_only
+from epctx_core.engines.control_flow import Body, run_loop, run_scan, take_only
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.extraction import NodeGroup
 from epctx_core.graph.index import SPECIAL, GraphIndex, Node, decode_attribute
@@ -158,10 +158,10 @@ def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, Plan]) -
     if proto.op_type == "If":
         run = _if(subgraphs["then_branch"], subgraphs["else_branch"])
     elif proto.op_type == "Loop":
-        run = _loop(subgraphs["body"])
+        run = _repeat(body, lambda each, own: run_loop(each, own, body.input_types, body.output_types))
     else:
         attributes = {a.name: decode_attribute(a) for a in proto.attribute if a.name not in plans}
-        run = _scan(subgraphs["body"], attributes)
+        run = _repeat(body, lambda each, own: run_scan(each, own, attributes, body.output_types))
     return drop_omitted_outputs(
         StepSpec(called, CPU_EP, run, (*explicit, *outer), graph.outputs[node], nested=True, in_place=False)
     )
@@ -175,20 +175,11 @@ def _if(then_branch: SubgraphPlan, else_branch: SubgraphPlan) -> RunStep:
     return run
 
 
-def _loop(body: SubgraphPlan) -> RunStep:
+def _repeat(body: SubgraphPlan, run_all: Callable[[Body, Sequence[Any]], list[Any]]) -> RunStep:
+    """Return the `run` of a Loop or a Scan: `run_all` takes the function that runs the body once, and the inputs."""
+
     def run(inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
-        own = inputs[: len(body.input_types)]
-        return run_loop(
-            lambda values: body.run(values, inputs, options), own, body.input_types, body.output_types
-        )
-
-    return run
-
-
-def _scan(body: SubgraphPlan, attributes: Mapping[str, Any]) -> RunStep:
-    def run(inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
-        own = inputs[: len(body.input_types)]
-        return run_scan(lambda values: body.run(values, inputs, options), own, attributes, body.output_types)
+        return run_all(lambda own: body.run(own, inputs, options), inputs[: len(body.input_types)])
 
     return run
 

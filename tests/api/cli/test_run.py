@@ -330,4 +330,4 @@ def test_an_explicit_list_of_eps_is_exhaustive(epctx, compiled):
     said = epctx("run", compiled, "--ep", "CPU")
 
     assert said.code == 3
-    assert "Add the EP that takes it" in said.err
+    assert "to the providers" in said.err
