@@ -27,6 +27,8 @@ SOURCE_GROUP = "epctx.ep_sources"
 """One entry for each further source key of an EP: its value is that of the EP's own entry."""
 SIMULATED_PACKAGES = frozenset({"epctx-sim-openvino", "epctx-sim-qnn", "epctx-sim-vitisai"})
 """Distributions whose EPs are known to be simulated before any of them is imported."""
+_REAL_PACKAGES = frozenset({"epctx-onnxruntime", "epctx-openvino"})
+_KNOWN = dict.fromkeys(SIMULATED_PACKAGES, True) | dict.fromkeys(_REAL_PACKAGES, False)
 EP_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 _TARGET = re.compile(r"\s*(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(\[(?P<extras>.*)\]\s*)?")
@@ -185,7 +187,7 @@ def _make_record(
         version=version,
         state=PluginState.DISCOVERED,
         entry_point=target,
-        simulated=normalise_name(distribution) in SIMULATED_PACKAGES or None,
+        simulated=_KNOWN.get(normalise_name(distribution)),
     )
 
 

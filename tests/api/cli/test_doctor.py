@@ -101,6 +101,20 @@ def test_two_plugins_of_one_name_are_a_problem_until_one_is_chosen(doctor, site)
     assert decided.code == 0
 
 
+@pytest.mark.parametrize("rival", ["epctx-one", "epctx-two"])
+def test_a_simulated_plugin_beside_a_real_one_is_a_note(doctor, site, rival):
+    folder = site("epctx-one", "SameExecutionProvider", body=f"    simulated = {rival == 'epctx-one'}")
+    site("epctx-two", "SameExecutionProvider", body=f"    simulated = {rival == 'epctx-two'}")
+
+    said = doctor("--json", path=[folder])
+
+    notes = [message for message, _ in found(said, "note") if "SameExecutionProvider" in message]
+    assert said.code == 0
+    assert len(notes) == 1
+    assert f"SameExecutionProvider ({rival} 1.0)" in notes[0]
+    assert "it is simulated" in notes[0]
+
+
 def test_missing_hardware_is_a_note(doctor, site):
     body = (
         "    @classmethod\n"

@@ -224,6 +224,20 @@ def test_with_json_what_an_ep_prints_while_it_compiles_goes_to_standard_error(pr
     assert all(words in said.err for words in ("from python", "from a child", "from native code"))
 
 
+def test_an_ep_of_this_projects_is_known_to_be_real_or_simulated_before_it_is_loaded(
+    process, distribution, tmp_path
+):
+    distribution(tmp_path, "epctx-openvino")
+    points = "[epctx.execution_providers]\nOpenVINOExecutionProvider = no_such_module:EP\n"
+    (tmp_path / "epctx_openvino-1.0.dist-info" / "entry_points.txt").write_text(points)
+
+    said = process("plugins", "list", "--json", path=[tmp_path])
+
+    states = {plugin["distribution"]: (plugin["state"], plugin["reason"]) for plugin in said.json["plugins"]}
+    assert states["epctx-openvino"] == ("discovered", "")
+    assert states["epctx-sim-openvino"] == ("duplicate", "it is simulated, and epctx-openvino 1.0 is not")
+
+
 def test_an_ep_whose_extra_is_not_installed_is_named_below_the_list_until_it_is(process, site, distribution):
     folder = site("epctx-acme", "AcmeExecutionProvider", npu="acme-npu>=2.7")
     line = "pip install 'epctx-acme[npu]'"

@@ -52,7 +52,7 @@ class Trial:
 def try_all(
     records: Sequence[PluginRecord], *, log: Callable[[str], None], timeout: float = TIMEOUT
 ) -> list[Trial]:
-    """Try each plugin that can be used.
+    """Try each plugin that can be used, and each of several that provide one EP.
 
     Args:
         records: of the plugins.
@@ -60,7 +60,9 @@ def try_all(
         timeout: seconds for each.
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        outcomes = list(pool.map(lambda r: _try(r, timeout) if r.usable else (_trial(r, {}), ""), records))
+        outcomes = list(
+            pool.map(lambda r: _try(r, timeout) if r.usable or r.undecided else (_trial(r, {}), ""), records)
+        )
     for trial, written in outcomes:
         if written.strip():
             log(f"{trial.record.label} wrote:\n{written.rstrip()}")
@@ -136,6 +138,11 @@ def _load_plugin(request: Mapping[str, Any]) -> dict[str, Any]:
     description: dict[str, Any] = {}
     problem: EpctxError | None = None
     try:
+        if (
+            record().undecided
+        ):  # imports the others of its name as a session would, to learn which are simulated
+            with suppress(EpctxError):
+                default_registry.resolve(request["name"])
         description = describe(default_registry.load(record()))
         for purpose in Purpose:
             default_registry.availability(record(), purpose)

@@ -249,11 +249,15 @@ def _check_plugins(trials: Sequence[Trial]) -> Iterator[Finding]:
             "no plugin is installed: models run on the CPU EP, and nothing can be compiled.",
             "Install one, or start one with `epctx plugins new`.",
         )
+    used = {trial.record.name for trial in trials if trial.record.usable}
     for trial in trials:
         record = trial.record
-        if record.usable and record.reason:
+        if record.undecided and record.name in used:
+            chosen = f'"{record.distribution}:{record.name}"'
+            yield _note(f"{record.label} is not used: {record.reason}.", f"To use it, name it {chosen}.")
+        elif record.usable and record.reason:
             hints = dict.fromkeys(each.hint for each in record.availability.values() if each.hint)
-            yield _note(f"{record.label}: {record.reason}.", " ".join(hints))
+            yield _note(f"{record.label}: {record.reason.rstrip('.')}.", " ".join(hints))
         elif not record.usable:
             why, hint = default_registry.explain_unusable(record)
             harmless = record.state.value in {"disabled", "removed"} or record.passed_over
