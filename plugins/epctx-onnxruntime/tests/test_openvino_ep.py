@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ctypes
 import logging
 from dataclasses import replace
 from types import SimpleNamespace
@@ -77,11 +78,21 @@ def test_a_workload_type_is_ignored_on_devices_that_have_none(caplog):
     assert "ep.dynamic.workload_type has no effect on the device CPU" in caplog.text
 
 
-def test_where_no_device_is_listed_the_ep_says_which_it_lists_and_what_else_there_is(monkeypatch):
-    monkeypatch.setattr(onnxruntime, "register_execution_provider_library", lambda *_: None)
+def register(_name, _path):
+    """Accept a library; none of its devices is listed."""
+
+
+def refuse(_name, _path):
+    raise RuntimeError("EP library is already registered")
+
+
+@pytest.mark.parametrize("call", [register, refuse], ids=["by us", "by the host"])
+def test_where_no_device_is_listed_the_ep_says_which_it_lists_and_what_else_there_is(monkeypatch, call):
+    monkeypatch.setattr(onnxruntime, "register_execution_provider_library", call)
+    loaded = _ctypes.__file__
 
     class Unlisted(OpenVINO):
-        library = replace(OpenVINO.library, ep="Unlisted", module="", path=__file__)
+        library = replace(OpenVINO.library, ep=f"Unlisted {call.__name__}", module="", path=loaded)
 
     found = Unlisted.availability(Purpose.RUN)
 

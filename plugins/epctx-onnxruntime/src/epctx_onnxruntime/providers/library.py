@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.metadata
+import os
 import threading
 from dataclasses import dataclass
 from functools import cache
@@ -82,6 +84,9 @@ class PluginLibrary:
         try:
             onnxruntime.register_execution_provider_library(self.ep, path)
         except Exception as error:  # onnxruntime's exceptions have no base of their own
+            if _is_loaded(path):
+                # By the host, under this name: it is the device that is missing.
+                return
             raise NotImplementedByProvider(
                 f"the library {Path(path).name} of {self.ep} does not load: {one_line(error)}",
                 hint=f"Install a version of {self.distribution or 'it'} that fits onnxruntime {onnxruntime.__version__}.",
@@ -177,6 +182,15 @@ class PluginLibrary:
 _REGISTERED: set[PluginLibrary] = set()
 _FAILURES: dict[PluginLibrary, tuple[str, str]] = {}
 """Reasons and hints of libraries that were not registered: one that failed to load is not loaded again in this process."""
+
+
+def _is_loaded(path: str) -> bool:
+    """Return whether this process has a library loaded already."""
+    try:
+        ctypes.CDLL(path, os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    return True
 
 
 @cache
