@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto
@@ -24,7 +24,15 @@ from epctx_core.engines.matching import find_operator_types
 from epctx_core.errors import InvalidGraph, PluginError
 from epctx_core.graph.extraction import GraphPartition
 from epctx_core.graph.index import Node
-from epctx_core.graph.splice import NodeDraft, Replacement, replace_subgraphs, splice, splice_graph
+from epctx_core.graph.splice import (
+    PARTITION,
+    NodeDraft,
+    Replacement,
+    declare_shapes,
+    replace_subgraphs,
+    splice,
+    splice_graph,
+)  # fmt: skip
 from epctx_core.graph.weights import compute_digests_ahead
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
 from epctx_core.registry.guard import blame, contract_error, to_plain
@@ -176,6 +184,7 @@ def make_context_model(compile_: Compile, outputs: Outputs, earlier: GraphsByMod
     used = {name: r for part in parts for name, r in part.payloads.references.used.items()}
     taken = _make_replacements(assignment.main, nodes, existing)
     proto = splice(source.proto, compile_.model.graph, assignment.main.execution_order(), taken)
+    declare_shapes(proto.graph, {name: shape for part in parts for name, shape in part.shapes.items()})
     # Without `final` nothing was written: an entry has only the payload's name.
     pending = () if outputs.final else tuple(entry.name for entry in entries)
     entries = [] if pending else entries
@@ -224,6 +233,7 @@ class ProviderPart:
         nodes: partition to its EPContext node.
         entries: of the payloads; of several, each with the nodes that refer to it.
         to_read: see `ContextModel`.
+        shapes: by name, those for which it compiled.
     """
 
     def __init__(
@@ -238,6 +248,7 @@ class ProviderPart:
         self.nodes: dict[GraphPartition, Replacement] = {}
         self.entries: list[PayloadEntry] = []
         self.to_read: list[str] = []
+        self.shapes: dict[str, Sequence[int]] = {}
         source = compile_.model.source
         with compute_digests_ahead(weight for p in partitions for weight in p.weights.values()):
             # A partition's name has the digests of its weights.
@@ -248,13 +259,22 @@ class ProviderPart:
             # Reading attributes and flags runs the EP's code.
             with blame(choice.record, _HOOK):
                 described = self._sort_nodes(results)
+            self._name_nodes(compile_.assignment.main)
             file = source.path.name if references.used and source.path is not None else None
-            self._make_nodes(described, {} if file is None else {FILE_ATTRIBUTE: file})
+            names = self._make_nodes(described, {} if file is None else {FILE_ATTRIBUTE: file})
         if len(self.entries) == 1 and compile_.existing.records:
             # The model may have others of an earlier compile.
-            names = tuple(p.name for p, node in self.nodes.items() if isinstance(node, NodeDraft))
             self.entries = [replace(self.entries[0], references=names)]
         self._check_graph_names(compile_.model, earlier.get(choice.name, ()))
+
+    def _name_nodes(self, main: GraphAssignment) -> None:
+        """Give nodes the names of their graphs, unless the host wants a prefix or a name is taken."""
+        stated = [p for p in self._partitions if p.stated_name and not p.prefix]
+        taken = {part.graph.names[index] for part, index in _iterate_remaining(main)} if stated else set()
+        for partition in stated:
+            if partition.stated_name not in taken:
+                partition.stated_node_name = partition.stated_name
+                taken.add(partition.stated_name)
 
     def _check_graph_names(self, model: OpenModel, earlier: Sequence[Mapping[str, str]]) -> None:
         """Check that the names that the EP gave its graphs are unique; see `EPContextNode.graph_name`.
@@ -277,7 +297,8 @@ class ProviderPart:
                     raise self._error(problem)
         choice = self._choice
         for record in model.context_nodes:
-            form = strip_number(record.name)
+            metadata = {e.key: e.value for e in model.graph_of(record).nodes[record.index].metadata_props}
+            form = strip_number(metadata.get(PARTITION, record.name))
             if record.source in choice.record.sources and forms.get(record.partition_name, form) != form:
                 raise InvalidGraph(
                     f"{model.source.where} has the EPContext node {record.name!r} with the partition_name "
@@ -340,9 +361,28 @@ class ProviderPart:
         self._check_text(node.doc_string, "doc_string")
         if node.main_context and node.payload is None:
             raise self._error("gave a node main_context=1 without a payload")
+        self._check_shapes(node)
         if node.payload is not None and id(node.payload) not in self.payloads.writers:
             raise self._error("gave a payload that did not come from this call's writer")
         return node
+
+    def _check_shapes(self, node: EPContextNode) -> None:
+        partition: Any = node.partition
+        shapes = to_plain(node.shapes)
+        if type(shapes) is not dict:
+            raise self._error(f"gave a {type(shapes).__name__} instead of a mapping as shapes")
+        for name, value in shapes.items():
+            shape = to_plain(value)
+            if name not in {*partition.input_names, *partition.output_names}:
+                fault = f"which is not at the boundary of {partition.name}"
+            elif type(shape) is not list or not all(type(n) is int and n >= 0 for n in shape):
+                fault = "which is not a list of static lengths"
+            elif not _fits(shape, proven := partition.graph.types.get_proven(name).shape):
+                fault = f"which has {proven}"
+            else:
+                self.shapes[name] = shape
+                continue
+            raise self._error(f"gave the shape {shape!r:.80} for {name!r:.80}, {fault}")
 
     def _check_text(self, value: Any, field_name: str) -> str | None:
         text = to_plain(value)
@@ -355,15 +395,19 @@ class ProviderPart:
     def _error(self, problem: str) -> PluginError:
         return contract_error(self._choice.record, _HOOK, problem)
 
-    def _make_nodes(self, described: Sequence[EPContextNode], common: Mapping[str, str]) -> None:
-        """Make the EPContext nodes and the payloads' entries; `common` holds attributes of all nodes."""
+    def _make_nodes(self, described: Sequence[EPContextNode], common: Mapping[str, str]) -> tuple[str, ...]:
+        """Make the EPContext nodes and the payloads' entries; return the names of nodes that refer to a payload.
+
+        `common` holds attributes of all nodes.
+        """
+        references: list[str] = []
         ep, writers = self._choice.name, self.payloads.writers
         embedded = any(writer.embedded for writer in writers.values())
         # A load finds a payload through nodes with main_context=1: the first of them carries it where it is embedded.
         carriers = {id(d.payload): d for d in reversed(described) if d.payload is not None and d.main_context}
         users: dict[int, list[str]] = {id(d.payload): [] for d in described if d.payload is not None}
         make = partial(make_context_node, source=ep, embed_mode=embedded)
-        templates: dict[tuple[int, str], NodeProto] = {}
+        templates: dict[tuple[int, str, bool, bytes | None], NodeProto] = {}
         forms: set[str] = set()
         carried: set[bytes | None] = set()
         for node in described:
@@ -374,30 +418,33 @@ class ProviderPart:
                 if embedded and node is not carriers[id(node.payload)]:
                     main, cache = False, None
                 if not main:
-                    users[id(node.payload)].append(partition.name)
+                    users[id(node.payload)].append(partition.node_name)
             # A graph that its EP named has to be found by just that name.
             is_named = partition.graph_name != partition.name
             if is_named or strip_number(partition.name) not in forms or (main and cache not in carried):
                 forms.add(strip_number(partition.name))
                 carried.add(cache if main else None)
-                self.to_read.append(partition.name)
+                self.to_read.append(partition.node_name)
             doc = node.doc_string or f"EPContext node for {ep}"
-            if not main and cache is None:
-                # Attributes are few, and an EP gives many nodes the same mapping.
-                form = (id(node.attributes), doc)
-                if form not in templates:
-                    own = {**node.attributes, **common}
-                    templates[form] = make(NodeProto(doc_string=doc), own, main_context=False, cache=None)
-                self.nodes[partition] = NodeDraft(templates[form], partition)
-                continue
-            frame = NodeProto(name=partition.name, input=partition.input_names, output=partition.output_names)
-            frame.doc_string = doc
-            own = {**node.attributes, **common, "partition_name": partition.graph_name}
-            self.nodes[partition] = make(frame, own, main_context=main, cache=cache)
+            if not main:
+                references.append(partition.node_name)
+            # Attributes are few, and an EP gives many nodes the same mapping.
+            form = (id(node.attributes), doc, main, cache)
+            if form not in templates:
+                own = {**node.attributes, **common}
+                templates[form] = make(NodeProto(doc_string=doc), own, main_context=main, cache=cache)
+            self.nodes[partition] = NodeDraft(templates[form], partition)
         for key, names in users.items():
-            entry, carrier = writers[key].finish(), carriers[key]
-            name = carrier.partition.name if entry.embedded else entry.name
+            entry, carrier = writers[key].finish(), cast("GraphPartition", carriers[key].partition)
+            name = carrier.node_name if entry.embedded else entry.name
             self.entries.append(replace(entry, name=name, references=tuple(names) if len(users) > 1 else ()))
+        return tuple(references)
+
+
+def _fits(shape: Sequence[int], proven: Sequence[object] | None) -> bool:
+    """Return whether static lengths are possible for a shape."""
+    known = [d if isinstance(d, int) else None for d in (shape if proven is None else proven)]
+    return len(known) == len(shape) and all(d in {None, n} for d, n in zip(known, shape, strict=True))
 
 
 def write_all_payloads(last: Compile, outputs: Outputs, graphs: GraphsByModel) -> dict[bytes, PayloadWriter]:

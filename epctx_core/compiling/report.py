@@ -153,7 +153,7 @@ def make_report(compile_: Compile) -> CompileReport:
         outputs=outputs,
         partitions=tuple(
             PartitionReport(
-                name=p.name,
+                name=p.node_name,
                 ep=p.ep,
                 node_names=tuple(map(p.graph.get_node_name, p.node_indices)),
                 operators=tuple(map(p.graph.op_types.__getitem__, p.node_indices)),

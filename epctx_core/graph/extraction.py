@@ -291,6 +291,7 @@ class GraphPartition(NodeGroup):
         self.number = 0
         self.token: object = None
         self.stated_name = ""
+        self.stated_node_name = ""
         # By hand: a model can have tens of thousands of partitions, and a cached_property takes a lock in Python 3.11.
         self._digest = self._name = ""
 
@@ -319,6 +320,11 @@ class GraphPartition(NodeGroup):
     def graph_name(self) -> str:
         """Name of its graph in a payload: the EP's (`stated_name`), or its own."""
         return self.stated_name or self.name
+
+    @property
+    def node_name(self) -> str:
+        """Name of its EPContext node: that of its graph, as in onnxruntime, or its own."""
+        return self.stated_node_name or self.name
 
 
 _OMITTED = -1

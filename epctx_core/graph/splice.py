@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto
 
 from epctx_core.graph.index import copy_message, find_outer_names
 from epctx_core.graph.type_table import ONLY_DECLARED, is_only_declared, make_tensor_type
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from epctx_core.plugin import TensorType
 
 
+PARTITION = "epctx.partition"
+"""Metadata of an EPContext node that its EP named: the name of its partition."""
+
+
 class NodeDraft:
     """Node that differs from a template in its name, one text and its inputs and outputs; cheaper than a copy of its own.
 
@@ -28,19 +32,22 @@ class NodeDraft:
         partition: gives the rest.
     """
 
-    __slots__ = ("_graph_name", "_name", "_template", "input", "output")
+    __slots__ = ("_partition", "_template", "input", "output")
 
     def __init__(self, template: NodeProto, partition: GraphPartition) -> None:
         self._template = template
-        self._name, self._graph_name = partition.name, partition.graph_name
+        self._partition = partition
         self.input: Sequence[str] = partition.input_names
         self.output: Sequence[str] = partition.output_names
 
     def write(self, node: NodeProto) -> None:
         """Fill an empty node."""
         node.CopyFrom(self._template)
-        node.name = self._name
-        next(a for a in node.attribute if a.name == "partition_name").s = self._graph_name.encode()
+        node.name = self._partition.node_name
+        if node.name != self._partition.name:
+            node.metadata_props.add(key=PARTITION, value=self._partition.name)
+        graph_name = self._partition.graph_name.encode()
+        next(a for a in node.attribute if a.name == "partition_name").s = graph_name
         node.input.extend(self.input)
         node.output.extend(self.output)
 
@@ -176,6 +183,17 @@ def _splice_values(target: GraphProto, graph: GraphIndex, replacements: Mapping[
         elif proto is not None and typed[name].type.WhichOneof("value") is None:
             # Outputs need no declared type, as long as inference finds it.
             typed[name].type.CopyFrom(proto)
+
+
+def declare_shapes(graph: GraphProto, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Write the shapes that EPs compiled for where values are declared; nothing declares a value that is not there."""
+    for value in chain(graph.value_info, graph.output) if shapes else ():
+        if value.name in shapes:
+            dims = [TensorShapeProto.Dimension(dim_value=length) for length in shapes[value.name]]
+            value.type.tensor_type.shape.CopyFrom(TensorShapeProto(dim=dims))
+            kept = [entry for entry in value.metadata_props if entry.key != ONLY_DECLARED]
+            del value.metadata_props[:]
+            value.metadata_props.extend(kept)
 
 
 def _list_lengths(type_: TensorType) -> list[int | None] | None:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -181,12 +181,14 @@ class EPContextNode:
         attributes: the vendor's own (`ep_sdk_version`, `notes`, `max_size`, private ones). Those
             that the core writes are refused: see `CORE_ATTRIBUTES`.
         doc_string: text that model viewers show beside the node.
-        graph_name: the value of `partition_name`, for a runtime that names its graphs itself and finds them only by
-            that; `partition.name` by default. It differs for each node of the EP in a model, and in a share group
-            two models have it in common only for equal partitions. `ep.context_node_name_prefix` is part of
-            `partition.name` and not put before it.
+        graph_name: the value of `partition_name` and name of the node, for a runtime that names its graphs itself and
+            finds them only by that; `partition.name` by default. It differs for each node of the EP in a model, and
+            in a share group two models have it in common only for equal partitions. A host's
+            `ep.context_node_name_prefix` is not put before it: with one the node's name is `partition.name`.
         compatibility_info: the text that `get_compatibility_info` would return, where the EP learns it from its
             compiler; the same for all nodes of the EP in a model. None: the class method is asked.
+        shapes: by name, static shapes of values at the boundary for which the EP compiled and which inference does not
+            prove; the context model declares them.
 
     Several nodes may have one payload, with main_context 1 and 0. If payloads are embedded, the core stores
     it in the first of them with 1, and the others refer to it. A load gets it from each of them.
@@ -200,6 +202,7 @@ class EPContextNode:
     _: KW_ONLY
     graph_name: str | None = None
     compatibility_info: str | None = None
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 CORE_ATTRIBUTES = frozenset({"ep_cache_context", "embed_mode", "main_context", "partition_name", "source"})

@@ -118,14 +118,15 @@ def test_what_an_ep_claims_and_is_no_node_of_the_view_is_left_for_the_core_to_ju
 @pytest.mark.parametrize(
     ("nodes", "attributes"),
     [
-        ([[1, None, 1, 0, "", None, None]], [[]]),
-        ([[-2, None, 1, 0, "", None, None]], [[]]),
-        ([[0, 1, 1, 0, "", None, None]], [[]]),
-        ([[0, -2, 1, 0, "", None, None]], [[]]),
-        ([[0, True, 1, 0, "", None, None]], [[]]),
-        ([[0, None, 1, 1, "", None, None]], [[]]),
-        ([[0, None, 2, 0, "", None, None]], [[]]),
-        ([[0, None, 1, 0, {"eval": ""}, None, None]], [[]]),
+        ([[1, None, 1, 0, "", None, None, []]], [[]]),
+        ([[-2, None, 1, 0, "", None, None, []]], [[]]),
+        ([[0, 1, 1, 0, "", None, None, []]], [[]]),
+        ([[0, -2, 1, 0, "", None, None, []]], [[]]),
+        ([[0, True, 1, 0, "", None, None, []]], [[]]),
+        ([[0, None, 1, 1, "", None, None, []]], [[]]),
+        ([[0, None, 2, 0, "", None, None, []]], [[]]),
+        ([[0, None, 1, 0, {"eval": ""}, None, None, []]], [[]]),
+        ([[0, None, 1, 0, "", None, None, [[]]]], [[]]),
         ([[0, None, 1, 0, "", None]], [[]]),
         ([{"place": 0}], [[]]),
         ([], [{}, 1]),
@@ -148,7 +149,7 @@ def test_descriptions_name_what_was_compiled_and_written(nodes, attributes):
 
 
 def test_what_an_ep_describes_and_the_host_does_not_know_is_left_for_the_core_to_judge():
-    said = Message({"nodes": [[-1, -1, 1, 0, 5, {"type": "set"}, 6]], "attributes": [[[5, 5]]]})
+    said = Message({"nodes": [[-1, -1, 1, 0, 5, {"type": "set"}, 6, [[7, 8]]]], "attributes": [[[5, 5]]]})
     known = object()
 
     (node,) = decode_descriptions(said, [known], [known])
@@ -156,6 +157,7 @@ def test_what_an_ep_describes_and_the_host_does_not_know_is_left_for_the_core_to
     assert known not in (node.partition, node.payload)
     assert (node.attributes, node.doc_string, type(node.graph_name).__name__) == ({5: 5}, 5, "set")
     assert node.compatibility_info == 6
+    assert node.shapes == {7: 8}
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ class MemoryWriter:
                 node.doc_string,
                 node.graph_name,
                 node.compatibility_info,
+                sorted((name, list(shape)) for name, shape in node.shapes.items()),
             )
             for node in nodes
         ]

@@ -107,7 +107,7 @@ def decode_descriptions(
     attributes = [decode_attributes(item) for item in message.items("attributes")]
     nodes = []
     for item in message.items("nodes"):
-        partition_number, payload, main, attribute_set, *texts = _row(item, 7)
+        partition_number, payload, main, attribute_set, *texts, shapes = _row(item, 8)
         doc, graph_name, compatibility_info = map(decode_attribute, texts)
         partition = _look_up(partitions, partition_number)
         if partition is not None:
@@ -119,6 +119,7 @@ def decode_descriptions(
                 doc_string=doc,
                 graph_name=graph_name,
                 compatibility_info=compatibility_info,
+                shapes=decode_attributes(shapes),
             )
             nodes.append(node)
     return nodes
@@ -413,8 +414,7 @@ def _encode_descriptions(service: Service, result: Sequence[EPContextNode]) -> R
     for node in result:
         if id(node.attributes) not in sets:
             sets[id(node.attributes)] = len(attributes)
-            pairs = node.attributes.items()
-            attributes.append([[encode_attribute(key), encode_attribute(value)] for key, value in pairs])
+            attributes.append(_encode_mapping(node.attributes))
         nodes.append(
             [
                 partitions.get(id(node.partition), _UNKNOWN),
@@ -424,9 +424,14 @@ def _encode_descriptions(service: Service, result: Sequence[EPContextNode]) -> R
                 encode_attribute(node.doc_string),
                 encode_attribute(node.graph_name),
                 encode_attribute(node.compatibility_info),
+                _encode_mapping(node.shapes),
             ]
         )
     return {"nodes": nodes, "attributes": attributes}, ()
+
+
+def _encode_mapping(values: Mapping[str, Any]) -> list[Any]:
+    return [[encode_attribute(key), encode_attribute(value)] for key, value in values.items()]
 
 
 RESULTS: Mapping[str, Codec] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,6 +17,7 @@ from epctx_core.plugin import (
     ExecutionProvider,
     Purpose,
     Refusal,
+    TensorType,
     hookimpl,
     write_blobs,
 )
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from epctx_onnxruntime.providers.programs import Binary, Program
     from epctx_onnxruntime.providers.sessions import VendorSession
 
-MODELS = "epctx_onnx_models"
+_MODELS = "epctx_onnx_models"
 """Attribute of nodes whose payload contains optimised models in ONNX format: their EP writes no EPContext nodes."""
 _KIND = "epctx-onnxruntime models 1"
 _VALUES = "epctx_value_names"
@@ -114,14 +114,10 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
     @classmethod
     def get_build_info(cls, options: Mapping[str, Any]) -> BuildInfo:
-        """Return the versions of the package and of onnxruntime, a digest of the library, and the device.
-
-        Keys of caches have it, too: a library replaced within a version compiles anew.
-        """
+        """Return the versions of the package and of onnxruntime, and the device."""
         facts = cls.identify(options)
-        library = f"library {facts['library'][:16]}" if "library" in facts else ""
         return BuildInfo(
-            sdk=", ".join(filter(None, (facts["package"], library, f"onnxruntime {facts['onnxruntime']}"))),
+            sdk=f"{facts['package']}, onnxruntime {facts['onnxruntime']}".lstrip(", "),
             driver=facts["driver"],
             target=facts["device"],
         )
@@ -145,17 +141,11 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
     @classmethod
     def validate_compatibility(cls, info: str, options: Mapping[str, Any]) -> Compatibility:
-        """Return the verdict of the EP by onnxruntime's own call; none where the EP cannot judge on this device."""
+        """Return the verdict of the EP by onnxruntime's own call."""
         from onnxruntime.capi import onnxruntime_pybind11_state as native
 
         devices = cls.select_devices(cls.library.list_devices(), options)
-        try:
-            return Compatibility(int(native.get_model_compatibility_for_ep_devices(list(devices), info)))
-        except Exception as error:  # noqa: BLE001 - QNN's fails where there is no NPU, as onnxruntime's sessions do not ask
-            logging.getLogger(f"epctx.ep.{cls.name}").info(
-                "it cannot judge a compiled model: %s", one_line(error)
-            )
-            return Compatibility.EP_NOT_APPLICABLE
+        return Compatibility(int(native.get_model_compatibility_for_ep_devices(list(devices), info)))
 
     # -- hooks -------------------------------------------------------------------------------------
 
@@ -202,7 +192,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
             if program.name is None:
                 payload = payload or writer.payload()
                 models[partition.name] = binary.content  # type: ignore[assignment]
-                nodes.append(EPContextNode(partition, payload, attributes={MODELS: 1}))
+                nodes.append(EPContextNode(partition, payload, attributes={_MODELS: 1}))
                 continue
             is_first = binary not in payloads
             if is_first:
@@ -218,6 +208,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
                     attributes=self._add_value_names(partition, program.attributes),
                     graph_name=program.name,
                     compatibility_info=program.info,
+                    shapes=program.shapes,
                 )
             )
         if payload is not None and writer.final:
@@ -303,10 +294,17 @@ class OnnxRuntimeProvider(ExecutionProvider):
         if program.name is None:
             model = ModelProto.FromString(program.binary.content)
             return self._keep(open_model(model, partition.name, self.session_options(0)))
-        boundary = partition.inputs, partition.outputs
+        # The vendor may have proved more than epctx.
+        known = program.shapes
+        inputs, outputs = (
+            [v._replace(type=TensorType(v.elem_type, known.get(v.name, v.shape))) for v in side]
+            for side in (partition.inputs, partition.outputs)
+        )
         attributes = {**program.attributes, "partition_name": program.name, "source": self.library.ep}
         options = self.session_options()
-        return self._keep(open_context(program.name, attributes, boundary, program.binary.content, options))
+        return self._keep(
+            open_context(program.name, attributes, (inputs, outputs), program.binary.content, options)
+        )
 
     def _load(self, node: ContextNode, reader: ContextReader) -> VendorSession:
         from google.protobuf.message import DecodeError
@@ -315,7 +313,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
         from epctx_onnxruntime.providers.sessions import EMBED_LIMIT, open_context, open_model
 
         payload = reader.payload(node)
-        if node.attributes.get(MODELS):
+        if node.attributes.get(_MODELS):
             content = Blobs(payload, kind=_KIND)[node.partition_name]
             try:
                 model = ModelProto.FromString(bytes(content))

@@ -8,7 +8,7 @@ EPContext nodes is asked which nodes it takes, and its programs are optimised mo
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from epctx_onnxruntime.providers.library import one_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from onnx import NodeProto
+    from onnx import GraphProto, NodeProto
 
     from epctx_core.plugin import GraphView, NodeView, ProviderContext
 
@@ -55,6 +55,7 @@ class Program:
         attributes: the vendor's own of the EPContext node.
         main_context: that of the vendor.
         info: text of `ep_compatibility_info` for it, or None.
+        shapes: those of its inputs and outputs that are static, by name.
     """
 
     binary: Binary
@@ -64,6 +65,7 @@ class Program:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     main_context: int = 1
     info: str | None = None
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -130,7 +132,12 @@ class ProgramMaker:
             return self._take_assigned(nodes, model)
         infos = {entry.key: entry.value for entry in compiled.metadata_props}
         binaries: dict[bytes, Binary] = {}
-        programs = [_read_program(node, folder, binaries, infos.get(INFO_KEY + self.ep)) for node in contexts]
+        shapes = _find_static_shapes(compiled.graph)
+        info = infos.get(INFO_KEY + self.ep)
+        programs = [
+            replace(_read_program(node, folder, binaries), info=info, shapes=_select(shapes, node))
+            for node in contexts
+        ]
         claims: list[ComputeCapability | Refusal] = []
         for program in programs:
             try:
@@ -333,14 +340,26 @@ class ProgramMaker:
         return optimised
 
 
-def _read_program(node: NodeProto, folder: Path, binaries: dict[bytes, Binary], info: str | None) -> Program:
+def _find_static_shapes(graph: GraphProto) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        tensor = value.type.tensor_type
+        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+            shapes[value.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
+    return shapes
+
+
+def _select(shapes: Mapping[str, tuple[int, ...]], node: NodeProto) -> dict[str, tuple[int, ...]]:
+    return {name: shapes[name] for name in (*node.input, *node.output) if name in shapes}
+
+
+def _read_program(node: NodeProto, folder: Path, binaries: dict[bytes, Binary]) -> Program:
     """Return the program of an EPContext node that onnxruntime wrote.
 
     Args:
         node: the node.
         folder: the folder of binaries.
         binaries: those of the nodes before, by `ep_cache_context`; a node without one is in the first.
-        info: the compatibility text of its model.
     """
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     cache = attributes.get("ep_cache_context") or next(iter(binaries), b"")
@@ -358,7 +377,6 @@ def _read_program(node: NodeProto, folder: Path, binaries: dict[bytes, Binary], 
             if key not in _PLACED
         },
         main_context=attributes.get("main_context", 1),
-        info=info,
     )
 
 
