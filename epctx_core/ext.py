@@ -14,9 +14,10 @@ A package that imports this module requires exactly its own version of the core.
 | `ModelSource` | epctx-cache | a digest of a model with its weights, and the state of its files |
 | `PrivatePayloads` | epctx-isolation | loading in a session what an EP compiled in another process |
 | `ProcessGroup` | epctx-cli, epctx-isolation | running a plugin in a process that ends with all that it started |
-| `ProviderChoice` | epctx-cache, epctx-isolation | an EP of a compile or a session, with its options |
+| `ProviderChoice` | epctx-cache, epctx-isolation, epctx-onnxruntime | an EP of a compile or a session, with its options |
+| `SESSION_OPTIONS` | epctx-onnxruntime | reading the same options from onnxruntime's session options |
 | `Weight` | epctx-isolation, epctx-onnxruntime | weights that another process sent, or that the optimiser computed |
-| `cache_entries` | epctx-cache | the part of each session option in a key |
+| `cache_entries` | epctx-cache, epctx-onnxruntime | the part of each session option in a key |
 | `check_files` | epctx-cache | checking every byte of an entry |
 | `check_folder` | epctx-cli | saying that a file cannot be written before any work is done for it |
 | `choose_providers` | epctx-cache | the EPs that a compile will have, with options and versions |
@@ -24,9 +25,9 @@ A package that imports this module requires exactly its own version of the core.
 | `describe_distrust`, `make_private_folder`, `remove_tree`, `get_user_folder` | epctx-cache | folders of one user alone |
 | `end_in_any_case` | epctx-cli, epctx-conformance | ending a process that threads of a plugin keep alive |
 | `find_problems` | epctx-conformance | checking a class as its registration does |
-| `host_call` | epctx-cache | one call of a host that compiles and loads |
+| `host_call` | epctx-cache, epctx-onnxruntime | one call of a host that compiles and loads |
 | `implemented_hooks` | epctx-cli, epctx-conformance, epctx-isolation | knowing which hooks an EP has |
-| `import_installed` | epctx-cli | naming the package that a command needs |
+| `import_installed` | epctx-cli, epctx-onnxruntime | naming the package that a command or a function needs |
 | `internal_error` | epctx-cli | reporting a mistake of epctx in the words of the core |
 | `known_ep` | epctx-cli | keeping vendors' names from new plugins |
 | `lasting_threads` | epctx-conformance | naming the threads that a plugin left |
@@ -81,7 +82,7 @@ _HOME = {
     "epctx_core.graph.extraction": ("GraphPartition", "GraphSlice"),
     "epctx_core.graph.type_table": ("types_of",),
     "epctx_core.graph.weights": ("Weight",),
-    "epctx_core.options.table": ("cache_entries",),
+    "epctx_core.options.table": ("SESSION_OPTIONS", "cache_entries"),
     "epctx_core.plugin.hookspecs": ("HOOKS",),
     "epctx_core.process_group": ("ProcessGroup", "end_in_any_case", "lasting_threads"),
     "epctx_core.publish.files": ("remove_tree",),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import onnx
+from networks.fill import fill
 from onnx import TensorProto, helper, numpy_helper
 from zoo.exporters.saving import read_inputs
 
@@ -30,13 +31,19 @@ class Network(NamedTuple):
 
 @cache
 def network(name: str) -> Network:
-    """Return one of `NETWORKS`."""
+    """Return one of `NETWORKS` or `MORE_NETWORKS`."""
     if name in EXPORTED:
         folder = TESTS / "models" / name
         with np.load(folder / "input.npz") as stored:
             return Network((folder / "model.onnx").read_bytes(), dict(stored))
-    if name in OF_THE_ZOO:
-        path = TESTS / "zoo" / "models" / f"{OF_THE_ZOO[name]}.onnx"
+    if name in FILLED:
+        model = fill(name)
+        generator = np.random.Generator(np.random.PCG64(0))
+        shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
+        inputs = {name: generator.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+        return Network(model.SerializeToString(), inputs)
+    if name in {*OF_THE_ZOO, *MORE_OF_THE_ZOO}:
+        path = TESTS / "zoo" / "models" / f"{OF_THE_ZOO.get(name, name)}.onnx"
         return Network(path.read_bytes(), read_inputs(path.with_suffix(".npz")))
     return SEEDED[name](np.random.Generator(np.random.PCG64(12)))
 
@@ -63,6 +70,21 @@ def _two_parts(generator: np.random.Generator) -> Network:
 
 SEEDED: dict[str, Callable[[np.random.Generator], Network]] = {"lstm": _lstm, "two_parts": _two_parts}
 NETWORKS = (*EXPORTED, *OF_THE_ZOO, *SEEDED)
+MORE_OF_THE_ZOO = (
+    "onnxscript_branches",
+    "paddle_recogniser",
+    "quantised_dynamic_convolutions",
+    "tensorflow_images_opset15",
+    "tensorflow_images_opset9",
+    "tensorflow_sequences_opset13",
+    "torch_attention",
+    "torch_convolutions_fixed",
+    "torch_convolutions_opset10",
+)
+"""Models of the zoo of which Qualcomm's EP takes a part, and that it runs itself."""
+FILLED = ("squeezenet", "shufflenet", "resnet50")
+MORE_NETWORKS = (*MORE_OF_THE_ZOO, *FILLED)
+"""For `make stress`."""
 
 
 def _made(generator, nodes, inputs, outputs, weights) -> Network:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ def qnn_options() -> dict[str, str]:
     }
 
 
+@functools.cache
 def devices(ep: str, wheel: ModuleType) -> list[onnxruntime.OrtEpDevice]:
     """Return the devices that a wheel's EP lists, which is registered unless somebody did."""
     if not _listed(ep):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from epctx_onnxruntime.providers.programs import Binary, Program
     from epctx_onnxruntime.providers.sessions import VendorSession
 
-_MODELS = "epctx_onnx_models"
+MODELS = "epctx_onnx_models"
 """Attribute of nodes whose payload contains optimised models in ONNX format: their EP writes no EPContext nodes."""
 _KIND = "epctx-onnxruntime models 1"
 _VALUES = "epctx_value_names"
@@ -114,10 +115,14 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
     @classmethod
     def get_build_info(cls, options: Mapping[str, Any]) -> BuildInfo:
-        """Return the versions of the package and of onnxruntime, and the device."""
+        """Return the versions of the package and of onnxruntime, a digest of the library, and the device.
+
+        Keys of caches have it, too: a library replaced within a version compiles anew.
+        """
         facts = cls.identify(options)
+        library = f"library {facts['library'][:16]}" if "library" in facts else ""
         return BuildInfo(
-            sdk=f"{facts['package']}, onnxruntime {facts['onnxruntime']}".lstrip(", "),
+            sdk=", ".join(filter(None, (facts["package"], library, f"onnxruntime {facts['onnxruntime']}"))),
             driver=facts["driver"],
             target=facts["device"],
         )
@@ -141,11 +146,17 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
     @classmethod
     def validate_compatibility(cls, info: str, options: Mapping[str, Any]) -> Compatibility:
-        """Return the verdict of the EP by onnxruntime's own call."""
+        """Return the verdict of the EP by onnxruntime's own call; none where the EP cannot judge on this device."""
         from onnxruntime.capi import onnxruntime_pybind11_state as native
 
         devices = cls.select_devices(cls.library.list_devices(), options)
-        return Compatibility(int(native.get_model_compatibility_for_ep_devices(list(devices), info)))
+        try:
+            return Compatibility(int(native.get_model_compatibility_for_ep_devices(list(devices), info)))
+        except Exception as error:  # noqa: BLE001 - QNN's fails where there is no NPU, as onnxruntime's sessions do not ask
+            logging.getLogger(f"epctx.ep.{cls.name}").info(
+                "it cannot judge a compiled model: %s", one_line(error)
+            )
+            return Compatibility.EP_NOT_APPLICABLE
 
     # -- hooks -------------------------------------------------------------------------------------
 
@@ -192,7 +203,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
             if program.name is None:
                 payload = payload or writer.payload()
                 models[partition.name] = binary.content  # type: ignore[assignment]
-                nodes.append(EPContextNode(partition, payload, attributes={_MODELS: 1}))
+                nodes.append(EPContextNode(partition, payload, attributes={MODELS: 1}))
                 continue
             is_first = binary not in payloads
             if is_first:
@@ -313,7 +324,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
         from epctx_onnxruntime.providers.sessions import EMBED_LIMIT, open_context, open_model
 
         payload = reader.payload(node)
-        if node.attributes.get(_MODELS):
+        if node.attributes.get(MODELS):
             content = Blobs(payload, kind=_KIND)[node.partition_name]
             try:
                 model = ModelProto.FromString(bytes(content))

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.plugin import ProviderOption
+from epctx_core.plugin import Compatibility, ProviderOption
 from epctx_onnxruntime.providers.base import OnnxRuntimeProvider
 from epctx_onnxruntime.providers.library import PluginLibrary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import onnxruntime
 
     from epctx_core.plugin import ProviderContext
 
@@ -110,6 +112,25 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         return given
 
     @classmethod
+    def select_devices(
+        cls, devices: Sequence[onnxruntime.OrtEpDevice], options: Mapping[str, Any]
+    ) -> Sequence[onnxruntime.OrtEpDevice]:
+        """Return the NPU of those listed; without one the first, on which Qualcomm's simulator runs."""
+        return super().select_devices(sorted(devices, key=lambda device: not _is_npu(device)), options)
+
+    @classmethod
+    def validate_compatibility(cls, info: str, options: Mapping[str, Any]) -> Compatibility:
+        """Return the verdict of the EP, which judges for NPUs alone; EP_NOT_APPLICABLE where there is none."""
+        # Asked without an NPU, the EP raises or, where an earlier session has ended, reads freed memory.
+        if not any(map(_is_npu, cls.select_devices(cls.library.list_devices(), options))):
+            return Compatibility.EP_NOT_APPLICABLE
+        return super().validate_compatibility(info, options)
+
+    @classmethod
     def accepts_source(cls, source: str) -> bool:
         """Accept the EP's name in any case, and `qnn`, as Qualcomm's tools write them."""
         return source.lower() in {EP.lower(), "qnn"}
+
+
+def _is_npu(device: onnxruntime.OrtEpDevice) -> bool:
+    return bool(device.device.type.name == "NPU")

@@ -1,0 +1,318 @@
+"""`load_or_compile`: a session of onnxruntime over a model that is compiled once, for hosts that keep onnxruntime.
+
+The compiled form is an entry of the cache of epctx-cache, with its key, locks, publication and digests. Its payloads are
+the vendor's own, so that onnxruntime loads it by itself, with the host's session options: `run` is onnxruntime's.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import onnxruntime
+
+from epctx_core import (
+    GraphOptimizationLevel,
+    Registry,
+    SessionOptions,
+    default_registry,
+    errors,
+    get_model_compatibility,
+    inspect_model,
+)
+from epctx_core.ext import SESSION_OPTIONS, cache_entries, host_call, import_installed
+from epctx_core.plugin import Compatibility
+from epctx_onnxruntime.providers.base import MODELS, OnnxRuntimeProvider
+from epctx_onnxruntime.providers.library import one_line
+
+if TYPE_CHECKING:
+    from epctx_cache.request import Request
+    from epctx_cache.store import Lease
+
+    from epctx_core.ext import ProviderChoice
+
+Devices = tuple[tuple[str, str, int, int], ...]
+Progress = Callable[[str, int, int], None]
+
+_THREADS = ("intra_op_num_threads", "inter_op_num_threads")
+"""Attributes of onnxruntime's session options that a compile uses, too."""
+
+_LOCK = threading.RLock()
+"""Held while the session options of a host, which several threads may share, are changed."""
+
+
+_OTHER_NAMES = {"NotImplemented": "NotImplementedByProvider", "EngineError": "RuntimeException"}
+"""Classes of onnxruntime's errors that epctx calls otherwise."""
+
+
+@dataclass(frozen=True)
+class _Added:
+    """EP that was added to session options of a host."""
+
+    devices: Devices
+    options: Mapping[str, str]
+
+
+_ADDED: WeakKeyDictionary[onnxruntime.SessionOptions, _Added] = WeakKeyDictionary()
+"""EPs by session options of hosts, from which onnxruntime does not let it be read."""
+
+
+def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the settings of a cache
+    model: str | os.PathLike[str] | bytes,
+    session_options: onnxruntime.SessionOptions | None = None,
+    *,
+    provider: str | onnxruntime.OrtEpDevice,
+    provider_options: Mapping[str, object] | None = None,
+    free_dimensions: Mapping[str, int] | None = None,
+    graph_optimization_level: int = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_size: int | None = None,
+    trust_stat: bool | None = None,
+    progress: Progress | None = None,
+    registry: Registry = default_registry,
+) -> onnxruntime.InferenceSession:
+    """Return onnxruntime's session of a model for one EP; the EP compiles the model once, and not again while all is equal.
+
+    The model is compiled in a process of its own into the cache (see `epctx_core.load_or_compile`); what is loaded is
+    the context model there, after its digests and the EP's verdict on it. A stale or damaged one is compiled again. A
+    model of which the EP takes nothing is loaded as it is, as is a context model, and any model where the cache
+    cannot be used.
+
+    Args:
+        model: a path or bytes.
+        session_options: onnxruntime's, without an EP: this one is added to them when the model is loaded, and they can
+            be used again for the same EP. Their config entries count for the compile, too (`ep.context_embed_mode`,
+            `ep.isolate`, `session.disable_model_compile`, ...). Initializers, free dimensions, custom operators and the
+            cancellation flag cannot be read from them, so set none that changes what is compiled.
+        provider: name of a plugin EP of onnxruntime, as in `epctx plugins list`; or a device of it.
+        provider_options: the vendor's options.
+        free_dimensions: lengths of the model's open dimensions by name, such as {"batch": 1}.
+        graph_optimization_level: of the optimisation before the EP sees the model, as for `onnxruntime.ModelCompiler`.
+        cache_dir, cache_size, trust_stat, progress, registry: as for `epctx_core.load_or_compile`.
+
+    Raises:
+        InvalidArgument: an argument or option is wrong, or the EP is not one of onnxruntime's.
+        PackageMissing: epctx-cache or epctx-isolation is not installed.
+        PluginError: the EP crashed while it compiled.
+        ModelRequiresCompilation: `session.disable_model_compile` is set, and the model is not in the cache.
+        EpctxError: as `epctx_core.ModelCompiler.compile_to_file`; an error of onnxruntime has the class of its code.
+
+    Example:
+        >>> session = load_or_compile("model.onnx", provider="QNNExecutionProvider", provider_options={"soc_model": "60"})
+    """
+    with host_call("loading or compiling the model"):
+        requests, caching = _import_cache("request"), _import_cache("caching")
+        given = onnxruntime.SessionOptions() if session_options is None else session_options
+        name = getattr(provider, "ep_name", provider)
+        request: Request = requests.Request(
+            model=model,
+            options=requests.cacheable(
+                translate(given, free_dimensions or {}), [(name, provider_options or {})], None
+            ),
+            level=GraphOptimizationLevel(int(graph_optimization_level)),
+            settings=caching.cache_settings(cache_dir, cache_size, trust_stat),
+            progress=progress,
+            registry=registry,
+        )
+        for choice in request.choices:
+            return _Loader(request, choice, given, _select_devices(choice, provider)).load()
+        return _open(request.model, given, name)  # `ep.optional_providers` names the EP, and it cannot be had
+
+
+def _import_cache(module: str) -> ModuleType:
+    return import_installed(f"epctx_cache.{module}", needed_by="epctx_onnxruntime.cached.load_or_compile")
+
+
+def translate(given: onnxruntime.SessionOptions, free_dimensions: Mapping[str, int]) -> SessionOptions:
+    """Return epctx's session options for a compile, from onnxruntime's.
+
+    They have threads and the config entries that epctx acts on. What a compile asks of the EP is isolated unless the
+    entry `ep.isolate` says otherwise.
+
+    Args:
+        given: of the host.
+        free_dimensions: lengths of open dimensions by name.
+
+    Raises:
+        InvalidArgument: they are not onnxruntime's, or an entry or length is wrong.
+    """
+    if not isinstance(given, onnxruntime.SessionOptions):
+        raise errors.InvalidArgument(
+            f"load_or_compile takes onnxruntime.SessionOptions, not {type(given).__name__}.",
+            hint="For options of epctx there is epctx_core.load_or_compile.",
+        )
+    options = SessionOptions()
+    for name in _THREADS:
+        setattr(options, name, getattr(given, name))
+    for key, value in {"ep.isolate": "compile", **_read_entries(given)}.items():
+        options.add_session_config_entry(key, value)
+    for name, length in free_dimensions.items():
+        options.add_free_dimension_override_by_name(name, length)
+    return options
+
+
+def _read_entries(given: onnxruntime.SessionOptions) -> dict[str, str]:
+    """Return the config entries that epctx acts on: onnxruntime lists none, and tells those that are asked for."""
+    found = {}
+    for key in SESSION_OPTIONS:
+        with suppress(RuntimeError):  # it is not set
+            found[key] = given.get_session_config_entry(key)
+    return found
+
+
+def _select_devices(
+    choice: ProviderChoice, provider: str | onnxruntime.OrtEpDevice
+) -> list[onnxruntime.OrtEpDevice]:
+    """Return the devices that an EP's options choose.
+
+    Raises:
+        InvalidArgument: the EP is not one of onnxruntime's, or the host named another device of it.
+    """
+    if not issubclass(choice.cls, OnnxRuntimeProvider):
+        raise errors.InvalidArgument(
+            f"{choice.name} of {choice.record.distribution or 'this process'} is not a plugin EP of onnxruntime.",
+            ep=choice.name,
+            hint="Load the model with epctx_core.load_or_compile, or install the vendor's package for onnxruntime.",
+        )
+    devices = list(choice.cls.select_devices(choice.cls.library.list_devices(), choice.options))
+    if not isinstance(provider, str) and _identify([provider])[0] not in _identify(devices):
+        raise errors.InvalidArgument(
+            f"{choice.name} compiles for another device than the one given with these options.",
+            ep=choice.name,
+            hint="Choose the device by the EP's own options, and name the EP.",
+        )
+    return devices
+
+
+def _identify(devices: list[onnxruntime.OrtEpDevice]) -> Devices:
+    return tuple((d.ep_name, d.device.type.name, d.device.vendor_id, d.device.device_id) for d in devices)
+
+
+@dataclass(frozen=True)
+class _Loader:
+    """Load of one model by onnxruntime.
+
+    Args:
+        request: to the cache.
+        choice: the EP.
+        given: the host's session options.
+        devices: the EP's.
+
+    Raises:
+        InvalidArgument: the session options have an EP already, or this one with other options.
+    """
+
+    request: Request
+    choice: ProviderChoice
+    given: onnxruntime.SessionOptions
+    devices: list[onnxruntime.OrtEpDevice]
+
+    def __post_init__(self) -> None:
+        if self.given.has_providers() and _ADDED.get(self.given) != self._provider:
+            raise errors.InvalidArgument(
+                f"these session options have an EP already; load_or_compile adds {self.choice.name} itself.",
+                ep=self.choice.name,
+                hint="Pass session options without an EP, and others for each EP and its options.",
+            )
+
+    @property
+    def _provider(self) -> _Added:
+        cls: Any = self.choice.cls
+        return _Added(_identify(self.devices), cls.vendor_options(self.choice.options))
+
+    def load(self) -> onnxruntime.InferenceSession:
+        """Return a session of the compiled model, or of the model itself."""
+        return self.request.load(self._load_entry, self._load_source)
+
+    def _load_source(self) -> onnxruntime.InferenceSession:
+        for name, length in self.request.options.model_overrides.dimensions.items():
+            self.given.add_free_dimension_override_by_name(name, length)
+        return self._open(self.request.model)
+
+    def _load_entry(self, lease: Lease) -> onnxruntime.InferenceSession:
+        """Return a session of an entry that is whole, and that the EP takes.
+
+        Raises:
+            InvalidGraph: it is not; it was compiled earlier, and compiling it again may help.
+        """
+        if not lease.record.partitions or not self._is_native(lease.model):
+            return self._load_source()
+        self._check_entry(lease)
+        entries = self.request.options.config_entries
+        _, _, kept = cache_entries(entries)
+        try:
+            with self._without({key for key in entries if key not in kept}):
+                return self._open(lease.model)
+        except (errors.EPFail, errors.RuntimeException) as error:
+            if self.request.compiled:
+                raise
+            # Its bytes are right and the EP has said yes, but its runtime cannot use it.
+            raise errors.InvalidGraph(error.message, ep=self.choice.name, path=lease.model) from error
+
+    def _is_native(self, model: Path) -> bool:
+        """Return whether onnxruntime can load a compiled model: its EP writes EPContext nodes."""
+        return not any(node.attributes.get(MODELS) for node in inspect_model(model).ep_contexts)
+
+    def _check_entry(self, lease: Lease) -> None:
+        """Raise InvalidGraph for an entry that is damaged, or that the EP says is stale."""
+        from epctx_cache.store import CorruptEntryError, check_whole
+
+        once = self.request.options.get_session_config_entry("ep.context_verify") != "full"
+        try:
+            check_whole(lease.folder, lease.record, once=once)
+        except CorruptEntryError as error:
+            raise errors.InvalidGraph(f"the cache entry is damaged: {error}.", path=lease.model) from error
+        options = dict(self.request.options.providers[0][1])
+        verdict = get_model_compatibility(
+            lease.model, self.choice.name, options, registry=self.request.registry
+        )
+        # An EP that would rather compile again says so about what it has just compiled, too.
+        stale = verdict is Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION and not self.request.compiled
+        if stale or verdict is Compatibility.EP_UNSUPPORTED:
+            raise errors.InvalidGraph(
+                f"{self.choice.name} says {verdict.name} of what was compiled from {lease.record.model}.",
+                ep=self.choice.name,
+                path=lease.model,
+            )
+
+    @contextmanager
+    def _without(self, keys: set[str]) -> Iterator[None]:
+        """Take config entries about the source and the compile back to their defaults while the block runs."""
+        with _LOCK if keys else nullcontext():
+            before = {key: self.given.get_session_config_entry(key) for key in keys}
+            for key in keys:
+                self.given.add_session_config_entry(key, SESSION_OPTIONS[key].default)
+            try:
+                yield
+            finally:
+                for key, value in before.items():
+                    self.given.add_session_config_entry(key, value)
+
+    def _open(self, model: str | os.PathLike[str] | bytes) -> onnxruntime.InferenceSession:
+        with _LOCK:
+            if not self.given.has_providers():
+                self.given.add_provider_for_devices(self.devices, dict(self._provider.options))
+                _ADDED[self.given] = self._provider
+        return _open(model, self.given, self.choice.name)
+
+
+def _open(
+    model: str | os.PathLike[str] | bytes, options: onnxruntime.SessionOptions, ep: str
+) -> onnxruntime.InferenceSession:
+    """Return onnxruntime's session; an error of onnxruntime gets the class of its code."""
+    try:
+        return onnxruntime.InferenceSession(model if isinstance(model, bytes) else os.fspath(model), options)
+    except Exception as error:
+        kind = type(error)
+        if kind.__module__ != onnxruntime.SessionOptions.__module__:
+            raise
+        name = _OTHER_NAMES.get(kind.__name__, kind.__name__)
+        typed: type[errors.EpctxError] = getattr(errors, name, errors.Fail)
+        raise typed(f"onnxruntime cannot make the session: {one_line(error)}", ep=ep) from error

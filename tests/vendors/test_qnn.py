@@ -1,0 +1,47 @@
+"""What Qualcomm's EP does only in particular states of a process, each tried in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from vendors.networks import network
+from vendors.vendors_onnxruntime import qnn_options
+
+BEGIN = """
+import sys
+import numpy as np
+import epctx_core as epctx
+options = epctx.SessionOptions()
+options.add_provider("epctx-onnxruntime:QNN", eval(sys.argv[1]))
+compile = lambda: epctx.ModelCompiler(options, "m.onnx").compile_to_file("m_ctx.onnx")
+load = lambda: epctx.InferenceSession("m_ctx.onnx", options)
+"""
+
+
+def in_a_process(folder, body):
+    """Run code where `compile()` and `load()` work on a network of two partitions; return the finished process."""
+    (folder / "m.onnx").write_bytes(network("two_parts").model)
+    code = BEGIN + textwrap.dedent(body)
+    return subprocess.run(
+        [sys.executable, "-c", code, repr(qnn_options())],
+        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_a_context_model_loads_in_a_process_that_compiled_nothing(tmp_path):
+    assert in_a_process(tmp_path, "compile()").returncode == 0
+
+    loading = in_a_process(tmp_path, "load().close()")
+
+    assert (loading.returncode, loading.stderr) == (0, loading.stderr)
+
+
+@pytest.mark.parametrize("attempt", range(4))
+def test_a_verdict_after_sessions_have_ended_does_not_end_the_process(attempt, tmp_path):
+    # onnxruntime's own call reads freed memory then: one process in four died.
+    done = in_a_process(tmp_path, "compile()\nfor _ in range(5): load().close()")
+
+    assert done.returncode == 0, done.stderr
