@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from epctx_core.compiling.destination import Destination, Outputs, make_destination
 from epctx_core.compiling.emit import NO_GRAPHS, ContextModel, GraphsByModel, check_names, make_context_model
@@ -18,7 +18,7 @@ from epctx_core.compiling.initializers import check_weights_fit, make_placement
 from epctx_core.compiling.provenance import PassThrough, check_mix
 from epctx_core.compiling.read_back import read_back
 from epctx_core.compiling.report import CompileReport, OutputFile, make_report
-from epctx_core.context.callbacks import deliver
+from epctx_core.context.callbacks import WriteCallback, deliver
 from epctx_core.context.receipts import make_model_receipt, note, note_published
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import Fail, InvalidArgument, NotImplementedByProvider, convert_errors
@@ -44,9 +44,6 @@ from epctx_core.sessions.providers import (
     no_progress,
 )
 from epctx_core.sessions.source import OpenModel, open_model
-
-if TYPE_CHECKING:
-    from epctx_core.context.callbacks import WriteCallback
 
 _log = logging.getLogger("epctx.compile")
 

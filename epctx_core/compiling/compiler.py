@@ -6,6 +6,7 @@ import io
 import os
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -536,14 +537,9 @@ def count_shared_weight_bytes(members: Iterable[Iterable[GraphPartition]]) -> in
     These are the models' own bytes; an EP may store them in another type. Equal weights inside one member
     count once.
     """
-    shared = 0
-    known: set[tuple[str, str, int]] = set()
-    for partitions in members:
-        weights = {
-            (partition.ep, weight.digest, weight.nbytes)
-            for partition in partitions
-            for weight in partition.weights.values()
-        }
-        shared += sum(nbytes for _, _, nbytes in weights & known)
-        known |= weights
-    return shared
+    stored = Counter(
+        weight
+        for partitions in members
+        for weight in {(p.ep, w.digest, w.nbytes) for p in partitions for w in p.weights.values()}
+    )
+    return sum((times - 1) * nbytes for (_, _, nbytes), times in stored.items())

@@ -30,19 +30,17 @@ from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.model_io import require_text_names
 from epctx_core.graph.type_table import make_declared_types
 from epctx_core.options import Isolation
-from epctx_core.plugin import Purpose, Severity
+from epctx_core.plugin import ContextNode, ContextReader, Purpose, Severity, TensorView
 from epctx_core.registry.guard import plugin_error
 from epctx_core.sessions.ep_queries import LOOK, look_into
 from epctx_core.sessions.loading import load_nodes
-from epctx_core.sessions.providers import ProviderSession
+from epctx_core.sessions.providers import ProviderChoice, ProviderSession
 from epctx_core.sessions.source import infer_model_types
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from epctx_core.context.payload_writer import PayloadWriter
-    from epctx_core.plugin import ContextNode, ContextReader, TensorView
-    from epctx_core.sessions.providers import ProviderChoice
 
 _log = logging.getLogger("epctx.compile")
 

@@ -10,7 +10,7 @@ import logging
 import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
@@ -25,16 +25,13 @@ from epctx_core.context.receipts import (
 )
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import MappedFile, read_chunks
-from epctx_core.options import Verification
+from epctx_core.options import DataReader, Verification
 from epctx_core.plugin import ContextNode, ValueInfo
 
 if TYPE_CHECKING:
-    from contextlib import ExitStack
-
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
     from epctx_core.graph.type_table import TypeTable
-    from epctx_core.options import DataReader
     from epctx_core.plugin import TensorView
 
 BINARY = "the context binary"

@@ -56,7 +56,7 @@ class ReferenceEngine(BaseEngine):
         operators = [operator for operator, below in _CORRECTIONS if version < below]
         try:
             _refuse_missing(own, version)
-            return ReferenceModel(ReferenceEvaluator(own, new_ops=operators), own, weights)
+            return ReferenceModel(ReferenceEvaluator(own, new_ops=operators), own)
         except Exception as error:
             # The evaluator raises different classes for an operator that it lacks.
             text = " ".join(str(error).split())
@@ -66,8 +66,7 @@ class ReferenceEngine(BaseEngine):
 class ReferenceModel:
     """An evaluator with positional inputs and outputs."""
 
-    def __init__(self, evaluator: ReferenceEvaluator, model: ModelProto, owned: object = None) -> None:
-        self._owned = owned
+    def __init__(self, evaluator: ReferenceEvaluator, model: ModelProto) -> None:
         self._inputs = [value.name for value in model.graph.input]
         self._evaluator = evaluator
 

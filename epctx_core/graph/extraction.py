@@ -292,29 +292,24 @@ class GraphPartition(NodeGroup):
         self.token: object = None
         self.stated_name = ""
         self.stated_node_name = ""
-        # By hand: a model can have tens of thousands of partitions, and a cached_property takes a lock in Python 3.11.
-        self._digest = self._name = ""
 
     def __repr__(self) -> str:
         return f"<partition {self.number} of {self.ep}: {len(self.node_indices)} nodes>"
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical form."""
-        if not self._digest:
-            form, known = self.plain_form, self.graph.digests
-            digest = known.get(form) if form is not None else None
-            self._digest = digest or _digest_nodes(self.graph, self.node_indices, self.inputs, self.outputs)
-            if form is not None:
-                known[form] = self._digest
-        return self._digest
+        form, known = self.plain_form, self.graph.digests
+        digest = known.get(form) if form is not None else None
+        digest = digest or _digest_nodes(self.graph, self.node_indices, self.inputs, self.outputs)
+        if form is not None:
+            known[form] = digest
+        return digest
 
-    @property
+    @cached_property
     def name(self) -> str:
         """`[prefix]<EP name>_<16 hex digits>_<index>`."""
-        if not self._name:
-            self._name = f"{self.prefix}{self.ep}_{self.digest[:DIGEST_DIGITS]}_{self.number}"
-        return self._name
+        return f"{self.prefix}{self.ep}_{self.digest[:DIGEST_DIGITS]}_{self.number}"
 
     @property
     def graph_name(self) -> str:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto
 
-from epctx_core.graph.index import copy_message, find_outer_names
+from epctx_core.graph.index import GraphIndex, copy_message, find_outer_names
 from epctx_core.graph.type_table import ONLY_DECLARED, is_only_declared, make_tensor_type
 
 if TYPE_CHECKING:
     from epctx_core.graph.extraction import GraphPartition
-    from epctx_core.graph.index import GraphIndex
     from epctx_core.plugin import TensorType
 
 

@@ -10,7 +10,7 @@ from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import INITIALIZERS, MANIFEST, get_metadata
-from epctx_core.context.node import DOMAIN, OP_TYPE, is_context_node, read_context_nodes
+from epctx_core.context.node import DOMAIN, OP_TYPE, ContextNodeRecord, is_context_node, read_context_nodes
 from epctx_core.context.receipts import IN_PLACE, DigestChecks
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NotImplementedByProvider
 from epctx_core.graph import model_io
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.weights_folder import WeightsFolder
     from epctx_core.graph.mapping import OpenedFile
     from epctx_core.graph.model_io import SourceModel
