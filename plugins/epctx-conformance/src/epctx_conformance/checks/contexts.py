@@ -399,7 +399,8 @@ def check_contract_alone(harness: Harness) -> None:
         for name, payload in writer.payloads.items():
             # One for all nodes that carry it.
             view = MemoryPayloadView(str(name), bytes(payload.content), harness.folder())
-            payloads.update((node.partition.name, view) for node in nodes if node.payload is payload)
+            carried = [node for node in nodes if node.payload is payload]
+            payloads.update((node.graph_name or node.partition.name, view) for node in carried)
         return honest(**arguments)
 
     def from_memory(honest: Any, **_arguments: Any) -> Any:

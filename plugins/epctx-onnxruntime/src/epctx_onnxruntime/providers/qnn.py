@@ -94,6 +94,8 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
     library: ClassVar[PluginLibrary] = PluginLibrary(
         ep=EP, distribution="onnxruntime-qnn", module="onnxruntime_qnn"
     )
+    finds_values_by_name: ClassVar[bool] = True
+    needs_verified_payloads: ClassVar[bool] = True
     static_shapes_only: ClassVar[bool] = True
 
     def __init__(self, context: ProviderContext) -> None:
