@@ -68,7 +68,28 @@ def _two_parts(generator: np.random.Generator) -> Network:
     return _made(generator, nodes, {"x": [4, WIDTH]}, {"y": [4, WIDTH]}, weights)
 
 
-SEEDED: dict[str, Callable[[np.random.Generator], Network]] = {"lstm": _lstm, "two_parts": _two_parts}
+def _three_parts(generator: np.random.Generator) -> Network:
+    """Return matrices that are inverted twice, which neither QNN nor OpenVINO takes: three partitions of one binary."""
+    shape = [2, WIDTH // 2, WIDTH // 2]
+    nodes = [
+        helper.make_node("Add", ["x", "eye"], ["a0"], name="add_0"),
+        helper.make_node("Inverse", ["a0"], ["b0"], name="inverse_0", domain="com.microsoft"),
+        helper.make_node("MatMul", ["b0", "w"], ["c1"], name="product_1"),
+        helper.make_node("Add", ["c1", "eye"], ["a1"], name="add_1"),
+        helper.make_node("Inverse", ["a1"], ["b1"], name="inverse_1", domain="com.microsoft"),
+        helper.make_node("MatMul", ["b1", "w"], ["y"], name="product_2"),
+    ]
+    eye = helper.make_node(
+        "Constant", [], ["eye"], value=numpy_helper.from_array(2 * np.eye(shape[1], dtype=np.float32))
+    )
+    return _made(generator, [eye, *nodes], {"x": shape}, {"y": shape}, {"w": tuple(shape[1:])})
+
+
+SEEDED: dict[str, Callable[[np.random.Generator], Network]] = {
+    "lstm": _lstm,
+    "two_parts": _two_parts,
+    "three_parts": _three_parts,
+}
 NETWORKS = (*EXPORTED, *OF_THE_ZOO, *SEEDED)
 MORE_OF_THE_ZOO = (
     "onnxscript_branches",
@@ -98,6 +119,7 @@ def _made(generator, nodes, inputs, outputs, weights) -> Network:
 
     tensors = [numpy_helper.from_array(drawn(shape), name) for name, shape in weights.items()]
     graph = helper.make_graph(nodes, "seeded", declared(inputs), declared(outputs), tensors)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
     onnx.checker.check_model(model)
     return Network(model.SerializeToString(), {name: drawn(shape) for name, shape in inputs.items()})

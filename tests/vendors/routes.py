@@ -1,15 +1,19 @@
-"""Epctx by one of its real EPs, as a producer and consumer beside `vendors_onnxruntime.PluginEP`."""
+"""Producers and consumers of context models: onnxruntime with a vendor's EP, and epctx with one."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
+from vendors.vendors_onnxruntime import OPENVINO, QNN, PluginEP, devices, openvino_options, qnn_options
 
 import epctx_core as epctx
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     import numpy as np
 
@@ -46,3 +50,30 @@ class Epctx:
         """Load a model, source or compiled, and run it."""
         with epctx.InferenceSession(model, self.session_options()) as session:
             return session.run(None, dict(inputs))
+
+
+NEEDS_INTEL = "needs an Intel CPU: onnxruntime-ep-openvino lists no other device"
+
+
+@functools.cache
+def route(name: str) -> PluginEP | Epctx:
+    """Return a producer and consumer; skip the test if this machine lacks its device."""
+    if name == "onnxruntime with QNN":
+        import onnxruntime_qnn
+
+        listed = devices(QNN, onnxruntime_qnn)
+        assert listed, "onnxruntime-qnn lists no device"
+        return PluginEP(ep=QNN, devices=listed[:1], options=qnn_options())
+    if name == "epctx with QNN":
+        return Epctx(ep="epctx-onnxruntime:QNN", options=qnn_options())
+    if name == "epctx-openvino":
+        return Epctx(ep="epctx-openvino:OpenVINO")
+    import onnxruntime_ep_openvino
+
+    listed = devices(OPENVINO, onnxruntime_ep_openvino)
+    if not listed:
+        assert "GenuineIntel" not in Path("/proc/cpuinfo").read_text(), "no device on an Intel CPU"
+        pytest.skip(NEEDS_INTEL)
+    if name == "onnxruntime with OpenVINO":
+        return PluginEP(ep=OPENVINO, devices=listed[:1], options=openvino_options())
+    return Epctx(ep="epctx-onnxruntime:OpenVINO", options=openvino_options())

@@ -4,42 +4,15 @@ from __future__ import annotations
 
 import functools
 import itertools
-from pathlib import Path
 
 import pytest
 from agreement import worst_relative_error
 from vendors.networks import MORE_NETWORKS, NETWORKS, network
-from vendors.routes import Epctx
-from vendors.vendors_onnxruntime import OPENVINO, QNN, PluginEP, devices, qnn_options
+from vendors.routes import route
 
 FORMS = ("embedded", "file", "bytes")
 STEP = {"qnn": 1e-3, "openvino": 1e-5}
-"""Largest relative difference: QNN computes in half precision, OpenVINO in that of the model."""
-NEEDS_INTEL = "needs an Intel CPU: onnxruntime-ep-openvino lists no other device"
-
-
-@functools.cache
-def route(name):
-    """Return a producer and consumer; skip the test if this machine lacks its device."""
-    if name == "onnxruntime with QNN":
-        import onnxruntime_qnn
-
-        listed = devices(QNN, onnxruntime_qnn)
-        assert listed, "onnxruntime-qnn lists no device"
-        return PluginEP(ep=QNN, devices=listed[:1], options=qnn_options())
-    if name == "epctx with QNN":
-        return Epctx(ep="epctx-onnxruntime:QNN", options=qnn_options())
-    if name == "epctx-openvino":
-        return Epctx(ep="epctx-openvino:OpenVINO")
-    import onnxruntime_ep_openvino
-
-    listed = devices(OPENVINO, onnxruntime_ep_openvino)
-    if not listed:
-        assert "GenuineIntel" not in Path("/proc/cpuinfo").read_text(), "no device on an Intel CPU"
-        pytest.skip(NEEDS_INTEL)
-    if name == "onnxruntime with OpenVINO":
-        return PluginEP(ep=OPENVINO, devices=listed[:1], options={})
-    return Epctx(ep="epctx-onnxruntime:OpenVINO")
+"""Largest relative difference: QNN computes in half precision, OpenVINO in float32."""
 
 
 GROUPS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,11 @@ def qnn_options() -> dict[str, str]:
         "htp_arch": "73",
         "enable_htp_fp16_precision": "1",
     }
+
+
+def openvino_options() -> dict[str, str]:
+    """Return the options with which OpenVINO computes in float32, also on CPUs with bfloat16."""
+    return {"load_config": json.dumps({"CPU": {"INFERENCE_PRECISION_HINT": "f32"}})}
 
 
 @functools.cache
