@@ -114,8 +114,6 @@ class EpctxError(Exception):
 class Fail(EpctxError):
     """An output exists, nothing could be compiled under the flag, or a callback raised."""
 
-    code = ErrorCode.FAIL
-
 
 class InternalError(Fail):
     """Unexpected exception, which is the `__cause__`: a mistake in epctx. Please report it."""

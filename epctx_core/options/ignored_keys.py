@@ -13,13 +13,6 @@ from epctx_core.options.table import SESSION_OPTIONS
 
 IGNORED_KEYS = frozenset(
     """
-    memory.enable_memory_arena_shrinkage
-    mlas.disable_kleidiai mlas.enable_gemm_fastmath_arm64_bfloat16 mlas.kleidiai.conv_igemm_max_work
-    mlas.nchwc_depthwise_sliding mlas.nchwc_pointwise_conv_max_input_channel_batch mlas.qnbit.force_fp32
-    mlas.use_lut_gemm
-    optimization.constant_folding_max_output_size_in_bytes optimization.disable_specified_optimizers
-    optimization.enable_cast_chain_elimination optimization.enable_gelu_approximation
-    optimization.minimal_build_optimizations
     session.allow_released_opsets_only session.collect_node_memory_stats_to_file session.compile_only
     session.debug_layout_transformation session.disable_aot_function_inlining session.disable_double_qdq_remover
     session.disable_prepacking session.disable_qdq_constant_folding session.disable_quant_qdq
@@ -47,9 +40,9 @@ IGNORED_KEYS = frozenset(
     session.use_external_initializer_file_buffers_directly session.use_memory_mapped_ort_model
     session.use_ort_model_bytes_directly session.use_ort_model_bytes_for_initializers
     session.use_per_session_threads session.x64quantprecision
-    """.split()  # noqa: SIM905 - seventy names read better without quotes and commas
+    """.split()  # noqa: SIM905 - sixty names read better without quotes and commas
 )
-"""Keys that onnxruntime up to 1.32 acts on and epctx does not."""
+"""Keys of its sessions that onnxruntime up to 1.32 acts on and epctx does not."""
 
 IGNORED_STARTS = ("ep.cpu.", "ep.cuda.", "ep.nnapi.", "session.moe.offload.")
 """Prefixes of the keys of onnxruntime's own EPs, and of its expert offloading."""

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -142,23 +143,19 @@ class ProviderInstances:
         """
         with self._lock:
             waiting, self._waiting = self._waiting, []
-        interrupt: KeyboardInterrupt | None = None
-        for ep in reversed(waiting):
-            try:
+        with ExitStack() as stack:
+            if waiting:  # else another thread is shutting them down
+                stack.callback(self._hooks.clear)
+            for ep in waiting:
                 if self.implements(ep, "shutdown"):
-                    self.call(ep, "shutdown")
-            except KeyboardInterrupt as error:
-                interrupt = error
-            except Exception as error:  # noqa: BLE001 - the other EPs hold devices and memory too
-                _log.error("shutdown of %s: %s", self._records[ep].label, error)
-                _log.debug("shutdown of %s", self._records[ep].label, exc_info=error)
-        if waiting:  # else another thread is shutting them down
-            self._hooks.clear()
+                    stack.callback(self._shut_down, ep)
+
+    def _shut_down(self, ep: str) -> None:
         try:
-            if interrupt is not None:
-                raise interrupt
-        finally:
-            del interrupt  # its traceback has this frame, which would keep the session in a cycle
+            self.call(ep, "shutdown")
+        except Exception as error:  # noqa: BLE001 - the other EPs hold devices and memory too
+            _log.error("shutdown of %s: %s", self._records[ep].label, error)
+            _log.debug("shutdown of %s", self._records[ep].label, exc_info=error)
 
 
 def collect_closers(results: Iterable[CompiledPartition]) -> list[Callable[[], None]]:

@@ -32,6 +32,7 @@ from epctx_core.registry.records import (
     is_name_of,
     is_same_distribution,
     make_record,
+    normalise_name,
     sort_key,
 )
 
@@ -257,14 +258,8 @@ class Registry:
                 self._paths.append(location)
             self._is_stale = True
             view = self._select()
-        return [
-            record
-            for record in view.values()
-            if any(
-                f.name == record.name and is_same_distribution(f.distribution, record.distribution)
-                for f in found
-            )
-        ]
+        names = {(record.name, normalise_name(record.distribution or "")) for record in found}
+        return [r for r in view.values() if (r.name, normalise_name(r.distribution or "")) in names]
 
     @contextmanager
     def in_use(self, record: PluginRecord, *, by: str) -> Iterator[None]:

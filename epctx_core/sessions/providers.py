@@ -122,7 +122,7 @@ def make_private_workspace(_choice: ProviderChoice) -> PrivateWorkspace:
     return PrivateWorkspace()
 
 
-logged_names: ContextVar[set[str] | None] = ContextVar("epctx_told", default=None)
+logged_names: ContextVar[set[str]] = ContextVar("epctx_told")
 """Optional EPs that the log named since the host's call began; see `host_call`."""
 
 
@@ -196,8 +196,7 @@ def choose_providers(
         if any(choice.name == other.name for other in choices):
             raise InvalidArgument(f"{choice.name} was asked for twice.", ep=choice.name)
         choices.append(choice)
-    known = logged_names.get()
-    logged = set() if known is None else known
+    logged = logged_names.get(set())
     for skip in skipped if log_skipped and purpose is not None else ():
         if stem(skip.name) not in logged:
             _log.warning("the optional EP %s is skipped: %s", skip.name, skip.reason)
