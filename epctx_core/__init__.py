@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from epctx_cache import *
+    from epctx_cli.sealing import *
     from epctx_onnxruntime.conversion import *
 
     from epctx_core.compiling.compiler import *
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "epctx_cache": ("compile_cached", "load_or_compile"),
+    "epctx_cli.sealing": ("seal_model",),
     "epctx_core.compiling.compiler": ("ModelCompiler", "ShareGroup", "ShareReport"),
     "epctx_core.compiling.report": ("CompileReport",),
     "epctx_core.compiling.initializers": ("InitializerValue", "OrtExternalInitializerInfo"),

@@ -8,14 +8,16 @@ A package that imports this module requires exactly its own version of the core.
 | `CpuEngine`, `ProviderSession` | epctx-isolation | making a session's EP instance in another process, or a second one |
 | `GraphIndex`, `GraphPartition`, `GraphSlice`, `Node` | epctx-isolation | a copy of a model in another process |
 | `HOOKS` | epctx-conformance, epctx-isolation | giving an implementation a hook's whole signature |
-| `MappedFile`, `types_of` | epctx-isolation | that copy's weights and types |
+| `MappedFile` | epctx-cli, epctx-isolation | reading a payload that is sealed; that copy's weights |
 | `MarkedMethod` | epctx-conformance | the type of what `implemented_hooks` returns |
 | `ModelFolder` | epctx-cli | opening only what lies in a model's folder |
 | `ModelSource` | epctx-cache | a digest of a model with its weights, and the state of its files |
+| `Publication` | epctx-cli | putting a sealed model in its place |
 | `PrivatePayloads` | epctx-isolation | loading in a session what an EP compiled in another process |
 | `ProcessGroup` | epctx-cli, epctx-isolation | running a plugin in a process that ends with all that it started |
 | `ProviderChoice` | epctx-cache, epctx-isolation, epctx-onnxruntime | an EP of a compile or a session, with its options |
 | `SESSION_OPTIONS` | epctx-onnxruntime | reading the same options from onnxruntime's session options |
+| `types_of` | epctx-isolation | that copy's types |
 | `Weight` | epctx-isolation, epctx-onnxruntime | weights that another process sent, or that the optimiser computed |
 | `cache_entries` | epctx-cache, epctx-onnxruntime | the part of each session option in a key |
 | `check_files` | epctx-cache | checking every byte of an entry |
@@ -31,7 +33,8 @@ A package that imports this module requires exactly its own version of the core.
 | `internal_error` | epctx-cli | reporting a mistake of epctx in the words of the core |
 | `known_ep` | epctx-cli | keeping vendors' names from new plugins |
 | `lasting_threads` | epctx-conformance | naming the threads that a plugin left |
-| `OpenModel`, `open_model` | epctx-onnxruntime | reading a model that is to be converted |
+| `OpenModel` | epctx-onnxruntime | a model that is to be converted |
+| `open_model` | epctx-cli, epctx-onnxruntime | reading a model that is to be sealed or converted |
 | `read_manifest` | epctx-conformance | knowing which bytes of a payload are weights before damaging it |
 | `suggestion` | epctx-cli, epctx-conformance | suggesting what was meant by a misspelt name |
 | `merge_providers` | epctx-cache | EPs as `InferenceSession` takes them |
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
     from epctx_core.plugin.hookspecs import *
     from epctx_core.process_group import *
     from epctx_core.publish.files import *
+    from epctx_core.publish.publication import *
     from epctx_core.registry.explaining import *
     from epctx_core.registry.importing import *
     from epctx_core.sessions.host import *
@@ -86,6 +90,7 @@ _HOME = {
     "epctx_core.plugin.hookspecs": ("HOOKS",),
     "epctx_core.process_group": ("ProcessGroup", "end_in_any_case", "lasting_threads"),
     "epctx_core.publish.files": ("remove_tree",),
+    "epctx_core.publish.publication": ("Publication",),
     "epctx_core.registry.explaining": ("known_ep",),
     "epctx_core.registry.importing": ("MarkedMethod", "find_problems", "implemented_hooks"),
     "epctx_core.sessions.host": ("host_call", "merge_providers"),

@@ -14,7 +14,7 @@ from os import getpid
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from epctx_core.context.manifest import ReplacedBinaryError, read_manifest
+from epctx_core.context.manifest import ReplacedBinaryError, find_manifest
 from epctx_core.context.receipts import DigestChecks
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import InvalidArgument, RuntimeException, convert_errors, suggestion
@@ -464,14 +464,15 @@ def _build(
 ) -> SessionState:
     """Return the session of a model that was read, or close what was begun."""
     config, checks = session.config(), model.checks
-    manifest = read_manifest(model.source.proto, config.input_budget.manifest_entries)
+    source, most = model.source, config.input_budget.manifest_entries
+    manifest = find_manifest(source.proto, source.path, source.digest, most)
     purpose = Purpose.LOAD if model.context_nodes and exporter is None else Purpose.RUN
     routing = Routing(model.context_nodes, requested, session, registry, purpose, manifest)
     providers = ProviderSession(session, registry)
     try:
         with contextlib.ExitStack() as stack:
             folder = find_context_folder(model, config, compiles=exporter is not None)
-            routing.check_compatibility(model.source.proto, fail_on_suboptimal=config.fail_on_suboptimal)
+            routing.check_compatibility(source.proto, fail_on_suboptimal=config.fail_on_suboptimal)
             workspaces: WorkspaceOf = make_private_workspace
             if exporter is not None:
                 workspaces = stack.enter_context(exporter.settle(model, routing.choices))
@@ -529,9 +530,8 @@ def _plan(
         model = optimise_model(model, providers, GraphOptimizationLevel(session.graph_optimization_level))
     # EPs whose nodes are in the model decided what to compile when it was compiled: they are asked for kernels only.
     settled = routing.settled if exporter is None else ()
-    eps = [
-        ep for ep in instances.names if ep not in settled or instances.implements(ep, "get_kernel_registry")
-    ]
+    with_kernels = [ep for ep in instances.names if instances.implements(ep, "get_kernel_registry")]
+    eps = [ep for ep in instances.names if ep not in settled or ep in with_kernels]
     assignment = assign_nodes(model, providers, eps, kernels_only=settled)
     groups = [(part, part.cpu_groups()) for part in assignment.graphs]
     check_allowed(assignment, groups, model.source.where, config)

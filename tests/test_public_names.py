@@ -29,7 +29,7 @@ HOST = {
     "get_all_providers", "get_device", "get_version_string", "set_default_logger_severity",
     "set_default_logger_verbosity", "set_seed", "get_available_providers", "get_compatibility_info_from_model",
     "get_ep_metadata", "get_model_compatibility", "inspect_model", "load_or_compile", "plugins", "refresh_plugins",
-    "register_execution_provider", "temporary_execution_provider", "unregister_execution_provider", "verify_model",
+    "register_execution_provider", "seal_model", "temporary_execution_provider", "unregister_execution_provider", "verify_model",
 }  # fmt: skip
 CONTRACT = {
     "Availability", "BaseEngine", "Blobs", "BuildInfo", "CONTAINER_CODES", "CORE_ATTRIBUTES", "Cancellation", "Compatibility",

@@ -61,6 +61,7 @@ class Observer:
     def watch(self, patch: pytest.MonkeyPatch) -> None:
         """Wrap the functions until the patch is undone."""
         compiler, cache = epctx.ModelCompiler, sys.modules[epctx.load_or_compile.__module__]
+        sealing = sys.modules[epctx.seal_model.__module__]
         for owner, name, wrapper in (
             (compiler, "compile_to_file", self._after_file),
             (compiler, "compile_to_bytes", self._after_bytes),
@@ -70,11 +71,13 @@ class Observer:
             (epctx.InferenceSession, "__init__", self._after_session),
             (cache, "load_or_compile", self._after_cache),
             (cache, "compile_cached", self._after_cache),
+            (sealing, "seal_model", self._after_seal),
         ):
             honest = getattr(owner, name)
             patch.setattr(owner, name, functools.wraps(honest)(wrapper(honest)))
         for name in ("load_or_compile", "compile_cached"):
             patch.setattr(epctx, name, getattr(cache, name))
+        patch.setattr(epctx, "seal_model", sealing.seal_model)
 
     def _after_file(self, honest: Any) -> Any:
         def compile_to_file(compiler: epctx.ModelCompiler, *given: Any, **named: Any) -> Any:
@@ -154,6 +157,16 @@ class Observer:
                     self._look_at_written(path)
 
         return from_cache
+
+    def _after_seal(self, honest: Any) -> Any:
+        def seal_model(*given: Any, **named: Any) -> Any:
+            report = honest(*given, **named)
+            self._look_at_written(report.path)
+            if report.manifest is not None:
+                self._look_at_files(report.manifest.parent, [report.manifest.name])
+            return report
+
+        return seal_model
 
     def _look_at(self, report: epctx.CompileReport) -> None:
         """Look at what a report lists."""

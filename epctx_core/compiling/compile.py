@@ -319,10 +319,8 @@ class Compile:
             if destination.folder is not None:
                 publication = Publication(destination.folder, before_writing=self.cancel.raise_if_requested)
                 stack.enter_context(publication)
-            in_files, final = self.writes_binaries, named is None
-            outputs = Outputs(
-                destination, publication, embedded=self.embedded, in_files=in_files, final=final
-            )
+            flags = {"embedded": self.embedded, "in_files": self.writes_binaries, "final": named is None}
+            outputs = Outputs(destination, publication, **flags)
             with self.time_stage("write"):
                 context = self.describe(outputs, earlier)
             with self.time_stage("read_back"):

@@ -26,6 +26,7 @@ from epctx_core.context.manifest import (
     MANIFEST,
     Manifest,
     PayloadEntry,
+    find_manifest,
     read_compatibility_info,
     read_manifest,
     set_metadata,
@@ -142,7 +143,8 @@ class PassThrough:
         self.files: list[str] = []
         self._payloads: list[_KeptPayload] = []
         if self.records:
-            self.manifest = read_manifest(model.source.proto, config.input_budget.manifest_entries)
+            given, most = model.source, config.input_budget.manifest_entries
+            self.manifest = find_manifest(given.proto, given.path, given.digest, most)
             for record in self.records:
                 model.graph_of(record)
             self._payloads = self._find_payloads(config)
@@ -344,9 +346,8 @@ def add_metadata(
             continue
         info = texts.get(ep)
         if info is None:  # EPs without partitions are asked, too.
-            info = call_class_method(
-                choice.record, choice.cls, "get_compatibility_info", partitions, choice.options
-            )
+            hook, given = "get_compatibility_info", (partitions, choice.options)
+            info = call_class_method(choice.record, choice.cls, hook, *given)
         if info:
             earlier = [text for text in read_compatibility_info(proto).get(ep, ()) if text != info]
             set_metadata(proto, COMPATIBILITY_PREFIX + ep, info)

@@ -20,14 +20,21 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from epctx_core.errors import InvalidGraph
+from epctx_core.graph.mapping import open_model_file
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from onnx import ModelProto
 
     from epctx_core.context.weightless import SourceReference
 
 _log = logging.getLogger("epctx.context")
 MANIFEST = "epctx.manifest"
+SEALED = "epctx.sealed"
+"""The manifest of a model that another tool wrote, with nothing but digests: `epctx seal` puts it there."""
+SIDECAR = ".epctx.json"
+"""Suffix of the file that has it beside a model which must not be changed."""
 INITIALIZERS = "epctx.initializers"
 KERNEL_TYPES = "epctx.kernel_type_constraints"
 COMPATIBILITY_PREFIX = "ep_compatibility_info."
@@ -89,14 +96,15 @@ def read_json(model: ModelProto, key: str, read: Callable[[Any], _T], most: int 
         InvalidGraph: it is damaged.
     """
     text = get_metadata(model, key)
-    if text is None:
-        return None
+    return None if text is None else _read_text(text, f"the model's {key} metadata", read, most)
+
+
+def _read_text(text: str | bytes, what: str, read: Callable[[Any], _T], most: int | None) -> _T:
     try:
         return read(parse_json(text, most))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidGraph(
-            f"the model's {key} metadata is damaged: {error!r:.200}.",
-            hint="Fetch the model again, or compile again.",
+            f"{what} is damaged: {error!r:.200}.", hint="Fetch the model again, or compile again."
         ) from error
 
 
@@ -306,6 +314,14 @@ class PayloadEntry:
         )
 
 
+class Seal(NamedTuple):
+    """Origin of a manifest that the model's compiler did not write: tool; size and SHA-256 (hex) of the file before that."""
+
+    by: str
+    size: int
+    digest: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Manifest of a context model.
@@ -318,6 +334,7 @@ class Manifest:
         source_weights: by name, the weights that payloads left in the source model.
         pending: names of binaries that are written when the model's share group ends.
         kernel_providers: EPs whose kernels ran nodes that no partition holds, in order of priority.
+        sealed: None if the compile wrote it; a seal's says nothing about sources and EPs.
     """
 
     source_digest: str
@@ -326,6 +343,7 @@ class Manifest:
     source_weights: Mapping[str, SourceReference] = field(default_factory=dict)
     pending: Collection[str] = ()
     kernel_providers: Sequence[str] = ()
+    sealed: Seal | None = None
 
     def find_entry(self, name: str, *, embedded: bool) -> PayloadEntry | None:
         """Return the entry of a payload, or None."""
@@ -357,7 +375,36 @@ def read_manifest(model: ModelProto, most: int | None = None) -> Manifest | None
     Raises:
         InvalidGraph: the manifest is damaged.
     """
-    return read_json(model, MANIFEST, _read_manifest, most)
+    key = SEALED if get_metadata(model, MANIFEST) is None else MANIFEST
+    return read_json(model, key, _read_manifest, most)
+
+
+def find_manifest(model: ModelProto, path: Path | None, digest: str | None, most: int) -> Manifest | None:
+    """Return a model's manifest: its own, or the one of `epctx seal --beside`; None if there is neither.
+
+    Args:
+        model: the model.
+        path: its file; None for a model from bytes, which can only have its own.
+        digest: SHA-256 (hex) of the file; None if it does not matter which model the one beside it is of.
+        most: see `read_manifest`.
+
+    Raises:
+        ReplacedBinaryError: the one beside it is of another model.
+        InvalidGraph: the manifest is damaged.
+        InvalidArgument: the one beside it cannot be read.
+    """
+    manifest, beside = read_manifest(model, most), f"{path}{SIDECAR}"
+    if path is None or manifest is not None or not os.path.lexists(beside):
+        return manifest
+    with open_model_file(beside) as (file, found):
+        manifest = _read_text(file.read(), f"the manifest {found.name!r}", _read_manifest, most)
+    if manifest and digest and (manifest.sealed is None or manifest.sealed.digest != digest):
+        raise ReplacedBinaryError(
+            f"the manifest {found.name!r} is of another model than the {path.name!r} beside it.",
+            path=found,
+            hint="Fetch both again. If the model is right, `epctx seal --beside --force` makes its manifest anew.",
+        )
+    return manifest
 
 
 def _read_manifest(data: Any) -> Manifest | None:
@@ -376,7 +423,9 @@ def _read_manifest(data: Any) -> Manifest | None:
         from epctx_core.context.weightless import read_references
 
         references = read_references(stated)
+    seal = data.get("sealed")
     return Manifest(
+        sealed=seal and Seal(str(seal["by"]), int(str(seal["bytes"])), str(seal["sha256"])),
         source_digest=str(data["source_model"]),
         providers={str(ep): dict(facts) for ep, facts in data["providers"].items()},
         payloads=tuple(_read_entry(p) for p in data["payloads"]),

@@ -79,9 +79,7 @@ def scan_metadata(
     except ValueError as error:
         raise InvalidProtobuf(f"{where} is not an ONNX model: {error}.", hint="Fetch it again.") from None
     if not has_graph:
-        raise InvalidGraph(
-            f"{where} is not an ONNX model: it has no graph.", hint="Is it another kind of file?"
-        )
+        raise InvalidGraph(f"{where} is not an ONNX model: it has no graph.", hint="Is it of another kind?")
     return found
 
 

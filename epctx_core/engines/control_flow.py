@@ -38,10 +38,7 @@ def run_loop(
     scanned: list[list[Any]] = [[] for _ in types[1 + count :]]
     iteration = 0
     while going and (most is None or iteration < most):
-        own = [
-            _make_scalar(iteration, np.int64, input_types[0]),
-            _make_scalar(going, np.bool_, input_types[1]),
-        ]
+        own = _make_scalar(iteration, np.int64, input_types[0]), _make_scalar(going, np.bool_, input_types[1])
         condition, *results = body([*own, *carried])
         going = bool(take_only(condition, "the condition that a Loop's body gives"))
         carried = results[:count]

@@ -259,9 +259,7 @@ class SessionOptions(Strict):
             InvalidArgument: the lists differ in length, or as for `add_initializer`.
         """
         if isinstance(names, str) or len(names) != len(values):
-            raise InvalidArgument(
-                "add_external_initializers takes a list of names and one of as many values."
-            )
+            raise InvalidArgument("add_external_initializers takes a list of names and as many values.")
         for name, value in zip(names, values, strict=True):
             self.add_initializer(name, value)
 

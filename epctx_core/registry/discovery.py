@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from importlib_metadata import EntryPoint, IDistribution, PackageNotFoundError, distribution, distributions
 
@@ -47,7 +47,7 @@ def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
         paths: folders and wheels to search; None for `sys.path`.
     """
     found = _list_installed() if paths is None else distributions(path=list(paths))
-    where = [{"path": list(p)} for p in (sys.path, paths or ())]
+    where = [*sys.path, *(paths or ())]
     records = [record for dist in found if _mentions_group(dist) for record in _read_records(dist, where)]
     return sorted(records, key=sort_key)
 
@@ -87,61 +87,56 @@ def _read_field(dist: IDistribution, field: Literal["name", "version"]) -> str |
         return None
 
 
-def _read_records(dist: IDistribution, where: Sequence[Mapping[str, Any]]) -> list[PluginRecord]:
+def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
     """Return the records of one distribution; a single broken one if its entry points can't be read.
 
     Args:
         dist: the distribution.
-        where: arguments of `distributions` for each search of what an extra requires.
+        where: folders that are searched for what extras require.
     """
     name, version = _read_field(dist, "name"), _read_field(dist, "version")
     label = name or "unnamed distribution"
     providers: dict[str, list[EntryPoint]] = {}
     try:
         entries = list(dist.entry_points)
+        extras = {e.value: _read_extras(dist, e.value) for e in entries if e.group == EP_GROUP}
     except Exception as error:  # noqa: BLE001 - a parser error must not affect other distributions
         return [_make_broken_record(label, label, version, _explain_unreadable(dist, error))]
     for entry in entries:
         if entry.group == EP_GROUP:
             providers.setdefault(entry.name, []).append(entry)
     sources = [entry for entry in entries if entry.group == SOURCE_GROUP]
-    extras = {} if name is None else _read_extras(dist)
     records = []
-    for mine in providers.values():
-        named = _parse_extras(mine[0].value)
-        required = {one for extra in named for one in extras.get(extra, ())}
-        if all(any(True for path in where for _ in distributions(name=one, **path)) for one in required):
-            records.append(_make_record(mine, sources, label, version, [e for e in named if e not in extras]))
+    for ep, mine in providers.items():
+        required, undeclared = extras[mine[0].value]
+        if undeclared:
+            reason = f"its entry point {ep!r} needs the extra {min(undeclared)!r}, which its metadata does not declare"
+            records.append(_make_broken_record(ep, label, version, reason))
+        elif all(any(True for _ in distributions(name=needed, path=where)) for needed in required):
+            records.append(_make_record(mine, sources, label, version))
     targets = {_parse_class_path(entry.value) for mine in providers.values() for entry in mine} - {None}
-    records += [
-        _make_broken_record(
-            entry.name,
-            label,
-            version,
-            f"its group {SOURCE_GROUP} gives the source {entry.name!r} to {entry.value!r}, "
-            f"which its group {EP_GROUP} does not have",
-        )
-        for entry in sources
-        if _parse_class_path(entry.value) not in targets
-    ]
+    for entry in sources:
+        if _parse_class_path(entry.value) not in targets:
+            target = f"{entry.value!r}, which its group {EP_GROUP} does not have"
+            reason = f"its group {SOURCE_GROUP} gives the source {entry.name!r} to {target}"
+            records.append(_make_broken_record(entry.name, label, version, reason))
     if name is not None:
         return records
     reason = f"the metadata of the distribution that provides it has no name, so reinstall it: {dist}"
     return [_make_broken_record(r.name, label, version, reason) for r in records]
 
 
-def _read_extras(dist: IDistribution) -> dict[str, list[str]]:
-    """Return, for each extra of a distribution, the distributions that are required for it under no other condition."""
-    try:
-        extras = {
-            normalise_name(extra): list[str]() for extra in dist.metadata.get_all("Provides-Extra") or ()
-        }
-        requires = dist.requires or ()
-    except _UNREADABLE:
-        return {}
-    for match in filter(None, map(_REQUIRED.fullmatch, requires)):
-        extras.setdefault(normalise_name(match["extra"]), []).append(match["name"])
-    return extras
+def _read_extras(dist: IDistribution, value: str) -> tuple[set[str], set[str]]:
+    """Return the distributions that the extras of an entry point's value require, and the extras that are not declared.
+
+    A requirement counts if the extra is its only condition.
+    """
+    match = _TARGET.fullmatch(value)
+    named = {normalise_name(extra.strip()) for extra in ((match and match["extras"]) or "").split(",")} - {""}
+    found = [_REQUIRED.fullmatch(text) for text in (dist.requires or () if named else ())]
+    required = {found["name"] for found in filter(None, found) if normalise_name(found["extra"]) in named}
+    declared = dist.metadata.get_all("Provides-Extra") or () if named else ()
+    return required, named.difference(map(normalise_name, declared))
 
 
 def _explain_unreadable(dist: IDistribution, error: Exception) -> str:
@@ -156,13 +151,9 @@ def _explain_unreadable(dist: IDistribution, error: Exception) -> str:
 
 
 def _make_record(
-    mine: list[EntryPoint],
-    sources: list[EntryPoint],
-    distribution: str,
-    version: str | None,
-    undeclared: Sequence[str],
+    mine: list[EntryPoint], sources: list[EntryPoint], distribution: str, version: str | None
 ) -> PluginRecord:
-    """Return the record of one EP, for which `mine` has one entry, and no undeclared extra, unless the metadata is wrong."""
+    """Return the record of one EP, for which `mine` has one entry unless the metadata is wrong."""
     name, value = mine[0].name, mine[0].value
     target, problem = _parse_class_path(value), ""
     if len(mine) > 1:
@@ -173,10 +164,6 @@ def _make_record(
         problem = f"the EP name {CPU_EP} is built in and can't be provided by a plugin"
     elif target is None:
         problem = f"its entry point {name!r} has the value {value!r}, which is not of the form module:Class"
-    elif undeclared:
-        problem = (
-            f"its entry point {name!r} needs the extra {undeclared[0]!r}, which its metadata does not declare"
-        )
     if problem or target is None:
         return _make_broken_record(name, distribution, version, problem)
     further = sorted({s.name for s in sources if _parse_class_path(s.value) == target} - {name})
@@ -196,13 +183,6 @@ def _parse_class_path(text: str) -> str | None:
     # Not entry.module and entry.attr: for what does not match, each version of the library fails differently.
     match = _TARGET.fullmatch(text)
     return f"{match['module']}:{match['attribute']}" if match else None
-
-
-def _parse_extras(text: str) -> list[str]:
-    """Return the extras, normalised, that the value of an entry point names."""
-    match = _TARGET.fullmatch(text)
-    named = (match and match["extras"]) or ""
-    return [normalise_name(extra.strip()) for extra in named.split(",") if extra.strip()]
 
 
 def _make_broken_record(name: str, distribution: str, version: str | None, reason: str) -> PluginRecord:

@@ -206,9 +206,8 @@ def _types(names: tuple[str, ...]) -> tuple[type, ...]:
         if module:
             found.append(getattr(import_module({"np": "numpy"}.get(module, module)), attribute))
         else:
-            found.append(
-                type(None) if name == "None" else getattr(plugin, name, None) or getattr(builtins, name)
-            )
+            own = type(None) if name == "None" else getattr(plugin, name, None)
+            found.append(own or getattr(builtins, name))
     return tuple(found)
 
 

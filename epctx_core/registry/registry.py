@@ -449,9 +449,8 @@ class Registry:
             _log.warning("%s", error.message)
             entry = self._find_entry(record)
             if entry.record.usable:  # accepts_source failed, not the import
-                self._store(
-                    entry, mark_broken(entry.record, error.__cause__ or error, "accepts_source failed")
-                )
+                record = mark_broken(entry.record, error.__cause__ or error, "accepts_source failed")
+                self._store(entry, record)
             return False
 
     def explain_missing(self, source: str) -> tuple[str, str]:

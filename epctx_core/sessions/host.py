@@ -122,10 +122,8 @@ def make_feed_order(
         defaults: inputs that the caller may leave out (overridable initializers), with their values.
     """
     # (name, dtype, shape) of an input that needs nothing but a comparison.
-    declared = [
-        (a.name, a.tensor_type.dtype, a.tensor_type.shape if a.tensor_type.is_static else None)
-        for a in arguments
-    ]
+    types = [(argument.name, argument.tensor_type) for argument in arguments]
+    declared = [(name, kind.dtype, kind.shape if kind.is_static else None) for name, kind in types]
 
     def order(feeds: Mapping[str, Any]) -> list[Any]:
         if isinstance(feeds, dict) and len(feeds) == len(declared):
@@ -158,9 +156,7 @@ def _converted(
     """
     known = [argument.name for argument in arguments]
     if not isinstance(feeds, Mapping):
-        raise InvalidArgument(
-            f"run takes inputs as a mapping of name to array, not a {type(feeds).__name__}."
-        )
+        raise InvalidArgument(f"run takes a mapping of input names to arrays, not a {type(feeds).__name__}.")
     for name in feeds:
         if name not in known:
             raise unknown_name_error("input", name, known)
@@ -327,7 +323,7 @@ def _list_of(items: str, name: str, given: object) -> list[object]:
     return list(given)
 
 
-def _name_and_options(item: object, further: object) -> tuple[str, Mapping[str, object]]:
+def _name_and_options(item: object, more: object) -> tuple[str, Mapping[str, object]]:
     """Return an entry of `providers`, and what belongs to it of `provider_options`, as name and options."""
     name, options = item if isinstance(item, tuple) and len(item) == 2 else (item, {})  # noqa: PLR2004
     if not isinstance(name, str) or not isinstance(options, Mapping):
@@ -338,11 +334,9 @@ def _name_and_options(item: object, further: object) -> tuple[str, Mapping[str, 
             f"an entry of providers is an object of type {type(item).__name__}{types and f' of {types}'}.",
             hint='Each is an EP name, or a tuple of EP name and options: ("QNN", {"htp_arch": "73"}).',
         )
-    if not isinstance(further, Mapping):
-        raise InvalidArgument(
-            f"provider_options of {name} is of type {type(further).__name__}, not a mapping."
-        )
-    return name, {**options, **further}
+    if not isinstance(more, Mapping):
+        raise InvalidArgument(f"provider_options of {name} is of type {type(more).__name__}, not a mapping.")
+    return name, {**options, **more}
 
 
 class CompileCancellation(CancellationFlag):

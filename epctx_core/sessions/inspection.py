@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.decoding import decode_model
-from epctx_core.context.manifest import Manifest, read_manifest
+from epctx_core.context.manifest import Manifest, find_manifest, read_manifest
 from epctx_core.context.named_files import list_external_locations, read_dependencies
 from epctx_core.context.node import ContextNodeRecord, is_context_node, read_context_nodes
 from epctx_core.context.paths import ModelFolder
@@ -149,7 +149,7 @@ def inspect_model(
     model = decode_model(data, path, budget)
     records = read_context_nodes(model.graph)
     graphs = dict(walk_graphs(model.graph)) if any(record.path for record in records) else {}
-    manifest = read_manifest(model, None if budget is None else budget.manifest_entries)
+    manifest = find_manifest(model, path, None, (budget or InputBudget()).manifest_entries)
     folder = ModelFolder(path.parent, path) if path is not None else None
     own = "" if path is None else path.name
     named = (*(record.file_name for record in records), *map(decode_name, list_external_locations(model)))
@@ -371,11 +371,8 @@ class Explanation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `epctx explain --json` prints."""
-        return {
-            "eps": list(self.eps),
-            "nodes": [node.as_dict() for node in self.nodes],
-            "left": len(self.left),
-        }
+        nodes = [node.as_dict() for node in self.nodes]
+        return {"eps": list(self.eps), "nodes": nodes, "left": len(self.left)}
 
 
 @convert_errors("explaining the model")

@@ -293,11 +293,8 @@ def find_kernel_provider(
         raise
     except EpctxError as error:
         reason = error.message
-    _log.warning(
-        "kernels of %s ran nodes of this model when it was compiled; the session runs without it: %s",
-        ep,
-        reason,
-    )
+    text = "kernels of %s ran nodes of this model when it was compiled; the session runs without it: %s"
+    _log.warning(text, ep, reason)
     return None
 
 

@@ -46,6 +46,7 @@ CODES: Mapping[str, Severity] = MappingProxyType(
         "manifest-unknown": _WARNING,
         "manifest-damaged": _ERROR,
         "manifest-unlisted": _WARNING,
+        "seal-broken": _ERROR,
         "digest-mismatch": _ERROR,
         "source-refused": _ERROR,
         "publication-unfinished": _WARNING,

@@ -6,6 +6,7 @@ are found and checked by the reader that a load has, which goes on with the next
 
 from __future__ import annotations
 
+import hashlib
 import os
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -17,12 +18,14 @@ from onnx import ModelProto, NodeProto, TensorProto, TypeProto
 from epctx_core.context.decoding import decode_model
 from epctx_core.context.manifest import (
     MANIFEST,
+    SEALED,
     VERSION,
     Manifest,
     ReplacedBinaryError,
+    Seal,
+    find_manifest,
     get_metadata,
     parse_json,
-    read_manifest,
 )
 from epctx_core.context.named_files import (
     CONTEXT_BINARY,
@@ -134,6 +137,8 @@ def read_subject(
             names_weights=any(True for _ in list_external_locations(proto)),
         )
         _open(subject, data)
+        subject.records = read_nodes(subject)
+        subject.manifest = check_manifest(subject, data)
         return subject
     return None
 
@@ -334,30 +339,44 @@ def _read_payload(record: ContextNodeRecord, subject: Subject) -> None:
         )
 
 
-def check_manifest(subject: Subject) -> Manifest | None:
-    """Return the manifest if it can be used, and note what is wrong with it."""
-    findings = subject.findings
-    text = get_metadata(subject.proto, MANIFEST)
-    if text is None:
-        if subject.records:
-            findings.add(
-                "manifest-missing",
-                f"the model has no {MANIFEST} metadata, so its payloads were checked against no digests.",
-                hint="Models that epctx did not write have none.",
-            )
-        return None
-    manifest: Manifest | None = None
-    with findings.collect("manifest-damaged"):
-        manifest = read_manifest(subject.proto, subject.config.input_budget.manifest_entries)
-        if manifest is None:
+def check_manifest(subject: Subject, data: bytes) -> Manifest | None:
+    """Return the manifest if it can be used, and note what is wrong with it, or with the model that it was sealed for."""
+    findings, proto = subject.findings, subject.proto
+    text = get_metadata(proto, MANIFEST) or get_metadata(proto, SEALED)
+    with findings.collect("manifest-damaged"), findings.collect("seal-broken", (ReplacedBinaryError,)):
+        digest, most = hashlib.sha256(data).hexdigest(), subject.config.input_budget.manifest_entries
+        manifest = find_manifest(proto, subject.path, digest, most)
+        if manifest is not None:
+            if not _is_as_sealed(manifest.sealed, data, text):
+                findings.add(
+                    "seal-broken",
+                    "the model was changed after it was sealed: its bytes have another digest.",
+                    hint="Fetch it again. If the change is right, `epctx seal --force` seals it anew.",
+                )
+        elif text is not None:
             version = f"{parse_json(text)['version']!r:.40}"
             findings.add(
                 "manifest-unknown",
-                f"the model's {MANIFEST} metadata has the version {version}, and this epctx reads {VERSION}: "
+                f"the model's manifest has the version {version}, and this epctx reads {VERSION}: "
                 "its payloads were checked against no digests.",
                 hint="Upgrade epctx-core.",
             )
-    return manifest
+        elif subject.records:
+            findings.add(
+                "manifest-missing",
+                f"the model has no {MANIFEST} metadata, so its payloads were checked against no digests.",
+                hint="Models that epctx did not write have none; `epctx seal` adds digests.",
+            )
+        return manifest
+    return None
+
+
+def _is_as_sealed(seal: Seal | None, data: bytes, text: str | bytes | None) -> bool:
+    """Return whether nothing of a model but its manifest was added since it was sealed."""
+    entry = ModelProto(metadata_props=[{"key": SEALED, "value": text}]).SerializeToString() if text else b""
+    return seal is None or (
+        hashlib.sha256(data[: seal.size]).hexdigest() == seal.digest and data[seal.size :] == entry
+    )
 
 
 def check_dependencies(subject: Subject) -> None:

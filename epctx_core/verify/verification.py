@@ -34,11 +34,9 @@ from epctx_core.verify.findings import Findings, PayloadReport, VerifyReport
 from epctx_core.verify.subject import (
     Subject,
     check_dependencies,
-    check_manifest,
     check_references,
     check_types,
     find_payloads,
-    read_nodes,
     read_subject,
 )
 
@@ -118,12 +116,10 @@ def _verify_once(
 
 def _verify(subject: Subject, providers: ProviderSession) -> list[PayloadReport]:
     findings = subject.findings
-    subject.records = read_nodes(subject)
     if not subject.records and "node-refused" not in findings.codes:
         text = "the model has no EPContext nodes that can be read: nothing is compiled."
         findings.add("no-context-nodes", text)
     check_types(subject)
-    subject.manifest = check_manifest(subject)
     with findings.collect("kernel-types-damaged"):
         read_kernel_types(subject.proto)
     check_dependencies(subject)

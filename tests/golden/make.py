@@ -109,6 +109,20 @@ def shared(folder: Path) -> None:
         epctx.ModelCompiler(group, folder / f"{name}.onnx").compile_to_file()
 
 
+def sealed(folder: Path) -> None:
+    """Write two context models without a manifest, as other tools do, and seal them: one itself, one by a file beside it."""
+    for name in ("inside", "beside"):
+        onnx.save(floats(), folder / f"{name}.onnx")
+        path = folder / f"{name}_ctx.onnx"
+        epctx.ModelCompiler(options(QNN), folder / f"{name}.onnx").compile_to_file(path)
+        model = onnx.load(path)
+        kept = [entry for entry in model.metadata_props if entry.key != "epctx.manifest"]
+        del model.metadata_props[:]
+        model.metadata_props.extend(kept)
+        onnx.save(model, path)
+        epctx.seal_model(path, beside=name == "beside")
+
+
 CASES: Final[dict[str, Callable[[Path], None]]] = {
     "qnn_file": compiled(floats(), QNN),
     "qnn_embedded": compiled(floats(), QNN, ep__context_embed_mode=1),
@@ -119,6 +133,7 @@ CASES: Final[dict[str, Callable[[Path], None]]] = {
     "vitisai_embedded": compiled(integers(), VITISAI, ep__context_embed_mode=1),
     "mixed": compiled(mixed(), VITISAI, QNN, OPENVINO),
     "qnn_shared": shared,
+    "sealed": sealed,
 }
 """Case to what writes its folder: sources, context models and binaries."""
 

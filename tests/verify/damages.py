@@ -151,6 +151,12 @@ def _(harness):
     harness.edit_metadata("epctx.manifest", '{"version": 1, "payloads": 7')
 
 
+@damage("seal-broken", "handmade")
+def _(harness):
+    epctx.seal_model(harness.path)
+    harness.edit(lambda proto: setattr(proto, "producer_name", "another tool"))
+
+
 def state_dependencies(proto: onnx.ModelProto, words: str) -> None:
     """Replace what a model says that it needs besides its file."""
     (entry,) = [entry for entry in proto.metadata_props if entry.key == "external_dependencies"]

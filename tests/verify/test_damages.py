@@ -20,6 +20,7 @@ BEFORE = {"compiled": [], "handmade": ["manifest-missing"], "plain": []}
 INSTEAD = {
     # What is no model has no manifest to miss.
     "model-unreadable": ["model-unreadable"],
+    "seal-broken": ["seal-broken"],
     "budget-exceeded": ["budget-exceeded"],
     # Without a manifest the EP's own check is all there is.
     "plugin-missing": ["plugin-missing", "manifest-missing", "not-checked"],

@@ -13,6 +13,7 @@ import warnings
 import numpy as np
 import pytest
 from conformance.honest_ep import HonestProvider
+from conformance.lying_plugins.describing import AnswersOnce, NumbersItsPayloads
 from conformance.lying_plugins.table import all_lies
 from conformance.thorough_ep import ThoroughProvider
 
@@ -95,6 +96,27 @@ def test_the_kit_catches_a_plugin_that_lies(lie):
     assert result.outcome is Outcome.FAILED
     assert len(result.reason) > 20
     assert not report.ok
+
+
+def test_an_ep_that_declares_that_its_compiles_differ_fails_no_check_of_what_is_written():
+    declared = Requirements(deterministic=False, weight_sharing=False)
+
+    report = check_provider(
+        NumbersItsPayloads, requirements=declared, only=("determinism", "contexts", "nodes", "sharing")
+    )
+
+    assert reasons(report) == {}
+    skipped = {result.name for result in report.results if result.outcome is Outcome.SKIPPED}
+    assert "a_second_compile_in_another_folder_gives_the_same_files" in skipped
+    assert "it_describes_the_same_nodes_each_time" not in skipped
+
+
+def test_an_ep_that_declares_it_describes_the_same_nodes_each_time_all_the_same():
+    only = ("it_describes_the_same_nodes_each_time",)
+
+    report = check_provider(AnswersOnce, requirements=Requirements(deterministic=False), only=only)
+
+    assert reasons(report).keys() == set(only)
 
 
 def test_the_kit_catches_a_plugin_whose_import_does_harm(monkeypatch):

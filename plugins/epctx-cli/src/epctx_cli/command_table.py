@@ -104,6 +104,8 @@ OWN = (
             "epctx_cli.commands.inspect:add_inspect_arguments"),
     Command("verify", "check a context model and its payloads without a device",
             "epctx_cli.commands.inspect:add_verify_arguments"),
+    Command("seal", "give a context model that another tool wrote digests, so that damage is found",
+            "epctx_cli.commands.seal:add_arguments"),
     Command("explain", "show which EP would take each node, and why the others refuse it",
             "epctx_cli.commands.inspect:add_explain_arguments"),
     Command("compare", "run two models on the same inputs and show where they differ",

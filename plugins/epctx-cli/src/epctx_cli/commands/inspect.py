@@ -35,8 +35,13 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
     info = inspect_model(arguments.model)
     files = _files(info)
     _print_inspect(arguments.model, info, files, console)
-    console.result({"model": arguments.model, **info.as_dict(), "files": files})
+    console.result({"model": arguments.model, **info.as_dict(), "sealed_by": _sealer(info), "files": files})
     return ExitCode.DONE
+
+
+def _sealer(info: ModelInfo) -> str | None:
+    """Return the tool that gave digests to a model that another one compiled."""
+    return info.manifest.sealed.by if info.manifest is not None and info.manifest.sealed is not None else None
 
 
 def _files(info: ModelInfo) -> list[dict[str, Any]]:
@@ -75,6 +80,8 @@ def _print_inspect(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any
         ("compiled by", *(fact.replace("_", " ") for fact in facts)),
         [(ep, *(str(known.get(fact) or "-") for fact in facts)) for ep, known in info.compiled_by.items()],
     )
+    if sealer := _sealer(info):
+        console.say(f"\nCompiled by an unknown tool, sealed by {sealer}.")
     console.table(
         ("", ""), [(f["name"], _size(f["bytes"])) for f in files], title="Required files, beside the model:"
     )

@@ -1,0 +1,273 @@
+"""Sealing: digests for a context model that another tool wrote, such as onnxruntime with a vendor's EP.
+
+They are a manifest without anything about sources and EPs: `epctx.sealed` in the model's metadata, which is appended to
+the file, or the same text in a file beside it. Loads and `verify_model` read both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import posixpath
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from epctx_core import SessionOptions, __version__
+from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, convert_errors
+from epctx_core.ext import MappedFile, ModelFolder, Publication, open_model
+
+KEY = "epctx.sealed"
+"""Key in the metadata of a sealed model."""
+SUFFIX = ".epctx.json"
+"""End of the name of a manifest beside its model."""
+_COMPILED = "epctx.manifest"
+_VERSION = 1
+_BLOCK = 1 << 20
+_MOST_BYTES = (1 << 31) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SealReport:
+    """Result of `seal_model`.
+
+    Attributes:
+        path: the sealed model.
+        manifest: the file beside it, None for a manifest in the model.
+        written: False if the model had this very seal already.
+        payloads: by name (a file's, or a node's for an embedded payload), size in bytes and root digest (hex).
+    """
+
+    path: Path
+    manifest: Path | None
+    written: bool
+    payloads: dict[str, tuple[int, str]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that `epctx seal --json` prints."""
+        return {
+            "sealed": str(self.path),
+            "manifest": None if self.manifest is None else str(self.manifest),
+            "written": self.written,
+            "payloads": [{"name": n, "bytes": s, "digest": root} for n, (s, root) in self.payloads.items()],
+        }
+
+
+@convert_errors("sealing the model")
+def seal_model(
+    model: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    beside: bool = False,
+    force: bool = False,
+) -> SealReport:
+    """Give a context model that another tool wrote digests of its structure and its payloads.
+
+    onnxruntime loads a sealed model as before: only metadata is added. The seal says nothing about EPs, so
+    loads choose the same ones as before. Sealing again changes nothing.
+
+    Args:
+        model: path of a context model, beside its context binaries.
+        output: file of the sealed copy, in a folder that has the binaries; None to replace the model.
+        beside: write the manifest into a file `<model's file name>.epctx.json` and leave the model as it is.
+        force: replace a manifest that differs: another seal, or that of a compile, with all that it says about EPs.
+
+    Returns:
+        The payloads and their digests.
+
+    Raises:
+        NoSuchFile, InvalidProtobuf: there is no such model, or it is not one.
+        InvalidGraph: the model is damaged, or a payload is missing or leaves the folder.
+        InvalidArgument: nothing to seal, a manifest that differs, or a model that cannot be sealed this way.
+        Fail: the files cannot be written, or the model was replaced meanwhile.
+
+    Example:
+        >>> seal_model("resnet_ctx.onnx").payloads
+        {'resnet_ctx_qnn.bin': (65536, '6f0d...')}
+    """
+    path, target = Path(model), Path(model if output is None else output)
+    if beside and output is not None:
+        raise InvalidArgument("a seal goes beside a model or into a copy of it, not both.")
+    payloads = list(_list_payloads(path))
+    state, data = _read_state(path), path.read_bytes()
+    if beside:
+        sealed, place = _seal_beside(path, data, payloads, force=force)
+    else:
+        sealed, place = _seal_inside(path, data, payloads, force=force), target
+        _check_target(target, path, sealed, payloads)
+    written = not (place.is_file() and place.read_bytes() == sealed)
+    if written:
+        with Publication(place.parent) as publication:
+            publication.create(place.name).write(sealed)
+            if _read_state(path) != state:
+                raise Fail(f"{path.name} was replaced while it was sealed.", path=path, hint="Seal it again.")
+            publication.commit([place.name])
+    roots = {payload["name"]: (payload["bytes"], payload["root"]) for payload in payloads}
+    return SealReport(path=target, manifest=place if beside else None, written=written, payloads=roots)
+
+
+def _read_state(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _list_payloads(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the entry of each payload of a model, as its manifest has it.
+
+    Raises:
+        InvalidArgument: there is none.
+    """
+    folder, seen = ModelFolder(path.parent, path), set[tuple[str, bool]]()
+    for record in open_model(path, SessionOptions().config()).context_nodes:
+        if not record.main_context:
+            continue
+        name = record.name if record.embed_mode else posixpath.normpath(record.file_name or ".")
+        if (name, record.embed_mode) not in seen:
+            seen.add((name, record.embed_mode))
+            content: memoryview | MappedFile = memoryview(record.cache or b"")
+            if record.cache and not record.embed_mode:
+                with folder.open(name, what="the context binary", node=record.name) as file:
+                    content = MappedFile(file.fileno(), file.path)
+            entry = _make_payload_entry(name, content)
+            if not entry["bytes"]:
+                raise InvalidGraph(
+                    f"the payload of EPContext node {record.name!r} is empty.",
+                    node=record.name,
+                    path=path,
+                    hint="Fetch model and binary again, or compile again.",
+                )
+            yield entry
+    if not seen:
+        raise InvalidArgument(
+            f"{path.name} has no EPContext node with a payload: there is nothing to seal.",
+            path=path,
+            hint="Seal the context model that a compile wrote (often *_ctx.onnx).",
+        )
+
+
+def _make_payload_entry(name: str, content: memoryview | MappedFile) -> dict[str, Any]:
+    """Return the entry of a payload, embedded or in a file: digests of blocks of 1 MiB, and one over their list."""
+    file = content if isinstance(content, MappedFile) else None
+    view = content.view if isinstance(content, MappedFile) else content
+    root, segments = hashlib.sha256(), list[tuple[int, str]]()
+    for start in range(0, len(view), _BLOCK):
+        block = view[start : start + _BLOCK]
+        segments.append((len(block), hashlib.sha256(block).hexdigest()))
+        root.update(f"{start} {len(block)} {segments[-1][1]}\n".encode())
+        if file is not None:
+            file.forget(start, len(block))
+    facts = {"name": name, "embedded": file is None, "bytes": len(view)}
+    return {**facts, "root": root.hexdigest(), "segments": segments}
+
+
+def _make_text(plain: bytes, payloads: Sequence[dict[str, Any]]) -> str:
+    """Return the manifest of a model whose file has these bytes without it."""
+    digest = hashlib.sha256(plain).hexdigest()
+    content = {
+        "version": _VERSION,
+        "core": __version__,
+        "source_model": "",
+        "providers": {},
+        "payloads": payloads,
+        "sealed": {"by": f"epctx-cli {__version__}", "bytes": len(plain), "sha256": digest},
+    }
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+
+def _seal_beside(
+    path: Path, data: bytes, payloads: Sequence[dict[str, Any]], *, force: bool
+) -> tuple[bytes, Path]:
+    """Return the file beside a model: its bytes and its path."""
+    place, sealed = path.with_name(path.name + SUFFIX), f"{_make_text(data, payloads)}\n".encode()
+    if _read_manifests(data):
+        raise InvalidArgument(
+            f"{path.name} has a manifest of its own, so that one beside it would not be read.",
+            path=path,
+            hint="`epctx verify` checks it.",
+        )
+    if os.path.lexists(place) and not force and place.read_bytes() != sealed:
+        raise _difference(place.name, place)
+    return sealed, place
+
+
+def _seal_inside(path: Path, data: bytes, payloads: Sequence[dict[str, Any]], *, force: bool) -> bytes:
+    """Return the bytes of the sealed model."""
+    from onnx import ModelProto
+
+    if data[4:8] == b"ORTM":
+        raise InvalidArgument(
+            f"{path.name} is in ONNX Runtime's own format, which nothing can be appended to.",
+            path=path,
+            hint="Seal it with --beside (beside=True).",
+        )
+    own, plain = _read_manifests(data), data
+    if own:
+        stated = json.loads(own.get(_COMPILED, "{}"))
+        if stated.get("source_weights") or stated.get("pending"):
+            raise InvalidArgument(
+                f"{path.name} cannot be sealed: a load needs more of its manifest than digests.",
+                path=path,
+                hint="Compile it again; its manifest has digests already.",
+            )
+        entry = _make_entry(own.get(KEY, ""))
+        if _COMPILED not in own and data.endswith(entry):
+            plain = data.removesuffix(entry)
+        elif force:
+            proto = ModelProto.FromString(data)
+            kept = [entry for entry in proto.metadata_props if entry.key not in own]
+            del proto.metadata_props[:]
+            proto.metadata_props.extend(kept)
+            plain = proto.SerializeToString()
+    sealed = plain + _make_entry(_make_text(plain, payloads))
+    if own and sealed != data and not force:
+        raise _difference(f"the manifest in {path.name}", path)
+    return sealed
+
+
+def _read_manifests(data: bytes) -> dict[str, str]:
+    """Return the manifests in a model's metadata."""
+    from onnx import ModelProto
+
+    props = () if data[4:8] == b"ORTM" else ModelProto.FromString(data).metadata_props
+    return {entry.key: entry.value for entry in props if entry.key in {KEY, _COMPILED}}
+
+
+def _make_entry(text: str) -> bytes:
+    """Return an entry of metadata as it stands in a model's file; it may be appended to one."""
+    from onnx import ModelProto
+
+    data: bytes = ModelProto(metadata_props=[{"key": KEY, "value": text}]).SerializeToString()
+    return data
+
+
+def _difference(name: str, path: Path) -> InvalidArgument:
+    return InvalidArgument(
+        f"{name} says something else of the model and its payloads than they are now.",
+        path=path,
+        hint="Find out which of them is right (`epctx verify`); --force (force=True) replaces the manifest.",
+    )
+
+
+def _check_target(target: Path, path: Path, sealed: bytes, payloads: Sequence[dict[str, Any]]) -> None:
+    """Check that a sealed model can be loaded where it is to lie, and breaks no cache.
+
+    Raises:
+        InvalidArgument: it cannot, or would.
+    """
+    problem, hint = "", "Seal it with --beside (beside=True)."
+    missing = [
+        payload["name"]
+        for payload in payloads
+        if not payload["embedded"]
+        and ModelFolder(target.parent, target).status(payload["name"], what="the context binary") is None
+    ]
+    if len(sealed) > _MOST_BYTES:
+        problem = "it would have more than the 2 GiB of a protobuf"
+    elif target == path and target.is_symlink():
+        problem = "it is a link, as in a cache of files that must not change"
+    elif missing:
+        problem, hint = f"its folder does not have the context binary {missing[0]!r}", "Copy it there first."
+    if problem:
+        raise InvalidArgument(f"{target} cannot be written: {problem}.", path=target, hint=hint)
