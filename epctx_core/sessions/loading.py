@@ -233,13 +233,12 @@ class Routing:
 
     def find_contained(self) -> set[str]:
         """Return the EPs that get a process of their own because a payload without digests could end this one."""
-        if self._session.config().trust_unverified:
-            return set()
+        trusts = self._session.config().trust_unverified
         return {
             choice.name
             for choice in self.choices
             for record in self.nodes.get(choice.name, ())
-            if choice.cls.needs_verified_payloads and record.main_context
+            if choice.cls.needs_verified_payloads and record.main_context and not trusts
             if find_entry(record, self.manifest) is None
         }
 

@@ -41,10 +41,7 @@ _log = logging.getLogger("epctx.providers")
 
 
 _ISOLATION = "epctx_isolation.proxy"
-_CONTAINED = (
-    "works in a process of its own, as a payload without digests could end this one"
-    " (ep.context_trust_unverified=1 has it work in this one all the same)"
-)
+_WHY = "works in its own process unless ep.context_trust_unverified=1: a payload without digests could end this one"
 _SUFFIX = "executionprovider"
 _CPU_NAMES = frozenset({CPU_EP.lower(), "cpu"})
 
@@ -337,8 +334,8 @@ class ProviderSession:
             check_availability(choice.record, purpose, registry)
             cls, mode = choice.cls, config.isolation
             if choice.name in contained and mode is not Isolation.ALL:
-                mode, needed_by = Isolation.ALL, f"{choice.name} {_CONTAINED}, and"
-                _log.info("%s %s.", choice.name, _CONTAINED)
+                mode, needed_by = Isolation.ALL, f"{choice.name} {_WHY}; it"
+                _log.info("%s %s.", choice.name, _WHY)
             if mode is not Isolation.NONE:
                 # Its work is done in another process.
                 isolation = import_installed(_ISOLATION, needed_by=needed_by)

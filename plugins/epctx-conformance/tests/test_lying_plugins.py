@@ -12,9 +12,11 @@ import warnings
 
 import numpy as np
 import pytest
+from conformance.fragile_ep import CarefulProvider, FragileProvider, GullibleProvider
 from conformance.honest_ep import HonestProvider
 from conformance.lying_plugins.describing import AnswersOnce, NumbersItsPayloads
 from conformance.lying_plugins.table import all_lies
+from conformance.lying_plugins.trusting import DiesOfItsHead
 from conformance.thorough_ep import ThoroughProvider
 
 from epctx_core.testing import GROUPS, Outcome, Requirements, check_provider, chosen_checks
@@ -176,6 +178,54 @@ def test_a_check_ends_with_the_process_that_it_watches_though_a_daemon_of_the_ep
         os.kill(int(daemon), signal.SIGKILL)
     assert reasons(report) == {}
     assert len(daemons) == len(in_processes)
+
+
+def test_what_ends_the_process_of_an_ep_is_named_with_its_last_words():
+    report = check_provider(DiesOfItsHead, only=["it_refuses_a_payload_with_any_other_byte_in_its_head"])
+
+    (failed,) = report.failed
+    assert failed.reason.startswith("a payload whose byte 0 of ")
+    assert "ends its process: the EP failed in another process (exit code -" in failed.reason
+    assert "needs_verified_payloads = True" in failed.hint
+
+
+def test_an_ep_that_needs_verified_payloads_may_end_its_process_at_a_damaged_one_and_the_report_says_so():
+    report = check_provider(FragileProvider, only=["payloads"])
+
+    skipped = {r.name: r.reason for r in report.results if r.outcome is Outcome.SKIPPED}
+    assert {name for name, _ in reasons(report).items()} == {"it_refuses_a_node_whose_graph_is_missing"}
+    assert skipped["it_refuses_a_truncated_payload"] == (
+        "a payload cut in half ends its process. The EP declares needs_verified_payloads: the core gives it no byte"
+        " that is not checked."
+    )
+    assert {"it_refuses_a_damaged_payload_in_the_model", "it_loads_a_good_payload_after_a_refusal"} < {
+        *skipped
+    }
+
+
+def test_an_ep_that_needs_verified_payloads_may_compute_with_a_damaged_one_and_the_report_says_so():
+    name = "it_refuses_a_damaged_payload_or_the_damage_does_no_harm"
+
+    report = check_provider(GullibleProvider, only=[name])
+
+    assert [result.outcome for result in report.results] == [Outcome.SKIPPED]
+    assert "The EP declares needs_verified_payloads" in report.results[0].reason
+
+
+def test_an_ep_that_needs_verified_payloads_and_refuses_all_others_passes():
+    report = check_provider(CarefulProvider, only=["payloads"])
+
+    assert reasons(report) == {}
+    assert report.count(Outcome.PASSED) >= 12
+
+
+def test_a_class_that_no_other_process_can_find_meets_no_damaged_payload():
+    made = type("Made", (HonestProvider,), {"__module__": __name__})
+
+    (result,) = check_provider(made, only=["it_refuses_a_truncated_payload"]).results
+
+    assert result.outcome is Outcome.SKIPPED
+    assert "another process cannot find" in result.reason
 
 
 @pytest.mark.parametrize("group", OWN_GROUPS)

@@ -31,10 +31,14 @@ if TYPE_CHECKING:
     from epctx_conformance.harness import Harness
 
 
+class ProcessEnded(CheckFailed):
+    """The other process ended without a result."""
+
+
 def call_in_other_process(
     harness: Harness,
     function: Callable[..., Any],
-    arguments: Mapping[str, str] | None = None,
+    arguments: Mapping[str, Any] | None = None,
     *,
     environment: Mapping[str, str] | None = None,
 ) -> Any:
@@ -43,12 +47,12 @@ def call_in_other_process(
     Args:
         harness: provides EP, requirements and options.
         function: `f(harness, **arguments)` of the kit that returns what JSON can hold.
-        arguments: of the function.
+        arguments: of the function; what JSON can hold.
         environment: added to this process's.
 
     Raises:
         Skipped: the class cannot be found by a name.
-        CheckFailed: the other process ended without a result; quotes what it wrote.
+        ProcessEnded: the other process ended without a result; quotes what it wrote.
     """
     job = {
         "requirements": asdict(harness.requirements),
@@ -83,7 +87,7 @@ def _run_job(
     if not result.exists():
         text = errors.read_text(errors="replace") or printed
         last = "\n".join(text.strip().splitlines()[-4:])
-        raise CheckFailed(f"the EP failed in another process (exit code {done.returncode}):\n{last}")
+        raise ProcessEnded(f"the EP failed in another process (exit code {done.returncode}):\n{last}")
     return json.loads(result.read_text("utf-8")), printed
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from epctx_conformance.contained import Cases, try_cases
 from epctx_conformance.table import CheckFailed, CheckFunction, Skipped, check
 from epctx_core import InferenceSession, ModelCompiler, RunOptions
 from epctx_core.errors import EpctxError, InvalidArgument, ModelLoadCanceled
@@ -16,7 +19,6 @@ from epctx_core.plugin import Availability, CompiledPartition, Purpose
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from epctx_conformance.harness import Harness
     from epctx_conformance.observing import Watch
@@ -249,19 +251,31 @@ def check_dynamic_options(harness: Harness) -> None:
         harness.expect_run(harness.network, "after its dynamic options were set", session)
 
 
+_DECLARE = "Declare dynamic_options, or raise ValueError for a name or a value that the EP does not know."
+
+
 @check("export", "it refuses unknown dynamic options")
 def check_unknown_dynamic_option(harness: Harness) -> None:
-    """By name, so that a host's typo shows."""
+    """By name, so that a host's typo shows; and no value of one that it knows ends the process."""
     require_hooks(harness, "set_dynamic_options")
-    with harness.session(harness.network) as session:
-        try:
-            session.set_ep_dynamic_options({"ep.dynamic.no_such_option": "1"})
-        except InvalidArgument:
-            return
-    raise CheckFailed(
-        "it took the dynamic option 'ep.dynamic.no_such_option'.",
-        hint="Declare dynamic_options, or raise ValueError for a name that the EP does not know.",
-    )
+    model = harness.folder() / "m.onnx"
+    model.write_bytes(harness.network.data)
+    try_cases(harness, wrong_dynamic_options, {"path": str(model)}, of_payloads=False)
+
+
+def wrong_dynamic_options(harness: Harness, path: str) -> Cases:
+    """Yield an unknown dynamic option, and for each declared text one that it cannot know."""
+    texts = [option.name for option in harness.provider.dynamic_options if option.type is str]
+    with harness.session(Path(path)) as session:
+        for name in ("ep.dynamic.no_such_option", *texts):
+
+            def give(name: str = name) -> None:
+                with suppress(InvalidArgument):
+                    session.set_ep_dynamic_options({name: "no such value"})
+                    if name not in texts:
+                        raise CheckFailed(f"it took the dynamic option {name!r}.", hint=_DECLARE)
+
+            yield f"the dynamic option {name!r} with a value that nobody knows", give
 
 
 # --- cancellation ---------------------------------------------------------------------------------------

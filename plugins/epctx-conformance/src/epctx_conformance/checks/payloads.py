@@ -6,24 +6,26 @@ InvalidGraph that names the fault, and never computes with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx
 
+from epctx_conformance.contained import Cases, Harm, try_cases
 from epctx_conformance.harness import disagreement
 from epctx_conformance.models import separated
-from epctx_conformance.table import CheckFailed, CheckFunction, check
+from epctx_conformance.table import CheckFailed, check
+from epctx_core import verify_model
 from epctx_core.errors import EpctxError, InvalidGraph
 from epctx_core.ext import read_manifest
 from epctx_core.plugin import CORE_ATTRIBUTES
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from epctx_conformance.harness import Harness
     from epctx_core import SessionOptions
 
@@ -105,10 +107,6 @@ def _flip(content: bytes, offset: int) -> bytes:
     return bytes(changed)
 
 
-def _parts(harness: Harness) -> Parts:
-    return take_apart(harness.compile(harness.network))
-
-
 def _expect_refused(
     harness: Harness,
     source: Path | bytes,
@@ -133,34 +131,39 @@ def _expect_refused(
         ) from error
     with session:
         if expected is None:
-            raise CheckFailed(f"the EP loads {what} without an error.", hint=_REFUSE)
+            raise Harm(f"the EP loads {what} without an error.", hint=_REFUSE)
         try:
             results = session.run(None, feeds)
         except EpctxError as error:
-            raise CheckFailed(
-                f"the EP loads {what}, and only a run fails: {error.message}", hint=_REFUSE
-            ) from error
+            raise Harm(f"the EP loads {what}, and only a run fails: {error.message}", hint=_REFUSE) from error
     different = disagreement(results, expected, tolerance=0.0)
     if different is not None:
-        raise CheckFailed(
-            f"the EP loads {what} and gives wrong results: {different}.",
-            hint="Put a digest of its content into the payload, and compare it in load_context.",
-        )
+        hint = "Put a digest of its content into the payload, and compare it in load_context."
+        raise Harm(f"the EP loads {what} and gives wrong results: {different}.", hint=hint)
 
 
 def _expect_refused_payload(harness: Harness, parts: Parts, content: bytes, what: str, **intact: Any) -> None:
     _expect_refused(harness, parts.write(harness.folder(), payload=content), what, **intact)
 
 
-def _run_intact(harness: Harness, parts: Parts, feeds: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return inputs and the results of the intact payload."""
+def _run_intact(harness: Harness, parts: Parts, inputs: str) -> dict[str, Any]:
+    """Return stored inputs, and the results of the intact payload for them."""
+    with np.load(inputs) as stored:
+        feeds = dict(stored)
     return {"feeds": feeds, "expected": harness.run(parts.write(harness.folder()), feeds)}
+
+
+def _compiled(harness: Harness) -> dict[str, str]:
+    """Compile; return where the context model and inputs for it are, for another process."""
+    inputs = harness.folder() / "inputs.npz"
+    np.savez(inputs, **harness.network.feeds())  # type: ignore[arg-type]
+    return {"path": str(harness.compile(harness.network)), "inputs": str(inputs)}
 
 
 @check("payloads", "a payload needs no manifest", needs=["export"])
 def check_without_manifest(harness: Harness) -> None:
     """Other programs write models without one."""
-    path = _parts(harness).write(harness.folder())
+    path = take_apart(harness.compile(harness.network)).write(harness.folder())
     harness.expect_run(harness.network, "a context model without a manifest", path)
 
 
@@ -229,18 +232,45 @@ _DAMAGES: tuple[tuple[str, Callable[[Parts, bool], Damages], bool], ...] = (
 """Title, damages of the largest payload, and whether a load may give the right results nevertheless."""
 
 
-def _damaged(damages: Callable[[Parts, bool], Damages], harmless: bool) -> CheckFunction:
-    def function(harness: Harness) -> None:
-        parts = _parts(harness)
-        intact = _run_intact(harness, parts, harness.network.feeds()) if harmless else {}
+def damaged_payloads(harness: Harness, path: str, inputs: str, number: int) -> Cases:
+    """Yield loads of one row of `_DAMAGES`."""
+    parts = take_apart(Path(path))
+    _, damages, is_harmless = _DAMAGES[number]
+    intact = _run_intact(harness, parts, inputs) if is_harmless else {}
+    for what, content in damages(parts, harness.full):
+        yield what, partial(_expect_refused_payload, harness, parts, content, what, **intact)
+
+
+def _try_row(cases: Callable[..., Cases], number: int, harness: Harness) -> None:
+    """Try the row of a table with a context model; what is no damage in `_EDITS` no digest covers."""
+    arguments = {**_compiled(harness), "number": number}
+    try_cases(harness, cases, arguments, of_payloads=cases is damaged_payloads)
+
+
+for _number, _damage in enumerate(_DAMAGES):
+    check("payloads", _damage[0], needs=["export"])(partial(_try_row, damaged_payloads, _number))
+
+
+def verified_payloads(harness: Harness, path: str) -> Cases:
+    """Yield verifications of models with damaged payloads."""
+    parts = take_apart(Path(path))
+    for damages in (_shorten, _damage_head, _replace):
         for what, content in damages(parts, harness.full):
-            _expect_refused_payload(harness, parts, content, what, **intact)
+            model = parts.write(harness.folder(), payload=content)
+            yield f"the verification of {what}", partial(_expect_findings, harness, model, what)
 
-    return function
+
+def _expect_findings(harness: Harness, model: Path, what: str) -> None:
+    """Raise CheckFailed if the verification of a model ends otherwise than in findings about it."""
+    for finding in verify_model(model, harness.session_options(), registry=harness.registry).findings:
+        if finding.code == "plugin-broken":
+            raise CheckFailed(f"the verification of {what} fails: {finding.message}")
 
 
-for _title, _damages, _harmless in _DAMAGES:
-    check("payloads", _title, needs=["export"])(_damaged(_damages, _harmless))
+@check("payloads", "its verification of a damaged payload ends in findings", needs=["export"])
+def check_verified(harness: Harness) -> None:
+    """`verify_payloads` lists what is wrong; it raises nothing but what `load_context` may."""
+    try_cases(harness, verified_payloads, {"path": str(harness.compile(harness.network))})
 
 
 @check("payloads", "it refuses the payload of another model", needs=["export", "several_partitions"])
@@ -248,9 +278,16 @@ def check_another_model(harness: Harness) -> None:
     """One that differs in its weights alone, and one that has more partitions, too."""
     block, barrier = harness.weighted_block, harness.barrier
     models = (separated(block, barrier, count, seed=seed) for count, seed in ((2, 0), (2, 1), (3, 1)))
-    mine, *others = (take_apart(harness.compile(model)) for model in models)
+    mine, *others = (str(harness.compile(model)) for model in models)
+    try_cases(harness, foreign_payloads, {"path": mine, "others": others})
+
+
+def foreign_payloads(harness: Harness, path: str, others: Sequence[str]) -> Cases:
+    """Yield loads of one model with the payloads of others."""
+    mine, what = take_apart(Path(path)), "the payload of another model"
     for other in others:
-        _expect_refused_payload(harness, mine, other.content, "the payload of another model")
+        content = take_apart(Path(other)).content
+        yield what, partial(_expect_refused_payload, harness, mine, content, what)
 
 
 @check("payloads", "it passes on the core's errors about a payload", needs=["export"])
@@ -304,45 +341,56 @@ _EDITS: tuple[tuple[str, Callable[[onnx.NodeProto], None], str], ...] = (
 """Title, edit of each node, and a text about the model. A load may give the right results nevertheless."""
 
 
-def _edited(edit: Callable[[onnx.NodeProto], None], what: str) -> CheckFunction:
-    def function(harness: Harness) -> None:
-        parts = _parts(harness)
-        proto = deepcopy(parts.proto)
-        for node in _context_nodes(proto):
-            edit(node)
-        path = parts.write(harness.folder(), proto=proto)
-        _expect_refused(harness, path, what, **_run_intact(harness, parts, harness.network.feeds()))
+def edited_nodes(harness: Harness, path: str, inputs: str, number: int) -> Cases:
+    """Yield the load of one row of `_EDITS`."""
+    _, edit, what = _EDITS[number]
+    parts = take_apart(Path(path))
+    proto = deepcopy(parts.proto)
+    for node in _context_nodes(proto):
+        edit(node)
+    edited = parts.write(harness.folder(), proto=proto)
+    yield what, partial(_expect_refused, harness, edited, what, **_run_intact(harness, parts, inputs))
 
-    return function
 
-
-for _title, _edit, _what in _EDITS:
-    check("payloads", _title, needs=["export"])(_edited(_edit, _what))
+for _number, _edit in enumerate(_EDITS):
+    check("payloads", _edit[0], needs=["export"])(partial(_try_row, edited_nodes, _number))
 
 
 @check("payloads", "it refuses a damaged payload in the model", needs=["export", "embed"])
 def check_embedded(harness: Harness) -> None:
     """With another first byte."""
-    proto = _without_manifest(onnx.load(harness.compile(harness.network, embed=True)))
+    path = harness.compile(harness.network, embed=True)
+    try_cases(harness, embedded_payloads, {"path": str(path)})
+
+
+def embedded_payloads(harness: Harness, path: str) -> Cases:
+    """Yield the load of a damaged embedded payload."""
+    proto, what = _without_manifest(onnx.load(path)), "a damaged payload inside the model"
     for attribute in (attribute for node in _context_nodes(proto) for attribute in node.attribute):
         if attribute.name == "ep_cache_context" and attribute.s:
             attribute.s = _flip(attribute.s, 0)
-    _expect_refused(harness, proto.SerializeToString(), "a damaged payload inside the model")
+    yield what, partial(_expect_refused, harness, proto.SerializeToString(), what)
 
 
 @check("payloads", "it loads a good payload after a refusal", needs=["export"])
 def check_good_after_bad(harness: Harness) -> None:
     """Until then nothing was compiled or run."""
-    parts = _parts(harness)
+    try_cases(harness, good_after_bad, _compiled(harness))
+
+
+def good_after_bad(harness: Harness, path: str, inputs: str) -> Cases:
+    """Yield the load of a damaged payload, and behind it that of the good one."""
+    parts, what = take_apart(Path(path)), "a damaged payload"
+    expected = _run_intact(harness, parts, inputs)["expected"]
     other, watch = harness.observed()
-    _expect_refused_payload(other, parts, _flip(parts.content, 0), "a damaged payload")
-    calls = [call.hook for call in watch.calls]
-    if "on_run_start" in calls or "compile" in calls:
-        raise CheckFailed(f"a refused load went on to {calls}.")
-    try:
-        other.expect_run(harness.network, "a good payload after a bad one", parts.write(harness.folder()))
-    except EpctxError as error:
-        raise CheckFailed(
-            f"no good payload loads after a bad one was refused: {error.message}",
-            hint="Keep nothing of a failed load.",
-        ) from error
+    yield what, partial(_expect_refused_payload, other, parts, _flip(parts.content, 0), what)
+
+    def load_good() -> None:
+        calls = [call.hook for call in watch.calls]
+        if "on_run_start" in calls or "compile" in calls:
+            raise CheckFailed(f"a refused load went on to {calls}.")
+        results = _run_intact(other, parts, inputs)["expected"]
+        if different := disagreement(results, expected, tolerance=0.0):
+            raise CheckFailed(f"after a bad payload a good one gives other results: {different}.")
+
+    yield "a good payload after a bad one", load_good

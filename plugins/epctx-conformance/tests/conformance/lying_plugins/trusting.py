@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import sys
 
 import numpy as np
 from conformance.honest_ep import HEAD, MAGIC, VERSION, HonestProvider
 from conformance.lying_plugins.table import lie
 
-from epctx_core.plugin import CompiledPartition, hookimpl
+from epctx_core.plugin import CompiledPartition, ProviderOption, hookimpl
 
 
 class Trusting(HonestProvider):
@@ -157,3 +159,118 @@ class BrokenByARefusal(HonestProvider):
         if self.broken:
             raise super().refusal(node, payload, "cannot be read: the driver is gone")
         return super().checked(node, payload)
+
+
+def end_the_process():
+    """Read where no memory is, as a native reader does that believes an offset; the suite itself has to go on."""
+    if "pytest" in sys.modules:
+        raise AssertionError("a damaged payload in the process of the kit")
+    ctypes.string_at(0)
+
+
+class Believing(HonestProvider):
+    """Ends its process instead of refusing a payload."""
+
+    def refusal(self, node, payload, why):
+        end_the_process()
+
+
+@lie("it_refuses_a_truncated_payload")
+class DiesOfATruncatedPayload(Believing):
+    """Reads beyond the end of a payload."""
+
+
+@lie("it_refuses_a_payload_with_any_other_byte_in_its_head")
+class DiesOfItsHead(Believing):
+    """Believes the head of a payload."""
+
+
+@lie("it_refuses_a_damaged_payload_or_the_damage_does_no_harm")
+class DiesInARun(Trusting):
+    """Loads whatever its graphs are, and runs into what is wrong with them."""
+
+    trusts = "digest"
+
+    def runnable(self, graph):
+        try:
+            return super().runnable(graph)
+        except Exception:  # noqa: BLE001 - the lie
+            return CompiledPartition(lambda _inputs, _outputs=None: end_the_process())
+
+
+@lie("it_refuses_the_payload_of_another_model")
+class DiesOfAForeignPayload(Believing):
+    """Looks for a graph until it leaves the payload."""
+
+
+@lie("it_refuses_a_damaged_payload_in_the_model")
+class DiesOfAnEmbeddedPayload(Believing):
+    """Does so with embedded payloads, too."""
+
+
+@lie("it_loads_a_good_payload_after_a_refusal")
+class DiesInsteadOfRefusing(Believing):
+    """There is no load after the first bad one."""
+
+
+@lie("it_refuses_a_node_whose_graph_is_missing")
+class DiesOfAMissingGraph(Believing):
+    """Ends with a node that asks for another graph; that no digest covers."""
+
+    needs_verified_payloads = True
+
+
+@lie("its_verification_of_a_damaged_payload_ends_in_findings")
+class DiesWhileVerifying(HonestProvider):
+    """Reads a damaged payload natively when it verifies, and not when it loads."""
+
+    @classmethod
+    def verify_payloads(cls, context, nodes, reader):
+        for node in nodes:
+            if bytes(reader.payload(node).view[:8]) != MAGIC:
+                end_the_process()
+        return []
+
+
+@lie("its_verification_of_a_damaged_payload_ends_in_findings")
+class RaisesWhileVerifying(HonestProvider):
+    """Raises what Python raises where a finding is due."""
+
+    @classmethod
+    def verify_payloads(cls, context, nodes, reader):
+        for node in nodes:
+            HEAD.unpack_from(reader.payload(node).view)
+        return []
+
+
+class Dynamic(HonestProvider):
+    """Knows one dynamic option and one value of it."""
+
+    @hookimpl
+    def set_dynamic_options(self, options):
+        for name, value in options.items():
+            if (name, value) != ("ep.dynamic.mode", "fast"):
+                self.refuse(name, value)
+
+    def refuse(self, name, value):
+        raise ValueError(f"{name}={value}")
+
+
+@lie("it_refuses_unknown_dynamic_options")
+class DiesOfADynamicOption(Dynamic):
+    """Hands every option to native code, which ends the process for one that it does not know."""
+
+    needs_verified_payloads = True
+
+    def refuse(self, name, value):
+        end_the_process()
+
+
+@lie("it_refuses_unknown_dynamic_options")
+class DiesOfTheValueOfADynamicOption(Dynamic):
+    """Declares an option without its choices, and native code ends the process for another value."""
+
+    dynamic_options = (ProviderOption("ep.dynamic.mode", str, default="fast", doc="A mode."),)
+
+    def refuse(self, name, value):
+        end_the_process()
