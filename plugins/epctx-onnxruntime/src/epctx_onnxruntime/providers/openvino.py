@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
     import onnxruntime
 
-    from epctx_core.plugin import ProviderContext
+    from epctx_core.plugin import GraphView, NodeView, ProviderContext
 
 EP = "OpenVINOExecutionProvider"
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 
 # The EP warns of all other options that OpenVINO EPs inside onnxruntime had, and ignores them.
 OPTIONS = (
@@ -104,6 +105,15 @@ class OpenVINOExecutionProvider(OnnxRuntimeProvider):
             ep=EP,
             hint="Choose one that it lists, or install the device's driver.",
         )
+
+    def can_take(self, graph: GraphView, node: NodeView) -> bool | str:
+        """Return whether to offer a node where the EP refuses a model whole: it takes unknown ranks for scalars."""
+        if node.op_type in _CONTROL_FLOW and not node.domain:
+            return "OpenVINO does not convert all bodies of control flow"
+        for name in filter(None, (*node.inputs, *node.outputs)):
+            if graph.initializer(name) is None and graph.value(name).shape is None:
+                return f"the rank of {name!r} is not known"
+        return super().can_take(graph, node)
 
     @hookimpl
     def set_dynamic_options(self, options: Mapping[str, str]) -> None:
