@@ -78,6 +78,22 @@ def test_a_workload_type_is_ignored_on_devices_that_have_none(caplog):
     assert "ep.dynamic.workload_type has no effect on the device CPU" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("op_type", "shape", "verdict"),
+    [
+        ("Relu", (2, 3), True),
+        ("Loop", (2, 3), "OpenVINO does not convert all bodies of control flow"),
+        ("Relu", None, "the rank of 'x' is not known"),
+    ],
+)
+def test_nodes_for_which_it_would_refuse_a_whole_model_are_told_apart(op_type, shape, verdict):
+    value = SimpleNamespace(shape=shape, type=SimpleNamespace(is_static=True))
+    graph = SimpleNamespace(initializer=lambda _name: None, value=lambda _name: value)
+    node = SimpleNamespace(op_type=op_type, domain="", inputs=["x"], outputs=["y"])
+
+    assert made().can_take(graph, node) == verdict
+
+
 def register(_name, _path):
     """Accept a library; none of its devices is listed."""
 
