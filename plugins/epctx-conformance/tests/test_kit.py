@@ -11,6 +11,8 @@ import textwrap
 import time
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import pytest
 from conformance.faulty_eps.results import OffByALittle
 from conformance.faulty_eps.table import all_faults
@@ -18,6 +20,7 @@ from conformance.kernel_ep import KernelProvider
 from conformance.small_ep import SmallProvider
 from conformance.thorough_ep import ThoroughProvider
 from end_to_end.small_models import chain
+from epctx_conformance.harness import disagreement
 
 from epctx_core.plugin import (
     Compatibility,
@@ -418,3 +421,12 @@ def test_the_page_names_every_group_and_requirement(names):
     page = (Path(__file__).parents[3] / "docs" / "conformance.md").read_text()
 
     assert not [name for name in names if f"`{name}`" not in page]
+
+
+@pytest.mark.parametrize(("difference", "agrees"), [(2**-8, True), (2**-7, False)])
+def test_bfloat16_results_may_differ_by_their_last_digit(difference, agrees):
+    expected = np.array([0.75, 0.5], ml_dtypes.bfloat16)
+    result = np.array([0.75 + difference, 0.5], ml_dtypes.bfloat16)
+
+    assert (disagreement([result], [expected], tolerance=1e-3) is None) is agrees
+    assert disagreement([result], [expected], tolerance=0.0) is not None

@@ -5,6 +5,7 @@ Knows no check; it keeps only results that are the same for all checks.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
@@ -344,5 +345,9 @@ def _compare(result: Any, expected: Any, tolerance: float, step: float) -> str |
     ):
         return "has infinities or NaN at other indices"
     largest = float(np.abs(ours[finite] - theirs[finite]).max(initial=0.0))
-    allowed = tolerance * float(np.abs(theirs[finite]).max(initial=0.0)) + step * 1.001
+    magnitude = float(np.abs(theirs[finite]).max(initial=0.0))
+    allowed = tolerance * magnitude + step * 1.001
+    if tolerance and magnitude and expected.dtype.name == "bfloat16":
+        # The distance of two numbers of 8 significant bits: results that differ less may be rounded apart by it.
+        allowed = max(allowed, 2.0 ** (math.floor(math.log2(magnitude)) - 7))
     return None if largest <= allowed else f"differs by {largest:.3g} where {allowed:.3g} is allowed"

@@ -170,7 +170,8 @@ def _width_of_type(elem_type: int | None) -> Width:
 
 def _width_of_constant(value: np.ndarray | int | list[Any]) -> Width:
     array = np.asarray(value)
-    if array.dtype.kind not in "biuf" or not array.size:
+    if not array.size:
         return Width.LENGTH
-    # Not np.abs: it leaves the smallest integer negative.
-    return Width.LENGTH if array.min() >= -_LIMIT and array.max() <= _LIMIT else Width.ANY
+    if array.dtype.kind not in "biuf":
+        return Width.ANY
+    return Width.LENGTH if float(array.min()) >= -_LIMIT and float(array.max()) <= _LIMIT else Width.ANY

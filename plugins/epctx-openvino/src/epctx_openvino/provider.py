@@ -50,11 +50,19 @@ VERSION = "0.1.0"
 
 @dataclass(frozen=True, kw_only=True)
 class _Made:
-    """Result of one partition: a program under purpose EXPORT, otherwise a model that can export one."""
+    """Result of compiling one partition.
+
+    Attributes:
+        partition: the partition.
+        requirements: OpenVINO's text on what an import needs.
+        result: the program under purpose EXPORT, otherwise a model that can export one.
+        weights: what that model reads and does not own.
+    """
 
     partition: Partition
     requirements: str
     result: openvino.CompiledModel | memoryview
+    weights: object
 
 
 class OpenVINOExecutionProvider(ExecutionProvider):
@@ -132,7 +140,9 @@ class OpenVINOExecutionProvider(ExecutionProvider):
         exporting = self.context.purpose is Purpose.EXPORT
         result = self._export(model) if exporting else model
         requirements = requirements_of(model, self._device)
-        self._made.append(_Made(partition=partition, requirements=requirements, result=result))
+        self._made.append(
+            _Made(partition=partition, requirements=requirements, result=result, weights=source.weights)
+        )
         if exporting:
             return CompiledPartition(None)
         runnable = RunnableModel(model, partition.inputs, partition.outputs, source.weights)
