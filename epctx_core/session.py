@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from epctx_core.context.manifest import ReplacedBinaryError, find_manifest
 from epctx_core.context.receipts import DigestChecks
 from epctx_core.engines.cpu_engine import CpuEngine
-from epctx_core.errors import InvalidArgument, RuntimeException, convert_errors, suggestion
+from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
 from epctx_core.graph.garbage import pause_collection
 from epctx_core.options import GraphOptimizationLevel, SessionOptions
 from epctx_core.options.choices import CPU_EP
@@ -402,7 +402,7 @@ class InferenceSession(Strict):
             state.providers.close()
 
 
-@convert_errors("loading the model")
+@host.host_call("loading the model")
 def _build_session(
     path_or_bytes: str | os.PathLike[str] | bytes,
     session: SessionOptions,
@@ -430,9 +430,7 @@ def _build_session(
                         path_or_bytes,
                         session.config(),
                         lambda: collect_kept_functions(
-                            choose_providers(
-                                requested or (), session, registry, Purpose.RUN, log_skipped=False
-                            )[0]
+                            choose_providers(requested or (), session, registry, Purpose.RUN)[0]
                         ),
                         checks,
                     )

@@ -31,7 +31,7 @@ from epctx_core.graph.weights import ExtentDigests, share_digests
 from epctx_core.options import WeightlessMode
 from epctx_core.publish.publication import Publication
 from epctx_core.registry.forking import PerProcess
-from epctx_core.sessions.providers import ProviderChoice, close_quietly
+from epctx_core.registry.guard import close_quietly
 from epctx_core.sessions.shared_workspaces import (
     SharedWorkspace,
     SharedWorkspaces,
@@ -41,6 +41,7 @@ from epctx_core.sessions.shared_workspaces import (
 
 if TYPE_CHECKING:
     from epctx_core.compiling.compile import Compile
+    from epctx_core.sessions.providers import ProviderChoice
     from epctx_core.sessions.source import OpenModel
 
 _log = logging.getLogger("epctx.sharing")
@@ -227,7 +228,7 @@ class Group:
         with self._lock:
             in_use, self._workspaces_in_use = self._workspaces_in_use, {}
         for workspace in in_use.values():
-            close_quietly(workspace.close, "what an EP kept for a share group")
+            close_quietly(workspace.close, "closing what an EP kept for a share group")
 
     def _refuse_finished(self, member: Compile) -> None:
         if self.finished:

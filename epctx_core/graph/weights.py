@@ -215,13 +215,13 @@ ExtentDigests: TypeAlias = "dict[tuple[FileIdentity, int, int], Digest]"
 """Digests by location of the bytes: identity of the open file, offset and length."""
 
 
-known_digests: ContextVar[ExtentDigests | None] = ContextVar("epctx_digests", default=None)
+known_digests: ContextVar[ExtentDigests] = ContextVar("epctx_digests")
 """Digests shared by the steps of one call of a host."""
 
 
 def share_digests(weights: Iterable[Weight], known: ExtentDigests | None = None) -> None:
     """Share digests of the same location between weights, by default all those of the host's call."""
-    if known is None and (known := known_digests.get()) is None:
+    if known is None and (known := known_digests.get(None)) is None:
         return
     for weight in weights:
         if weight.mapping is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import logging
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -17,6 +18,8 @@ from epctx_core.registry.records import PluginRecord, PluginState
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider
+
+_log = logging.getLogger("epctx.providers")
 
 
 def describe(error: BaseException) -> str:
@@ -92,6 +95,15 @@ def blame_host(
     except (Exception, SystemExit) as error:
         hint = "The callback's own exception is the cause of this error (`__cause__`)."
         raise Fail(f"{callback}: {describe(error)}.", hint=hint) from error
+
+
+def close_quietly(close: Callable[[], object], doing: str) -> None:
+    """Call a `close` of a plugin; log its exception, so that everything else is closed, too."""
+    try:
+        close()
+    except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - the others hold devices and memory too
+        _log.error("%s: %s", doing, describe(error))
+        _log.debug("%s", doing, exc_info=error)
 
 
 def to_plain(value: Any) -> Any:

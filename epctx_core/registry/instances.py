@@ -6,25 +6,24 @@ evaluated, no `__eq__` or `__hash__` is called, and exceptions are attributed to
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import NotImplementedByProvider
 from epctx_core.forwarding import import_installed
 from epctx_core.plugin.hookspecs import HOOKS
-from epctx_core.registry.guard import blame, check_result, describe_type, plugin_error
+from epctx_core.registry.guard import blame, check_result, close_quietly, describe_type, plugin_error
 from epctx_core.registry.importing import MarkedMethod, implemented_hooks
 
 if TYPE_CHECKING:
     from epctx_core.plugin import CompiledPartition, ExecutionProvider, ProviderContext
     from epctx_core.registry.records import PluginRecord
 
-_log = logging.getLogger("epctx")
 TRACE_VARIABLE = "EPCTX_TRACE"
 """Any value but 0: epctx-conformance writes a line for each call."""
 
@@ -148,14 +147,8 @@ class ProviderInstances:
                 stack.callback(self._hooks.clear)
             for ep in waiting:
                 if self.implements(ep, "shutdown"):
-                    stack.callback(self._shut_down, ep)
-
-    def _shut_down(self, ep: str) -> None:
-        try:
-            self.call(ep, "shutdown")
-        except Exception as error:  # noqa: BLE001 - the other EPs hold devices and memory too
-            _log.error("shutdown of %s: %s", self._records[ep].label, error)
-            _log.debug("shutdown of %s", self._records[ep].label, exc_info=error)
+                    doing = f"shutdown of {self._records[ep].label}"
+                    stack.callback(close_quietly, partial(self.call, ep, "shutdown"), doing)
 
 
 def collect_closers(results: Iterable[CompiledPartition]) -> list[Callable[[], None]]:

@@ -370,11 +370,11 @@ class CompileCancellation(CancellationFlag):
 
 @contextmanager
 def host_call(doing: str) -> Iterator[None]:
-    """Make the block, or the function that this decorates, one call of a host, whatever steps it takes.
+    """Make the block, or the function that this decorates, one call of a host, whatever steps and further calls it takes.
 
     Each skipped EP is named once, each weight digested once, and only typed errors leave it; see `convert_errors`.
     """
-    logged, digests = logged_names.set(set()), known_digests.set({})
+    logged, digests = logged_names.set(logged_names.get(set())), known_digests.set(known_digests.get({}))
     try:
         with convert_errors(doing):
             yield

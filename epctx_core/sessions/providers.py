@@ -152,8 +152,6 @@ def choose_providers(
     session: SessionOptions,
     registry: Registry,
     purpose: Purpose | None,
-    *,
-    log_skipped: bool = True,
 ) -> tuple[list[ProviderChoice], tuple[SkippedProvider, ...]]:
     """Look up, import and check the EPs that a host asked for, in its order; the CPU EP is left out.
 
@@ -162,7 +160,6 @@ def choose_providers(
         session: says which of them are optional.
         registry: the registry of EPs.
         purpose: that of the EPs; None if no device is needed, and then the log does not name skipped ones.
-        log_skipped: whether the log names skipped EPs.
 
     Returns:
         The EPs, and the optional ones that cannot be had.
@@ -194,7 +191,7 @@ def choose_providers(
             raise InvalidArgument(f"{choice.name} was asked for twice.", ep=choice.name)
         choices.append(choice)
     logged = logged_names.get(set())
-    for skip in skipped if log_skipped and purpose is not None else ():
+    for skip in skipped if purpose is not None else ():
         if stem(skip.name) not in logged:
             _log.warning("the optional EP %s is skipped: %s", skip.name, skip.reason)
             logged.add(stem(skip.name))
@@ -348,7 +345,9 @@ class ProviderSession:
                 )
                 cls = isolation.isolated_class(isolated, purpose)
             workspace = workspace_of(choice)
-            self._stack.callback(close_quietly, workspace.close, "what an EP kept in its workspace")
+            self._stack.callback(
+                guard.close_quietly, workspace.close, "closing what an EP kept in its workspace"
+            )
             self.add(choice, cls, self.context_of(choice, purpose, model, engine, workspace))
 
     def context_of(
@@ -426,7 +425,7 @@ class ProviderSession:
             return
         try:
             for close in collect_closers(self._runnables):
-                close_quietly(close, "a compiled partition")
+                guard.close_quietly(close, "closing a compiled partition")
             self._runnables.clear()
             self.instances.shutdown()
         finally:
@@ -451,15 +450,6 @@ def _conceal_in_record(record: logging.LogRecord) -> bool:
     if record.exc_info and record.exc_info[1] is not None:
         record.exc_text = concealed("".join(traceback.format_exception(record.exc_info[1])).rstrip())
     return True
-
-
-def close_quietly(close: Callable[[], None], what: str) -> None:
-    """Call a `close` of a plugin; log its exception, so that everything else is closed, too."""
-    try:
-        close()
-    except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - the others hold devices and memory too
-        _log.error("closing %s: %s", what, guard.describe(error))
-        _log.debug("closing %s", what, exc_info=error)
 
 
 def check_availability(record: PluginRecord, purpose: Purpose, registry: Registry) -> None:
