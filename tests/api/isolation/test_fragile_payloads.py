@@ -149,6 +149,31 @@ def test_a_good_payload_is_checked_whole_before_the_ep_gets_it_and_stays_in_this
     assert Fragile.loads == [True]
 
 
+@pytest.mark.parametrize("beside", [False, True], ids=["inside", "beside"])
+@pytest.mark.parametrize("way", ["file", "embedded"])
+def test_a_sealed_model_of_another_tool_stays_in_this_process(make, way, beside):
+    path, before = make(way, bare=True), children()
+    epctx.seal_model(path, beside=beside)
+
+    with load(path) as session:
+        assert np.array_equal(answer(session), expected())
+        assert children() == before
+
+    assert Fragile.loads == [True]
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["inside", "beside"])
+def test_a_damaged_byte_of_a_sealed_model_never_reaches_the_ep(make, beside):
+    path = make(bare=True)
+    epctx.seal_model(path, beside=beside)
+    damage(next(path.parent.glob("*fragile*")))
+
+    with pytest.raises(epctx.InvalidGraph, match="is not the one that the model was written with"):
+        load(path)
+
+    assert (Fragile.loads, Fragile.died) == ([], [])
+
+
 def digested(monkeypatch):
     """Return a list that gets the length of all that is digested."""
     lengths, honest = [], hashlib.sha256
