@@ -5,6 +5,7 @@ Where the mutations of `cases` change what is there, Hypothesis makes values fro
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections import Counter
@@ -127,6 +128,26 @@ def test_any_json_in_an_entry_of_the_metadata_ends_well(host, name, key, example
     outcomes = host.outcomes(json_near(written), lambda text: with_metadata(seed, key, text), examples)
 
     # What only ever is refused at the door tests the door.
+    assert {"load ok", "load InvalidGraph"} <= outcomes.keys()
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["inside", "beside"])
+def test_any_json_in_a_seal_ends_well(host, beside, examples):
+    seed = host.seeds["qnn_file"]
+    model, said = model_of(seed)
+    without(model, MANIFEST)
+    plain = model.SerializeToString()
+    origin = {"by": "a tool", "bytes": len(plain), "sha256": hashlib.sha256(plain).hexdigest()}
+    written = json.dumps({**json.loads(said[MANIFEST]), "providers": {}, "sealed": origin})
+
+    def list_source_files(text):
+        if beside:
+            return {**seed.files, seed.model: plain, f"{seed.model}.epctx.json": text.encode()}
+        entry = onnx.ModelProto(metadata_props=[{"key": "epctx.sealed", "value": text}])
+        return {**seed.files, seed.model: plain + entry.SerializeToString()}
+
+    outcomes = host.outcomes(json_near(written), list_source_files, examples)
+
     assert {"load ok", "load InvalidGraph"} <= outcomes.keys()
 
 

@@ -207,6 +207,19 @@ def test_a_file_beside_a_model_that_is_no_manifest_of_it_is_refused_by_its_name(
     assert findings(path) & {"manifest-damaged", "seal-broken"}
 
 
+def test_entries_of_a_manifest_beside_a_model_are_bounded(real):
+    path, options = real / "qnn_ctx0.onnx", epctx.SessionOptions()
+    epctx.seal_model(path, beside=True)
+    sidecar(path).write_text(f"[{'[],' * 1000}0]")
+    options.input_budget = epctx.InputBudget(manifest_entries=100)
+
+    with (
+        pytest.raises(epctx.InvalidGraph, match="has more than 100 entries"),
+        loaded(path, options=options, ep=QNN),
+    ):
+        pass
+
+
 def test_a_folder_of_that_name_is_refused(real):
     path = real / "qnn_ctx0.onnx"
     sidecar(path).mkdir()
