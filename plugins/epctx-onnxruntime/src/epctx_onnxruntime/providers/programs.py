@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 DOMAIN, CONTEXT = "com.microsoft", "EPContext"
 INFO_KEY = "ep_compatibility_info."
+_LEVELS = onnxruntime.GraphOptimizationLevel
 _PLACED = frozenset({"ep_cache_context", "embed_mode", "main_context", "partition_name", "source"})
 """Attributes of an EPContext node that say where its payload is; the core writes them."""
 
@@ -119,14 +120,25 @@ class ProgramMaker:
         return claims
 
     def _compile(self, nodes: Sequence[NodeView], model: ModelProto) -> list[ComputeCapability | Refusal]:
-        """Have a model of some nodes compiled.
+        """Have a model of some nodes compiled: simplified, as sessions do, or as it is where that does not fit.
 
         Raises:
             VendorRefusal: onnxruntime refuses the model whole.
         """
+        before = set(self._claimed)
+        try:
+            return self._compile_at(_LEVELS.ORT_ENABLE_BASIC, nodes, model)
+        except VendorRefusal:
+            self.context.cancel.raise_if_requested()
+            self._claimed = before
+        return self._compile_at(_LEVELS.ORT_DISABLE_ALL, nodes, model)
+
+    def _compile_at(
+        self, level: onnxruntime.GraphOptimizationLevel, nodes: Sequence[NodeView], model: ModelProto
+    ) -> list[ComputeCapability | Refusal]:
         folder = Path(self.folder, str(len(list(self.folder.iterdir()))))
         folder.mkdir()
-        compiled = self._call_compiler(model, folder)
+        compiled = self._call_compiler(model, folder, level)
         contexts = [node for node in compiled.graph.node if (node.domain, node.op_type) == (DOMAIN, CONTEXT)]
         if not contexts:
             return self._take_assigned(nodes, model)
@@ -143,6 +155,8 @@ class ProgramMaker:
             try:
                 claims.append(self._claim(program))
             except VendorRefusal as error:
+                if level != _LEVELS.ORT_DISABLE_ALL:
+                    raise
                 claims.append(Refusal(str(error), self._enclosed(program)))
         return [*claims, *self._refuse_rest(nodes, claims)]
 
@@ -153,7 +167,9 @@ class ProgramMaker:
         rest = [node for node in nodes if node.index not in named]
         return [Refusal(f"onnxruntime gives it to another EP than {self.ep}", rest)] if rest else []
 
-    def _call_compiler(self, model: ModelProto, folder: Path) -> ModelProto:
+    def _call_compiler(
+        self, model: ModelProto, folder: Path, level: onnxruntime.GraphOptimizationLevel
+    ) -> ModelProto:
         def leave_out(
             _name: str, value: onnxruntime.OrtValue, _info: object
         ) -> onnxruntime.OrtExternalInitializerInfo:
@@ -163,7 +179,9 @@ class ProgramMaker:
         options = self.options()
         content, kept = self._feed(model, options)
         try:
-            compiler = onnxruntime.ModelCompiler(options, content, get_initializer_location_func=leave_out)
+            compiler = onnxruntime.ModelCompiler(
+                options, content, get_initializer_location_func=leave_out, graph_optimization_level=level
+            )
             compiler.set_ep_context_binary_information(f"{folder}/", self._name(model, content))
             compiled = compiler.compile_to_bytes()
         except MemoryError:
