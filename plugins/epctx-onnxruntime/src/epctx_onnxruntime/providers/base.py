@@ -239,7 +239,13 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
     @hookimpl
     def set_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Pass options on to each session."""
+        """Pass declared options on to each session; vendors' EPs may end the process at others.
+
+        Raises:
+            ValueError: the EP declares none, or refuses one.
+        """
+        if not self.dynamic_options:
+            raise ValueError(f"{self.name} declares no dynamic options")
         for session in self._sessions:
             try:
                 session.set_dynamic_options(options)

@@ -86,8 +86,9 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         ProviderOption(
             "ep.dynamic.qnn_htp_performance_mode",
             str,
-            default="default",
-            choices=_PERFORMANCE_MODES,
+            default=None,
+            # Not "default": after another one it ends the process.
+            choices=tuple(mode for mode in _PERFORMANCE_MODES if mode != "default"),
             doc="Performance mode of the HTP.",
         ),
     )
