@@ -409,7 +409,10 @@ def test_a_model_that_epctx_compiled_needs_no_seal_and_gets_one_by_force_only(tm
     )
     before = path.read_bytes()
 
-    with pytest.raises(epctx.InvalidArgument, match="manifest"):
+    match = (
+        "has a manifest of its own" if beside else "was compiled by epctx: its manifest has digests already"
+    )
+    with pytest.raises(epctx.InvalidArgument, match=match):
         epctx.seal_model(path, beside=beside)
 
     assert path.read_bytes() == before
@@ -429,6 +432,25 @@ def test_a_manifest_with_weights_of_a_source_is_never_replaced(tmp_path):
 
     with pytest.raises(epctx.InvalidArgument, match="needs more of its manifest than digests"):
         epctx.seal_model(path, force=True)
+
+
+@pytest.mark.parametrize("key", ["epctx.sealed", "epctx.manifest"])
+@pytest.mark.parametrize("text", [b"", b"{", b"[1]", b"\xff\xfe"])
+def test_a_damaged_manifest_in_a_model_is_refused_and_replaced_by_force_only(real, key, text):
+    path = real / "qnn_ctx0.onnx"
+    entry = onnx.ModelProto(metadata_props=[{"key": key, "value": "?" * len(text)}]).SerializeToString()
+    path.write_bytes(
+        path.read_bytes() + entry.replace(b"?" * len(text), text) if text else path.read_bytes() + entry
+    )
+
+    with pytest.raises(epctx.InvalidGraph, match=rf"the model's {key} metadata is damaged"):
+        load(path)
+    assert "manifest-damaged" in findings(path)
+    with pytest.raises(epctx.InvalidArgument, match=r"qnn_ctx0\.onnx"):
+        epctx.seal_model(path)
+    epctx.seal_model(path, force=True)
+
+    assert findings(path) == {"plugin-missing"}
 
 
 @places

@@ -11,6 +11,7 @@ import json
 import os
 import posixpath
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -196,25 +197,13 @@ def _seal_inside(path: Path, data: bytes, payloads: Sequence[dict[str, Any]], *,
     """Return the bytes of the sealed model."""
     from onnx import ModelProto
 
-    if data[4:8] == b"ORTM":
-        raise InvalidArgument(
-            f"{path.name} is in ONNX Runtime's own format, which nothing can be appended to.",
-            path=path,
-            hint="Seal it with --beside (beside=True).",
-        )
     own, plain = _read_manifests(data), data
     if own:
-        stated = json.loads(own.get(_COMPILED, "{}"))
-        if stated.get("source_weights") or stated.get("pending"):
-            raise InvalidArgument(
-                f"{path.name} cannot be sealed: a load needs more of its manifest than digests.",
-                path=path,
-                hint="Compile it again; its manifest has digests already.",
-            )
         entry = _make_entry(own.get(KEY, ""))
         if _COMPILED not in own and data.endswith(entry):
             plain = data.removesuffix(entry)
         elif force:
+            _check_replaceable(path, own.get(_COMPILED, ""))
             proto = ModelProto.FromString(data)
             kept = [entry for entry in proto.metadata_props if entry.key not in own]
             del proto.metadata_props[:]
@@ -222,16 +211,37 @@ def _seal_inside(path: Path, data: bytes, payloads: Sequence[dict[str, Any]], *,
             plain = proto.SerializeToString()
     sealed = plain + _make_entry(_make_text(plain, payloads))
     if own and sealed != data and not force:
+        if _COMPILED in own:
+            raise InvalidArgument(
+                f"{path.name} was compiled by epctx: its manifest has digests already.",
+                path=path,
+                hint="`epctx verify` checks them; --force (force=True) replaces the manifest with a seal.",
+            )
         raise _difference(f"the manifest in {path.name}", path)
     return sealed
 
 
+def _check_replaceable(path: Path, text: str) -> None:
+    """Check that a load needs nothing of a compile's manifest but digests; raise InvalidArgument otherwise."""
+    stated: Any = None
+    with suppress(ValueError):  # a damaged one is of no use to a load
+        stated = json.loads(text)
+    if isinstance(stated, dict) and (stated.get("source_weights") or stated.get("pending")):
+        raise InvalidArgument(
+            f"{path.name} cannot be sealed: a load needs more of its manifest than digests.",
+            path=path,
+            hint="Compile it again; its manifest has digests already.",
+        )
+
+
 def _read_manifests(data: bytes) -> dict[str, str]:
-    """Return the manifests in a model's metadata."""
+    """Return the manifests in a model's metadata; protobuf gives bytes for one that is no text."""
     from onnx import ModelProto
 
-    props = () if data[4:8] == b"ORTM" else ModelProto.FromString(data).metadata_props
-    return {entry.key: entry.value for entry in props if entry.key in {KEY, _COMPILED}}
+    own = {e.key: e.value for e in ModelProto.FromString(data).metadata_props if e.key in {KEY, _COMPILED}}
+    return {
+        key: text if isinstance(text, str) else text.decode(errors="replace") for key, text in own.items()
+    }
 
 
 def _make_entry(text: str) -> bytes:
