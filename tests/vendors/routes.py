@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy as np
+    import onnxruntime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,12 @@ class Epctx:
             return session.run(None, dict(inputs))
 
 
+OTHERS = {
+    "epctx-openvino": "epctx-openvino:OpenVINO",
+    "epctx-sim-openvino": "epctx-sim-openvino:OpenVINO",
+    "epctx-sim-qnn": "epctx-sim-qnn:QNN",
+}
+"""Packages with an EP of epctx's own, and how it is named."""
 NEEDS_INTEL = "needs an Intel CPU: onnxruntime-ep-openvino lists no other device"
 
 
@@ -66,14 +73,19 @@ def route(name: str) -> PluginEP | Epctx:
         return PluginEP(ep=QNN, devices=listed[:1], options=qnn_options())
     if name == "epctx with QNN":
         return Epctx(ep="epctx-onnxruntime:QNN", options=qnn_options())
-    if name == "epctx-openvino":
-        return Epctx(ep="epctx-openvino:OpenVINO")
-    import onnxruntime_ep_openvino
-
-    listed = devices(OPENVINO, onnxruntime_ep_openvino)
-    if not listed:
+    if name in OTHERS:
+        return Epctx(ep=OTHERS[name])
+    if not openvino_devices():
         assert "GenuineIntel" not in Path("/proc/cpuinfo").read_text(), "no device on an Intel CPU"
         pytest.skip(NEEDS_INTEL)
     if name == "onnxruntime with OpenVINO":
-        return PluginEP(ep=OPENVINO, devices=listed[:1], options=openvino_options())
+        return PluginEP(ep=OPENVINO, devices=openvino_devices(), options=openvino_options())
     return Epctx(ep="epctx-onnxruntime:OpenVINO", options=openvino_options())
+
+
+def openvino_devices() -> list[onnxruntime.OrtEpDevice]:
+    """Return the CPU as Intel's EP lists it; nothing on a processor that is not Intel's."""
+    import onnxruntime_ep_openvino
+
+    listed = devices(OPENVINO, onnxruntime_ep_openvino)
+    return [device for device in listed if device.ep_metadata["ov_device"] == "CPU"]
