@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from engines.onnxruntime_cpu_ep import OrtCpuExecutionProvider as CpuProvider
 from epctx_onnxruntime.providers import OnnxRuntimeProvider, register_plugin_ep
 from epctx_onnxruntime.providers.library import PluginLibrary
+from epctx_onnxruntime.providers.programs import Binary, Program
 from networks.catalog import Catalog
 
 import epctx_core as epctx
@@ -189,3 +191,33 @@ def test_nodes_of_another_ep_are_left_out_of_the_model_that_is_compiled(networks
 
     for result, expected in zip(results, network.reference, strict=True):
         np.testing.assert_allclose(result, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_a_share_group_is_one_payload(networks, tmp_path):
+    chosen = [networks.get(name) for name in ("lstm", "resnet")]
+
+    with epctx.ShareGroup(output_dir=tmp_path, registry=registry_of(CpuProvider)) as group:
+        for network in chosen:
+            group.compile(network.path, options_for(CpuProvider))
+
+    assert len(list(tmp_path.glob("*.bin"))) == 1
+    for context, network in zip(sorted(tmp_path.glob("*.onnx")), chosen, strict=True):
+        for result, expected in zip(run(context, network.inputs), network.reference, strict=True):
+            np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "writer",
+    [
+        SimpleNamespace(final=False, graphs_by_model=(("first",),)),
+        SimpleNamespace(final=True, graphs_by_model=(("first",), ("second",))),
+    ],
+)
+def test_binaries_of_a_vendor_are_not_those_of_a_share_group(writer):
+    program = Program(binary=Binary(b"of the vendor"), name="graph")
+    workspace = SimpleNamespace(get_or_create=lambda _key, factory: factory())
+    ep = CpuProvider(SimpleNamespace(options={}, purpose=Purpose.EXPORT, workspace=workspace))
+    ep.compile([SimpleNamespace(name="first", token=program)])
+
+    with pytest.raises(epctx.NotImplementedByProvider, match="writes a binary for each model"):
+        ep.get_ep_context_nodes(writer)

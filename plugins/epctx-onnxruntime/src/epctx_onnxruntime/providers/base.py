@@ -193,38 +193,55 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
     @hookimpl
     def get_ep_context_nodes(self, writer: ContextWriter) -> Sequence[EPContextNode]:
-        """Describe the vendor's nodes; programs of one binary share a payload."""
+        """Describe the vendor's nodes; programs of one binary share a payload.
+
+        Raises:
+            NotImplementedByProvider: binaries of several models are to be one payload.
+        """
         payloads: dict[Binary, Payload] = {}
         nodes = []
-        models: dict[str, bytes] = {}
         payload = None
+        models: dict[str, bytes] = self.context.workspace.get_or_create("models", dict)
+        wanted = [name for names in writer.graphs_by_model for name in names]
         for partition, program in self._compiled:
-            binary = program.binary
             if program.name is None:
                 payload = payload or writer.payload()
-                models[partition.name] = binary.content  # type: ignore[assignment]
+                models[partition.name] = program.binary.content  # type: ignore[assignment]
                 nodes.append(EPContextNode(partition, payload, attributes={MODELS: 1}))
-                continue
-            is_first = binary not in payloads
-            if is_first:
-                # A second binary is that of another group of nodes.
-                payloads[binary] = own = writer.payload(f"{len(payloads)}" if payloads else None)
-                if writer.final:
-                    _write(own, binary.content)
-            nodes.append(
-                EPContextNode(
-                    partition,
-                    payloads[binary],
-                    main_context=int(is_first or program.main_context),
-                    attributes=self._add_value_names(partition, program.attributes),
-                    graph_name=program.name,
-                    compatibility_info=program.info,
-                    shapes=program.shapes,
-                )
-            )
-        if payload is not None and writer.final:
-            write_blobs(payload, models, kind=_KIND)
+            else:
+                self._check_single(writer)
+                nodes.append(self._describe(partition, program, payloads, writer))
+        if writer.final and (written := {name: models[name] for name in wanted if name in models}):
+            write_blobs(payload or writer.payload(), written, kind=_KIND)
         return nodes
+
+    def _check_single(self, writer: ContextWriter) -> None:
+        """Raise NotImplementedByProvider in a share group: a vendor's binary cannot be split and joined."""
+        if not writer.final or len(writer.graphs_by_model) > 1:
+            raise NotImplementedByProvider(
+                f"{self.name} writes a binary for each model, and cannot put those of a share group into one.",
+                ep=self.name,
+                hint="Compile the models without a share group.",
+            )
+
+    def _describe(
+        self, partition: Partition, program: Program, payloads: dict[Binary, Payload], writer: ContextWriter
+    ) -> EPContextNode:
+        binary = program.binary
+        is_first = binary not in payloads
+        if is_first:
+            # A second binary is that of another group of nodes.
+            payloads[binary] = own = writer.payload(f"{len(payloads)}" if payloads else None)
+            _write(own, binary.content)
+        return EPContextNode(
+            partition,
+            payloads[binary],
+            main_context=int(is_first or program.main_context),
+            attributes=self._add_value_names(partition, program.attributes),
+            graph_name=program.name,
+            compatibility_info=program.info,
+            shapes=program.shapes,
+        )
 
     @hookimpl
     def load_context(
