@@ -28,6 +28,11 @@ _KNOWN = {
     "NvTensorRTRTXExecutionProvider": ("NVIDIA", "epctx-tensorrt-rtx"),
 }
 """EPs of onnxruntime that write EPContext nodes: vendor, and the distribution name reserved for that vendor."""
+_OVER_VENDORS = {
+    "QNNExecutionProvider": "epctx-onnxruntime[qnn]",
+    "OpenVINOExecutionProvider": "epctx-openvino",
+}
+"""Packages of epctx with an EP over the vendor's libraries."""
 
 
 def known_ep(name: str) -> tuple[str, str, str] | None:
@@ -43,9 +48,12 @@ def _get_install_hint(name: str, other: str) -> str:
     ep, vendor, reserved = known
     package = reserved.replace("epctx-", "epctx-sim-", 1)
     if package in SIMULATED_PACKAGES:
+        real = f"The name {reserved} is reserved for the vendor."
+        if ep in _OVER_VENDORS:
+            real = f"pip install '{_OVER_VENDORS[ep]}' provides it, over {vendor}'s own libraries."
         return (
-            f"{package} provides a simulated one (pip install {package}) for the source {ep!r}, which does not read "
-            f"payloads made for {vendor} hardware. The name {reserved} is reserved for the vendor."
+            f"{real} {package} provides a simulated one (pip install {package}) for the source {ep!r}, which does not read "
+            f"payloads made for {vendor} hardware."
         )
     return (
         f"epctx has no package for {ep} ({vendor}): install the vendor's plugin for epctx "
