@@ -68,11 +68,16 @@ def measure(
     for _ in range(runs):
         for name, arguments in children.items():
             output = subprocess.check_output([sys.executable, script, *arguments], text=True)
-            collected[name].append(json.loads(output.splitlines()[-1]))
+            # Libraries of vendors print when a process ends.
+            collected[name].append(json.loads(next(filter(_is_report, reversed(output.splitlines())))))
     return {
         name: {key: statistics.median(figures[key] for figures in results) for key in results[0]}
         for name, results in collected.items()
     }
+
+
+def _is_report(line: str) -> bool:
+    return line.startswith("{")
 
 
 def show(

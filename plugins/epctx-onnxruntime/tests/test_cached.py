@@ -22,6 +22,7 @@ from epctx_onnxruntime.cached import load_or_compile, translate
 from epctx_onnxruntime.providers.programs import ProgramMaker
 
 import epctx_core as epctx
+from epctx_core.errors import PackageMissing
 from epctx_core.options import SESSION_OPTIONS
 from epctx_core.plugin import Compatibility
 
@@ -402,6 +403,23 @@ def test_where_compiling_is_forbidden_only_what_is_cached_is_loaded(host, model,
 
     host.answer(model, options)
     assert host.compiles == 1
+
+
+class Absent:
+    """Finds that epctx-cache is not installed."""
+
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] == "epctx_cache":
+            raise ModuleNotFoundError(name="epctx_cache")
+
+
+def test_a_missing_package_is_named(host, model, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "epctx_cache"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
+
+    with pytest.raises(PackageMissing, match="needs the package epctx-cache"):
+        host.session(model)
 
 
 @pytest.mark.parametrize("key", ["ep.share_ep_contexts", "ep.enable_weightless_mode"])
