@@ -255,7 +255,7 @@ def _look_into(
             "container-not-checked",
             f"{choice.record.label} gets no payload without digests in this process, as one could end it.",
             node=routing.nodes[choice.name][0].name,
-            hint="A load has it work in a process of its own; ep.context_trust_unverified=1 has it work in this one.",
+            hint="`epctx seal` adds digests to files that are right; ep.context_trust_unverified=1 does without them.",
         )
         return []
     nodes = select_nodes(choice.name, routing.nodes[choice.name], subject)

@@ -315,6 +315,17 @@ def test_a_session_that_also_writes_loads_what_it_carries_over_in_a_process_of_i
     assert Fragile.loads == []
 
 
+def test_sessions_that_share_contexts_each_have_a_process_for_it(make):
+    path, before = make(bare=True), children()
+
+    with load(path, share_ep_contexts="1") as first, load(path, share_ep_contexts="1") as second:
+        assert len(children() - before) == 2
+        assert np.array_equal(answer(first), expected())
+        assert np.array_equal(answer(second), expected())
+
+    assert Fragile.loads == []
+
+
 def test_a_host_that_trusts_it_has_it_loaded_in_this_process(make, caplog):
     path, before = make(bare=True), children()
 
