@@ -27,7 +27,7 @@ EDITABLE = --editable ".[all,test]" $(foreach plugin,$(PLUGINS),--editable ./$(p
 PYTEST = -m pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 # In no other environment: an installed EP of a vendor goes before the simulated one of its name.
-VENDORS := 'onnxruntime-qnn>=2.7' 'onnxruntime-ep-openvino>=1.8'
+VENDORS := --editable ./plugins/epctx-openvino 'onnxruntime-qnn>=2.7' 'onnxruntime-ep-openvino>=1.8'
 PLATFORM := $(shell uname -sm)
 
 .DELETE_ON_ERROR:
