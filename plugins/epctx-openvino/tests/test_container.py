@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import subprocess
+import sys
 
 import bson
 import numpy as np
 import onnx
 import pytest
+from epctx_openvino import OpenVINOExecutionProvider
 from epctx_openvino.container import Blob, Container, write_container
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx_models import FLOAT, single
+from onnx_models import FLOAT, single, two_partitions
 
 import epctx_core as epctx
 from epctx_core.errors import InvalidGraph
@@ -193,3 +197,62 @@ def test_a_node_whose_blob_is_missing_is_refused(harness, compile_into):
 
     with pytest.raises(epctx.InvalidGraph, match="has no blob 'another'"):
         harness.run(model.SerializeToString(), {"x": np.zeros(4, np.float32)})
+
+
+def with_blob_of(path, change):
+    """Return a context model without a manifest, whose blob was changed and has no digest in its container."""
+    model = stripped(path)
+    attributes = {a.name: a for a in model.graph.node[0].attribute}
+    payload = Memory(attributes["ep_cache_context"].s)
+    ((name, blob),) = Container(payload).items()
+    changed = change(bytes(blob.data))
+    table = {**entries(), "blob_metadata_map": {name: {"data_offset": PAGE, "size": len(changed)}}}
+    container = made_by_hand(table, tail=0).content + changed
+    attributes["ep_cache_context"].s = bytes(container + bytes(-len(container) % PAGE))
+    return model
+
+
+def test_a_program_of_another_version_fails_a_verification_and_a_load(harness, compile_into, tmp_path):
+    path, _ = compile_into(harness, single("Relu", {"x": (FLOAT, [4])}, {"y": (FLOAT, [4])}), embed=True)
+    onnx.save(with_blob_of(path, lambda blob: blob.replace(b"ov=20", b"ov=19")), tmp_path / "old.onnx")
+
+    found = epctx.verify_model(tmp_path / "old.onnx", registry=harness.registry)
+
+    assert [f.code for f in found.findings if f.severity.value == "error"] == ["container-refused"]
+    with pytest.raises(InvalidGraph, match="OpenVINO refuses the program"):
+        harness.run(tmp_path / "old.onnx", {"x": np.zeros(4, np.float32)})
+
+
+LOAD_DAMAGED = """
+import random, sys
+import numpy as np
+from epctx_openvino.native import core, import_openvino
+package, program = import_openvino(), open(sys.argv[1], "rb").read()
+for seed in range(150):
+    numbers, damaged = random.Random(seed), bytearray(program)
+    for _ in range(numbers.choice([1, 4, 40])):
+        damaged[numbers.randrange(len(damaged))] = numbers.randrange(256)
+    if seed % 3 == 0:
+        del damaged[numbers.randrange(len(damaged)) :]
+    try:
+        model = core().import_model(package.Tensor(np.frombuffer(bytes(damaged) or b"-", np.uint8).copy()), "CPU", {})
+        model.create_infer_request().infer()
+    except (RuntimeError, ValueError):
+        pass
+print("alive")
+"""
+
+
+def test_openvino_survives_programs_that_are_damaged(harness, compile_into, tmp_path):
+    """So the EP need not ask for payloads that were digested before."""
+    path, _ = compile_into(harness, two_partitions(rows=2), embed=True)
+    (payload,) = [a.s for a in onnx.load(path).graph.node[0].attribute if a.name == "ep_cache_context"]
+    (tmp_path / "program").write_bytes(next(iter(Container(Memory(payload)).values())).data)
+
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD_DAMAGED, tmp_path / "program"],
+        check=False, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+
+    assert done.stdout == "alive\n", done.stderr
+    assert not OpenVINOExecutionProvider.needs_verified_payloads

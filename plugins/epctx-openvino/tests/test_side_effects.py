@@ -82,3 +82,41 @@ def test_a_host_may_still_import_the_telemetry_of_openvino(home):
     run_child(home, program)
 
     assert list(home.iterdir()) == []
+
+
+IN_A_FORK = """
+import os, signal, sys
+import numpy as np
+import epctx_core as epctx
+from epctx_core.plugin import Purpose
+from epctx_openvino import OpenVINOExecutionProvider
+registry = epctx.Registry(entry_points=False)
+registry.register(OpenVINOExecutionProvider)
+def run():
+    with epctx.InferenceSession(sys.argv[1], providers=["OpenVINO"], registry=registry) as session:
+        session.run(None, {"x": np.ones((2, 32), np.float32)})
+if sys.argv[2] == "used":
+    run()
+else:
+    OpenVINOExecutionProvider.availability(Purpose.RUN)
+if (child := os.fork()) == 0:
+    signal.alarm(60)
+    try:
+        run()
+        print("ran", flush=True)
+    except epctx.NotImplementedByProvider as error:
+        print(error, flush=True)
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.parametrize(("before", "said"), [("used", "before this process was forked"), ("listed", "ran")])
+def test_a_fork_of_a_process_that_used_openvino_is_told_instead_of_hanging(home, tmp_path, before, said):
+    source = tmp_path / "net.onnx"
+    source.write_bytes(two_partitions())
+
+    lines = run_child(home, IN_A_FORK, str(source), before)
+
+    assert said in lines
+    assert lines.endswith("0\n")

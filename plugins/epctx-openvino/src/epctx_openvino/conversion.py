@@ -40,6 +40,7 @@ def read_partition(partition: Partition) -> Source:
         RuntimeError: OpenVINO does not read it.
     """
     model, kept = partition.model(), []
+    _cast_to_bool_by_float(model, partition)
     for tensor in model.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
             array = partition.weights[tensor.name].array()
@@ -48,6 +49,34 @@ def read_partition(partition: Partition) -> Source:
             del tensor.external_data[:]
             tensor.external_data.extend(onnx.StringStringEntryProto(key=k, value=v) for k, v in place.items())
     return Source(core().read_model(model.SerializeToString()), kept)
+
+
+def _cast_to_bool_by_float(model: onnx.ModelProto, partition: Partition) -> None:
+    """Put a Cast to float before each of integers to booleans.
+
+    OpenVINO takes an integer for True by its lower 32 bits alone; a float it makes of all of them.
+    """
+    nodes = []
+    for node in model.graph.node:
+        if (
+            node.op_type == "Cast"
+            and not node.domain
+            and casts_to_bool(partition, node.input[0], node.output[0])
+        ):
+            name = f"epctx_float_of_{node.output[0]}"
+            nodes.append(helper.make_node("Cast", [node.input[0]], [name], to=TensorProto.FLOAT))
+            node.input[0] = name
+        nodes.append(node)
+    if len(nodes) > len(model.graph.node):
+        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del model.graph.node[:]
+        model.graph.node.extend(copies)
+
+
+def casts_to_bool(values: Partition | GraphView, given: str, made: str) -> bool:
+    """Return whether a Cast makes booleans of integers that have more bits than OpenVINO looks at."""
+    wide = {TensorProto.INT64, TensorProto.UINT32, TensorProto.UINT64}
+    return values.value(made).elem_type == TensorProto.BOOL and values.value(given).elem_type in wide
 
 
 def find_unconverted(graph: GraphView) -> dict[int | None, str]:

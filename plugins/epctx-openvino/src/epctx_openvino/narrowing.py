@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import TensorProto
 
+from epctx_openvino.conversion import casts_to_bool
+
 if TYPE_CHECKING:
     from epctx_core.plugin import GraphView, NodeView
 
@@ -116,7 +118,10 @@ class Widths:
         return (
             node.op_type == "Cast"
             and self._graph.initializer(node.inputs[0]) is None
-            and self._graph.value(node.outputs[0]).elem_type in _CAST_TO
+            and (
+                self._graph.value(node.outputs[0]).elem_type in _CAST_TO
+                or casts_to_bool(self._graph, node.inputs[0], node.outputs[0])
+            )
         )
 
     def _explain_integers(self, node: NodeView) -> str:
@@ -142,6 +147,8 @@ class Widths:
 
     def _compute(self, node: NodeView, position: int) -> Width:
         """Return the width of a result by the operator and the widths of its inputs."""
+        if node.domain:
+            return Width.ANY
         if node.op_type in _LENGTHS or (node.op_type in {"TopK", "MaxPool"} and position == 1):
             return Width.LENGTH
         constants = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import cache
 from threading import Lock
@@ -38,6 +39,11 @@ def import_openvino() -> ModuleType:
     return package
 
 
+FORKED = "OpenVINO was used before this process was forked, and its threads stayed in the other one"
+_used_in: set[int] = set()
+"""Processes, by id, that have compiled or imported; a forked child has its parent's."""
+
+
 @cache
 def core() -> openvino.Core:
     """Return the one `Core` of this process.
@@ -47,6 +53,23 @@ def core() -> openvino.Core:
     left with memory that is gone, and the next signal kills the process.
     """
     return import_openvino().Core()
+
+
+def working_core() -> openvino.Core:
+    """Return the core to compile or import with.
+
+    Raises:
+        RuntimeError: in a fork of a process that has done so, OpenVINO would wait for threads that are not there.
+    """
+    if is_forked():
+        raise RuntimeError(FORKED)
+    _used_in.add(os.getpid())
+    return core()
+
+
+def is_forked() -> bool:
+    """Return whether this process was forked from one that has compiled or imported."""
+    return not _used_in <= {os.getpid()}
 
 
 @cache
@@ -76,7 +99,7 @@ def read_requirements(device: str) -> str:
     package = import_openvino()
     value = package.op.Parameter(package.Type.f32, package.PartialShape([1]))
     tiny = package.Model([package.opset13.relu(value)], [value], "epctx")
-    return requirements_of(core().compile_model(tiny, device), device)
+    return requirements_of(working_core().compile_model(tiny, device), device)
 
 
 def requirements_of(model: openvino.CompiledModel, device: str) -> str:

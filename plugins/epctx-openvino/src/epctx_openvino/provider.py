@@ -29,14 +29,16 @@ from epctx_core.plugin import (
 from epctx_openvino.capability import find_claims
 from epctx_openvino.container import Blob, Container, write_container
 from epctx_openvino.conversion import read_partition
-from epctx_openvino.loading import import_program
+from epctx_openvino.loading import check_program, import_program
 from epctx_openvino.native import (
-    core,
+    FORKED,
+    is_forked,
     list_devices,
     read_requirements,
     read_version,
     requirements_of,
     shorten,
+    working_core,
 )
 from epctx_openvino.running import RunnableModel
 from epctx_openvino.settings import OPTIONS, choose_device, make_config
@@ -90,6 +92,9 @@ class OpenVINOExecutionProvider(ExecutionProvider):
                 reason=f"the openvino package does not work here: {shorten(error)}",
                 hint="Reinstall it: pip install --force-reinstall openvino",
             )
+        if is_forked():
+            hint = "Start processes by spawn or forkserver, or fork before the first session."
+            return Availability(False, reason=FORKED, hint=hint)
         if found:
             return Availability(True)
         return Availability(
@@ -130,7 +135,7 @@ class OpenVINOExecutionProvider(ExecutionProvider):
         source = read_partition(partition)
         config = make_config(self.context, self._device, self._precision)
         try:
-            model = core().compile_model(source.model, self._device, config)
+            model = working_core().compile_model(source.model, self._device, config)
         except RuntimeError as error:
             raise EPFail(
                 f"OpenVINO does not compile a partition of {len(partition.nodes)} nodes for {self._device}:"
@@ -160,7 +165,8 @@ class OpenVINOExecutionProvider(ExecutionProvider):
         if writer.final:
             names = dict.fromkeys(name for names in writer.graphs_by_model for name in names)
             write_container(payload, {name: shared[name] for name in names})
-        version = read_version()
+        # As onnxruntime's EP writes it, without the last number.
+        version = ".".join(read_version().split(".")[:2])
         return [
             EPContextNode(
                 made.partition,
@@ -202,6 +208,7 @@ class OpenVINOExecutionProvider(ExecutionProvider):
 
     def _load(self, node: ContextNode, blob: Blob) -> CompiledPartition:
         if self.context.purpose is Purpose.EXPORT:
+            check_program(node, blob, self._device)
             return CompiledPartition(None)
         # A program does not hold the precision that it was compiled for.
         config = make_config(self.context, self._device, blob.precision or self._precision)
