@@ -150,6 +150,17 @@ def test_a_mask_of_booleans_may_be_counted(harness):
             "of equal elements, OpenVINO's TopK does not give the lowest index",
         ),
         (
+            single("Resize", {"x": (FLOAT, [1, 1, 4, 4])}, {"y": (FLOAT, [1, 1, 2, 2])},
+                   {"roi": np.zeros(0, np.float32), "scales": np.array([1, 1, 0.5, 0.5], np.float32)},
+                   mode="linear", antialias=1),
+            "OpenVINO ignores antialias, exclude_outside and keep_aspect_ratio_policy",
+        ),
+        (
+            single("MaxPool", {"x": (FLOAT, [1, 1, 2, 2])}, {"y": (FLOAT, [1, 1, 1, 1])},
+                   kernel_shape=[1, 1], strides=[2, 2], ceil_mode=1),
+            "OpenVINO's pooling counts a window behind the end of the input",
+        ),
+        (
             single("Scaler", {"x": (FLOAT, [2])}, {"y": (FLOAT, [2])}, domain="ai.onnx.ml"),
             "OpenVINO's frontend does not convert it",
         ),

@@ -150,3 +150,20 @@ def test_an_input_that_openvino_drops_is_still_an_input(harness):
     x, y = np.zeros((5, 7), np.float32), np.ones(2, np.float32)
 
     assert harness.run(model, {"x": x, "y": y})[0].tolist() == [6, 8]
+
+
+@pytest.mark.parametrize("op_type", ["Dropout", "Sum", "Max", "Mean"])
+def test_a_result_that_is_an_input_is_a_copy_and_leaves_the_others_alone(harness, op_type):
+    """OpenVINO drops the operator, and has one tensor for input and result."""
+    model = model_of(
+        [helper.make_node(op_type, ["x"], ["same"]), helper.make_node("Relu", ["x"], ["y"])],
+        {"x": (FLOAT, ["n"])},
+        {"same": (FLOAT, ["n"]), "y": (FLOAT, ["n"])},
+    )
+    x = np.array([-1, 2], np.float32)
+
+    with harness.session(model) as session:
+        for _ in range(2):
+            same, y = session.run(None, {"x": x})
+            assert (same.tolist(), y.tolist()) == ([-1, 2], [0, 2])
+            assert not np.shares_memory(same, x)

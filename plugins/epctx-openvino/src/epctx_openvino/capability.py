@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from epctx_core.plugin import ComputeCapability, NodeView, Refusal, supported_partitions
 from epctx_openvino.conversion import find_unconverted
+from epctx_openvino.deviations import explain_deviation
 from epctx_openvino.narrowing import Widths
 from epctx_openvino.running import ELEMENT_TYPES
 
@@ -14,12 +15,6 @@ if TYPE_CHECKING:
     from epctx_core.plugin import GraphView
 
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-_REDUCTIONS = (
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
-    "ReduceSum", "ReduceSumSquare",
-)  # fmt: skip
-_FIXED = {"DFT": (1, 2), "Tile": (1,), "Unsqueeze": (1,)} | dict.fromkeys(_REDUCTIONS, (1,))
-"""By operator, the inputs that OpenVINO ignores, or computes wrongly, where only a run knows them."""
 
 
 def find_claims(graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
@@ -34,7 +29,7 @@ def find_claims(graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
             return refused[node.index]
         return (
             _explain_types(graph, node)
-            or _explain_semantics(graph, node)
+            or explain_deviation(graph, node)
             or widths.explain_narrowing(node)
             or True
         )
@@ -51,19 +46,3 @@ def _explain_types(graph: GraphView, node: NodeView) -> str:
         if value.shape is None:
             return "the rank of a value is not known"
     return ""
-
-
-def _explain_semantics(graph: GraphView, node: NodeView) -> str:
-    """Return in what OpenVINO's operator differs from ONNX's here; an empty text if in nothing."""
-    for position in _FIXED.get(node.op_type, ()):
-        name = node.inputs[position] if position < len(node.inputs) else ""
-        producer = graph.producer(name) if name else None
-        if name and not graph.initializer(name) and (producer is None or producer.op_type != "Constant"):
-            return f"OpenVINO needs the input {position} of {node.op_type} as a constant"
-    if node.op_type == "TopK" and any(node.outputs[1:]) and _is_read(graph, node.outputs[1]):
-        return "of equal elements, OpenVINO's TopK does not give the lowest index"
-    return ""
-
-
-def _is_read(graph: GraphView, name: str) -> bool:
-    return bool(graph.consumers(name)) or any(output.name == name for output in graph.outputs)

@@ -91,6 +91,7 @@ class RunnableModel:
         self._outputs = [port for port in _match_ports(model.outputs, outputs, "outputs") if port]
         if len(self._outputs) != len(outputs):
             raise ValueError(f"it has {len(self._outputs)} outputs, and the node {len(outputs)}")
+        self._passed = self._find_passed(model)
         self._idle: list[_Request] = []
 
     def run(self, inputs: Arrays, outputs: Arrays | None = None) -> Arrays:
@@ -115,16 +116,23 @@ class RunnableModel:
             for position, port in enumerate(self._outputs):
                 given = self._make_array(port) if outputs is None else outputs[position]
                 made = self._wrap(port, given)
-                native.set_output_tensor(port.place, made)
+                if port.place not in self._passed:
+                    native.set_output_tensor(port.place, made)
                 results.append((made, given))
             native.infer(share_inputs=True, share_outputs=True)
         finally:
             for index, own in enumerate(request.inputs):
                 native.set_input_tensor(index, own)
             for index, own in enumerate(request.outputs):
-                native.set_output_tensor(index, own)
+                if index not in self._passed:
+                    native.set_output_tensor(index, own)
         self._idle.append(request)
-        return [self._unwrap(port, *result) for port, result in zip(self._outputs, results, strict=True)]
+        return [
+            self._unwrap(port, *result)
+            if port.place not in self._passed
+            else _copy(inputs[self._passed[port.place]], result[1])
+            for port, result in zip(self._outputs, results, strict=True)
+        ]
 
     def close(self) -> None:
         """Let go of the model and of what it reads."""
@@ -140,6 +148,23 @@ class RunnableModel:
             [native.get_input_tensor(index) for index in range(len(self._model.inputs))],
             [native.get_output_tensor(index) for index in range(len(self._outputs))],
         )
+
+    def _find_passed(self, model: openvino.CompiledModel) -> dict[int, int]:
+        """Return the outputs that are inputs, such as behind a Dropout that does nothing, by their indices.
+
+        Such an output is no tensor of its own in OpenVINO: setting it would set the input.
+        """
+        inputs = {
+            name: position
+            for position, port in enumerate(self._inputs)
+            if port is not None
+            for name in model.inputs[port.place].get_names()
+        }
+        found = {
+            place: [inputs[name] for name in output.get_names() if name in inputs]
+            for place, output in enumerate(model.outputs)
+        }
+        return {place: positions[0] for place, positions in found.items() if positions}
 
     @staticmethod
     def _make_array(port: _Port) -> np.ndarray | None:
@@ -161,6 +186,13 @@ class RunnableModel:
         if port.shape is None and tuple(made.shape) != array.shape:
             raise RuntimeError(f"a result has the shape {tuple(made.shape)}, and its array {array.shape}")
         return array
+
+
+def _copy(source: np.ndarray, array: np.ndarray | None) -> np.ndarray:
+    if array is None:
+        return source.copy()
+    array[...] = source
+    return array
 
 
 def _match_ports(ports: Sequence[Any], values: Sequence[ValueInfo], side: str) -> list[_Port | None]:
