@@ -193,12 +193,15 @@ def explain_unusable(record: PluginRecord) -> tuple[str, str]:
     return f"{record.label} can't be used ({record.state.value}): {record.reason}", hint
 
 
-def explain_missing(source: str, records: Sequence[PluginRecord]) -> tuple[str, str]:
+def explain_missing(
+    source: str, records: Sequence[PluginRecord], among: Sequence[str] | None = None
+) -> tuple[str, str]:
     """Return the reason why no EP accepted a node's source, and a hint.
 
     Args:
         source: the node's attribute; empty if it has none.
         records: all records, in any state.
+        among: names of the session's EPs, if the host listed them.
     """
     if not source:
         return (
@@ -213,8 +216,9 @@ def explain_missing(source: str, records: Sequence[PluginRecord]) -> tuple[str, 
         verb = "was" if all(r.state is PluginState.REMOVED for r in exact or near) else "is"
         return f"The plugin for the source {source!r} {verb} installed, but {why}.", hint
     if exact:
+        others = ", ".join(among or ["the CPU EP alone"])
         return (
-            f"{usable[0].label} accepts the source {source!r}, but is not among this session's providers.",
+            f"{usable[0].label} accepts the source {source!r}, but is not among this session's providers: {others}.",
             f"Add {usable[0].name!r} to the providers, or pass no list to use every installed plugin.",
         )
     if near:

@@ -453,11 +453,11 @@ class Registry:
                 self._store(entry, record)
             return False
 
-    def explain_missing(self, source: str) -> tuple[str, str]:
-        """Return the reason why `route` found no EP for a source, and a hint; import nothing."""
+    def explain_missing(self, source: str, among: Sequence[str] | None = None) -> tuple[str, str]:
+        """Return the reason why `route` found no EP for a source among some (None: all), and a hint; import nothing."""
         from epctx_core.registry.explaining import explain_missing
 
-        return explain_missing(source, self.records())
+        return explain_missing(source, self.records(), among)
 
     def misspelt(self) -> list[str]:
         """Return a sentence for each name in EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS or EPCTX_PREFER that matches no record."""

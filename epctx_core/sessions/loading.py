@@ -188,7 +188,9 @@ class Routing:
             # Only EPs that the host allows are imported.
             record = registry.route(node.source, among=among)
             if record is None:
-                raise no_provider_error(node, self._skipped, registry)
+                raise no_provider_error(
+                    node, [choice.name for choice in self.choices], self._skipped, registry
+                )
             self._choose(record)
             self._by_source[node.source] = record.name
         self.nodes.setdefault(self._by_source[node.source], []).append(node)
@@ -298,14 +300,14 @@ def find_kernel_provider(
 
 
 def no_provider_error(
-    node: ContextNodeRecord, skipped: Sequence[SkippedProvider], registry: Registry
+    node: ContextNodeRecord, listed: Sequence[str], skipped: Sequence[SkippedProvider], registry: Registry
 ) -> NotImplementedByProvider:
-    """Return the error for an EPContext node that no EP of a session takes; `skipped` are EPs that could not be had."""
+    """Return the error for an EPContext node that no EP takes of those listed; `skipped` could not be had."""
     skip = next((skip for skip in skipped if stem(skip.name) == stem(node.source)), None)
     if skip is not None:
         why, hint = f"The optional EP {skip.name} was skipped: {skip.reason}", skip.hint
     else:
-        why, hint = registry.explain_missing(node.source)
+        why, hint = registry.explain_missing(node.source, listed)
     source = repr(node.source) if node.source else "no source"
     return NotImplementedByProvider(
         f"EPContext node {node.name!r} (source {source}) has no EP to load it. {why.rstrip('.')}.",

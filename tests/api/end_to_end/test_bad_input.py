@@ -279,7 +279,7 @@ GOOD = {"input": example(), "bias": example(), "any": example(shape=(7, 2))}
         ({**GOOD, "input": example(shape=(3, 2))}, r"'input' has the shape \[3, 2\]"),
         ({**GOOD, "input": example(shape=(2, 3, 1))}, r"'input' has the shape \[2, 3, 1\]"),
         ({**GOOD, "any": example(shape=(7, 3))}, r"'any' has the shape \[7, 3\].*rows,2"),
-        ([GOOD["input"]], "as a mapping of name to array, not a list"),
+        ([GOOD["input"]], "a mapping of input names to arrays, not a list"),
     ],
 )
 def test_a_wrong_input_of_run(session, feeds, match):

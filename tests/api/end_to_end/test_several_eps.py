@@ -165,7 +165,7 @@ def test_where_the_host_leaves_an_ep_out_the_error_says_which_are_there(written,
     with pytest.raises(NotImplementedByProvider, match=f"{missing}.*{listed[0]}, {listed[1]}") as caught:
         result(written, with_eps(*listed))
 
-    assert "Add the EP" in caught.value.hint
+    assert f"Add {missing!r} to the providers" in caught.value.hint
 
 
 def spies():
