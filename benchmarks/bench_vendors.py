@@ -1,0 +1,276 @@
+"""Cost of epctx around real vendors' compilers: compile, load and run against the vendor's own, on five networks.
+
+The QNN EP of the package onnxruntime-qnn, on its simulator, is compared with onnxruntime's own ModelCompiler and
+InferenceSession; epctx-openvino with the openvino package. Both sides live in one process and take turns, so that what
+else the machine does hits both; a process gives medians over neighbouring turns, and the median of some processes counts.
+
+    make .venv-vendors/.installed
+    .venv-vendors/bin/python benchmarks/bench_vendors.py                # both vendors, all networks
+    .venv-vendors/bin/python benchmarks/bench_vendors.py qnn bert
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bench_plain import FOLDER, inputs_of
+from bench_plain import child as make_by
+from harness import measure, report
+
+if TYPE_CHECKING:
+    import numpy as np
+
+NETWORKS = ("bert", "resnet_exported", "mobilenet", "squeezenet", "transformer")
+PACKAGES = {"qnn": ("onnxruntime-qnn", "onnxruntime"), "openvino": ("openvino", "epctx-openvino")}
+ROUNDS = 3
+"""Fresh processes for each network."""
+PAIRS = {"compile": 3, "load": 7, "cold": 3}
+"""Turns of each side in a process."""
+RUN_SECONDS = 1.0
+"""How long both sides take turns in running."""
+TURN = 0.02
+"""Seconds of one side's turn in running, at least one run."""
+MEASURES = ("compile", "load", "run")
+QUIET = 4
+SIMULATOR = {"soc_model": "60", "htp_arch": "73", "enable_htp_fp16_precision": "1"}
+"""Options for Qualcomm's simulator, in half precision."""
+PLAIN_OPENVINO = {"EXECUTION_MODE_HINT": "ACCURACY", "NUM_STREAMS": 1}
+"""What epctx-openvino asks of OpenVINO for a CPU by default."""
+
+Run = Callable[[], Any]
+
+
+class Side(NamedTuple):
+    """One way to compile, load and run a network.
+
+    Attributes:
+        compile: writes what is loaded later to a path, and beside it.
+        load: returns a run of what was compiled.
+        start: returns a run of the network itself, compiled for this process.
+    """
+
+    compile: Callable[[Path], object]
+    load: Callable[[Path], Run]
+    start: Callable[[], Run]
+
+
+def by_sessions(library: Any, options: Callable[[], Any], source: Path, feeds: dict[str, np.ndarray]) -> Side:
+    """Return how epctx or onnxruntime, which have the same names, does it.
+
+    Args:
+        library: the module.
+        options: makes session options with the EP.
+        source: the network.
+        feeds: its inputs.
+    """
+
+    def open_session(model: Path) -> Run:
+        session = library.InferenceSession(str(model), options())
+        return lambda: session.run(None, feeds)
+
+    def compile_to(output: Path) -> None:
+        library.ModelCompiler(options(), str(source)).compile_to_file(str(output))
+
+    return Side(compile_to, open_session, lambda: open_session(source))
+
+
+def by_openvino(source: Path, feeds: dict[str, np.ndarray]) -> Side:
+    """Return how the openvino package does it: export to a file, import from it."""
+    import openvino
+
+    core = openvino.Core()
+
+    def compile_to(output: Path) -> None:
+        compiled = core.compile_model(source, "CPU", PLAIN_OPENVINO)
+        output.write_bytes(compiled.export_model().getbuffer())
+
+    def run_of(compiled: Any) -> Run:
+        request = compiled.create_infer_request()
+        return lambda: request.infer(feeds, share_inputs=True)
+
+    return Side(
+        compile_to,
+        lambda compiled: run_of(core.import_model(compiled.read_bytes(), "CPU", PLAIN_OPENVINO)),
+        lambda: run_of(core.compile_model(source, "CPU", PLAIN_OPENVINO)),
+    )
+
+
+def sides(vendor: str, network: str) -> tuple[Side, Side]:
+    """Return ours and the vendor's own."""
+    import onnx
+
+    import epctx_core as epctx
+
+    source = FOLDER / f"{network}.onnx"
+    feeds = next(inputs_of(onnx.load(source)))
+
+    def with_ep(ep: str, given: dict[str, str]) -> epctx.SessionOptions:
+        options = epctx.SessionOptions()
+        options.add_provider(ep, given)
+        return options
+
+    if vendor == "openvino":
+        ours = by_sessions(epctx, lambda: with_ep("epctx-openvino:OpenVINO", {}), source, feeds)
+        return ours, by_openvino(source, feeds)
+    import onnxruntime
+    import onnxruntime_qnn
+
+    name = onnxruntime_qnn.get_ep_name()
+    given = {**SIMULATOR, "backend_path": onnxruntime_qnn.get_qnn_htp_path()}
+    if not any(device.ep_name == name for device in onnxruntime.get_ep_devices()):
+        onnxruntime.register_execution_provider_library(name, onnxruntime_qnn.get_library_path())
+
+    def with_qnn() -> Any:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = QUIET
+        listed = [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
+        options.add_provider_for_devices(listed[:1], given)
+        return options
+
+    ours = by_sessions(epctx, lambda: with_ep("epctx-onnxruntime:QNN", given), source, feeds)
+    return ours, by_sessions(onnxruntime, with_qnn, source, feeds)
+
+
+def compare(vendor: str, network: str, first: str) -> None:
+    """Report each side's median seconds of each measure, and the median of ratios and differences of turns.
+
+    Args:
+        vendor: a key of `PACKAGES`.
+        network: one of `NETWORKS`.
+        first: 0 or 1, the side that takes the first turn.
+    """
+    both = sides(vendor, network)
+    order = [int(first), 1 - int(first)]
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [Path(folder, str(who), "m_ctx.onnx") for who in order]
+        for output in outputs:
+            output.parent.mkdir()
+        outputs.sort()
+        works: dict[str, list[Callable[[], object]]] = {
+            "compile": [lambda who=who: both[who].compile(outputs[who]) for who in (0, 1)],  # type: ignore[misc]
+            "load": [lambda who=who: both[who].load(outputs[who]) for who in (0, 1)],  # type: ignore[misc]
+            "cold": [lambda who=who: both[who].start() for who in (0, 1)],  # type: ignore[misc]
+        }
+        for name, work in works.items():
+            for who in order:  # imports, receipts of checked files, what the vendor makes once for a process
+                work[who]()
+            figures |= take_turns(name, work, order, PAIRS[name])
+        runs = [both[who].load(outputs[who]) for who in (0, 1)]
+        error = largest_difference(runs[0](), runs[1]())
+        count = max(1, int(TURN / max(1e-9, min(turn(run, 3) for run in runs))))
+        pairs = max(3, int(RUN_SECONDS / (2 * count * max(1e-9, min(turn(run, count) for run in runs)))))
+        figures |= take_turns("run", runs, order, pairs, count)
+    report(**figures, error=error)
+
+
+def take_turns(
+    name: str, works: Sequence[Callable[[], object]], order: list[int], pairs: int, count: int = 1
+) -> dict[str, float]:
+    """Return medians of a measure: `ours`, `theirs`, their ratio, and what ours takes beyond 1.1 of theirs."""
+    found: list[dict[int, float]] = []
+    for _ in range(pairs):
+        found.append({who: turn(works[who], count) for who in order})
+        order.reverse()
+    return {
+        f"{name} ours": statistics.median(f[0] for f in found),
+        f"{name} theirs": statistics.median(f[1] for f in found),
+        f"{name} ratio": statistics.median(f[0] / f[1] for f in found),
+        f"{name} more": statistics.median(f[0] - f[1] for f in found),
+        f"{name} beyond": statistics.median(f[0] - 1.1 * f[1] for f in found),
+    }
+
+
+def turn(work: Callable[[], object], count: int) -> float:
+    """Return the mean seconds of some calls in a row; what a call returned is freed within its time."""
+    start = time.perf_counter()
+    for _ in range(count):
+        work()
+    return (time.perf_counter() - start) / count
+
+
+def largest_difference(ours: Any, theirs: Any) -> float:
+    """Return the largest difference of results, relative to the largest number."""
+    import numpy as np
+
+    theirs = list(theirs.values()) if hasattr(theirs, "values") else theirs
+    return max(
+        float(np.max(np.abs(a - b), initial=0) / max(1e-9, float(np.max(np.abs(b), initial=0))))
+        for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def show(vendor: str, found: dict[str, dict[str, float]]) -> None:
+    """Print a vendor's table, and which bars were missed."""
+    print(f"\n### {', '.join(f'{package} {version(package)}' for package in PACKAGES[vendor])}\n")
+    columns = [column for name in MEASURES for column in (name, "the vendor's", "ratio")]
+    print(
+        f"| network | {' | '.join([*columns, 'cold start', 'load / cold', 'of the vendor', 'difference'])} |"
+    )
+    print("|---" + "|---:" * 13 + "|")
+    missed = []
+    for network, f in found.items():
+        cells = [network]
+        for name in MEASURES:
+            cells += [shown(f[f"{name} ours"]), shown(f[f"{name} theirs"]), f"{f[f'{name} ratio']:.2f}"]
+        cells.append(shown(f["cold ours"]))
+        cells += [f"{f[f'load {who}'] / f[f'cold {who}']:.2f}" for who in ("ours", "theirs")]
+        print("| " + " | ".join([*cells, f"{f['error']:.1g}"]) + " |", flush=True)
+        if f["compile ratio"] > 1.1:
+            missed.append(f"{network}: compile {f['compile ratio']:.3f} (1.1)")
+        if f["load beyond"] > 0.01:
+            missed.append(
+                f"{network}: load {f['load beyond'] * 1e3:.1f} ms beyond 1.1 of the vendor's (10 ms)"
+            )
+        if f["run ratio"] > 1.05 and f["run more"] > 50e-6:
+            missed.append(
+                f"{network}: run {f['run ratio']:.3f} (1.05), {f['run more'] * 1e6:.0f} us more (50 us)"
+            )
+    print(
+        "\n"
+        + (
+            "; ".join(["MISSED", *missed])
+            if missed
+            else "All bars reached: compile 1.1, load 1.1 and 10 ms, run 1.05 or 50 us."
+        )
+    )
+
+
+def shown(seconds: float) -> str:
+    """Return a time for people."""
+    return f"{seconds * 1e6:.3g} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
+
+
+def main(chosen: Sequence[str]) -> None:
+    """Measure the vendors and networks that were named, or all, and print a table for each vendor."""
+    for vendor in [name for name in PACKAGES if name in chosen] or PACKAGES:
+        try:
+            for package in PACKAGES[vendor]:
+                version(package)
+        except PackageNotFoundError as error:
+            print(
+                f"{vendor}: {error.name} is not installed; use .venv-vendors/bin/python (make test-vendors makes it)."
+            )
+            continue
+        found = {}
+        for network in [name for name in NETWORKS if name in chosen] or NETWORKS:
+            if not (FOLDER / f"{network}.onnx").exists():
+                make_by("make", network)
+            rounds = {str(i): ("compare", vendor, network, str(i % 2)) for i in range(ROUNDS)}
+            each = list(measure(__file__, rounds, 1).values())
+            found[network] = {key: statistics.median(figures[key] for figures in each) for key in each[0]}
+        show(vendor, found)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["compare"]:
+        compare(*sys.argv[2:])
+    else:
+        main(sys.argv[1:])
