@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -101,6 +102,10 @@ class OnnxRuntimeProvider(ExecutionProvider):
             if self.static_shapes_only and not value.type.is_static:
                 return f"the shape of {name!r} is not static"
         return True
+
+    def join_binaries(self, binaries: Sequence[Path], folder: Path) -> Path | None:  # noqa: ARG002 - for subclasses
+        """Return one binary, in the folder, with the graphs of several; None: they stay several."""
+        return None
 
     # -- what is asked without an instance ---------------------------------------------------------
 
@@ -203,6 +208,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
         payload = None
         models: dict[str, bytes] = self.context.workspace.get_or_create("models", dict)
         wanted = [name for names in writer.graphs_by_model for name in names]
+        self._join()
         for partition, program in self._compiled:
             if program.name is None:
                 payload = payload or writer.payload()
@@ -214,6 +220,16 @@ class OnnxRuntimeProvider(ExecutionProvider):
         if writer.final and (written := {name: models[name] for name in wanted if name in models}):
             write_blobs(payload or writer.payload(), written, kind=_KIND)
         return nodes
+
+    def _join(self) -> None:
+        """Put the programs of a model that was compiled in pieces into one binary, where the EP can."""
+        binaries = dict.fromkeys(program.binary for _, program in self._compiled if program.name is not None)
+        files = [binary.content for binary in binaries if isinstance(binary.content, Path)]
+        if not files[1:] or len(files) < len(binaries):
+            return
+        if joined := self.join_binaries(files, self._get_folder()):
+            binary = type(next(iter(binaries)))(joined)
+            self._compiled = [(p, replace(program, binary=binary)) for p, program in self._compiled]
 
     def _check_single(self, writer: ContextWriter) -> None:
         """Raise NotImplementedByProvider in a share group: a vendor's binary cannot be split and joined."""

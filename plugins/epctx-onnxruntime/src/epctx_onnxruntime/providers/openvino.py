@@ -115,6 +115,13 @@ class OpenVINOExecutionProvider(OnnxRuntimeProvider):
                 return f"the rank of {name!r} is not known"
         return super().can_take(graph, node)
 
+    def join_binaries(self, binaries: Sequence[Path], folder: Path) -> Path | None:
+        """Return one container with the blobs of several: onnxruntime loads only one that is embedded."""
+        from epctx_onnxruntime.providers.openvino_container import join_containers
+
+        joined = folder / "joined.bin"
+        return joined if join_containers(binaries, joined) else None
+
     @hookimpl
     def set_dynamic_options(self, options: Mapping[str, str]) -> None:
         """Pass options on to each session on an NPU; other devices have no workload types."""
