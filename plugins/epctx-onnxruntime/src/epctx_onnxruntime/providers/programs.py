@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 DOMAIN, CONTEXT = "com.microsoft", "EPContext"
 INFO_KEY = "ep_compatibility_info."
 _LEVELS = onnxruntime.GraphOptimizationLevel
+_OF_SHAPES = frozenset({"Shape", "Size"})
 _PLACED = frozenset({"ep_cache_context", "embed_mode", "main_context", "partition_name", "source"})
 """Attributes of an EPContext node that say where its payload is; the core writes them."""
 
@@ -120,21 +121,32 @@ class ProgramMaker:
         return claims
 
     def _compile(self, nodes: Sequence[NodeView], model: ModelProto) -> list[ComputeCapability | Refusal]:
-        """Have a model of some nodes compiled: simplified, as sessions do, or as it is where that does not fit.
+        """Have a model of some nodes compiled, by default as it is; simplified first where it computes with shapes.
+
+        Computing with shapes would cut the graph, and onnxruntime folds it in a session, around EPContext nodes, too. Where one
+        level does not fit, the other is tried.
 
         Raises:
             VendorRefusal: onnxruntime refuses the model whole.
         """
+        levels = [_LEVELS.ORT_DISABLE_ALL, _LEVELS.ORT_ENABLE_BASIC]
+        if any(node.op_type in _OF_SHAPES for node in nodes):
+            levels.reverse()
         before = set(self._claimed)
         try:
-            return self._compile_at(_LEVELS.ORT_ENABLE_BASIC, nodes, model)
+            return self._compile_at(levels[0], nodes, model, strict=True)
         except VendorRefusal:
             self.context.cancel.raise_if_requested()
             self._claimed = before
-        return self._compile_at(_LEVELS.ORT_DISABLE_ALL, nodes, model)
+        return self._compile_at(levels[1], nodes, model, strict=False)
 
     def _compile_at(
-        self, level: onnxruntime.GraphOptimizationLevel, nodes: Sequence[NodeView], model: ModelProto
+        self,
+        level: onnxruntime.GraphOptimizationLevel,
+        nodes: Sequence[NodeView],
+        model: ModelProto,
+        *,
+        strict: bool,
     ) -> list[ComputeCapability | Refusal]:
         folder = Path(self.folder, str(len(list(self.folder.iterdir()))))
         folder.mkdir()
@@ -155,7 +167,7 @@ class ProgramMaker:
             try:
                 claims.append(self._claim(program))
             except VendorRefusal as error:
-                if level != _LEVELS.ORT_DISABLE_ALL:
+                if strict:
                     raise
                 claims.append(Refusal(str(error), self._enclosed(program)))
         return [*claims, *self._refuse_rest(nodes, claims)]

@@ -1,0 +1,107 @@
+"""Context models of Qualcomm's EP as they are: what others wrote, names of nodes, what is refused and how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from vendors.networks import network
+from vendors.vendors_onnxruntime import QNN, PluginEP, devices, qnn_options
+
+import epctx_core as epctx
+
+REAL = Path(__file__).parent.parent / "real"
+
+
+@pytest.fixture(scope="module")
+def qnn():
+    import onnxruntime_qnn
+
+    return PluginEP(ep=QNN, devices=devices(QNN, onnxruntime_qnn)[:1], options=qnn_options())
+
+
+def options_for(given=None, **entries):
+    options = epctx.SessionOptions()
+    options.add_provider("epctx-onnxruntime:QNN", qnn_options() if given is None else given)
+    for key, value in entries.items():
+        options.add_session_config_entry(f"ep.{key}", value)
+    return options
+
+
+@pytest.mark.parametrize("name", ["qnn_ctx0", "qnn_ctx1"])
+def test_a_context_model_that_another_onnxruntime_wrote_gives_its_results(name, qnn):
+    path = REAL / f"{name}.onnx"
+    session = epctx.InferenceSession(path, options_for(context_trust_unverified="1"))
+    inputs = {
+        value.name: np.random.default_rng(0).random(value.shape, dtype=np.float32)
+        for value in session.get_inputs()
+    }
+
+    results = session.run(None, inputs)
+
+    for result, expected in zip(results, qnn.run(path, inputs), strict=True):
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_what_the_simulator_does_not_support_is_refused_by_its_reason():
+    with pytest.raises(epctx.InvalidGraph, match="QNN_COMMON_ERROR_NOT_SUPPORTED"):
+        epctx.InferenceSession(REAL / "share1_ctx.onnx", options_for())
+
+
+def test_nodes_have_the_names_by_which_the_ep_finds_their_graphs(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(network("bert").model)
+    epctx.ModelCompiler(options_for(), tmp_path / "m.onnx").compile_to_file(tmp_path / "m_ctx.onnx")
+
+    model = onnx.load(tmp_path / "m_ctx.onnx", load_external_data=False)
+    nodes = [node for node in model.graph.node if node.op_type == "EPContext"]
+    attributes = [{a.name: onnx.helper.get_attribute_value(a) for a in node.attribute} for node in nodes]
+    assert [each["partition_name"].decode() for each in attributes] == [node.name for node in nodes]
+    assert [each["main_context"] for each in attributes] == [1, 0]
+    assert all(each["ep_sdk_version"].startswith(b"v2.") for each in attributes)
+
+
+def test_values_of_a_context_model_may_be_renamed(tmp_path, qnn):
+    """The EP finds values by name, and otherwise by their order, which is not the vendor's."""
+    source, inputs = network("bert")
+    epctx.ModelCompiler(options_for(), source).compile_to_file(tmp_path / "m_ctx.onnx")
+    model = onnx.load(tmp_path / "m_ctx.onnx", load_external_data=False)
+    kept = {value.name for value in (*model.graph.input, *model.graph.output, *model.graph.initializer)}
+    for node in model.graph.node:
+        node.input[:] = [name if name in kept else f"renamed {name}" for name in node.input]
+        node.output[:] = [name if name in kept else f"renamed {name}" for name in node.output]
+    for value in model.graph.value_info:
+        value.name = value.name if value.name in kept else f"renamed {value.name}"
+    (tmp_path / "m_ctx.onnx").write_bytes(model.SerializeToString())
+
+    with epctx.InferenceSession(tmp_path / "m_ctx.onnx", options_for()) as session:
+        results = session.run(None, inputs)
+
+    for result, expected in zip(results, qnn.run(source, inputs), strict=True):
+        np.testing.assert_allclose(result, expected, atol=1e-2)
+
+
+def test_a_back_end_that_is_not_there_is_refused():
+    """onnxruntime-qnn itself would create the EP, and compile nothing."""
+    options = options_for({"backend_path": "/missing/libQnnHtp.so"})
+
+    with pytest.raises(epctx.InvalidArgument, match=r"'/missing/libQnnHtp\.so', which is not a file"):
+        epctx.ModelCompiler(options, network("lstm").model, True).compile_to_bytes()
+
+
+def test_an_option_of_a_wrong_value_is_refused_before_the_ep_sees_it():
+    options = options_for({"htp_performance_mode": "fastest"})
+
+    with pytest.raises(epctx.InvalidArgument, match="allowed: burst, balanced"):
+        epctx.ModelCompiler(options, network("lstm").model, True).compile_to_bytes()
+
+
+def test_several_models_in_one_binary_are_refused(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(network("lstm").model)
+
+    with (
+        pytest.raises(epctx.NotImplementedByProvider, match="one binary for several models"),
+        epctx.ShareGroup(output_dir=tmp_path) as group,
+    ):
+        group.compile(tmp_path / "m.onnx", options_for())
