@@ -104,7 +104,7 @@ def test_several_models_in_one_binary_are_refused(tmp_path):
     (tmp_path / "m.onnx").write_bytes(network("lstm").model)
 
     with (
-        pytest.raises(epctx.NotImplementedByProvider, match="one binary for several models"),
+        pytest.raises(epctx.NotImplementedByProvider, match="cannot put those of a share group into one"),
         epctx.ShareGroup(output_dir=tmp_path) as group,
     ):
         group.compile(tmp_path / "m.onnx", options_for())
