@@ -45,3 +45,23 @@ def test_a_verdict_after_sessions_have_ended_does_not_end_the_process(attempt, t
     done = in_a_process(tmp_path, "compile()\nfor _ in range(5): load().close()")
 
     assert done.returncode == 0, done.stderr
+
+
+def test_tensors_without_elements_are_left_to_the_cpu_ep_and_do_not_end_the_process(tmp_path):
+    # Qualcomm's compiler divides by their length.
+    done = in_a_process(
+        tmp_path,
+        """
+        import onnx
+        model = onnx.load("m.onnx")
+        for value in (*model.graph.input, *model.graph.output):
+            value.type.tensor_type.shape.dim[0].dim_value = 0
+        onnx.save(model, "m.onnx")
+        explanation = epctx.explain_model("m.onnx", options)
+        print(explanation.nodes[0])
+        assert len(explanation.left) == len(model.graph.node)
+        """,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "'x' has no elements" in done.stdout

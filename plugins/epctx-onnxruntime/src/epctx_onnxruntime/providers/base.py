@@ -107,6 +107,10 @@ class OnnxRuntimeProvider(ExecutionProvider):
         """Return one binary, in the folder, with the graphs of several; None: they stay several."""
         return None
 
+    def may_try_whole(self, graph: GraphView) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether onnxruntime may be given the whole graph to cut; False where that would end the process."""
+        return True
+
     # -- what is asked without an instance ---------------------------------------------------------
 
     @classmethod
@@ -181,6 +185,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
             options=self.session_options,
             folder=self._get_folder(),
             can_take=lambda node: self.can_take(graph, node),
+            whole=self.may_try_whole(graph),
         )
         claims = maker.make()
         if all(isinstance(claim, Refusal) for claim in claims):

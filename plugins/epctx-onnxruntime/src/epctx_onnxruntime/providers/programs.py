@@ -81,6 +81,7 @@ class ProgramMaker:
         options: makes options of sessions with the EP.
         folder: folder for binaries, which outlives the programs.
         can_take: returns True for a node that the EP may take, or a reason.
+        whole: whether to try the whole model first, with nodes that the EP may not take.
     """
 
     ep: str
@@ -89,6 +90,7 @@ class ProgramMaker:
     options: Callable[[], onnxruntime.SessionOptions]
     folder: Path
     can_take: Callable[[NodeView], bool | str]
+    whole: bool = True
 
     def __post_init__(self) -> None:
         self._whole = self.graph.model()
@@ -102,7 +104,7 @@ class ProgramMaker:
         for node in free:
             if (verdict := self.can_take(node)) is not True:
                 refused.setdefault(verdict or f"{node.op_type} is not supported", []).append(node)
-        if len(free) == len(self._whole.graph.node):
+        if self.whole and len(free) == len(self._whole.graph.node):
             try:
                 return self._compile(free, self._whole)
             except VendorRefusal as error:

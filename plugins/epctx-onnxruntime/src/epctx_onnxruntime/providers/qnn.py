@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import onnxruntime
 
-    from epctx_core.plugin import ProviderContext
+    from epctx_core.plugin import GraphView, NodeView, ProviderContext
 
 EP = "QNNExecutionProvider"
 _PERFORMANCE_MODES = (
@@ -106,6 +106,15 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         if path is not None and not Path(path).is_file() and "/" in path:
             raise InvalidArgument(f"{EP}: option 'backend_path' is {path!r}, which is not a file.", ep=EP)
 
+    def can_take(self, graph: GraphView, node: NodeView) -> bool | str:
+        """Return whether to offer a node; none with empty tensors, on which Qualcomm's compiler divides by zero."""
+        empty = _find_empty(graph, node)
+        return f"{empty!r} has no elements" if empty is not None else super().can_take(graph, node)
+
+    def may_try_whole(self, graph: GraphView) -> bool:
+        """Return whether no node has an empty tensor: one of them ends the process."""
+        return all(_find_empty(graph, node) is None for node in graph.nodes)
+
     @classmethod
     def vendor_options(cls, options: Mapping[str, Any]) -> dict[str, str]:
         """Return the options as text; without a back end, with the path of the HTP's."""
@@ -133,6 +142,11 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
     def accepts_source(cls, source: str) -> bool:
         """Accept the EP's name in any case, and `qnn`, as Qualcomm's tools write them."""
         return source.lower() in {EP.lower(), "qnn"}
+
+
+def _find_empty(graph: GraphView, node: NodeView) -> str | None:
+    names = filter(None, (*node.inputs, *node.outputs))
+    return next((name for name in names if 0 in (graph.value(name).shape or ())), None)
 
 
 def _is_npu(device: onnxruntime.OrtEpDevice) -> bool:
