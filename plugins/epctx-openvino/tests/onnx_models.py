@@ -22,10 +22,11 @@ def model_of(nodes, inputs, outputs, weights=None, opset=18):
     return model.SerializeToString()
 
 
-def single(op_type, inputs, outputs, weights=None, **attributes):
+def single(op_type, inputs, outputs, weights=None, opset=18, **attributes):
     """Return a model of one node, which reads the inputs and weights in the order given."""
     names = [*inputs, *(weights or {})]
-    return model_of([helper.make_node(op_type, names, list(outputs), **attributes)], inputs, outputs, weights)
+    nodes = [helper.make_node(op_type, names, list(outputs), **attributes)]
+    return model_of(nodes, inputs, outputs, weights, opset)
 
 
 def two_partitions(rows="n"):

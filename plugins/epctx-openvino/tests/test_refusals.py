@@ -150,6 +150,11 @@ def test_a_mask_of_booleans_may_be_counted(harness):
             "of equal elements, OpenVINO's TopK does not give the lowest index",
         ),
         (
+            single("Attention", {name: (FLOAT, [1, 1, 4, 8]) for name in "qkv"}, {"y": (FLOAT, [1, 1, 4, 8])},
+                   opset=25, is_causal=1, left_window_size=1),
+            "OpenVINO ignores the window of an Attention",
+        ),
+        (
             single("Resize", {"x": (FLOAT, [1, 1, 4, 4])}, {"y": (FLOAT, [1, 1, 2, 2])},
                    {"roi": np.zeros(0, np.float32), "scales": np.array([1, 1, 0.5, 0.5], np.float32)},
                    mode="linear", antialias=1),
@@ -188,6 +193,33 @@ def test_control_flow_stays_with_the_session_and_its_subgraphs_are_openvinos(har
     for which in (True, False):
         inputs = {"which": np.array(which), "x": x}
         np.testing.assert_array_equal(harness.run(model, inputs)[0], expected(model, inputs)[0])
+
+
+def test_what_a_loop_carries_on_stays_with_the_session_where_its_rank_is_only_declared(harness):
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["more"], ["still"]),
+            helper.make_node("Add", ["sum", "x"], ["next"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", INT64, []),
+            helper.make_tensor_value_info("more", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("sum", FLOAT, [2]),
+        ],
+        [
+            helper.make_tensor_value_info("still", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", FLOAT, [2]),
+        ],
+    )
+    model = model_of(
+        [helper.make_node("Loop", ["times", "", "x"], ["y"], body=body)],
+        {"times": (INT64, []), "x": (FLOAT, [2])},
+        {"y": (FLOAT, [2])},
+    )
+    inputs = {"times": np.array(3), "x": np.array([1, 2], np.float32)}
+
+    assert harness.run(model, inputs)[0].tolist() == [4, 8]
 
 
 BINARY = ("Add", "Sub", "Mul", "Max", "Min", "BitwiseAnd", "BitwiseXor")

@@ -96,4 +96,21 @@ def find_unconverted(graph: GraphView) -> dict[int | None, str]:
         reason = f"OpenVINO's frontend refuses the graph: {shorten(error)}"
         return dict.fromkeys(range(len(model.graph.node)), reason)
     left = [each for each in found if each.get_type_name() == "NotSupportedONNXNode"]
-    return {number(each.get_friendly_name()): "OpenVINO's frontend does not convert it" for each in left}
+    reasons = {number(each.get_friendly_name()): "OpenVINO's frontend does not convert it" for each in left}
+    return (
+        dict.fromkeys(
+            _find_unranked(model), "OpenVINO needs the rank of each value, which is not proven here"
+        )
+        | reasons
+    )
+
+
+def _find_unranked(model: onnx.ModelProto) -> list[int]:
+    """Return the indices of nodes that depend on an input of unproven rank, such as one that a Loop carries on."""
+    unranked = {value.name for value in model.graph.input if not value.type.tensor_type.HasField("shape")}
+    found = []
+    for index, node in enumerate(model.graph.node):
+        if not unranked.isdisjoint(node.input):
+            found.append(index)
+            unranked.update(node.output)
+    return found

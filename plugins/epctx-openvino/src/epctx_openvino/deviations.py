@@ -75,6 +75,10 @@ def _resizes_otherwise(_graph: GraphView, node: NodeView) -> bool:
     return bool(given.get("antialias", 0) or given.get("exclude_outside", 0)) or policy != "stretch"
 
 
+def _has_window(_graph: GraphView, node: NodeView) -> bool:
+    return any(node.attributes.get(side, -1) != -1 for side in ("left_window_size", "right_window_size"))
+
+
 def _is_crd(_graph: GraphView, node: NodeView) -> bool:
     return bool(node.attributes.get("mode", "DCR") == "CRD")
 
@@ -82,6 +86,7 @@ def _is_crd(_graph: GraphView, node: NodeView) -> bool:
 _LAYOUT: Rule = (_has_batch_first, "OpenVINO ignores the attribute layout")
 _CEIL: Rule = (_skips_the_end, "OpenVINO's pooling counts a window behind the end of the input")
 _RULES: dict[str, tuple[Rule, ...]] = {
+    "Attention": ((_has_window, "OpenVINO ignores the window of an Attention"),),
     "AveragePool": (_CEIL,),
     "DFT": ((_always, "OpenVINO's DFT gives other shapes"),),
     "DynamicQuantizeLinear": (
