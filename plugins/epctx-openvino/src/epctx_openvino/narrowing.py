@@ -27,6 +27,7 @@ _NARROWED: dict[int, str] = {
 }
 _CAST_TO = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT32, TensorProto.INT8, TensorProto.UINT8}
 _LIMIT = 2**31 - 1
+_MOST_OF_A_CONSTANT = 1 << 20
 _SMALL_CONSTANT = 1024
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 
@@ -40,6 +41,8 @@ class Width(IntEnum):
     """It fits in 32 bits; a sum or a product of two may not."""
     LENGTH = 2
     """A length or an index of a tensor, or computed of those and of constants: sums and products of them fit in 32 bits."""
+    CONSTANT = 3
+    """A constant of no more than a million: with a length, sums and products fit in 32 bits; without one nothing is known."""
 
 
 _LENGTHS = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "Shape", "Size"})
@@ -80,11 +83,12 @@ _INDICES: dict[str, set[int]] = {
 """By operator, the inputs that are lengths or indices: a number beyond 32 bits is no valid one."""
 _MOVES = frozenset(
     {
-        "Cast", "Concat", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad", "Reshape",
-        "ScatterElements", "ScatterND", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
+        "Cast", "Clip", "Concat", "Constant", "ConstantOfShape", "Expand", "Flatten", "Gather", "GatherElements",
+        "GatherND", "Identity", "Max", "Min", "Pad", "Range", "Reshape", "ScatterElements", "ScatterND", "Slice", "Split",
+        "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
     }
 )  # fmt: skip
-"""Operators whose results are elements of their inputs."""
+"""Operators whose results are elements of their inputs, or lie between them."""
 
 
 class Widths:
@@ -130,7 +134,7 @@ class Widths:
             kind = (self._graph.initializer(name) or self._graph.value(name)).elem_type
             if kind in _SHORT and node.op_type in _WRAPPING:
                 return "OpenVINO does not wrap integers of 8 and 16 bits around"
-            is_length = self._find(name) is Width.LENGTH and node.op_type not in _GROWING
+            is_length = self._find(name) >= Width.LENGTH and node.op_type not in _GROWING
             if kind in {TensorProto.INT32, TensorProto.INT64} and node.op_type in _AS_FLOAT and not is_length:
                 return f"OpenVINO computes {node.op_type} of integers as floats"
         return ""
@@ -178,7 +182,10 @@ def _width_of_type(elem_type: int | None) -> Width:
 def _width_of_constant(value: np.ndarray | int | list[Any]) -> Width:
     array = np.asarray(value)
     if not array.size:
-        return Width.LENGTH
+        return Width.CONSTANT
     if array.dtype.kind not in "biuf":
         return Width.ANY
-    return Width.LENGTH if float(array.min()) >= -_LIMIT and float(array.max()) <= _LIMIT else Width.ANY
+    lowest, highest = float(array.min()), float(array.max())
+    if lowest >= -_MOST_OF_A_CONSTANT and highest <= _MOST_OF_A_CONSTANT:
+        return Width.CONSTANT
+    return Width.BITS_32 if lowest >= -_LIMIT and highest <= _LIMIT else Width.ANY
