@@ -53,14 +53,28 @@ PAIRS = [
 ]
 
 
+def refused_by_onnxruntime(producer, consumer, name):
+    """Return words of onnxruntime's error where its OpenVINO EP cannot do what epctx can, else None."""
+    if producer == "onnxruntime with OpenVINO" and name == "tensorflow_sequences_opset13":
+        return "Conversion is failed for: Loop"
+    if (producer, consumer, name) == ("epctx-openvino", "onnxruntime with OpenVINO", "onnxscript_branches"):
+        return "not compatible with any execution provider"  # EPContext nodes in subgraphs
+    return None
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ALL_NETWORKS)
 @pytest.mark.parametrize(("vendor", "producer", "consumer"), PAIRS)
 def test_what_one_compiles_the_other_runs_with_the_vendors_direct_result(
     vendor, producer, consumer, name, form, tmp_path
 ):
+    words = refused_by_onnxruntime(producer, consumer, name)
     producer, consumer = route(producer), route(consumer)
     source, inputs = network(name)
+    if words:
+        with pytest.raises(Exception, match=words):
+            consumer.run(compiled(producer, form, source, tmp_path), inputs)
+        return
 
     results = consumer.run(compiled(producer, form, source, tmp_path), inputs)
 
