@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from functools import partial
 from types import MethodType
 from typing import TYPE_CHECKING, Any
@@ -142,13 +141,23 @@ class ProviderInstances:
         """
         with self._lock:
             waiting, self._waiting = self._waiting, []
-        with ExitStack() as stack:
-            if waiting:  # else another thread is shutting them down
-                stack.callback(self._hooks.clear)
-            for ep in waiting:
-                if self.implements(ep, "shutdown"):
-                    doing = f"shutdown of {self._records[ep].label}"
-                    stack.callback(close_quietly, partial(self.call, ep, "shutdown"), doing)
+        interrupt: KeyboardInterrupt | None = None
+        for ep in reversed(waiting):
+            if self.implements(ep, "shutdown"):
+                doing = f"shutdown of {self._records[ep].label}"
+                try:
+                    close_quietly(partial(self.call, ep, "shutdown"), doing)
+                except KeyboardInterrupt as error:
+                    interrupt = error
+        if waiting:  # else another thread is shutting them down
+            self._hooks.clear()
+        try:
+            if interrupt is not None:
+                raise interrupt
+        finally:
+            del (
+                interrupt
+            )  # its traceback has this frame, which would keep the session in a cycle; so does an ExitStack
 
 
 def collect_closers(results: Iterable[CompiledPartition]) -> list[Callable[[], None]]:

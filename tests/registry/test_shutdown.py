@@ -40,7 +40,7 @@ def test_an_ep_that_fails_to_shut_down_is_logged_and_does_not_stop_the_others(se
 
     assert log == ["B", "A"]
     (entry,) = [r for r in caplog.records if r.levelname == "ERROR"]
-    assert entry.name == "epctx"
+    assert entry.name == "epctx.providers"
     assert "B (epctx-test 1.2)" in entry.getMessage()
 
 
