@@ -324,9 +324,8 @@ class Compile:
             with self.time_stage("write"):
                 context = self.describe(outputs, earlier)
             with self.time_stage("read_back"):
-                read_back(
-                    context.proto, context.to_read, context.written, self.providers, context.source_tensors
-                )
+                names, tensors = context.to_read, context.source_tensors
+                read_back(context.proto, names, context.written, self.providers, tensors)
             with self.time_stage("write"):
                 self.finish(context, outputs)
                 self.cancel.raise_if_requested()

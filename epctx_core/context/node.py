@@ -190,9 +190,8 @@ def _read_attributes(name: str, node: NodeProto) -> tuple[dict[str, Any], bytes 
             try:
                 values[key] = decode_attribute(attribute)
             except (ValueError, TypeError) as error:
-                raise _node_error(
-                    name, f"has the attribute {key!r}, which cannot be read: {error}"
-                ) from error
+                problem = f"has the attribute {key!r}, which cannot be read: {error}"
+                raise _node_error(name, problem) from error
     return values, cache
 
 

@@ -171,9 +171,8 @@ class Weight:
 
     def make_tensor_proto(self) -> TensorProto:
         """Return the weight as an inline tensor."""
-        return TensorProto(
-            name=self.name, data_type=self.elem_type, dims=self.shape, raw_data=bytes(self._data)
-        )
+        data = bytes(self._data)
+        return TensorProto(name=self.name, data_type=self.elem_type, dims=self.shape, raw_data=data)
 
 
 _DATA_FIELDS = frozenset(

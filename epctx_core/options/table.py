@@ -111,9 +111,8 @@ class SessionOption(Generic[_T]):
             raise self._error(value, f", which {error}") from None
 
     def _error(self, value: str, why: str) -> InvalidArgument:
-        return InvalidArgument(
-            f"session option {self.key!r} has the value {value!r:.200}{why}.", hint=self.doc
-        )
+        problem = f"session option {self.key!r} has the value {value!r:.200}{why}."
+        return InvalidArgument(problem, hint=self.doc)
 
 
 def _parse_file_name(value: str) -> str | None:

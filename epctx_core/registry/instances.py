@@ -144,9 +144,10 @@ class ProviderInstances:
         interrupt: KeyboardInterrupt | None = None
         for ep in reversed(waiting):
             if self.implements(ep, "shutdown"):
-                doing = f"shutdown of {self._records[ep].label}"
                 try:
-                    close_quietly(partial(self.call, ep, "shutdown"), doing)
+                    close_quietly(
+                        partial(self.call, ep, "shutdown"), f"shutdown of {self._records[ep].label}"
+                    )
                 except KeyboardInterrupt as error:
                     interrupt = error
         if waiting:  # else another thread is shutting them down

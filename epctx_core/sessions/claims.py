@@ -58,9 +58,8 @@ class Claims:
         if isinstance(item, Refusal):
             reason: object = to_plain(item.reason)
             if type(reason) is not str:
-                raise self.broken(
-                    f"gave a {type(reason).__name__} instead of a text as the reason of a Refusal"
-                )
+                kind = type(reason).__name__
+                raise self.broken(f"gave a {kind} instead of a text as the reason of a Refusal")
             self.refuse(concealed(reason), self._indices(item.nodes))
             return
         nodes = self._claim(item)

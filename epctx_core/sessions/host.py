@@ -188,9 +188,8 @@ def _array(argument: NodeArg, value: Any) -> Any:
             # onnxruntime reads past the end of text of numpy's own kinds.
             array = (np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array).astype(object)
     except UnicodeDecodeError as error:
-        raise InvalidArgument(
-            f"the input {argument.name!r} has bytes that are not UTF-8: {error}."
-        ) from error
+        problem = f"the input {argument.name!r} has bytes that are not UTF-8: {error}."
+        raise InvalidArgument(problem) from error
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidArgument(
             f"the input {argument.name!r} is not an array of {expected.dtype}: {str(error).rstrip('.')}.",
@@ -317,9 +316,8 @@ def parse_providers(
 
 def _list_of(items: str, name: str, given: object) -> list[object]:
     if not isinstance(given, Iterable):
-        raise InvalidArgument(
-            f"{name} must be a list of {items}, not an object of type {type(given).__name__}."
-        )
+        kind = type(given).__name__
+        raise InvalidArgument(f"{name} must be a list of {items}, not an object of type {kind}.")
     return list(given)
 
 

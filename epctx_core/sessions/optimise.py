@@ -167,9 +167,8 @@ def _weights(
     for tensor in detached:
         old = known.get(tensor.name)
         if old is None or (old.elem_type, old.shape) != (tensor.data_type, tuple(tensor.dims)):
-            raise refusal(
-                f"gave a model with an external weight {tensor.name!r} that the original does not have"
-            )
+            strange = f"an external weight {tensor.name!r} that the original does not have"
+            raise refusal(f"gave a model with {strange}")
         # Weights of the optimiser and of a source are both the core's.
         weights[tensor.name] = old
     inline = [tensor for tensor in graph.initializer if not is_detached(tensor)]

@@ -39,9 +39,8 @@ def kernel_step(owner: PluginRecord, kernel: KernelDef, graph: GraphIndex, node:
     with blame(owner, create):
         compute = kernel.create(Node(graph, node))
     if not callable(compute):
-        raise contract_error(
-            owner, create, f"gave a {type(compute).__name__} instead of a kernel for {name!r}"
-        )
+        problem = f"gave a {type(compute).__name__} instead of a kernel for {name!r}"
+        raise contract_error(owner, create, problem)
     takes = kernel.takes_outputs
     run = compute if takes else lambda inputs, _outputs: compute(inputs)
     spec = StepSpec(name, owner.name, run, graph.inputs[node], graph.outputs[node], in_place=takes)
