@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,11 +24,8 @@ class Recorder(onnxruntime.ModelCompiler):
 
     def __init__(self, options, content, *args, **kwargs):
         self.models.append(onnx.ModelProto.FromString(content))
+        self.names.append(Path(options.get_session_config_entry("ep.context_file_path")).name)
         super().__init__(options, content, *args, **kwargs)
-
-    def set_ep_context_binary_information(self, folder, name):
-        self.names.append(name)
-        super().set_ep_context_binary_information(folder, name)
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 DOMAIN, CONTEXT = "com.microsoft", "EPContext"
 INFO_KEY = "ep_compatibility_info."
+_PATH_KEY = "ep.context_file_path"
 _LEVELS = onnxruntime.GraphOptimizationLevel
 _OF_SHAPES = frozenset({"Shape", "Size"})
 _PLACED = frozenset({"ep_cache_context", "embed_mode", "main_context", "partition_name", "source"})
@@ -192,11 +193,12 @@ class ProgramMaker:
 
         options = self.options()
         content, kept = self._feed(model, options)
+        # The model itself stays in memory: EPs read where binaries go, and their name, out of this entry.
+        options.add_session_config_entry(_PATH_KEY, str(folder / f"{self._name(model, content)}.onnx"))
         try:
             compiler = onnxruntime.ModelCompiler(
                 options, content, get_initializer_location_func=leave_out, graph_optimization_level=level
             )
-            compiler.set_ep_context_binary_information(f"{folder}/", self._name(model, content))
             compiled = compiler.compile_to_bytes()
         except MemoryError:
             raise
