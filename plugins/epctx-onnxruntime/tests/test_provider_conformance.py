@@ -1,0 +1,33 @@
+"""The conformance kit on onnxruntime's CPU EP behind the hooks: a sample with every suite, all of it with `make stress`."""
+
+from __future__ import annotations
+
+import pytest
+from engines.onnxruntime_cpu_ep import OrtCpuExecutionProvider
+
+from epctx_core.testing import ProviderConformance, Requirements
+
+# It takes no subgraphs, as no EP of onnxruntime does; models in a payload have their weights inside.
+ABILITIES = Requirements(control_flow_bodies=False, weight_sharing=False, compatibility=False)
+
+
+class CutExecutionProvider(OrtCpuExecutionProvider):
+    """The same without some operators, so that models fall into several partitions."""
+
+    name = "CutExecutionProvider"
+
+    def can_take(self, graph, node):
+        return f"{node.op_type} is left to others" if node.op_type in {"Erf", "Sin"} else True
+
+
+class TestSample(ProviderConformance):
+    provider = CutExecutionProvider
+    requirements = ABILITIES
+    only = ("signatures", "claims", "nodes", "export", "sharing", "payloads", "side_effects", "cancellation")
+
+
+@pytest.mark.stress
+class TestWhole(ProviderConformance):
+    provider = OrtCpuExecutionProvider
+    requirements = ABILITIES
+    full = True
