@@ -112,6 +112,7 @@ def test_what_a_host_set_aside_stays_aside():
     try:
         with pause_collection(PAUSED_FROM), resume_collection():
             assert gc.isenabled()
-        assert gc.get_freeze_count() == aside
+        # Of so many objects a few may have been freed since, by whoever held them.
+        assert 0 <= aside - gc.get_freeze_count() < 100
     finally:
         gc.unfreeze()

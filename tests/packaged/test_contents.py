@@ -94,7 +94,15 @@ def test_the_core_depends_on_four_libraries_and_names_its_extras(wheels):
         "onnx",
         "pluggy",
     ]
-    assert set(said.get_all("Provides-Extra")) == {"all", "ort", "cli", "cache", "isolation", "test"}
+    assert set(said.get_all("Provides-Extra")) == {
+        "all",
+        "ort",
+        "cli",
+        "cache",
+        "isolation",
+        "openvino",
+        "test",
+    }
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in {CORE, *EXACT}])
