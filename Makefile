@@ -25,13 +25,14 @@ PLUGINS := $(filter-out plugins/epctx-openvino,$(patsubst %/pyproject.toml,%,$(f
 EDITABLE = --editable ".[all,test]" $(foreach plugin,$(PLUGINS),--editable ./$(plugin))
 # A worker that dies ends the run: pytest-xdist 3.8 waits for ever after it has replaced one of loadfile's.
 PYTEST = -m pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
+STRESS = -m pytest -m stress -o timeout=7200 -o faulthandler_timeout=7500
 
 # In no other environment: an installed EP of a vendor goes before the simulated one of its name.
 VENDORS := --editable ./plugins/epctx-openvino 'onnxruntime-qnn>=2.7' 'onnxruntime-ep-openvino>=1.8'
 PLATFORM := $(shell uname -sm)
 
 .DELETE_ON_ERROR:
-.PHONY: install demo test test-vendors lint stress fuzz bench differential minimums release docs size clean
+.PHONY: install demo test test-vendors lint stress stress-vendors fuzz bench differential minimums release docs size clean
 
 install: .venv/.installed
 
@@ -42,10 +43,15 @@ test: lint
 	.venv/bin/python $(PYTEST)
 
 ifeq ($(PLATFORM),Linux x86_64)
-test-vendors: .venv-vendors/.installed
-	.venv-vendors/bin/python $(PYTEST) tests/vendors
-else
+test-vendors stress-vendors: .venv-vendors/.installed
+
 test-vendors:
+	.venv-vendors/bin/python $(PYTEST) tests/vendors
+
+stress-vendors:
+	.venv-vendors/bin/python $(STRESS) tests/vendors
+else
+test-vendors stress-vendors:
 	@echo "Nothing was tested: $(VENDORS) are installed and tested on Linux x86_64 only; this is $(PLATFORM)."
 endif
 
@@ -57,7 +63,8 @@ lint: .venv/.installed
 	PYTHONPATH=plugins/epctx-openvino/src .venv/bin/lint-imports --config plugins/epctx-openvino/pyproject.toml
 
 stress: .venv/.installed
-	.venv/bin/python -m pytest -m stress -o timeout=7200 -o faulthandler_timeout=7500
+	.venv/bin/python $(STRESS)
+	$(MAKE) stress-vendors
 
 fuzz: .venv-fuzz/.installed
 	.venv-fuzz/bin/python tests/fuzz/guided.py $(FUZZ_CORPUS) $(FUZZ_SECONDS)
