@@ -302,7 +302,7 @@ class _Loader:
 
     def _is_native(self, model: Path) -> bool:
         """Return whether onnxruntime can load a compiled model: its EP writes EPContext nodes."""
-        return not any(node.attributes.get(MODELS) for node in inspect_model(model).ep_contexts)
+        return not any(MODELS in node.attributes for node in inspect_model(model).ep_contexts)
 
     def _check_entry(self, lease: Lease) -> None:
         """Raise InvalidGraph for an entry that is damaged, or that the EP says is stale."""
