@@ -97,7 +97,9 @@ def context_node(attributes, *names):
 def load(node):
     cancel = SimpleNamespace(raise_if_requested=lambda: None)
     context = SimpleNamespace(options={}, intra_op_num_threads=1, purpose=Purpose.LOAD, cancel=cancel)
-    reader = SimpleNamespace(payload=lambda _node: SimpleNamespace(name="m.bin", view=memoryview(b"abc")))
+    reader = SimpleNamespace(
+        payload=lambda _node: SimpleNamespace(name="m.bin", verified=False, view=memoryview(b"abc"))
+    )
     return ByName(context).load_context([node], reader)
 
 
