@@ -259,7 +259,7 @@ class ProviderPart:
             # Reading attributes and flags runs the EP's code.
             with blame(choice.record, _HOOK):
                 described = self._sort_nodes(results)
-            self._name_nodes(compile_.assignment.main)
+            self._name_nodes(compile_.assignment)
             file = source.path.name if references.used and source.path is not None else None
             names = self._make_nodes(described, {} if file is None else {FILE_ATTRIBUTE: file})
         if len(self.entries) == 1 and compile_.existing.records:
@@ -267,10 +267,12 @@ class ProviderPart:
             self.entries = [replace(self.entries[0], references=names)]
         self._check_graph_names(compile_.model, earlier.get(choice.name, ()))
 
-    def _name_nodes(self, main: GraphAssignment) -> None:
-        """Give nodes the names of their graphs, unless the host wants a prefix or a name is taken."""
+    def _name_nodes(self, assignment: Assignment) -> None:
+        """Give nodes the names of their graphs, unless the host wants a prefix or a name is taken, by another EP's too."""
         stated = [p for p in self._partitions if p.stated_name and not p.prefix]
-        taken = {part.graph.names[index] for part, index in _iterate_remaining(main)} if stated else set()
+        remaining = _iterate_remaining(assignment.main) if stated else ()
+        taken = {p.node_name for p in assignment.partitions} if stated else set()
+        taken.update(part.graph.names[index] for part, index in remaining)
         for partition in stated:
             if partition.stated_name not in taken:
                 partition.stated_node_name = partition.stated_name

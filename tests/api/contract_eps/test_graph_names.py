@@ -200,3 +200,27 @@ def test_two_models_of_a_share_group_with_one_name_for_different_graphs_are_refu
         group_of(Counting, tmp_path)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "b.onnx"]
+
+
+class CountingToo(Counting):
+    """Numbers its graphs as the other one does, and takes what that leaves."""
+
+    name = "CountingTooExecutionProvider"
+    binary_suffix = "counting2"
+    operators = frozenset({"Sigmoid"})
+
+
+@pytest.mark.parametrize("embedded", [0, 1])
+def test_the_nodes_of_two_eps_whose_vendors_number_alike_have_names_of_their_own(model, context, embedded):
+    both = (Counting, CountingToo)
+    options = options_for(*both, isolate="", context_embed_mode=embedded)
+    epctx.ModelCompiler(options, model, registry=registry_of(*both)).compile_to_file(context)
+
+    names = [node.name for node in onnx.load(context).graph.node]
+    assert len({*names}) == len(names) == 5
+    report = epctx.verify_model(context, registry=registry_of(*both))
+    assert report.ok
+    assert all(payload.digests for payload in report.payloads)
+    with epctx.InferenceSession(context, options_for(*both), registry=registry_of(*both)) as session:
+        (result,) = session.run(None, {"x": example()})
+    np.testing.assert_allclose(result, run(model), rtol=1e-6)
