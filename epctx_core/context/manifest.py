@@ -35,6 +35,8 @@ SEALED = "epctx.sealed"
 """The manifest of a model that another tool wrote, with nothing but digests: `epctx seal` puts it there."""
 SIDECAR = ".epctx.json"
 """Suffix of the file that has it beside a model which must not be changed."""
+_LONGEST = 1 << 29
+"""Bytes of such a file: more than the text of `MOST_PARTS` entries has."""
 INITIALIZERS = "epctx.initializers"
 KERNEL_TYPES = "epctx.kernel_type_constraints"
 COMPATIBILITY_PREFIX = "ep_compatibility_info."
@@ -397,6 +399,8 @@ def find_manifest(model: ModelProto, path: Path | None, digest: str | None, most
     if path is None or manifest is not None or not os.path.lexists(beside):
         return manifest
     with open_model_file(beside) as (file, found):
+        if (size := os.fstat(file.fileno()).st_size) > _LONGEST:
+            raise InvalidGraph(f"the manifest {found.name!r} is damaged: it has {size:,} bytes.", path=found)
         manifest = _read_text(file.read(), f"the manifest {found.name!r}", _read_manifest, most)
     if manifest and digest and (manifest.sealed is None or manifest.sealed.digest != digest):
         raise ReplacedBinaryError(
@@ -409,13 +413,8 @@ def find_manifest(model: ModelProto, path: Path | None, digest: str | None, most
 
 def _read_manifest(data: Any) -> Manifest | None:
     if type(data["version"]) is not int or data["version"] != VERSION:
-        _log.warning(
-            "the model's %s metadata has the version %.40r, and this epctx reads %d: payloads are checked against"
-            " no digests. A later epctx-core reads it.",
-            MANIFEST,
-            data["version"],
-            VERSION,
-        )
+        said = "the model's manifest has the version %.40r, and this epctx reads %d: payloads are checked against no digests."
+        _log.warning(f"{said} A later epctx-core reads it.", data["version"], VERSION)
         return None
     references: Mapping[str, SourceReference] = {}
     if (stated := data.get("source_weights", {})) != {}:
@@ -425,7 +424,7 @@ def _read_manifest(data: Any) -> Manifest | None:
         references = read_references(stated)
     seal = data.get("sealed")
     return Manifest(
-        sealed=seal and Seal(str(seal["by"]), int(str(seal["bytes"])), str(seal["sha256"])),
+        sealed=None if seal is None else Seal(str(seal["by"]), int(str(seal["bytes"])), str(seal["sha256"])),
         source_digest=str(data["source_model"]),
         providers={str(ep): dict(facts) for ep, facts in data["providers"].items()},
         payloads=tuple(_read_entry(p) for p in data["payloads"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -196,6 +197,10 @@ def test_a_manifest_beside_another_model_than_its_own_is_refused_by_its_name(rea
             '{"version":1,"source_model":"","providers":{},"payloads":[],"sealed":{"by":1,"bytes":Infinity,"sha256":""}}',
             "is damaged",
         ),
+        *[
+            (f'{{"version":1,"source_model":"","providers":{{}},"payloads":[],"sealed":{seal}}}', "is damaged")
+            for seal in ("[]", "{}", '""', "0", "false")
+        ],
     ],
 )  # fmt: skip
 def test_a_file_beside_a_model_that_is_no_manifest_of_it_is_refused_by_its_name(real, text, match):
@@ -205,6 +210,16 @@ def test_a_file_beside_a_model_that_is_no_manifest_of_it_is_refused_by_its_name(
     with pytest.raises(epctx.InvalidGraph, match=rf"'qnn_ctx0\.onnx\.epctx\.json' {match}"):
         load(path)
     assert findings(path) & {"manifest-damaged", "seal-broken"}
+
+
+def test_a_file_beside_a_model_that_is_longer_than_any_manifest_is_refused_unread(real):
+    path = real / "qnn_ctx0.onnx"
+    sidecar(path).touch()
+    os.truncate(sidecar(path), 1 << 40)
+
+    with pytest.raises(epctx.InvalidGraph, match=r"'qnn_ctx0\.onnx\.epctx\.json' is damaged: .* bytes"):
+        load(path)
+    assert "manifest-damaged" in findings(path)
 
 
 def test_entries_of_a_manifest_beside_a_model_are_bounded(real):
