@@ -250,7 +250,7 @@ def _look_into(
     """Have an EP look into its payloads; return the primaries into whose payloads it looked."""
     findings = subject.findings
     if choice.name in routing.find_contained():
-        # As in a load; the finding also has the rehearsal pass over it.
+        # As in a load; the rehearsal passes over it, too.
         findings.add(
             "container-not-checked",
             f"{choice.record.label} gets no payload without digests in this process, as one could end it.",
@@ -320,8 +320,9 @@ def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str
             engine=engine,
         )
         routing = found
+    contained = routing.find_contained() if routing is not None else ()
     for ep, choice in providers.choices.items():
-        if routing is None or ep not in routing.nodes or findings.has_errors:
+        if routing is None or ep not in routing.nodes or ep in contained or findings.has_errors:
             continue
         nodes = select_nodes(ep, routing.nodes[ep], subject)
         # It loads all its nodes or none.

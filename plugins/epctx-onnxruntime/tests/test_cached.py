@@ -8,8 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -135,16 +133,11 @@ def test_a_compile_is_isolated_by_default(host, model, expected, runtime, isolat
     assert np.allclose(host.answer(model, options), expected, atol=1e-6)
 
 
-def of_open_batch():
-    """Return a model whose first dimension is open."""
+def test_open_dimensions_get_their_lengths_by_the_argument(host, tmp_path, runtime):
     made = chain(["Relu", "Sigmoid"])
     for value in (*made.graph.input, *made.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = OPEN_BATCH
-    return made
-
-
-def test_open_dimensions_get_their_lengths_by_the_argument(host, tmp_path, runtime):
-    path = saved(of_open_batch(), tmp_path / "open.onnx")
+    path = saved(made, tmp_path / "open.onnx")
 
     (shape,) = [each.shape for each in host.session(path, free_dimensions={OPEN_BATCH: 2}).get_inputs()]
     host.session(path, free_dimensions={OPEN_BATCH: 4})
@@ -354,89 +347,6 @@ def test_session_options_can_be_used_for_many_models(host, model, tmp_path):
     host.session(other, options)
 
     assert options.has_providers() is True
-
-
-def test_a_thread_reads_session_options_whole_while_another_loads_with_them(
-    host, model, runtime, monkeypatch
-):
-    options = session_options(session__load_model_format="ONNX")
-    read = []
-    other = threading.Thread(target=lambda: read.append(translate(options, {})))
-    opened = cached._open
-
-    def while_opening(*args):
-        other.start()
-        other.join(0.5)
-        return opened(*args)
-
-    monkeypatch.setattr(cached, "_open", while_opening)
-    host.answer(model, options)
-    other.join()
-
-    assert read[0].get_session_config_entry("session.load_model_format") == "ONNX"
-
-
-def test_a_source_is_loaded_with_the_hosts_entries_while_another_thread_loads_a_compiled_model(
-    host, model, runtime, monkeypatch, tmp_path
-):
-    options = session_options(session__load_model_format="ONNX")
-    host.answer(model, options)
-    source = shutil.copytree(host.entries[0].folder, tmp_path / "elsewhere") / "context.onnx"
-    source.with_name("model_ctx.onnx").rename(source)
-    opened = cached._open
-    inside = threading.Event()
-    other = threading.Thread(target=lambda: host.answer(model, options))
-
-    seen = []
-
-    def while_opening(path, given, ep):
-        if path == source:
-            other.start()
-            inside.wait(1)
-            return seen.append(given.get_session_config_entry("session.load_model_format"))
-        inside.set()
-        time.sleep(0.5)
-        return opened(path, given, ep)
-
-    monkeypatch.setattr(cached, "_open", while_opening)
-    host.session(source, options)
-    other.join()
-
-    assert seen == ["ONNX"]
-
-
-def test_session_options_that_get_another_ep_meanwhile_are_refused(host, model, runtime):
-    options = session_options()
-    devices = OptionalCpuExecutionProvider.library.list_devices()[:1]
-
-    def add_another(*_):
-        if not options.has_providers():
-            options.add_provider_for_devices(devices, {})
-
-    with pytest.raises(epctx.InvalidArgument, match="have an EP already"):
-        host.session(model, options, progress=add_another)
-    assert runtime.opened == []
-
-
-@pytest.mark.parametrize("later", [{OPEN_BATCH: 4}, {}])
-def test_lengths_that_onnxruntime_has_got_with_session_options_cannot_become_others(host, tmp_path, later):
-    path = saved(of_open_batch(), tmp_path / "open.onnx")
-    options = session_options()
-    for _ in range(2):
-        session = host.session(path, options, free_dimensions={OPEN_BATCH: 2})
-        assert session.get_inputs()[0].shape == [2, 3]
-
-    with pytest.raises(epctx.InvalidArgument, match="batch=2"):
-        host.session(path, options, free_dimensions=later)
-
-
-def test_a_model_whose_optional_ep_is_left_out_gets_the_lengths_too(host, tmp_path):
-    path = saved(of_open_batch(), tmp_path / "open.onnx")
-    options = session_options(ep__optional_providers="NoSuchExecutionProvider")
-
-    session = host.session(path, options, provider="NoSuchExecutionProvider", free_dimensions={OPEN_BATCH: 2})
-
-    assert session.get_inputs()[0].shape == [2, 3]
 
 
 def test_session_options_with_an_ep_of_the_hosts_own_are_refused(host, model):

@@ -22,6 +22,7 @@ from isolation.test_payloads_without_manifest import from_other_process
 
 import epctx_core as epctx
 from epctx_core.errors import PackageMissing, PluginError
+from epctx_core.plugin import Finding, Severity
 
 EPS = (Fragile, FragileWithoutDevice, Beta)
 CHAIN = ("Add", "Sigmoid", "Relu")
@@ -423,6 +424,29 @@ def test_a_verification_gives_the_ep_no_payload_without_digests_and_says_so(make
     assert "ep.context_trust_unverified=1" in said.hint
     assert (report.ok, report.checked) == (True, False)
     assert (Fragile.loads, Fragile.looks) == ([], [])
+
+
+def test_no_number_of_findings_of_another_ep_has_a_verification_give_it_one_without_digests(tmp_path):
+    class Noisy(Beta):
+        """Finds more of one code than are listed."""
+
+        name = "NoisyExecutionProvider"
+
+        @classmethod
+        def verify_payloads(cls, context, nodes, reader):
+            return [Finding(Severity.INFO, "container-not-checked", f"part {n}") for n in range(1001)]
+
+    eps = (Noisy, FragileWithoutDevice)
+    model, context = saved(chain(("Neg", "Add")), tmp_path / "m.onnx"), tmp_path / "m_ctx.onnx"
+    epctx.ModelCompiler(options_for(*eps, isolate=""), model, registry=registry_of(*eps)).compile_to_file(
+        context
+    )
+    bare = from_other_process(context)
+    Fragile.loads.clear()
+
+    epctx.verify_model(bare, options_for(*eps, isolate=""), registry=registry_of(*eps))
+
+    assert Fragile.loads == []
 
 
 @pytest.mark.parametrize("name", ["file", "whole"])

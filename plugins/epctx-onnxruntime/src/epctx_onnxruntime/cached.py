@@ -47,8 +47,6 @@ _THREADS = ("intra_op_num_threads", "inter_op_num_threads")
 _LOCK = threading.RLock()
 """Held while the session options of a host, which several threads may share, are changed."""
 
-_LENGTHS: WeakKeyDictionary[onnxruntime.SessionOptions, Mapping[str, int]] = WeakKeyDictionary()
-"""Lengths of open dimensions by session options of hosts, out of which onnxruntime does not take one again."""
 
 _OTHER_NAMES = {"NotImplemented": "NotImplementedByProvider", "EngineError": "RuntimeException"}
 """Classes of onnxruntime's errors that epctx calls otherwise."""
@@ -125,7 +123,7 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
         )
         for choice in request.choices:
             return _Loader(request, choice, given, _select_devices(choice, provider)).load()
-        return _open_alone(request, given, name)  # `ep.optional_providers` names the EP, and it cannot be had
+        return _open(request.model, given, name)  # `ep.optional_providers` names the EP, and it cannot be had
 
 
 def _import_cache(module: str) -> ModuleType:
@@ -153,44 +151,11 @@ def translate(given: onnxruntime.SessionOptions, free_dimensions: Mapping[str, i
     options = SessionOptions()
     for name in _THREADS:
         setattr(options, name, getattr(given, name))
-    with _LOCK:
-        entries = _read_entries(given)
-    for key, value in {"ep.isolate": "compile", **entries}.items():
+    for key, value in {"ep.isolate": "compile", **_read_entries(given)}.items():
         options.add_session_config_entry(key, value)
     for name, length in free_dimensions.items():
         options.add_free_dimension_override_by_name(name, length)
     return options
-
-
-def _open_alone(
-    request: Request, given: onnxruntime.SessionOptions, name: str
-) -> onnxruntime.InferenceSession:
-    set_lengths(given, request.options.model_overrides.dimensions)
-    return _open(request.model, given, name)
-
-
-def set_lengths(given: onnxruntime.SessionOptions, lengths: Mapping[str, int]) -> None:
-    """Have onnxruntime's session options give open dimensions their lengths.
-
-    Args:
-        given: of the host.
-        lengths: by the dimension's name.
-
-    Raises:
-        InvalidArgument: they have got others, which onnxruntime would use instead.
-    """
-    with _LOCK:
-        if (earlier := _LENGTHS.get(given)) is None:
-            for name, length in lengths.items():
-                given.add_free_dimension_override_by_name(name, length)
-            if lengths:
-                _LENGTHS[given] = dict(lengths)
-        elif earlier != dict(lengths):
-            described = ", ".join(f"{name}={length}" for name, length in earlier.items())
-            raise errors.InvalidArgument(
-                f"these session options keep the lengths {described} of a model that was loaded with them.",
-                hint="Pass session options of their own for each set of free_dimensions.",
-            )
 
 
 def _read_entries(given: onnxruntime.SessionOptions) -> dict[str, str]:
@@ -250,9 +215,6 @@ class _Loader:
     devices: list[onnxruntime.OrtEpDevice]
 
     def __post_init__(self) -> None:
-        self._check_provider()
-
-    def _check_provider(self) -> None:
         if self.given.has_providers() and _ADDED.get(self.given) != self._provider:
             raise errors.InvalidArgument(
                 f"these session options have an EP already; load_or_compile adds {self.choice.name} itself.",
@@ -265,22 +227,14 @@ class _Loader:
         cls: Any = self.choice.cls
         return _Added(_identify(self.devices), cls.vendor_options(self.choice.options))
 
-    @property
-    def _source_entries(self) -> set[str]:
-        """Keys of the host's config entries about the source and the compile."""
-        entries = self.request.options.config_entries
-        _, _, kept = cache_entries(entries)
-        return {key for key in entries if key not in kept}
-
     def load(self) -> onnxruntime.InferenceSession:
         """Return a session of the compiled model, or of the model itself."""
         return self.request.load(self._load_entry, self._load_source)
 
     def _load_source(self) -> onnxruntime.InferenceSession:
-        set_lengths(self.given, self.request.options.model_overrides.dimensions)
-        # While another thread takes entries of these options back, this one waits.
-        with _LOCK if self._source_entries else nullcontext():
-            return self._open(self.request.model)
+        for name, length in self.request.options.model_overrides.dimensions.items():
+            self.given.add_free_dimension_override_by_name(name, length)
+        return self._open(self.request.model)
 
     def _load_entry(self, lease: Lease) -> onnxruntime.InferenceSession:
         """Return a session of an entry that is whole, and that the EP takes.
@@ -291,8 +245,10 @@ class _Loader:
         if not lease.record.partitions or not self._is_native(lease.model):
             return self._load_source()
         self._check_entry(lease)
+        entries = self.request.options.config_entries
+        _, _, kept = cache_entries(entries)
         try:
-            with self._without(self._source_entries):
+            with self._without({key for key in entries if key not in kept}):
                 return self._open(lease.model)
         except (errors.EPFail, errors.RuntimeException) as error:
             if self.request.compiled:
@@ -302,7 +258,7 @@ class _Loader:
 
     def _is_native(self, model: Path) -> bool:
         """Return whether onnxruntime can load a compiled model: its EP writes EPContext nodes."""
-        return not any(MODELS in node.attributes for node in inspect_model(model).ep_contexts)
+        return not any(node.attributes.get(MODELS) for node in inspect_model(model).ep_contexts)
 
     def _check_entry(self, lease: Lease) -> None:
         """Raise InvalidGraph for an entry that is damaged, or that the EP says is stale."""
@@ -344,7 +300,6 @@ class _Loader:
             if not self.given.has_providers():
                 self.given.add_provider_for_devices(self.devices, dict(self._provider.options))
                 _ADDED[self.given] = self._provider
-            self._check_provider()  # another thread may have added one
         return _open(model, self.given, self.choice.name)
 
 

@@ -368,7 +368,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
         from epctx_onnxruntime.providers.sessions import EMBED_LIMIT, open_context, open_model
 
         payload = reader.payload(node)
-        if MODELS in node.attributes:
+        if node.attributes.get(MODELS):
             content = Blobs(payload, kind=_KIND)[node.partition_name]
             try:
                 model = ModelProto.FromString(bytes(content))

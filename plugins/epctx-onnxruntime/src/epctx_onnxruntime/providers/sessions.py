@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnxruntime
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto, helper
 
 from epctx_core.errors import InvalidGraph
 from epctx_onnxruntime.engine import OnnxRuntimeModel
@@ -15,9 +14,7 @@ from epctx_onnxruntime.providers.library import one_line
 from epctx_onnxruntime.providers.programs import CONTEXT, DOMAIN, make_context_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from onnx import AttributeProto
+    from collections.abc import Mapping, Sequence
 
     from epctx_core.plugin import ValueInfo
 
@@ -65,22 +62,17 @@ def open_context(
         [value.name for value in boundary[1]],
         name=name,
         domain=DOMAIN,
+        **{
+            **attributes,
+            "embed_mode": int(isinstance(content, bytes)),
+            "main_context": 1,
+            "ep_cache_context": cache,
+        },
     )
-    placed = {"embed_mode": int(isinstance(content, bytes)), "main_context": 1, "ep_cache_context": cache}
-    # One by one: a vendor's own may have the name of a parameter of `make_node`.
-    node.attribute.extend(_make_attributes({**attributes, **placed}))
     values = [
         [helper.make_tensor_value_info(v.name, v.elem_type or 0, v.shape) for v in side] for side in boundary
     ]
     return open_model(make_context_model(node, *values), name, options)
-
-
-def _make_attributes(values: Mapping[str, Any]) -> Iterator[AttributeProto]:
-    for name, value in values.items():
-        # No type is known of an empty list, and an EP that asks for one takes none for it.
-        if not isinstance(value, list) or value:
-            plain = numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
-            yield helper.make_attribute(name, plain)
 
 
 def open_model(model: ModelProto, name: str, options: onnxruntime.SessionOptions) -> VendorSession:
