@@ -12,7 +12,9 @@ import pytest
 from engines.onnxruntime_cpu_ep import OrtCpuExecutionProvider as CpuProvider
 from epctx_onnxruntime.providers import OnnxRuntimeProvider, register_plugin_ep
 from epctx_onnxruntime.providers.library import PluginLibrary
+from epctx_onnxruntime.providers.openvino import OpenVINOExecutionProvider
 from epctx_onnxruntime.providers.programs import Binary, Program
+from epctx_onnxruntime.providers.qnn import QNNExecutionProvider
 from networks.catalog import Catalog
 
 import epctx_core as epctx
@@ -174,6 +176,36 @@ def test_facts_for_keys_of_caches_name_versions_device_and_library():
     assert facts["onnxruntime"] == onnxruntime.__version__
     assert facts["device"].startswith("CPU ")
     assert len(facts["files"]) == 64
+
+
+class Configured(CpuProvider):
+    options = (ProviderOption("config", str, default=None, doc="Properties, or their file."),)
+    file_options = ("config",)
+
+
+@pytest.mark.parametrize("form", ["{}", "Add:{}:Interface,Mul:{}:Other:HTP"])
+def test_a_file_that_an_option_names_changes_the_build_as_its_content_does(tmp_path, form):
+    file = tmp_path / "config.json"
+    given = {"config": form.format(file, file)}
+
+    def written(text):
+        file.write_text(text)
+        return Configured.get_build_info(given)
+
+    first = written("one")
+    assert written("another") != first
+    assert written("one") == first
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", '{"CPU": {"' + 300 * "x" + '": ""}}', "missing.json", "."])
+def test_an_option_that_names_no_file_leaves_the_build_as_it_is(text):
+    assert Configured.get_build_info({"config": text}) == CpuProvider.get_build_info({})
+
+
+@pytest.mark.parametrize("ep", [QNNExecutionProvider, OpenVINOExecutionProvider])
+def test_options_of_files_are_declared(ep):
+    assert ep.file_options
+    assert {*ep.file_options} <= {option.name for option in ep.options}
 
 
 def test_nodes_of_another_ep_are_left_out_of_the_model_that_is_compiled(networks):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
+import re
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +26,7 @@ from epctx_core.plugin import (
     hookimpl,
     write_blobs,
 )
-from epctx_onnxruntime.providers.library import PluginLibrary, one_line
+from epctx_onnxruntime.providers.library import PluginLibrary, digest_file, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,11 +64,13 @@ class OnnxRuntimeProvider(ExecutionProvider):
         library: the EP's library and name in onnxruntime.
         finds_values_by_name: whether a graph in a payload knows the names of its inputs and outputs. They are written
             into the nodes, so that a context model whose values were renamed loads here, if not in onnxruntime.
+        file_options: options whose text has paths of files that the compiler reads: their content counts for caches.
         static_shapes_only: whether nodes with shapes that are not static are left out where the EP refuses a model whole.
     """
 
     library: ClassVar[PluginLibrary]
     finds_values_by_name: ClassVar[bool] = False
+    file_options: ClassVar[tuple[str, ...]] = ()
     static_shapes_only: ClassVar[bool] = False
 
     def __init__(self, context: ProviderContext) -> None:
@@ -124,14 +129,14 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
     @classmethod
     def get_build_info(cls, options: Mapping[str, Any]) -> BuildInfo:
-        """Return the versions of the package and of onnxruntime, a digest of the library, and the device.
+        """Return the versions of the package and of onnxruntime, digests of the library and options' files, and the device.
 
         Keys of caches have it, too: a library replaced within a version compiles anew.
         """
         facts = cls.identify(options)
-        library = f"library {facts['library'][:16]}" if "library" in facts else ""
+        digests = [f"{key} {facts[key][:16]}" for key in ("library", "settings") if key in facts]
         return BuildInfo(
-            sdk=", ".join(filter(None, (facts["package"], library, f"onnxruntime {facts['onnxruntime']}"))),
+            sdk=", ".join(filter(None, (facts["package"], *digests, f"onnxruntime {facts['onnxruntime']}"))),
             driver=facts["driver"],
             target=facts["device"],
         )
@@ -141,7 +146,8 @@ class OnnxRuntimeProvider(ExecutionProvider):
         """Return facts besides the options that change where what the EP compiles may change: for keys of caches.
 
         Returns:
-            `onnxruntime`, `package`, `library` and `files` (see `PluginLibrary.identify`), `device` and `driver`.
+            `onnxruntime`, `package`, `library` and `files` (see `PluginLibrary.identify`), `device` and `driver`; with
+            files named by options `settings`, a digest of their content.
 
         Raises:
             NotImplementedByProvider: the EP is not available.
@@ -151,7 +157,18 @@ class OnnxRuntimeProvider(ExecutionProvider):
         known = {**dict(hardware.metadata), **dict(device.ep_metadata)}
         driver = next((value for key, value in sorted(known.items()) if "driver" in key.lower()), "")
         name = f"{hardware.type.name} {hardware.vendor} {hardware.device_id:#x}"
-        return {**cls.library.identify(), "device": name, "driver": driver}
+        facts = {**cls.library.identify(), "device": name, "driver": driver}
+        if files := cls._list_files(options):
+            facts["settings"] = hashlib.sha256("".join(map(digest_file, files)).encode()).hexdigest()
+        return facts
+
+    @classmethod
+    def _list_files(cls, options: Mapping[str, Any]) -> list[Path]:
+        """Return the files that options name, alone or between commas and colons."""
+        texts = [text for name in cls.file_options if (text := options.get(name))]
+        parts = [part for text in texts for part in dict.fromkeys((text, *re.split("[,:]", text)))]
+        # Not `Path.is_file`, which raises for long texts that are no paths.
+        return [Path(part) for part in parts if os.path.isfile(part)]  # noqa: PTH113
 
     @classmethod
     def validate_compatibility(cls, info: str, options: Mapping[str, Any]) -> Compatibility:

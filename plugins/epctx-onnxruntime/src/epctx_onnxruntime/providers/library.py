@@ -168,9 +168,7 @@ class PluginLibrary:
             "package": f"{self.distribution} {self.version}".strip(),
         }
         if self.path or self.module:
-            path = Path(self.find_path())
-            state = path.stat()
-            facts["library"] = _digest_file(path, state.st_size, state.st_mtime_ns)
+            facts["library"] = digest_file(Path(self.find_path()))
         try:
             files = importlib.metadata.distribution(self.distribution or "onnxruntime").read_text("RECORD")
         except importlib.metadata.PackageNotFoundError:
@@ -193,8 +191,14 @@ def _is_loaded(path: str) -> bool:
     return True
 
 
+def digest_file(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal; read again once its size or time has changed."""
+    state = path.stat()
+    return _digest(path, state.st_size, state.st_mtime_ns)
+
+
 @cache
-def _digest_file(path: Path, _size: int, _mtime: int) -> str:
+def _digest(path: Path, _size: int, _mtime: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

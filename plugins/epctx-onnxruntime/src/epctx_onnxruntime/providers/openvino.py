@@ -74,6 +74,7 @@ class OpenVINOExecutionProvider(OnnxRuntimeProvider):
     )
 
     finds_values_by_name: ClassVar[bool] = True
+    file_options: ClassVar[tuple[str, ...]] = ("load_config",)
 
     def __init__(self, context: ProviderContext) -> None:
         super().__init__(context)

@@ -96,6 +96,7 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         ep=EP, distribution="onnxruntime-qnn", module="onnxruntime_qnn"
     )
     finds_values_by_name: ClassVar[bool] = True
+    file_options: ClassVar[tuple[str, ...]] = ("backend_path", "op_packages")
     needs_verified_payloads: ClassVar[bool] = True
     static_shapes_only: ClassVar[bool] = True
 
