@@ -243,6 +243,22 @@ def test_a_folder_of_that_name_is_refused(real):
         load(path)
 
 
+def test_what_is_no_file_beside_a_model_is_not_waited_for_and_not_followed(real):
+    path = real / "qnn_ctx0.onnx"
+    for place in (os.mkfifo, lambda link: link.symlink_to("nowhere")):
+        place(sidecar(path))
+
+        with pytest.raises(epctx.InvalidArgument, match="says something else"):
+            epctx.seal_model(path, beside=True)
+        sidecar(path).unlink()
+
+
+@pytest.mark.parametrize("model", [5, None, b"abc"])
+def test_a_seal_of_what_is_no_path_is_the_hosts_mistake(model):
+    with pytest.raises(epctx.InvalidArgument, match="a path"):
+        epctx.seal_model(model)
+
+
 def test_a_manifest_of_a_later_version_beside_a_model_is_left_out_with_a_warning(real, caplog):
     path = real / "qnn_ctx0.onnx"
     epctx.seal_model(path, beside=True)

@@ -88,11 +88,14 @@ def seal_model(
         >>> seal_model("resnet_ctx.onnx").payloads
         {'resnet_ctx_qnn.bin': (65536, '6f0d...')}
     """
+    if not all(isinstance(each, (str, os.PathLike)) for each in (model, output or "")):
+        raise InvalidArgument(f"a model to seal is a path, not {model!r:.80}, and so is the output.")
     path, target = Path(model), Path(model if output is None else output)
     if beside and output is not None:
         raise InvalidArgument("a seal goes beside a model or into a copy of it, not both.")
-    payloads = list(_list_payloads(path))
-    state, data = _read_state(path), path.read_bytes()
+    # Before any of it is read; what is no file is refused then.
+    state, payloads = path.is_file() and _read_state(path), list(_list_payloads(path))
+    data = path.read_bytes()
     if beside:
         sealed, place = _seal_beside(path, data, payloads, force=force)
     else:
@@ -188,7 +191,7 @@ def _seal_beside(
             path=path,
             hint="`epctx verify` checks it.",
         )
-    if os.path.lexists(place) and not force and place.read_bytes() != sealed:
+    if os.path.lexists(place) and not force and not (place.is_file() and place.read_bytes() == sealed):
         raise _difference(place.name, place)
     return sealed, place
 

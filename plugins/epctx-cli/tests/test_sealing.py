@@ -1,0 +1,28 @@
+"""Seals of models that change while they are sealed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from epctx_cli import sealing
+
+from epctx_core.errors import Fail
+
+REAL = Path(__file__).parents[3] / "tests" / "real"
+
+
+def test_a_model_that_is_replaced_while_its_payloads_are_digested_is_not_sealed(tmp_path, monkeypatch):
+    real = shutil.copytree(REAL, tmp_path / "real")
+    path, make_entry = real / "qnn_ctx0.onnx", sealing._make_payload_entry
+
+    def make_entry_and_replace(name, content):
+        shutil.copy(real / "share1_ctx.onnx", path)
+        return make_entry(name, content)
+
+    monkeypatch.setattr(sealing, "_make_payload_entry", make_entry_and_replace)
+
+    with pytest.raises(Fail, match="was replaced while it was sealed"):
+        sealing.seal_model(path, beside=True)
+    assert not path.with_name("qnn_ctx0.onnx.epctx.json").exists()
