@@ -111,6 +111,40 @@ def test_an_ep_is_not_available_whose_library_does_not_load(tmp_path, monkeypatc
     assert found.hint
 
 
+def test_a_package_that_is_installed_meanwhile_is_found(tmp_path, monkeypatch):
+    class Late(CpuProvider):
+        library = PluginLibrary(ep="Late", distribution="onnxruntime-late", module="onnxruntime_late")
+
+    before = Late.availability(Purpose.RUN)
+    Path(tmp_path, "onnxruntime_late.py").write_text("library_path = __file__")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    assert before.hint == "pip install onnxruntime-late"
+    assert "onnxruntime_late.py of Late does not load" in Late.availability(Purpose.RUN).reason
+
+
+def test_a_library_that_does_not_load_is_tried_once(tmp_path, monkeypatch):
+    import onnxruntime
+
+    tried = []
+
+    def register(_name, path):
+        tried.append(path)
+        raise RuntimeError("no library")
+
+    monkeypatch.setattr(onnxruntime, "register_execution_provider_library", register)
+    library = tmp_path / "libbroken.so"
+    library.write_bytes(b"no library")
+
+    class Broken(CpuProvider):
+        library = PluginLibrary(ep="Broken", path=str(tmp_path / "libbroken.so"))
+
+    reasons = {Broken.availability(Purpose.RUN).reason for _ in range(3)}
+
+    assert tried == [str(library)]
+    assert len(reasons) == 1
+
+
 def test_an_ep_of_no_listed_device_says_so(networks):
     class Unlisted(CpuProvider):
         library = PluginLibrary(ep="Unlisted")

@@ -53,13 +53,7 @@ class PluginLibrary:
             return self._registered()
         with _LOCK:
             if not (found := self._registered()):
-                if failure := _FAILURES.get(self):
-                    raise NotImplementedByProvider(*failure[:1], hint=failure[1])
-                try:
-                    self._register()
-                except NotImplementedByProvider as error:
-                    _FAILURES[self] = error.message, error.hint or ""
-                    raise
+                self._register()
                 found = self._registered()
         if not found:
             raise NotImplementedByProvider(
@@ -80,6 +74,8 @@ class PluginLibrary:
 
         if self in _REGISTERED:
             return
+        if failure := _FAILURES.get(self):
+            raise NotImplementedByProvider(failure[0], hint=failure[1])
         path = self.find_path()
         try:
             onnxruntime.register_execution_provider_library(self.ep, path)
@@ -87,10 +83,10 @@ class PluginLibrary:
             if _is_loaded(path):
                 # By the host, under this name: it is the device that is missing.
                 return
-            raise NotImplementedByProvider(
-                f"the library {Path(path).name} of {self.ep} does not load: {one_line(error)}",
-                hint=f"Install a version of {self.distribution or 'it'} that fits onnxruntime {onnxruntime.__version__}.",
-            ) from error
+            reason = f"the library {Path(path).name} of {self.ep} does not load: {one_line(error)}"
+            hint = f"Install a version of {self.distribution or 'it'} that fits onnxruntime {onnxruntime.__version__}."
+            _FAILURES[self] = reason, hint
+            raise NotImplementedByProvider(reason, hint=hint) from error
         _REGISTERED.add(self)
 
     def import_module(self) -> Any:
@@ -179,7 +175,7 @@ class PluginLibrary:
 
 _REGISTERED: set[PluginLibrary] = set()
 _FAILURES: dict[PluginLibrary, tuple[str, str]] = {}
-"""Reasons and hints of libraries that were not registered: one that failed to load is not loaded again in this process."""
+"""Reasons and hints of libraries that do not load: one that failed to load is not loaded again in this process."""
 
 
 def _is_loaded(path: str) -> bool:
