@@ -58,6 +58,17 @@ def vector(elem_type):
         ),
         (single("Sqrt", vector(DOUBLE), {"y": (DOUBLE, [3])}), np.array([2.0, 3, 5]), "double as float"),
         (
+            single("Div", vector(INT32), {"y": (INT32, [3])}, {"seven": np.int32(7)}),
+            np.array([2**31 - 1, 2**31 - 8, 7], np.int32), "Div of integers as floats",
+        ),
+        *(
+            (
+                single(operator, vector(INT32), {"y": (INT32, [1])}),
+                np.array([2**24 + 1] * 3, np.int32), f"{operator} of integers as floats",
+            )
+            for operator in ("ReduceMax", "ReduceMin")
+        ),
+        (
             single("ReduceSum", vector(INT32), {"y": (INT32, [1])}, {"axes": np.array([0])}),
             np.array([2**24 + 1, 2, 2], np.int32), "ReduceSum of integers as floats",
         ),

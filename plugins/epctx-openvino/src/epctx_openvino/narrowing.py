@@ -56,9 +56,9 @@ _WRAPPING = frozenset(
 """Operators whose results on types of 8 and 16 bits OpenVINO cuts off at the limits, or leaves beyond them."""
 _AS_FLOAT = frozenset(
     {
-        "Einsum", "Gemm", "GridSample", "MatMul", "Mod", "PRelu", "Pow", "ReduceL1", "ReduceL2", "ReduceLogSum",
-        "ReduceLogSumExp", "ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu", "Resize", "ReverseSequence",
-        "Shrink",
+        "Div", "Einsum", "Gemm", "GridSample", "MatMul", "Mod", "PRelu", "Pow", "ReduceL1", "ReduceL2", "ReduceLogSum",
+        "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu",
+        "Resize", "ReverseSequence", "Shrink",
     }
 )  # fmt: skip
 """Operators that OpenVINO computes as floats on integers of 32 bits: beyond 24 bits the last digits are lost."""
