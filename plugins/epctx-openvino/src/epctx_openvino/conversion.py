@@ -106,10 +106,15 @@ def find_unconverted(graph: GraphView) -> dict[int | None, str]:
 
 
 def _find_unranked(model: onnx.ModelProto) -> list[int]:
-    """Return the indices of nodes that depend on an input of unproven rank, such as one that a Loop carries on."""
-    unranked = {value.name for value in model.graph.input if not value.type.tensor_type.HasField("shape")}
+    """Return the indices of nodes that depend on a value of unproven rank that a Loop or the like carries on or makes."""
+    graph = model.graph
+    unranked = {value.name for value in graph.input if not value.type.tensor_type.HasField("shape")}
+    typed = (*graph.value_info, *graph.output)
+    ranked = {value.name for value in typed if value.type.tensor_type.HasField("shape")}
     found = []
-    for index, node in enumerate(model.graph.node):
+    for index, node in enumerate(graph.node):
+        if any(attribute.HasField("g") for attribute in node.attribute):
+            unranked.update(name for name in node.output if name not in ranked)
         if not unranked.isdisjoint(node.input):
             found.append(index)
             unranked.update(node.output)
