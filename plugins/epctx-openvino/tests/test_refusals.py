@@ -126,6 +126,18 @@ def test_a_cast_reads_all_bits_of_an_input(harness, to):
     np.testing.assert_array_equal(harness.run(model, {"x": x})[0], expected(model, {"x": x})[0])
 
 
+def test_the_least_int32_is_true(harness):
+    nodes = [
+        helper.make_node("Cast", ["x"], ["c"], to=TensorProto.BOOL),
+        helper.make_node("Not", ["c"], ["y"]),
+    ]
+    model = model_of(nodes, vector(INT32), {"y": (TensorProto.BOOL, [3])})
+    x = np.array([-(2**31), 0, 7], np.int32)
+
+    assert set(explained(harness, model).values()) == {""}
+    assert harness.run(model, {"x": x})[0].tolist() == [False, True, False]
+
+
 def test_a_mask_of_booleans_may_be_counted(harness):
     model = model_of(
         [

@@ -74,8 +74,8 @@ def _cast_to_bool_by_float(model: onnx.ModelProto, partition: Partition) -> None
 
 
 def casts_to_bool(values: Partition | GraphView, given: str, made: str) -> bool:
-    """Return whether a Cast makes booleans of integers that have more bits than OpenVINO looks at."""
-    wide = {TensorProto.INT64, TensorProto.UINT32, TensorProto.UINT64}
+    """Return whether a Cast makes booleans of integers of which OpenVINO does not look at all bits."""
+    wide = {TensorProto.INT32, TensorProto.INT64, TensorProto.UINT32, TensorProto.UINT64}
     return values.value(made).elem_type == TensorProto.BOOL and values.value(given).elem_type in wide
 
 
