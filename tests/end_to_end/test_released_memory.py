@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -76,8 +77,17 @@ def source(request, tmp_path_factory):
     return path
 
 
+WEIGHTS = {"v", "t", "axis", "scale", "zero", "q", "yes_w", "no_w"}
+
+
 def held_objects() -> list[object]:
-    return [o for o in gc.get_objects() if type(o) in {Weight, MappedFile}]
+    """Return weights and mapped files of this network: a thread that another test left may hold some of its own."""
+    found = gc.get_objects()
+    weights = [o for o in found if type(o) is Weight and o.name in WEIGHTS]
+    return [
+        *weights,
+        *(o for o in found if type(o) is MappedFile and Path(o.path).name.startswith(("m.", "m_"))),
+    ]
 
 
 @pytest.fixture(scope="module", autouse=True)
