@@ -49,8 +49,8 @@ class PluginLibrary:
         Raises:
             NotImplementedByProvider: the package or its library is missing or does not load, or there is no device.
         """
-        if self._registered():
-            return self._registered()
+        if found := self._registered():
+            return found
         with _LOCK:
             if not (found := self._registered()):
                 self._register()
