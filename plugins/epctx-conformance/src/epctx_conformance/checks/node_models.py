@@ -6,12 +6,13 @@ CPU EP does not give either says nothing about an EP: some draw random numbers.
 
 from __future__ import annotations
 
-import warnings
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import load_from_string
 
+from epctx_conformance.cases.onnx_cases import load_cases
 from epctx_conformance.harness import disagreement
 from epctx_conformance.models import SmallModel
 from epctx_conformance.table import CheckFailed, CheckFunction, Skipped, check
@@ -21,6 +22,7 @@ from epctx_core.errors import EpctxError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from epctx_conformance.cases.case import Case
     from epctx_conformance.harness import Harness
 
 PARTS = ("ab", "c", "def", "ghijklm", "nopq", "r", "s", "tuvwxyz")
@@ -30,30 +32,21 @@ SAMPLE = 13
 
 
 @cache
-def _cases() -> tuple[Any, ...]:
+def _cases() -> Sequence[Case]:
     """Return every case of onnx's by name; making them takes some seconds."""
-    from onnx.backend.test.case.node import collect_testcases
-
-    drawn = np.random.get_state()  # noqa: NPY002 - onnx's cases set it
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = collect_testcases(None)
-    finally:
-        np.random.set_state(drawn)  # noqa: NPY002
-    return tuple(sorted((case for case in found if case.data_sets), key=lambda case: case.name))
+    return tuple(load_cases(("node",)).values())
 
 
-def _sample(cases: Sequence[Any]) -> list[Any]:
+def _sample(cases: Sequence[Case]) -> list[Case]:
     """Return some of the cases, always the same ones, in order."""
     chosen = np.random.default_rng(0).choice(len(cases), min(SAMPLE, len(cases)), replace=False)
     return [cases[index] for index in sorted(chosen)]
 
 
-def _assess(harness: Harness, case: Any) -> tuple[bool, str | None]:
+def _assess(harness: Harness, case: Case) -> tuple[bool, str | None]:
     """Return whether the EP claims something of a case, and what is wrong with its results, compiled and loaded."""
-    model, (inputs, expected) = SmallModel(case.name, case.model), case.data_sets[0]
-    feeds = dict(zip((value.name for value in case.model.graph.input), inputs, strict=False))
+    model, data = SmallModel(case.name, load_from_string(case.model())), case.data()[0]
+    feeds, expected = data.inputs, data.outputs
     tolerance = max(harness.requirements.tolerance, case.rtol)
     try:
         if not harness.claimed(model):

@@ -7,19 +7,12 @@ from dataclasses import replace
 
 import onnx
 import pytest
-from backend.campaign import (
-    BASELINE,
-    as_baseline,
-    compared_with_direct,
-    differences,
-    read,
-    run_all,
-    sample,
-    versions,
-)
-from backend.greedy_eps import FirstTurn, Greedy, SecondTurn
-from backend.routes import ROUTES, Result
+from conformance.baseline import BASELINE, as_baseline, differences, sample, versions
+from conformance.catalogue import NAME, ROUTES
+from conformance.greedy_eps import FirstTurn, Greedy, SecondTurn
 from control_flow.agreement_of_routes import compiled, context_nodes_of, graphs_of, model_of
+from epctx_conformance.cases.campaign import compared_with_direct, read, run_all
+from epctx_conformance.cases.routes import Result
 
 COUNT, SEED = 100, 9
 
@@ -49,11 +42,11 @@ def for_these_versions(baseline):
 @pytest.fixture(scope="module")
 def drawn(baseline, tmp_path_factory):
     """Drawn cases, after what ends a child and before what is known already; all in one go, as a child is slow to start."""
-    kept = tmp_path_factory.mktemp("backend") / "results.jsonl"
+    kept = tmp_path_factory.mktemp("conformance") / "results.jsonl"
     known = Result(case="test_abs", route="qnn.file", outcome="wrong", kind="known")
     kept.write_text(json.dumps(known.as_dict()) + "\n" + '{"case": "test_abs", "rou')
     tasks = [("test_abs", "no such route"), *sample(baseline, COUNT, SEED), ("test_abs", "qnn.file")]
-    results = run_all(tasks, kept, jobs=1)
+    results = run_all(tasks, kept, jobs=1, catalogue=NAME)
     assert len(read(kept)) == len(results) == len(tasks) > 3 * COUNT
     return results
 
@@ -74,7 +67,7 @@ def test_what_ends_a_child_is_a_result_and_a_run_goes_on_from_what_is_kept(drawn
 def test_all_cases_end_as_the_baseline_says(baseline, tmp_path):
     tasks = [(name, str(route)) for name in baseline["cases"] for route in ROUTES]
 
-    results = run_all(tasks, tmp_path / "results.jsonl", jobs=2)
+    results = run_all(tasks, tmp_path / "results.jsonl", jobs=2, catalogue=NAME)
 
     assert differences(results, baseline) == []
     assert as_baseline(results) == baseline

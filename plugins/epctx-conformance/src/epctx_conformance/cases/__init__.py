@@ -1,0 +1,1 @@
+"""Cases (a model, its inputs, its expected outputs) on routes through epctx, in child processes."""

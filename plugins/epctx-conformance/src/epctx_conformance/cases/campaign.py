@@ -1,0 +1,187 @@
+"""Campaigns: many cases on many routes, in child processes; results are kept as lines of JSON."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, TypeAlias
+
+from epctx_conformance.cases.routes import Result, Route
+
+if TYPE_CHECKING:
+    from epctx_conformance.cases.case import Case
+
+Task: TypeAlias = tuple[str, str]
+"""Names of a case and a route."""
+
+BATCH = 10_000
+OUTCOMES = ("passed", "wrong", "differs", "refused", "raised", "crashed", "hung", "unclaimed")
+SECONDS_FOR_A_CASE = 120
+
+
+class Catalogue:
+    """Cases and routes by name, for children to find; an attribute of a module.
+
+    Args:
+        suites: functions that give cases by name; called when one of theirs, or one of a later suite, is
+            first looked for. No two suites have a case of one name.
+        routes: all routes.
+    """
+
+    def __init__(
+        self, suites: Mapping[str, Callable[[], Mapping[str, Case]]], routes: Iterable[Route]
+    ) -> None:
+        self.suites = {name: cache(load) for name, load in suites.items()}
+        self.routes = {str(route): route for route in routes}
+
+    def find(self, name: str) -> Case:
+        """Return a case.
+
+        Raises:
+            KeyError: no suite has it.
+        """
+        for load in self.suites.values():
+            if case := load().get(name):
+                return case
+        raise KeyError(name)
+
+
+def load_catalogue(name: str) -> Catalogue:
+    """Import a catalogue by "module:attribute"."""
+    module, _, attribute = name.partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    if not isinstance(found, Catalogue):
+        raise TypeError(f"{name} is no Catalogue: {found!r:.80}")
+    return found
+
+
+def run_all(
+    tasks: Sequence[Task],
+    kept: Path,
+    jobs: int,
+    *,
+    catalogue: str,
+    seconds: float = SECONDS_FOR_A_CASE,
+) -> list[Result]:
+    """Run what is not among the results that are kept already; return those of all tasks.
+
+    Args:
+        tasks: what to run; those of one case stand together, the direct route first, so that its model and
+            data are made once and routes over context models of nothing are not taken.
+        kept: a file of results, to which lines are added; made if need be.
+        jobs: how many children run at a time.
+        catalogue: "module:attribute" of the `Catalogue`; children have this process's `sys.path`.
+        seconds: how long a case may take on one route.
+    """
+    done = {(r.case, r.route): r for r in read(kept)}
+    kept.write_text("".join(map(_line, done.values())), "utf-8")
+    left = [task for task in tasks if task not in done]
+    lock = Lock()
+
+    def run_batch(batch: Sequence[Task]) -> None:
+        for result in _in_children(batch, catalogue, seconds):
+            with lock, kept.open("a", encoding="utf-8") as file:
+                done[result.case, result.route] = result
+                file.write(_line(result))
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(run_batch, _batches(left, min(BATCH, -(-len(left) // jobs)))))
+    return compared_with_direct([done[task] for task in tasks])
+
+
+def _batches(tasks: Sequence[Task], size: int) -> Iterator[list[Task]]:
+    """Yield batches of about a size, none of which ends within a case."""
+    batch: list[Task] = []
+    for task in tasks:
+        if len(batch) >= size and task[0] != batch[-1][0]:
+            yield batch
+            batch = []
+        batch.append(task)
+    if batch:
+        yield batch
+
+
+def read(path: Path) -> list[Result]:
+    """Return the results in a file; a last line that was cut off is none."""
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    return [Result(**json.loads(line)) for line in lines if line.endswith("}")]
+
+
+def _line(result: Result) -> str:
+    return json.dumps(result.as_dict()) + "\n"
+
+
+def _in_children(tasks: Sequence[Task], catalogue: str, seconds: float) -> Iterator[Result]:
+    """Yield results of a child for each task; what ends a child is a result, and another one goes on."""
+    left = list(tasks)
+    command = [sys.executable, "-W", "ignore", "-m", "epctx_conformance.cases.child"]
+    while left:
+        asked = {"path": sys.path, "catalogue": catalogue, "seconds": seconds, "tasks": left}
+        with (
+            tempfile.TemporaryFile("w+") as errors,
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        ):
+            with subprocess.Popen(  # noqa: S603 - this package's own module
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "TMPDIR": folder},
+            ) as child:
+                assert child.stdin is not None  # noqa: S101 - both are pipes
+                assert child.stdout is not None  # noqa: S101
+                child.stdin.write(json.dumps(asked))
+                child.stdin.close()
+                ready = child.stdout.readline()
+                for line in child.stdout:
+                    yield Result(**json.loads(line))
+                    del left[0]
+            errors.seek(0)
+            said = errors.read()
+        if not ready:
+            raise RuntimeError(f"a child did not start: {said}")
+        if left:
+            yield _ended(left.pop(0), child.returncode, said)
+
+
+def _ended(task: Task, code: int, said: str) -> Result:
+    case, route = task
+    if "Timeout (" in said:
+        return Result(case=case, route=route, outcome="hung")
+    how = signal.Signals(-code).name if code < 0 else f"exit {code}"
+    return Result(case=case, route=route, outcome="crashed", reason=how, kind=how)
+
+
+def compared_with_direct(results: Sequence[Result]) -> list[Result]:
+    """Have results differ whose bits are not those of the same EPs in a direct session."""
+    direct = {(r.case, r.route): r.bits for r in results if r.route.endswith(".direct")}
+
+    def judge(result: Result) -> Result:
+        bits = direct.get((result.case, f"{result.route.partition('.')[0]}.direct"), "") or result.bits
+        passed = result.outcome == "passed" and bits != result.bits
+        return replace(result, outcome="differs", kind="bits", reason="bits") if passed else result
+
+    return [judge(result) for result in results]
+
+
+def table(results: Iterable[Result]) -> str:
+    """Return how many cases ended how, by route; "claimed" counts those of which EPs took a node."""
+    counts = Counter((r.route, what) for r in results for what in (r.outcome, "claimed" * bool(r.claimed)))
+    heads = (*OUTCOMES, "claimed")
+    lines = [f"{'route':20}" + "".join(f"{head:>10}" for head in heads)]
+    routes = dict.fromkeys(route for route, _ in counts)
+    lines += [f"{route:20}" + "".join(f"{counts[route, head]:10}" for head in heads) for route in routes]
+    return "\n".join(lines)

@@ -1,0 +1,164 @@
+"""Routes: the ways through epctx on which a case runs; and one case on one route."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from onnx.backend.base import Backend, BackendRep
+
+from epctx_conformance.backend import FOLDER_PREFIX, Providers, Through, make_backend
+from epctx_conformance.cases.case import Case, Data, compute_digest, difference
+from epctx_core.errors import EpctxError
+
+LONGEST_REASON = 160
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """Some EPs, and how a model gets to them; `str` gives its name, such as "qnn.file".
+
+    Attributes:
+        eps: name of the EPs and of what else they are given.
+        through: as of `EpctxBackend.prepare`.
+        backend: prepares models for this route. What it returns runs on inputs by name, and may have
+            `claimed` and `close` as `EpctxBackendRep` has them.
+    """
+
+    eps: str
+    through: Through
+    backend: type[Backend]
+
+    def __str__(self) -> str:
+        return f"{self.eps}.{self.through}"
+
+
+def make_routes(eps: str, providers: Providers = (), **options: Any) -> list[Route]:
+    """Return the routes of some EPs: direct, over files, embedded; without EPs the direct one alone.
+
+    Args:
+        eps: a name for them.
+        providers, options: as of `EpctxBackend.prepare`.
+    """
+    ways: tuple[Through, ...] = ("direct", "file", "embed") if providers else ("direct",)
+    return [Route(eps=eps, through=way, backend=make_backend(providers, way, **options)) for way in ways]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """Outcome of one case on one route.
+
+    Attributes:
+        outcome: passed; wrong: other results than the case expects; refused: an error of ours; raised: one
+            that is not; crashed, hung: by the process; differs: passed, but in other bits than the direct
+            route; unclaimed: not run, as EPs take nothing, so that a context model has no payload.
+        reason: for a person.
+        kind: the part of the reason that another text does not change: an error's class, or the difference.
+            "aliasing": a second run changed the first one's outputs; "inputs": a run changed its inputs.
+        claimed: number of nodes that EPs took.
+        bits: digest of the outputs.
+    """
+
+    case: str
+    route: str
+    outcome: str
+    reason: str = ""
+    kind: str = ""
+    claimed: int = 0
+    bits: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what is not empty."""
+        return {key: value for key, value in asdict(self).items() if value}
+
+
+def run_case(case: Case, route: Route) -> Result:
+    """Run a case on a route, twice; nothing leaves but what ends the process."""
+    result = Result(case=case.name, route=str(route), outcome="passed")
+    try:
+        backend: Any = route.backend
+        rep = backend.prepare(case.model())
+        try:
+            result = replace(result, claimed=getattr(rep, "claimed", 0))
+            if route.through != "direct" and not result.claimed:
+                return replace(result, outcome="unclaimed")
+            return _run_twice(rep, case, result)
+        finally:
+            getattr(rep, "close", _do_nothing)()
+    except EpctxError as error:
+        return _failed(result, "refused", error, "")
+    except Exception as error:  # noqa: BLE001 - that it comes is the outcome
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return _failed(result, "raised", error, f" in {Path(place.filename).name}")
+
+
+def _do_nothing() -> None:
+    """Close what needs no closing."""
+
+
+def _run_twice(rep: Any, case: Case, result: Result) -> Result:
+    """Run each set of inputs twice, the first outputs kept."""
+    sets = case.data()
+    given = compute_digest(value for data in sets for value in data.inputs.values())
+    first = [rep.run(data.inputs) for data in sets]
+    bits = compute_digest(first)
+    wrong = _find_difference(first, sets, case)
+    second = [rep.run(data.inputs) for data in sets]
+    if not wrong:
+        again = _find_difference(second, sets, case)
+        wrong = again and f"second run, {again}"
+    if compute_digest(first) != bits:
+        wrong = "aliasing"
+    elif compute_digest(value for data in sets for value in data.inputs.values()) != given:
+        wrong = "inputs"
+    return replace(result, bits=bits, reason=wrong, kind=wrong, outcome="wrong" if wrong else "passed")
+
+
+def _find_difference(outputs: Sequence[Sequence[Any]], sets: Sequence[Data], case: Case) -> str:
+    for found, data in zip(outputs, sets, strict=True):
+        if len(found) != len(data.outputs):
+            return "another number of outputs"
+        for number, pair in enumerate(zip(found, data.outputs, strict=True)):
+            if wrong := difference(*pair, case):
+                return f"output {number}: {wrong}"
+    return ""
+
+
+def _failed(result: Result, outcome: str, error: Exception, place: str) -> Result:
+    kind = type(error).__name__
+    return replace(result, outcome=outcome, kind=kind, reason=f"{kind}{place}: {_plain(str(error))}")
+
+
+def _plain(text: str) -> str:
+    """Return the beginning of a message without parts that change each time."""
+    folder = re.escape(tempfile.gettempdir()) + rf"/{FOLDER_PREFIX}\w+"
+    text = re.sub(r"0x[0-9a-f]{6,}", "0x...", re.sub(folder, ".", text))
+    return " ".join(text.split())[:LONGEST_REASON]
+
+
+class OnnxRuntimeAlone(Backend):
+    """onnxruntime's CPU EP without epctx: what its own outcome is."""
+
+    @classmethod
+    def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> BackendRep:  # noqa: ARG003
+        """Make a session of a serialised model; `run` takes inputs by name."""
+        from onnxruntime import InferenceSession
+
+        return _OnnxRuntimeRep(InferenceSession(model, providers=["CPUExecutionProvider"]))
+
+
+class _OnnxRuntimeRep(BackendRep):
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def run(self, inputs: Mapping[str, Any], **kwargs: Any) -> tuple[Any, ...]:  # noqa: ARG002
+        return tuple(self._session.run(None, dict(inputs)))
+
+
+ONNXRUNTIME = Route(eps="onnxruntime", through="direct", backend=OnnxRuntimeAlone)
+"""The route to compare with."""
