@@ -45,6 +45,7 @@ Through: TypeAlias = Literal["direct", "file", "embed"]
 
 FOLDER_PREFIX = "epctx-backend-"
 WAYS = ("direct", "file", "embed")
+_NEWEST = 2**31 - 1
 _CPU = "CPUExecutionProvider"
 _TOLERANCES = ("rtol", "atol")  # the official runner hands its own options on
 
@@ -180,10 +181,11 @@ class EpctxBackend(Backend):
             inputs: arrays for its other inputs, in order.
             device: "CPU".
             outputs_info: element type and shape of each output; None: by ONNX's inference.
-            kwargs: as of `prepare`; `opset_version`: the version of the node's domain, by default onnx's newest.
+            kwargs: as of `prepare`; `opset_version`: the version of the node's domain, by default the operator's newest.
         """
         version = kwargs.pop("opset_version", None)
-        found = cls.run_model(_model_of(node, inputs, outputs_info, version), list(inputs), device, **kwargs)
+        feeds = dict(zip(filter(None, node.input), inputs, strict=True))
+        found = cls.run_model(_model_of(node, feeds, outputs_info, version), feeds, device, **kwargs)
         return namedtupledict("Outputs", [name for name in node.output if name])(*found)
 
 
@@ -264,30 +266,28 @@ def _compile_and_open(
 
 
 def _model_of(
-    node: onnx.NodeProto, inputs: Sequence[Any], outputs_info: Sequence[Any] | None, version: int | None
+    node: onnx.NodeProto, feeds: Mapping[str, Any], outputs_info: Sequence[Any] | None, version: int | None
 ) -> onnx.ModelProto:
-    """Return a model of one node over inputs of the given types and shapes."""
-    from onnx import helper, shape_inference
+    """Return a model of one node over inputs of the types and shapes of the given ones."""
+    from onnx import defs, helper, numpy_helper, shape_inference
 
     def describe(name: str, kind: Any, shape: Any) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), shape)
 
-    arrays = [np.asarray(value) for value in inputs]
-    names = list(dict.fromkeys(name for name in node.input if name))
-    given = [describe(name, x.dtype, x.shape) for name, x in zip(names, arrays, strict=True)]
+    inputs = [describe(name, np.asarray(x).dtype, np.shape(x)) for name, x in feeds.items()]
     outputs = [name for name in node.output if name]
-    newest = onnx.defs.onnx_opset_version() if not node.domain else 1
-    imports = [helper.make_opsetid(node.domain, version or newest)]
+    if outputs_info is None or version is None:
+        schema = defs.get_schema(node.op_type, version or _NEWEST, node.domain)
+        version = version or schema.since_version
+    imports = [helper.make_opsetid(node.domain, version)]
     if outputs_info is None:
-        schema = onnx.defs.get_schema(node.op_type, imports[0].version, node.domain)
-        data = dict(zip(names, map(onnx.numpy_helper.from_array, arrays), strict=True))
-        types = shape_inference.infer_node_outputs(
-            schema, node, {value.name: value.type for value in given}, data, opset_imports=imports
-        )
-        made = [helper.make_value_info(name, types[name]) for name in outputs]
+        types = {value.name: value.type for value in inputs}
+        data = {name: numpy_helper.from_array(np.asarray(x)) for name, x in feeds.items()}
+        found = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=imports)
+        made = [helper.make_value_info(name, found[name]) for name in outputs]
     else:
         made = [describe(name, *info) for name, info in zip(outputs, outputs_info, strict=True)]
-    return helper.make_model(helper.make_graph([node], "node", given, made), opset_imports=imports)
+    return helper.make_model(helper.make_graph([node], "node", inputs, made), opset_imports=imports)
 
 
 supports_device = EpctxBackend.supports_device
