@@ -173,6 +173,23 @@ def test_operators_of_other_domains_are_named_with_their_domain(bench):
     assert found == "com.microsoft:FastGelu is not an operator that OpenVINO takes"
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+def test_quantizers_of_com_microsoft_are_taken_with_what_is_between_them(bench, kind):
+    weights = {"s": np.float32(0.5), "z": np.zeros((), kind)}
+    nodes = []
+    for number, (operator, value) in enumerate(
+        [("QuantizeLinear", "x"), ("DequantizeLinear", "v0"), ("Relu", "v1"), ("QuantizeLinear", "v2")]
+    ):
+        inputs, domain = ([value], "") if operator == "Relu" else ([value, "s", "z"], "com.microsoft")
+        nodes.append(helper.make_node(operator, inputs, [f"v{number}"], name=f"n{number}", domain=domain))
+    nodes.append(helper.make_node("DequantizeLinear", ["v3", "s", "z"], ["y"], domain="com.microsoft"))
+
+    compiled = bench.compile(bench.model(nodes, {"x": VECTOR}, {"y": VECTOR}, weights, 17))
+
+    (taken,) = compiled.taken
+    assert (sorted(taken), compiled.reasons) == (sorted(node.op_type for node in nodes), {})
+
+
 def test_a_result_that_nobody_reads_does_not_matter(bench):
     node = helper.make_node("Dropout", ["x"], ["y", "mask"], name="n")
 

@@ -123,5 +123,8 @@ CONDITIONS: Mapping[str, Condition] = {
 }
 """Conditions of single operators on every device; each gives the reason to refuse a node, or None."""
 
+CONTRIB = frozenset({"DequantizeLinear", "QuantizeLinear"})
+"""Operators that are taken from com.microsoft, too: OpenVINO 2026.4 reads them, with 16 bits before opset 21."""
+
 WITH_BODIES = frozenset({"If", "Loop"})
 """Operators that are taken with their bodies, whole or not at all."""

@@ -8,7 +8,7 @@ from epctx_sim_sdk.support import NodeSupport
 from epctx_sim_sdk.values import is_constant
 from onnx import TensorProto
 
-from epctx_sim_openvino.operators import CONDITIONS, DEVICES, WITH_BODIES
+from epctx_sim_openvino.operators import CONDITIONS, CONTRIB, DEVICES, WITH_BODIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,9 +98,10 @@ class Support(NodeSupport):
 
 
 def _bad_operator(node: NodeView, device: str) -> str | None:
-    if not node.domain and node.op_type in DEVICES[device].operators:
+    is_read = not node.domain or (node.domain == "com.microsoft" and node.op_type in CONTRIB)
+    if is_read and node.op_type in DEVICES[device].operators:
         return None
-    if not node.domain and any(node.op_type in other.operators for other in DEVICES.values()):
+    if is_read and any(node.op_type in other.operators for other in DEVICES.values()):
         places = " and ".join(name for name, other in DEVICES.items() if node.op_type in other.operators)
         return f"{node.op_type}: OpenVINO takes it on {places}, not on {device}"
     shown = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
