@@ -148,7 +148,7 @@ def test_every_row_of_the_table_is_an_operator_of_onnx():
 
 
 @pytest.mark.parametrize("domain", ["", "com.microsoft"])
-@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16, np.uint16])
 def test_activations_are_signed_or_not_and_quantised_by_either_domain(bench, kind, domain):
     net = bench.net()
     value = net.quantised("x", kind=kind, domain=domain)
@@ -167,6 +167,58 @@ def test_weights_may_have_a_scale_for_each_channel(bench):
     assert answer(bench, model) == (4, set())
 
 
+@pytest.mark.parametrize("kind", [np.int8, np.uint16])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
+def test_convolutions_of_lines_images_and_volumes_are_taken(bench, op_type, rank, kind):
+    net = bench.net(shape=(1, 4, *[6] * rank))
+    weight = net.constant(net.random(4, 4, *[3] * rank))
+    value = net.quantised("x", kind=kind, domain="com.microsoft")
+    result = net.node(op_type, value, weight, kernel_shape=[3] * rank)
+    model = net.model(net.quantised(result, kind=kind, domain="com.microsoft"))
+
+    assert answer(bench, model) == (4, set())
+
+
+@pytest.mark.parametrize(
+    "attributes", [{"alpha": 0.5}, {"beta": 0.5}, {"transA": 1}, {"transA": 1, "transB": 1}]
+)
+def test_a_gemm_is_taken_with_all_its_attributes_and_computes_what_onnxruntime_does(bench, attributes):
+    net = bench.net(shape=(4, 4))
+    bias = net.constant(np.arange(4, dtype=np.int32), scale=2.0**-8)
+    result = net.node("Gemm", net.quantised("x"), net.constant(net.random(4, 4)), bias, **attributes)
+    model = net.model(net.quantised(result))
+    path, report = bench.compile(model)
+
+    assert [partition.nodes for partition in report.partitions] == [5]
+    inputs = bench.x_for(model)
+    assert np.array_equal(bench.run(path, inputs)[0], unoptimised(model, inputs))
+
+
+@pytest.mark.parametrize("other", [(8,), (8, 3), (2, 8, 3)])
+def test_a_vector_is_multiplied_with_vectors_and_matrices(bench, other):
+    net = bench.net(shape=(8,))
+    result = net.node("MatMul", net.quantised("x"), net.constant(net.random(*other)))
+
+    assert answer(bench, net.model(net.quantised(result))) == (4, set())
+
+
+def unoptimised(model, inputs):
+    """What onnxruntime gives without optimisations: its Gemm over integers has no beta."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    return session.run(None, inputs)[0]
+
+
+def layer_of_int32(bench):
+    """A Conv of a dequantised INT32."""
+    net = bench.net()
+    value = net.node("DequantizeLinear", "x", net.weight(np.float32(0.5)))
+    result = net.node("Conv", value, net.constant(net.random(4, 4, 3, 3)))
+    return net.model(net.quantised(result), kind=TensorProto.INT32)
+
+
 def conv_with(bench, *, weight=None, **quantised):
     net = bench.net()
     given = net.constant(net.random(4, 4, 3, 3)) if weight is None else weight(net)
@@ -178,8 +230,8 @@ def conv_with(bench, *, weight=None, **quantised):
     ("model", "reason"),
     [
         (
-            lambda b: conv_with(b, kind=np.uint16),
-            "Conv: its input 0 is UINT16 before DequantizeLinear, not INT8",
+            layer_of_int32,
+            "Conv: its input 0 is INT32 before DequantizeLinear, not of 8 or 16 bits",
         ),
         (
             lambda b: conv_with(b, weight=lambda n: n.constant(n.random(4, 4, 3, 3).astype(np.uint8))),
@@ -191,9 +243,9 @@ def conv_with(bench, *, weight=None, **quantised):
         ),
         (
             lambda b: conv_with(b, weight=lambda n: n.weight(np.zeros((4, 4, 3, 3), np.float32))),
-            "Conv: its input 1 comes from no DequantizeLinear, and this EP computes INT8",
+            "Conv: its input 1 comes from no DequantizeLinear, and this EP computes in integers",
         ),
-        (lambda b: layer(b, "Erf"), "Erf: not among the operators that this EP takes in INT8"),
+        (lambda b: layer(b, "Erf"), "Erf: not among the operators that this EP takes"),
         (lambda b: layer(b, "Softmax", axis=1), "Softmax: this EP takes the last axis only"),
         (
             lambda b: layer(b, "Pad", np.array([0, 0, 1, 1, 0, 0, 1, 1]), mode="reflect"),
@@ -226,7 +278,7 @@ def test_float_networks_are_left_alone(bench):
     taken, refused = answer(bench, net.model(net.node("Conv", "x", weight)))
 
     assert taken == 0
-    assert refused == {"Conv: its input 0 comes from no DequantizeLinear, and this EP computes INT8"}
+    assert refused == {"Conv: its input 0 comes from no DequantizeLinear, and this EP computes in integers"}
 
 
 def test_a_result_that_is_also_read_in_float_leaves_its_operator_on_the_cpu(bench):

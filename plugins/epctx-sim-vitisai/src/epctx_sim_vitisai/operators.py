@@ -1,7 +1,9 @@
-"""Operators that the simulated VitisAI EP takes in INT8, as one table, with a reason for each refusal.
+"""Quantised operators that the simulated VitisAI EP takes, as one table, with a reason for each refusal.
 
-The operators are those of convolution networks that AMD's documentation of Ryzen AI lists for 8-bit
-activations and weights (A8W8, XINT8). Edit the table to change what is taken.
+The operators are those of convolution networks that AMD's documentation of Ryzen AI lists for activations of
+8 or 16 bits and weights of 8 (XINT8, A8W8, A16W8). It names neither ranks nor attributes, but says that some
+forms may not be supported: of the four layers every form is taken that static quantisers write, of the other
+operators what is usual. Edit the table to change what is taken.
 """
 
 from __future__ import annotations
@@ -18,18 +20,18 @@ if TYPE_CHECKING:
 
 Rule = Callable[["NodeView", "GraphView"], str | None]
 
-ACTIVATIONS = frozenset({TensorProto.INT8, TensorProto.UINT8})
+ACTIVATIONS = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16})
 WEIGHTS = frozenset({TensorProto.INT8})
 BIASES = frozenset({TensorProto.INT32})
 MAX_RANK = 5
-"""Dimensions of operators that move data; those that compute take at most 4."""
+"""Dimensions of layers and of operators that move data; others take at most 4."""
 QUANTIZERS = frozenset({"", "com.microsoft"})
 """Domains of QuantizeLinear and DequantizeLinear."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """Conditions of one operator. Inputs that none of the fields name come from a DequantizeLinear of 8 bits.
+    """Conditions of one operator. Inputs that none of the fields name come from a DequantizeLinear of 8 or 16 bits.
 
     Attributes:
         weight: the input that is a constant: INT8, dequantised, zero point 0, one scale a tensor or a channel.
@@ -46,13 +48,6 @@ class Operator:
     ranks: range = range(1, 5)
     followed: bool = False
     rule: Rule | None = None
-
-
-def _whole(node: NodeView, _graph: GraphView) -> str | None:
-    """A Gemm that is a layer: x times weight plus bias."""
-    if node.attributes.get("transA") or any(node.attributes.get(k, 1) != 1 for k in ("alpha", "beta")):
-        return "Gemm: this EP takes neither transA nor factors other than 1"
-    return None
 
 
 def _last_axis(node: NodeView, graph: GraphView) -> str | None:
@@ -87,9 +82,9 @@ _ANY = range(1, MAX_RANK + 1)
 # fmt: off
 OPERATORS: Mapping[str, Operator] = {
     # layers
-    **_each("Conv ConvTranspose", Operator(weight=1, bias=2, ranks=_IMAGE, followed=True)),
-    **_each("Gemm", Operator(weight=1, bias=2, ranks=range(2, 3), followed=True, rule=_whole)),
-    **_each("MatMul", Operator(ranks=range(2, 5))),
+    **_each("Conv ConvTranspose", Operator(weight=1, bias=2, ranks=range(3, MAX_RANK + 1), followed=True)),
+    **_each("Gemm", Operator(weight=1, bias=2, ranks=range(2, 3), followed=True)),
+    **_each("MatMul", Operator(ranks=_ANY)),
 
     # pools
     **_each("AveragePool GlobalAveragePool GlobalMaxPool MaxPool", Operator(ranks=_IMAGE)),

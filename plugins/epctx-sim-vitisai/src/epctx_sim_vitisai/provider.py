@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class VitisAIProvider(SimulatedProvider):
-    """Simulated VitisAI Execution Provider (INT8 back ends)."""
+    """Simulated VitisAI Execution Provider (integer back ends)."""
 
     name: ClassVar[str] = settings.EP
     vendor: ClassVar[str] = "epctx project (SIMULATED VitisAI, not for hardware)"
@@ -89,7 +89,7 @@ class VitisAIProvider(SimulatedProvider):
         return verify_archives(loader, nodes, reader, locked=sealer is None)
 
     def support(self, graph: GraphView) -> Support:
-        """Return the judgement by the table of operators, in INT8."""
+        """Return the judgement by the table of operators, in integers."""
         from epctx_sim_vitisai.units import Support
 
         return Support(graph)

@@ -18,7 +18,7 @@ from epctx_core.plugin import ProviderOption
 
 EP = "VitisAIExecutionProvider"
 TARGETS = ("X1", "X2")
-"""The INT8 back ends: X1 the older one, X2 that of newer devices."""
+"""The integer back ends: X1 the older one, X2 that of newer devices."""
 
 VAIP_VERSION = "sim-1.7.0"
 COMPONENTS = ("vaip", "xcompiler", "xrt")

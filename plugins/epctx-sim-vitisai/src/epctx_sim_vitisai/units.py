@@ -1,7 +1,7 @@
 """Nodes that the simulated VitisAI EP takes: operators with the quantization around them, whole or not at all.
 
 A unit is an operator of the table, the DequantizeLinear before it, a following activation that the device
-computes together with it, and the QuantizeLinear behind. So 8-bit integers flow in and out; what quantizes at
+computes together with it, and the QuantizeLinear behind. So integers of 8 or 16 bits flow in and out; what quantizes at
 the borders of the network stays on the CPU, as with the real EP. Only a DequantizeLinear that a node elsewhere
 reads too gives float.
 """
@@ -75,7 +75,7 @@ class Support(NodeSupport):
         """Return the places of all nodes of an operator's unit."""
         operator = OPERATORS.get(node.op_type) if not node.domain else None
         if operator is None:
-            raise _RefusedError("not among the operators that this EP takes in INT8")
+            raise _RefusedError("not among the operators that this EP takes")
         unit = {node.index, *self._before(node, operator)}
         self._check_ranks(node, operator)
         last = self._following(node) if operator.followed else node
@@ -109,7 +109,7 @@ class Support(NodeSupport):
         source = self._graph.producer(name)
         if source is None or source.op_type != _OUT_OF or source.domain not in QUANTIZERS:
             raise _RefusedError(
-                f"its input {position} comes from no DequantizeLinear, and this EP computes INT8"
+                f"its input {position} comes from no DequantizeLinear, and this EP computes in integers"
             )
         return source
 
@@ -117,7 +117,7 @@ class Support(NodeSupport):
         kind = self._graph.value(source.inputs[0])
         if kind.elem_type not in ACTIVATIONS:
             raise _RefusedError(
-                f"its input {position} is {_named(kind.elem_type)} before DequantizeLinear, not INT8"
+                f"its input {position} is {_named(kind.elem_type)} before DequantizeLinear, not of 8 or 16 bits"
             )
         self._check_static(source.inputs[0], f"input {position}")
         if self._scales(source) != 1:
@@ -158,7 +158,7 @@ class Support(NodeSupport):
 
     def _sinks(self, node: NodeView) -> list[NodeView]:
         if any(map(self._is_read, node.outputs[1:])):
-            raise _RefusedError("only its first result is given in INT8")
+            raise _RefusedError("only its first result is given in integers")
         self._check_static(node.outputs[0], "result")
         sinks = self._readers(node)
         if self._leaves(node):
@@ -169,7 +169,7 @@ class Support(NodeSupport):
         for sink in sinks:
             kind = self._graph.value(sink.outputs[0]).elem_type
             if kind not in ACTIVATIONS:
-                raise _RefusedError(f"its result is quantised to {_named(kind)}, not INT8")
+                raise _RefusedError(f"its result is quantised to {_named(kind)}, not 8 or 16 bits")
             if self._scales(sink) != 1:
                 raise _RefusedError("its result has a scale for each channel; only weights may")
         return sinks
