@@ -32,6 +32,7 @@ from epctx_core.sessions.loading import Routing, find_context_folder, load_conte
 from epctx_core.sessions.plan import Planner, PlanRun, add_run_hooks
 from epctx_core.sessions.providers import (
     ProviderSession,
+    WorkspaceOf,
     choose_providers,
     collect_kept_functions,
     make_private_workspace,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from epctx_core.options.run import RunOptions
     from epctx_core.sessions.host import ModelMetadata, NodeArg
     from epctx_core.sessions.inspection import OrtEpAssignedSubgraph
-    from epctx_core.sessions.providers import WorkspaceOf
 
 LOAD_ATTEMPTS = 5
 """Number of times that a load reads a model whose files are being replaced."""

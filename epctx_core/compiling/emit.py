@@ -16,7 +16,7 @@ from epctx_core.compiling.provenance import PassThrough, add_metadata
 from epctx_core.context.decoding import write_kernel_types
 from epctx_core.context.named_files import SOURCE_MODEL, read_dependencies, write_dependencies
 from epctx_core.context.node import check_attribute
-from epctx_core.context.node_writer import SerializedModel, embed, make_context_node
+from epctx_core.context.node_writer import Embeddable, SerializedModel, embed, make_context_node
 from epctx_core.context.payload_writer import PayloadSet, PayloadWriter
 from epctx_core.context.weightless import FILE_ATTRIBUTE, SourceReferences, list_source_files
 from epctx_core.context.weights_folder import strip_seal
@@ -34,15 +34,13 @@ from epctx_core.graph.splice import (
     splice_graph,
 )  # fmt: skip
 from epctx_core.graph.weights import compute_digests_ahead
-from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
+from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode, OperatorTypes, TensorView
 from epctx_core.registry.guard import blame, contract_error, to_plain
 
 if TYPE_CHECKING:
     from epctx_core.compiling.compile import Compile
     from epctx_core.compiling.destination import Outputs
     from epctx_core.context.manifest import PayloadEntry
-    from epctx_core.context.node_writer import Embeddable
-    from epctx_core.plugin import OperatorTypes, TensorView
     from epctx_core.sessions.assignment import Assignment, GraphAssignment
     from epctx_core.sessions.providers import ProviderChoice
     from epctx_core.sessions.source import OpenModel

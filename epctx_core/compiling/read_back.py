@@ -26,7 +26,6 @@ from epctx_core.errors import (
 )
 from epctx_core.graph.garbage import resume_collection
 from epctx_core.graph.index import walk_indexed_nodes
-from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.model_io import require_text_names
 from epctx_core.graph.type_table import make_declared_types
 from epctx_core.options import Isolation
@@ -93,22 +92,18 @@ def _open_payloads(
     made: dict[tuple[str, bool], LoadedPayload] = {}
     for cache, record in {r.cache: r for r in records if r.cache is not None}.items():
         writer = written[cache]
-        content, entry = writer.get_written(), writer.finish()
-        mapped = content if isinstance(content, MappedFile) else None
-        view = content.view if isinstance(content, MappedFile) else content
+        key, entry = get_payload_key(record), writer.finish()
+        payload = LoadedPayload(key[0], writer.get_written(), digest=entry.root, scratch=scratch)
+        payload.in_memory = payload.mapped is None and not writer.embedded
         try:
-            entry.check_head(view, record.name)
+            entry.check_head(payload.view, record.name)
         except InvalidGraph as error:
             raise Fail(
                 f"the payload {writer.name!r} was written and reads back otherwise: {error.message}",
                 node=record.name,
                 hint="Check the disk of the output folder.",
             ) from error
-        key = get_payload_key(record)
-        in_memory = mapped is None and not writer.embedded
-        made[key] = LoadedPayload(
-            key[0], view, digest=entry.root, mapped=mapped, scratch=scratch, in_memory=in_memory
-        )
+        made[key] = payload
     return made
 
 

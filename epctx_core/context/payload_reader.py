@@ -11,11 +11,12 @@ import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import Manifest, PayloadEntry, ReplacedBinaryError, Segment
+from epctx_core.context.payload_files import Content, LoadedPayload, read_privately
 from epctx_core.context.receipts import (
     IN_PLACE,
     DigestChecks,
@@ -24,7 +25,7 @@ from epctx_core.context.receipts import (
     make_model_receipt,
 )
 from epctx_core.errors import Fail, InvalidGraph
-from epctx_core.graph.mapping import MappedFile, read_chunks
+from epctx_core.graph.mapping import MappedFile
 from epctx_core.options import DataReader, Verification
 from epctx_core.plugin import ContextNode, ValueInfo
 
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from epctx_core.plugin import TensorView
 
 BINARY = "the context binary"
-Content: TypeAlias = "memoryview | MappedFile"
-"""Bytes of a payload as they were found: in memory, or in a file."""
 _log = logging.getLogger("epctx.session")
 
 
@@ -59,74 +58,6 @@ class Reading:
     checks: DigestChecks = IN_PLACE
     early: bool = True
     model_digest: str = ""
-
-
-@dataclass(eq=False)
-class LoadedPayload:
-    """A payload to read; implements `PayloadView`.
-
-    Attributes:
-        mapped: the file, if it lies in one and is mapped.
-        scratch: lives as long as the session; makes a file of the payload for an EP that wants one.
-        in_memory: whether no disk may have it, because the host stores it by itself.
-        verified: whether every byte was checked against the manifest, now or when this machine met it first.
-    """
-
-    name: str
-    view: memoryview
-    _: KW_ONLY
-    digest: str | None
-    mapped: MappedFile | None
-    scratch: ExitStack
-    in_memory: bool = False
-    verified: bool = False
-    _path: str | None = field(default=None, init=False)
-
-    def as_file(self) -> str:
-        """Return a path with the same content, which is there for as long as the session lives.
-
-        What the host's callback gave lies in memory, on no disk. Otherwise it is a second link to the
-        file where the folder for it lies on the same file system, or else a copy: at the file's own path
-        another one lies after the next compile.
-
-        Raises:
-            Fail: there is no space for a copy, or the system has no files in memory.
-        """
-        if self._path is None:
-            # Most EPs read the mapping.
-            from epctx_core.context.payload_files import make_file
-
-            self._path = make_file(self)
-        return self._path
-
-    def copy_to(self, sink: BinaryIO) -> None:
-        """Append all bytes to a sink, in chunks.
-
-        Raises:
-            InvalidGraph: the file was written to since it was mapped.
-        """
-        copy_mapped = getattr(sink, "copy_mapped", None)
-        if self.mapped is not None and copy_mapped is not None:
-            copy_mapped(self.mapped, 0, self.mapped.size)
-            self.mapped.check_unchanged()
-            return
-        for chunk in self.chunks():
-            left = chunk
-            while left:
-                left = left[sink.write(left) :]
-
-    @property
-    def nbytes(self) -> int:
-        """Length in bytes."""
-        return len(self.view)
-
-    def chunks(self) -> Iterator[memoryview]:
-        """Return the bytes in order, in chunks that need not stay in memory afterwards.
-
-        Raises:
-            InvalidGraph: the file was written to since it was mapped.
-        """
-        return read_chunks(self.view, self.mapped)
 
 
 class PayloadReader:
@@ -248,26 +179,25 @@ class PayloadReader:
             )
         if self._manifest is not None and file_name is not None:
             self._manifest.check_not_pending(get_payload_key(record)[0], node)
-        content = self._find(record)
-        file = content if isinstance(content, MappedFile) else None
-        if not (content if file is None else file.size):
+        payload = self._find(record)
+        if not payload.view:
             raise InvalidGraph(
                 f"the context binary {file_name!r} of EPContext node {node!r} is empty.",
                 node=node,
-                path=None if file is None else file.path,
+                path=payload.mapped.path if payload.mapped else None,
                 hint="Fetch it again, or compile the model again.",
             )
-        return self._check_content(record, content)
+        return self._check_content(record, payload)
 
-    def _find(self, record: ContextNodeRecord) -> Content:
-        """Return the bytes in a node or in the file that it names; not checked yet."""
+    def _find(self, record: ContextNodeRecord) -> LoadedPayload:
+        """Return the payload in a node or in the file that it names; not checked yet."""
         name = record.file_name
         if name is None:
-            return memoryview(record.cache or b"")
+            return self._make_payload(record, memoryview(record.cache or b""))
         if self._reading.data_reader is not None:
             from epctx_core.context.callbacks import receive
 
-            return receive(self._reading.data_reader, name)
+            return self._make_payload(record, receive(self._reading.data_reader, name))
         if self._folder is None:
             raise InvalidGraph(
                 f"EPContext node {record.name!r} names {name!r}, but the model has no folder.",
@@ -275,37 +205,32 @@ class PayloadReader:
                 hint="Set the session option 'ep.context_file_path' to the path the model would have.",
             )
         with self._folder.open(name, what=BINARY, node=record.name) as file:
-            return self._open(file.fileno(), file.path, self.find_entry(record))
+            return self._open(record, file.fileno(), file.path)
 
-    def _check_content(self, record: ContextNodeRecord, content: Content) -> LoadedPayload:
+    def _make_payload(self, record: ContextNodeRecord, content: Content) -> LoadedPayload:
+        entry, (name, embedded) = self.find_entry(record), get_payload_key(record)
+        in_memory = self._reading.data_reader is not None and not embedded
+        digest = entry.root if entry else None
+        return LoadedPayload(name, content, digest=digest, scratch=self._scratch, in_memory=in_memory)
+
+    def _check_content(self, record: ContextNodeRecord, payload: LoadedPayload) -> LoadedPayload:
         """Check a payload, or find the right one, and keep it for later calls."""
         name, embedded = key = get_payload_key(record)
-        entry, verified = self.find_entry(record), False
+        entry = self.find_entry(record)
         if entry is not None:
             try:
-                verified = self._check(record, entry, content)
+                payload.verified = self._check(record, entry, payload)
             except ReplacedBinaryError as error:
                 error.ep = self._ep
                 if embedded or self._reading.data_reader is not None or self._folder is None:
                     raise
-                error.path = (
-                    content.path if isinstance(content, MappedFile) else str(self._folder.folder / name)
-                )
+                error.path = payload.mapped.path if payload.mapped else str(self._folder.folder / name)
                 recovered = self._recover_copy(record, entry)
                 if recovered is None:
                     raise
-                content, verified = recovered
-        mapped = content if isinstance(content, MappedFile) else None
-        self.loaded[key] = LoadedPayload(
-            name,
-            content.view if isinstance(content, MappedFile) else content,
-            digest=entry.root if entry else None,
-            mapped=mapped,
-            scratch=self._scratch,
-            in_memory=self._reading.data_reader is not None and not embedded,
-            verified=verified,
-        )
-        return self.loaded[key]
+                payload = recovered
+        self.loaded[key] = payload
+        return payload
 
     def source_tensor(self, name: str) -> TensorView:
         """Return a weight of the source model."""
@@ -316,11 +241,10 @@ class PayloadReader:
             )
         return self._source_tensor(name)
 
-    def _check(self, record: ContextNodeRecord, entry: PayloadEntry, content: Content) -> bool:
+    def _check(self, record: ContextNodeRecord, entry: PayloadEntry, payload: LoadedPayload) -> bool:
         """Check a payload as far as the host wants; return whether every byte of it is known to be right."""
         mode, checks, node = self._reading.verification, self._reading.checks, record.name
-        file = content if isinstance(content, MappedFile) else None
-        view = content.view if isinstance(content, MappedFile) else content
+        file, view = payload.mapped, payload.view
         in_place = record.embed_mode or self._reading.map_binaries
         if mode is Verification.HEAD and in_place and self._reading.early:
             entry.check_head(view, node)
@@ -341,21 +265,19 @@ class PayloadReader:
             error.ep, error.path = self._ep, None if file is None else file.path
             return error
 
-        verified = checks.check(content, entry, refuse, beside=beside)
+        verified = checks.check(view, file, entry, refuse, beside=beside)
         if file is None and receipt:
             checks.note_when_right(receipt)
         return verified
 
-    def _open(self, descriptor: int, path: str, entry: PayloadEntry | None) -> Content:
+    def _open(self, record: ContextNodeRecord, descriptor: int, path: str) -> LoadedPayload:
         """Return a binary's content. One whose length is wrong is not copied: it may be as large as it likes."""
+        entry = self.find_entry(record)
         right_size = entry is None or os.fstat(descriptor).st_size == entry.size
         try:
             if self._reading.map_binaries or not right_size:
-                return MappedFile(descriptor, path)
-            # Few hosts want copies of their own.
-            from epctx_core.context.payload_files import read_privately
-
-            return read_privately(descriptor, path)
+                return self._make_payload(record, MappedFile(descriptor, path))
+            return self._make_payload(record, read_privately(descriptor, path))
         except (OSError, MemoryError) as error:
             raise Fail(
                 f"the context binary {path!r} cannot be brought into memory: {str(error) or 'not enough memory'}.",
@@ -363,13 +285,14 @@ class PayloadReader:
                 hint="Unless ep.context_file_mapping is 0 it is mapped, which needs addresses and no memory.",
             ) from error
 
-    def _recover_copy(self, record: ContextNodeRecord, entry: PayloadEntry) -> tuple[Content, bool] | None:
+    def _recover_copy(self, record: ContextNodeRecord, entry: PayloadEntry) -> LoadedPayload | None:
         """Return the right binary from the files of an unfinished publication, if one has it, and as `_check`."""
         for copy in self._find_copies(entry.name):
             with suppress(OSError, InvalidGraph):
                 with copy.open("rb") as file:
-                    content = self._open(file.fileno(), str(copy), entry)
-                return content, self._check(record, entry, content)
+                    payload = self._open(record, file.fileno(), str(copy))
+                payload.verified = self._check(record, entry, payload)
+                return payload
         return None
 
 

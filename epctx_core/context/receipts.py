@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Self
 from epctx_core.context.manifest import PayloadEntry, Segment, find_damage
 from epctx_core.context.scratch import describe_distrust, get_user_folder, is_own, make_private_folder
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.mapping import MappedFile
 
 if TYPE_CHECKING:
+    from epctx_core.graph.mapping import MappedFile
     from epctx_core.options import CancellationFlag
 
 FOLDER_VARIABLE = "EPCTX_RECEIPTS"
@@ -201,7 +201,8 @@ class DigestChecks:
 
     def check(
         self,
-        content: MappedFile | memoryview,
+        view: memoryview,
+        file: MappedFile | None,
         entry: PayloadEntry,
         refuse: Callable[[Segment], InvalidGraph],
         *,
@@ -210,7 +211,8 @@ class DigestChecks:
         """Check a payload that this machine has not seen; return whether it is known to be right.
 
         Args:
-            content: a file, or bytes in memory that the load holds.
+            view: the bytes, which the load holds.
+            file: the file that they are in; None for bytes in memory.
             entry: its ranges and their digests.
             refuse: makes the error for the first range that is another one.
             beside: whether to check it on a thread, see `is_beside`; `finish` raises the error then.
@@ -219,8 +221,6 @@ class DigestChecks:
             InvalidGraph: it is damaged.
         """
         begun = time.time_ns()
-        file = content if isinstance(content, MappedFile) else None
-        view = content.view if isinstance(content, MappedFile) else content
 
         def forget(offset: int, length: int) -> None:
             if beside and self._stopped.is_set():

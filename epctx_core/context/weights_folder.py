@@ -168,24 +168,25 @@ class WeightsFolder:
             stack.enter_context(file)
             state = identify_file(os.fstat(file.fileno()))
             if state not in self._faults:
-                self._faults[state] = self._find_fault(file, seal, beside=beside)
-            fault = self._faults[state]
-            if fault is not None:
-                raise fault.with_traceback(None)
+                self._faults[state] = None
+                try:
+                    self._verify(file, seal, beside=beside)
+                except ReplacedBinaryError as fault:
+                    self._faults[state] = fault
+            if (known := self._faults[state]) is not None:
+                raise known.with_traceback(None)
             stack.pop_all()
         return file
 
-    def _find_fault(
-        self, file: OpenedFile, seal: PayloadEntry, *, beside: bool
-    ) -> ReplacedBinaryError | None:
+    def _verify(self, file: OpenedFile, seal: PayloadEntry, *, beside: bool) -> None:
         mark = _make_mark(seal)
         is_whole = os.fstat(file.fileno()).st_size == seal.size + len(mark)
         if is_whole:
             file.seek(seal.size)
         if not is_whole or file.read(len(mark)) != mark:
-            return _mismatch_error(seal, "its size or its end differs", file.path)
+            raise _mismatch_error(seal, "its size or its end differs", file.path)
         if self._verification is Verification.HEAD:
-            return None
+            return
         mapped, path = MappedFile(file.fileno(), file.path), file.path
 
         def refuse(segment: Segment) -> ReplacedBinaryError:
@@ -193,13 +194,11 @@ class WeightsFolder:
             return _mismatch_error(seal, f"its bytes {segment.offset:,} to {end:,} have another digest", path)
 
         if self._verification is not Verification.ONCE:
-            return next(map(refuse, find_damage(mapped.view, seal.segments, mapped.forget)), None)
-        if not is_noted(make_file_receipt(mapped.status, seal.root)):
-            try:
-                self._checks.check(mapped, seal, refuse, beside=beside and self._checks.is_beside(seal.size))
-            except ReplacedBinaryError as fault:
-                return fault
-        return None
+            for segment in find_damage(mapped.view, seal.segments, mapped.forget):
+                raise refuse(segment)
+        elif not is_noted(make_file_receipt(mapped.status, seal.root)):
+            beside = beside and self._checks.is_beside(seal.size)
+            self._checks.check(mapped.view, mapped, seal, refuse, beside=beside)
 
 
 def _mismatch_error(seal: PayloadEntry, fault: str, path: str) -> ReplacedBinaryError:

@@ -318,7 +318,9 @@ def check_files(path: Path, *, once: bool = False) -> None:
                 mapped = MappedFile(file.fileno(), file.path)
             entry.check_size(mapped.view)
             if not (once and is_noted(make_file_receipt(mapped.status, entry.root))):
-                IN_PLACE.check(mapped, entry, partial(entry.mismatch_error, node=None), beside=False)
+                IN_PLACE.check(
+                    mapped.view, mapped, entry, partial(entry.mismatch_error, node=None), beside=False
+                )
     if (seal := read_seal(model)) is not None:
         depth = Verification.ONCE if once else Verification.FULL
         WeightsFolder(path, None, seal=seal, verification=depth).open(seal.name, "").close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -50,7 +50,7 @@ from epctx_core.context.payload_reader import PayloadReader, Reading, check_prim
 from epctx_core.context.receipts import IN_PLACE
 from epctx_core.context.unfinished import STAGING_PREFIX
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, InvalidProtobuf, NotImplementedByProvider
-from epctx_core.graph.index import walk_indexed_nodes
+from epctx_core.graph.index import SubgraphPath, walk_indexed_nodes
 from epctx_core.graph.model_io import decode_name, describe_path, detach_model, read_model, require_text_names
 from epctx_core.graph.type_table import types_of
 from epctx_core.options import SessionConfig, SessionOptions, Verification
@@ -61,11 +61,9 @@ from epctx_core.verify.findings import Findings, PayloadReport
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
-    from contextlib import ExitStack
     from pathlib import Path
 
     from epctx_core.context.paths import ModelFolder
-    from epctx_core.graph.index import SubgraphPath
     from epctx_core.graph.normalise import FunctionId
     from epctx_core.registry import Registry
 
