@@ -14,7 +14,6 @@ A package that imports this module requires exactly its own version of the core.
 | `ModelSource` | epctx-cache | a digest of a model with its weights, and the state of its files |
 | `Publication` | epctx-cli | putting a sealed model in its place |
 | `PrivatePayloads` | epctx-isolation | loading in a session what an EP compiled in another process |
-| `ProcessGroup` | epctx-cli, epctx-isolation | running a plugin in a process that ends with all that it started |
 | `ProviderChoice` | epctx-cache, epctx-isolation, epctx-onnxruntime | an EP of a compile or a session, with its options |
 | `SESSION_OPTIONS` | epctx-onnxruntime | reading the same options from onnxruntime's session options |
 | `types_of` | epctx-isolation | that copy's types |
@@ -25,14 +24,12 @@ A package that imports this module requires exactly its own version of the core.
 | `choose_providers` | epctx-cache | the EPs that a compile will have, with options and versions |
 | `concealed` | epctx-cli, epctx-conformance | leaving secrets out of tracebacks and of told calls |
 | `describe_distrust`, `make_private_folder`, `remove_tree`, `get_user_folder` | epctx-cache | folders of one user alone |
-| `end_in_any_case` | epctx-cli, epctx-conformance | ending a process that threads of a plugin keep alive |
 | `find_problems` | epctx-conformance | checking a class as its registration does |
 | `host_call` | epctx-cache, epctx-onnxruntime | one call of a host that compiles and loads |
 | `implemented_hooks` | epctx-cli, epctx-conformance, epctx-isolation | knowing which hooks an EP has |
 | `import_installed` | epctx-cli, epctx-onnxruntime | naming the package that a command or a function needs |
 | `internal_error` | epctx-cli | reporting a mistake of epctx in the words of the core |
 | `known_ep` | epctx-cli | keeping vendors' names from new plugins |
-| `lasting_threads` | epctx-conformance | naming the threads that a plugin left |
 | `OpenModel` | epctx-onnxruntime | a model that is to be converted |
 | `open_model` | epctx-cli, epctx-onnxruntime | reading a model that is to be sealed or converted |
 | `read_manifest` | epctx-conformance | knowing which bytes of a payload are weights before damaging it |
@@ -62,7 +59,6 @@ if TYPE_CHECKING:
     from epctx_core.graph.weights import *
     from epctx_core.options.table import *
     from epctx_core.plugin.hookspecs import *
-    from epctx_core.process_group import *
     from epctx_core.publish.files import *
     from epctx_core.publish.publication import *
     from epctx_core.registry.explaining import *
@@ -88,7 +84,6 @@ _HOME = {
     "epctx_core.graph.weights": ("Weight",),
     "epctx_core.options.table": ("SESSION_OPTIONS", "cache_entries"),
     "epctx_core.plugin.hookspecs": ("HOOKS",),
-    "epctx_core.process_group": ("ProcessGroup", "end_in_any_case", "lasting_threads"),
     "epctx_core.publish.files": ("remove_tree",),
     "epctx_core.publish.publication": ("Publication",),
     "epctx_core.registry.explaining": ("known_ep",),

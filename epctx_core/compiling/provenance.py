@@ -35,7 +35,7 @@ from epctx_core.context.named_files import find_free_name, is_payload_name
 from epctx_core.context.node import DOMAIN, OPSET_VERSION, ContextNodeRecord
 from epctx_core.context.node_writer import make_marker
 from epctx_core.context.paths import ModelFolder, check_file_name
-from epctx_core.context.payload_reader import LoadedPayload, PayloadReader
+from epctx_core.context.payload_reader import PayloadReader
 from epctx_core.context.payload_writer import digest_payload, dump_manifest
 from epctx_core.context.weightless import MODE_KEY, SourceReference
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, PluginError
@@ -49,6 +49,7 @@ from epctx_core.sessions.loading import find_context_folder, make_reading
 if TYPE_CHECKING:
     from epctx_core.compiling.compile import Compile
     from epctx_core.compiling.destination import Destination
+    from epctx_core.context.payload_files import LoadedPayload
     from epctx_core.graph.index import SubgraphPath
     from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.providers import ProviderChoice

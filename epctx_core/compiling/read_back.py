@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import read_manifest
 from epctx_core.context.node import ContextNodeRecord, read_indexed_nodes
-from epctx_core.context.payload_reader import LoadedPayload, PayloadReader, get_payload_key, make_plugin_nodes
+from epctx_core.context.payload_files import LoadedPayload
+from epctx_core.context.payload_reader import PayloadReader, get_payload_key, make_plugin_nodes
 from epctx_core.errors import (
     EpctxError,
     EPFail,

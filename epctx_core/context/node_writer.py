@@ -21,7 +21,7 @@ from epctx_core.context.node import DOMAIN, OP_TYPE
 from epctx_core.graph.wire import BYTES, walk_fields
 
 if TYPE_CHECKING:
-    from epctx_core.context.payload_reader import LoadedPayload
+    from epctx_core.context.payload_files import LoadedPayload
     from epctx_core.graph.weights import Weight
 
 _PREFIX = secrets.token_bytes(24)

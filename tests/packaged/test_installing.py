@@ -86,10 +86,11 @@ def test_isolation_is_missed_by_name_and_works_once_its_package_is_installed(env
     environment.install(PACKAGES[QNN])
     model = write_model(QNN, tmp_path / "m.onnx", rows=4)
 
+    environment.uninstall(ISOLATION)
     before = environment.python(USE_OF_ISOLATION, model)
     environment.install(ISOLATION)
     after = environment.python(USE_OF_ISOLATION, model)
-    environment.uninstall(ISOLATION, PACKAGES[QNN], SDK)
+    environment.uninstall(PACKAGES[QNN], SDK)
 
     assert before == "PackageMissing pip install epctx-isolation\n"
     assert after == f"['{QNN}']\n"

@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(list(argv))
     code = run(sys.argv[1:])
     if threading.active_count() > 1:
-        from epctx_core.ext import end_in_any_case
+        from epctx_cli.ending import end_in_any_case
 
         end_in_any_case(code)
     return code

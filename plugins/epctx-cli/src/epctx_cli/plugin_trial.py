@@ -15,8 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
+from epctx_isolation.process_group import ProcessGroup
+
 from epctx_core import EpctxError, PluginRecord, PluginState
-from epctx_core.ext import ProcessGroup
 from epctx_core.plugin import Availability, Purpose
 
 if TYPE_CHECKING:
@@ -118,8 +119,8 @@ def report(request: Mapping[str, Any]) -> None:
     Args:
         request: `name` and `distribution` of the record.
     """
+    from epctx_cli.ending import end_in_any_case
     from epctx_cli.streams import reserved_stdout
-    from epctx_core.ext import end_in_any_case
 
     with reserved_stdout():
         reply = json.dumps(_load_plugin(request))

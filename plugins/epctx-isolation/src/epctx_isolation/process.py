@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from epctx_core.errors import Fail
-from epctx_core.ext import ProcessGroup
 from epctx_isolation.channel import Channel
+from epctx_isolation.process_group import ProcessGroup
 
 if TYPE_CHECKING:
     from epctx_core.plugin import Cancellation

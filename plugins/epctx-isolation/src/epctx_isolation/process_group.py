@@ -1,4 +1,4 @@
-"""Processes with all their children, ended together; and the end of epctx's own processes."""
+"""Process with all its children, ended together; epctx-cli tries plugins in such processes, too."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -84,37 +82,3 @@ class ProcessGroup:
             return f"was ended by {signal.Signals(-self.first.returncode).name}"
         except ValueError:
             return f"was ended by signal {-self.first.returncode}"
-
-
-# -- processes of epctx's own ------------------------------------------------------------
-
-_GRACE = 5.0
-"""Seconds for threads that end by themselves, such as a pool that Python stops."""
-
-
-def lasting_threads() -> list[str]:
-    """Return the names of the threads that Python waits for before a process ends."""
-    main = threading.main_thread()
-    return sorted(t.name for t in threading.enumerate() if t is not main and not t.daemon)
-
-
-def end_in_any_case(code: int) -> None:
-    """End this process soon after its work, whatever threads are left, with a warning that names them.
-
-    Returns at once; for epctx's own processes, never for a host's.
-
-    Args:
-        code: its exit code.
-    """
-    if lasting_threads():
-        threading.Thread(target=_end, args=(code,), name="epctx end", daemon=True).start()
-
-
-def _end(code: int) -> None:
-    time.sleep(_GRACE)
-    left = lasting_threads()
-    if not left:  # they have ended: let Python finish
-        return
-    sys.stderr.write(f"warning: a plugin left threads that do not end: {', '.join(left)}.\n")
-    sys.stderr.flush()
-    os._exit(code)
