@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from conformance.greedy_eps import FirstTurn, Greedy, SecondTurn
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI
 from epctx_conformance.cases.campaign import Catalogue
@@ -11,12 +13,14 @@ from epctx_conformance.cases.routes import ONNXRUNTIME, make_routes
 # As with the real EP, this QNN leaves what quantizes a network's inputs and outputs: others then have work.
 _QNN = (QNN, {"offload_graph_io_quantization": "1"})
 
+load_cases = cache(load_cases)
 SUITES = {
     "onnx": load_cases,
 }
 ROUTES = [
     ONNXRUNTIME,
     *make_routes("cpu"),
+    *make_routes("cpu_reference", **{"session.engine": "onnx.reference"}),
     *make_routes("qnn", [_QNN]),
     *make_routes("openvino", [OPENVINO]),
     *make_routes("vitisai", [VITISAI]),

@@ -15,10 +15,17 @@ BFLOAT16_RTOL = 2**-6
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Values for one run: inputs by name, and expected outputs in the model's order."""
+    """Values for one run.
+
+    Attributes:
+        inputs: values by name.
+        outputs: what to expect, in the model's order; empty: nobody knows.
+        may_refuse: whether a typed error is as good as the outputs.
+    """
 
     inputs: dict[str, Any]
     outputs: list[Any]
+    may_refuse: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
