@@ -91,7 +91,7 @@ minimums: .venv-min/.installed
 	.venv-min/bin/python $(PYTEST)
 
 clean:
-	rm -rf dist .venv .venv-min .venv-fuzz .venv-vendors .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo-output
+	rm -rf dist .venv .venv-min .venv-fuzz .venv-vendors .programs .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo-output
 	find epctx_core plugins tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .venv/.installed .venv-min/.installed .venv-fuzz/.installed .venv-vendors/.installed: %/.installed: $(PROJECTS) Makefile .ci/minimums.py

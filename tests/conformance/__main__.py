@@ -18,8 +18,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
 
+from conformance import wheels
 from conformance.catalogue import CATALOGUE, NAME
 from conformance.known_failures import find_differences, read_known_failures, versions
+from conformance.programs import load_programs
 from epctx_conformance.cases import campaign
 from epctx_conformance.cases.routes import ONNXRUNTIME
 
@@ -38,6 +40,11 @@ def main() -> int:
     suites = [load for name, load in CATALOGUE.suites.items() if fnmatchcase(name, given.suites)]
     names = [name for load in suites for name in load()]
     tasks = [(name, route) for name in names if fnmatchcase(name, given.cases) for route in routes]
+    if not load_programs().keys().isdisjoint(name for name, _ in tasks):
+        try:
+            print("Networks out of", *wheels.download(), sep="\n  ")  # noqa: T201 - a command
+        except wheels.WheelsMissing as error:
+            parser.exit(2, f"{error}\n")
     with tempfile.TemporaryDirectory() as folder:
         kept = given.results or Path(folder, "results.jsonl")
         results = campaign.run_all(tasks, kept, given.jobs, catalogue=NAME)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from conformance.greedy_eps import FirstTurn, Greedy, SecondTurn
+from conformance.programs import load_programs
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI
 from epctx_conformance.cases.campaign import Catalogue
 from epctx_conformance.cases.onnx_cases import load_cases
@@ -16,6 +17,7 @@ _QNN = (QNN, {"offload_graph_io_quantization": "1"})
 load_cases = cache(load_cases)
 SUITES = {
     "onnx": load_cases,
+    "programs": load_programs,
 }
 ROUTES = [
     ONNXRUNTIME,
