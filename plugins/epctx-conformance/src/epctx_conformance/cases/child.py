@@ -45,7 +45,7 @@ def main() -> None:
     faulthandler.cancel_dump_traceback_later()
 
 
-def _do_not_sync(descriptor: object) -> None:
+def _do_not_sync(fd: object) -> None:
     """Leave it to the system when to write: no case cuts the power, and disks are slow."""
 
 
@@ -54,7 +54,7 @@ def _own_folder() -> Iterator[None]:
     """Have temporary files and receipts in a folder that goes with its case: receipts are listed at each new one."""
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         outer, tempfile.tempdir = tempfile.tempdir, folder
-        os.environ["EPCTX_RECEIPTS"] = os.path.join(folder, "receipts")
+        os.environ["EPCTX_RECEIPTS"] = f"{folder}/receipts"
         try:
             yield
         finally:
