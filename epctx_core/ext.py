@@ -15,10 +15,9 @@ A package that imports this module requires exactly its own version of the core.
 | `Publication` | epctx-cli | putting a sealed model in its place |
 | `PrivatePayloads` | epctx-isolation | loading in a session what an EP compiled in another process |
 | `ProviderChoice` | epctx-cache, epctx-isolation, epctx-onnxruntime | an EP of a compile or a session, with its options |
-| `SESSION_OPTIONS` | epctx-onnxruntime | reading the same options from onnxruntime's session options |
+| `SESSION_OPTIONS` | epctx-cache, epctx-onnxruntime | the part of each session option in a key; reading the same options from onnxruntime's session options |
 | `types_of` | epctx-isolation | that copy's types |
 | `Weight` | epctx-isolation, epctx-onnxruntime | weights that another process sent, or that the optimiser computed |
-| `cache_entries` | epctx-cache, epctx-onnxruntime | the part of each session option in a key |
 | `check_files` | epctx-cache | checking every byte of an entry |
 | `check_folder` | epctx-cli | saying that a file cannot be written before any work is done for it |
 | `choose_providers` | epctx-cache | the EPs that a compile will have, with options and versions |
@@ -34,7 +33,7 @@ A package that imports this module requires exactly its own version of the core.
 | `open_model` | epctx-cli, epctx-onnxruntime | reading a model that is to be sealed or converted |
 | `read_manifest` | epctx-conformance | knowing which bytes of a payload are weights before damaging it |
 | `suggestion` | epctx-cli, epctx-conformance | suggesting what was meant by a misspelt name |
-| `merge_providers` | epctx-cache | EPs as `InferenceSession` takes them |
+| `copy_options`, `parse_providers` | epctx-cache | options and EPs as `InferenceSession` takes them |
 """
 
 from __future__ import annotations
@@ -82,13 +81,13 @@ _HOME = {
     "epctx_core.graph.extraction": ("GraphPartition", "GraphSlice"),
     "epctx_core.graph.type_table": ("types_of",),
     "epctx_core.graph.weights": ("Weight",),
-    "epctx_core.options.table": ("SESSION_OPTIONS", "cache_entries"),
+    "epctx_core.options.table": ("SESSION_OPTIONS",),
     "epctx_core.plugin.hookspecs": ("HOOKS",),
     "epctx_core.publish.files": ("remove_tree",),
     "epctx_core.publish.publication": ("Publication",),
     "epctx_core.registry.explaining": ("known_ep",),
     "epctx_core.registry.importing": ("MarkedMethod", "find_problems", "implemented_hooks"),
-    "epctx_core.sessions.host": ("host_call", "merge_providers"),
+    "epctx_core.sessions.host": ("copy_options", "host_call", "parse_providers"),
     "epctx_core.sessions.inspection": ("ModelSource", "check_files"),
     "epctx_core.sessions.providers": ("ProviderChoice", "ProviderSession", "choose_providers"),
     "epctx_core.sessions.source": ("OpenModel", "open_model"),

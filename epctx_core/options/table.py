@@ -386,24 +386,3 @@ SESSION_OPTIONS: Mapping[str, SessionOption[Any]] = MappingProxyType(
         for option in (*row.aliases, row)
     }
 )
-
-
-def cache_entries(entries: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """Sort the entries that a host set by their part in a cache.
-
-    Returns:
-        The entries that change what a compile writes, with their defaults; those that forbid a cache; and those to
-        load a cached model with: all but the ones about its source and its compile.
-    """
-    written: dict[str, str] = {}
-    refused: dict[str, str] = {}
-    loaded = dict(entries)
-    for key, option in SESSION_OPTIONS.items():
-        value = entries.get(key, option.default)
-        if option.cache is CachePart.WRITTEN:
-            written[key] = value
-        elif option.cache is CachePart.REFUSED and value not in {"", "0"}:
-            refused[key] = value
-        elif option.cache is CachePart.SOURCE:
-            loaded.pop(key, None)
-    return written, refused, loaded

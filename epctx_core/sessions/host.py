@@ -381,24 +381,6 @@ def host_call(doing: str) -> Iterator[None]:
         known_digests.reset(digests)
 
 
-def merge_providers(
-    options: object,
-    providers: Sequence[str | tuple[str, Mapping[str, object]]] | None,
-    provider_options: Sequence[Mapping[str, object]] | None,
-) -> SessionOptions:
-    """Return a copy of session options that has the host's EPs, however it named them.
-
-    Raises:
-        InvalidArgument: see `copy_options` and `parse_providers`.
-    """
-    copy = copy_options(options)
-    requested = parse_providers(copy, providers, provider_options)
-    copy.providers = []
-    for name, given in requested or ():
-        copy.add_provider(name, given)
-    return copy
-
-
 def wrap_progress(progress: Progress | None) -> Progress:
     """Return a host's progress callback as the core and EPs call it, or one that shows nothing.
 

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import epctx_core
-from epctx_core.ext import cache_entries
+from epctx_core.ext import SESSION_OPTIONS
 from epctx_core.plugin import PLUGIN_API
 
 if TYPE_CHECKING:
@@ -92,6 +92,27 @@ def ingredients(
         "optimization": int(level),
         "target": f"{sys.platform}-{platform.machine()}",
     }
+
+
+def cache_entries(entries: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Sort the entries that a host set by their part in a cache.
+
+    Returns:
+        The entries that change what a compile writes, with their defaults; those that forbid a cache; and those to
+        load a cached model with: all but the ones about its source and its compile.
+    """
+    written: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    loaded = dict(entries)
+    for key, option in SESSION_OPTIONS.items():
+        value = entries.get(key, option.default)
+        if option.cache.name == "WRITTEN":
+            written[key] = value
+        elif option.cache.name == "REFUSED" and value not in {"", "0"}:
+            refused[key] = value
+        elif option.cache.name == "SOURCE":
+            loaded.pop(key, None)
+    return written, refused, loaded
 
 
 def key_of(parts: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from epctx_cache import key as keys
 from epctx_cache import store
 from epctx_cache.content import Source, content_of
 from epctx_core import GraphOptimizationLevel, InferenceSession, ModelCompiler, SessionOptions, errors
-from epctx_core.ext import ProviderChoice, cache_entries, choose_providers, describe_distrust, merge_providers
+from epctx_core.ext import ProviderChoice, choose_providers, copy_options, describe_distrust, parse_providers
 from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:
@@ -54,8 +54,12 @@ def cacheable(
     Raises:
         InvalidArgument: they are wrong, or their results cannot be cached.
     """
-    copy = merge_providers(SessionOptions() if options is None else options, providers, provider_options)
-    _, refused, _ = cache_entries(copy.config_entries)
+    copy = copy_options(SessionOptions() if options is None else options)
+    requested = parse_providers(copy, providers, provider_options)
+    copy.providers = []
+    for name, given in requested or ():
+        copy.add_provider(name, given)
+    _, refused, _ = keys.cache_entries(copy.config_entries)
     for key, value in refused.items():
         raise errors.InvalidArgument(
             f"a model compiled with {key}={value} cannot be cached: its payloads depend on files outside the cache.",
@@ -262,7 +266,7 @@ class Request:
             setattr(options, name, getattr(self.options, name))
         for name, given in self.options.providers:
             options.add_provider(name, given)
-        _, _, loaded = cache_entries(self.options.config_entries)
+        _, _, loaded = keys.cache_entries(self.options.config_entries)
         for key, value in loaded.items():
             options.add_session_config_entry(key, value)
         return options

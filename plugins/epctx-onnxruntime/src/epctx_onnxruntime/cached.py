@@ -27,7 +27,7 @@ from epctx_core import (
     get_model_compatibility,
     inspect_model,
 )
-from epctx_core.ext import SESSION_OPTIONS, cache_entries, host_call, import_installed
+from epctx_core.ext import SESSION_OPTIONS, host_call, import_installed
 from epctx_core.plugin import Compatibility
 from epctx_onnxruntime.providers.base import MODELS, OnnxRuntimeProvider
 from epctx_onnxruntime.providers.library import one_line
@@ -246,7 +246,7 @@ class _Loader:
             return self._load_source()
         self._check_entry(lease)
         entries = self.request.options.config_entries
-        _, _, kept = cache_entries(entries)
+        _, _, kept = _import_cache("key").cache_entries(entries)
         try:
             with self._without({key for key in entries if key not in kept}):
                 return self._open(lease.model)
