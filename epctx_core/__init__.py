@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from epctx_cache import *
+    from epctx_cli.explaining import *
     from epctx_cli.sealing import *
     from epctx_onnxruntime.conversion import *
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "epctx_cache": ("compile_cached", "load_or_compile"),
+    "epctx_cli.explaining": ("Explanation", "NodeExplanation", "explain_model"),
     "epctx_cli.sealing": ("seal_model",),
     "epctx_core.compiling.compiler": ("ModelCompiler", "ShareGroup", "ShareReport"),
     "epctx_core.compiling.report": ("CompileReport",),
@@ -52,8 +54,7 @@ _HOME = {
         "set_default_logger_severity", "set_default_logger_verbosity", "set_seed",
     ),
     "epctx_core.sessions.inspection": (
-        "ContextNodeInfo", "Explanation", "ModelInfo", "NodeExplanation", "OrtEpAssignedNode", "OrtEpAssignedSubgraph",
-        "explain_model", "inspect_model",
+        "ContextNodeInfo", "ModelInfo", "OrtEpAssignedNode", "OrtEpAssignedSubgraph", "inspect_model",
     ),
     "epctx_core.options": (
         "ExecutionMode", "GraphOptimizationLevel", "InputBudget", "OrtCompileApiFlags", "SessionOptions",

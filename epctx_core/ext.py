@@ -5,7 +5,7 @@ A package that imports this module requires exactly its own version of the core.
 
 | name | used by | for |
 |---|---|---|
-| `CpuEngine`, `ProviderSession` | epctx-isolation | making a session's EP instance in another process, or a second one |
+| `CpuEngine`, `ProviderSession` | epctx-cli, epctx-isolation | an EP instance for claims alone, in another process, or a second one |
 | `GraphIndex`, `GraphPartition`, `GraphSlice`, `Node` | epctx-isolation | a copy of a model in another process |
 | `HOOKS` | epctx-conformance, epctx-isolation | giving an implementation a hook's whole signature |
 | `MappedFile` | epctx-cli, epctx-isolation | reading a payload that is sealed; that copy's weights |
@@ -15,12 +15,13 @@ A package that imports this module requires exactly its own version of the core.
 | `Publication` | epctx-cli | putting a sealed model in its place |
 | `PrivatePayloads` | epctx-isolation | loading in a session what an EP compiled in another process |
 | `ProviderChoice` | epctx-cache, epctx-isolation, epctx-onnxruntime | an EP of a compile or a session, with its options |
-| `SESSION_OPTIONS` | epctx-cache, epctx-onnxruntime | the part of each session option in a key; reading the same options from onnxruntime's session options |
+| `SESSION_OPTIONS` | epctx-cache, epctx-onnxruntime | the part of each in a key; the same options of onnxruntime |
 | `types_of` | epctx-isolation | that copy's types |
 | `Weight` | epctx-isolation, epctx-onnxruntime | weights that another process sent, or that the optimiser computed |
 | `check_files` | epctx-cache | checking every byte of an entry |
 | `check_folder` | epctx-cli | saying that a file cannot be written before any work is done for it |
-| `choose_providers` | epctx-cache | the EPs that a compile will have, with options and versions |
+| `CompileCancellation`, `assign_nodes`, `optimise_model` | epctx-cli | asking EPs for claims alone, as a compile does |
+| `choose_providers` | epctx-cache, epctx-cli | the EPs that a compile will have, with options and versions |
 | `concealed` | epctx-cli, epctx-conformance | leaving secrets out of tracebacks and of told calls |
 | `describe_distrust`, `make_private_folder`, `remove_tree`, `get_user_folder` | epctx-cache | folders of one user alone |
 | `find_problems` | epctx-conformance | checking a class as its registration does |
@@ -29,11 +30,11 @@ A package that imports this module requires exactly its own version of the core.
 | `import_installed` | epctx-cli, epctx-onnxruntime | naming the package that a command or a function needs |
 | `internal_error` | epctx-cli | reporting a mistake of epctx in the words of the core |
 | `known_ep` | epctx-cli | keeping vendors' names from new plugins |
-| `OpenModel` | epctx-onnxruntime | a model that is to be converted |
-| `open_model` | epctx-cli, epctx-onnxruntime | reading a model that is to be sealed or converted |
+| `OpenModel`, `open_model` | epctx-cli, epctx-onnxruntime | reading a model that is to be sealed, explained or converted |
 | `read_manifest` | epctx-conformance | knowing which bytes of a payload are weights before damaging it |
 | `suggestion` | epctx-cli, epctx-conformance | suggesting what was meant by a misspelt name |
-| `copy_options`, `parse_providers` | epctx-cache | options and EPs as `InferenceSession` takes them |
+| `copy_options` | epctx-cache, epctx-cli | options of a host |
+| `parse_providers` | epctx-cache | EPs as `InferenceSession` takes them |
 """
 
 from __future__ import annotations
@@ -62,8 +63,10 @@ if TYPE_CHECKING:
     from epctx_core.publish.publication import *
     from epctx_core.registry.explaining import *
     from epctx_core.registry.importing import *
+    from epctx_core.sessions.assignment import *
     from epctx_core.sessions.host import *
     from epctx_core.sessions.inspection import *
+    from epctx_core.sessions.optimise import *
     from epctx_core.sessions.providers import *
     from epctx_core.sessions.source import *
 
@@ -87,8 +90,10 @@ _HOME = {
     "epctx_core.publish.publication": ("Publication",),
     "epctx_core.registry.explaining": ("known_ep",),
     "epctx_core.registry.importing": ("MarkedMethod", "find_problems", "implemented_hooks"),
-    "epctx_core.sessions.host": ("copy_options", "host_call", "parse_providers"),
+    "epctx_core.sessions.assignment": ("assign_nodes",),
+    "epctx_core.sessions.host": ("CompileCancellation", "copy_options", "host_call", "parse_providers"),
     "epctx_core.sessions.inspection": ("ModelSource", "check_files"),
+    "epctx_core.sessions.optimise": ("optimise_model",),
     "epctx_core.sessions.providers": ("ProviderChoice", "ProviderSession", "choose_providers"),
     "epctx_core.sessions.source": ("OpenModel", "open_model"),
 }  # fmt: skip

@@ -1,15 +1,13 @@
-"""Description of a context model (`inspect_model`), and the EP of each node with the refusals of others (`explain_model`).
+"""Description of a context model (`inspect_model`), which imports no plugin, and the nodes of each EP of a session.
 
-Inspecting a model imports no plugin; explaining one compiles and writes nothing. For caches: a digest of the source, a
-check of the context model's files.
+For caches: a digest of the source, a check of the context model's files.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -24,7 +22,6 @@ from epctx_core.context.paths import ModelFolder
 from epctx_core.context.receipts import IN_PLACE, is_noted, make_file_receipt
 from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, list_source_files
 from epctx_core.context.weights_folder import WeightsFolder, read_seal
-from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import InvalidGraph, convert_errors
 from epctx_core.graph.index import GraphIndex, SubgraphPath, walk_graphs, walk_nodes, walk_tensors
 from epctx_core.graph.mapping import MappedFile
@@ -32,19 +29,15 @@ from epctx_core.graph.model_io import decode_name, parse_model, read_model, requ
 from epctx_core.graph.tensor_bytes import read_weight
 from epctx_core.graph.type_table import make_tensor_type
 from epctx_core.graph.weights import Weight, compute_digests_ahead, is_detached, share_digests
-from epctx_core.options import GraphOptimizationLevel, InputBudget, SessionOptions, Verification
+from epctx_core.options import InputBudget, SessionOptions, Verification
 from epctx_core.options.choices import CPU_EP
-from epctx_core.plugin import EnginePolicy, Purpose
 from epctx_core.registry import Registry, default_registry
-from epctx_core.sessions.assignment import Assignment, assign_nodes
-from epctx_core.sessions.host import CompileCancellation, check_model_argument, copy_options
 from epctx_core.sessions.loading import find_maker
-from epctx_core.sessions.optimise import optimise_model
-from epctx_core.sessions.providers import ProviderSession, choose_providers, collect_kept_functions
-from epctx_core.sessions.source import OpenModel, open_model
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ValueInfoProto
+
+    from epctx_core.sessions.assignment import Assignment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,130 +317,6 @@ def check_files(path: Path, *, once: bool = False) -> None:
     if (seal := read_seal(model)) is not None:
         depth = Verification.ONCE if once else Verification.FULL
         WeightsFolder(path, None, seal=seal, verification=depth).open(seal.name, "").close()
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeExplanation:
-    """One node.
-
-    Attributes:
-        name: the node's, or operator and index for one without.
-        operator: with its domain, if that is not ONNX's own.
-        ep: the EP that takes it; the CPU EP for what is left.
-        partition: the partition's number in the model's order, or None for what is in none.
-        kernel: whether a kernel of `ep` runs it, on its own.
-        compiled: whether it is an EPContext node already; `ep` is then its source.
-        refusals: EP and reason, for each EP asked before `ep`.
-    """
-
-    name: str
-    operator: str
-    ep: str
-    partition: int | None = None
-    kernel: bool = False
-    compiled: bool = False
-    refusals: tuple[tuple[str, str], ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return its form in JSON."""
-        return {**vars(self), "refusals": [{"ep": ep, "reason": reason} for ep, reason in self.refusals]}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Explanation:
-    """Assignment of the nodes of a model.
-
-    Attributes:
-        eps: the EPs asked, in order of priority.
-        nodes: of the main graph, then of each body that a session runs itself. An If, Loop or Scan around
-            an EP's work is not among them: the session itself runs it.
-    """
-
-    eps: tuple[str, ...]
-    nodes: tuple[NodeExplanation, ...]
-
-    @property
-    def left(self) -> tuple[NodeExplanation, ...]:
-        """The nodes that are left to the CPU EP."""
-        return tuple(node for node in self.nodes if node.ep == CPU_EP)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the form that `epctx explain --json` prints."""
-        nodes = [node.as_dict() for node in self.nodes]
-        return {"eps": list(self.eps), "nodes": nodes, "left": len(self.left)}
-
-
-@convert_errors("explaining the model")
-def explain_model(
-    path_or_bytes: str | os.PathLike[str] | bytes,
-    sess_options: SessionOptions | None = None,
-    *,
-    registry: Registry = default_registry,
-    purpose: Purpose = Purpose.EXPORT,
-) -> Explanation:
-    """Return the nodes of a model that each EP takes; nothing is compiled.
-
-    Args:
-        path_or_bytes: the model.
-        sess_options: EPs and options, as for a compile. None for the defaults.
-        registry: the registry of EPs.
-        purpose: that of the EPs' instances: EXPORT as in a compile, RUN as in a session.
-
-    Raises:
-        InvalidArgument: no path or bytes, or no session options.
-        NotImplementedByProvider: an EP cannot compile on this machine.
-        PluginError: a plugin is broken, or breaks the contract.
-        EpctxError: the model cannot be read; see `ModelCompiler.compile_to_file`.
-
-    Example:
-        >>> options = SessionOptions()
-        >>> options.add_provider("QNN")
-        >>> explanation = explain_model("model.onnx", options)
-        >>> [(node.name, node.refusals) for node in explanation.left]
-        [('nms', (('QNNExecutionProvider', 'NonMaxSuppression is not supported'),))]
-    """
-    session = SessionOptions() if sess_options is None else copy_options(sess_options)
-    cancel = CompileCancellation(session.cancellation)
-    with closing(ProviderSession(session, registry, cancel=cancel)) as providers, cancel.by_interrupt():
-        choices, _ = choose_providers(session.providers, session, registry, purpose)
-        model = open_model(
-            check_model_argument(path_or_bytes), session.config(), lambda: collect_kept_functions(choices)
-        )
-        engine = CpuEngine(EnginePolicy(engine=session.config().engine))
-        providers.start(choices, purpose=purpose, model=model.identity, engine=engine)
-        model = optimise_model(model, providers, GraphOptimizationLevel.ORT_DISABLE_ALL)
-        assignment = assign_nodes(model, providers, list(providers.choices))
-        return Explanation(eps=tuple(providers.choices), nodes=tuple(_explained(model, assignment)))
-
-
-def _explained(model: OpenModel, assignment: Assignment) -> Iterator[NodeExplanation]:
-    sources = {(record.path, record.index): record.source for record in model.context_nodes}
-    numbers = {id(partition): number for number, partition in enumerate(assignment.partitions)}
-    reasons: dict[tuple[int, int], list[tuple[str, str]]] = {}
-    for refusal in assignment.refusals:
-        for node in refusal.nodes:
-            reasons.setdefault((id(refusal.graph), node), []).append((refusal.ep, refusal.reason))
-    for part in assignment.graphs:
-        takers = {
-            node: (partition.ep, numbers[id(partition)])
-            for partition in part.partitions
-            for node in partition.node_indices
-        }
-        kernels = {node: ep for node, (ep, _) in part.kernel_nodes.items()}
-        for index in range(len(part.graph.nodes)):
-            if index in part.executed:
-                continue
-            source = sources.get((part.graph.path, index))
-            ep, partition = takers.get(index, (kernels.get(index, source or CPU_EP), None))
-            yield NodeExplanation(
-                name=part.graph.get_node_name(index),
-                operator="::".join(filter(None, (part.graph.domains[index], part.graph.op_types[index]))),
-                ep=ep,
-                partition=partition,
-                kernel=index in kernels,
-                compiled=source is not None,
-                refusals=tuple(dict.fromkeys(reasons.get((id(part.graph), index), ()))),
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
