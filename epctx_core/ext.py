@@ -5,7 +5,7 @@ A package that imports this module requires exactly its own version of the core.
 
 | name | used by | for |
 |---|---|---|
-| `CpuEngine`, `ProviderSession` | epctx-cli, epctx-isolation | an EP instance for claims alone, in another process, or a second one |
+| `CpuEngine`, `ProviderSession` | epctx-cli, epctx-isolation | an EP instance for claims alone, or in another process |
 | `GraphIndex`, `GraphPartition`, `GraphSlice`, `Node` | epctx-isolation | a copy of a model in another process |
 | `HOOKS` | epctx-conformance, epctx-isolation | giving an implementation a hook's whole signature |
 | `MappedFile` | epctx-cli, epctx-isolation | reading a payload that is sealed; that copy's weights |

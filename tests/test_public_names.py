@@ -175,6 +175,8 @@ def test_what_our_own_packages_take_besides_is_at_most_forty_names_with_their_us
         trees = [ast.parse(path.read_text("utf-8")) for path in package.rglob("*.py")]
         imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
         taken = {alias.name for node in imports if node.module == "epctx_core.ext" for alias in node.names}
+        attributes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        taken |= {n.attr for n in attributes if isinstance(n.value, ast.Name) and n.value.id == "ext"}
         for name in taken:
             users[name].append(package.parent.name)
 

@@ -9,19 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from epctx_cli.arguments import CPU_EP
-from epctx_core import GraphOptimizationLevel, Registry, SessionOptions, default_registry
+from epctx_core import GraphOptimizationLevel, Registry, SessionOptions, default_registry, ext
 from epctx_core.errors import convert_errors
-from epctx_core.ext import (
-    CompileCancellation,
-    CpuEngine,
-    OpenModel,
-    ProviderSession,
-    assign_nodes,
-    choose_providers,
-    copy_options,
-    open_model,
-    optimise_model,
-)
 from epctx_core.plugin import EnginePolicy, Purpose
 
 
@@ -105,23 +94,23 @@ def explain_model(
         >>> [(node.name, node.refusals) for node in explanation.left]
         [('nms', (('QNNExecutionProvider', 'NonMaxSuppression is not supported'),))]
     """
-    session = SessionOptions() if sess_options is None else copy_options(sess_options)
-    cancel = CompileCancellation(session.cancellation)
-    with closing(ProviderSession(session, registry, cancel=cancel)) as providers, cancel.by_interrupt():
-        choices, _ = choose_providers(session.providers, session, registry, purpose)
-        model = open_model(
+    session = SessionOptions() if sess_options is None else ext.copy_options(sess_options)
+    cancel = ext.CompileCancellation(session.cancellation)
+    with closing(ext.ProviderSession(session, registry, cancel=cancel)) as providers, cancel.by_interrupt():
+        choices, _ = ext.choose_providers(session.providers, session, registry, purpose)
+        model = ext.open_model(
             path_or_bytes,
             session.config(),
             lambda: frozenset(function for choice in choices for function in choice.cls.keeps_functions),
         )
-        engine = CpuEngine(EnginePolicy(engine=session.config().engine))
+        engine = ext.CpuEngine(EnginePolicy(engine=session.config().engine))
         providers.start(choices, purpose=purpose, model=model.identity, engine=engine)
-        model = optimise_model(model, providers, GraphOptimizationLevel.ORT_DISABLE_ALL)
+        model = ext.optimise_model(model, providers, GraphOptimizationLevel.ORT_DISABLE_ALL)
         return Explanation(eps=tuple(providers.choices), nodes=tuple(_explain(model, providers)))
 
 
-def _explain(model: OpenModel, providers: ProviderSession) -> Iterator[NodeExplanation]:
-    assignment = assign_nodes(model, providers, list(providers.choices))
+def _explain(model: ext.OpenModel, providers: ext.ProviderSession) -> Iterator[NodeExplanation]:
+    assignment = ext.assign_nodes(model, providers, list(providers.choices))
     sources = {(record.path, record.index): record.source for record in model.context_nodes}
     numbers = {id(partition): number for number, partition in enumerate(assignment.partitions)}
     reasons: dict[tuple[int, int], list[tuple[str, str]]] = {}

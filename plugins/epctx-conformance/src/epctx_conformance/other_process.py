@@ -229,7 +229,9 @@ def _observe(job: dict[str, Any]) -> dict[str, Any]:
 
     def load() -> Any:
         found = _find(job["provider"])
-        if threads := ", ".join(_list_lasting_threads()):
+        # Python waits for them.
+        others = {*threading.enumerate()} - {threading.main_thread()}
+        if threads := ", ".join(sorted(t.name for t in others if not t.daemon)):
             changed["import"] = [f"threads that keep the process from ending ({threads})"]
         return found
 
@@ -258,20 +260,14 @@ def _observe(job: dict[str, Any]) -> dict[str, Any]:
     return {"seen": audit.seen, "changed": changed, "errors": errors, "known": known}
 
 
-def _list_lasting_threads() -> list[str]:
-    """Return the names of the threads that Python waits for before a process ends."""
-    main_thread = threading.main_thread()
-    return sorted(t.name for t in threading.enumerate() if t is not main_thread and not t.daemon)
-
-
 def main() -> None:
     """Do the job that this process was started for, store its result and end."""
     source, result = map(Path, sys.argv[1:])
     job = json.loads(source.read_text("utf-8"))
     done = _call(job) if "function" in job else _observe(job)
     result.write_text(json.dumps(done), encoding="utf-8")
-    if _list_lasting_threads():
-        # They may never end, and all that is asked for is stored.
+    if threading.active_count() > 1:
+        # Threads may never end, and all that is asked for is stored.
         sys.stdout.flush()
         os._exit(0)
 
