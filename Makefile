@@ -2,6 +2,8 @@
 # make demo    set up, compile real networks, one of them for two EPs, run them, and say what happened
 # make test    set up, lint, check types, run the whole suite
 # make test-vendors  the tests with real vendors' EPs, in an environment of their own (200 MB of wheels, Linux x86-64)
+# make conformance  the ONNX project's cases, quantised twins of them and networks of programs on every route; RESULTS=FILE to go on later
+# make conformance-vendors  the same with real vendors' EPs
 # make lint    ruff, mypy and import-linter only
 # make stress  tests that take hours rather than minutes
 # make fuzz    ten minutes of fuzzing that follows coverage; FUZZ_SECONDS and FUZZ_CORPUS change time and folder
@@ -32,7 +34,7 @@ VENDORS := --editable ./plugins/epctx-openvino 'onnxruntime-qnn>=2.7' 'onnxrunti
 PLATFORM := $(shell uname -sm)
 
 .DELETE_ON_ERROR:
-.PHONY: install demo test test-vendors lint stress stress-vendors fuzz bench differential minimums release docs size clean
+.PHONY: install demo test test-vendors conformance conformance-vendors lint stress stress-vendors fuzz bench differential minimums release docs size clean
 
 install: .venv/.installed
 
@@ -43,7 +45,10 @@ test: lint
 	.venv/bin/python $(PYTEST)
 
 ifeq ($(PLATFORM),Linux x86_64)
-test-vendors stress-vendors: .venv-vendors/.installed
+test-vendors conformance-vendors stress-vendors: .venv-vendors/.installed
+
+conformance-vendors:
+	.venv-vendors/bin/python tests/conformance $(RESULTS) --routes 'real_*' $(CONFORMANCE)
 
 test-vendors:
 	.venv-vendors/bin/python $(PYTEST) tests/vendors
@@ -51,9 +56,12 @@ test-vendors:
 stress-vendors:
 	.venv-vendors/bin/python $(STRESS) tests/vendors
 else
-test-vendors stress-vendors:
+test-vendors conformance-vendors stress-vendors:
 	@echo "Nothing was tested: $(VENDORS) are installed and tested on Linux x86_64 only; this is $(PLATFORM)."
 endif
+
+conformance: .venv/.installed
+	.venv/bin/python tests/conformance $(RESULTS) $(CONFORMANCE)
 
 lint: .venv/.installed
 	.venv/bin/ruff check .

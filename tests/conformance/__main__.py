@@ -12,34 +12,36 @@ import contextlib
 import os
 import sys
 import tempfile
+import time
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
 
-from conformance import wheels
+from conformance import documented_numbers, wheels
 from conformance.catalogue import CATALOGUE, NAME
 from conformance.known_failures import find_differences, read_known_failures, versions
 from conformance.programs import load_programs
 from epctx_conformance.cases import campaign
 from epctx_conformance.cases.routes import ONNXRUNTIME
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from epctx_conformance.cases.routes import Result
+
 
 def main() -> int:
     """Run what was asked for; tell what is not as known."""
-    parser = argparse.ArgumentParser(prog="python tests/conformance", description=__doc__.splitlines()[0])
-    parser.add_argument("results", nargs="?", type=Path, help="where results are kept; nowhere by default")
-    parser.add_argument("--suites", default="*", help=f"a pattern of names of {', '.join(CATALOGUE.suites)}")
-    parser.add_argument("--cases", default="*", help="a pattern of names")
-    parser.add_argument("--routes", default="*", help="a pattern of names, such as 'qnn.*'")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    given = parser.parse_args()
-    chosen = [name for name in CATALOGUE.routes if fnmatchcase(name, given.routes)]
-    routes = dict.fromkeys([str(ONNXRUNTIME), *chosen])  # what onnxruntime does is part of what is known
-    suites = [load for name, load in CATALOGUE.suites.items() if fnmatchcase(name, given.suites)]
-    names = [name for load in suites for name in load()]
-    tasks = [(name, route) for name in names if fnmatchcase(name, given.cases) for route in routes]
+    parser, given = _parse()
+    began = time.monotonic()
+    suites = {name: load() for name, load in CATALOGUE.suites.items() if _is_chosen(name, given.suites)}
+    names = [name for cases in suites.values() for name in cases]
+    # What onnxruntime does is part of what is known.
+    routes = [name for name in CATALOGUE.routes if _is_chosen(name, f"{ONNXRUNTIME},{given.routes}")]
+    tasks = [(name, route) for name in names if _is_chosen(name, given.cases) for route in routes]
     if not load_programs().keys().isdisjoint(name for name, _ in tasks):
         try:
             print("Networks out of", *wheels.download(), sep="\n  ")  # noqa: T201 - a command
@@ -48,13 +50,41 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         kept = given.results or Path(folder, "results.jsonl")
         results = campaign.run_all(tasks, kept, given.jobs, catalogue=NAME)
+    if given.write_docs:
+        documented_numbers.write(results, suites, block=given.write_docs)
+    shown = [campaign.table(results), *documented_numbers.summarise(results, suites)]
+    print(*shown, f"{(time.monotonic() - began) / 60:.1f} minutes", sep="\n")  # noqa: T201 - a command
+    return _compare(results, names if len(suites) == len(CATALOGUE.suites) else None)
+
+
+def _parse() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+    parser = argparse.ArgumentParser(prog="python tests/conformance", description=__doc__.splitlines()[0])
+    parser.add_argument("results", nargs="?", type=Path, help="where results are kept; nowhere by default")
+    parser.add_argument(
+        "--suites", default="*", help=f"patterns, with commas, of names of {', '.join(CATALOGUE.suites)}"
+    )
+    parser.add_argument("--cases", default="*", help="patterns of names")
+    parser.add_argument("--routes", default="*", help="patterns of names, such as 'qnn.*,*.direct'")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument(
+        "--write-docs", metavar="BLOCK", help="write the numbers into this block of docs/conformance.md"
+    )
+    return parser, parser.parse_args()
+
+
+def _is_chosen(name: str, patterns: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns.split(","))
+
+
+def _compare(results: Sequence[Result], exist: Sequence[str] | None) -> int:
+    """Tell what is not as known; return 1 if anything is."""
     known = read_known_failures()
-    differences = find_differences(results, known, names if len(suites) == len(CATALOGUE.suites) else None)
+    differences = find_differences(results, known, exist)
     ending = f"{len(differences)} differences from" if differences else "all as"
     ending += f" {len(known.entries)} entries of known failures say"
     if known.versions != versions():
         ending += f", which were seen with {known.versions}; these are {versions()}"
-    print(campaign.table(results), *differences, ending, sep="\n")  # noqa: T201 - a command
+    print(*differences, ending, sep="\n")  # noqa: T201 - a command
     return 1 if differences else 0
 
 

@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
+from importlib.metadata import distributions
 
 from conformance.greedy_eps import FirstTurn, Greedy, SecondTurn
 from conformance.programs import load_programs
-from end_to_end.sim_eps import OPENVINO, QNN, VITISAI
 from epctx_conformance.cases.campaign import Catalogue
 from epctx_conformance.cases.onnx_cases import load_cases
 from epctx_conformance.cases.routes import ONNXRUNTIME, make_routes
+from vendors.vendors_onnxruntime import qnn_options
 
-# As with the real EP, this QNN leaves what quantizes a network's inputs and outputs: others then have work.
-_QNN = (QNN, {"offload_graph_io_quantization": "1"})
+# By distribution, as an installed EP of a vendor goes before the simulated one of its name. Like the real EP, this QNN
+# leaves what quantizes a network's inputs and outputs: others then have work.
+_QNN = ("epctx-sim-qnn:QNN", {"offload_graph_io_quantization": "1"})
+_OPENVINO, _VITISAI = "epctx-sim-openvino:OpenVINO", "epctx-sim-vitisai:VitisAI"
+
+
+def _is_installed(distribution: str) -> bool:
+    return next(distributions(name=distribution), None) is not None
+
 
 load_cases = cache(load_cases)
+_make_routes = partial(make_routes, intra_op_num_threads=1)  # children share the cores
 SUITES = {
     "onnx": load_cases,
     "programs": load_programs,
 }
 ROUTES = [
     ONNXRUNTIME,
-    *make_routes("cpu"),
-    *make_routes("cpu_reference", **{"session.engine": "onnx.reference"}),
-    *make_routes("qnn", [_QNN]),
-    *make_routes("openvino", [OPENVINO]),
-    *make_routes("vitisai", [VITISAI]),
-    *make_routes("all", [VITISAI, _QNN, OPENVINO]),
-    *make_routes("greedy", [Greedy]),
-    *make_routes("turns", [FirstTurn, SecondTurn]),
+    *_make_routes("cpu"),
+    *_make_routes("cpu_reference", **{"session.engine": "onnx.reference"}),
+    *_make_routes("qnn", [_QNN]),
+    *_make_routes("openvino", [_OPENVINO]),
+    *_make_routes("vitisai", [_VITISAI]),
+    *_make_routes("all", [_VITISAI, _QNN, _OPENVINO]),
+    *_make_routes("greedy", [Greedy]),
+    *_make_routes("turns", [FirstTurn, SecondTurn]),
 ]
+if _is_installed("onnxruntime-qnn"):
+    ROUTES += _make_routes("real_qnn", [("epctx-onnxruntime:QNN", qnn_options())])
+if _is_installed("epctx-openvino"):
+    ROUTES += _make_routes("real_openvino", ["epctx-openvino:OpenVINO"])
 CATALOGUE = Catalogue(SUITES, ROUTES)
 NAME = "conformance.catalogue:CATALOGUE"
 """How children find it."""
