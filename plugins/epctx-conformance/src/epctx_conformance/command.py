@@ -1,4 +1,4 @@
-"""Command `epctx plugins check`: runs the conformance kit on one plugin."""
+"""Command `epctx plugins check`: runs the conformance kit on one plugin, with `--ep` and ONNX's cases."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from epctx_cli.command import CommandParser, Console, ExitCode, add_common, provider_options, require_plugin
 
+from epctx_conformance.libraries.arguments import add_library
 from epctx_core.errors import InvalidArgument
 from epctx_core.ext import suggestion
 
@@ -24,10 +25,9 @@ _LONG = ("node_models",)
 
 def add_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx plugins check`."""
-    parser.epilog = "Exits with 1 if a check failed."
-    parser.add_argument("name", metavar="NAME", help="an EP (QNN), or <distribution>:<EP>")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="an EP (QNN), or <distribution>:<EP>")
     for flags, metavar, text in (
-        (["--only"], "GROUP", "a group of checks, or one check's name"),
+        (["--only"], "GROUP", "a group of checks, or one check's name; with --ep also a case's"),
         (["--without"], "ABILITY", "an ability that the EP lacks, such as dynamic_shapes"),
         (["--model"], "MODEL", "a model that the EP takes nodes of, beside the kit's own"),
         (["-p", "--provider-option"], "EP.KEY=VALUE", "an option of the EP, such as QNN.htp_arch=73"),
@@ -41,7 +41,7 @@ def add_arguments(parser: CommandParser) -> None:
     )
     length.add_argument("--full", action="store_true", help="every model that the kit has, not a sample")
     add_common(parser)
-    parser.set_defaults(run=run)
+    add_library(parser, run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from epctx_core import default_registry
 
     name = arguments.name
-    requirements = _requirements(arguments.without)
+    requirements = make_requirements(arguments.without)
     only = _chosen(arguments.only, arguments.quick)
     require_plugin(name)
     cls = default_registry.load(default_registry.resolve(name))
@@ -107,7 +107,8 @@ def _progress(
     return show
 
 
-def _requirements(without: list[str]) -> Requirements:
+def make_requirements(without: list[str]) -> Requirements:
+    """Return requirements without some abilities; raise InvalidArgument for an unknown one."""
     from epctx_conformance import NEEDS, Requirements
 
     for name in without:

@@ -16,9 +16,9 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from epctx_conformance.cases.routes import Result, Route
+from epctx_conformance.cases.routes import Result, run_case
 
 if TYPE_CHECKING:
     from epctx_conformance.cases.case import Case
@@ -37,14 +37,19 @@ class Catalogue:
     Args:
         suites: functions that give cases by name; called when one of theirs, or one of a later suite, is
             first looked for. No two suites have a case of one name.
-        routes: all routes.
+        routes: all routes: of `Route`, or with `eps`, `through` and `str` as it has them.
+        run: runs a case on a route.
     """
 
     def __init__(
-        self, suites: Mapping[str, Callable[[], Mapping[str, Case]]], routes: Iterable[Route]
+        self,
+        suites: Mapping[str, Callable[[], Mapping[str, Case]]],
+        routes: Iterable[Any],
+        run: Callable[[Case, Any], Result] = run_case,
     ) -> None:
         self.suites = {name: cache(load) for name, load in suites.items()}
         self.routes = {str(route): route for route in routes}
+        self.run = run
 
     def find(self, name: str) -> Case:
         """Return a case.
@@ -74,6 +79,7 @@ def run_all(
     *,
     catalogue: str,
     seconds: float = SECONDS_FOR_A_CASE,
+    progress: Callable[[Result], None] | None = None,
 ) -> list[Result]:
     """Run what is not among the results that are kept already; return those of all tasks.
 
@@ -84,6 +90,7 @@ def run_all(
         jobs: how many children run at a time.
         catalogue: "module:attribute" of the `Catalogue`; children have this process's `sys.path`.
         seconds: how long a case may take on one route.
+        progress: called with each result that is not known yet.
     """
     done = {(r.case, r.route): r for r in read(kept)}
     kept.write_text("".join(map(_line, done.values())), "utf-8")
@@ -95,6 +102,8 @@ def run_all(
             with lock, kept.open("a", encoding="utf-8") as file:
                 done[result.case, result.route] = result
                 file.write(_line(result))
+                if progress is not None:
+                    progress(result)
 
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(run_batch, _batches(left, min(BATCH, -(-len(left) // jobs)))))

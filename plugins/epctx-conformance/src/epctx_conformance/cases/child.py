@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from epctx_conformance.cases.campaign import load_catalogue
-from epctx_conformance.cases.routes import Result, Route, run_case
+from epctx_conformance.cases.routes import Result, Route
 
 if TYPE_CHECKING:
     from epctx_conformance.cases.case import Case
@@ -39,7 +39,7 @@ def main() -> None:
         case, route = find(name), catalogue.routes[name_of_route]
         faulthandler.dump_traceback_later(asked["seconds"], exit=True)
         with _own_folder():
-            result = _known(route, direct, name) or run_case(case, route)
+            result = _known(route, direct, name) or catalogue.run(case, route)
         direct = result if route.through == "direct" else direct
         print(json.dumps(result.as_dict()), file=lines, flush=True)
     faulthandler.cancel_dump_traceback_later()

@@ -6,7 +6,7 @@ import re
 import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ class Result:
             "aliasing": a second run changed the first one's outputs; "inputs": a run changed its inputs.
         claimed: number of nodes that EPs took.
         bits: digest of the outputs.
+        notes: what else a campaign's own function found; what JSON can hold.
     """
 
     case: str
@@ -71,6 +72,7 @@ class Result:
     kind: str = ""
     claimed: int = 0
     bits: str = ""
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what is not empty."""

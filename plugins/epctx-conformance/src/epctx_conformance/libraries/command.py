@@ -1,0 +1,75 @@
+"""`epctx plugins check --ep NAME`: the kit and the cases on an EP of onnxruntime, or on an installed one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epctx_cli.command import ExitCode, provider_options
+
+from epctx_conformance.command import make_requirements
+from epctx_conformance.libraries.check import check_library
+from epctx_conformance.libraries.page import make_page
+from epctx_conformance.libraries.report import Verdict, judge, list_rows
+from epctx_conformance.libraries.subject import Subject
+from epctx_core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import argparse
+
+    from epctx_cli.command import Console
+
+SHOWN = 20
+"""Faults that the report names; `--json` and `--html` have all."""
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Check the EP; 1 if it is wrong, ends or stops a process, or shows nothing."""
+    name = arguments.ep
+    make_requirements(arguments.without)
+    subject = Subject(
+        ep=name,
+        library=str(Path(arguments.library).absolute()) if arguments.library else "",
+        options=provider_options(arguments.provider_option, [name])[name],
+        tolerance=arguments.tolerance,
+        without=tuple(arguments.without),
+    )
+    with console.progress() as line:
+        report = check_library(
+            subject,
+            ways=arguments.through,
+            only=arguments.only,
+            quick=arguments.quick,
+            results=Path(arguments.results) if arguments.results else None,
+            seconds=arguments.seconds,
+            progress=line,
+        )
+    console.say(f"Check of {subject.provider.name}")
+    console.table(("", ""), list(report.facts.items()))
+    console.table(("way", *(verdict.name for verdict in Verdict)), list(list_rows(report.count_ways())))
+    faults = report.faults[:SHOWN]
+    rows = [(judge(r).name, report.find_way(r), r.case, report.explain(r)[:160]) for r in faults]
+    console.table(("outcome", "way", "case or check", "reason"), rows)
+    if more := len(report.faults) - len(faults):
+        console.say(f"\n  and {more} more; --json and --html have all.")
+    if report.faults:
+        console.say(f"\nNext: {report.reproduce(report.faults[0])}")
+    elif not report.ok:
+        console.error("nothing passed, so nothing was shown: the EP took no node.")
+    if arguments.html:
+        write_page(Path(arguments.html), make_page(report))
+        console.note(f"\nReport: {arguments.html}")
+    console.result(report.as_dict())
+    return ExitCode.DONE if report.ok else ExitCode.FAILED
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write the page.
+
+    Raises:
+        InvalidArgument: the file cannot be written.
+    """
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgument(f"--html {str(path)!r} cannot be written: {error.strerror}.") from error

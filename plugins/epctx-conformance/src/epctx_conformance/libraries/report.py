@@ -1,0 +1,173 @@
+"""Report of a check of an EP, for programs and people."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from epctx_conformance.libraries.ways import WAYS
+
+if TYPE_CHECKING:
+    from epctx_conformance.cases.routes import Result
+    from epctx_conformance.libraries.subject import Subject
+
+
+class Verdict(Enum):
+    """Outcome of a case or a check, with its meaning; the worst first."""
+
+    CRASH = "it ended the process, did not return in time, or raised an untyped error"
+    WRONG = "other results than expected; of the kit, a check that failed"
+    REFUSED = "an error instead of results"
+    PASS = "right results, and onnxruntime says that the EP ran a part of it"  # noqa: S105 - no password
+    UNSUPPORTED = "the EP took or ran no node, so that it shows nothing; of the kit, a check that was skipped"
+
+
+_VERDICTS = {
+    "passed": Verdict.PASS,
+    "differs": Verdict.PASS,
+    "wrong": Verdict.WRONG,
+    "refused": Verdict.REFUSED,
+    "unclaimed": Verdict.UNSUPPORTED,
+}
+_ORDER = list(Verdict)
+_FAULTS = {"raised": "an untyped error: ", "crashed": "the process ended: ", "hung": "a hang: no end within "}
+
+
+def judge(result: Result) -> Verdict:
+    """Return the verdict for a result; whatever ends a host is a crash."""
+    return _VERDICTS.get(result.outcome, Verdict.CRASH)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryReport:
+    """Results of a check.
+
+    Attributes:
+        subject: the EP.
+        facts: versions, digest of the library, device and machine.
+        ways: names of the ways in which cases ran.
+        checks: results of the kit.
+        trials: results of the cases, those of one case together, in the order of the ways.
+        operators: of each case.
+        seconds: time limit of a case in one way.
+    """
+
+    subject: Subject
+    facts: Mapping[str, str]
+    ways: tuple[str, ...]
+    checks: tuple[Result, ...]
+    trials: tuple[Result, ...]
+    operators: Mapping[str, tuple[str, ...]]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing was wrong, nothing crashed, and something passed."""
+        found = {judge(result) for result in (*self.checks, *self.trials)}
+        return Verdict.PASS in found and not found & {Verdict.CRASH, Verdict.WRONG}
+
+    @cached_property
+    def cases(self) -> dict[str, Verdict]:
+        """The worst verdict of each case."""
+        found: dict[str, Verdict] = {}
+        for trial in self.trials:
+            found[trial.case] = min(judge(trial), found.get(trial.case, _ORDER[-1]), key=_ORDER.index)
+        return found
+
+    @cached_property
+    def faults(self) -> list[Result]:
+        """Results that are neither PASS nor UNSUPPORTED, the worst first."""
+        bad = [r for r in (*self.checks, *self.trials) if _ORDER.index(judge(r)) < _ORDER.index(Verdict.PASS)]
+        return sorted(bad, key=lambda result: _ORDER.index(judge(result)))
+
+    def count_ways(self) -> dict[str, Counter[Verdict]]:
+        """Return the verdicts in each way, the kit first and the cases last."""
+        counts = {"kit": Counter(map(judge, self.checks))} if self.checks else {}
+        for number, way in enumerate(self.ways):
+            counts[way] = Counter(map(judge, self.trials[number :: len(self.ways)]))
+        return {**counts, "cases": Counter(self.cases.values())} if self.trials else counts
+
+    def count_operators(self) -> dict[str, Counter[Verdict]]:
+        """Return the verdicts of the cases in which each operator is."""
+        counts: dict[str, Counter[Verdict]] = {}
+        for case, verdict in self.cases.items():
+            for operator in self.operators[case]:
+                counts.setdefault(operator, Counter())[verdict] += 1
+        return dict(sorted(counts.items()))
+
+    def count_whole(self, way: str) -> int:
+        """Return the number of cases that passed in a way with all of their nodes on the EP."""
+        trials = self.trials[self.ways.index(way) :: len(self.ways)]
+        return sum(judge(t) is Verdict.PASS and not t.notes["nodes"]["left"] for t in trials)
+
+    def explain(self, result: Result) -> str:
+        """Return the reason of a result with what kind of an end it was."""
+        if result.outcome == "hung":
+            return f"{_FAULTS['hung']}{self.seconds:g} s"
+        return f"{_FAULTS.get(result.outcome, '')}{result.reason}"
+
+    def find_way(self, result: Result) -> str:
+        """Return the name of the way of a result, `kit` for one of the kit."""
+        host, _, through = result.route.partition(".")
+        return "onnxruntime" if host.startswith("onnxruntime-") else through
+
+    def reproduce(self, result: Result | None = None) -> str:
+        """Return the command line of this check, or of one result."""
+        subject = self.subject
+        words = ["epctx", "plugins", "check"]
+        words += ["--library", subject.library] * bool(subject.library) + ["--ep", subject.ep]
+        for key, value in subject.options.items():
+            words += ["-p", f"{subject.ep}.{key}={value}"]
+        words += [word for ability in subject.without for word in ("--without", ability)]
+        words += ["--tolerance", f"{subject.tolerance:g}"] * bool(subject.tolerance)
+        if result is not None:
+            way = self.find_way(result)
+            words += ["--only", result.case] + ["--through", way] * (way in WAYS)
+        return shlex.join(words)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that `epctx plugins check --ep … --json` prints."""
+        return {
+            "schema": 1,
+            "ep": self.subject.provider.name,
+            "library": self.subject.library,
+            "options": dict(self.subject.options),
+            "tolerance": self.subject.tolerance,
+            "facts": dict(self.facts),
+            "command": self.reproduce(),
+            "ok": self.ok,
+            "counts": {way: _as_names(counts) for way, counts in self.count_ways().items()},
+            "operators": {name: _as_names(counts) for name, counts in self.count_operators().items()},
+            "checks": [self._as_entry(result) for result in self.checks],
+            "cases": list(self._list_cases()),
+        }
+
+    def _list_cases(self) -> Iterator[dict[str, Any]]:
+        for number in range(0, len(self.trials), len(self.ways) or 1):
+            trials = self.trials[number : number + len(self.ways)]
+            yield {
+                "case": trials[0].case,
+                "verdict": self.cases[trials[0].case].name,
+                "operators": list(self.operators[trials[0].case]),
+                "ways": {self.find_way(trial): self._as_entry(trial) for trial in trials},
+            }
+
+    def _as_entry(self, result: Result) -> dict[str, Any]:
+        entry = {"verdict": judge(result).name, "reason": self.explain(result), **result.notes}
+        if result in self.faults:
+            entry["command"] = self.reproduce(result)
+        return entry if self.find_way(result) != "kit" else {"check": result.case, **entry}
+
+
+def _as_names(counts: Mapping[Verdict, int]) -> dict[str, int]:
+    return {verdict.name: counts.get(verdict, 0) for verdict in Verdict}
+
+
+def list_rows(counts: Mapping[str, Mapping[Verdict, int]]) -> Iterable[tuple[str | int, ...]]:
+    """Return rows of a table: a name, then a number for each verdict."""
+    return [(name, *(found.get(verdict, 0) for verdict in Verdict)) for name, found in counts.items()]

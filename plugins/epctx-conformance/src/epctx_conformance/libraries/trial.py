@@ -1,0 +1,157 @@
+"""Trial of one case in one way, in this process; native code may end it."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from epctx_conformance.cases.case import compute_digest, difference
+from epctx_conformance.cases.routes import Result
+from epctx_conformance.libraries.subject import CPU
+from epctx_conformance.libraries.ways import NATIVE, Assignment, open_way, open_without
+from epctx_core.errors import EpctxError
+
+if TYPE_CHECKING:
+    from epctx_conformance.cases.case import Case, Data
+    from epctx_conformance.libraries.subject import Subject
+    from epctx_conformance.libraries.ways import Run, Way
+
+LONGEST_REASON = 400
+
+
+def try_case(case: Case, way: Way, subject: Subject) -> Result:
+    """Run a case in one way, and judge it.
+
+    Returns:
+        The result; its notes have `nodes` (an `Assignment`), `error` (the largest difference as a share of the largest
+        expected number) and `seconds`.
+    """
+    start = time.perf_counter()
+    trial = _Trial(case, way, subject)
+    with tempfile.TemporaryDirectory(prefix="epctx-check-", ignore_cleanup_errors=True) as folder:
+        outcome, reason = trial.run(Path(folder))
+        reason = " ".join(reason.replace(folder, ".").split())[:LONGEST_REASON]
+    notes = {"nodes": asdict(trial.nodes), "seconds": round(time.perf_counter() - start, 3)}
+    if trial.error is not None:
+        notes["error"] = float(f"{trial.error:.2g}")
+    return Result(
+        case=case.name,
+        route=str(way),
+        outcome=outcome,
+        reason=reason,
+        claimed=len(trial.nodes.taken),
+        bits=trial.bits,
+        notes=notes,
+    )
+
+
+class _Trial:
+    """A case in one way: what was found so far."""
+
+    def __init__(self, case: Case, way: Way, subject: Subject) -> None:
+        self._case, self._way, self._subject = case, way, subject
+        self._model, self._sets = case.model(), case.data()
+        self.nodes = Assignment()
+        self.error: float | None = None
+        self.bits = ""
+
+    def run(self, folder: Path) -> tuple[str, str]:
+        """Return outcome and reason."""
+        try:
+            with open_way(self._model, self._way, self._subject, folder) as (run, self.nodes):
+                wrong = self._run_twice(run) if self.nodes.taken else ""
+        except EpctxError as error:
+            return self._explain("refused", f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - onnxruntime's exceptions have no base of their own
+            outcome = "refused" if self._way.name == NATIVE else "raised"
+            return self._explain(outcome, f"{type(error).__name__}: {error}")
+        nodes = self.nodes
+        if not nodes.taken:
+            return "unclaimed", "the EP takes no node"
+        if nodes.ran == 0:
+            others = ", ".join(nodes.elsewhere) or "nothing"
+            return (
+                "unclaimed",
+                f"it takes {len(nodes.taken)} nodes, but runs none: {others} ran on other EPs instead",
+            )
+        return self._explain("wrong", wrong) if wrong else ("passed", "")
+
+    def _run_twice(self, run: Run) -> str:
+        """Run each set of inputs two times; return the first fault, or an empty text."""
+        results = []
+        for data in self._sets:
+            first = run(None, data.inputs)
+            kept = deepcopy(first)
+            if fault := self._find_fault(first, data):
+                return fault
+            if fault := self._find_fault(run(None, data.inputs), data):
+                return f"in the second run, {fault}"
+            if compute_digest(first) != compute_digest(kept):
+                return "the second run changes results of the first"
+            results += kept
+        self.bits = compute_digest(results)
+        return ""
+
+    def _find_fault(self, found: Sequence[Any], data: Data) -> str:
+        if len(found) != len(data.outputs):
+            return f"{len(found)} outputs instead of {len(data.outputs)}"
+        for number, (value, expected) in enumerate(zip(found, data.outputs, strict=True)):
+            error = measure_error(value, expected)
+            if error is not None:
+                self.error = max(self.error or 0.0, error)
+            what = difference(value, expected, self._case)
+            if what and not (error is not None and error <= self._subject.tolerance):
+                size = "" if error is None else f", off by {error:.2g} of the largest"
+                return f"output {number}: {what}{size}"
+        return ""
+
+    def _explain(self, outcome: str, reason: str) -> tuple[str, str]:
+        """Return the outcome of a failure with that of onnxruntime's CPU EP: a model that it refuses, too, says nothing."""
+        is_cpu = self._subject.plugin is not None and self._subject.plugin.ep == CPU
+        if is_cpu and self._way.name == NATIVE:
+            return ("unclaimed", reason) if reason.startswith("NotImplemented:") else (outcome, reason)
+        cpu, refusal = self._ask_cpu()
+        if outcome == "refused" and refusal and not self.nodes.taken:
+            return "unclaimed", f"{self._way.host} refuses it without the EP, too: {refusal}"
+        return outcome, reason if is_cpu else f"{reason[: LONGEST_REASON - 80]}; onnxruntime's CPU EP {cpu}"
+
+    def _ask_cpu(self) -> tuple[str, str]:
+        """Return the outcome without the EP, and the refusal if it is one."""
+        other = _Trial(self._case, self._way, self._subject)
+        try:
+            session = open_without(self._model, self._way)
+            faults = [other._find_fault(session.run(None, data.inputs), data) for data in self._sets]
+        except Exception as error:  # noqa: BLE001 - of onnxruntime, or of epctx
+            return f"refuses it ({type(error).__name__})", f"{type(error).__name__}: {error}"
+        wrong = next(filter(None, faults), "")
+        return (f"is wrong, too ({wrong})" if wrong else "passes"), ""
+
+
+def measure_error(found: Any, expected: Any) -> float | None:
+    """Return the largest difference as a share of the largest expected number; None where that tells nothing.
+
+    Other shapes, types, infinities or NaNs than expected are no matter of size.
+    """
+    arrays = (found, expected)
+    if not all(isinstance(array, np.ndarray) and array.dtype.kind in "fiuV" for array in arrays):
+        return None
+    if found.shape != expected.shape or found.dtype != expected.dtype or not expected.size:
+        return None
+    try:
+        a, b = found.astype(np.float64), expected.astype(np.float64)
+    except (TypeError, ValueError):
+        return None
+    finite = np.isfinite(b)
+    if not np.array_equal(np.where(finite, 0, b), np.where(np.isfinite(a), 0, a), equal_nan=True):
+        return None
+    if not finite.any():
+        return 0.0
+    off, largest = np.abs(a - b, where=finite, out=np.zeros_like(a)).max(), np.abs(b[finite]).max()
+    return float(off / largest) if largest else float(off > 0)
