@@ -75,7 +75,7 @@ def _made_once(case: Case) -> Case:
 
 def _known(route: Route, direct: Result, name: str) -> Result | None:
     """Return the result of a route over a context model that would have no payload."""
-    ran = direct.outcome in {"passed", "wrong"} and not direct.claimed
+    ran = direct.outcome in {"passed", "wrong", "unclaimed"} and not direct.claimed
     if ran and route.through != "direct" and (direct.case, direct.route) == (name, f"{route.eps}.direct"):
         return Result(case=name, route=str(route), outcome="unclaimed")
     return None

@@ -11,6 +11,7 @@ from epctx_core.errors import InvalidArgument
 if TYPE_CHECKING:
     from epctx_cli.command import CommandParser, Console
 
+CASES = "epctx_conformance.cases.onnx_cases:load_cases"
 _OF_CASES = ("library", "through", "tolerance", "results", "html")
 _OF_NAME = ("model", "full")
 
@@ -29,6 +30,12 @@ def add_library(parser: CommandParser, run_kit: Callable[[argparse.Namespace, Co
     group = parser.add_argument_group("kit and cases")
     group.add_argument("--ep", metavar="EP", help="an EP of onnxruntime, or an installed one (QNN)")
     group.add_argument("--library", metavar="FILE", help="the plugin library of onnxruntime that contains it")
+    group.add_argument(
+        "--cases",
+        default=CASES,
+        metavar="MODULE:FUNCTION",
+        help="a function that returns cases by name, instead of ONNX's",
+    )
     group.add_argument(
         "--through",
         action="append",

@@ -150,9 +150,20 @@ def _choose_ways(subject: Subject, ways: Iterable[str]) -> list[str]:
 
 
 def load_cases(subject: Subject) -> Mapping[str, Case]:
-    """Return the cases of a subject by name."""
+    """Return the cases of a subject by name.
+
+    Raises:
+        InvalidArgument: there is no such function.
+    """
     module, _, attribute = subject.cases.partition(":")
-    return getattr(import_module(module), attribute)()  # type: ignore[no-any-return]
+    try:
+        load = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidArgument(
+            f"--cases {subject.cases!r} cannot be imported: {error}.",
+            hint="Give MODULE:FUNCTION; the function returns cases by name.",
+        ) from error
+    return load()  # type: ignore[no-any-return]
 
 
 def _list_operators(case: Case) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         options=provider_options(arguments.provider_option, [name])[name],
         tolerance=arguments.tolerance,
         without=tuple(arguments.without),
+        cases=arguments.cases,
     )
     with console.progress() as line:
         report = check_library(

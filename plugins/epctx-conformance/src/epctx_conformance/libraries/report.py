@@ -10,6 +10,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from epctx_conformance.libraries.arguments import CASES
 from epctx_conformance.libraries.ways import WAYS
 
 if TYPE_CHECKING:
@@ -100,16 +101,25 @@ class LibraryReport:
                 counts.setdefault(operator, Counter())[verdict] += 1
         return dict(sorted(counts.items()))
 
-    def count_whole(self, way: str) -> int:
-        """Return the number of cases that passed in a way with all of their nodes on the EP."""
-        trials = self.trials[self.ways.index(way) :: len(self.ways)]
-        return sum(judge(t) is Verdict.PASS and not t.notes["nodes"]["left"] for t in trials)
+    def count_passes(self) -> dict[str, dict[str, int]]:
+        """Return for each way how many cases passed with all nodes on the EP, and how many within its tolerance alone."""
+        found = {}
+        for number, way in enumerate(self.ways):
+            passed = [t for t in self.trials[number :: len(self.ways)] if judge(t) is Verdict.PASS]
+            found[way] = {
+                "whole": sum(not trial.notes["nodes"]["left"] for trial in passed),
+                "lenient": sum("lenient" in trial.notes for trial in passed),
+                "elsewhere": sum(bool(trial.notes["nodes"]["elsewhere"]) for trial in passed),
+                "other bits": sum(trial.outcome == "differs" for trial in passed),
+            }
+        return found
 
     def explain(self, result: Result) -> str:
         """Return the reason of a result with what kind of an end it was."""
         if result.outcome == "hung":
             return f"{_FAULTS['hung']}{self.seconds:g} s"
-        return f"{_FAULTS.get(result.outcome, '')}{result.reason}"
+        unclaimed = "the EP takes no node" if result.outcome == "unclaimed" else ""
+        return f"{_FAULTS.get(result.outcome, '')}{result.reason or unclaimed}"
 
     def find_way(self, result: Result) -> str:
         """Return the name of the way of a result, `kit` for one of the kit."""
@@ -124,6 +134,7 @@ class LibraryReport:
         for key, value in subject.options.items():
             words += ["-p", f"{subject.ep}.{key}={value}"]
         words += [word for ability in subject.without for word in ("--without", ability)]
+        words += ["--cases", subject.cases] * (subject.cases != CASES)
         words += ["--tolerance", f"{subject.tolerance:g}"] * bool(subject.tolerance)
         if result is not None:
             way = self.find_way(result)
@@ -142,6 +153,7 @@ class LibraryReport:
             "command": self.reproduce(),
             "ok": self.ok,
             "counts": {way: _as_names(counts) for way, counts in self.count_ways().items()},
+            "passes": self.count_passes(),
             "operators": {name: _as_names(counts) for name, counts in self.count_operators().items()},
             "checks": [self._as_entry(result) for result in self.checks],
             "cases": list(self._list_cases()),

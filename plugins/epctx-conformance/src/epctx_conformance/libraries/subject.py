@@ -15,6 +15,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from epctx_conformance.libraries.arguments import CASES
 from epctx_core import default_registry
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider
 from epctx_core.ext import import_installed, suggestion
@@ -49,7 +50,7 @@ class Subject:
     options: Mapping[str, str] = field(default_factory=dict)
     tolerance: float = 0.0
     without: tuple[str, ...] = ()
-    cases: str = "epctx_conformance.cases.onnx_cases:load_cases"
+    cases: str = CASES
 
     @property
     def provider(self) -> type[ExecutionProvider]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -103,7 +103,7 @@ def open_way(model: bytes, way: Way, subject: Subject, folder: Path) -> Iterator
     if way.name == NATIVE:
         session = _open_native(named, subject, folder, found)
         try:
-            yield session.run, found
+            yield _make_run(session, named), found
         finally:
             session.end_profiling()
     else:
@@ -129,8 +129,10 @@ def open_without(model: bytes, way: Way) -> Any:
 def _name_nodes(model: bytes) -> bytes:
     """Name the nodes that have no name, so that a report can name them."""
     named = onnx.ModelProto.FromString(model)
+    names = {node.name for node in named.graph.node}
     for index, node in enumerate(named.graph.node):
-        node.name = node.name or f"{node.op_type}_{index}"
+        made = f"{node.op_type}_{index}"
+        node.name = node.name or (made if made not in names else "")
     written: bytes = named.SerializeToString()
     return written
 
@@ -150,6 +152,26 @@ def _open_native(model: bytes, subject: Subject, folder: Path, found: Assignment
     session = onnxruntime.InferenceSession(model, options, enable_fallback=0)
     _note_assignment(found, session, plugin.ep)
     return session
+
+
+def _make_run(session: Any, model: bytes) -> Run:
+    """Return a run function, which passes types that numpy does not have, too.
+
+    Raises:
+        NotImplementedByProvider: onnxruntime cannot pass a type to or from Python.
+    """
+    from epctx_onnxruntime.engine import OnnxRuntimeModel
+
+    parsed = onnx.ModelProto.FromString(model)
+    names = [value.name for value in parsed.graph.input]
+    positional = OnnxRuntimeModel(session, parsed, ())
+
+    def run(_names: None, inputs: Mapping[str, Any]) -> list[Any]:
+        if set(inputs) != set(names):  # some have defaults
+            return list(session.run(None, inputs))
+        return list(positional.run([inputs[name] for name in names]))
+
+    return run
 
 
 def _open_epctx(
@@ -210,7 +232,8 @@ def _note_assignment(found: Assignment, session: Any, ep: str) -> None:
 def _read_profiles(found: Assignment, folder: Path, ep: str) -> None:
     ran, others = 0, Counter[str]()
     for path in folder.glob("profile*.json"):
-        for event in json.loads(path.read_bytes()):
+        # A session that could not be made leaves an empty file.
+        for event in json.loads(path.read_bytes() or b"[]"):
             if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time"):
                 continue
             if event["args"].get("provider") == ep:

@@ -1,0 +1,230 @@
+"""`epctx plugins check --ep`: the kit and cases on EPs of onnxruntime, in child processes; here on its own CPU EP."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from cli import library_cases
+from cli.library_cases import HOSTILE
+from epctx_conformance.libraries.check import check_library
+from epctx_conformance.libraries.page import make_page
+from epctx_conformance.libraries.report import Verdict, judge
+from epctx_conformance.libraries.subject import Subject
+from epctx_conformance.libraries.trial import try_case
+from epctx_conformance.libraries.ways import Way
+
+from epctx_core.errors import InvalidArgument, NotImplementedByProvider
+
+CASES = "cli.library_cases:load_cases"
+CPU = Subject(ep="CPU", cases=CASES)
+FINE = ("right", "near", "lacking", "refused", HOSTILE)
+CHECK = "names_and_numbers_are_of_the_right_types_and_forms"
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    return tmp_path_factory.mktemp("library") / "results.jsonl"
+
+
+@pytest.fixture(scope="module")
+def report(kept):
+    return check_library(CPU, only=(*FINE, "signatures"), results=kept)
+
+
+def verdicts(report):
+    found = {}
+    for trial in report.trials:
+        found.setdefault(trial.case, {})[report.find_way(trial)] = judge(trial).name
+    return found
+
+
+def trial_of(report, case, way):
+    return next(t for t in report.trials if (t.case, report.find_way(t)) == (case, way))
+
+
+def test_each_case_has_an_outcome_in_each_way(report):
+    everywhere = dict.fromkeys(("onnxruntime", "direct", "file", "embed"))
+
+    assert verdicts(report) == {
+        "right": dict.fromkeys(everywhere, "PASS"),
+        "near": dict.fromkeys(everywhere, "WRONG"),
+        "lacking": dict.fromkeys(everywhere, "UNSUPPORTED"),
+        "refused": dict.fromkeys(everywhere, "REFUSED"),
+        HOSTILE: dict.fromkeys(everywhere, "WRONG"),
+    }
+    assert {judge(check) for check in report.checks} <= {Verdict.PASS, Verdict.UNSUPPORTED}
+    assert not report.ok
+
+
+def test_the_report_has_the_nodes_of_the_ep_and_kernels_that_onnxruntime_ran_on_it(report):
+    nodes = trial_of(report, "right", "file").notes["nodes"]
+
+    assert nodes == {"taken": ["Relu_0"], "left": [], "ran": 2, "elsewhere": {}}
+    assert report.count_passes()["file"] == {"whole": 1, "lenient": 0, "elsewhere": 0, "other bits": 0}
+    assert report.count_operators()["Relu"] == {Verdict.PASS: 1, Verdict.WRONG: 2}
+
+
+def test_wrong_numbers_have_a_size_and_the_outcome_without_the_ep_stands_beside_a_failure(report):
+    assert "off by 0.005 of the largest" in report.explain(trial_of(report, "near", "direct"))
+    assert "Gather" in report.explain(trial_of(report, "refused", "onnxruntime"))
+    assert "without the EP, too" in report.explain(trial_of(report, "lacking", "onnxruntime"))
+
+
+def test_a_tolerance_lets_close_results_pass_and_is_told():
+    lenient = check_library(
+        Subject(ep="CPU", cases=CASES, tolerance=0.01), only=["near"], ways=["onnxruntime"]
+    )
+
+    assert lenient.ok
+    assert lenient.count_passes()["onnxruntime"]["lenient"] == 1
+    assert "--tolerance 0.01" in lenient.reproduce()
+
+
+def test_a_crash_and_a_hang_are_outcomes_and_the_next_case_runs():
+    report = check_library(CPU, only=["crash", "hang", "right"], ways=["onnxruntime"], seconds=1)
+
+    assert [(trial.case, judge(trial).name) for trial in report.trials] == [
+        ("crash", "CRASH"),
+        ("hang", "CRASH"),
+        ("right", "PASS"),
+    ]
+    crash, hang = report.faults
+    assert report.explain(crash) == "the process ended: SIGABRT"
+    assert report.explain(hang) == "a hang: no end within 1 s"
+    assert not report.ok
+
+
+def test_results_that_are_kept_are_not_computed_again_but_for_another_subject(kept, report, tmp_path):
+    again, seen = tmp_path / "again.jsonl", []
+    again.write_bytes(kept.read_bytes())
+
+    known = check_library(CPU, only=FINE, results=again, progress=lambda *told: seen.append(told))
+    other = Subject(ep="CPU", cases=CASES, tolerance=0.5)
+    check_library(
+        other, only=["near"], ways=["direct"], results=again, progress=lambda *told: seen.append(told)
+    )
+
+    assert verdicts(known) == verdicts(report)
+    assert seen == [("cases", 1, 1)]
+
+
+def test_work_that_other_eps_do_for_the_ep_is_no_pass():
+    class Lent(Subject):
+        @property
+        def plugin(self):
+            found = super().plugin
+            return SimpleNamespace(ep="AcmeExecutionProvider", list_devices=found.list_devices)
+
+    case = library_cases.load_cases()["right"]
+    results = [try_case(case, Way(way, "0"), Lent(ep="CPU", cases=CASES)) for way in ("onnxruntime", "file")]
+
+    assert [result.outcome for result in results] == ["unclaimed", "unclaimed"]
+    assert results[1].reason == "it takes 1 nodes, but runs none: Relu ran on other EPs instead"
+
+
+class Checked(HTMLParser):
+    """Reads a page; fails where an element is not closed, or something is loaded."""
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.open, self.texts, self.tags = [], [], set()
+
+    def handle_starttag(self, tag, attrs):
+        assert not {"src", "href", "onclick"} & dict(attrs).keys()
+        self.tags.add(tag)
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_the_page_is_whole_loads_nothing_and_shows_hostile_names_as_text(report):
+    page = make_page(report)
+    read = Checked()
+    read.feed(page)
+    read.close()
+
+    assert read.open == []
+    assert "script" not in read.tags
+    assert any(HOSTILE in text for text in read.texts)
+    assert not re.search(r"https?://|url\(|@import", page)
+
+
+def test_the_command_line_of_a_failure_reproduces_it(report, process, tmp_path):
+    result = trial_of(report, HOSTILE, "direct")
+    words = shlex.split(report.reproduce(result))
+    assert words[:3] == ["epctx", "plugins", "check"]
+
+    folders = [Path(library_cases.__file__).parents[1]]
+    said = process(*words[1:], "--html", "page.html", "--json", path=folders)
+
+    assert said.code == 1
+    (case,) = said.json["cases"]
+    assert (case["case"], case["verdict"], list(case["ways"])) == (HOSTILE, "WRONG", ["direct"])
+    assert shlex.split(case["ways"]["direct"]["command"]) == words
+    assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
+    assert said.json["counts"]["cases"]["WRONG"] == 1
+    json.dumps(said.json, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "give either NAME or --ep"),
+        (["QNN", "--ep", "CPU"], "give either NAME or --ep"),
+        (["QNN", "--html", "page.html"], "--html needs --ep"),
+        (["--ep", "CPU", "--full"], "--full needs NAME"),
+        (["--ep", "CPU", "--tolerance", "-1"], "'-1' is not a number from 0"),
+        (["--ep", "CPU", "--cases", "no_such_module:load"], "cannot be imported"),
+        (["--ep", "CPU", "--without", "dynamic_shape"], "Did you mean 'dynamic_shapes'?"),
+        (["--ep", "epctx-sim-qnn:QNN", "-p", "QNN.htp_arhc=1"], "Did you mean 'htp_arch'?"),
+    ],
+)
+def test_wrong_usage_is_exit_2(epctx, arguments, words):
+    said = epctx("plugins", "check", *arguments)
+
+    assert said.code == 2
+    assert words in said.err
+
+
+def test_names_that_nobody_has_are_refused_with_the_closest():
+    with pytest.raises(InvalidArgument, match="Did you mean 'right'"):
+        check_library(CPU, only=["rihgt"])
+    with pytest.raises(InvalidArgument, match="Did you mean 'direct'"):
+        check_library(CPU, only=["right"], ways=["dirct"])
+
+
+def test_a_library_that_is_none_cannot_be_used_and_the_reason_says_so(tmp_path):
+    path = tmp_path / "libacme_ep.so"
+    path.write_bytes(b"not a library")
+
+    with pytest.raises(
+        NotImplementedByProvider, match=r"libacme_ep\.so of AcmeExecutionProvider does not load"
+    ):
+        check_library(Subject(ep="Acme", library=str(path), cases=CASES))
+    with pytest.raises(NotImplementedByProvider, match="missing"):
+        check_library(Subject(ep="Acme", library=str(tmp_path / "absent.so"), cases=CASES))
+
+
+def test_an_installed_ep_that_onnxruntime_does_not_run_has_no_session_there():
+    report = check_library(Subject(ep="epctx-sim-qnn:QNN", cases=CASES), only=["in_part"])
+
+    assert report.ways == ("direct", "file", "embed")
+    assert report.cases == {"in_part": Verdict.PASS}
+    assert trial_of(report, "in_part", "file").notes["nodes"] == {
+        "taken": ["Relu_0", "Relu_4"],
+        "left": ["SequenceConstruct_1", "Constant_2", "SequenceAt_3"],
+        "ran": None,
+        "elsewhere": {},
+    }
+    assert report.count_passes()["file"]["whole"] == 0
