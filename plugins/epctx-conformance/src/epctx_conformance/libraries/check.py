@@ -206,6 +206,7 @@ def _find_harness() -> Harness:
 def _make_catalogue() -> Catalogue:
     """Return the cases and checks of this process's subject, with its ways."""
     subject, fingerprint = find_subject()
+    _find_harness()  # here, as temporary folders of a task end with it
     checks = {check.name: Case(name=check.name, model=bytes, data=list) for check in all_checks()}
     suites = {"kit": lambda: checks, "cases": lambda: load_cases(subject)}
     return Catalogue(suites, [Way(name, fingerprint) for name in (KIT, *WAYS)], run=run_task)
