@@ -27,7 +27,7 @@ A package that imports this module requires exactly its own version of the core.
 | `find_problems` | epctx-conformance | checking a class as its registration does |
 | `host_call` | epctx-cache, epctx-onnxruntime | one call of a host that compiles and loads |
 | `implemented_hooks` | epctx-cli, epctx-conformance, epctx-isolation | knowing which hooks an EP has |
-| `import_installed` | epctx-cli, epctx-onnxruntime | naming the package that a command or a function needs |
+| `import_installed` | epctx-cli, epctx-conformance, epctx-onnxruntime | naming the package that a command or a function needs |
 | `internal_error` | epctx-cli | reporting a mistake of epctx in the words of the core |
 | `known_ep` | epctx-cli | keeping vendors' names from new plugins |
 | `OpenModel`, `open_model` | epctx-cli, epctx-onnxruntime | reading a model that is to be sealed, explained or converted |

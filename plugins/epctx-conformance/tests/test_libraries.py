@@ -9,22 +9,23 @@ from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 
+import library_cases
 import pytest
-from cli import library_cases
-from cli.library_cases import HOSTILE
+from cli import fixtures
 from epctx_conformance.libraries.check import check_library
 from epctx_conformance.libraries.page import make_page
 from epctx_conformance.libraries.report import Verdict, judge
 from epctx_conformance.libraries.subject import Subject
 from epctx_conformance.libraries.trial import try_case
 from epctx_conformance.libraries.ways import Way
+from library_cases import HOSTILE
 
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider
 
-CASES = "cli.library_cases:load_cases"
+epctx, process = fixtures.epctx, fixtures.process
+CASES = "library_cases:load_cases"
 CPU = Subject(ep="CPU", cases=CASES)
 FINE = ("right", "near", "lacking", "refused", HOSTILE)
-CHECK = "names_and_numbers_are_of_the_right_types_and_forms"
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +166,7 @@ def test_the_command_line_of_a_failure_reproduces_it(report, process, tmp_path):
     words = shlex.split(report.reproduce(result))
     assert words[:3] == ["epctx", "plugins", "check"]
 
-    folders = [Path(library_cases.__file__).parents[1]]
+    folders = [Path(library_cases.__file__).parent]
     said = process(*words[1:], "--html", "page.html", "--json", path=folders)
 
     assert said.code == 1
