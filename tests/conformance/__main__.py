@@ -80,8 +80,8 @@ def _compare(results: Sequence[Result], exist: Sequence[str] | None) -> int:
     """Tell what is not as known; return 1 if anything is."""
     known = read_known_failures()
     differences = find_differences(results, known, exist)
-    ending = f"{len(differences)} differences from" if differences else "all as"
-    ending += f" {len(known.entries)} entries of known failures say"
+    ending = f"{len(differences)} differences from what" if differences else "all as"
+    ending += f" the {len(known.entries)} entries of known failures say"
     if known.versions != versions():
         ending += f", which were seen with {known.versions}; these are {versions()}"
     print(*differences, ending, sep="\n")  # noqa: T201 - a command

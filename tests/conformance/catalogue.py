@@ -9,6 +9,7 @@ from conformance.greedy_eps import FirstTurn, Greedy, SecondTurn
 from conformance.programs import load_programs
 from epctx_conformance.cases.campaign import Catalogue
 from epctx_conformance.cases.onnx_cases import load_cases
+from epctx_conformance.cases.open_dimension import open_cases
 from epctx_conformance.cases.routes import ONNXRUNTIME, make_routes
 from vendors.vendors_onnxruntime import qnn_options
 
@@ -26,6 +27,7 @@ load_cases = cache(load_cases)
 _make_routes = partial(make_routes, intra_op_num_threads=1)  # children share the cores
 SUITES = {
     "onnx": load_cases,
+    "open": lambda: open_cases(load_cases()),
     "programs": load_programs,
 }
 ROUTES = [
