@@ -479,6 +479,7 @@ def _build(
 
                 workspaces = load_workspaces(routing.nodes, folder, config, manifest)
             engine = _engine_of(session)
+            engine.policy.custom_domains = manifest.custom_domains if manifest else {}
             providers.start(
                 routing.choices,
                 purpose=purpose,
@@ -502,7 +503,7 @@ def _engine_of(session: SessionOptions) -> CpuEngine:
     shares, latency = config.share_contexts, config.prefer_latency
     return CpuEngine(
         EnginePolicy(
-            engine=config.engine,
+            **config.engine_settings,
             intra_op_num_threads=session.intra_op_num_threads,
             # Prepacked weights are a copy of each session's own: in a share group only on request.
             prefer_latency=False if shares and latency is None else latency,

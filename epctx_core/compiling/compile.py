@@ -223,7 +223,7 @@ class Compile:
             self.choices,
             purpose=Purpose.EXPORT,
             model=self.model.identity,
-            engine=CpuEngine(EnginePolicy(engine=self.config.engine)),
+            engine=CpuEngine(EnginePolicy(**self.config.engine_settings)),
             workspace_of=workspace_of,
         )
         self.start(self.providers)

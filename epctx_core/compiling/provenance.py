@@ -38,7 +38,9 @@ from epctx_core.context.paths import ModelFolder, check_file_name
 from epctx_core.context.payload_reader import PayloadReader
 from epctx_core.context.payload_writer import digest_payload, dump_manifest
 from epctx_core.context.weightless import MODE_KEY, SourceReference
+from epctx_core.engines.cpu_engine import make_engine
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, PluginError
+from epctx_core.graph.inference import ONNX_DOMAINS
 from epctx_core.graph.splice import copy_field
 from epctx_core.options import SessionConfig, WeightlessMode
 from epctx_core.plugin import Compatibility
@@ -366,10 +368,21 @@ def add_metadata(
         source_weights=_merge_source_weights(old, used),
         pending=pending,
         kernel_providers=tuple(dict.fromkeys((*old.kernel_providers, *with_kernels))),
+        custom_domains=_find_custom_domains(proto, compile_, old),
     )
     set_metadata(proto, MANIFEST, dump_manifest(manifest))
     if providers.weightless is not WeightlessMode.NONE:
         set_metadata(proto, MODE_KEY, str(int(providers.weightless)))
+
+
+def _find_custom_domains(proto: ModelProto, compile_: Compile, old: Manifest) -> dict[str, str]:
+    """Return the domains of custom operators that neither a partition nor a kernel of an EP has; see `Manifest`."""
+    if {opset.domain for opset in proto.opset_import} <= {*ONNX_DOMAINS, DOMAIN}:
+        return {}
+    kernels = (kernel for part in compile_.assignment.graphs for _, kernel in part.kernel_nodes.values())
+    operators = {(kernel.domain, kernel.op_type) for kernel in kernels}
+    found = make_engine(compile_.model.policy).find_libraries(proto, operators)
+    return {domain: Path(path).name or old.custom_domains.get(domain, "") for domain, path in found.items()}
 
 
 def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) -> None:

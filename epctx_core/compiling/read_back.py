@@ -30,7 +30,7 @@ from epctx_core.graph.index import walk_indexed_nodes
 from epctx_core.graph.model_io import require_text_names
 from epctx_core.graph.type_table import make_declared_types
 from epctx_core.options import Isolation
-from epctx_core.plugin import ContextNode, ContextReader, Purpose, Severity, TensorView
+from epctx_core.plugin import ContextNode, ContextReader, EnginePolicy, Purpose, Severity, TensorView
 from epctx_core.registry.guard import plugin_error
 from epctx_core.sessions.ep_queries import LOOK, look_into
 from epctx_core.sessions.loading import load_nodes
@@ -73,7 +73,8 @@ def read_back(
     placed = (item for item in walk_indexed_nodes(proto.graph) if item[2].name in names)
     for record in read_indexed_nodes(placed):
         records.setdefault(record.source, {})[record.name] = record
-    types = make_declared_types(proto, lambda: infer_model_types(proto, providers.session.config().engine))
+    policy = EnginePolicy(**providers.session.config().engine_settings)
+    types = make_declared_types(proto, lambda: infer_model_types(proto, policy))
     manifest = read_manifest(proto)
     with ExitStack() as scratch:
         for ep, own in records.items():

@@ -336,6 +336,8 @@ class Manifest:
         source_weights: by name, the weights that payloads left in the source model.
         pending: names of binaries that are written when the model's share group ends.
         kernel_providers: EPs whose kernels ran nodes that no partition holds, in order of priority.
+        custom_domains: domains of custom operators that no partition holds, each with the file name of its library,
+            empty for an unknown one.
         sealed: None if the compile wrote it; a seal's says nothing about sources and EPs.
     """
 
@@ -345,6 +347,7 @@ class Manifest:
     source_weights: Mapping[str, SourceReference] = field(default_factory=dict)
     pending: Collection[str] = ()
     kernel_providers: Sequence[str] = ()
+    custom_domains: Mapping[str, str] = field(default_factory=dict)
     sealed: Seal | None = None
 
     def find_entry(self, name: str, *, embedded: bool) -> PayloadEntry | None:
@@ -431,6 +434,7 @@ def _read_manifest(data: Any) -> Manifest | None:
         source_weights=references,
         pending=dict.fromkeys(map(str, data.get("pending", ()))),
         kernel_providers=tuple(map(str, data.get("kernel_providers", ()))),
+        custom_domains={str(domain): str(name) for domain, name in data.get("custom_domains", {}).items()},
     )
 
 

@@ -391,4 +391,6 @@ def dump_manifest(manifest: Manifest) -> str:
         content["pending"] = list(manifest.pending)
     if manifest.kernel_providers:
         content["kernel_providers"] = list(manifest.kernel_providers)
+    if manifest.custom_domains:
+        content["custom_domains"] = dict(manifest.custom_domains)
     return json.dumps(content, sort_keys=True, separators=(",", ":"))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from epctx_core.errors import (
     EpctxError,
+    InvalidArgument,
     InvalidGraph,
     NotImplementedByProvider,
     PackageMissing,
@@ -122,6 +123,22 @@ def load_engine_class(named: str | None = None) -> type[BaseEngine]:
     return ReferenceEngine
 
 
+def make_engine(policy: EnginePolicy) -> BaseEngine:
+    """Return the engine that a policy chooses; see `load_engine_class`.
+
+    Raises:
+        InvalidArgument: the host registered custom operators, which the engine does not run.
+        Fail: a library of custom operators cannot be used.
+    """
+    engine = load_engine_class(policy.engine)
+    if policy.custom_ops_libraries and not engine.runs_custom_ops:
+        raise InvalidArgument(
+            f"custom operators need the engine on onnxruntime, and the engine here is {engine.name}.",
+            hint=f"{INSTALL}, and set session.engine to {ONNXRUNTIME!r}; or register no library of custom operators.",
+        )
+    return engine(policy)
+
+
 @contextmanager
 def blame_engine(named: str | None) -> Iterator[None]:
     """Attribute untyped exceptions of the chosen engine to the package that it is from.
@@ -181,10 +198,13 @@ class CpuEngine:
         self.policy = policy
         if policy.engine or read_environment():
             find_engine(policy.engine)
+        if policy.custom_ops_libraries:
+            # A wrong library is an error in any session, as in onnxruntime.
+            make_engine(policy)
 
     @cached_property
     def _engine(self) -> BaseEngine:
-        engine = load_engine_class(self.policy.engine)(self.policy)
+        engine = make_engine(self.policy)
         if engine.name.startswith(BUILT_IN):
             asked = BUILT_IN in (self.policy.engine, read_environment())
             is_missing = not asked and find_engine(self.policy.engine) is None
@@ -241,8 +261,7 @@ class CpuEngine:
         level = GraphOptimizationLevel.ORT_ENABLE_ALL
         try:
             with blame_engine(self.policy.engine):
-                engine = load_engine_class(self.policy.engine)
-                return engine.optimize_model(model, weights, level, layouts=layouts)
+                return make_engine(self.policy).optimize_model(model, weights, level, layouts=layouts)
         except NotImplementedByProvider as error:
             _log.info("a group of nodes is not optimised: %s.", error.message)
             return None

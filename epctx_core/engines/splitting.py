@@ -13,8 +13,8 @@ from epctx_core.engines.cpu_engine import INSTALL
 from epctx_core.engines.reference_engine import ReferenceEngine
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.extraction import NodeGroup
-from epctx_core.graph.index import GraphIndex, copy_message, iter_subgraphs
-from epctx_core.graph.inference import infer_types
+from epctx_core.graph.index import GraphIndex, copy_message, iter_subgraphs, walk_nodes
+from epctx_core.graph.inference import ONNX_DOMAINS, infer_types
 from epctx_core.graph.model_io import SourceModel, check_model, get_structure
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.tensor_bytes import make_dense
@@ -105,13 +105,19 @@ def _lacking_error(
         if not any(_has_kernel(graph, index, engine, known) for engine in engines)
     )
     node = next(lacking, None)
-    what = _list_nodes(model)
+    what, cure = _list_nodes(model), f"install onnxruntime's kernels: {INSTALL}"
     if node is not None:
+        custom = [each for each in walk_nodes([node]) if each.domain not in (*ONNX_DOMAINS, "com.microsoft")]
+        node = next(iter(custom), node)
         what = f"node {node.name!r} ({node.domain or 'ai.onnx'}::{node.op_type})"
+        library = engines[0].policy.custom_domains.get(node.domain, "")
+        if custom and (library or engines[0].runs_custom_ops):
+            cure = f"register its library {library!r}".removesuffix(" ''")
+            cure += ": SessionOptions.register_custom_ops_library(path)"
     return NotImplementedByProvider(
         f"no engine can run {what}: {'; '.join(refusal.message for refusal in refusals)}",
         node=None if node is None else node.name,
-        hint=f"Add an EP that takes this operator, or install onnxruntime's kernels: {INSTALL}.",
+        hint=f"Add an EP that takes this operator, or {cure}.",
     )
 
 

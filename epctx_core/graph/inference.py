@@ -22,7 +22,7 @@ from epctx_core.graph.type_table import (
 )
 
 _REFUSALS = (onnx.shape_inference.InferenceError, ValueError, RuntimeError, onnx.checker.ValidationError)
-_ONNX_DOMAINS = frozenset(
+ONNX_DOMAINS = frozenset(
     {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training"}
 )
 
@@ -165,7 +165,7 @@ def _apply_hints(proven: ModelProto, declared: GraphProto, names: Container[str]
 
 def _is_foreign(node: NodeProto) -> bool:
     """Return whether a node, or one in its subgraphs, is of a domain unknown to onnx."""
-    if node.domain not in _ONNX_DOMAINS:
+    if node.domain not in ONNX_DOMAINS:
         return True
     if not can_have_subgraphs(node.domain, node.op_type):
         return False
@@ -178,7 +178,7 @@ def _infer_completely(probe: ModelProto, resolve: Callable[[ModelProto], None] |
     if _can_compute_shapes(probe.graph) and not _has_long_vectors(inferred.graph):
         inferred = _infer(probe, data_prop=True)
     domains = {opset.domain for opset in inferred.opset_import}
-    if resolve is not None and not domains <= _ONNX_DOMAINS and any(map(_is_foreign, inferred.graph.node)):
+    if resolve is not None and not domains <= ONNX_DOMAINS and any(map(_is_foreign, inferred.graph.node)):
         resolve(inferred)
     return inferred
 

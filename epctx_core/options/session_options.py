@@ -6,13 +6,14 @@ Names, arguments and meanings are ONNX Runtime's. A misspelt key or value, which
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy as shallow_copy
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.errors import InvalidArgument, ModelLoadCanceled
+from epctx_core.errors import Fail, InvalidArgument, ModelLoadCanceled
 from epctx_core.options.choices import (
     DataReader,
     ExecutionMode,
@@ -83,6 +84,7 @@ class SessionOptions(Strict):
         "_dimensions",
         "_entries",
         "_initializers",
+        "_libraries",
         "_source_model",
         *WITHOUT_EFFECT["SessionOptions"],
         "cancellation",
@@ -112,6 +114,7 @@ class SessionOptions(Strict):
         self._denotations: dict[str, int] = {}
         self._data_reader: DataReader | None = None
         self._source_model: memoryview | None = None
+        self._libraries: tuple[str, ...] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _NUMBERS and not is_whole(value):
@@ -328,6 +331,24 @@ class SessionOptions(Strict):
             raise InvalidArgument("set_weightless_source_model_buffer: the buffer is empty.")
         self._source_model = view
 
+    def register_custom_ops_library(self, path: str | os.PathLike[str]) -> None:
+        """Add a library of custom operators for the engine on onnxruntime, which loads it when a model is opened.
+
+        Args:
+            path: the shared library. A model never names one; registering it again does nothing.
+
+        Raises:
+            InvalidArgument: it is not a path.
+            Fail: there is no such file.
+        """
+        if not isinstance(path, str | os.PathLike):
+            raise InvalidArgument(f"register_custom_ops_library takes a path, not {path!r:.80}.")
+        library = os.path.abspath(path)  # noqa: PTH100 - links stay: a loader may look beside them
+        if not os.path.isfile(library):  # noqa: PTH113 - Path.is_file raises for texts that are no paths
+            text = "there is no such library of custom operators."
+            raise Fail(text, path=library, hint="Give the path of its file; no folders are searched.")
+        self._libraries = tuple(dict.fromkeys((*self._libraries, library)))
+
     @property
     def data_reader(self) -> DataReader | None:
         """Callback that reads payloads, if the host set one."""
@@ -354,6 +375,7 @@ class SessionOptions(Strict):
             data_reader=self.data_reader,
             input_budget=self.input_budget,
             source_model_buffer=self._source_model,
+            custom_ops_libraries=self._libraries,
         )
 
 

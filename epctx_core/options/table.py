@@ -153,6 +153,7 @@ class SessionConfig:
         data_reader: the host's callback that reads payloads outside of the model.
         input_budget: limits on the decoded content of a model.
         source_model_buffer: the source of a weightless context model as bytes; it has precedence over its path.
+        custom_ops_libraries: paths of the libraries of custom operators, in the order of their registration.
 
     Raises:
         InvalidArgument: entries that contradict each other.
@@ -163,6 +164,7 @@ class SessionConfig:
     data_reader: DataReader | None = None
     input_budget: InputBudget = field(default_factory=InputBudget)
     source_model_buffer: memoryview | None = None
+    custom_ops_libraries: tuple[str, ...] = ()
 
     context_enable = _make_flag(
         key="ep.context_enable",
@@ -366,6 +368,11 @@ class SessionConfig:
         " point of the group `epctx.engines`, or `onnx.reference` for the built-in one. Empty: what the environment"
         " variable `EPCTX_ENGINE` names, else `onnxruntime` where epctx-onnxruntime is installed.",
     )
+
+    @property
+    def engine_settings(self) -> dict[str, Any]:
+        """Arguments of `EnginePolicy` for every engine of a session or a compile."""
+        return {"engine": self.engine, "custom_ops_libraries": self.custom_ops_libraries}
 
     def __post_init__(self) -> None:
         for option in SESSION_OPTIONS.values():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from epctx_core.errors import NotImplementedByProvider, RuntimeException
@@ -32,6 +32,9 @@ class EnginePolicy:
         prefer_latency: True to spend memory on faster runs, False never to do so, None to choose by size.
         optimizes: whether groups of the CPU EP may be optimised before they are prepared.
         pieces: number of groups of nodes that the session runs on engines; set before the first is prepared.
+        custom_ops_libraries: paths of the libraries of custom operators that the host registered.
+        custom_domains: domains of custom operators in the context model, each with the file name of its library,
+            empty for an unknown one.
     """
 
     engine: str | None = None
@@ -39,10 +42,14 @@ class EnginePolicy:
     prefer_latency: bool | None = None
     optimizes: bool = False
     pieces: int = 1
+    custom_ops_libraries: Sequence[str] = ()
+    custom_domains: Mapping[str, str] = field(default_factory=dict)
 
 
 class BaseEngine(ABC):
     """Base class of engines; a package provides one by the entry-point group `epctx.engines`.
+
+    Class methods but `set_seed` are called on engines: one that needs its policy there may make them methods.
 
     Args:
         policy: the settings of the session; `pieces` is set later.
@@ -51,11 +58,13 @@ class BaseEngine(ABC):
         name: name and version of the engine.
         checks: whether it checks models itself.
         optimizes: whether it can optimise whole models.
+        runs_custom_ops: whether it takes the operators of `policy.custom_ops_libraries`.
     """
 
     name: ClassVar[str]
     checks: ClassVar[bool] = False
     optimizes: ClassVar[bool] = False
+    runs_custom_ops: ClassVar[bool] = False
 
     def __init__(self, policy: EnginePolicy) -> None:
         self.policy = policy
@@ -130,6 +139,18 @@ class BaseEngine(ABC):
     @classmethod  # noqa: B027 - for engines that know more operators than onnx
     def resolve_types(cls, inferred: onnx.ModelProto) -> None:
         """Declare the types of values of operators that onnx does not know, in place, as far as the engine knows them."""
+
+    def find_libraries(self, model: onnx.ModelProto, skipped: Container[tuple[str, str]]) -> dict[str, str]:  # noqa: ARG002
+        """Return the domains of a model's custom operators, each with the path of the registered library that has them.
+
+        Args:
+            model: not changed; its large weights are elsewhere.
+            skipped: operators that need none, by domain and name.
+
+        Returns:
+            An empty path for a domain that neither the engine nor a library has.
+        """
+        return {}
 
     @classmethod
     def set_seed(cls, seed: int) -> bool:  # noqa: ARG003 - for engines with a seed

@@ -82,6 +82,8 @@ class ModelInfo:
             folder that the host names.
         external_dependencies: dependencies that the model declares, in ONNX Runtime's words: `source_model`,
             `external_weights`, `ep_context_binary`. None without a declaration.
+        custom_domains: domains of custom operators that a load needs, each with the file name of the library to
+            register, empty for an unknown one.
     """
 
     path: Path | None
@@ -95,6 +97,7 @@ class ModelInfo:
     weightless_mode: str
     source_files: Sequence[str]
     external_dependencies: Sequence[str] | None
+    custom_domains: Mapping[str, str]
 
     @property
     def compiled_by(self) -> Mapping[str, Mapping[str, Any]]:
@@ -159,6 +162,7 @@ def inspect_model(
         weightless_mode=_shown(next((p.value for p in model.metadata_props if p.key == MODE_KEY), "")),
         source_files=list_source_files(manifest.source_weights.values() if manifest else (), sources),
         external_dependencies=read_dependencies(model),
+        custom_domains=manifest.custom_domains if manifest else {},
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from onnx import GraphProto, ModelProto
 
 from epctx_core.context.node import read_context_nodes
-from epctx_core.engines.cpu_engine import INSTALL, blame_engine, load_engine_class
+from epctx_core.engines.cpu_engine import INSTALL, blame_engine, load_engine_class, make_engine
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.index import copy_message
 from epctx_core.graph.model_io import check_model
@@ -76,7 +76,7 @@ def optimise_model(model: OpenModel, providers: ProviderSession, level: GraphOpt
             )
         return model
     if whole:
-        model = _optimised(model, check_level(level, model.engine))
+        model = _optimised(model, check_level(level, model.policy.engine))
     for ep in providers.choices:
         if providers.instances.implements(ep, HOOK):
             model = _changed_by(ep, model, providers, int(level))
@@ -87,8 +87,8 @@ def _optimised(model: OpenModel, level: GraphOptimizationLevel) -> OpenModel:
     source = model.source
     contrib = level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     try:
-        with blame_engine(model.engine):
-            found = load_engine_class(model.engine).optimize_model(
+        with blame_engine(model.policy.engine):
+            found = make_engine(model.policy).optimize_model(
                 source.proto, source.weights, level, contrib=contrib
             )
     except NotImplementedByProvider as error:
@@ -142,7 +142,7 @@ def _accepted(
     source = replace(model.source, proto=found, weights=_weights(found.graph, known, refusal))
     try:
         check_model(source)
-        changed = index_model(source, model.engine)
+        changed = index_model(source, model.policy)
     except InvalidGraph as error:
         raise refusal(f"gave a wrong model: {error.message}") from error
     for kind in ("input", "output"):

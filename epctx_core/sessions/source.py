@@ -18,7 +18,7 @@ from epctx_core.graph.garbage import pause_collection
 from epctx_core.graph.index import EXECUTABLE, GraphIndex, walk_graphs, walk_indexed_nodes
 from epctx_core.graph.type_table import TypeTable, is_only_declared, make_declared_types
 from epctx_core.options import ModelOverrides, SessionConfig
-from epctx_core.plugin import ModelIdentity
+from epctx_core.plugin import EnginePolicy, ModelIdentity
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ class OpenModel:
         graph: the index over the main graph.
         overrides: the host's replacements of parts of the file.
         checks: of the files that it names; those of a load go on beside it.
-        engine: that of the session option, or None.
+        policy: settings of the engine that knows further operators than onnx.
     """
 
     source: SourceModel
@@ -54,7 +54,7 @@ class OpenModel:
     graph: GraphIndex
     overrides: ModelOverrides = field(default_factory=ModelOverrides)
     checks: DigestChecks = IN_PLACE
-    engine: str | None = None
+    policy: EnginePolicy
 
     @cached_property
     def context_nodes(self) -> list[ContextNodeRecord]:
@@ -170,7 +170,7 @@ def open_proto(
         from epctx_core.graph.normalise import inline_functions
 
         inline_functions(source, kept_functions())
-    model = index_model(source, config.engine)
+    model = index_model(source, EnginePolicy(**config.engine_settings))
     model.overrides = config.overrides
     return model
 
@@ -213,19 +213,19 @@ def weights_opener(
     return open_weights
 
 
-def infer_model_types(proto: ModelProto, engine: str | None, trusted: Collection[str] = ()) -> TypeTable:
+def infer_model_types(proto: ModelProto, policy: EnginePolicy, trusted: Collection[str] = ()) -> TypeTable:
     """Return the types of a model's values, also of operators that only the engine knows; see `infer_types`."""
-    from epctx_core.engines.cpu_engine import blame_engine, load_engine_class
+    from epctx_core.engines.cpu_engine import blame_engine, make_engine
     from epctx_core.graph.inference import infer_types
 
     def resolve(inferred: ModelProto) -> None:
-        with blame_engine(engine):
-            load_engine_class(engine).resolve_types(inferred)
+        with blame_engine(policy.engine):
+            make_engine(policy).resolve_types(inferred)
 
     return infer_types(proto, resolve, trusted)
 
 
-def index_model(source: SourceModel, engine: str | None) -> OpenModel:
+def index_model(source: SourceModel, policy: EnginePolicy) -> OpenModel:
     """Find the types of a checked model's values and index it.
 
     Raises:
@@ -239,7 +239,7 @@ def index_model(source: SourceModel, engine: str | None) -> OpenModel:
             around = {name for node in placed for name in (*node.input, *node.output)}
             outputs = (value for _, graph in walk_graphs(source.proto.graph) for value in graph.output)
             trusted = frozenset(around.difference(v.name for v in outputs if is_only_declared(v)))
-        infer = partial(infer_model_types, source.proto, engine, trusted)
+        infer = partial(infer_model_types, source.proto, policy, trusted)
         compiled = any(node.op_type == OP_TYPE for node in source.proto.graph.node)
         types = make_declared_types(source.proto, infer, trusted) if compiled else infer()
         graph = GraphIndex(source.proto.graph, types=types, weights=source.weights, owner=source.proto)
@@ -250,4 +250,4 @@ def index_model(source: SourceModel, engine: str | None) -> OpenModel:
                 f"the output {name!r} of {source.where} is not given by any node, input or initializer.",
                 path=source.path,
             )
-    return OpenModel(source=source, types=types, graph=graph, engine=engine)
+    return OpenModel(source=source, types=types, graph=graph, policy=policy)

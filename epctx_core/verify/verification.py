@@ -266,7 +266,7 @@ def _look_into(
         choice,
         Purpose.LOAD,
         subject.opened.identity,
-        CpuEngine(EnginePolicy(engine=subject.config.engine, prefer_latency=False)),
+        CpuEngine(EnginePolicy(**subject.config.engine_settings, prefer_latency=False)),
         PrivateWorkspace(),
     )
     with findings.collect_of_plugin("container-refused", node=nodes[0].name), routing.hint_at_others():
@@ -306,7 +306,8 @@ def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str
     loaded: dict[str, str] = {}
     if model is None or findings.has_errors:
         return loaded
-    engine = CpuEngine(EnginePolicy(engine=subject.config.engine, prefer_latency=False))
+    engine = CpuEngine(EnginePolicy(**subject.config.engine_settings, prefer_latency=False))
+    engine.policy.custom_domains = subject.manifest.custom_domains if subject.manifest else {}
     routing: Routing | None = None
     # An EP that cannot do it on this machine is not a fault of the file.
     with findings.collect_of_plugin("plugin-broken"), suppress(NotImplementedByProvider):

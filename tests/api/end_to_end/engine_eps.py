@@ -13,6 +13,7 @@ import onnx
 
 from epctx_core.plugin import (
     CompiledPartition,
+    ComputeCapability,
     EPContextNode,
     ExecutionProvider,
     Purpose,
@@ -157,3 +158,13 @@ class Scripted(Alpha):
 def scripted(**script: Callable[..., Any]) -> type[Scripted]:
     """Return an EP class whose hook `h` is `script[h](honest, graph or writer)`; `honest()` is what Alpha does."""
     return type("OneScripted", (Scripted,), {"script": script, "calls": []})
+
+
+class Eager(EngineProvider):
+    """Takes every node, custom operators too."""
+
+    name = "EagerExecutionProvider"
+
+    @hookimpl
+    def get_capability(self, graph):
+        return [ComputeCapability(graph.nodes)]

@@ -68,6 +68,7 @@ def ingredients(
     distributions = [c.record.distribution for c in choices if c.record.distribution is not None]
     overrides, entries = options.model_overrides, options.config_entries
     written, _, _ = cache_entries(entries)
+    libraries = map(Path, options.config().custom_ops_libraries)
     # Installed code has the state of its distribution, and here none of its own.
     package = Path(epctx_core.__file__).parent
     core_state = newest_change(package) if (package.parent / "pyproject.toml").is_file() else ""
@@ -88,6 +89,9 @@ def ingredients(
             if not key.startswith(_NOT_FOR_EPS)
         },
         "dimensions": [dict(overrides.dimensions), dict(overrides.denotations)],
+        "custom_operators": [
+            [path.name, _library_digest(path, path.stat().st_mtime_ns)] for path in libraries
+        ],
         "initializers": {name: _array_digest(array) for name, array in overrides.initializers.items()},
         "optimization": int(level),
         "target": f"{sys.platform}-{platform.machine()}",
@@ -141,6 +145,11 @@ def _array_digest(array: np.ndarray) -> str:
     sha = hashlib.sha256(f"{array.dtype} {list(array.shape)} ".encode())
     sha.update(array.reshape(-1).view("u1").data if array.size else b"")
     return sha.hexdigest()
+
+
+@cache
+def _library_digest(path: Path, _changed: int) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def installed_states(distributions: Iterable[str], *, besides: Iterable[str] = ()) -> dict[str, str]:

@@ -269,6 +269,8 @@ class Request:
         _, _, loaded = keys.cache_entries(self.options.config_entries)
         for key, value in loaded.items():
             options.add_session_config_entry(key, value)
+        for path in self.options.config().custom_ops_libraries:
+            options.register_custom_ops_library(path)
         return options
 
     @cached_property

@@ -116,13 +116,15 @@ def add_verbose(parser: argparse.ArgumentParser, *, default: object) -> None:
 
 
 def add_providers(parser: argparse.ArgumentParser, *, ep_help: str) -> None:
-    """Add `--ep`, `-c` and `-p`."""
+    """Add `--ep`, `-c`, `-p` and `--custom-ops-library`."""
+    of_library = "a library of custom operators for onnxruntime; may be repeated"
     of_session = "a session option, such as ep.context_embed_mode=1; may be repeated"
     of_ep = "an option of one EP, such as QNN.htp_arch=73; may be repeated"
     for names, form, meaning in (
         (("--ep",), "EP", ep_help),
         (("-c", "--config"), "KEY=VALUE", of_session),
         (("-p", "--provider-option"), "EP.KEY=VALUE", of_ep),
+        (("--custom-ops-library",), "FILE", of_library),
     ):
         parser.add_argument(*names, action="append", default=[], metavar=form, help=meaning)
 
@@ -142,10 +144,11 @@ def _seed(text: str) -> int:
 
 
 def session_options(arguments: argparse.Namespace, console: Console) -> SessionOptions:
-    """Return the session options of `--ep`, `-c` and `-p`.
+    """Return the session options of `--ep`, `-c`, `-p` and `--custom-ops-library`.
 
     Raises:
         InvalidArgument: one of them is malformed, unknown, or given twice.
+        Fail: there is no such library.
         NotImplementedByProvider: no installed plugin provides an EP.
     """
     from epctx_core import SessionOptions
@@ -154,6 +157,8 @@ def session_options(arguments: argparse.Namespace, console: Console) -> SessionO
     for text in arguments.config:
         key, value = _split(text, "-c")
         session.add_session_config_entry(key, value)
+    for path in arguments.custom_ops_library:
+        session.register_custom_ops_library(path)
     for key in session.ignored_config_entries:
         console.warn(f"the session option {key!r} has no effect.")
     given = provider_options(arguments.provider_option, arguments.ep)

@@ -103,7 +103,7 @@ def explain_model(
             session.config(),
             lambda: frozenset(function for choice in choices for function in choice.cls.keeps_functions),
         )
-        engine = ext.CpuEngine(EnginePolicy(engine=session.config().engine))
+        engine = ext.CpuEngine(EnginePolicy(**session.config().engine_settings))
         providers.start(choices, purpose=purpose, model=model.identity, engine=engine)
         model = ext.optimise_model(model, providers, GraphOptimizationLevel.ORT_DISABLE_ALL)
         return Explanation(eps=tuple(providers.choices), nodes=tuple(_explain(model, providers)))

@@ -1,6 +1,6 @@
 """Types of values of operators that onnx does not know, inferred by onnxruntime.
 
-Only onnxruntime has the schemas of `com.microsoft`.
+Only onnxruntime has the schemas of `com.microsoft`, and those of custom operators.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import TypeAlias
 
+    import onnxruntime
     from onnx import GraphProto, NodeProto
 
     _Known: TypeAlias = "ValueInfoProto | TensorProto"
@@ -33,25 +34,28 @@ _TENSOR = re.compile(r"tensor\((\w+)\)")
 _ELEMENTS = {name.lower(): number for name, number in TensorProto.DataType.items()}
 
 
-def resolve_types(inferred: ModelProto) -> None:
+def resolve_types(inferred: ModelProto, options: onnxruntime.SessionOptions) -> None:
     """Declare, in place, values of the main graph and of subgraphs that inference left without a type.
 
     Does nothing if onnxruntime cannot read the model.
 
     Args:
         inferred: the model after onnx's inference, without detached weights.
+        options: of sessions that load models, with the libraries of custom operators.
     """
-    _resolve(inferred, inferred.graph, {})
+    _resolve(inferred, options, inferred.graph, {})
 
 
-def _resolve(model: ModelProto, graph: GraphProto, outer: Mapping[str, _Known]) -> None:
+def _resolve(
+    model: ModelProto, options: onnxruntime.SessionOptions, graph: GraphProto, outer: Mapping[str, _Known]
+) -> None:
     """Resolve a graph, then its subgraphs, which may read values of the graph."""
     makers = _makers_of_unknown(graph)
     # A value of a subgraph may depend on one outside that such an operator computes.
     if makers and (outer or any(map(_is_foreign, makers.values()))):
         unknown = set(makers)
         declared = {value.name: value for values in (graph.value_info, graph.output) for value in values}
-        for value in _ask(_probe(model, graph, outer, unknown), unknown):
+        for value in _ask(_probe(model, graph, outer, unknown), options, unknown):
             (declared.get(value.name) or graph.value_info.add(name=value.name)).type.CopyFrom(value.type)
     holders = [node for node in graph.node if any(True for _ in subgraphs(node))]
     if holders:
@@ -59,7 +63,7 @@ def _resolve(model: ModelProto, graph: GraphProto, outer: Mapping[str, _Known]) 
         for node in holders:
             for subgraph in subgraphs(node):
                 _declare_inputs(subgraph, [scope.get(name) for name in node.input])
-                _resolve(model, subgraph, scope)
+                _resolve(model, options, subgraph, scope)
 
 
 def _declare_inputs(subgraph: GraphProto, given: Sequence[_Known | None]) -> None:
@@ -95,10 +99,10 @@ def _probe(
     return probe
 
 
-def _ask(probe: ModelProto, unknown: set[str]) -> list[ValueInfoProto]:
+def _ask(probe: ModelProto, options: onnxruntime.SessionOptions, unknown: set[str]) -> list[ValueInfoProto]:
     try:
         fit_versions(probe)
-        found = load_structure(probe).outputs_meta
+        found = load_structure(probe, options).outputs_meta
     except Exception as error:  # noqa: BLE001 - onnxruntime's exception classes have no base of their own
         _log.debug("onnxruntime does not resolve the types of %d values: %s", len(unknown), error)
         return []

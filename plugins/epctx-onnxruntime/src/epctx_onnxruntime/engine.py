@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +13,7 @@ import onnxruntime
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.plugin import BaseEngine, current_options, write_in_place
+from epctx_onnxruntime.custom_operators import check_libraries, find_libraries, register_libraries
 from epctx_onnxruntime.graphs import LOCATION, PLACEHOLDER, all_graphs, is_detached
 from epctx_onnxruntime.versions import CPU_EP, FATAL_ONLY, fit_versions, layout_of_this_cpu, quiet_options
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from epctx_core import GraphOptimizationLevel
-    from epctx_core.plugin import OptimizedModel, RunnableModel, TensorView
+    from epctx_core.plugin import EnginePolicy, OptimizedModel, RunnableModel, TensorView
 
 PREPACK_LIMIT = 64 << 20
 """Bytes of weights up to which prepacking (faster runs, a private copy, 1 ms per MiB) pays."""
@@ -44,7 +45,11 @@ class OnnxRuntimeEngine(BaseEngine):
     """Prepares models on onnxruntime."""
 
     name = f"onnxruntime {onnxruntime.__version__}"
-    checks = optimizes = True
+    checks = optimizes = runs_custom_ops = True
+
+    def __init__(self, policy: EnginePolicy) -> None:
+        super().__init__(policy)
+        check_libraries(tuple(policy.custom_ops_libraries))
 
     @property
     def layout(self) -> str:
@@ -92,6 +97,7 @@ class OnnxRuntimeEngine(BaseEngine):
     def has_kernels(self, model: ModelProto) -> bool:
         """Return whether all operators of a model without detached weights have kernels for its types."""
         options = quiet_options()
+        register_libraries(options, self.policy.custom_ops_libraries)
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         fit_versions(model)
         try:
@@ -111,6 +117,7 @@ class OnnxRuntimeEngine(BaseEngine):
         policy = self.policy
         options = onnxruntime.SessionOptions()
         options.log_severity_level = FATAL_ONLY
+        register_libraries(options, self.policy.custom_ops_libraries)
         # onnxruntime's optimisers read weights through files only, never through `add_initializer`.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = self._threads(model, heavy)
@@ -134,9 +141,8 @@ class OnnxRuntimeEngine(BaseEngine):
             heavy = fills_threads(model)
         return 0 if heavy else 1
 
-    @classmethod
-    def optimize_model(
-        cls,
+    def optimize_model(  # type: ignore[override]
+        self,
         model: ModelProto,
         weights: Mapping[str, TensorView],
         level: GraphOptimizationLevel,
@@ -147,14 +153,22 @@ class OnnxRuntimeEngine(BaseEngine):
         """Return an equivalent model that is faster; see `BaseEngine.optimize_model`."""
         from epctx_onnxruntime.optimiser import Allowed, optimize
 
-        return optimize(model, weights, level, Allowed(contrib=contrib, layouts=layouts))
+        return optimize(
+            model,
+            weights,
+            level,
+            Allowed(contrib=contrib, layouts=layouts, libraries=self.policy.custom_ops_libraries),
+        )
 
-    @classmethod
-    def resolve_types(cls, inferred: ModelProto) -> None:
-        """Declare values of operators of `com.microsoft`; see `BaseEngine.resolve_types`."""
+    def resolve_types(self, inferred: ModelProto) -> None:  # type: ignore[override]
+        """Declare values of custom operators and those of `com.microsoft`; see `BaseEngine.resolve_types`."""
         from epctx_onnxruntime.contrib_types import resolve_types
 
-        resolve_types(inferred)
+        resolve_types(inferred, check_libraries(tuple(self.policy.custom_ops_libraries)))
+
+    def find_libraries(self, model: ModelProto, skipped: Container[tuple[str, str]]) -> dict[str, str]:
+        """Return the libraries of custom operators by domain; see `BaseEngine.find_libraries`."""
+        return find_libraries(model, skipped, self.policy.custom_ops_libraries)
 
     @classmethod
     def set_seed(cls, seed: int) -> bool:

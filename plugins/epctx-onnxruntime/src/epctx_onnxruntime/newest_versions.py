@@ -19,6 +19,7 @@ from epctx_onnxruntime.versions import SURE_IR, SURE_OPSETS, quiet_options
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    import onnxruntime
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
     from onnx import ModelProto, NodeProto, OperatorSetIdProto
 
@@ -93,6 +94,8 @@ def _reads(imports: Mapping[str, int], *, ir_version: int = SURE_IR) -> bool:
     return True
 
 
-def load_structure(model: ModelProto) -> capi.InferenceSession:
+def load_structure(
+    model: ModelProto, options: onnxruntime.SessionOptions | None = None
+) -> capi.InferenceSession:
     """Load a model and resolve its types, without kernels."""
-    return capi.InferenceSession(quiet_options(), model.SerializeToString(), False, False)
+    return capi.InferenceSession(options or quiet_options(), model.SerializeToString(), False, False)

@@ -6,7 +6,7 @@ Unchanged weights stay the caller's views; others are new. Knows no EP and keeps
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from epctx_core import GraphOptimizationLevel
 from epctx_core.errors import NotImplementedByProvider
 from epctx_core.ext import Weight
 from epctx_core.plugin import OptimizedModel
+from epctx_onnxruntime.custom_operators import register_libraries
 from epctx_onnxruntime.engine import PREPACK_LIMIT, OnnxRuntimeModel, create_session
 from epctx_onnxruntime.graphs import (
     INLINE_LIMIT,
@@ -71,11 +72,13 @@ class Allowed:
         contrib: onnxruntime's own operators (`com.microsoft`).
         layouts: the blocked layout of this CPU (`com.microsoft.nchwc`); the result is marked.
         anything: all of onnxruntime, for a model that is run in this process and not written to a file.
+        libraries: libraries of the source's custom operators.
     """
 
     contrib: bool = False
     layouts: bool = False
     anything: bool = False
+    libraries: Sequence[str] = ()
 
 
 def optimize(
@@ -124,7 +127,8 @@ def prepare_optimized(
     in_memory = all(view.extent is None and view.dtype.isbuiltin == 1 for view in weights.values())
     size = sum(view.nbytes for view in weights.values())
     if not engine.is_alone and not (in_memory and size - rewritten_bytes(model, weights) <= PREPACK_LIMIT):
-        found = optimize(model, weights, GraphOptimizationLevel.ORT_ENABLE_ALL, Allowed(anything=True))
+        allowed = Allowed(anything=True, libraries=engine.policy.custom_ops_libraries)
+        found = optimize(model, weights, GraphOptimizationLevel.ORT_ENABLE_ALL, allowed)
         return engine.prepare(found.model, {name: view.array() for name, view in found.weights.items()})
     # A session that optimises by itself copies weights in memory and maps those in files. It is faster than to optimise
     # the model first, since nothing is written in between.
@@ -245,6 +249,7 @@ class _Optimisation:
             NotImplementedByProvider: onnxruntime fails, or uses operators that are not allowed.
         """
         options = quiet_options()
+        register_libraries(options, self.allowed.libraries)
         if not (self.allowed.contrib or self.allowed.anything):
             options.add_session_config_entry("optimization.disable_specified_optimizers", SWITCHED_OFF)
         level = onnxruntime.GraphOptimizationLevel(int(self.level))

@@ -92,6 +92,7 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
     if code == ExitCode.DONE:
         # Values are not repeated, since they may be secret.
         options = " with the same --ep and -p" if arguments.provider_option else ""
+        options += " with the same --custom-ops-library" if arguments.custom_ops_library else ""
         console.say(f"\nNext: epctx run {shlex.quote(str(report.output))}{options}")
     console.result(result)
     return code

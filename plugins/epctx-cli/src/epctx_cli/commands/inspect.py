@@ -82,6 +82,7 @@ def _print_inspect(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any
     )
     if sealer := _sealer(info):
         console.say(f"\nCompiled by an unknown tool, sealed by {sealer}.")
+    console.table(("custom operators", "library to register"), [*info.custom_domains.items()])
     console.table(
         ("", ""), [(f["name"], _size(f["bytes"])) for f in files], title="Required files, beside the model:"
     )

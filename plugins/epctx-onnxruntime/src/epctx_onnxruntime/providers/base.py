@@ -18,6 +18,7 @@ from epctx_core.plugin import (
     BuildInfo,
     Compatibility,
     CompiledPartition,
+    EnginePolicy,
     EPContextNode,
     ExecutionProvider,
     Purpose,
@@ -189,17 +190,27 @@ class OnnxRuntimeProvider(ExecutionProvider):
     @hookimpl
     def get_capability(self, graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
         """Take what onnxruntime compiles for the EP."""
+        from epctx_onnxruntime.custom_operators import register_libraries
         from epctx_onnxruntime.providers.programs import ProgramMaker
 
         if graph.parent_node is not None:
             return [Refusal("onnxruntime compiles no subgraphs for EPs", graph.nodes)]
         if not graph.nodes:
             return []
+
+        def make_options() -> onnxruntime.SessionOptions:
+            options = self.session_options()
+            # Or onnxruntime would refuse the whole model for a node that stays on the CPU.
+            register_libraries(
+                options, getattr(self.context.engine, "policy", EnginePolicy()).custom_ops_libraries
+            )
+            return options
+
         maker = ProgramMaker(
             ep=self.library.ep,
             graph=graph,
             context=self.context,
-            options=self.session_options,
+            options=make_options,
             folder=self._get_folder(),
             can_take=lambda node: self.can_take(graph, node),
             whole=self.may_try_whole(graph),

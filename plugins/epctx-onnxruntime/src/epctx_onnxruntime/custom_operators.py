@@ -1,0 +1,112 @@
+"""Libraries of custom operators that a host registered, such as that of onnxruntime-extensions."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+import onnx
+from onnx import helper
+
+from epctx_core.errors import Fail
+from epctx_onnxruntime.graphs import all_graphs
+from epctx_onnxruntime.newest_versions import load_structure
+from epctx_onnxruntime.versions import SURE_IR, SURE_OPSETS, quiet_options
+
+if TYPE_CHECKING:
+    import onnxruntime
+    from onnx import ModelProto
+
+
+_ALWAYS_KNOWN = frozenset(
+    {
+        "",
+        "ai.onnx",
+        "ai.onnx.ml",
+        "ai.onnx.preview",
+        "ai.onnx.preview.training",
+        "ai.onnx.training",
+        "com.microsoft",
+    }
+)
+_UNKNOWN = "is not a registered function/op"
+"""Words of onnxruntime's error for an operator without a schema."""
+
+
+def register_libraries(options: onnxruntime.SessionOptions, libraries: Iterable[str]) -> None:
+    """Register libraries in the options of a session.
+
+    Raises:
+        Fail: onnxruntime cannot load one.
+    """
+    for path in libraries:
+        try:
+            options.register_custom_ops_library(path)
+        except Exception as error:  # onnxruntime's exceptions have no base of their own
+            raise Fail(
+                f"onnxruntime cannot register the library of custom operators {path!r}: {' '.join(str(error).split())}",
+                path=path,
+                hint="It must be a shared library for this platform that exports RegisterCustomOps, such as "
+                "onnxruntime_extensions.get_library_path().",
+            ) from error
+
+
+@cache
+def check_libraries(libraries: tuple[str, ...]) -> onnxruntime.SessionOptions:
+    """Check that libraries can be used together; once in a process, which keeps them loaded from then on.
+
+    Raises:
+        Fail: one cannot be loaded, or two have an operator in common.
+    """
+    options = quiet_options()
+    register_libraries(options, libraries)
+    if not libraries:
+        return options
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "probe", values[:1], values[1:])
+    imports = [helper.make_opsetid("", SURE_OPSETS[""])]
+    try:
+        load_structure(helper.make_model(graph, ir_version=SURE_IR, opset_imports=imports), options)
+    except Exception as error:
+        raise Fail(
+            f"onnxruntime cannot use the libraries of custom operators {', '.join(map(repr, libraries))} together: "
+            f"{' '.join(str(error).split())}",
+            hint="Register one library for each operator.",
+        ) from error
+    return options
+
+
+def find_libraries(
+    model: ModelProto, skipped: Container[tuple[str, str]], libraries: Sequence[str]
+) -> dict[str, str]:
+    """Return the libraries of a model's custom operators by domain; see `BaseEngine.find_libraries`."""
+    imports = {opset.domain: opset.version for opset in model.opset_import}
+    nodes = (node for _, graph in all_graphs(model.graph) for node in graph.node)
+    operators = {(node.domain, node.op_type) for node in nodes if node.domain not in _ALWAYS_KNOWN}
+    functions = {(function.domain, function.name) for function in model.functions}
+    found: dict[str, str] = {}
+    for domain, op_type in sorted(each for each in operators - functions if each not in skipped):
+        if not _is_known(domain, imports.get(domain, 1), op_type, ()):
+            paths = (
+                path for path in libraries if _is_known(domain, imports.get(domain, 1), op_type, (path,))
+            )
+            found[domain] = next(paths, found.get(domain, ""))
+    return found
+
+
+def _is_known(domain: str, version: int, op_type: str, libraries: tuple[str, ...]) -> bool:
+    """Return whether onnxruntime has a schema of an operator: any other fault of a model is found after that."""
+    graph = helper.make_graph([helper.make_node(op_type, ["x"], ["y"], domain=domain)], "probe", [], [])
+    graph.input.add(name="x").type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    graph.output.add(name="y")
+    imports = [helper.make_opsetid("", SURE_OPSETS[""]), helper.make_opsetid(domain, version)]
+    try:
+        load_structure(
+            helper.make_model(graph, ir_version=SURE_IR, opset_imports=imports), check_libraries(libraries)
+        )
+    except Fail:
+        raise
+    except Exception as error:  # noqa: BLE001 - onnxruntime's exception classes have no base of their own
+        return _UNKNOWN not in str(error)
+    return True
