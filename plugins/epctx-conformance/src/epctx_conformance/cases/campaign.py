@@ -88,7 +88,8 @@ def run_all(
             data are made once and routes over context models of nothing are not taken.
         kept: a file of results, to which lines are added; made if need be.
         jobs: how many children run at a time.
-        catalogue: "module:attribute" of the `Catalogue`; children have this process's `sys.path`.
+        catalogue: "module:attribute" of the `Catalogue`; children have this process's `sys.path`, and a
+            working directory of their own.
         seconds: how long a case may take on one route.
         progress: called with each result that is not known yet.
     """
@@ -137,7 +138,12 @@ def _in_children(tasks: Sequence[Task], catalogue: str, seconds: float) -> Itera
     left = list(tasks)
     command = [sys.executable, "-W", "ignore", "-m", "epctx_conformance.cases.child"]
     while left:
-        asked = {"path": sys.path, "catalogue": catalogue, "seconds": seconds, "tasks": left}
+        asked = {
+            "path": [str(Path(each).absolute()) for each in sys.path],
+            "catalogue": catalogue,
+            "seconds": seconds,
+            "tasks": left,
+        }
         with (
             tempfile.TemporaryFile("w+") as errors,
             tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
@@ -149,6 +155,7 @@ def _in_children(tasks: Sequence[Task], catalogue: str, seconds: float) -> Itera
                 stderr=errors,
                 text=True,
                 env={**os.environ, "TMPDIR": folder},
+                cwd=folder,  # some EPs write into it
             ) as child:
                 assert child.stdin is not None  # noqa: S101 - both are pipes
                 assert child.stdout is not None  # noqa: S101
