@@ -35,7 +35,7 @@ CONTRACT = {
     "Availability", "BaseEngine", "Blobs", "BuildInfo", "CONTAINER_CODES", "CORE_ATTRIBUTES", "Cancellation", "Compatibility",
     "CompiledPartition", "ComputeCapability", "ContextNode", "ContextReader", "ContextWriter",
     "EPContextNode", "Engine", "EnginePolicy", "ExecutionProvider", "Extent", "Finding", "GraphView", "Kernel", "KernelDef",
-    "KernelLookup", "KernelRegistry", "ModelIdentity", "NodeView", "OperatorTypes",
+    "GraphTransformer", "KernelLookup", "KernelRegistry", "ModelIdentity", "NodeView", "OperatorTypes",
     "OptimizedModel",
     "PLUGIN_API",
     "Partition", "Payload", "PayloadView", "PreparedModel", "ProviderContext", "ProviderOption", "Purpose",

@@ -44,6 +44,7 @@ from epctx_core.sessions.providers import (
     no_progress,
 )
 from epctx_core.sessions.source import OpenModel, open_model
+from epctx_core.sessions.transformers import choose_transformers
 
 _log = logging.getLogger("epctx.compile")
 
@@ -146,6 +147,7 @@ class Compile:
         session, registry = self.session, self.registry
         self.choices, skipped = choose_providers(session.providers, session, registry, Purpose.EXPORT)
         self.check_destination(has_payloads=bool(self.choices))
+        choose_transformers(session)
         self.providers = ProviderSession(session, registry, progress=self.progress, cancel=self.cancel)
         self.providers.skipped = skipped
 

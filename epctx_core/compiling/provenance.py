@@ -367,6 +367,7 @@ def add_metadata(
         payloads=payloads,
         source_weights=_merge_source_weights(old, used),
         pending=pending,
+        graph_transformers=old.graph_transformers or [asdict(each) for each in providers.transformers],
         kernel_providers=tuple(dict.fromkeys((*old.kernel_providers, *with_kernels))),
         custom_domains=_find_custom_domains(proto, compile_, old),
     )

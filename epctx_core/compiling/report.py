@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.providers import SkippedProvider
+    from epctx_core.sessions.transformers import TransformerReport
 
 _log = logging.getLogger("epctx.compile")
 
@@ -89,6 +90,7 @@ class CompileReport:
         kept_nodes: names of EPContext nodes of the source that passed through.
         skipped_providers: optional EPs that were not available.
         providers: EPs that were asked, with the distribution and version of each.
+        graph_transformers: those that were called, in order, and whether each changed the model.
         contradictions: for each value whose declared shape its operators contradict, both shapes.
     """
 
@@ -105,6 +107,7 @@ class CompileReport:
     kept_nodes: tuple[str, ...] = ()
     skipped_providers: tuple[SkippedProvider, ...] = ()
     providers: tuple[PluginRecord, ...] = ()
+    graph_transformers: tuple[TransformerReport, ...] = ()
     contradictions: tuple[str, ...] = ()
 
     @property
@@ -127,6 +130,7 @@ class CompileReport:
             ],
             "refusals": [{"ep": r.ep, "reason": r.reason, "nodes": list(r.nodes)} for r in self.refusals],
             "delivered": [file.as_dict() for file in self.delivered],
+            "graph_transformers": [asdict(each) for each in self.graph_transformers],
             "skipped_providers": [skip.as_dict() for skip in self.skipped_providers],
             "providers": [{key: getattr(record, key) for key in facts} for record in self.providers],
         }
@@ -174,6 +178,7 @@ def make_report(compile_: Compile) -> CompileReport:
         kept_nodes=tuple(record.name for record in compile_.existing.records),
         skipped_providers=compile_.providers.skipped,
         providers=tuple(choice.record for choice in compile_.providers.choices.values()),
+        graph_transformers=compile_.providers.transformers,
         contradictions=tuple(assignment.main.graph.types.contradictions.values()),
     )
     if not report.compiled:

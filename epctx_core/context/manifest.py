@@ -338,6 +338,7 @@ class Manifest:
         kernel_providers: EPs whose kernels ran nodes that no partition holds, in order of priority.
         custom_domains: domains of custom operators that no partition holds, each with the file name of its library,
             empty for an unknown one.
+        graph_transformers: those that the compile called, in order; see `TransformerReport`.
         sealed: None if the compile wrote it; a seal's says nothing about sources and EPs.
     """
 
@@ -348,6 +349,7 @@ class Manifest:
     pending: Collection[str] = ()
     kernel_providers: Sequence[str] = ()
     custom_domains: Mapping[str, str] = field(default_factory=dict)
+    graph_transformers: Sequence[Mapping[str, Any]] = ()
     sealed: Seal | None = None
 
     def find_entry(self, name: str, *, embedded: bool) -> PayloadEntry | None:
@@ -435,6 +437,7 @@ def _read_manifest(data: Any) -> Manifest | None:
         pending=dict.fromkeys(map(str, data.get("pending", ()))),
         kernel_providers=tuple(map(str, data.get("kernel_providers", ()))),
         custom_domains={str(domain): str(name) for domain, name in data.get("custom_domains", {}).items()},
+        graph_transformers=tuple(map(dict, data.get("graph_transformers", ()))),
     )
 
 

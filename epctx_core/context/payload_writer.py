@@ -393,4 +393,6 @@ def dump_manifest(manifest: Manifest) -> str:
         content["kernel_providers"] = list(manifest.kernel_providers)
     if manifest.custom_domains:
         content["custom_domains"] = dict(manifest.custom_domains)
+    if manifest.graph_transformers:
+        content["graph_transformers"] = list(manifest.graph_transformers)
     return json.dumps(content, sort_keys=True, separators=(",", ":"))

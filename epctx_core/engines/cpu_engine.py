@@ -25,7 +25,7 @@ from epctx_core.errors import (
 )
 from epctx_core.graph.weights import is_detached
 from epctx_core.options import GraphOptimizationLevel
-from epctx_core.registry.discovery import EntryPoint, PackageNotFoundError, distribution, distributions
+from epctx_core.registry.discovery import EntryPoint, PackageNotFoundError, distribution, list_entries
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,13 +69,13 @@ def find_engine(named: str | None) -> EntryPoint | None:
         return None
     if not name:
         try:
-            return next(iter(_list_entries(distribution(_PACKAGE))), None)
+            return next((entry for _, entry in list_entries(GROUP, [distribution(_PACKAGE)])), None)
         except PackageNotFoundError:
             return None
-    entries = [entry for dist in distributions() for entry in _list_entries(dist)]
-    found = {entry.dist.name: entry for entry in reversed(entries) if entry.name == name and entry.dist}
+    entries = list_entries(GROUP)
+    found = {dist.name: entry for dist, entry in reversed(entries) if entry.name == name}
     if not found:
-        known = sorted({*(entry.name for entry in entries), BUILT_IN})
+        known = sorted({*(entry.name for _, entry in entries), BUILT_IN})
         others = f"Install the package that has it, or use one of: {', '.join(known)}."
         raise PackageMissing(
             f"the engine {name!r}, named by {'session.engine' if named else _VARIABLE}, is not installed."
@@ -91,13 +91,6 @@ def find_engine(named: str | None) -> EntryPoint | None:
             " or ".join(others_too),
         )
     return found[first]
-
-
-def _list_entries(dist: Any) -> list[EntryPoint]:
-    try:
-        return [entry for entry in dist.entry_points if entry.group == GROUP]
-    except Exception:  # noqa: BLE001 - whatever the parser trips over must stay with this distribution
-        return []
 
 
 @cache

@@ -23,7 +23,7 @@ from epctx_core.options.choices import (
     is_whole,
 )
 from epctx_core.options.strict import WITHOUT_EFFECT, Strict
-from epctx_core.options.table import SESSION_OPTIONS, SessionConfig
+from epctx_core.options.table import SESSION_OPTIONS, SessionConfig, split_names
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
@@ -86,6 +86,7 @@ class SessionOptions(Strict):
         "_initializers",
         "_libraries",
         "_source_model",
+        "_transformers",
         *WITHOUT_EFFECT["SessionOptions"],
         "cancellation",
         "execution_mode",
@@ -115,6 +116,7 @@ class SessionOptions(Strict):
         self._data_reader: DataReader | None = None
         self._source_model: memoryview | None = None
         self._libraries: tuple[str, ...] = ()
+        self._transformers: dict[str, Callable[..., Any]] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _NUMBERS and not is_whole(value):
@@ -125,7 +127,7 @@ class SessionOptions(Strict):
         """Return an independent copy; only the cancellation flag is shared."""
         other = shallow_copy(self)
         other.providers = [(name, dict(options)) for name, options in self.providers]
-        for name in ("_entries", "_initializers", "_dimensions", "_denotations"):
+        for name in ("_entries", "_initializers", "_dimensions", "_denotations", "_transformers"):
             setattr(other, name, dict(getattr(self, name)))
         return other
 
@@ -192,6 +194,40 @@ class SessionOptions(Strict):
             option = SessionConfig.optional_providers
             names = dict.fromkeys([*option.value_in(self._entries), name])
             self.add_session_config_entry(option.key, ",".join(names))
+
+    def add_graph_transformer(self, transformer: str | Callable[..., Any]) -> None:
+        """Append a graph transformer, which changes models before they are partitioned; order is that of the calls.
+
+        It is appended to the config entry `session.graph_transformers`; one that is given as an object, by its attribute
+        `name`, else its `__name__`. A name of that entry means such an object before an installed transformer.
+
+        Args:
+            transformer: the name of an installed one, or `<distribution>:<name>`; or the function itself, see
+                `epctx_core.plugin.GraphTransformer`.
+
+        Raises:
+            InvalidArgument: it is neither; its name is empty or has a comma; or another object has the name.
+        """
+        given: Any = transformer
+        name: Any = given if isinstance(given, str) else getattr(given, "name", getattr(given, "__name__", 0))
+        if not (callable(given) or name is given) or split_names(str(name)) != (name,):
+            raise InvalidArgument(
+                f"add_graph_transformer takes the name of a graph transformer or a function, not {given!r:.80}.",
+                hint="A function has a name without commas: in an attribute `name`, or its `__name__`.",
+            )
+        if name is not given and self._transformers.setdefault(name, given) != given:
+            raise InvalidArgument(
+                f"add_graph_transformer: another object is called {name!r} in these session options.",
+                hint="Give each an attribute `name` of its own.",
+            )
+        option = SessionConfig.graph_transformers
+        self.add_session_config_entry(option.key, ",".join([*option.value_in(self._entries), name]))
+
+    @property
+    def graph_transformers(self) -> tuple[tuple[str, Callable[..., Any] | None], ...]:
+        """Names of the graph transformers, in order, each with the host's object; None for an installed one."""
+        names = SessionConfig.graph_transformers.value_in(self._entries)
+        return tuple((name, self._transformers.get(name)) for name in names)
 
     def set_load_cancellation_flag(self, requested: bool) -> None:
         """Request that a compile or session creation with these options stops; callable from any thread."""

@@ -35,6 +35,8 @@ class CachePart(Enum):
     """It describes files of the source or of a compile: a cached model is loaded without it."""
     CHOICE = "by what it chooses"
     """It chooses EPs or an engine; the key contains those."""
+    CALLS = "by what it names"
+    """It names code that a compile calls; the key contains that, and a cached model is loaded without it."""
     LOAD = "none"
     """It does not change the output of a compile."""
 
@@ -359,6 +361,15 @@ class SessionConfig:
         doc="1: the session keeps who runs which node, for get_provider_graph_assignment_info.",
     )
 
+    graph_transformers = SessionOption(
+        key="session.graph_transformers",
+        values="names of graph transformers, separated by commas",
+        read=split_names,
+        cache=CachePart.CALLS,
+        doc="Graph transformers that change the model before it is partitioned, in order: names of entry points of the group"
+        " `epctx.graph_transformers`, `<distribution>:<name>` where several packages have one, and objects of"
+        " `SessionOptions.add_graph_transformer`. Not called for a model that is compiled already.",
+    )
     engine = SessionOption(
         key="session.engine",
         values="the name of an installed engine, or empty",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _HOME = {
     "epctx_core.options.choices": ("WeightlessMode",),
     "epctx_core.plugin.base_engine": ("BaseEngine", "EnginePolicy", "current_options", "write_in_place"),
-    "epctx_core.plugin.hookspecs": ("PLUGIN_API", "hookimpl"),
+    "epctx_core.plugin.hookspecs": ("PLUGIN_API", "GraphTransformer", "hookimpl"),
     "epctx_core.plugin.kernels": (
         "Engine", "Kernel", "KernelDef", "KernelLookup", "KernelRegistry", "OperatorTypes", "OptimizedModel", "PreparedModel",
         "RunnableModel",

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from threading import RLock
 from typing import TYPE_CHECKING, Literal
 
@@ -50,6 +51,17 @@ def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
     where = [*sys.path, *(paths or ())]
     records = [record for dist in found if _mentions_group(dist) for record in _read_records(dist, where)]
     return sorted(records, key=sort_key)
+
+
+def list_entries(
+    group: str, packages: Iterable[IDistribution] | None = None
+) -> list[tuple[IDistribution, EntryPoint]]:
+    """Return the entries of a group, of all distributions or of some, without those whose metadata cannot be read."""
+    found: list[tuple[IDistribution, EntryPoint]] = []
+    for dist in distributions() if packages is None else packages:
+        with suppress(Exception):  # whatever the parser trips over must stay with this distribution
+            found += [(dist, entry) for entry in dist.entry_points if entry.group == group and dist.name]
+    return found
 
 
 def _list_installed() -> Iterator[IDistribution]:

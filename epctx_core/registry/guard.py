@@ -138,7 +138,7 @@ def contract_error(record: PluginRecord, hook: str, fault: str) -> PluginError:
         f"{record.label} broke the contract in {hook}: it {fault}.",
         record,
         hook=hook,
-        hint="This is a mistake in the plugin; report it to its vendor, or leave the EP out.",
+        hint="This is a mistake in the plugin; report it to its vendor, or leave it out.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Optimising a model before partitioning: by the engine, then by EPs.
+"""Optimising a model before partitioning: by graph transformers, by the engine, then by EPs.
 
 The result is checked like a model that was read. Knows no files.
 """
@@ -21,11 +21,13 @@ from epctx_core.graph.weights import INLINE_LIMIT, Weight, is_detached
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.registry.guard import contract_error
 from epctx_core.sessions.source import OpenModel, index_model
+from epctx_core.sessions.transformers import call_transformers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from epctx_core.plugin import TensorView
+    from epctx_core.registry.instances import ProviderInstances
     from epctx_core.sessions.providers import ProviderSession
 
 HOOK = "optimize_model"
@@ -57,7 +59,7 @@ def check_level(level: GraphOptimizationLevel | int, engine: str | None) -> Grap
 
 
 def optimise_model(model: OpenModel, providers: ProviderSession, level: GraphOptimizationLevel) -> OpenModel:
-    """Return the model, optimised to a level, then changed by EPs that implement `optimize_model`.
+    """Return the model, changed by graph transformers, optimised to a level, then changed by EPs.
 
     Levels above EXTENDED apply to single groups where they run; the whole model stays as it is. So does a model with
     EPContext nodes.
@@ -65,7 +67,9 @@ def optimise_model(model: OpenModel, providers: ProviderSession, level: GraphOpt
     Raises:
         InvalidArgument: a model with EPContext nodes is to be optimised.
         Fail: the engine cannot optimise the model.
-        PluginError: an EP returned a model that is not valid or has other inputs or outputs.
+        PluginError: a transformer or an EP returned a model that is not valid or has other inputs or outputs.
+        PackageMissing: a transformer is not installed.
+        ModelLoadCanceled: the host asked to stop.
     """
     whole = level in (GraphOptimizationLevel.ORT_ENABLE_BASIC, GraphOptimizationLevel.ORT_ENABLE_EXTENDED)
     if model.context_nodes:
@@ -75,11 +79,12 @@ def optimise_model(model: OpenModel, providers: ProviderSession, level: GraphOpt
                 hint="Use ORT_DISABLE_ALL, or compile the model that it was made from.",
             )
         return model
+    model = call_transformers(model, providers, partial(_changed_by, level=int(level)))
     if whole:
         model = _optimised(model, check_level(level, model.policy.engine))
     for ep in providers.choices:
         if providers.instances.implements(ep, HOOK):
-            model = _changed_by(ep, model, providers, int(level))
+            model = _changed_by(ep, model, providers.instances, level=int(level))
     return model
 
 
@@ -105,14 +110,14 @@ def _optimised(model: OpenModel, level: GraphOptimizationLevel) -> OpenModel:
     )
 
 
-def _changed_by(ep: str, model: OpenModel, providers: ProviderSession, level: int) -> OpenModel:
+def _changed_by(ep: str, model: OpenModel, instances: ProviderInstances, *, level: int) -> OpenModel:
     source = model.source
     arguments = {"model": copy_message(source.proto), "weights": dict(source.weights), "level": level}
-    result = providers.instances.call(ep, HOOK, **arguments)
-    if result is None:
+    result = instances.call(ep, HOOK, **arguments)
+    if result is None or result == source.proto:
         return model
     own: ModelProto = copy_message(result)
-    refusal = partial(contract_error, providers.choices[ep].record, HOOK)
+    refusal = partial(contract_error, instances.record(ep), HOOK)
     if read_context_nodes(own.graph):
         raise refusal("gave a model with EPContext nodes, which only `get_ep_context_nodes` may describe")
     return _accepted(own, model, model.source.weights, refusal)

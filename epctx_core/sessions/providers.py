@@ -21,7 +21,7 @@ from epctx_core.errors import (
     suggestion,
 )
 from epctx_core.forwarding import import_installed
-from epctx_core.options import CancellationFlag, Isolation, SessionOptions, WeightlessMode
+from epctx_core.options import CancellationFlag, Isolation, SessionConfig, SessionOptions, WeightlessMode
 from epctx_core.options.choices import CPU_EP
 from epctx_core.options.strict import log_without_effect
 from epctx_core.options.table import SESSION_OPTIONS
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider, ModelIdentity
     from epctx_core.registry.records import PluginRecord
     from epctx_core.registry.registry import Registry
+    from epctx_core.sessions.transformers import TransformerReport
 _log = logging.getLogger("epctx.providers")
 
 
@@ -268,6 +269,7 @@ class ProviderSession:
         instances: the live EPs.
         choices: the chosen EPs, by name.
         skipped: optional EPs that could not be had.
+        transformers: graph transformers that were called, in order.
         weightless: the mode that they compile in.
         scratch: temporary files of payloads; removed last.
     """
@@ -285,6 +287,7 @@ class ProviderSession:
         self.instances = ProviderInstances()
         self.choices: dict[str, ProviderChoice] = {}
         self.skipped: tuple[SkippedProvider, ...] = ()
+        self.transformers: tuple[TransformerReport, ...] = ()
         self.weightless = WeightlessMode.NONE
         self._contexts: dict[str, ProviderContext] = {}
         self._runnables: list[CompiledPartition] = []
@@ -324,26 +327,15 @@ class ProviderSession:
             from epctx_core.sessions.ep_queries import check_weightless_mode
 
             self.weightless = check_weightless_mode(choices, config.weightless)
-        needed_by = f"ep.isolate={config.isolation.value}"
         if config.isolation is not Isolation.NONE:
-            import_installed(_ISOLATION, needed_by=needed_by)
+            import_installed(_ISOLATION, needed_by=f"ep.isolate={config.isolation.value}")
         for choice in choices:
             check_availability(choice.record, purpose, registry)
-            cls, mode = choice.cls, config.isolation
-            if choice.name in contained and mode is not Isolation.ALL:
-                mode, needed_by = Isolation.ALL, f"{choice.name} {_WHY}; it"
+            contain = choice.name in contained and config.isolation is not Isolation.ALL
+            if contain:
                 _log.info("%s %s.", choice.name, _WHY)
-            if mode is not Isolation.NONE:
-                # Its work is done in another process.
-                isolation = import_installed(_ISOLATION, needed_by=needed_by)
-                isolated = isolation.IsolatedEp(
-                    record=choice.record,
-                    cls=cls,
-                    mode=mode.value,
-                    seconds=config.isolation_seconds,
-                    max_bytes=config.isolation_bytes,
-                )
-                cls = isolation.isolated_class(isolated, purpose)
+            isolated = contain or config.isolation is not Isolation.NONE
+            cls = isolate(choice, config, purpose, contain=contain) if isolated else choice.cls
             workspace = workspace_of(choice)
             self._stack.callback(
                 guard.close_quietly, workspace.close, "closing what an EP kept in its workspace"
@@ -430,6 +422,34 @@ class ProviderSession:
             self.instances.shutdown()
         finally:
             self._stack.close()
+
+
+def isolate(
+    choice: ProviderChoice, config: SessionConfig, purpose: Purpose, *, contain: bool = False
+) -> type[ExecutionProvider]:
+    """Return the class by whose instances an EP works in another process.
+
+    Args:
+        choice: the EP.
+        config: says how much of its work, and the limits.
+        purpose: of the instances.
+        contain: whether all its work is done there, whatever the host set; see `ProviderSession.start`.
+
+    Raises:
+        PackageMissing: epctx-isolation is not installed.
+    """
+    mode = Isolation.ALL if contain else config.isolation
+    needed_by = f"{choice.name} {_WHY}; it" if contain else f"ep.isolate={mode.value}"
+    isolation = import_installed(_ISOLATION, needed_by=needed_by)
+    isolated = isolation.IsolatedEp(
+        record=choice.record,
+        cls=choice.cls,
+        mode=mode.value,
+        seconds=config.isolation_seconds,
+        max_bytes=config.isolation_bytes,
+    )
+    cls: type[ExecutionProvider] = isolation.isolated_class(isolated, purpose)
+    return cls
 
 
 def ep_logger(name: str) -> logging.Logger:

@@ -215,6 +215,48 @@ def test_options_whose_result_is_not_alone_in_its_files_are_refused_by_name(cach
     assert not cache.folder.exists()
 
 
+def counting(calls):
+    """Return a graph transformer of version 1 that notes its calls, and options with it."""
+
+    def noting(_model, _weights, level):
+        calls.append(level)
+
+    options = with_eps(QNN)
+    options.add_graph_transformer(noting)
+    noting.version = "1"
+    return noting, options
+
+
+@pytest.mark.parametrize(("operator", "partitions"), [("Relu", 1), ("Mish", 0)])
+def test_a_model_that_a_graph_transformer_changed_is_found_again_and_loaded_without_it(
+    cache, tmp_path, operator, partitions
+):
+    calls = []
+    noting, options = counting(calls)
+    model = saved(chain([operator]), tmp_path / "m.onnx")
+
+    plain, first = cache.key(model), cache.key(model, options)
+    answer(cache.session(model, options))
+    same = cache.key(model, options)
+    noting.version = "2"
+    other = cache.key(model, options)
+
+    assert first == same
+    assert len({plain, first, other}) == 3
+    assert len(calls) == 2, "once for each version"
+    assert {entry.record.partitions for entry in cache.store.entries()} == {partitions}
+
+
+def test_a_graph_transformer_without_a_version_is_refused_by_name(cache, model):
+    noting, options = counting([])
+    del noting.version
+
+    with pytest.raises(epctx.InvalidArgument, match="graph transformer 'noting' changes") as caught:
+        cache.session(model, options)
+
+    assert "`version`" in caught.value.hint
+
+
 def test_a_callback_that_reads_payloads_is_refused(cache, model):
     options = with_eps(QNN)
     options.set_ep_context_data_read_func(lambda _name, _buffer: None, 1024)

@@ -72,14 +72,17 @@ def ingredients(
     # Installed code has the state of its distribution, and here none of its own.
     package = Path(epctx_core.__file__).parent
     core_state = newest_change(package) if (package.parent / "pyproject.toml").is_file() else ""
-    # They optimise models and run nodes for EPs.
-    engines = {entry.dist.name for entry in entry_points(group="epctx.engines") if entry.dist is not None}
+    transformers = options.graph_transformers
+    named = {name.rpartition(":")[2] for name, given in transformers if given is None}
+    # They change models and run nodes for EPs.
+    added = [entry for entry in entry_points(group="epctx.graph_transformers") if entry.name in named]
+    helping = {e.dist.name for e in (*added, *entry_points(group="epctx.engines")) if e.dist is not None}
     return {
         "version": VERSION,
         "core": [epctx_core.__version__, core_state, PLUGIN_API],
         "model": content,
         "eps": [_provider(choice, seal) for choice in choices],
-        "distributions": installed_states([*distributions, *_LIBRARIES, *engines], besides=["epctx-core"]),
+        "distributions": installed_states([*distributions, *_LIBRARIES, *helping], besides=["epctx-core"]),
         "engine": options.get_session_config_entry("session.engine") or os.environ.get("EPCTX_ENGINE", ""),
         "session": written,
         # EPs see these, so they may matter.
@@ -93,6 +96,7 @@ def ingredients(
             [path.name, _library_digest(path, path.stat().st_mtime_ns)] for path in libraries
         ],
         "initializers": {name: _array_digest(array) for name, array in overrides.initializers.items()},
+        "graph_transformers": [[name, getattr(given, "version", None)] for name, given in transformers],
         "optimization": int(level),
         "target": f"{sys.platform}-{platform.machine()}",
     }
@@ -114,7 +118,7 @@ def cache_entries(entries: Mapping[str, str]) -> tuple[dict[str, str], dict[str,
             written[key] = value
         elif option.cache.name == "REFUSED" and value not in {"", "0"}:
             refused[key] = value
-        elif option.cache.name == "SOURCE":
+        elif option.cache.name in {"SOURCE", "CALLS"}:
             loaded.pop(key, None)
     return written, refused, loaded
 

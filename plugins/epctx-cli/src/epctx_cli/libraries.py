@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, distributions
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
+from epctx_cli.entry_points import EP_GROUP, find_entries
+
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
 CORE = "epctx-core"
-EP_GROUP = "epctx.execution_providers"
 _OURS = "epctx-"
 _NOT_LISTED = frozenset({"all", "test"})
 """Extras that are not listed: the others have the libraries of `all`, and `test` is for developers."""
@@ -121,15 +122,12 @@ def libraries_of_eps() -> list[EpLibrary]:
     """Return what EPs require beside packages of epctx and the libraries of those, installed or not."""
     found: dict[tuple[str, str, str], EpLibrary] = {}
     shared: set[str] | None = None
-    for package in distributions():
-        with suppress(Exception):  # metadata of other packages fails in many ways
-            if EP_GROUP not in (package.read_text("entry_points.txt") or ""):
-                continue
-            shared = {library.name for library in libraries() or ()} if shared is None else shared
-            for entry in package.entry_points.select(group=EP_GROUP):
-                for library in _libraries_of_entry(package, entry):
-                    if library.name not in shared and not library.name.startswith(_OURS):
-                        found.setdefault((library.user, library.ep, library.name), library)
+    for package, entry in find_entries(EP_GROUP):
+        shared = {library.name for library in libraries() or ()} if shared is None else shared
+        with suppress(Exception):  # requirements of other packages fail in many ways
+            for library in _libraries_of_entry(package, entry):
+                if library.name not in shared and not library.name.startswith(_OURS):
+                    found.setdefault((library.user, library.ep, library.name), library)
     return [found[key] for key in sorted(found)]
 
 

@@ -112,6 +112,8 @@ def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | Non
 
 def _print_compile(model: str, report: CompileReport, console: Console) -> None:
     console.say(f"{model} -> {report.output}")
+    for each in report.graph_transformers:
+        console.say(f"{each.name} {'changed' if each.changed else 'did not change'} the model.")
     _print_partitions(report, console)
     if report.kept_nodes:
         console.say(

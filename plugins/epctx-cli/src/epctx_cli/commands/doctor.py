@@ -10,7 +10,6 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import distributions
@@ -25,8 +24,9 @@ import epctx_core
 from epctx_cli import text
 from epctx_cli.arguments import CommandParser, add_common
 from epctx_cli.command_table import OWN, added_commands
+from epctx_cli.entry_points import ENGINE_GROUP, EP_GROUP, TRANSFORMER_GROUP, describe, find_entries
 from epctx_cli.exit_codes import ExitCode
-from epctx_cli.libraries import CORE, EP_GROUP, EpLibrary, Library, libraries, libraries_of_eps
+from epctx_cli.libraries import CORE, EpLibrary, Library, libraries, libraries_of_eps
 from epctx_cli.plugin_trial import Trial, try_all
 from epctx_core import default_registry
 from epctx_core.errors import InvalidArgument
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from epctx_cli.console import Console
     from epctx_core import PluginRecord
 
-ENGINE_GROUP = "epctx.engines"
 PREFIX = "EPCTX_"
 VARIABLES = MappingProxyType(
     {
@@ -83,6 +82,7 @@ def add_arguments(parser: CommandParser) -> None:
 def run(_arguments: argparse.Namespace, console: Console) -> int:
     """Check everything; 1 if something has to be fixed."""
     facts, found, vendors = _facts(), libraries(), libraries_of_eps()
+    transformers = describe(find_entries(TRANSFORMER_GROUP))
     variables = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIX)}
     trials, findings = _plugins(console)
     findings = [
@@ -102,6 +102,8 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
     console.table(("plugin", "distribution", "state", "vendor"), eps)
     theirs = [(v.name, v.version or "-", v.required, v.ep, _usable_here(v, records)) for v in vendors]
     console.table(("library of an EP", "installed", "needed", "for", "usable"), theirs)
+    rows = [(t["name"], t["distribution"], t["version"]) for t in transformers]
+    console.table(("graph transformer", "distribution", "version"), rows)
     values = [(name, value, VARIABLES.get(name, "nothing")) for name, value in variables.items()]
     console.table(("variable", "value", "meaning"), values)
     _print_findings(findings, console)
@@ -112,6 +114,7 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
             "libraries": [asdict(library) for library in found or ()],
             "libraries_of_eps": [asdict(library) for library in vendors],
             "plugins": [record.as_dict() for record in records],
+            "graph_transformers": transformers,
             "variables": variables,
             "findings": [finding._asdict() for finding in findings],
         }
@@ -279,7 +282,8 @@ def _check_packages(trials: Sequence[Trial]) -> Iterator[Finding]:
     ours = {name for name, needed in needs.items() if CORE in needed}
     providing = {canonicalize_name(t.record.distribution) for t in trials if t.record.distribution}
     providing |= {canonicalize_name(command.package) for command in (*OWN, *added_commands())}
-    providing |= {canonicalize_name(package) for _, package in _engines()}
+    helping = find_entries(ENGINE_GROUP, TRANSFORMER_GROUP)
+    providing |= {canonicalize_name(package.metadata["Name"]) for package, _ in helping}
     needed_by_others = {needed for name in (*ours, CORE) for needed in needs.get(name, ())}
     for name in sorted(ours - providing - needed_by_others):
         yield _note(
@@ -314,12 +318,7 @@ def _check_commands() -> Iterator[Finding]:
 
 def _engines() -> list[tuple[str, str]]:
     """Return the names of the engines of packages, each with its distribution."""
-    found: dict[tuple[str, str], None] = {}
-    for each in distributions():
-        with suppress(Exception):  # metadata of other packages fails in many ways
-            for entry in each.entry_points.select(group=ENGINE_GROUP):
-                found[entry.name, each.metadata["Name"]] = None
-    return list(found)
+    return list(dict.fromkeys((e.name, p.metadata["Name"]) for p, e in find_entries(ENGINE_GROUP)))
 
 
 # -- environment variables -------------------------------------------------------------------------

@@ -35,13 +35,19 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
     info = inspect_model(arguments.model)
     files = _files(info)
     _print_inspect(arguments.model, info, files, console)
-    console.result({"model": arguments.model, **info.as_dict(), "sealed_by": _sealer(info), "files": files})
+    added = {"sealed_by": _sealer(info), "graph_transformers": list(_transformers(info)), "files": files}
+    console.result({"model": arguments.model, **info.as_dict(), **added})
     return ExitCode.DONE
 
 
 def _sealer(info: ModelInfo) -> str | None:
     """Return the tool that gave digests to a model that another one compiled."""
     return info.manifest.sealed.by if info.manifest is not None and info.manifest.sealed is not None else None
+
+
+def _transformers(info: ModelInfo) -> Sequence[Mapping[str, Any]]:
+    """Return the graph transformers that the compile called."""
+    return info.manifest.graph_transformers if info.manifest is not None else ()
 
 
 def _files(info: ModelInfo) -> list[dict[str, Any]]:
@@ -80,6 +86,9 @@ def _print_inspect(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any
         ("compiled by", *(fact.replace("_", " ") for fact in facts)),
         [(ep, *(str(known.get(fact) or "-") for fact in facts)) for ep, known in info.compiled_by.items()],
     )
+    facts = ["name", "distribution", "version"]
+    rows = [tuple(str(each.get(fact) or "-") for fact in facts) for each in _transformers(info)]
+    console.table(("graph transformer", *facts[1:]), rows)
     if sealer := _sealer(info):
         console.say(f"\nCompiled by an unknown tool, sealed by {sealer}.")
     console.table(("custom operators", "library to register"), [*info.custom_domains.items()])

@@ -5,23 +5,23 @@ from __future__ import annotations
 import argparse
 import shlex
 import textwrap
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from importlib.metadata import distributions
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
 from epctx_cli.arguments import CommandParser, add_common, require_plugin
+from epctx_cli.entry_points import EP_GROUP, TRANSFORMER_GROUP, describe, find_entries
 from epctx_cli.exit_codes import ExitCode
 from epctx_core import default_registry, plugins
 
 if TYPE_CHECKING:
+    from importlib.metadata import Distribution, EntryPoint
+
     from epctx_cli.console import Console
     from epctx_cli.plugin_trial import Trial
     from epctx_core import PluginRecord
     from epctx_core.plugin import Availability
 
-_EP_GROUP = "epctx.execution_providers"
 _WIDTH = 100
 _DEEPER = " " * 6
 _TYPES = {"bool": "0 or 1", "int": "a whole number", "float": "a number", "str": "text"}
@@ -47,15 +47,18 @@ def list_plugins(arguments: argparse.Namespace, console: Console) -> int:
         from epctx_cli.plugin_trial import try_all
 
         records = [trial.record for trial in try_all(records, log=console.debug)]
-    left_out = _find_left_out(records)
+    entries = list(find_entries(EP_GROUP, TRANSFORMER_GROUP))
+    left_out, transformers = _find_left_out(records, entries), describe(entries)
     _print_list(records, console, loaded=arguments.load)
+    rows = [(t["name"], t["distribution"], t["version"]) for t in transformers]
+    console.table(("graph transformer", "distribution", "version"), rows)
     if left_out:
         lines = [f"  {each['name']}: {each['install']}" for each in left_out]
         console.say(
             "\n" + "\n".join(("Not listed, because a package that they need is not installed:", *lines))
         )
     found = [record.as_dict() for record in records]
-    console.result({"plugins": found, "left_out": left_out})
+    console.result({"plugins": found, "left_out": left_out, "graph_transformers": transformers})
     return ExitCode.DONE
 
 
@@ -83,18 +86,16 @@ def _print_list(records: Sequence[PluginRecord], console: Console, *, loaded: bo
         console.say("\ndiscovered: installed, not imported yet; `epctx plugins list --load` loads each one.")
 
 
-def _find_left_out(records: Sequence[PluginRecord]) -> list[dict[str, str]]:
+def _find_left_out(
+    records: Sequence[PluginRecord], entries: Iterable[tuple[Distribution, EntryPoint]]
+) -> list[dict[str, str]]:
     """Return the EPs that have no record because their entry point names an extra that is not installed."""
     listed = {(record.name, record.distribution) for record in records}
     found: dict[tuple[str, str], str] = {}
-    for package in distributions():
-        with suppress(Exception):  # metadata of other packages fails in many ways
-            if _EP_GROUP not in (package.read_text("entry_points.txt") or ""):
-                continue
-            for entry in package.entry_points.select(group=_EP_GROUP):
-                key, extras = (entry.name, package.metadata["Name"]), entry.value.partition("[")[2]
-                if extras and key not in listed:
-                    found[key] = f"pip install '{key[1]}[{extras.strip()}'"
+    for package, entry in entries:
+        key, extras = (entry.name, package.metadata["Name"]), entry.value.partition("[")[2]
+        if entry.group == EP_GROUP and extras and key not in listed:
+            found[key] = f"pip install '{key[1]}[{extras.strip()}'"
     return [
         {"name": ep, "distribution": package, "install": line}
         for (ep, package), line in sorted(found.items())

@@ -1,0 +1,142 @@
+"""Graph transformers of a host: finding those of packages, and calling each as an EP that has `optimize_model` alone."""
+
+from __future__ import annotations
+
+import logging
+import pkgutil
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from epctx_core.engines.cpu_engine import CpuEngine
+from epctx_core.errors import InvalidArgument, PackageMissing, suggestion
+from epctx_core.options import Isolation
+from epctx_core.plugin import EnginePolicy, ExecutionProvider, Purpose, hookimpl
+from epctx_core.registry.discovery import list_entries
+from epctx_core.registry.instances import ProviderInstances
+from epctx_core.registry.records import make_record
+from epctx_core.sessions.providers import ProviderChoice, isolate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from onnx import ModelProto
+
+    from epctx_core.options import SessionOptions
+    from epctx_core.plugin import TensorView
+    from epctx_core.registry.discovery import EntryPoint
+    from epctx_core.sessions.providers import ProviderSession
+    from epctx_core.sessions.source import OpenModel
+
+GROUP = "epctx.graph_transformers"
+"""One entry for each transformer: its value is `module:function`, see `epctx_core.plugin.GraphTransformer`."""
+_log = logging.getLogger("epctx.graph")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerReport:
+    """A graph transformer that was called.
+
+    Attributes:
+        name: of its entry point, or of the host's object.
+        distribution: the package that has it; None for an object of the host.
+        version: that of the package, or the object's attribute `version`; or None.
+        changed: whether it changed the model.
+    """
+
+    name: str
+    distribution: str | None
+    version: str | None
+    changed: bool
+
+
+class TransformerProvider(ExecutionProvider):
+    """A graph transformer as an EP with one hook, so that it is called, checked, traced and isolated like one."""
+
+    name = "graph transformer"
+
+    @hookimpl
+    def optimize_model(self, model: ModelProto, weights: Mapping[str, TensorView], level: int) -> Any:
+        """Return the result of the transformer, which is imported here if it is a package's."""
+        given = self.context.options["transformer"]
+        transform = pkgutil.resolve_name(given) if isinstance(given, str) else given
+        return transform(model, weights, level)
+
+
+def choose_transformers(session: SessionOptions) -> list[ProviderChoice]:
+    """Return the graph transformers that a host chose, in order; none is imported.
+
+    Raises:
+        PackageMissing: there is none of a name.
+        InvalidArgument: several packages have one of a name.
+    """
+    choices = []
+    for name, given in session.graph_transformers:
+        version = getattr(given, "version", None)
+        facts: dict[str, Any] = {"name": name, "version": version and str(version)}
+        target: object = given
+        if given is None:
+            dist, entry = _find_transformer(name)
+            facts = {"name": entry.name, "distribution": dist.name, "version": dist.version}
+            target = entry.value.partition("[")[0].strip()
+        record = replace(make_record(TransformerProvider, ()), **facts)
+        choices.append(
+            ProviderChoice(record=record, cls=TransformerProvider, options={"transformer": target})
+        )
+    return choices
+
+
+def _find_transformer(name: str) -> tuple[Any, EntryPoint]:
+    entries = list_entries(GROUP)
+    found = {d.name: (d, e) for d, e in reversed(entries) if name in (e.name, f"{d.name}:{e.name}")}
+    if not found:
+        known = sorted({entry.name for _, entry in entries})
+        raise PackageMissing(
+            f"the graph transformer {name!r} is not installed.{suggestion(name, known)}",
+            hint=f"Install the package that has it. Installed are: {', '.join(known) or 'none'}.",
+        )
+    if len(found) > 1:
+        raise InvalidArgument(
+            f"the graph transformer {name!r} is ambiguous: {' and '.join(sorted(found))} have it.",
+            hint=f"Name the package, too: {min(found)}:{name}",
+        )
+    return next(iter(found.values()))
+
+
+def call_transformers(
+    model: OpenModel,
+    providers: ProviderSession,
+    change: Callable[[str, OpenModel, ProviderInstances], OpenModel],
+) -> OpenModel:
+    """Return a model as the host's graph transformers changed it; `providers` gets the reports.
+
+    Args:
+        model: the model.
+        providers: says which transformers; those of packages work in other processes if its EPs do.
+        change: returns the model as one changed it, by name, whose instance it is given.
+
+    Raises:
+        PackageMissing, InvalidArgument: see `choose_transformers`.
+        ModelLoadCanceled: the host asked to stop.
+    """
+    config, reports = providers.session.config(), []
+    for choice in choose_transformers(providers.session):
+        record, cls, before, instances = choice.record, choice.cls, model, ProviderInstances()
+        providers.cancel.raise_if_requested()
+        if config.isolation is not Isolation.NONE and record.distribution is not None:
+            cls = isolate(choice, config, Purpose.EXPORT)
+        engine = CpuEngine(EnginePolicy(engine=model.engine))
+        context = providers.context_of(choice, Purpose.EXPORT, model.identity, engine)
+        try:
+            instances.add(record, cls, context)
+            model = change(record.name, model, instances)
+        finally:
+            instances.shutdown()
+        providers.cancel.raise_if_requested()
+        changed = model is not before
+        facts = {name: getattr(record, name) for name in ("name", "distribution", "version")}
+        reports.append(TransformerReport(**facts, changed=changed))
+        _log.info(
+            "the graph transformer %s %s the model.", record.label, "changed" if changed else "did not change"
+        )
+    providers.transformers = tuple(reports)
+    return model

@@ -1,0 +1,29 @@
+"""Entry points of installed packages: EPs, engines and graph transformers. Reads metadata only, and imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib.metadata import Distribution, EntryPoint, distributions
+
+EP_GROUP = "epctx.execution_providers"
+ENGINE_GROUP = "epctx.engines"
+TRANSFORMER_GROUP = "epctx.graph_transformers"
+
+
+def find_entries(*groups: str) -> Iterator[tuple[Distribution, EntryPoint]]:
+    """Yield the entry points of groups, each with its distribution; those of unreadable metadata are left out."""
+    for package in distributions():
+        with suppress(Exception):  # metadata of other packages fails in many ways
+            text = package.read_text("entry_points.txt") or ""
+            if any(group in text for group in groups):
+                yield from [(package, entry) for entry in package.entry_points if entry.group in groups]
+
+
+def describe(found: Iterable[tuple[Distribution, EntryPoint]]) -> list[dict[str, str]]:
+    """Return name, distribution, version and entry point of each graph transformer among entry points, sorted."""
+    keys = ("name", "distribution", "version", "entry_point")
+    rows = {
+        (e.name, p.metadata["Name"], p.version, e.value) for p, e in found if e.group == TRANSFORMER_GROUP
+    }
+    return [dict(zip(keys, row, strict=True)) for row in sorted(rows)]

@@ -1,0 +1,74 @@
+"""docs/graph-transformers.md: its transformer does what the page says, given as an object and installed."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+import tomllib
+
+import numpy as np
+import pytest
+from command_line import main
+from documentation.blocks import blocks, commands, files, snippets
+
+import epctx_core as epctx
+
+PAGE = "graph-transformers.md"
+
+
+@pytest.fixture
+def folder(tmp_path, network, monkeypatch):
+    """A folder with the files of the page, its package installed, and the network."""
+    bert = network("bert")
+    shutil.copyfile(bert.path, tmp_path / "bert.onnx")
+    for name, text in files(PAGE).items():
+        (tmp_path / name).write_text(text)
+    project = tomllib.loads(files(PAGE)["pyproject.toml"])["project"]
+    info = tmp_path / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    ((group, entries),) = project["entry-points"].items()
+    (info / "entry_points.txt").write_text(
+        "\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()), ""])
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path, bert
+    sys.modules.pop("without_isnan", None)
+
+
+def test_every_block_of_the_page_is_run_here():
+    assert {block["kind"] for block in blocks(PAGE)} == {"console", "python", "toml"}
+    assert set(files(PAGE)) == {"without_isnan.py", "pyproject.toml"}
+
+
+def test_the_page_s_transformer_makes_one_partition_of_five_and_the_same_results(folder, capsys):
+    folder, bert = folder
+    options = epctx.SessionOptions()
+    options.add_provider("OpenVINO")
+    assert len(epctx.ModelCompiler(options, "bert.onnx").compile_to_file().partitions) == 5
+    names = {}
+
+    for text in snippets(PAGE):
+        exec(text, names)  # noqa: S102 - the page's own code
+
+    assert capsys.readouterr().out == "1 partition\n"
+    with epctx.InferenceSession(folder / "bert_ctx.onnx") as session:
+        for found, expected in zip(session.run(None, bert.inputs), bert.reference, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_installed_transformer_is_used_by_name_on_the_command_line_and_listed(capsys):
+    assert [shlex.split(command)[1] for command in commands(PAGE)] == ["compile", "explain"]
+    for command in commands(PAGE):
+        assert main(shlex.split(command)[1:]) == 0, "nothing is left to the CPU EP"
+    assert "without_isnan changed the model." in capsys.readouterr().out
+
+    assert main(["inspect", "bert_ctx.onnx"]) == 0
+    assert "acme-transformers" in capsys.readouterr().out
+    assert main(["plugins", "list"]) == 0
+    assert "acme-transformers" in capsys.readouterr().out
