@@ -116,7 +116,7 @@ class SessionOptions(Strict):
         self._data_reader: DataReader | None = None
         self._source_model: memoryview | None = None
         self._libraries: tuple[str, ...] = ()
-        self._transformers: dict[str, Callable[..., Any]] = {}
+        self._transformers: dict[str, Any] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _NUMBERS and not is_whole(value):
@@ -208,14 +208,13 @@ class SessionOptions(Strict):
         Raises:
             InvalidArgument: it is neither; its name is empty or has a comma; or another object has the name.
         """
-        given: Any = transformer
-        name: Any = given if isinstance(given, str) else getattr(given, "name", getattr(given, "__name__", 0))
-        if not (callable(given) or name is given) or split_names(str(name)) != (name,):
+        name: Any = getattr(transformer, "name", getattr(transformer, "__name__", transformer))
+        if not (callable(transformer) or name is transformer) or split_names(str(name)) != (name,):
             raise InvalidArgument(
-                f"add_graph_transformer takes the name of a graph transformer or a function, not {given!r:.80}.",
+                f"add_graph_transformer takes the name of a graph transformer or a function, not {transformer!r:.80}.",
                 hint="A function has a name without commas: in an attribute `name`, or its `__name__`.",
             )
-        if name is not given and self._transformers.setdefault(name, given) != given:
+        if name is not transformer and self._transformers.setdefault(name, transformer) != transformer:
             raise InvalidArgument(
                 f"add_graph_transformer: another object is called {name!r} in these session options.",
                 hint="Give each an attribute `name` of its own.",

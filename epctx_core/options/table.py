@@ -366,9 +366,8 @@ class SessionConfig:
         values="names of graph transformers, separated by commas",
         read=split_names,
         cache=CachePart.CALLS,
-        doc="Graph transformers that change the model before it is partitioned, in order: names of entry points of the group"
-        " `epctx.graph_transformers`, `<distribution>:<name>` where several packages have one, and objects of"
-        " `SessionOptions.add_graph_transformer`. Not called for a model that is compiled already.",
+        doc="Graph transformers that change a model before it is partitioned, in order: entry points of the group"
+        " `epctx.graph_transformers`, and objects of `SessionOptions.add_graph_transformer`. Not for compiled models.",
     )
     engine = SessionOption(
         key="session.engine",

@@ -21,7 +21,7 @@ from epctx_core.graph.weights import INLINE_LIMIT, Weight, is_detached
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.registry.guard import contract_error
 from epctx_core.sessions.source import OpenModel, index_model
-from epctx_core.sessions.transformers import call_transformers
+from epctx_core.sessions.transformers import transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,7 +79,7 @@ def optimise_model(model: OpenModel, providers: ProviderSession, level: GraphOpt
                 hint="Use ORT_DISABLE_ALL, or compile the model that it was made from.",
             )
         return model
-    model = call_transformers(model, providers, partial(_changed_by, level=int(level)))
+    model = transform(model, providers, partial(_changed_by, level=int(level)))
     if whole:
         model = _optimised(model, check_level(level, model.policy.engine))
     for ep in providers.choices:

@@ -441,13 +441,8 @@ def isolate(
     mode = Isolation.ALL if contain else config.isolation
     needed_by = f"{choice.name} {_WHY}; it" if contain else f"ep.isolate={mode.value}"
     isolation = import_installed(_ISOLATION, needed_by=needed_by)
-    isolated = isolation.IsolatedEp(
-        record=choice.record,
-        cls=choice.cls,
-        mode=mode.value,
-        seconds=config.isolation_seconds,
-        max_bytes=config.isolation_bytes,
-    )
+    limits = {"seconds": config.isolation_seconds, "max_bytes": config.isolation_bytes}
+    isolated = isolation.IsolatedEp(record=choice.record, cls=choice.cls, mode=mode.value, **limits)
     cls: type[ExecutionProvider] = isolation.isolated_class(isolated, purpose)
     return cls
 

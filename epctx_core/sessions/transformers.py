@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import InvalidArgument, PackageMissing, suggestion
 from epctx_core.options import Isolation
-from epctx_core.plugin import EnginePolicy, ExecutionProvider, Purpose, hookimpl
+from epctx_core.plugin import ExecutionProvider, Purpose, hookimpl
 from epctx_core.registry.discovery import list_entries
 from epctx_core.registry.instances import ProviderInstances
 from epctx_core.registry.records import make_record
@@ -71,8 +71,7 @@ def choose_transformers(session: SessionOptions) -> list[ProviderChoice]:
     """
     choices = []
     for name, given in session.graph_transformers:
-        version = getattr(given, "version", None)
-        facts: dict[str, Any] = {"name": name, "version": version and str(version)}
+        facts: dict[str, Any] = {"name": name, "version": str(getattr(given, "version", "")) or None}
         target: object = given
         if given is None:
             dist, entry = _find_transformer(name)
@@ -102,17 +101,13 @@ def _find_transformer(name: str) -> tuple[Any, EntryPoint]:
     return next(iter(found.values()))
 
 
-def call_transformers(
-    model: OpenModel,
-    providers: ProviderSession,
-    change: Callable[[str, OpenModel, ProviderInstances], OpenModel],
-) -> OpenModel:
+def transform(model: OpenModel, providers: ProviderSession, change: Callable[..., OpenModel]) -> OpenModel:
     """Return a model as the host's graph transformers changed it; `providers` gets the reports.
 
     Args:
         model: the model.
         providers: says which transformers; those of packages work in other processes if its EPs do.
-        change: returns the model as one changed it, by name, whose instance it is given.
+        change: `change(name, model, instances)` returns the model as the transformer of that name changed it.
 
     Raises:
         PackageMissing, InvalidArgument: see `choose_transformers`.
@@ -121,11 +116,9 @@ def call_transformers(
     config, reports = providers.session.config(), []
     for choice in choose_transformers(providers.session):
         record, cls, before, instances = choice.record, choice.cls, model, ProviderInstances()
-        providers.cancel.raise_if_requested()
         if config.isolation is not Isolation.NONE and record.distribution is not None:
             cls = isolate(choice, config, Purpose.EXPORT)
-        engine = CpuEngine(EnginePolicy(engine=model.engine))
-        context = providers.context_of(choice, Purpose.EXPORT, model.identity, engine)
+        context = providers.context_of(choice, Purpose.EXPORT, model.identity, CpuEngine(model.policy))
         try:
             instances.add(record, cls, context)
             model = change(record.name, model, instances)
@@ -135,8 +128,6 @@ def call_transformers(
         changed = model is not before
         facts = {name: getattr(record, name) for name in ("name", "distribution", "version")}
         reports.append(TransformerReport(**facts, changed=changed))
-        _log.info(
-            "the graph transformer %s %s the model.", record.label, "changed" if changed else "did not change"
-        )
+        _log.info("graph transformer %s: %s.", record.label, "changed" if changed else "unchanged")
     providers.transformers = tuple(reports)
     return model
