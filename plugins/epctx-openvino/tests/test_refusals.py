@@ -6,6 +6,7 @@ import io
 
 import numpy as np
 import onnx
+import onnxruntime_extensions
 import pytest
 from epctx_openvino.native import core
 from hypothesis import given, settings
@@ -250,6 +251,36 @@ def test_what_a_loop_carries_on_or_makes_stays_with_the_session_where_its_rank_i
     inputs = {"times": np.array(3), "x": np.array([1, 2], np.float32)}
 
     assert harness.run(declared.SerializeToString(), inputs)[0].tolist() == [-4, -8]
+
+
+def test_what_reads_a_custom_operator_stays_with_the_session_where_its_rank_is_only_declared(harness):
+    model = onnx.ModelProto.FromString(
+        model_of(
+            [
+                helper.make_node("NegPos", ["x"], ["negative", "positive"], domain="ai.onnx.contrib"),
+                helper.make_node("Sqrt", ["positive"], ["root"]),
+                helper.make_node("Reshape", ["root", "shape"], ["column"]),
+                helper.make_node("Neg", ["column"], ["y"]),
+            ],
+            {"x": (FLOAT, [4])},
+            {"root": (FLOAT, [4]), "y": (FLOAT, [4, 1])},
+            {"shape": np.array([4, 1])},
+        )
+    )
+    model.opset_import.add(domain="ai.onnx.contrib", version=1)
+    model.graph.value_info.append(helper.make_tensor_value_info("positive", FLOAT, [4]))
+    options = harness.session_options()
+    options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
+    data, x = model.SerializeToString(), np.array([4, -4, 9, -9], np.float32)
+
+    with epctx.InferenceSession(data, options, registry=harness.registry) as session:
+        found = session.run(None, {"x": x})
+
+    assert [each.tolist() for each in found] == [[2, 0, 3, 0], [[-2], [0], [-3], [0]]]
+    reasons = explained(harness, data)
+    assert reasons["Sqrt"].startswith("OpenVINO needs the rank of each value")
+    assert reasons["Reshape"].startswith("OpenVINO needs the rank of each value")
+    assert reasons["Neg"] == ""
 
 
 BINARY = ("Add", "Sub", "Mul", "Max", "Min", "BitwiseAnd", "BitwiseXor")

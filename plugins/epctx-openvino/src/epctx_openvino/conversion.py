@@ -12,6 +12,8 @@ from epctx_core.plugin import number_nodes
 from epctx_openvino.native import core, import_openvino, shorten
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     import numpy as np
     import openvino
 
@@ -99,23 +101,32 @@ def find_unconverted(graph: GraphView) -> dict[int | None, str]:
     reasons = {number(each.get_friendly_name()): "OpenVINO's frontend does not convert it" for each in left}
     return (
         dict.fromkeys(
-            _find_unranked(model), "OpenVINO needs the rank of each value, which is not proven here"
+            _find_unranked(model, reasons), "OpenVINO needs the rank of each value, which is not proven here"
         )
         | reasons
     )
 
 
-def _find_unranked(model: onnx.ModelProto) -> list[int]:
-    """Return the indices of nodes that depend on a value of unproven rank that a Loop or the like carries on or makes."""
-    graph = model.graph
+def _find_unranked(model: onnx.ModelProto, unconverted: Container[int | None]) -> list[int]:
+    """Return the indices of nodes that depend on a value of unproven rank that another engine makes.
+
+    That is what a Loop or the like carries on or makes, and results of custom operators.
+    """
+    if _list_unranked(model.graph, unconverted):
+        # Proven shapes alone: what the model declares is not in it.
+        model = onnx.shape_inference.infer_shapes(model)
+    return _list_unranked(model.graph, unconverted)
+
+
+def _list_unranked(graph: onnx.GraphProto, unconverted: Container[int | None]) -> list[int]:
     unranked = {value.name for value in graph.input if not value.type.tensor_type.HasField("shape")}
     typed = (*graph.value_info, *graph.output)
     ranked = {value.name for value in typed if value.type.tensor_type.HasField("shape")}
     found = []
     for index, node in enumerate(graph.node):
-        if any(attribute.HasField("g") for attribute in node.attribute):
-            unranked.update(name for name in node.output if name not in ranked)
-        if not unranked.isdisjoint(node.input):
+        leaves = not unranked.isdisjoint(node.input)
+        if leaves:
             found.append(index)
-            unranked.update(node.output)
+        if leaves or index in unconverted or any(attribute.HasField("g") for attribute in node.attribute):
+            unranked.update(name for name in node.output if name not in ranked)
     return found
