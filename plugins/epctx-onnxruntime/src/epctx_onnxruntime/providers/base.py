@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 MODELS = "epctx_onnx_models"
 """Attribute of nodes whose payload contains optimised models in ONNX format: their EP writes no EPContext nodes."""
+_MODELS = "models"
+"""Name of their payload beside a vendor's binary."""
 _KIND = "epctx-onnxruntime models 1"
 _VALUES = "epctx_value_names"
 """Attribute of nodes whose inputs and outputs the EP finds by name: the names, in order, when it compiled."""
@@ -242,17 +244,26 @@ class OnnxRuntimeProvider(ExecutionProvider):
         models: dict[str, bytes] = self.context.workspace.get_or_create("models", dict)
         wanted = [name for names in writer.graphs_by_model for name in names]
         self._join()
+        # Nodes of one model have one text.
+        infos = [program.info for _, program in self._compiled if program.info is not None]
+        info = infos[0] if infos else None
         for partition, program in self._compiled:
             if program.name is None:
-                payload = payload or writer.payload()
+                payload = payload or writer.payload(_MODELS if self._has_binaries() else None)
                 models[partition.name] = program.binary.content  # type: ignore[assignment]
-                nodes.append(EPContextNode(partition, payload, attributes={MODELS: 1}))
+                nodes.append(
+                    EPContextNode(partition, payload, attributes={MODELS: 1}, compatibility_info=info)
+                )
             else:
                 self._check_single(writer)
                 nodes.append(self._describe(partition, program, payloads, writer))
         if writer.final and (written := {name: models[name] for name in wanted if name in models}):
             write_blobs(payload or writer.payload(), written, kind=_KIND)
         return nodes
+
+    def _has_binaries(self) -> bool:
+        """Return whether a program is in a vendor's binary, which is the payload without a name."""
+        return any(program.name is not None for _, program in self._compiled)
 
     def _join(self) -> None:
         """Put the programs of a model that was compiled in pieces into one binary, where the EP can."""

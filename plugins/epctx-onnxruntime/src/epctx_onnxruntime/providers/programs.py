@@ -270,7 +270,16 @@ class ProgramMaker:
             found[producer.index] = producer
             ahead += [n for n in (*producer.inputs, *producer.implicit_inputs) if n not in ends]
         free = {node.index for node in self.graph.nodes}
-        return [found[index] for index in sorted(found) if index in free]
+        # A constant that another set reads, too, would tie both to an order; each has it as a weight.
+        shared = {node.index for node in found.values() if self._is_shared_constant(node, found)}
+        return [found[index] for index in sorted(found) if index in free - shared]
+
+    def _is_shared_constant(self, node: NodeView, inside: Mapping[int, NodeView]) -> bool:
+        """Return whether a node makes constants alone, of which nodes outside of a set read one."""
+        names = [name for name in node.outputs if name]
+        return all(self.graph.initializer(name) is not None for name in names) and any(
+            reader.index not in inside for name in names for reader in self.graph.consumers(name)
+        )
 
     def _boundary(self, nodes: Sequence[NodeView]) -> tuple[list[str], list[str], list[str]]:
         """Return the constants and other values that enter a set of nodes, and the values that leave it."""
