@@ -94,11 +94,8 @@ def _copy_if_shared(result: Any, inputs: Sequence[np.ndarray]) -> Any:
 def _refuse_missing(model: ModelProto, version: int) -> None:
     """Raise NotImplementedError for versions that the evaluator computes wrongly and nothing here corrects."""
     for node in walk_nodes(chain(model.graph.node, *(function.node for function in model.functions))):
-        if node.domain not in DEFAULT_DOMAINS:
-            continue
-        if node.op_type == "Scan" and version < 9:  # noqa: PLR2004 - the version that lost the batch dimension
-            raise NotImplementedError("Scan of version 8 is not there.")
-        if node.op_type == "BatchNormalization" and version < 14:  # noqa: PLR2004
+        is_one = node.op_type == "BatchNormalization" and node.domain in DEFAULT_DOMAINS
+        if is_one and version < 14:  # noqa: PLR2004
             tests = version >= 7 or any(a.name == "is_test" and a.i for a in node.attribute)  # noqa: PLR2004 - there is no flag from 7 on
             if not tests or len([name for name in node.output if name]) > 1:
                 raise NotImplementedError("BatchNormalization below version 14 is there for inference only.")
@@ -145,8 +142,7 @@ def _flatten(x: np.ndarray, *, axis: int) -> tuple[np.ndarray]:
 @_correct("Scatter", below=11)
 def _scatter(data: np.ndarray, indices: np.ndarray, updates: np.ndarray, axis: int = 0) -> tuple[np.ndarray]:
     """ScatterElements under its name before version 11, which the evaluator does not have."""
-    result: np.ndarray = scatter_elements(data, indices, updates, axis=axis)  # type: ignore[no-untyped-call]
-    return (result,)
+    return (scatter_elements(data, indices, updates, axis=axis),)  # type: ignore[no-untyped-call]
 
 
 @_correct("DequantizeLinear", below=19)
@@ -192,9 +188,21 @@ def _loop(*inputs: Any, body: Any, **scope: Any) -> tuple[Any, ...]:
     return tuple(run_loop(_make_body(body, **scope), inputs, *types))
 
 
+@_correct("Scan", below=9)  # of two, the first one is used
+def _scan_batch(lengths: Any, *inputs: Any, directions: Any = None, **given: Any) -> tuple[Any, ...]:
+    """Version 8, which the evaluator lacks: each row of a batch by itself, with zeros after its own length."""
+    given["scan_input_directions"], results = directions, []
+    count, most = len(inputs) - given["num_scan_inputs"], inputs[-1].shape[1]
+    for row, length in enumerate([most] * len(inputs[-1]) if lengths is None else lengths):
+        found = _scan(*(x[row, ...] if i < count else x[row, :length] for i, x in enumerate(inputs)), **given)
+        steps = [np.pad(y, [(0, most - len(y)), *[(0, 0)] * (y.ndim - 1)]) for y in found[count:]]
+        results.append([*found[:count], *steps])
+    return tuple(map(np.stack, zip(*results, strict=True)))
+
+
 @_correct("Scan")
 def _scan(*inputs: Any, body: Any, **given: Any) -> tuple[Any, ...]:
-    """The evaluator's own knows neither axes nor directions, nor inputs without elements. Version 8 is not there."""
+    """The evaluator's own knows neither axes nor directions, nor inputs without elements."""
     types = [make_tensor_type(each) for each in body.output_types]
     return tuple(run_scan(_make_body(body, **given), inputs, given, types))
 
@@ -239,13 +247,10 @@ def _category_mapper(
     default_string: str = "_Unused",
 ) -> tuple[np.ndarray]:
     """Strings to numbers or back by a table; the evaluator lacks it."""
-    if x.dtype.kind in "iu":
-        names = dict(zip(cats_int64s, cats_strings, strict=True))
-        found: list[Any] = [names.get(number, default_string) for number in x.ravel().tolist()]
-        return (np.array(found, object).reshape(x.shape),)
-    numbers = dict(zip(cats_strings, cats_int64s, strict=True))
-    found = [numbers.get(name, default_int64) for name in x.ravel().tolist()]
-    return (np.array(found, np.int64).reshape(x.shape),)
+    pairs: list[Any] = [(cats_strings, default_string, object), (cats_int64s, default_int64, np.int64)]
+    (results, default, dtype), (keys, *_) = pairs if x.dtype.kind in "iu" else reversed(pairs)
+    table = dict(zip(keys, results, strict=True))
+    return (np.array([table.get(key, default) for key in x.ravel().tolist()], dtype).reshape(x.shape),)
 
 
 @_correct("CastMap", _ML)
@@ -254,11 +259,9 @@ def _cast_map(
 ) -> tuple[np.ndarray]:
     """Values of a mapping in the order of its keys; the evaluator lacks it."""
     types: dict[str, type] = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}
-    empty: Any = "" if cast_to == "TO_STRING" else 0
+    make: type = str if cast_to == "TO_STRING" else float
     keys = range(max_map) if map_form == "SPARSE" else sorted(x)
-    values = [x.get(key, empty) for key in keys]
-    made = [str(value) for value in values] if cast_to == "TO_STRING" else [float(v) for v in values]
-    return (np.array([made]).astype(types[cast_to]),)
+    return (np.array([[make(x.get(key, make())) for key in keys]]).astype(types[cast_to]),)
 
 
 @_correct("FeatureVectorizer", _ML)

@@ -115,6 +115,26 @@ CASES = {
         {"opset": 17},
         [drawn(3), drawn(3, 4)],
     ),
+    "a scan of version 8 over a batch": (
+        """g (int64[2] n, float[2,3] x, float[2,4,3] z) => (float[2,3] y, float[2,4,3] steps) {
+            y, steps = Scan<
+                num_scan_inputs = 1, directions = [1],
+                body = b (float[3] s, float[3] e) => (float[3] t, float[3] u) {
+                    t = Add(s, e)
+                    u = Identity(t)
+                }
+            >(n, x, z)
+        }""",
+        {"opset": 8},
+        [np.array([4, 2]), drawn(2, 3), drawn(2, 4, 3)],
+    ),
+    "a scan of version 8 without lengths": (
+        """g (float[2] x, float[2,4] z) => (float[2] y) {
+            y = Scan<num_scan_inputs = 1, body = b (float s, float e) => (float t) { t = Add(s, e) }>("", x, z)
+        }""",
+        {"opset": 8},
+        [drawn(2), drawn(2, 4)],
+    ),
     "BatchNormalization of version 7": (BATCH_NORMALIZATION, {"opset": 8}, BATCH),
     "BatchNormalization of version 9": (BATCH_NORMALIZATION, {"opset": 12}, BATCH),
     "DequantizeLinear of version 13": (
