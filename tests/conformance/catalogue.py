@@ -45,6 +45,8 @@ if _is_installed("onnxruntime-qnn"):
     ROUTES += _make_routes("real_qnn", [("epctx-onnxruntime:QNN", qnn_options())])
 if _is_installed("epctx-openvino"):
     ROUTES += _make_routes("real_openvino", ["epctx-openvino:OpenVINO"])
+LEFT_OUT = {("programs", "cpu_reference.direct")}
+"""Suites and routes that do not go together: `onnx.reference` takes minutes for a network."""
 CATALOGUE = Catalogue(SUITES, ROUTES)
 NAME = "conformance.catalogue:CATALOGUE"
 """How children find it."""

@@ -255,6 +255,7 @@ NETWORKS: dict[str, Network] = {
         wheel="ddddocr",
         member="ddddocr/common_old.onnx",
         inputs=partial(_make_lines, 64, (160, 100), 1, "input1"),
+        atol=0.5,  # it quantises what it computes: a millionth more in its input is 0.35 in onnxruntime's result
     ),
     "program_magika": Network(
         wheel="magika", member="magika/models/standard_v3_3/model.onnx", inputs=_make_bytes
@@ -309,7 +310,7 @@ NETWORKS: dict[str, Network] = {
         wheel="pipecat-ai",
         member="pipecat/audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx",
         inputs=_make_turns,
-        atol=0.05,
+        atol=0.05,  # quantised: onnxruntime with its optimiser is 0.017 from onnxruntime without it
     ),
 }
 """Networks by the name of their case."""
