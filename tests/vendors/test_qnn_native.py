@@ -65,6 +65,26 @@ def test_nodes_have_the_names_by_which_the_ep_finds_their_graphs(tmp_path):
     assert all(each["ep_sdk_version"].startswith(b"v2.") for each in attributes)
 
 
+def test_a_constant_that_nodes_of_others_read_too_leads_out_of_no_set_of_nodes(tmp_path):
+    # QNN takes what is behind Mod, and onnxruntime folds the CastLike of the constant into it.
+    text = """<ir_version: 9, opset_import: ["": 17]> g (float[2,8] x) => (float[2,8] y) {
+        half = Constant<value: tensor = float {0.5}>()
+        rest = Mod<fmod = 1>(x, half)
+        shares = Softmax<axis = -1>(rest)
+        weight = CastLike(half, shares)
+        y = Mul(shares, weight)
+    }"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+    inputs = {"x": np.arange(16, dtype=np.float32).reshape(2, 8)}
+
+    report = epctx.ModelCompiler(options_for(), model).compile_to_file(tmp_path / "m_ctx.onnx")
+
+    assert [set(p.operators) for p in report.partitions] == [{"Softmax", "CastLike", "Mul"}]
+    (found,) = epctx.InferenceSession(report.output, options_for()).run(None, inputs)
+    (expected,) = epctx.InferenceSession(model).run(None, inputs)
+    np.testing.assert_allclose(found, expected, rtol=5e-3)
+
+
 def test_values_of_a_context_model_may_be_renamed(tmp_path, qnn):
     """The EP finds values by name, and otherwise by their order, which is not the vendor's."""
     source, inputs = network("bert")
