@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,14 +36,20 @@ class Case:
         name: unique among all cases of a run.
         model: gives the serialised model.
         data: gives one or more sets of inputs and outputs.
-        rtol, atol: tolerances as of `numpy.allclose`; bfloat16 is allowed two units in the last place.
+        rtol: share of a number by which a result may miss it, as of `numpy.allclose`; bfloat16 is allowed two
+            units in the last place.
+        atol: by how much besides; of a tuple each output has its own.
     """
 
     name: str
     model: Callable[[], bytes]
     data: Callable[[], list[Data]]
     rtol: float = 1e-3
-    atol: float = 1e-7
+    atol: float | tuple[float, ...] = 1e-7
+
+    def for_output(self, number: int) -> Case:
+        """Return the case with the tolerances of one output."""
+        return replace(self, atol=self.atol[number]) if isinstance(self.atol, tuple) else self
 
 
 def difference(found: Any, expected: Any, case: Case) -> str:

@@ -141,7 +141,7 @@ def _find_difference(outputs: Sequence[Sequence[Any] | None], sets: Sequence[Dat
         if len(found) != len(data.outputs):
             return "another number of outputs"
         for number, pair in enumerate(zip(found, data.outputs, strict=True)):
-            if wrong := difference(*pair, case):
+            if wrong := difference(*pair, case.for_output(number)):
                 return f"output {number}: {wrong}"
     return ""
 
