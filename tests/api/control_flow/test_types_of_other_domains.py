@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from control_flow.agreement_of_routes import agreeing, model_of, registry_of
@@ -10,6 +12,7 @@ from engines.models_for_engines import on_the_reference
 from onnx import helper
 
 import epctx_core as epctx
+from epctx_core.plugin import ComputeCapability, hookimpl
 
 
 class Around(EngineProvider):
@@ -85,6 +88,37 @@ def test_what_stands_around_them_in_a_body_is_taken_and_computes_the_same(tmp_pa
     report = agreeing(foreign_model(text), FEEDS, tmp_path, [Around])
 
     assert [partition.operators for partition in report.partitions] == operators
+
+
+class Shapes(Around):
+    """Keeps the shapes of what it is shown."""
+
+    seen: ClassVar[dict[str, object]] = {}
+
+    @hookimpl
+    def get_capability(self, graph):
+        Shapes.seen |= {name: graph.value(name).shape for node in graph.nodes for name in node.outputs}
+        return [ComputeCapability([node]) for node in graph.nodes if node.op_type in self.operators]
+
+
+@pytest.mark.parametrize("bits", ["uint8", "uint16"])
+def test_behind_its_quantizers_shapes_are_known_that_onnx_computes(tmp_path, bits):
+    model = foreign_model(f"""agraph (float[4,6] x) => (float[24] y)
+        <float s = {{0.5}}, {bits} z = {{3}}, int64[2] rest = {{2,-1}}, int64[1] flat = {{-1}}> {{
+        given = com.microsoft.QuantizeLinear (x, s, z)
+        taken = com.microsoft.DequantizeLinear (given, s, z)
+        rows = Shape <start = 0, end = 1> (taken)
+        target = Concat <axis = 0> (rows, rest)
+        r = Reshape (taken, target)
+        q = com.microsoft.QuantizeLinear (r, s, z)
+        d = com.microsoft.DequantizeLinear (q, s, z)
+        a = Relu (d)
+        y = Reshape (a, flat)
+    }}""")
+
+    agreeing(model, [{"x": np.arange(24, dtype=np.float32).reshape(4, 6)}], tmp_path, [Shapes])
+
+    assert {name: Shapes.seen[name] for name in "rqda"} == dict.fromkeys("rqda", (4, 2, 3))
 
 
 def test_on_the_reference_they_are_left_with_the_reason():
