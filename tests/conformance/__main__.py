@@ -1,8 +1,9 @@
-"""`python tests/conformance [RESULTS]`: the cases of onnx.backend.test on all routes, compared with known failures.
+"""`python tests/conformance [RESULTS]`: ONNX's cases and what is made of them on all routes, compared with known failures.
 
 Results are kept in RESULTS as lines of JSON; a run that was stopped goes on from there. Ends with 1 if anything
 is not as tests/conformance/known_failures.toml says: a failure that is new, a known one that passes, another outcome with
-onnxruntime alone, or a known failure of a case that does not exist.
+onnxruntime alone, a known failure of a case that does not exist, or a smaller share of the quantised twins claimed and
+right than there has to be.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
 
-from conformance import documented_numbers, wheels
-from conformance.catalogue import CATALOGUE, LEFT_OUT, NAME
+from conformance import documented_numbers, shares, wheels
+from conformance.catalogue import CATALOGUE, LEFT_OUT, NAME, TWINS, is_asked
 from conformance.known_failures import find_differences, read_known_failures, versions
 from conformance.programs import load_programs
 from epctx_conformance.cases import campaign
 from epctx_conformance.cases.routes import ONNXRUNTIME
+from epctx_conformance.cases.twins import read_index
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +49,7 @@ def main() -> int:
         for name in cases
         if _is_chosen(name, given.cases)
         for route in routes
-        if (suite, route) not in LEFT_OUT
+        if (suite, route) not in LEFT_OUT and is_asked(suite, name, CATALOGUE.routes[route])
     ]
     if not load_programs().keys().isdisjoint(name for name, _ in tasks):
         try:
@@ -61,7 +63,8 @@ def main() -> int:
         documented_numbers.write(results, suites, block=given.write_docs)
     shown = [campaign.table(results), *documented_numbers.summarise(results, suites)]
     print(*shown, f"{(time.monotonic() - began) / 60:.1f} minutes", sep="\n")  # noqa: T201 - a command
-    return _compare(results, names if len(suites) == len(CATALOGUE.suites) else None)
+    lacking = shares.find_lacking(results, read_index(TWINS)) if "twins" in suites else []
+    return _compare(results, names if len(suites) == len(CATALOGUE.suites) else None, lacking)
 
 
 def _parse() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -83,10 +86,10 @@ def _is_chosen(name: str, patterns: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns.split(","))
 
 
-def _compare(results: Sequence[Result], exist: Sequence[str] | None) -> int:
-    """Tell what is not as known; return 1 if anything is."""
+def _compare(results: Sequence[Result], exist: Sequence[str] | None, lacking: Sequence[str]) -> int:
+    """Tell what is not as known, and what is lacking; return 1 if anything is."""
     known = read_known_failures()
-    differences = find_differences(results, known, exist)
+    differences = [*find_differences(results, known, exist), *lacking]
     ending = f"{len(differences)} differences from what" if differences else "all as"
     ending += f" the {len(known.entries)} entries of known failures say"
     if known.versions != versions():

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from functools import cache, partial
 from importlib.metadata import distributions
+from pathlib import Path
 
 from conformance.greedy_eps import FirstTurn, Greedy, SecondTurn
 from conformance.programs import load_programs
 from epctx_conformance.cases.campaign import Catalogue
 from epctx_conformance.cases.onnx_cases import load_cases
 from epctx_conformance.cases.open_dimension import open_cases
-from epctx_conformance.cases.routes import ONNXRUNTIME, make_routes
+from epctx_conformance.cases.routes import ONNXRUNTIME, Route, make_routes
+from epctx_conformance.cases.twins import load_twins
 from vendors.vendors_onnxruntime import qnn_options
 
 # By distribution, as an installed EP of a vendor goes before the simulated one of its name. Like the real EP, this QNN
@@ -23,12 +25,16 @@ def _is_installed(distribution: str) -> bool:
     return next(distributions(name=distribution), None) is not None
 
 
+TWINS = Path(__file__).parents[2] / ".twins"
+"""Where quantised twins are kept from run to run; git ignores it."""
+
 load_cases = cache(load_cases)
 _make_routes = partial(make_routes, intra_op_num_threads=1)  # children share the cores
 SUITES = {
     "onnx": load_cases,
     "open": lambda: open_cases(load_cases()),
     "programs": load_programs,
+    "twins": partial(load_twins, TWINS, load_cases),
 }
 ROUTES = [
     ONNXRUNTIME,
@@ -50,3 +56,14 @@ LEFT_OUT = {("programs", "cpu_reference.direct")}
 CATALOGUE = Catalogue(SUITES, ROUTES)
 NAME = "conformance.catalogue:CATALOGUE"
 """How children find it."""
+
+_NOT_WITH_TWINS = frozenset({"cpu_reference", "all", "greedy", "turns"})
+
+
+def is_asked(suite: str, case: str, route: Route) -> bool:
+    """Return whether a case runs on a route.
+
+    Twins are there for single EPs; of context models those of 8 bits are in files, those of 16 bits embedded.
+    """
+    left_out = "file" if case.endswith(".a16w8") else "embed"
+    return suite != "twins" or not (route.eps in _NOT_WITH_TWINS or route.through == left_out)

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
+from conformance import shares
+from conformance.catalogue import TWINS
+from epctx_conformance.cases.twins import read_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -58,6 +61,8 @@ def describe(results: Sequence[Result], suites: Mapping[str, Mapping[str, Case]]
         of_suite = [result for result in results if result.case in cases]
         count = len({result.case for result in of_suite})
         parts.append(f"\nSuite `{suite}`, {count:,} cases:\n\n{_table(of_suite)}")
+        if suite == "twins" and (index := read_index(TWINS)):
+            parts.append(f"\n{shares.describe(results, index)}\n")
     facts = "\n".join(f"- {line}" for line in summarise(results, suites))
     return f"{_versions()}\n{''.join(parts)}\n{facts}"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -55,14 +56,16 @@ class EpctxBackendRep(BackendRep):
 
     Attributes:
         session: the session that runs it.
-        claimed: number of nodes that EPs other than the CPU EP took.
+        operators: how many nodes EPs other than the CPU EP took, by operator.
+        claimed: how many in all.
     """
 
     def __init__(
-        self, session: InferenceSession, claimed: int, folder: TemporaryDirectory[str] | None
+        self, session: InferenceSession, operators: Counter[str], folder: TemporaryDirectory[str] | None
     ) -> None:
         self.session = session
-        self.claimed = claimed
+        self.operators = operators
+        self.claimed = operators.total()
         self.close = weakref.finalize(self, _release, session, folder)
 
     def run(
@@ -238,8 +241,8 @@ def _open(model: Any, options: SessionOptions, registry: Registry) -> EpctxBacke
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     session = InferenceSession(model, options, registry=registry)
     assigned = session.get_provider_graph_assignment_info()
-    claimed = sum(len(part.get_nodes()) for part in assigned if part.ep_name != _CPU)
-    return EpctxBackendRep(session, claimed, None)
+    taken = Counter(node.op_type for part in assigned if part.ep_name != _CPU for node in part.get_nodes())
+    return EpctxBackendRep(session, taken, None)
 
 
 def _compile_and_open(
@@ -261,8 +264,8 @@ def _compile_and_open(
         if folder is not None:
             folder.cleanup()
         raise
-    claimed = sum(partition.nodes for partition in report.partitions) if report else 0
-    return EpctxBackendRep(session, claimed, folder)
+    taken = Counter(operator for part in (report.partitions if report else ()) for operator in part.operators)
+    return EpctxBackendRep(session, taken, folder)
 
 
 def _model_of(

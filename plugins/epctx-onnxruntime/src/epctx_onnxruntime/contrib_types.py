@@ -1,8 +1,6 @@
 """Types of values of operators that onnx does not know, inferred by onnxruntime.
 
-Only onnxruntime has the schemas of `com.microsoft`, and those of custom operators; only onnx follows shapes that a model
-computes. So quantizers of `com.microsoft`, which stand between all operators of a network, are for onnx what they are
-to types: a Cast.
+Only onnxruntime has the schemas of `com.microsoft`, and those of custom operators.
 """
 
 from __future__ import annotations
@@ -15,8 +13,9 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
-from epctx_onnxruntime.graphs import all_graphs, free_names, subgraphs
+from epctx_onnxruntime.graphs import free_names, subgraphs
 from epctx_onnxruntime.newest_versions import load_structure
+from epctx_onnxruntime.quantizers import see_through_quantizers
 from epctx_onnxruntime.versions import fit_versions
 
 if TYPE_CHECKING:
@@ -32,10 +31,6 @@ _log = logging.getLogger("epctx.engines")
 _ONNX_DOMAINS = frozenset(
     {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training"}
 )
-_QUANTIZERS = {"QuantizeLinear": 2, "DequantizeLinear": 1}
-"""The input that has the type of the result: the zero point, the scale."""
-_LONGEST_SHAPE = 4096
-"""Elements above which a vector is data: onnx would keep some 70 bytes for each to follow shapes."""
 _TENSOR = re.compile(r"tensor\((\w+)\)")
 _ELEMENTS = {name.lower(): number for name, number in TensorProto.DataType.items()}
 
@@ -49,62 +44,8 @@ def resolve_types(inferred: ModelProto, options: onnxruntime.SessionOptions) -> 
         inferred: the model after onnx's inference, without detached weights.
         options: of sessions that load models, with the libraries of custom operators.
     """
-    _see_through_quantizers(inferred)
+    see_through_quantizers(inferred)
     _resolve(inferred, options, inferred.graph, {})
-
-
-def _see_through_quantizers(inferred: ModelProto) -> None:
-    """Declare, in place, what onnx infers behind quantizers of `com.microsoft`, too."""
-    probe = ModelProto()
-    probe.CopyFrom(inferred)
-    graphs = [graph for _, graph in all_graphs(probe.graph)]
-    known: dict[str, int] = {}
-    for graph in graphs:
-        known |= {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info)}
-        known |= {tensor.name: tensor.data_type for tensor in graph.initializer}
-    if not [node for graph in graphs for node in graph.node if _cast(node, known)]:
-        return
-    has_vectors = any(_is_long_vector(value) for graph in graphs for value in graph.value_info)
-    try:
-        found = onnx.shape_inference.infer_shapes(probe, data_prop=not has_vectors)
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
-        _log.debug("onnx does not infer what is behind quantizers: %s", error)
-        return
-    for (_, graph), (_, better) in zip(all_graphs(inferred.graph), all_graphs(found.graph), strict=True):
-        declared = {value.name: value for value in chain(graph.value_info, graph.output)}
-        for value in chain(better.value_info, better.output):
-            target = declared.get(value.name)
-            if _count_lengths(value) > (0 if target is None else _count_lengths(target)):
-                (target or graph.value_info.add(name=value.name)).type.CopyFrom(value.type)
-
-
-def _cast(node: NodeProto, known: Mapping[str, int]) -> bool:
-    """Turn a quantizer of `com.microsoft` into a Cast in place; return whether it was one with known types."""
-    if node.domain != "com.microsoft" or node.op_type not in _QUANTIZERS:
-        return False
-    place = _QUANTIZERS[node.op_type]
-    has_type = len(node.input) > place and node.input[place]
-    kind = known.get(node.input[place], 0) if has_type else TensorProto.UINT8
-    if not kind:
-        return False
-    del node.input[1:]
-    del node.attribute[:]
-    node.attribute.append(onnx.helper.make_attribute("to", kind))
-    node.op_type, node.domain = "Cast", ""
-    return True
-
-
-def _is_long_vector(value: ValueInfoProto) -> bool:
-    dims = value.type.tensor_type.shape.dim
-    return len(dims) == 1 and dims[0].dim_value > _LONGEST_SHAPE
-
-
-def _count_lengths(value: ValueInfoProto) -> int:
-    """Return how much is known of a tensor: 0 without a type, 1 without a rank, then 2 and one for each length."""
-    kind = value.type.tensor_type
-    if not kind.elem_type:
-        return 0
-    return 1 + int(kind.HasField("shape")) + sum(bool(dim.HasField("dim_value")) for dim in kind.shape.dim)
 
 
 def _resolve(

@@ -61,6 +61,7 @@ class Result:
         kind: the part of the reason that another text does not change: an error's class, or the difference.
             "aliasing": a second run changed the first one's outputs; "inputs": a run changed its inputs.
         claimed: number of nodes that EPs took.
+        operators: the same by operator.
         bits: digest of the outputs.
         notes: what else a campaign's own function found; what JSON can hold.
     """
@@ -71,6 +72,7 @@ class Result:
     reason: str = ""
     kind: str = ""
     claimed: int = 0
+    operators: Mapping[str, int] = field(default_factory=dict)
     bits: str = ""
     notes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -86,7 +88,8 @@ def run_case(case: Case, route: Route) -> Result:
         backend: Any = route.backend
         rep = backend.prepare(case.model())
         try:
-            result = replace(result, claimed=getattr(rep, "claimed", 0))
+            operators = dict(getattr(rep, "operators", {}))
+            result = replace(result, claimed=getattr(rep, "claimed", 0), operators=operators)
             if route.through != "direct" and not result.claimed:
                 return replace(result, outcome="unclaimed")
             return _run_twice(rep, case, result)
