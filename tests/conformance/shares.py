@@ -95,9 +95,9 @@ def describe(results: Iterable[Result], index: Index) -> str:
     """Return in Markdown how many twins there are, why not more, and what EPs do with them."""
     layers = sum(bool(twin.layers) for twin in index.twins.values())
     reasons = Counter(_shorten(reason) for reason in index.failed.values())
+    pairs = f"{len(index.twins):,} got a pair of QuantizeLinear and DequantizeLinear, {layers:,} of them around a layer"
     lines = [
-        f"Of {index.asked:,} twins that were tried, {len(index.twins):,} got a pair of QuantizeLinear and DequantizeLinear,"
-        f" {layers:,} of them around a layer. The others:",
+        f"Of {index.asked:,} twins that were tried, {pairs}. The others:",
         "",
         *(f"- {count}: {reason}" for reason, count in reasons.most_common()),
         "",
