@@ -143,9 +143,9 @@ def test_the_core_and_the_packages_that_left_it_keep_to_their_budget():
     around = [measure(ROOT / "plugins" / f"epctx-{name}" / "src" / f"epctx_{name}")[1] for name in packages]
     # Vendors' EPs and the list of their libraries, what the kit needs for those that can end its process, the cache for hosts
     # of onnxruntime, sealing what vendors' tools write, libraries of custom operators, shapes behind quantizers, ONNX's
-    # backend interface, campaigns over cases and the checker of vendors' libraries were never part of the core. A later feature stays within the core's
-    # or its package's own size, and its modules are left out of this sum in the same way; 100 lines
-    # are what graph transformers add to modules that others share.
+    # backend interface, campaigns over cases and the checker of vendors' libraries were never part of the core. A later
+    # feature stays within the core's or its package's own size, and its modules are left out of this sum in the same
+    # way; 100 lines are what graph transformers add to modules that others share.
     plugins = ROOT / "plugins"
     onnxruntime = plugins / "epctx-onnxruntime" / "src" / "epctx_onnxruntime"
     cli = plugins / "epctx-cli" / "src" / "epctx_cli"
