@@ -63,7 +63,10 @@ def main() -> int:
         documented_numbers.write(results, suites, block=given.write_docs)
     shown = [campaign.table(results), *documented_numbers.summarise(results, suites)]
     print(*shown, f"{(time.monotonic() - began) / 60:.1f} minutes", sep="\n")  # noqa: T201 - a command
-    lacking = shares.find_lacking(results, read_index(TWINS)) if "twins" in suites else []
+    index = read_index(TWINS) if "twins" in suites else None
+    if index is not None:
+        print(f"\n{shares.describe(results, index)}\n")  # noqa: T201 - a command
+    lacking = shares.find_lacking(results, index)
     return _compare(results, names if len(suites) == len(CATALOGUE.suites) else None, lacking)
 
 

@@ -114,9 +114,7 @@ def describe(results: Iterable[Result], index: Index) -> str:
 def _shorten(reason: str) -> str:
     """Return a reason without the names of one model's nodes, files and types."""
     reason = re.sub(r"\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ", "", reason)
-    reason = re.sub(
-        r" node with name .*|(?<=failed:).*| (?<=tensor )'.*|\(\d+\).*|Type: \w+.*|(?<=type )\d+.*",
-        "",
-        reason,
-    )
-    return re.sub(r"Numpy_type \d+ can't.*", "an element type that numpy does not have", reason)[:90]
+    reason = re.sub(r".*Numpy[_ ]type.*", "an element type that numpy does not have", reason)
+    return re.sub(
+        r"(\(\d+\)| with name| Name:|Load model from| initialization:|, '|x Got:).*", "", reason
+    ).rstrip(": ")
