@@ -1,8 +1,8 @@
 """Engine on `onnx.reference`: slow; used if onnxruntime is not installed or lacks an operator.
 
 It has nearly all of ONNX's operators and no others. Operators that the evaluator of onnx 1.23 lacks in some version or
-computes wrongly are corrected here; onnx's own node tests and models of scikit-learn's and onnxscript's exporters showed
-them. Results are as exact as numpy's.
+computes wrongly are corrected here; onnx's own node tests, models of scikit-learn's and onnxscript's exporters and networks
+of programs showed them. Results are as exact as numpy's.
 """
 
 from __future__ import annotations
@@ -127,9 +127,8 @@ def _correct(
 @_correct("GatherElements")
 def _gather_elements(data: np.ndarray, indices: np.ndarray, axis: int = 0) -> tuple[np.ndarray]:
     """The evaluator's own fails above 64 elements along the axis."""
-    axis %= data.ndim
     # Along the other axes the indices may be shorter than the data.
-    window = tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(indices.shape))
+    window = tuple(slice(None) if i == axis % data.ndim else slice(n) for i, n in enumerate(indices.shape))
     return (np.take_along_axis(data[window], indices, axis),)
 
 
@@ -137,6 +136,12 @@ def _gather_elements(data: np.ndarray, indices: np.ndarray, axis: int = 0) -> tu
 def _flatten(x: np.ndarray, *, axis: int) -> tuple[np.ndarray]:
     """The operator for tensors without elements, too, whose number of columns numpy cannot find."""
     return (x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:])),)
+
+
+@_correct("GlobalMaxPool")
+def _global_max_pool(x: np.ndarray) -> tuple[np.ndarray]:
+    """The evaluator's own is wrong for any but two dimensions in space."""
+    return (x.max(tuple(range(2, x.ndim)), keepdims=True),)
 
 
 @_correct("Scatter", below=11)
@@ -172,8 +177,7 @@ def _make_body(body: Any, *, context: Mapping[str, Any], attributes: Any = None,
 
     def run(inputs: Sequence[Any]) -> list[Any]:
         values = {**context, **dict(zip(body.input_names, inputs, strict=True))}
-        results: list[Any] = body.run(None, values, attributes=attributes)
-        return results
+        return list(body.run(None, values, attributes=attributes))
 
     return run
 
@@ -231,11 +235,10 @@ def _dict_vectorizer(
     string_vocabulary: Sequence[str] | None = None,
 ) -> tuple[np.ndarray]:
     """The evaluator's own fails for a key that the vocabulary lacks, and computes in double."""
-    values = [x.get(key) for key in string_vocabulary or int64_vocabulary or ()]
     first = next(iter(x.values()), 0.0)
+    values = [x.get(key, type(first)()) for key in string_vocabulary or int64_vocabulary or ()]
     whole = isinstance(first, int | np.integer)
-    dtype: type = object if isinstance(first, str) else np.int64 if whole else np.float32
-    return (np.array([[type(first)() if value is None else value for value in values]], dtype),)
+    return (np.array([values], object if isinstance(first, str) else np.int64 if whole else np.float32),)
 
 
 @_correct("CategoryMapper", _ML)

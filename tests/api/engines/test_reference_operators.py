@@ -54,6 +54,16 @@ CASES = {
         {},
         [drawn(2, 3)],
     ),
+    "the largest of each row": (
+        "g (float[2,3,4] x) => (float[2,3,1] y) { y = GlobalMaxPool(x) }",
+        {},
+        [drawn(2, 3, 4)],
+    ),
+    "the largest of each volume": (
+        "g (float[2,3,4,3,2] x) => (float[2,3,1,1,1] y) { y = GlobalMaxPool(x) }",
+        {},
+        [drawn(2, 3, 4, 3, 2)],
+    ),
     "vectors put together": (
         """g (int64[3] x, int64[2] z) => (float[1,5] y) {
             y = ai.onnx.ml.FeatureVectorizer<inputdimensions = [2, 3]>(x, z)
