@@ -9,7 +9,6 @@ right than there has to be.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 import tempfile
@@ -28,6 +27,8 @@ from conformance.programs import load_programs
 from epctx_conformance.cases import campaign
 from epctx_conformance.cases.routes import ONNXRUNTIME
 from epctx_conformance.cases.twins import read_index
+
+from epctx_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +52,8 @@ def main() -> int:
         for route in routes
         if (suite, route) not in LEFT_OUT and is_asked(suite, name, CATALOGUE.routes[route])
     ]
+    if not tasks:
+        parser.error("no case on a route has names of these patterns: --suites, --cases, --routes.")
     if not load_programs().keys().isdisjoint(name for name, _ in tasks):
         try:
             print("Networks out of", *wheels.download(), sep="\n  ")  # noqa: T201 - a command
@@ -58,7 +61,10 @@ def main() -> int:
             parser.exit(2, f"{error}\n")
     with tempfile.TemporaryDirectory() as folder:
         kept = given.results or Path(folder, "results.jsonl")
-        results = campaign.run_all(tasks, kept, given.jobs, catalogue=NAME)
+        try:
+            results = campaign.run_all(tasks, kept, given.jobs, catalogue=NAME)
+        except InvalidArgument as error:
+            parser.exit(2, f"{error}\n")
     if given.write_docs:
         documented_numbers.write(results, suites, block=given.write_docs)
     shown = [campaign.table(results), *documented_numbers.summarise(results, suites)]
@@ -102,5 +108,7 @@ def _compare(results: Sequence[Result], exist: Sequence[str] | None, lacking: Se
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 
 import numpy as np
@@ -76,6 +77,23 @@ class Hanging(Doubling):
         time.sleep(60)
 
 
+class Stuttering(Doubling):
+    """Ends its process while that writes a line of results."""
+
+    def run(self, inputs, **kwargs):
+        for fd in range(3, 32):
+            if stat.S_ISFIFO(_mode_of(fd)):
+                os.write(fd, b'{"case": "dou')
+        os.abort()
+
+
+def _mode_of(fd):
+    try:
+        return os.fstat(fd).st_mode
+    except OSError:
+        return 0
+
+
 class Unclaimed(Doubling):
     claimed = 0
 
@@ -97,4 +115,5 @@ ROUTES = [
     Route(eps="unclaimed", through="direct", backend=type("None", (Doubling,), {"claimed": 0})),
     Route(eps="unclaimed", through="file", backend=Unclaimed),
 ]
-CATALOGUE = Catalogue({"double": lambda: {"double": CASE}}, ROUTES)
+STUTTERING = Route(eps="stuttering", through="direct", backend=Stuttering)
+CATALOGUE = Catalogue({"double": lambda: {"double": CASE}}, [*ROUTES, STUTTERING])

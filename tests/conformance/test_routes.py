@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import threading
+
 import numpy as np
 import pytest
 from conformance import faulty_routes
-from conformance.faulty_routes import CASE, CATALOGUE
-from epctx_conformance.cases.campaign import run_all
+from conformance.faulty_routes import CASE, ROUTES
+from epctx_conformance.cases.campaign import read, run_all
 from epctx_conformance.cases.case import Case, Data
 from epctx_conformance.cases.routes import Route, run_case
+
+from epctx_core.errors import InvalidArgument
 
 
 @pytest.mark.parametrize(
@@ -57,7 +64,7 @@ def test_a_result_has_the_type_the_shape_and_the_values_that_its_case_expects(ou
 
 
 def test_a_case_that_ends_its_process_or_does_not_end_is_a_result_and_the_others_run(tmp_path):
-    tasks = [("double", route) for route in CATALOGUE.routes]
+    tasks = [("double", str(route)) for route in ROUTES]
 
     results = run_all(
         tasks, tmp_path / "kept", 1, catalogue="conformance.faulty_routes:CATALOGUE", seconds=1.5
@@ -77,3 +84,60 @@ def test_a_case_that_ends_its_process_or_does_not_end_is_a_result_and_the_others
 def test_a_child_that_does_not_start_is_no_result(tmp_path):
     with pytest.raises(RuntimeError, match="no_such_module"):
         run_all([("double", "good.direct")], tmp_path / "kept", 1, catalogue="no_such_module:CATALOGUE")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a process cannot send Ctrl-C to itself alone there")
+def test_ctrl_c_ends_children_at_once_and_is_no_result(tmp_path):
+    kept = tmp_path / "kept"
+    tasks = [("double", "good.direct"), ("double", "hanging.direct"), ("double", "good.file")]
+    interrupt = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+
+    with pytest.raises(KeyboardInterrupt):
+        run_all(
+            tasks,
+            kept,
+            1,
+            catalogue="conformance.faulty_routes:CATALOGUE",
+            seconds=20,
+            progress=lambda _: interrupt.start(),
+        )
+
+    assert [result.route for result in read(kept)] == ["good.direct"]
+
+
+def test_a_child_that_ends_in_the_middle_of_a_line_has_crashed(tmp_path):
+    tasks = [("double", "stuttering.direct"), ("double", "good.file")]
+
+    results = run_all(tasks, tmp_path / "kept", 1, catalogue="conformance.faulty_routes:CATALOGUE")
+
+    assert [result.outcome for result in results] == ["crashed", "passed"]
+
+
+@pytest.mark.parametrize(
+    "tail", ['{"case": "double", "route": "good.file", "operators": {"Add": 1}', "{", ""]
+)
+def test_a_line_that_was_cut_off_is_run_again_wherever_it_was_cut(tail, tmp_path):
+    kept = tmp_path / "kept"
+    first = json.dumps({"case": "double", "route": "good.direct", "outcome": "wrong"})
+    kept.write_text(f"{first}\n{tail}", "utf-8")
+    tasks = [("double", "good.direct"), ("double", "good.file")]
+
+    results = run_all(tasks, kept, 1, catalogue="conformance.faulty_routes:CATALOGUE")
+
+    assert [result.outcome for result in results] == ["wrong", "passed"]
+    assert read(kept) == results
+
+
+@pytest.mark.parametrize(
+    "content", [b"# Notes\n\nof mine\n", b"\x08\x07\xff\n", b"[]\n", b'{"case": "double"}\n']
+)
+def test_a_file_of_something_else_is_refused_and_left_as_it_is(content, tmp_path):
+    kept = tmp_path / "notes.md"
+    kept.write_bytes(content)
+
+    with pytest.raises(InvalidArgument, match=r"line 1 of .*notes.md is no result"):
+        run_all([("double", "good.direct")], kept, 1, catalogue="conformance.faulty_routes:CATALOGUE")
+    with pytest.raises(InvalidArgument, match="No such file"):
+        run_all([], tmp_path / "none" / "kept", 1, catalogue="conformance.faulty_routes:CATALOGUE")
+
+    assert kept.read_bytes() == content

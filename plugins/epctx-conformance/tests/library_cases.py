@@ -36,6 +36,15 @@ def load_cases() -> dict[str, Case]:
             {"x": X, "i": np.array([7])},
             [0],
         ),
+        Case(name="unknown", model=_bytes_of(RELU), data=lambda: [Data(inputs=given, outputs=[])]),
+        Case(
+            name="two_tolerances",
+            model=_bytes_of("agraph (float[3] x) => (float[3] y, float[3] z) { y = Relu(x) z = Neg(x) }"),
+            data=lambda: [
+                Data(inputs=given, outputs=[np.float32([0.1, 0, 2]), np.float32([1, 0, -2])]),
+            ],
+            atol=(0.2, 1e-7),
+        ),
         Case(name="crash", model=_bytes_of(RELU), data=os.abort),
         Case(name="hang", model=_bytes_of(RELU), data=lambda: time.sleep(600)),  # type: ignore[arg-type]
     ]

@@ -87,6 +87,12 @@ def test_a_tolerance_lets_close_results_pass_and_is_told():
     assert "--tolerance 0.01" in lenient.reproduce()
 
 
+def test_cases_may_have_unknown_results_and_a_tolerance_for_each_output():
+    report = check_library(CPU, only=("unknown", "two_tolerances"), ways=("direct",))
+
+    assert verdicts(report) == {"unknown": {"direct": "PASS"}, "two_tolerances": {"direct": "PASS"}}
+
+
 def test_a_crash_and_a_hang_are_outcomes_and_the_next_case_runs():
     report = check_library(CPU, only=["crash", "hang", "right"], ways=["onnxruntime"], seconds=1)
 
@@ -187,6 +193,12 @@ def test_the_command_line_of_a_failure_reproduces_it(report, process, tmp_path):
         (["--ep", "CPU", "--full"], "--full needs NAME"),
         (["--ep", "CPU", "--tolerance", "-1"], "'-1' is not a number from 0"),
         (["--ep", "CPU", "--cases", "no_such_module:load"], "cannot be imported"),
+        (["--ep", "CPU", "--cases", "os:getcwd"], "returns no cases by name"),
+        (["--ep", "CPU", "--seconds", "0"], "'0' is no time"),
+        (
+            ["--ep", "CPU", "--only", "test_add", "--results", "none/kept.jsonl"],
+            "results cannot be kept in none/kept",
+        ),
         (["--ep", "CPU", "--without", "dynamic_shape"], "Did you mean 'dynamic_shapes'?"),
         (["--ep", "epctx-sim-qnn:QNN", "-p", "QNN.htp_arhc=1"], "Did you mean 'htp_arch'?"),
     ],

@@ -12,6 +12,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_conformance.cases.routes import Result, run_case
+from epctx_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from epctx_conformance.cases.case import Case
@@ -92,14 +94,18 @@ def run_all(
             working directory of their own.
         seconds: how long a case may take on one route.
         progress: called with each result that is not known yet.
+
+    Raises:
+        InvalidArgument: the file has something else than results, or cannot be read or written.
+        KeyboardInterrupt: Ctrl-C; children and what they started are ended, and no result is made of that.
     """
     done = {(r.case, r.route): r for r in read(kept)}
-    kept.write_text("".join(map(_line, done.values())), "utf-8")
+    _cut_tail(kept)
     left = [task for task in tasks if task not in done]
-    lock = Lock()
+    lock, children = Lock(), _Children()
 
     def run_batch(batch: Sequence[Task]) -> None:
-        for result in _in_children(batch, catalogue, seconds):
+        for result in _in_children(batch, catalogue, seconds, children):
             with lock, kept.open("a", encoding="utf-8") as file:
                 done[result.case, result.route] = result
                 file.write(_line(result))
@@ -107,7 +113,11 @@ def run_all(
                     progress(result)
 
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(run_batch, _batches(left, min(BATCH, -(-len(left) // jobs)))))
+        try:
+            list(pool.map(run_batch, _batches(left, min(BATCH, -(-len(left) // jobs)))))
+        except BaseException:
+            children.end()
+            raise
     return compared_with_direct([done[task] for task in tasks])
 
 
@@ -124,20 +134,85 @@ def _batches(tasks: Sequence[Task], size: int) -> Iterator[list[Task]]:
 
 
 def read(path: Path) -> list[Result]:
-    """Return the results in a file; a last line that was cut off is none."""
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    return [Result(**json.loads(line)) for line in lines if line.endswith("}")]
+    """Return the results in a file; a last line that was cut off is none.
+
+    Raises:
+        InvalidArgument: the file cannot be read, or has something else than results.
+    """
+    try:
+        *lines, _cut = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    except OSError as error:
+        raise InvalidArgument(f"results in {path} cannot be read: {error.strerror}.") from error
+    return [_parse(line, path, number) for number, line in enumerate(lines, 1)]
+
+
+def _parse(line: bytes, path: Path, number: int) -> Result:
+    try:
+        return Result(**json.loads(line))
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(
+            f"line {number} of {path} is no result: {line[:60].decode(errors='replace')!r}.",
+            hint="Name another file to keep results in; or remove the line, if it is damaged.",
+        ) from error
+
+
+def _cut_tail(path: Path) -> None:
+    """Remove a last line that was cut off; make the file if need be."""
+    try:
+        with path.open("ab") as file:
+            file.truncate(path.read_bytes().rfind(b"\n") + 1)
+    except OSError as error:
+        raise InvalidArgument(f"results cannot be kept in {path}: {error.strerror}.") from error
 
 
 def _line(result: Result) -> str:
     return json.dumps(result.as_dict()) + "\n"
 
 
-def _in_children(tasks: Sequence[Task], catalogue: str, seconds: float) -> Iterator[Result]:
+class _Children:
+    """Children that run, and whether any more may."""
+
+    def __init__(self) -> None:
+        self.are_ended = False
+        self._running: set[subprocess.Popen[str]] = set()
+        self._lock = Lock()
+
+    @contextmanager
+    def started(self, child: subprocess.Popen[str]) -> Iterator[None]:
+        """Have a child ended by `end` as long as it is used."""
+        with self._lock:
+            self._running.add(child)
+        if self.are_ended:
+            _kill(child)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running.discard(child)
+
+    def end(self) -> None:
+        """End them all with what they started."""
+        self.are_ended = True
+        with self._lock:
+            for child in self._running:
+                _kill(child)
+
+
+def _kill(child: subprocess.Popen[str]) -> None:
+    with suppress(OSError):  # it has ended
+        if sys.platform == "win32":
+            child.kill()
+        else:
+            os.killpg(child.pid, signal.SIGKILL)
+
+
+def _in_children(
+    tasks: Sequence[Task], catalogue: str, seconds: float, children: _Children
+) -> Iterator[Result]:
     """Yield results of a child for each task; what ends a child is a result, and another one goes on."""
     left = list(tasks)
     command = [sys.executable, "-W", "ignore", "-m", "epctx_conformance.cases.child"]
-    while left:
+    while left and not children.are_ended:
         asked = {
             "path": [str(Path(each).absolute()) for each in sys.path],
             "catalogue": catalogue,
@@ -148,25 +223,33 @@ def _in_children(tasks: Sequence[Task], catalogue: str, seconds: float) -> Itera
             tempfile.TemporaryFile("w+") as errors,
             tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         ):
-            with subprocess.Popen(  # noqa: S603 - this package's own module
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env={**os.environ, "TMPDIR": folder},
-                cwd=folder,  # some EPs write into it
-            ) as child:
+            with (
+                subprocess.Popen(  # noqa: S603 - this package's own module
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    env={**os.environ, "TMPDIR": folder},
+                    cwd=folder,  # some EPs write into it
+                    start_new_session=True,  # Ctrl-C is for this process, which ends them
+                ) as child,
+                children.started(child),
+            ):
                 assert child.stdin is not None  # noqa: S101 - both are pipes
                 assert child.stdout is not None  # noqa: S101
                 child.stdin.write(json.dumps(asked))
                 child.stdin.close()
                 ready = child.stdout.readline()
                 for line in child.stdout:
+                    if not line.endswith("\n"):  # it ended while it wrote
+                        break
                     yield Result(**json.loads(line))
                     del left[0]
             errors.seek(0)
             said = errors.read()
+        if children.are_ended:
+            return
         if not ready:
             raise RuntimeError(f"a child did not start: {said}")
         if left:

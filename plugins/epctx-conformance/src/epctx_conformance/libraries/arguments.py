@@ -52,7 +52,7 @@ def add_library(parser: CommandParser, run_kit: Callable[[argparse.Namespace, Co
     )
     group.add_argument(
         "--seconds",
-        type=_number,
+        type=_time_limit,
         default=120.0,
         metavar="N",
         help="time limit of a case in one way (default: 120)",
@@ -80,6 +80,12 @@ def _number(text: str) -> float:
         number = -1.0
     if not 0 <= number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0")
+    return number
+
+
+def _time_limit(text: str) -> float:
+    if (number := _number(text)) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: give a number above 0")
     return number
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
@@ -27,8 +27,6 @@ from epctx_core.errors import InvalidArgument
 from epctx_core.ext import suggestion
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from epctx_conformance.harness import Harness
     from epctx_conformance.libraries.subject import Subject
 
@@ -153,7 +151,7 @@ def load_cases(subject: Subject) -> Mapping[str, Case]:
     """Return the cases of a subject by name.
 
     Raises:
-        InvalidArgument: there is no such function.
+        InvalidArgument: there is no such function, or it returns something else.
     """
     module, _, attribute = subject.cases.partition(":")
     try:
@@ -163,7 +161,13 @@ def load_cases(subject: Subject) -> Mapping[str, Case]:
             f"--cases {subject.cases!r} cannot be imported: {error}.",
             hint="Give MODULE:FUNCTION; the function returns cases by name.",
         ) from error
-    return load()  # type: ignore[no-any-return]
+    cases = load()
+    if not isinstance(cases, Mapping) or not all(isinstance(case, Case) for case in cases.values()):
+        raise InvalidArgument(
+            f"--cases {subject.cases!r} returns no cases by name, but {cases!r:.60}.",
+            hint="The function returns a dict of epctx_conformance.cases.case.Case objects by their names.",
+        )
+    return cases
 
 
 def _list_operators(case: Case) -> tuple[str, ...]:
