@@ -6,9 +6,9 @@ import io
 
 import numpy as np
 import onnx
-import onnxruntime_extensions
 import pytest
 from epctx_openvino.native import core
+from extensions_library import LIBRARY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -270,7 +270,7 @@ def test_what_reads_a_custom_operator_stays_with_the_session_where_its_rank_is_o
     model.opset_import.add(domain="ai.onnx.contrib", version=1)
     model.graph.value_info.append(helper.make_tensor_value_info("positive", FLOAT, [4]))
     options = harness.session_options()
-    options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
+    options.register_custom_ops_library(LIBRARY)
     data, x = model.SerializeToString(), np.array([4, -4, 9, -9], np.float32)
 
     with epctx.InferenceSession(data, options, registry=harness.registry) as session:

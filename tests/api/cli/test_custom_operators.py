@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx.parser
-import onnxruntime_extensions
 import pytest
+from extensions_library import LIBRARY as PATH
 
-LIBRARY = Path(onnxruntime_extensions.get_library_path())
+LIBRARY = Path(PATH)
 
 pytestmark = pytest.mark.not_for_onnxruntime("it is not given the library")
 

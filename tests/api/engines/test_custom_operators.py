@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
-import onnxruntime_extensions
 import pytest
 from end_to_end.engine_eps import Eager
+from extensions_library import LIBRARY
 from graph.making import FLOAT, INT64, model, node, tensor, value
 from kernel_eps.acme import KernelProvider
 from onnx import TensorProto, helper
@@ -22,7 +22,6 @@ from epctx_core.plugin import (
     OperatorTypes,
 )
 
-LIBRARY = onnxruntime_extensions.get_library_path()
 NAME = Path(LIBRARY).name
 DOMAIN = "ai.onnx.contrib"
 OPSETS = (("", 17), (DOMAIN, 1))

@@ -20,11 +20,14 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory, wheel):
-    """A clean environment with the core and its command line, in which a plugin was begun, and is installed too."""
+    """A clean environment with the core, its command line and the kit, in which a plugin was begun, and is installed too."""
     made = clean_environment(tmp_path_factory.mktemp("clean") / "venv")
     core = built_wheel(ROOT, tmp_path_factory.mktemp("core"))
-    kit = built_wheel(ROOT / "plugins" / "epctx-conformance", tmp_path_factory.mktemp("kit"))
-    made.install(core, wheel, kit)
+    kit, isolation = (
+        built_wheel(ROOT / "plugins" / name, tmp_path_factory.mktemp("further"))
+        for name in ("epctx-conformance", "epctx-isolation")
+    )
+    made.install(core, wheel, isolation, kit)
     made.run("epctx", "plugins", "new", "acme", "-o", made.folder / "work")
     made.install(made.folder / "work" / "epctx-acme")
     return made
