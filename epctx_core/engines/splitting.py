@@ -112,7 +112,7 @@ def _lacking_error(
         what = f"node {node.name!r} ({node.domain or 'ai.onnx'}::{node.op_type})"
         library = engines[0].policy.custom_domains.get(node.domain, "")
         if custom and (library or engines[0].runs_custom_ops):
-            cure = f"register its library {library!r}".removesuffix(" ''")
+            cure = f"register its library {library!r:.300}".removesuffix(" ''")
             cure += ": SessionOptions.register_custom_ops_library(path)"
     return NotImplementedByProvider(
         f"no engine can run {what}: {'; '.join(refusal.message for refusal in refusals)}",

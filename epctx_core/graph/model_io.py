@@ -208,7 +208,7 @@ def detach_model(
         InvalidGraph: the ONNX checker refuses the model, a weight is wrong, or a function's text is none.
     """
     check_text((*proto.opset_import, *proto.functions))
-    _check_opsets(proto, path)
+    check_opsets(proto, path)
     _check_ranks(proto, path)
     whole = Weight("", onnx.TensorProto.UINT8, (len(data),), data)
     with compute_digests_ahead([whole]):
@@ -261,8 +261,12 @@ def is_accepted_by_checker(data: bytes) -> bool:
     return True
 
 
-def _check_opsets(proto: ModelProto, path: Path | None) -> None:
-    """Check that onnx knows the operator versions: it would read later ones as its newest."""
+def check_opsets(proto: ModelProto, path: Path | None) -> None:
+    """Check that onnx knows the operator versions: it would read later ones as its newest.
+
+    Raises:
+        InvalidGraph: a version is later.
+    """
     newest = onnx.defs.onnx_opset_version()
     for opset in proto.opset_import:
         if opset.domain in DEFAULT_DOMAINS and opset.version > newest:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from onnx import GraphProto, ModelProto
 
-from epctx_core.context.node import read_context_nodes
 from epctx_core.engines.cpu_engine import INSTALL, blame_engine, load_engine_class, make_engine
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.index import copy_message
-from epctx_core.graph.model_io import check_model
+from epctx_core.graph.model_io import check_model, check_opsets
 from epctx_core.graph.tensor_bytes import detach_weights
 from epctx_core.graph.weights import INLINE_LIMIT, Weight, is_detached
 from epctx_core.options import GraphOptimizationLevel
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from epctx_core.sessions.providers import ProviderSession
 
 HOOK = "optimize_model"
-_FRAME = ("producer_name", "producer_version", "domain", "model_version", "doc_string")
+_FRAME = ("producer_name", "producer_version", "domain", "model_version", "doc_string", "metadata_props")
 
 
 def check_level(level: GraphOptimizationLevel | int, engine: str | None) -> GraphOptimizationLevel:
@@ -118,9 +117,10 @@ def _changed_by(ep: str, model: OpenModel, instances: ProviderInstances, *, leve
         return model
     own: ModelProto = copy_message(result)
     refusal = partial(contract_error, instances.record(ep), HOOK)
-    if read_context_nodes(own.graph):
+    changed = _accepted(own, model, model.source.weights, refusal)
+    if changed.context_nodes:
         raise refusal("gave a model with EPContext nodes, which only `get_ep_context_nodes` may describe")
-    return _accepted(own, model, model.source.weights, refusal)
+    return changed
 
 
 def _accepted(
@@ -137,15 +137,18 @@ def _accepted(
     original = model.source.proto
     for field in _FRAME:
         found.ClearField(field)
-    found.MergeFrom(
-        ModelProto(**{field: getattr(original, field) for field in _FRAME if original.HasField(field)})
-    )
-    del found.metadata_props[:]
-    found.metadata_props.extend(original.metadata_props)
+    found.MergeFrom(ModelProto(**{f.name: value for f, value in original.ListFields() if f.name in _FRAME}))
     found.graph.name = original.graph.name
     found.graph.doc_string = original.graph.doc_string
-    source = replace(model.source, proto=found, weights=_weights(found.graph, known, refusal))
+    source = replace(model.source, proto=found)
     try:
+        check_opsets(found, source.path)
+        kept = {(f.domain, f.name) for f in original.functions}
+        if any((f.domain, f.name) not in kept for f in found.functions):
+            from epctx_core.graph.normalise import inline_functions
+
+            inline_functions(source, kept)
+        source.weights = _weights(source.proto.graph, known, refusal)
         check_model(source)
         changed = index_model(source, model.policy)
     except InvalidGraph as error:

@@ -71,16 +71,14 @@ def choose_transformers(session: SessionOptions) -> list[ProviderChoice]:
     """
     choices = []
     for name, given in session.graph_transformers:
-        facts: dict[str, Any] = {"name": name, "version": str(getattr(given, "version", "")) or None}
-        target: object = given
+        facts: dict[str, Any] = {"name": name, "version": str(getattr(given, "version", None) or "") or None}
+        options: dict[str, Any] = {"transformer": given}
         if given is None:
             dist, entry = _find_transformer(name)
             facts = {"name": entry.name, "distribution": dist.name, "version": dist.version}
-            target = entry.value.partition("[")[0].strip()
+            options["transformer"] = entry.value.partition("[")[0].strip()
         record = replace(make_record(TransformerProvider, ()), **facts)
-        choices.append(
-            ProviderChoice(record=record, cls=TransformerProvider, options={"transformer": target})
-        )
+        choices.append(ProviderChoice(record=record, cls=TransformerProvider, options=options))
     return choices
 
 

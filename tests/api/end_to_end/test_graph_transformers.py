@@ -310,6 +310,15 @@ def with_a_context_node(model, _weights, _level):
     return model
 
 
+def with_a_context_node_in_a_function(model, _weights, _level):
+    opsets = [helper.make_opsetid("com.microsoft", 1)]
+    node = helper.make_node("EPContext", ["p"], ["q"], domain="com.microsoft", source="QNN", main_context=1)
+    model.functions.append(helper.make_function("acme", "F", ["p"], ["q"], [node], opsets))
+    model.opset_import.add(domain="acme", version=1)
+    model.graph.node[-1].op_type, model.graph.node[-1].domain = "F", "acme"
+    return model
+
+
 def with_a_file(model, _weights, _level):
     file = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2, 3], data_location=TensorProto.EXTERNAL)
     file.external_data.add(key="location", value="/etc/passwd")
@@ -323,6 +332,27 @@ def with_a_file_in_a_node(model, _weights, _level):
     file.external_data.add(key="location", value="/etc/passwd")
     model.graph.node.insert(0, helper.make_node("Constant", [], ["c"], value=file))
     model.graph.node[1].input[1] = "c"
+    return model
+
+
+def with_a_file_in_a_function(model, _weights, _level):
+    with_a_file_in_a_node(model, None, None)
+    opsets = [helper.make_opsetid("", model.opset_import[0].version)]
+    model.functions.append(helper.make_function("acme", "F", [], ["c"], [model.graph.node[0]], opsets))
+    model.opset_import.add(domain="acme", version=1)
+    model.graph.node[0].CopyFrom(helper.make_node("F", [], ["c"], domain="acme"))
+    return model
+
+
+def with_too_short_a_weight(model, _weights, _level):
+    short = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2, 3], raw_data=bytes(8))
+    model.graph.initializer.append(short)
+    model.graph.node[0].input[1] = "w"
+    return model
+
+
+def with_operators_of_the_future(model, _weights, _level):
+    model.opset_import[0].version = 999
     return model
 
 
@@ -349,8 +379,12 @@ def leaving(_model, _weights, _level):
         (with_another_type, "gave a model with other inputs: .*or of other types"),
         (renamed, r"gave a model with other outputs: \['z'\]"),
         (with_a_context_node, "gave a model with EPContext nodes"),
+        (with_a_context_node_in_a_function, "gave a model with EPContext nodes"),
         (with_a_file, "an external weight 'w' that the original does not have"),
         (with_a_file_in_a_node, "gave a model whose tensor 'v' lies in the file '/etc/passwd'"),
+        (with_a_file_in_a_function, "gave a model whose tensor 'v' lies in the file '/etc/passwd'"),
+        (with_too_short_a_weight, "gave a wrong model: initializer 'w' of shape .* needs 24 bytes and has 8"),
+        (with_operators_of_the_future, "gave a wrong model: .* imports version 999 of ONNX's operators"),
         (circular, "gave a wrong model"),
         (lambda *_given: onnx.ModelProto(), "gave a"),
         (failing, "failed in optimize_model: LookupError: its own words"),

@@ -211,6 +211,19 @@ def test_a_load_without_the_library_names_node_operator_and_library(context_mode
     )
 
 
+def test_a_long_name_in_a_manifest_makes_no_long_message(context_model, tmp_path):
+    made = onnx.load(context_model)
+    entry = next(p for p in made.metadata_props if p.key == "epctx.manifest")
+    entry.value = json.dumps({**json.loads(entry.value), "custom_domains": {DOMAIN: "a" * 100_000}})
+    source = shutil.copytree(context_model.parent, tmp_path / "copy") / context_model.name
+    source.write_bytes(made.SerializeToString())
+
+    with pytest.raises(epctx.NotImplementedByProvider, match="register its library 'aaa") as caught:
+        epctx.InferenceSession(source)
+
+    assert len(str(caught.value)) < 2_000
+
+
 def test_a_model_of_an_unknown_library_asks_for_one_without_a_name():
     with pytest.raises(
         epctx.NotImplementedByProvider, match=r"register its library: SessionOptions\.register_cust"
@@ -421,3 +434,13 @@ def test_the_cache_compiles_again_for_another_library_and_loads_with_it(tmp_path
     first = path_with(LIBRARY)
     assert path_with(LIBRARY) == first
     assert len({first, path_with(other), path_with(None)}) == 3
+
+
+def test_a_library_that_was_removed_since_is_no_fault_of_the_cache(tmp_path):
+    library = Path(shutil.copy(LIBRARY, tmp_path / "gone.so"))
+    options, source = options_with("OpenVINO", library=library), tmp_path / "m.onnx"
+    onnx.save(classifier(), source)
+    library.unlink()
+
+    with pytest.raises(epctx.Fail, match="there is no such library of custom operators"):
+        epctx.compile_cached(source, options, cache_dir=tmp_path / "cache")

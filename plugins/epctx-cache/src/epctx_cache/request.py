@@ -53,12 +53,15 @@ def cacheable(
 
     Raises:
         InvalidArgument: they are wrong, or their results cannot be cached.
+        Fail: a library of custom operators does not exist any more.
     """
     copy = copy_options(SessionOptions() if options is None else options)
     requested = parse_providers(copy, providers, provider_options)
     copy.providers = []
     for name, given in requested or ():
         copy.add_provider(name, given)
+    for path in copy.config().custom_ops_libraries:
+        copy.register_custom_ops_library(path)  # a file that is gone is no fault of the cache
     _, refused, _ = keys.cache_entries(copy.config_entries)
     for key, value in refused.items():
         raise errors.InvalidArgument(
