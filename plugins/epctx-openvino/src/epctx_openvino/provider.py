@@ -38,8 +38,8 @@ from epctx_openvino.native import (
     read_version,
     requirements_of,
     shorten,
-    working_core,
 )
+from epctx_openvino.rotation import compile_exportable
 from epctx_openvino.running import RunnableModel
 from epctx_openvino.settings import OPTIONS, choose_device, make_config
 from epctx_openvino.verdicts import judge_text, write_text
@@ -135,7 +135,7 @@ class OpenVINOExecutionProvider(ExecutionProvider):
         source = read_partition(partition)
         config = make_config(self.context, self._device, self._precision)
         try:
-            model = working_core().compile_model(source.model, self._device, config)
+            model = compile_exportable(source.model, self._device, config)
         except RuntimeError as error:
             raise EPFail(
                 f"OpenVINO does not compile a partition of {len(partition.nodes)} nodes for {self._device}:"
