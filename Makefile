@@ -3,7 +3,7 @@
 # make test    set up, lint, check types, run the whole suite
 # make test-vendors  the tests with real vendors' EPs, in an environment of their own (200 MB of wheels, Linux x86-64)
 # make conformance  the ONNX project's cases, quantised twins of them and networks of programs on every route; RESULTS=FILE to go on later
-# make conformance-vendors  the same with real vendors' EPs
+# make conformance-vendors  the same table for real vendors' EPs, whose failures are not listed as known
 # make lint    ruff, mypy and import-linter only
 # make stress  tests that take hours rather than minutes
 # make fuzz    ten minutes of fuzzing that follows coverage; FUZZ_SECONDS and FUZZ_CORPUS change time and folder
