@@ -87,6 +87,7 @@ def test_a_child_that_does_not_start_is_no_result(tmp_path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot send Ctrl-C to itself alone there")
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_children_at_once_and_is_no_result(tmp_path):
     kept = tmp_path / "kept"
     tasks = [("double", "good.direct"), ("double", "hanging.direct"), ("double", "good.file")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from html.parser import HTMLParser
@@ -47,6 +48,11 @@ def verdicts(report):
 
 def trial_of(report, case, way):
     return next(t for t in report.trials if (t.case, report.find_way(t)) == (case, way))
+
+
+def test_a_check_leaves_no_variable_in_the_environment(report):
+    assert report.trials
+    assert not [name for name in os.environ if name.startswith("EPCTX_CHECKED")]
 
 
 def test_each_case_has_an_outcome_in_each_way(report):

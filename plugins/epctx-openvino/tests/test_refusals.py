@@ -174,6 +174,13 @@ def test_a_mask_of_booleans_may_be_counted(harness):
             ),
             "of equal elements, OpenVINO's TopK does not give the lowest index",
         ),
+        *(
+            (
+                single(operator, {"x": (FLOAT, [4]), "shape": (INT64, ["rank"])}, {"y": (FLOAT, None)}),
+                "OpenVINO needs to know how long the shape is",
+            )
+            for operator in ("Expand", "Reshape")
+        ),
         (
             single("Attention", {name: (FLOAT, [1, 1, 4, 8]) for name in "qkv"}, {"y": (FLOAT, [1, 1, 4, 8])},
                    opset=25, is_causal=1, left_window_size=1),

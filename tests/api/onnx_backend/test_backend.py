@@ -67,6 +67,8 @@ def test_installed_eps_go_by_their_names_with_options_and_config_entries():
         assert rep.claimed == 4
     with pytest.raises(InvalidArgument, match="no_such_option"):
         backend.prepare(MODEL, providers=[("QNN", {"no_such_option": "1"})])
+    with pytest.raises(InvalidArgument, match="'QNN' is a text"):
+        backend.prepare(MODEL, providers="QNN")
     with pytest.raises(AttributeError, match="no_such_attribute"):
         backend.prepare(MODEL, no_such_attribute=1)
 

@@ -144,7 +144,7 @@ class EpctxBackend(Backend):
             options: attributes of `SessionOptions`; names with a dot are config entries.
 
         Raises:
-            InvalidArgument: the device, the way or an option does not exist.
+            InvalidArgument: the device, the way or an option does not exist, or EPs are no sequence.
             EpctxError: as `InferenceSession` and `ModelCompiler` raise.
         """
         through = cls.through if through is None else through
@@ -209,6 +209,10 @@ def make_backend(
 
 
 def _split(providers: Providers | None) -> list[tuple[Provider, Mapping[str, object]]]:
+    if isinstance(providers, str):
+        raise InvalidArgument(
+            f"providers={providers!r} is a text.", hint=f"Give a sequence of EPs: providers=[{providers!r}]."
+        )
     return [given if isinstance(given, tuple) else (given, {}) for given in providers or ()]
 
 

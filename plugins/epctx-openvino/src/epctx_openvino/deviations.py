@@ -79,11 +79,18 @@ def _has_window(_graph: GraphView, node: NodeView) -> bool:
     return any(node.attributes.get(side, -1) != -1 for side in ("left_window_size", "right_window_size"))
 
 
+def _makes_unknown_rank(graph: GraphView, node: NodeView) -> bool:
+    """Return whether OpenVINO cannot know the rank of the output, since it does not know how long the shape is."""
+    shape = graph.initializer(node.inputs[1]) or graph.value(node.inputs[1])
+    return not shape.shape or not isinstance(shape.shape[0], int)
+
+
 def _is_crd(_graph: GraphView, node: NodeView) -> bool:
     return bool(node.attributes.get("mode", "DCR") == "CRD")
 
 
 _LAYOUT: Rule = (_has_batch_first, "OpenVINO ignores the attribute layout")
+_RANK: Rule = (_makes_unknown_rank, "OpenVINO needs to know how long the shape is")
 _CEIL: Rule = (_skips_the_end, "OpenVINO's pooling counts a window behind the end of the input")
 _RULES: dict[str, tuple[Rule, ...]] = {
     "Attention": ((_has_window, "OpenVINO ignores the window of an Attention"),),
@@ -92,11 +99,13 @@ _RULES: dict[str, tuple[Rule, ...]] = {
     "DynamicQuantizeLinear": (
         (_always, "OpenVINO's quotients differ in the last digit, and then by a whole step"),
     ),
+    "Expand": (_RANK,),
     "GRU": (_LAYOUT,),
     "LSTM": (_LAYOUT, (_has_peepholes, "OpenVINO ignores peepholes")),
     "LpPool": (_CEIL,),
     "MaxPool": (_CEIL,),
     "RNN": (_LAYOUT,),
+    "Reshape": (_RANK,),
     "Resize": (
         (_resizes_otherwise, "OpenVINO ignores antialias, exclude_outside and keep_aspect_ratio_policy"),
     ),

@@ -70,12 +70,12 @@ def check_library(  # noqa: PLR0913 - public: the options of a check
         >>> Path("acme.html").write_text(make_page(report))
     """
     facts, fingerprint = subject.describe(), subject.compute_fingerprint()
-    subject.publish(fingerprint)
     cases, checks = _choose(subject, only, quick=quick)
     chosen = [Way(name, fingerprint) for name in _choose_ways(subject, ways)]
     of_kit = [(check, str(Way(KIT, fingerprint))) for check in checks]
     of_cases = [(name, str(way)) for name in cases for way in chosen]
     with ExitStack() as stack:
+        stack.enter_context(subject.published(fingerprint))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="epctx-check-"))
         kept = results or Path(folder, "results.jsonl")
         found = []

@@ -9,7 +9,8 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -113,9 +114,14 @@ class Subject:
         facts = json.dumps([asdict(self), self.describe()], sort_keys=True)
         return hashlib.sha256(facts.encode()).hexdigest()[:8]
 
-    def publish(self, fingerprint: str) -> None:
-        """Let child processes find this subject and its fingerprint."""
+    @contextmanager
+    def published(self, fingerprint: str) -> Iterator[None]:
+        """Let child processes that start meanwhile find this subject and its fingerprint."""
         os.environ[VARIABLE] = json.dumps([asdict(self), fingerprint])
+        try:
+            yield
+        finally:
+            del os.environ[VARIABLE]
 
 
 def find_subject() -> tuple[Subject, str]:
