@@ -176,7 +176,7 @@ def test_a_mask_of_booleans_may_be_counted(harness):
         ),
         *(
             (
-                single(operator, {"x": (FLOAT, [4]), "shape": (INT64, ["rank"])}, {"y": (FLOAT, None)}),
+                single(operator, {"x": (FLOAT, [4]), "shape": (INT64, ["rank"])}, {"y": (FLOAT, ["n"])}),
                 "OpenVINO needs to know how long the shape is",
             )
             for operator in ("Expand", "Reshape")
