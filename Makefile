@@ -12,7 +12,7 @@
 # make minimums  the suite with the oldest libraries that pyproject.toml allows
 # make release build every wheel into dist/ and check them where nothing else is installed
 # make docs    write the tables of docs/ that come from the code
-# make size    modules, lines of code and classes of the core and of each package
+# make size    expressions, modules and classes of the core and of each package
 # make clean   remove what these made
 
 PYTHON ?= python3
@@ -92,8 +92,8 @@ docs: .venv/.installed
 release: .venv/.installed
 	.venv/bin/python tests/packaged/release.py
 
-size:
-	@$(PYTHON) .ci/size.py
+size: .venv/.installed
+	@.venv/bin/python .ci/size.py
 
 minimums: .venv-min/.installed
 	.venv-min/bin/python $(PYTEST)

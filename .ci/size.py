@@ -1,45 +1,63 @@
-"""Prints the size of the core and of each package: modules, lines of code (no blank, comment or docstring), classes."""
+"""Prints what the budget counts: the same however the lines are broken.
+
+For the core and each package: expressions, modules and classes; for the core also the names of
+`epctx_core.ext` and the circles of imports within its rooms.
+"""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = (ROOT / "epctx_core", *sorted(ROOT.glob("plugins/*/src/*")))
+CORE = ROOT / "epctx_core"
+PACKAGES = (CORE, *sorted(ROOT.glob("plugins/*/src/*")))
 
 
-def lines_of_code(source: str) -> int:
-    """Count the lines that hold more than a comment or a docstring."""
-    tree = ast.parse(source)
-    prose = {
-        line
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+class Size(NamedTuple):
+    """Counts of one package."""
+
+    expressions: int
+    modules: int
+    classes: int
+
+
+def size(package: Path) -> Size:
+    """Count a package's expressions (`ast.expr`), modules and classes."""
+    trees = [ast.parse(path.read_bytes()) for path in package.rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    return Size(
+        expressions=sum(isinstance(node, ast.expr) for node in nodes),
+        modules=len(trees),
+        classes=sum(isinstance(node, ast.ClassDef) for node in nodes),
+    )
+
+
+def circles() -> set[frozenset[str]]:
+    """Return the sets of the core's modules that import each other on some way.
+
+    Imports in functions and for type checking count.
+    """
+    import grimp
+
+    graph = grimp.build_graph("epctx_core", cache_dir=None)
+    above = {module: graph.find_upstream_modules(module) for module in graph.modules}
+
+    # Two modules are in one circle where each is above the other.
+    return {
+        frozenset(other for other in above[module] if module in above[other]) | {module}
+        for module in above
+        if any(module in above[other] for other in above[module])
     }
-    lines = enumerate(source.splitlines(), 1)
-    return sum(
-        bool(text.strip()) and not text.lstrip().startswith("#") and n not in prose for n, text in lines
-    )
-
-
-def size(package: Path) -> tuple[int, int, int]:
-    """Return modules, lines of code and classes of a package."""
-    sources = [path.read_text("utf-8") for path in package.rglob("*.py")]
-    classes = sum(
-        isinstance(node, ast.ClassDef) for source in sources for node in ast.walk(ast.parse(source))
-    )
-    return len(sources), sum(map(lines_of_code, sources)), classes
 
 
 if __name__ == "__main__":
-    print(f"{'':20}{'modules':>9}{'code':>9}{'classes':>9}")
-    total = [0, 0, 0]
+    from epctx_core import ext
+
+    print(f"{'':20}{'expressions':>13}{'modules':>9}{'classes':>9}")
     for package in PACKAGES:
         found = size(package)
-        total = [a + b for a, b in zip(total, found, strict=True)]
-        print(f"{package.name:20}" + "".join(f"{number:9,}" for number in found))
-    print(f"{'all':20}" + "".join(f"{number:9,}" for number in total))
+        print(f"{package.name:20}{found.expressions:13,}{found.modules:9}{found.classes:9}")
+    print(f"\nnames of epctx_core.ext: {len(ext.__all__)}")
+    print(f"circles of imports within rooms: {len(circles())}")

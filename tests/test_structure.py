@@ -17,7 +17,7 @@ import epctx_sim_qnn
 import epctx_sim_vitisai
 
 import epctx_core
-from epctx_core import backend, errors, plugin, testing
+from epctx_core import backend, errors, ext, plugin, testing
 
 ROOT = Path(__file__).parent.parent
 CORE = ROOT / "epctx_core"
@@ -86,23 +86,46 @@ def test_rooms_take_names_from_their_modules_and_not_from_the_package_that_shows
     assert takers == set()
 
 
-def test_a_module_has_at_most_six_hundred_lines():
+def test_a_module_has_at_most_750_lines():
     lengths = {shown(path): len(path.read_bytes().splitlines()) for path in every_module()}
 
     assert len(lengths) > 500
-    assert {path: length for path, length in lengths.items() if length > 600} == {}
+    assert {path: length for path, length in lengths.items() if length > 750} == {}
 
 
-def test_a_function_has_at_most_sixty_lines():
+def lines_of_code(path: Path, first: int, last: int) -> int:
+    """Count the lines of a part of a module that hold more than a comment or a docstring."""
+    prose = {
+        line for node in docstrings(path) for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    lines = path.read_text("utf-8").splitlines()[first - 1 : last]
+    return sum(
+        bool(text.strip()) and not text.lstrip().startswith("#") and number not in prose
+        for number, text in enumerate(lines, first)
+    )
+
+
+@cache
+def docstrings(path: Path) -> list[ast.Expr]:
+    """Return the statements of a module that are a string alone."""
+    statements = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.Expr)]
+    return [s for s in statements if isinstance(s.value, ast.Constant) and isinstance(s.value.value, str)]
+
+
+def test_a_function_has_at_most_80_lines_and_60_of_code():
     lengths = {
-        f"{shown(path)}:{node.lineno}: {node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
+        f"{shown(path)}:{node.lineno}: {node.name}": (
+            last - node.lineno + 1,
+            lines_of_code(path, node.lineno, last),
+        )
         for path in every_module()
         for node in definitions(path)
         if not isinstance(node, ast.ClassDef)
+        for last in [node.end_lineno or node.lineno]
+        if last - node.lineno >= 60
     }
 
-    assert len(lengths) > 5000
-    assert {name: length for name, length in lengths.items() if length > 60} == {}
+    assert {name: length for name, length in lengths.items() if length[0] > 80 or length[1] > 60} == {}
 
 
 def words(name: str) -> set[str]:
@@ -135,44 +158,19 @@ def test_the_core_has_ten_rooms_and_no_two_modules_of_one_name():
     assert [name for name, count in Counter(names).items() if count > 1] == []
 
 
-def test_the_core_and_the_packages_that_left_it_keep_to_their_budget():
-    program = runpy.run_path(str(ROOT / ".ci" / "size.py"))
-    measure, count = program["size"], program["lines_of_code"]
-    packages = ("cache", "cli", "conformance", "isolation", "onnxruntime")
-    modules, code, classes = measure(CORE)
-    around = [measure(ROOT / "plugins" / f"epctx-{name}" / "src" / f"epctx_{name}")[1] for name in packages]
-    # Vendors' EPs and the list of their libraries, what the kit needs for those that can end its process, the cache for hosts
-    # of onnxruntime, sealing what vendors' tools write, libraries of custom operators, shapes behind quantizers, ONNX's
-    # backend interface, campaigns over cases and the checker of vendors' libraries were never part of the core. A later
-    # feature stays within the core's or its package's own size, and its modules are left out of this sum in the same
-    # way; 100 lines are what graph transformers add to modules that others share.
-    plugins = ROOT / "plugins"
-    onnxruntime = plugins / "epctx-onnxruntime" / "src" / "epctx_onnxruntime"
-    cli = plugins / "epctx-cli" / "src" / "epctx_cli"
-    kit = plugins / "epctx-conformance" / "src" / "epctx_conformance"
-    providers = measure(onnxruntime / "providers")[1]
-    others = (
-        CORE / "sessions" / "transformers.py",
-        cli / "entry_points.py",
-        onnxruntime / "cached.py",
-        onnxruntime / "custom_operators.py",
-        onnxruntime / "quantizers.py",
-        cli / "libraries.py",
-        cli / "sealing.py",
-        cli / "commands" / "seal.py",
-        kit / "backend.py",
-        kit / "contained.py",
-        *kit.glob("cases/*.py"),
-        *kit.glob("libraries/*.py"),
-    )
-    beside = sum(count(path.read_text("utf-8")) for path in others)
+def test_the_core_keeps_to_its_budget_of_concepts():
+    """Above a limit, first move out what docs/architecture.md's test for the core excludes.
 
-    assert 50 < modules <= 140
-    assert 10_000 < code <= 15_000
-    assert 100 < classes <= 210
-    assert all(around)
-    assert providers > 0
-    assert code + sum(around) - providers - beside <= 25_100
+    A limit changes only with its reason in the commit.
+    """
+    program = runpy.run_path(str(ROOT / ".ci" / "size.py"))
+    expressions, modules, classes = program["size"](CORE)
+
+    assert 40_000 < expressions <= 75_000
+    assert 50 < modules <= 125
+    assert 100 < classes <= 200
+    assert 10 < len(ext.__all__) <= 40
+    assert len(program["circles"]()) <= 9  # a ratchet: it only ever goes down
 
 
 def test_no_shipped_function_is_named_by_a_clause():
