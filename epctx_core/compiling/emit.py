@@ -175,26 +175,21 @@ def make_context_model(compile_: Compile, outputs: Outputs, earlier: GraphsByMod
     source, assignment, existing = compile_.model.source, compile_.assignment, compile_.existing
     choices = [c for c in compile_.providers.choices.values() if assignment.of(c.name)]
     parts = [ProviderPart(compile_, choice, outputs, earlier) for choice in choices]
-    nodes = {partition: node for part in parts for partition, node in part.nodes.items()}
     entries = [entry for part in parts for entry in part.entries]
     writers = [writer for part in parts for writer in part.payloads.writers.values()]
     inside = {mark: view for writer in writers for mark, view in writer.get_embedded_bytes().items()}
     used = {name: r for part in parts for name, r in part.payloads.references.used.items()}
-    taken = _make_replacements(assignment.main, nodes, existing)
-    proto = splice(source.proto, compile_.model.graph, assignment.main.execution_order(), taken)
-    declare_shapes(proto.graph, {name: shape for part in parts for name, shape in part.shapes.items()})
+    proto = _place_nodes(compile_, parts)
     # Without `final` nothing was written: an entry has only the payload's name.
     pending = () if outputs.final else tuple(entry.name for entry in entries)
     entries = [] if pending else entries
     contents, initializers, named_files = place_initializers(
         proto, source.weights, outputs.destination.placement, outputs.create, outputs.destination.folder
     )
-    if nodes or existing.records:
-        # Payloads of others may have left weights in their source, too; the model says it, and nothing else does.
-        others_use = bool(existing.records) and SOURCE_MODEL in (read_dependencies(proto) or ())
+    if parts or existing.records:
         write_dependencies(
             proto,
-            source_model=bool(used or others_use or (existing.manifest and existing.manifest.source_weights)),
+            source_model=bool(used) or _depends_on_source(existing, proto),
             external_weights=bool(initializers or named_files),
             context_binary=not outputs.embedded,
         )
@@ -213,6 +208,25 @@ def make_context_model(compile_: Compile, outputs: Outputs, earlier: GraphsByMod
         pending=pending,
         to_read=frozenset(name for part in parts for name in part.to_read),
     )
+
+
+def _place_nodes(compile_: Compile, parts: Sequence[ProviderPart]) -> ModelProto:
+    """Return the model with EPContext nodes in the places of partitions, and the shapes that EPs compiled for."""
+    main = compile_.assignment.main
+    nodes = {partition: node for part in parts for partition, node in part.nodes.items()}
+    taken = _make_replacements(main, nodes, compile_.existing)
+    proto = splice(compile_.model.source.proto, compile_.model.graph, main.execution_order(), taken)
+
+    declare_shapes(proto.graph, {name: shape for part in parts for name, shape in part.shapes.items()})
+    return proto
+
+
+def _depends_on_source(existing: PassThrough, proto: ModelProto) -> bool:
+    """Return whether payloads of an earlier compile left weights in a source model."""
+    if existing.manifest and existing.manifest.source_weights:
+        return True
+    # Of other compilers' payloads only the model itself says so.
+    return bool(existing.records) and SOURCE_MODEL in (read_dependencies(proto) or ())
 
 
 class ProviderPart:

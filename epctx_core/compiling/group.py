@@ -176,41 +176,50 @@ class Group:
             Publication(folder, before_writing=last.cancel.raise_if_requested) as publication,
         ):
             named = self._naming or members[0].destination
-            graphs = self._graphs
-            models: list[tuple[Compile, Outputs, ContextModel]] = []
             # All nodes first: an EP knows what to write after it was asked for those of every member.
-            for member in members:
-                outputs = Outputs(member.destination.use_names_of(named), publication, final=False)
-                models.append((member, outputs, member.describe(outputs, graphs)))
-                graphs = _add_names(graphs, member)
+            models, graphs = self._describe(members, publication, named)
             # As this member's folder is spelled: its files are compared by path.
             group_models = tuple(folder / path.name for path in self.models)
             destination = replace(last.destination.use_names_of(named), group_models=group_models)
             payloads = write_all_payloads(last, Outputs(destination, publication), graphs)
             entries = {writer.name: writer.finish() for writer in payloads.values()}
-            earlier = {
-                path: ModelProto.FromString(read_published(path, digest))
-                for path, (digest, _) in self._published.items()
-            }
-            for member, _, context in models:
-                complete_manifest(context.proto, entries)
-                read_back(context.proto, context.to_read, payloads, member.providers)
-            for path, proto in earlier.items():
+            earlier = self._read_earlier()
+            written = [(context.proto, context.to_read, member.providers) for member, _, context in models]
+            written += [(proto, self._published[path][1], last.providers) for path, proto in earlier.items()]
+            for proto, to_read, providers in written:
                 complete_manifest(proto, entries)
-                read_back(proto, self._published[path][1], payloads, last.providers)
+                read_back(proto, to_read, payloads, providers)
             for member, each, context in models:
                 member.finish(context, each)
             for path, proto in earlier.items():
                 with publication.create(path.name) as file:
                     file.write(proto.SerializeToString(deterministic=True))
             last.cancel.raise_if_requested()
-            names = [*(m.files[-1].path for m in members), *(path.name for path in earlier)]
-            if names:
+            if names := [*(m.files[-1].path for m in members), *(path.name for path in earlier)]:
                 states = publication.commit(names)
                 digests = {name: digest for *_, c in models for name, digest in c.digests.items()}
                 note_published(states, {**digests, **{entry.name: entry.root for entry in entries.values()}})
             self.finished = True
         return tuple(OutputFile.from_entry(entry) for entry in entries.values())
+
+    def _describe(
+        self, members: Sequence[Compile], publication: Publication, named: Destination
+    ) -> tuple[list[tuple[Compile, Outputs, ContextModel]], GraphsByModel]:
+        """Return the members' context models without payloads, and the graphs of the group with theirs."""
+        graphs = self._graphs
+        models = []
+        for member in members:
+            outputs = Outputs(member.destination.use_names_of(named), publication, final=False)
+            models.append((member, outputs, member.describe(outputs, graphs)))
+            graphs = _add_names(graphs, member)
+        return models, graphs
+
+    def _read_earlier(self) -> dict[Path, ModelProto]:
+        """Return the models that the group published before, as they are on disk."""
+        return {
+            path: ModelProto.FromString(read_published(path, digest))
+            for path, (digest, _) in self._published.items()
+        }
 
     def stop(self, last: Compile, *, is_member: bool) -> None:
         """Write the end by the EPs of a last model, and that model too if it is a member."""

@@ -13,6 +13,7 @@ from epctx_core.options.choices import CPU_EP
 if TYPE_CHECKING:
     from epctx_core.compiling.compile import Compile
     from epctx_core.context.manifest import PayloadEntry
+    from epctx_core.graph.extraction import GraphPartition
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.providers import SkippedProvider
     from epctx_core.sessions.transformers import TransformerReport
@@ -155,17 +156,7 @@ def make_report(compile_: Compile) -> CompileReport:
         output=compile_.destination.path,
         folder=compile_.destination.folder,
         outputs=outputs,
-        partitions=tuple(
-            PartitionReport(
-                name=p.node_name,
-                ep=p.ep,
-                node_names=tuple(map(p.graph.get_node_name, p.node_indices)),
-                operators=tuple(map(p.graph.op_types.__getitem__, p.node_indices)),
-                inputs=p.input_names,
-                outputs=p.output_names,
-            )
-            for p in assignment.partitions
-        ),
+        partitions=tuple(map(_describe_partition, assignment.partitions)),
         assignments=counts,
         refusals=tuple(
             RefusalReport(ep=r.ep, reason=r.reason, nodes=tuple(map(r.graph.get_node_name, r.nodes)))
@@ -182,10 +173,27 @@ def make_report(compile_: Compile) -> CompileReport:
         contradictions=tuple(assignment.main.graph.types.contradictions.values()),
     )
     if not report.compiled:
-        asked = ", ".join(record.name for record in report.providers) or "no EP was asked for"
-        model = "the model" if report.output is None else repr(report.output.name)
-        why = next((f" {r.ep} says: {r.reason.rstrip('.')}." for r in report.refusals), "")
-        _log.warning(
-            "nothing was compiled (%s): %s is a plain model, which runs on the CPU EP.%s", asked, model, why
-        )
+        _warn_of_plain_model(report)
     return report
+
+
+def _describe_partition(partition: GraphPartition) -> PartitionReport:
+    graph = partition.graph
+    return PartitionReport(
+        name=partition.node_name,
+        ep=partition.ep,
+        node_names=tuple(map(graph.get_node_name, partition.node_indices)),
+        operators=tuple(map(graph.op_types.__getitem__, partition.node_indices)),
+        inputs=partition.input_names,
+        outputs=partition.output_names,
+    )
+
+
+def _warn_of_plain_model(report: CompileReport) -> None:
+    asked = ", ".join(record.name for record in report.providers) or "no EP was asked for"
+    model = "the model" if report.output is None else repr(report.output.name)
+    why = next((f" {r.ep} says: {r.reason.rstrip('.')}." for r in report.refusals), "")
+
+    _log.warning(
+        "nothing was compiled (%s): %s is a plain model, which runs on the CPU EP.%s", asked, model, why
+    )

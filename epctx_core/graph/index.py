@@ -254,11 +254,7 @@ class GraphIndex:
         self.node_constants: frozenset[int] = frozenset()
         if self.ir_version >= 4 and not OPERATORS.isdisjoint(self.operators):  # noqa: PLR2004
             self._add_node_constants()
-        self.special_tensors: dict[str, TensorProto] = {}
-        if special := self.constants - self.weights.keys():
-            outside = {} if outer is None else outer.special_tensors
-            self.special_tensors |= {name: t for name, t in outside.items() if name in special}
-            self.special_tensors |= {t.name: t for t in graph.initializer if t.name in special}
+        self.special_tensors = self._find_special_tensors(outer)
         self.input_names = tuple(v.name for v in graph.input if v.name not in self.constants)
         self.output_names = tuple(v.name for v in graph.output)
         self.results = frozenset(self.output_names)
@@ -283,6 +279,16 @@ class GraphIndex:
         self.constants |= made.keys()
         self.weights = {**self.weights, **made}
         self.node_constants = frozenset(self.producer[name] for name in made)
+
+    def _find_special_tensors(self, outer: GraphIndex | None) -> dict[str, TensorProto]:
+        """Return the constants that are no weights by name, the graph's own before those of its scope."""
+        special = self.constants - self.weights.keys()
+        if not special:
+            return {}
+
+        outside = {} if outer is None else outer.special_tensors
+        found = {name: t for name, t in outside.items() if name in special}
+        return found | {t.name: t for t in self.graph.initializer if t.name in special}
 
     def _find_captured(self, outer: GraphIndex, initializers: set[str]) -> None:
         """Find the names that a subgraph reads of its scope. Its initializers cannot be overridden: it has no caller."""

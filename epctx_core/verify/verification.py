@@ -302,25 +302,13 @@ def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str
         InvalidArgument: an option of an EP is wrong.
         ModelLoadCanceled: the host asked to stop.
     """
-    model, findings, requested = subject.opened, subject.findings, subject.session.providers or None
+    model, findings = subject.opened, subject.findings
     loaded: dict[str, str] = {}
     if model is None or findings.has_errors:
         return loaded
     engine = CpuEngine(EnginePolicy(**subject.config.engine_settings, prefer_latency=False))
     engine.policy.custom_domains = subject.manifest.custom_domains if subject.manifest else {}
-    routing: Routing | None = None
-    # An EP that cannot do it on this machine is not a fault of the file.
-    with findings.collect_of_plugin("plugin-broken"), suppress(NotImplementedByProvider):
-        found = Routing(
-            subject.records, requested, subject.session, subject.registry, Purpose.EXPORT, subject.manifest
-        )
-        providers.start(
-            [c for c in found.choices if c.name in found.settled and c.cls.loads_without_device],
-            purpose=Purpose.EXPORT,
-            model=model.identity,
-            engine=engine,
-        )
-        routing = found
+    routing = _start_eps(subject, model, engine, providers)
     contained = routing.find_contained() if routing is not None else ()
     for ep, choice in providers.choices.items():
         if routing is None or ep not in routing.nodes or ep in contained or findings.has_errors:
@@ -335,6 +323,27 @@ def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str
     if not findings.has_errors:
         _prepare(subject, model, engine, providers)
     return loaded
+
+
+def _start_eps(
+    subject: Subject, model: OpenModel, engine: CpuEngine, providers: ProviderSession
+) -> Routing | None:
+    """Start the EPs that load without a device; return the routing, or None where an EP cannot be started."""
+    requested = subject.session.providers or None
+
+    # An EP that cannot do it on this machine is not a fault of the file.
+    with subject.findings.collect_of_plugin("plugin-broken"), suppress(NotImplementedByProvider):
+        routing = Routing(
+            subject.records, requested, subject.session, subject.registry, Purpose.EXPORT, subject.manifest
+        )
+        providers.start(
+            [c for c in routing.choices if c.name in routing.settled and c.cls.loads_without_device],
+            purpose=Purpose.EXPORT,
+            model=model.identity,
+            engine=engine,
+        )
+        return routing
+    return None
 
 
 def _prepare(subject: Subject, model: OpenModel, engine: CpuEngine, providers: ProviderSession) -> None:

@@ -73,10 +73,7 @@ def ingredients(
     package = Path(epctx_core.__file__).parent
     core_state = newest_change(package) if (package.parent / "pyproject.toml").is_file() else ""
     transformers = options.graph_transformers
-    named = {name.rpartition(":")[2] for name, given in transformers if given is None}
-    # They change models and run nodes for EPs.
-    added = [entry for entry in entry_points(group="epctx.graph_transformers") if entry.name in named]
-    helping = {e.dist.name for e in (*added, *entry_points(group="epctx.engines")) if e.dist is not None}
+    helping = _find_helpers([name for name, given in transformers if given is None])
     return {
         "version": VERSION,
         "core": [epctx_core.__version__, core_state, PLUGIN_API],
@@ -100,6 +97,13 @@ def ingredients(
         "optimization": int(level),
         "target": f"{sys.platform}-{platform.machine()}",
     }
+
+
+def _find_helpers(transformers: Sequence[str]) -> set[str]:
+    """Return the distributions that change models and run nodes for EPs: of engines and of named graph transformers."""
+    names = {name.rpartition(":")[2] for name in transformers}
+    named = [entry for entry in entry_points(group="epctx.graph_transformers") if entry.name in names]
+    return {e.dist.name for e in (*named, *entry_points(group="epctx.engines")) if e.dist is not None}
 
 
 def cache_entries(entries: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
