@@ -85,3 +85,14 @@ def set_attribute(path, name, value):
     node.attribute.append(helper.make_attribute(name, value))
     saved(model, path)
     return node.name
+
+
+def with_transformers(*transformers, ep="QNN", **entries):
+    options = epctx.SessionOptions()
+    if ep:
+        options.add_provider(ep)
+    for key, value in entries.items():
+        options.add_session_config_entry(key.replace("__", "."), str(value))
+    for transformer in transformers:
+        options.add_graph_transformer(transformer)
+    return options
