@@ -62,10 +62,10 @@ def packages_imported(path):
     return {name.split(".")[0] for name in names}
 
 
-def test_a_complete_ep_takes_about_80_lines():
+def test_a_complete_ep_takes_about_100_lines():
     written = [line for line in MODULE.read_text().splitlines() if line.strip()]
 
-    assert len(written) < 90
+    assert len(written) < 110
     assert packages_imported(MODULE) <= {
         "__future__", "collections", "typing", "onnx", "epctx_core", "epctx_sim_sdk",
     }  # fmt: skip
