@@ -9,12 +9,18 @@ from pathlib import Path
 root = Path(__file__).parent.parent
 projects = [
     tomllib.loads(path.read_text())["project"]
-    for path in [root / "pyproject.toml", *sorted(root.glob("plugins/*/pyproject.toml"))]
+    for path in [
+        root / "pyproject.toml",
+        *sorted(root.glob("plugins/*/pyproject.toml")),
+    ]
 ]
 needed = {
     requirement
     for project in projects
-    for extra, found in {"": project["dependencies"], **project.get("optional-dependencies", {})}.items()
+    for extra, found in {
+        "": project["dependencies"],
+        **project.get("optional-dependencies", {}),
+    }.items()
     for requirement in found
     if extra != "test" and not requirement.startswith("epctx-")
 }

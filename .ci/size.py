@@ -58,6 +58,8 @@ if __name__ == "__main__":
     print(f"{'':20}{'expressions':>13}{'modules':>9}{'classes':>9}")
     for package in PACKAGES:
         found = size(package)
-        print(f"{package.name:20}{found.expressions:13,}{found.modules:9}{found.classes:9}")
+        print(
+            f"{package.name:20}{found.expressions:13,}{found.modules:9}{found.classes:9}"
+        )
     print(f"\nnames of epctx_core.ext: {len(ext.__all__)}")
     print(f"circles of imports within rooms: {len(circles())}")

@@ -18,33 +18,52 @@ def chain(width: int) -> bytes:
     from onnx import TensorProto, helper
 
     nodes = [
-        helper.make_node(("Relu", "Neg")[i % 2], [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i in range(STEPS)
+        helper.make_node(("Relu", "Neg")[i % 2], [f"v{i}"], [f"v{i + 1}"], name=f"n{i}")
+        for i in range(STEPS)
     ]
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, width]) for n in ("v0", f"v{STEPS}")]
+    ends = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, width])
+        for n in ("v0", f"v{STEPS}")
+    ]
     graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+    )
     return model.SerializeToString()
 
 
 def two_eps(width: int):  # noqa: ANN201 - a session
     """Return a session in which two EPs take every other node."""
     import epctx_core as epctx
-    from epctx_core.plugin import CompiledPartition, ExecutionProvider, hookimpl, supported_partitions
+    from epctx_core.plugin import (
+        CompiledPartition,
+        ExecutionProvider,
+        hookimpl,
+        supported_partitions,
+    )
 
     def provider(name: str, operator: str) -> type[ExecutionProvider]:
         class OneOperator(ExecutionProvider):
             @hookimpl
             def get_capability(self, graph):  # noqa: ANN001, ANN202 - a hook
-                return supported_partitions(graph, lambda node: node.op_type == operator)
+                return supported_partitions(
+                    graph, lambda node: node.op_type == operator
+                )
 
             @hookimpl
             def compile(self, partitions):  # noqa: ANN001, ANN202 - a hook
-                return [CompiledPartition(self.context.engine.prepare(p.model()).run) for p in partitions]
+                return [
+                    CompiledPartition(self.context.engine.prepare(p.model()).run)
+                    for p in partitions
+                ]
 
         OneOperator.name = name
         return OneOperator
 
-    for name, operator in (("AExecutionProvider", "Relu"), ("BExecutionProvider", "Neg")):
+    for name, operator in (
+        ("AExecutionProvider", "Relu"),
+        ("BExecutionProvider", "Neg"),
+    ):
         epctx.register_execution_provider(provider(name, operator))
     return epctx.InferenceSession(chain(width), providers=["A", "B"])
 
@@ -58,9 +77,16 @@ def same_cut(width: int):  # noqa: ANN201 - a callable
     so.intra_op_num_threads = 1
     sessions = {}
     for operator in ("Relu", "Neg"):
-        ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, width]) for n in "xy"]
-        graph = helper.make_graph([helper.make_node(operator, ["x"], ["y"])], "one", ends[:1], ends[1:])
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        ends = [
+            helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, width])
+            for n in "xy"
+        ]
+        graph = helper.make_graph(
+            [helper.make_node(operator, ["x"], ["y"])], "one", ends[:1], ends[1:]
+        )
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+        )
         sessions[operator] = onnxruntime.InferenceSession(model.SerializeToString(), so)
 
     def run(x):  # noqa: ANN001, ANN202 - arrays
@@ -84,7 +110,8 @@ def child(who: str, kind: str, width: str) -> None:
         work = lambda: run(x)  # noqa: E731
     work()
     threads = [
-        threading.Thread(target=lambda: [work() for _ in range(COUNT // THREADS)]) for _ in range(THREADS)
+        threading.Thread(target=lambda: [work() for _ in range(COUNT // THREADS)])
+        for _ in range(THREADS)
     ]
     start = time.perf_counter()
     if kind == "threads":
@@ -103,7 +130,11 @@ def main() -> None:
     for kind, title in (("one", "one thread"), ("threads", f"{THREADS} threads")):
         for width in ("16", "1024"):
             medians = measure(
-                __file__, {who: (who, kind, width) for who in ("epctx", "the cut through onnxruntime")}
+                __file__,
+                {
+                    who: (who, kind, width)
+                    for who in ("epctx", "the cut through onnxruntime")
+                },
             )
             show(
                 f"20 alternating partitions, {int(width) * 4:,} bytes a tensor, {title}",

@@ -20,7 +20,11 @@ LOADS = 20
 
 def bytes_read() -> int:
     """Return the bytes that this process has asked the system for, from memory or disk."""
-    line = next(li for li in Path("/proc/self/io").read_text().splitlines() if li.startswith("rchar"))
+    line = next(
+        li
+        for li in Path("/proc/self/io").read_text().splitlines()
+        if li.startswith("rchar")
+    )
     return int(line.split()[1])
 
 
@@ -58,7 +62,11 @@ def hitting(mib: str, trust: str = "1") -> None:
     model, options = rested(int(mib)), with_qnn()
     epctx.compile_cached(model, options, CACHE / mib)
     warm_up()
-    _measure(lambda: epctx.load_or_compile(model, options, CACHE / mib, trust_stat=trust == "1").close())
+    _measure(
+        lambda: epctx.load_or_compile(
+            model, options, CACHE / mib, trust_stat=trust == "1"
+        ).close()
+    )
 
 
 def loading(mib: str) -> None:
@@ -107,13 +115,23 @@ def main() -> None:
             Bar(ours="hit", peer="compile into the cache", at_most=0.05),
         ],
     )
-    show("the same, reading everything again", measure(__file__, {"hit": ["hitting", "1024", "0"]}, runs=1))
-    small = measure(__file__, {"hit": ["hitting", "1"], "context model by its path": ["loading", "1"]})
-    show("1 MiB", small, [Bar(ours="hit", peer="context model by its path", at_most=1.5)])
+    show(
+        "the same, reading everything again",
+        measure(__file__, {"hit": ["hitting", "1024", "0"]}, runs=1),
+    )
+    small = measure(
+        __file__,
+        {"hit": ["hitting", "1"], "context model by its path": ["loading", "1"]},
+    )
+    show(
+        "1 MiB", small, [Bar(ours="hit", peer="context model by its path", at_most=1.5)]
+    )
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        {"compiling": compiling, "hitting": hitting, "loading": loading}[sys.argv[1]](*sys.argv[2:])
+        {"compiling": compiling, "hitting": hitting, "loading": loading}[sys.argv[1]](
+            *sys.argv[2:]
+        )
     else:
         main()

@@ -28,7 +28,9 @@ def start_cold(model: str, _cache: str) -> None:
     """Start as a program of onnxruntime does: the EP compiles in its process."""
     vendor = import_module("onnxruntime_qnn")
     onnxruntime.register_execution_provider_library(EP, vendor.get_library_path())
-    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == EP]
+    devices = [
+        device for device in onnxruntime.get_ep_devices() if device.ep_name == EP
+    ]
     options = onnxruntime.SessionOptions()
     options.log_severity_level = FATAL_ONLY
     backend = {"backend_path": vendor.get_qnn_htp_path()}
@@ -40,10 +42,15 @@ def start_cached(model: str, cache: str) -> None:
     """Start with `load_or_compile`."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = FATAL_ONLY
-    load_or_compile(model, options, provider=EP, provider_options=OPTIONS, cache_dir=cache)
+    load_or_compile(
+        model, options, provider=EP, provider_options=OPTIONS, cache_dir=cache
+    )
 
 
-STARTS: dict[str, Callable[[str, str], None]] = {"cold": start_cold, "cached": start_cached}
+STARTS: dict[str, Callable[[str, str], None]] = {
+    "cold": start_cold,
+    "cached": start_cached,
+}
 
 
 def main(folder: Path) -> None:
@@ -55,14 +62,20 @@ def main(folder: Path) -> None:
     bars = []
     for name in NETWORKS:
         model, cache = str(catalog.get(name).path), str(folder / "cache")
-        firsts |= measure(__file__, {f"{name}, first start": ("cached", model, cache)}, runs=1)
+        firsts |= measure(
+            __file__, {f"{name}, first start": ("cached", model, cache)}, runs=1
+        )
         children |= {
             f"{name}, cold start": ("cold", model, cache),
             f"{name}, second start": ("cached", model, cache),
         }
-        bars.append(Bar(ours=f"{name}, second start", peer=f"{name}, cold start", at_most=0.5))
+        bars.append(
+            Bar(ours=f"{name}, second start", peer=f"{name}, cold start", at_most=0.5)
+        )
     show("filling the cache, in a process of the compile's own", firsts)
-    show("starts on Qualcomm's EP (bar: 0.5)", measure(__file__, children, runs=3), bars)
+    show(
+        "starts on Qualcomm's EP (bar: 0.5)", measure(__file__, children, runs=3), bars
+    )
 
 
 if __name__ == "__main__":

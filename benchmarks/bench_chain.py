@@ -29,8 +29,15 @@ def make_chain(nodes: int) -> Path:
         value = f"v{i}"
         node.output.append(value)
     graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16]))
-    graph.output.append(helper.make_tensor_value_info(value, TensorProto.FLOAT, [1, 16]))
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    graph.output.append(
+        helper.make_tensor_value_info(value, TensorProto.FLOAT, [1, 16])
+    )
+    save(
+        helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+        ),
+        path,
+    )
     return path
 
 
@@ -46,7 +53,9 @@ def options():  # noqa: ANN201 - epctx is imported by children only
 
         @hookimpl
         def get_capability(self, graph):  # noqa: ANN001, ANN202 - a hook
-            return supported_partitions(graph, lambda node: node.op_type != "Tanh" or "Tanh is left over")
+            return supported_partitions(
+                graph, lambda node: node.op_type != "Tanh" or "Tanh is left over"
+            )
 
     epctx.register_execution_provider(FourOfFive)
     so = epctx.SessionOptions()
@@ -71,7 +80,9 @@ def core(path: Path) -> None:
         model = parse_model(*read_model(path))
         graph = GraphIndex(model.graph, types=TypeTable(), weights={}, owner=model)
         partitioner = Partitioner(graph.predecessors)
-        groups = partitioner.group([[i] for i, node in enumerate(graph.nodes) if node.op_type != "Tanh"])
+        groups = partitioner.group(
+            [[i] for i, node in enumerate(graph.nodes) if node.op_type != "Tanh"]
+        )
         partitioner.take(groups)
         replacements = {}
         for group in groups:
@@ -92,7 +103,9 @@ def compile_chain(path: Path) -> None:
     compiler = epctx.ModelCompiler(options(), path)
     output = path.with_name(path.stem + "_ctx.onnx")
     warm_up()
-    report(s=seconds(lambda: compiler.compile_to_file(output)), peak_bytes=peak_memory())
+    report(
+        s=seconds(lambda: compiler.compile_to_file(output)), peak_bytes=peak_memory()
+    )
 
 
 def load(path: Path) -> None:
@@ -102,7 +115,10 @@ def load(path: Path) -> None:
     so = options()
     warm_up()
     sessions = []
-    report(s=seconds(lambda: sessions.append(epctx.InferenceSession(path, so))), peak_bytes=peak_memory())
+    report(
+        s=seconds(lambda: sessions.append(epctx.InferenceSession(path, so))),
+        peak_bytes=peak_memory(),
+    )
 
 
 def onnxruntime_session(path: Path) -> None:
@@ -134,7 +150,12 @@ def warm_up() -> None:
     gc.collect()
 
 
-CHILDREN = {"core": core, "compile": compile_chain, "load": load, "onnxruntime": onnxruntime_session}
+CHILDREN = {
+    "core": core,
+    "compile": compile_chain,
+    "load": load,
+    "onnxruntime": onnxruntime_session,
+}
 
 
 def main() -> None:

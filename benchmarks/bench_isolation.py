@@ -30,13 +30,17 @@ def network(folder: Path) -> Path:
     for number in range(WEIGHTS):
         array = generator.standard_normal((SIDE, SIDE), dtype=np.float32)
         weights.append(numpy_helper.from_array(array, f"w{number}"))
-        nodes.append(helper.make_node("MatMul", [value, f"w{number}"], [value := f"v{number}"]))
+        nodes.append(
+            helper.make_node("MatMul", [value, f"w{number}"], [value := f"v{number}"])
+        )
     return written(folder, nodes, (1, SIDE), value, weights)
 
 
 def small(folder: Path, rows: int, columns: int) -> Path:
     """Write a model of one operator over so many elements."""
-    return written(folder, [helper.make_node("Relu", ["x"], ["y"])], (rows, columns), "y", [])
+    return written(
+        folder, [helper.make_node("Relu", ["x"], ["y"])], (rows, columns), "y", []
+    )
 
 
 def written(
@@ -47,11 +51,22 @@ def written(
     weights: list[TensorProto],
 ) -> Path:
     """Write a model; return its path."""
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", output)]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name in ("x", output)
+    ]
     graph = helper.make_graph(nodes, "bench", [ends[0]], [ends[1]], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8
+    )
     path = folder / "bench.onnx"
-    onnx.save(model, path, save_as_external_data=bool(weights), location="bench.weights", size_threshold=0)
+    onnx.save(
+        model,
+        path,
+        save_as_external_data=bool(weights),
+        location="bench.weights",
+        size_threshold=0,
+    )
     return path
 
 
@@ -89,7 +104,9 @@ def run(mode: str, path: str, rows: str, columns: str, count: str) -> None:
     x = np.ones((int(rows), int(columns)), np.float32)
     with epctx.InferenceSession(path, options(mode)) as session:
         session.run(None, {"x": x})
-        taken = seconds(lambda: [session.run(None, {"x": x}) for _ in range(int(count))]) / int(count)
+        taken = seconds(
+            lambda: [session.run(None, {"x": x}) for _ in range(int(count))]
+        ) / int(count)
     report(s=taken)
 
 
@@ -107,11 +124,16 @@ def main() -> None:
             inner.mkdir()
             path = str(small(inner, rows, columns))
             if name == "1 KiB":
-                show("a session", measure(__file__, {n: ("load", m, path) for n, m in modes.items()}))
+                show(
+                    "a session",
+                    measure(__file__, {n: ("load", m, path) for n, m in modes.items()}),
+                )
             arguments = (path, str(rows), str(columns), str(count))
             show(
                 f"a run, {name} in and out",
-                measure(__file__, {n: ("run", m, *arguments) for n, m in modes.items()}),
+                measure(
+                    __file__, {n: ("run", m, *arguments) for n, m in modes.items()}
+                ),
             )
 
 

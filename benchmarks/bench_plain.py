@@ -57,8 +57,12 @@ class Network:
 
         import numpy as np
 
-        deviation = 1 / math.sqrt(max(1, math.prod(shape[1:]))) if scale is None else scale
-        return self.constant((self._draw.standard_normal(shape) * deviation).astype(np.float32))
+        deviation = (
+            1 / math.sqrt(max(1, math.prod(shape[1:]))) if scale is None else scale
+        )
+        return self.constant(
+            (self._draw.standard_normal(shape) * deviation).astype(np.float32)
+        )
 
     def constant(self, array: np.ndarray) -> str:
         """Add a constant."""
@@ -74,11 +78,15 @@ class Network:
 
         names = [f"v{len(self.nodes)}_{i}" for i in range(outputs)]
         self.nodes.append(
-            helper.make_node(op, list(inputs), names, name=f"n{len(self.nodes)}_{op}", **attributes)
+            helper.make_node(
+                op, list(inputs), names, name=f"n{len(self.nodes)}_{op}", **attributes
+            )
         )
         return names[0]
 
-    def model(self, shape: Sequence[int], result: str, elem_type: int = 1) -> onnx.ModelProto:
+    def model(
+        self, shape: Sequence[int], result: str, elem_type: int = 1
+    ) -> onnx.ModelProto:
         """Return the finished model; its only input is called x."""
         from onnx import helper, shape_inference
 
@@ -90,7 +98,9 @@ class Network:
             [helper.make_tensor_value_info("y", 1, None)],
             self.weights,
         )
-        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        made = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        )
         return shape_inference.infer_shapes(made)
 
 
@@ -101,8 +111,13 @@ def mobilenet() -> onnx.ModelProto:
     net = Network(1)
     bounds = [net.constant(np.array(n, np.float32)) for n in (0, 6)]
 
-    def convolution(x: str, channels: int, inputs: int, size: int, stride: int = 1, group: int = 1) -> str:
-        weight, bias = net.weight(channels, inputs // group, size, size), net.weight(channels, scale=0.1)
+    def convolution(
+        x: str, channels: int, inputs: int, size: int, stride: int = 1, group: int = 1
+    ) -> str:
+        weight, bias = (
+            net.weight(channels, inputs // group, size, size),
+            net.weight(channels, scale=0.1),
+        )
         return net.add(
             "Conv", x, weight, bias,
             kernel_shape=[size, size], strides=[stride] * 2, pads=[size // 2] * 4, group=group,
@@ -120,19 +135,27 @@ def mobilenet() -> onnx.ModelProto:
         *((512, 1),) * 3,
         (1024, 2),
     ):
-        x = net.add("Clip", convolution(x, channels, channels, 3, stride, channels), *bounds)
+        x = net.add(
+            "Clip", convolution(x, channels, channels, 3, stride, channels), *bounds
+        )
         x = net.add("Clip", convolution(x, width, channels, 1), *bounds)
         channels = width
     flat = net.add("Flatten", net.add("GlobalAveragePool", x))
-    return net.model([1, 3, 160, 160], net.add("Gemm", flat, net.weight(100, 1024), transB=1))
+    return net.model(
+        [1, 3, 160, 160], net.add("Gemm", flat, net.weight(100, 1024), transB=1)
+    )
 
 
-def transformer(width: int = 256, heads: int = 4, length: int = 64, layers: int = 4) -> onnx.ModelProto:
+def transformer(
+    width: int = 256, heads: int = 4, length: int = 64, layers: int = 4
+) -> onnx.ModelProto:
     """Return an encoder, as exporters write it: normalisation and Gelu in single operators."""
     import numpy as np
 
     net = Network(2)
-    two, root, half, one, tiny = (net.constant(np.array(n, np.float32)) for n in (2, 2**0.5, 0.5, 1, 1e-5))
+    two, root, half, one, tiny = (
+        net.constant(np.array(n, np.float32)) for n in (2, 2**0.5, 0.5, 1, 1e-5)
+    )
 
     def dense(x: str, inputs: int, outputs: int) -> str:
         product = net.add("MatMul", x, net.weight(inputs, outputs, scale=inputs**-0.5))
@@ -141,8 +164,12 @@ def transformer(width: int = 256, heads: int = 4, length: int = 64, layers: int 
     def normalised(x: str) -> str:
         centred = net.add("Sub", x, net.add("ReduceMean", x, axes=[-1]))
         variance = net.add("ReduceMean", net.add("Pow", centred, two), axes=[-1])
-        scaled = net.add("Div", centred, net.add("Sqrt", net.add("Add", variance, tiny)))
-        return net.add("Add", net.add("Mul", scaled, net.weight(width)), net.weight(width))
+        scaled = net.add(
+            "Div", centred, net.add("Sqrt", net.add("Add", variance, tiny))
+        )
+        return net.add(
+            "Add", net.add("Mul", scaled, net.weight(width)), net.weight(width)
+        )
 
     def split(x: str, order: Sequence[int]) -> str:
         shape = net.constant(np.array([1, length, heads, width // heads]))
@@ -154,7 +181,11 @@ def transformer(width: int = 256, heads: int = 4, length: int = 64, layers: int 
         scores = net.add("MatMul", split(q, (0, 2, 1, 3)), split(k, (0, 2, 3, 1)))
         depth = net.constant(np.array((width // heads) ** 0.5, np.float32))
         weights = net.add("Softmax", net.add("Div", scores, depth), axis=-1)
-        mixed = net.add("Transpose", net.add("MatMul", weights, split(v, (0, 2, 1, 3))), perm=(0, 2, 1, 3))
+        mixed = net.add(
+            "Transpose",
+            net.add("MatMul", weights, split(v, (0, 2, 1, 3))),
+            perm=(0, 2, 1, 3),
+        )
         joined = net.add("Reshape", mixed, net.constant(np.array([1, length, width])))
         x = normalised(net.add("Add", x, dense(joined, width, width)))
         inner = dense(x, width, 4 * width)
@@ -172,12 +203,18 @@ def recurrent(operator: str, width: int = 128, length: int = 64) -> onnx.ModelPr
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[operator]
     x = "x"
     for _ in range(2):
-        given = [net.weight(1, gates * width, width, scale=width**-0.5) for _ in range(2)]
+        given = [
+            net.weight(1, gates * width, width, scale=width**-0.5) for _ in range(2)
+        ]
         bias = net.weight(1, 2 * gates * width, scale=0.1)
         x = net.add(
-            "Squeeze", net.add(operator, x, *given, bias, hidden_size=width), net.constant(np.array([1]))
+            "Squeeze",
+            net.add(operator, x, *given, bias, hidden_size=width),
+            net.constant(np.array([1])),
         )
-    return net.model([length, 1, width], net.add("MatMul", x, net.weight(width, 50, scale=0.1)))
+    return net.model(
+        [length, 1, width], net.add("MatMul", x, net.weight(width, 50, scale=0.1))
+    )
 
 
 def small() -> onnx.ModelProto:
@@ -205,7 +242,9 @@ def exported(name: str) -> onnx.ModelProto:
     return onnx.load(ROOT / "tests" / "models" / name / "model.onnx")
 
 
-def quantised(make: Callable[[], onnx.ModelProto], form: str, **options: Any) -> onnx.ModelProto:
+def quantised(
+    make: Callable[[], onnx.ModelProto], form: str, **options: Any
+) -> onnx.ModelProto:
     """Return a network as onnxruntime.quantization writes it: QDQ, QOperator or dynamic."""
     import onnx
     from onnxruntime import quantization as q
@@ -214,7 +253,9 @@ def quantised(make: Callable[[], onnx.ModelProto], form: str, **options: Any) ->
     logging.disable(logging.WARNING)
     scratch = FOLDER / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
-    source, prepared, output = (scratch / f"{n}.onnx" for n in ("source", "prepared", "output"))
+    source, prepared, output = (
+        scratch / f"{n}.onnx" for n in ("source", "prepared", "output")
+    )
     onnx.save(make(), source)
     if form == "dynamic":
         q.quantize_dynamic(source, output, **options)
@@ -228,7 +269,9 @@ def quantised(make: Callable[[], onnx.ModelProto], form: str, **options: Any) ->
             def get_next(self) -> dict[str, np.ndarray] | None:
                 return next(self.left, None)
 
-        q.quantize_static(prepared, output, Calibration(), quant_format=q.QuantFormat[form], **options)
+        q.quantize_static(
+            prepared, output, Calibration(), quant_format=q.QuantFormat[form], **options
+        )
     made = onnx.load(output)
     shutil.rmtree(scratch)
     return made
@@ -249,7 +292,11 @@ def inputs_of(model: onnx.ModelProto) -> Iterator[dict[str, np.ndarray]]:
             kind = value.type.tensor_type
             shape = [d.dim_value or 2 for d in kind.shape.dim]
             dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
-            drawn = generator.standard_normal(shape) if dtype.kind == "f" else generator.integers(0, 2, shape)
+            drawn = (
+                generator.standard_normal(shape)
+                if dtype.kind == "f"
+                else generator.integers(0, 2, shape)
+            )
             feeds[value.name] = drawn.astype(dtype)
         yield feeds
 
@@ -263,7 +310,9 @@ NETWORKS: dict[str, Callable[[], Any]] = {
     "mobilenet_dynamic": lambda: quantised(mobilenet, "dynamic"),
     "squeezenet": lambda: filled("squeezenet"),
     "squeezenet_qdq": lambda: quantised(lambda: filled("squeezenet"), "QDQ"),
-    "squeezenet_qoperator": lambda: quantised(lambda: filled("squeezenet"), "QOperator"),
+    "squeezenet_qoperator": lambda: quantised(
+        lambda: filled("squeezenet"), "QOperator"
+    ),
     "shufflenet": lambda: filled("shufflenet"),
     "densenet121": lambda: filled("densenet121"),
     "inception_v1": lambda: filled("inception_v1"),
@@ -311,14 +360,21 @@ def compare(name: str, first: str, threads: str = "0") -> None:
     for who in order:
         options = libraries[who].SessionOptions()
         options.intra_op_num_threads = int(threads)
-        session = libraries[who].InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        session = libraries[who].InferenceSession(
+            path, options, providers=["CPUExecutionProvider"]
+        )
         runs[who] = functools.partial(session.run, None, feeds)
     error = max(
-        float(np.max(np.abs(a - b), initial=0) / max(1e-9, float(np.max(np.abs(b), initial=0))))
+        float(
+            np.max(np.abs(a - b), initial=0)
+            / max(1e-9, float(np.max(np.abs(b), initial=0)))
+        )
         for a, b in zip(runs[0](), runs[1](), strict=True)
     )
     clock = time.perf_counter if threads == "0" else time.thread_time
-    count = max(1, int(TURN / max(1e-9, min(turn(run, 3, clock) for run in runs.values()))))
+    count = max(
+        1, int(TURN / max(1e-9, min(turn(run, 3, clock) for run in runs.values())))
+    )
     ours: list[float] = []
     control: list[float] = []
     best = dict.fromkeys(runs, float("inf"))
@@ -350,14 +406,21 @@ def child(*arguments: str) -> str:
 
 def main(names: Sequence[str], *, threads: str) -> None:
     """Measure the networks and print the table."""
-    print("| network | ours | onnxruntime | ratio | of each process | control | largest difference |")
+    print(
+        "| network | ours | onnxruntime | ratio | of each process | control | largest difference |"
+    )
     print("|---|---:|---:|---:|---:|---:|---:|")
     worst = 0.0
     for name in names:
         if not (FOLDER / f"{name}.onnx").exists():
             child("make", name)
-        found = [json.loads(child("compare", name, str(i), threads).splitlines()[-1]) for i in range(ROUNDS)]
-        ratio, control = (statistics.median(f[key] for f in found) for key in ("ratio", "control"))
+        found = [
+            json.loads(child("compare", name, str(i), threads).splitlines()[-1])
+            for i in range(ROUNDS)
+        ]
+        ratio, control = (
+            statistics.median(f[key] for f in found) for key in ("ratio", "control")
+        )
         worst = max(worst, ratio)
         ours, theirs = (min(f[who] for f in found) * 1e3 for who in ("ours", "theirs"))
         each = f"{min(f['ratio'] for f in found):.2f} to {max(f['ratio'] for f in found):.2f}"
@@ -366,7 +429,9 @@ def main(names: Sequence[str], *, threads: str) -> None:
             f"| {name} | {ours:.3g} ms | {theirs:.3g} ms | {ratio:.3f} | {each} | {control:.3f} | {error:.1g} |",
             flush=True,
         )
-    print(f"\nworst = **{worst:.3f}** (bar {BAR:g}: {'reached' if worst <= BAR else 'MISSED'})")
+    print(
+        f"\nworst = **{worst:.3f}** (bar {BAR:g}: {'reached' if worst <= BAR else 'MISSED'})"
+    )
 
 
 if __name__ == "__main__":
@@ -375,4 +440,7 @@ if __name__ == "__main__":
         children[sys.argv[1]](*sys.argv[2:])
     else:
         one = "--one-thread" in sys.argv
-        main([n for n in sys.argv[1:] if n in NETWORKS] or list(NETWORKS), threads="1" if one else "0")
+        main(
+            [n for n in sys.argv[1:] if n in NETWORKS] or list(NETWORKS),
+            threads="1" if one else "0",
+        )

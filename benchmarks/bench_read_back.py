@@ -55,15 +55,37 @@ def make_int8_layers(path: Path) -> Path:
     ]
     nodes = [helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q0"])]
     for i in range(layers):
-        weights.append(numpy_helper.from_array(random.integers(-8, 8, (size, size), np.int8), f"w{i}"))
+        weights.append(
+            numpy_helper.from_array(
+                random.integers(-8, 8, (size, size), np.int8), f"w{i}"
+            )
+        )
         for source, target in ((f"q{i}", f"d{i}"), (f"w{i}", f"dw{i}")):
-            nodes.append(helper.make_node("DequantizeLinear", [source, "scale", "zero"], [target]))
+            nodes.append(
+                helper.make_node(
+                    "DequantizeLinear", [source, "scale", "zero"], [target]
+                )
+            )
         nodes.append(helper.make_node("MatMul", [f"d{i}", f"dw{i}"], [f"m{i}"]))
-        nodes.append(helper.make_node("QuantizeLinear", [f"m{i}", "scale", "zero"], [f"q{i + 1}"]))
-    nodes.append(helper.make_node("DequantizeLinear", [f"q{layers}", "scale", "zero"], ["y"]))
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size]) for name in "xy"]
+        nodes.append(
+            helper.make_node(
+                "QuantizeLinear", [f"m{i}", "scale", "zero"], [f"q{i + 1}"]
+            )
+        )
+    nodes.append(
+        helper.make_node("DequantizeLinear", [f"q{layers}", "scale", "zero"], ["y"])
+    )
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size])
+        for name in "xy"
+    ]
     graph = helper.make_graph(nodes, "layers", values[:1], values[1:], weights)
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    save(
+        helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+        ),
+        path,
+    )
     return path
 
 
@@ -111,9 +133,12 @@ def main() -> None:
     for name, arguments in CASES.items():
         (figures,) = measure(__file__, {name: arguments}, runs=1).values()
         verdict = "" if figures["ratio"] <= AT_MOST else " MISSED"
-        times = [f"{figures[key]:.4g} s" for key in ("without_s", "with_s", "read_back_s")]
+        times = [
+            f"{figures[key]:.4g} s" for key in ("without_s", "with_s", "read_back_s")
+        ]
         print(
-            f"| {name} | {times[0]} | {times[1]} | {figures['ratio']:.3g}{verdict} | {times[2]} |", flush=True
+            f"| {name} | {times[0]} | {times[1]} | {figures['ratio']:.3g}{verdict} | {times[2]} |",
+            flush=True,
         )
 
 

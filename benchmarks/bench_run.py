@@ -11,9 +11,7 @@ from pathlib import Path
 from harness import DATA, Bar, measure, report, show
 
 ROOT = Path(__file__).parent.parent
-TINY = (
-    '<ir_version: 9, opset_import: ["": 17]> g (float[1,16] x) => (float[1,16] y) { a = Relu(x) y = Neg(a) }'
-)
+TINY = '<ir_version: 9, opset_import: ["": 17]> g (float[1,16] x) => (float[1,16] y) { a = Relu(x) y = Neg(a) }'
 THREADS = 16
 
 
@@ -28,7 +26,8 @@ def make_models() -> dict[str, Path]:
     if not models["resnet50"].exists():
         script = ROOT / "tests" / "networks" / "fill.py"
         subprocess.check_call(
-            [sys.executable, script, "resnet50", models["resnet50"]], stdout=subprocess.DEVNULL
+            [sys.executable, script, "resnet50", models["resnet50"]],
+            stdout=subprocess.DEVNULL,
         )
     return models
 
@@ -52,7 +51,8 @@ def sessions(who: str, path: Path):  # noqa: ANN201 - either library's session
 
     plain = onnxruntime.InferenceSession(str(path))
     feeds = {
-        v.name: np.random.default_rng(0).standard_normal(v.shape, np.float32) for v in plain.get_inputs()
+        v.name: np.random.default_rng(0).standard_normal(v.shape, np.float32)
+        for v in plain.get_inputs()
     }
     if who == "onnxruntime":
         return plain, feeds
@@ -107,9 +107,17 @@ def main() -> None:
     ):
         for model, bar in bars.items():
             medians = measure(
-                __file__, {"epctx": (kind, "epctx", model), "onnxruntime": (kind, "onnxruntime", model)}
+                __file__,
+                {
+                    "epctx": (kind, "epctx", model),
+                    "onnxruntime": (kind, "onnxruntime", model),
+                },
             )
-            show(f"{title}, {model}", medians, [Bar(ours="epctx", peer="onnxruntime", at_most=bar)])
+            show(
+                f"{title}, {model}",
+                medians,
+                [Bar(ours="epctx", peer="onnxruntime", at_most=bar)],
+            )
 
 
 if __name__ == "__main__":

@@ -67,11 +67,15 @@ def make_models() -> None:
                 shutil.copyfile(source, path)
             else:
                 script = ROOT / "tests" / "networks" / "fill.py"
-                subprocess.check_call([sys.executable, script, name, path], stdout=subprocess.DEVNULL)
+                subprocess.check_call(
+                    [sys.executable, script, name, path], stdout=subprocess.DEVNULL
+                )
         for ep in EPS[name]:
             so = epctx.SessionOptions()
             so.add_provider(ep)
-            epctx.ModelCompiler(so, path, registry=registry).compile_to_file(context_model(name, ep))
+            epctx.ModelCompiler(so, path, registry=registry).compile_to_file(
+                context_model(name, ep)
+            )
 
 
 def create(who: str, name: str) -> None:
@@ -87,15 +91,21 @@ def create(who: str, name: str) -> None:
     )
     onnxruntime.InferenceSession(small.SerializeToString())
     registry = make_registry()
-    epctx.InferenceSession(small.SerializeToString(), providers=["QNN"], registry=registry).close()
+    epctx.InferenceSession(
+        small.SerializeToString(), providers=["QNN"], registry=registry
+    ).close()
     path = DATA / f"{name}.onnx"
     before = resident_memory()
     sessions = []
     if who == "onnxruntime":
-        created = seconds(lambda: sessions.append(onnxruntime.InferenceSession(str(path))))
+        created = seconds(
+            lambda: sessions.append(onnxruntime.InferenceSession(str(path)))
+        )
     else:
         context = context_model(name, who)
-        created = seconds(lambda: sessions.append(epctx.InferenceSession(context, registry=registry)))
+        created = seconds(
+            lambda: sessions.append(epctx.InferenceSession(context, registry=registry))
+        )
     session = sessions[0]
     random = np.random.default_rng(0)
     feeds = {
@@ -105,14 +115,20 @@ def create(who: str, name: str) -> None:
         for v in session.get_inputs()
     }
     first = seconds(lambda: session.run(None, feeds))
-    report(s=created, with_first_run_s=created + first, resident_bytes=resident_memory() - before)
+    report(
+        s=created,
+        with_first_run_s=created + first,
+        resident_bytes=resident_memory() - before,
+    )
 
 
 def main() -> None:
     """Measure everything and print the tables."""
     make_models()
     for name, bar in BARS.items():
-        medians = measure(__file__, {who: (who, name) for who in (*EPS[name], "onnxruntime")})
+        medians = measure(
+            __file__, {who: (who, name) for who in (*EPS[name], "onnxruntime")}
+        )
         bars = [Bar(ours=ep, peer="onnxruntime", at_most=bar) for ep in EPS[name]]
         show(f"session creation, {name}", medians, bars)
         for who in EPS[name]:
@@ -120,7 +136,9 @@ def main() -> None:
             show_ratio(medians, who, "resident_bytes", 1.1)
 
 
-def show_ratio(medians: dict[str, dict[str, float]], who: str, figure: str, bar: float) -> None:
+def show_ratio(
+    medians: dict[str, dict[str, float]], who: str, figure: str, bar: float
+) -> None:
     """Print one more ratio of the same measurement."""
     ratio = medians[who][figure] / medians["onnxruntime"][figure]
     verdict = "reached" if ratio <= bar else "MISSED"

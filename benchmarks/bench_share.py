@@ -62,7 +62,11 @@ def compile_group(count: str) -> None:
                 group.compile(member(number), with_qnn())
 
     s = seconds(work)
-    report(s=s / int(count), total_s=s, binary_bytes=(DATA / "share_0_qnn.bin").stat().st_size)
+    report(
+        s=s / int(count),
+        total_s=s,
+        binary_bytes=(DATA / "share_0_qnn.bin").stat().st_size,
+    )
 
 
 def load(count: str, share: str) -> None:
@@ -87,11 +91,18 @@ def load(count: str, share: str) -> None:
     for number in range(int(count)):
         path = DATA / f"share_{number}_ctx.onnx"
         times.append(
-            seconds(lambda path=path: sessions.append(epctx.InferenceSession(path, options)))  # type: ignore[misc]
+            seconds(
+                lambda path=path: sessions.append(epctx.InferenceSession(path, options))  # type: ignore[misc]
+            )
         )
         sessions[-1].run(None, {"v0": np.zeros((number + 1, WIDTH), np.float32)})
     later = sorted(times[1:]) or times
-    report(s=later[len(later) // 2], first_s=times[0], resident_bytes=resident_memory(), opened=len(opened))
+    report(
+        s=later[len(later) // 2],
+        first_s=times[0],
+        resident_bytes=resident_memory(),
+        opened=len(opened),
+    )
 
 
 CHILDREN: dict[str, Callable[..., None]] = {"compile": compile_group, "load": load}
@@ -100,7 +111,9 @@ CHILDREN: dict[str, Callable[..., None]] = {"compile": compile_group, "load": lo
 def main() -> None:
     """Print the tables."""
     make_members()
-    compiled = measure(__file__, {"group of 8, each": ("compile", str(MEMBERS))}, runs=RUNS)
+    compiled = measure(
+        __file__, {"group of 8, each": ("compile", str(MEMBERS))}, runs=RUNS
+    )
     loaded = measure(
         __file__,
         {

@@ -19,13 +19,19 @@ def spawn(*command: str) -> None:
         for i in range(DISTRIBUTIONS if "plugins" in command else 0):
             info = Path(folder) / f"padding_{i}-1.0.dist-info"
             info.mkdir()
-            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: padding-{i}\nVersion: 1.0\n")
-            (info / "entry_points.txt").write_text(f"[console_scripts]\npad{i} = padding:main\n")
+            (info / "METADATA").write_text(
+                f"Metadata-Version: 2.1\nName: padding-{i}\nVersion: 1.0\n"
+            )
+            (info / "entry_points.txt").write_text(
+                f"[console_scripts]\npad{i} = padding:main\n"
+            )
         environment = {**os.environ, "PYTHONPATH": folder}
         output = subprocess.DEVNULL
         report(
             s=seconds(
-                lambda: subprocess.check_call([sys.executable, *command], env=environment, stdout=output)
+                lambda: subprocess.check_call(
+                    [sys.executable, *command], env=environment, stdout=output
+                )
             )
         )
 
@@ -37,11 +43,19 @@ def main() -> None:
         {
             "interpreter": ("-c", "pass"),
             "import epctx_core": ("-c", "import epctx_core"),
-            f"epctx plugins list, {DISTRIBUTIONS} distributions": ("-m", "epctx_core", "plugins", "list"),
+            f"epctx plugins list, {DISTRIBUTIONS} distributions": (
+                "-m",
+                "epctx_core",
+                "plugins",
+                "list",
+            ),
         },
         runs=11,
     )
-    show("whole processes (bars: import 10 ms beyond the interpreter; list 200 ms)", medians)
+    show(
+        "whole processes (bars: import 10 ms beyond the interpreter; list 200 ms)",
+        medians,
+    )
 
 
 if __name__ == "__main__":

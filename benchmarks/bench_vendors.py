@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 NETWORKS = ("bert", "resnet_exported", "mobilenet", "squeezenet", "transformer")
-PACKAGES = {"qnn": ("onnxruntime-qnn", "onnxruntime"), "openvino": ("openvino", "epctx-openvino")}
+PACKAGES = {
+    "qnn": ("onnxruntime-qnn", "onnxruntime"),
+    "openvino": ("openvino", "epctx-openvino"),
+}
 ROUNDS = 3
 """Fresh processes for each network."""
 PAIRS = {"compile": 3, "load": 7, "cold": 3}
@@ -63,7 +66,9 @@ class Side(NamedTuple):
     start: Callable[[], Run]
 
 
-def by_sessions(library: Any, options: Callable[[], Any], source: Path, feeds: dict[str, np.ndarray]) -> Side:
+def by_sessions(
+    library: Any, options: Callable[[], Any], source: Path, feeds: dict[str, np.ndarray]
+) -> Side:
     """Return how epctx or onnxruntime, which have the same names, does it.
 
     Args:
@@ -99,7 +104,9 @@ def by_openvino(source: Path, feeds: dict[str, np.ndarray]) -> Side:
 
     return Side(
         compile_to,
-        lambda compiled: run_of(core.import_model(compiled.read_bytes(), "CPU", PLAIN_OPENVINO)),
+        lambda compiled: run_of(
+            core.import_model(compiled.read_bytes(), "CPU", PLAIN_OPENVINO)
+        ),
         lambda: run_of(core.compile_model(source, "CPU", PLAIN_OPENVINO)),
     )
 
@@ -119,7 +126,9 @@ def sides(vendor: str, network: str) -> tuple[Side, Side]:
         return options
 
     if vendor == "openvino":
-        ours = by_sessions(epctx, lambda: with_ep("epctx-openvino:OpenVINO", {}), source, feeds)
+        ours = by_sessions(
+            epctx, lambda: with_ep("epctx-openvino:OpenVINO", {}), source, feeds
+        )
         return ours, by_openvino(source, feeds)
     import onnxruntime
     import onnxruntime_qnn
@@ -127,16 +136,22 @@ def sides(vendor: str, network: str) -> tuple[Side, Side]:
     name = onnxruntime_qnn.get_ep_name()
     given = {**SIMULATOR, "backend_path": onnxruntime_qnn.get_qnn_htp_path()}
     if not any(device.ep_name == name for device in onnxruntime.get_ep_devices()):
-        onnxruntime.register_execution_provider_library(name, onnxruntime_qnn.get_library_path())
+        onnxruntime.register_execution_provider_library(
+            name, onnxruntime_qnn.get_library_path()
+        )
 
     def with_qnn() -> Any:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = QUIET
-        listed = [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
+        listed = [
+            device for device in onnxruntime.get_ep_devices() if device.ep_name == name
+        ]
         options.add_provider_for_devices(listed[:1], given)
         return options
 
-    ours = by_sessions(epctx, lambda: with_ep("epctx-onnxruntime:QNN", given), source, feeds)
+    ours = by_sessions(
+        epctx, lambda: with_ep("epctx-onnxruntime:QNN", given), source, feeds
+    )
     return ours, by_sessions(onnxruntime, with_qnn, source, feeds)
 
 
@@ -157,7 +172,10 @@ def compare(vendor: str, network: str, first: str) -> None:
             output.parent.mkdir()
         outputs.sort()
         works: dict[str, list[Callable[[], object]]] = {
-            "compile": [lambda who=who: both[who].compile(outputs[who]) for who in (0, 1)],  # type: ignore[misc]
+            "compile": [
+                lambda who=who: both[who].compile(outputs[who])  # type: ignore[misc]
+                for who in (0, 1)
+            ],
             "load": [lambda who=who: both[who].load(outputs[who]) for who in (0, 1)],  # type: ignore[misc]
             "cold": [lambda who=who: both[who].start() for who in (0, 1)],  # type: ignore[misc]
         }
@@ -168,13 +186,23 @@ def compare(vendor: str, network: str, first: str) -> None:
         runs = [both[who].load(outputs[who]) for who in (0, 1)]
         error = largest_difference(runs[0](), runs[1]())
         count = max(1, int(TURN / max(1e-9, min(turn(run, 3) for run in runs))))
-        pairs = max(3, int(RUN_SECONDS / (2 * count * max(1e-9, min(turn(run, count) for run in runs)))))
+        pairs = max(
+            3,
+            int(
+                RUN_SECONDS
+                / (2 * count * max(1e-9, min(turn(run, count) for run in runs)))
+            ),
+        )
         figures |= take_turns("run", runs, order, pairs, count)
     report(**figures, error=error)
 
 
 def take_turns(
-    name: str, works: Sequence[Callable[[], object]], order: list[int], pairs: int, count: int = 1
+    name: str,
+    works: Sequence[Callable[[], object]],
+    order: list[int],
+    pairs: int,
+    count: int = 1,
 ) -> dict[str, float]:
     """Return medians of a measure: `ours`, `theirs`, their ratio, and what ours takes beyond 1.1 of theirs."""
     found: list[dict[int, float]] = []
@@ -204,15 +232,22 @@ def largest_difference(ours: Any, theirs: Any) -> float:
 
     theirs = list(theirs.values()) if hasattr(theirs, "values") else theirs
     return max(
-        float(np.max(np.abs(a - b), initial=0) / max(1e-9, float(np.max(np.abs(b), initial=0))))
+        float(
+            np.max(np.abs(a - b), initial=0)
+            / max(1e-9, float(np.max(np.abs(b), initial=0)))
+        )
         for a, b in zip(ours, theirs, strict=True)
     )
 
 
 def show(vendor: str, found: dict[str, dict[str, float]]) -> None:
     """Print a vendor's table, and which bars were missed."""
-    print(f"\n### {', '.join(f'{package} {version(package)}' for package in PACKAGES[vendor])}\n")
-    columns = [column for name in MEASURES for column in (name, "the vendor's", "ratio")]
+    print(
+        f"\n### {', '.join(f'{package} {version(package)}' for package in PACKAGES[vendor])}\n"
+    )
+    columns = [
+        column for name in MEASURES for column in (name, "the vendor's", "ratio")
+    ]
     print(
         f"| network | {' | '.join([*columns, 'cold start', 'load / cold', 'of the vendor', 'difference'])} |"
     )
@@ -221,9 +256,15 @@ def show(vendor: str, found: dict[str, dict[str, float]]) -> None:
     for network, f in found.items():
         cells = [network]
         for name in MEASURES:
-            cells += [shown(f[f"{name} ours"]), shown(f[f"{name} theirs"]), f"{f[f'{name} ratio']:.2f}"]
+            cells += [
+                shown(f[f"{name} ours"]),
+                shown(f[f"{name} theirs"]),
+                f"{f[f'{name} ratio']:.2f}",
+            ]
         cells.append(shown(f["cold ours"]))
-        cells += [f"{f[f'load {who}'] / f[f'cold {who}']:.2f}" for who in ("ours", "theirs")]
+        cells += [
+            f"{f[f'load {who}'] / f[f'cold {who}']:.2f}" for who in ("ours", "theirs")
+        ]
         print("| " + " | ".join([*cells, f"{f['error']:.1g}"]) + " |", flush=True)
         if f["compile ratio"] > 1.1:
             missed.append(f"{network}: compile {f['compile ratio']:.3f} (1.1)")
@@ -266,9 +307,15 @@ def main(chosen: Sequence[str]) -> None:
             if not (FOLDER / f"{network}.onnx").exists():
                 make_by("make", network)
             clock = ["--cpu"] if "--cpu" in chosen else []
-            rounds = {str(i): ("compare", vendor, network, str(i % 2), *clock) for i in range(ROUNDS)}
+            rounds = {
+                str(i): ("compare", vendor, network, str(i % 2), *clock)
+                for i in range(ROUNDS)
+            }
             each = list(measure(__file__, rounds, 1).values())
-            found[network] = {key: statistics.median(figures[key] for figures in each) for key in each[0]}
+            found[network] = {
+                key: statistics.median(figures[key] for figures in each)
+                for key in each[0]
+            }
         show(vendor, found)
 
 

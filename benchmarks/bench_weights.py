@@ -36,7 +36,10 @@ def make_matmuls(mib: int) -> Path:
     layers = max(1, (mib << 20) // (size * size * 4))
     weights = DATA / f"matmul_{mib}.weights"
     graph = helper.make_graph(
-        [helper.make_node("MatMul", [f"v{i}", f"w{i}"], [f"v{i + 1}"], name=f"m{i}") for i in range(layers)],
+        [
+            helper.make_node("MatMul", [f"v{i}", f"w{i}"], [f"v{i + 1}"], name=f"m{i}")
+            for i in range(layers)
+        ],
         "matmuls",
         [helper.make_tensor_value_info("v0", TensorProto.FLOAT, [1, size])],
         [helper.make_tensor_value_info(f"v{layers}", TensorProto.FLOAT, [1, size])],
@@ -44,7 +47,9 @@ def make_matmuls(mib: int) -> Path:
     random = np.random.default_rng(0)
     with weights.open("wb") as file:
         for i in range(layers):
-            tensor = graph.initializer.add(name=f"w{i}", data_type=TensorProto.FLOAT, dims=[size, size])
+            tensor = graph.initializer.add(
+                name=f"w{i}", data_type=TensorProto.FLOAT, dims=[size, size]
+            )
             tensor.data_location = TensorProto.EXTERNAL
             for key, value in (
                 ("location", weights.name),
@@ -52,8 +57,15 @@ def make_matmuls(mib: int) -> Path:
                 ("length", size * size * 4),
             ):
                 tensor.external_data.add(key=key, value=str(value))
-            random.standard_normal((size, size), np.float32).__itruediv__(size**0.5).tofile(file)
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+            random.standard_normal((size, size), np.float32).__itruediv__(
+                size**0.5
+            ).tofile(file)
+    save(
+        helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+        ),
+        path,
+    )
     return path
 
 
@@ -68,12 +80,23 @@ def compile_weights(mib: str) -> None:
     """`compile_to_file` with the simulated QNN EP."""
     import epctx_core as epctx
 
-    start_clean("small_ctx.onnx", "small_qnn.bin", f"matmul_{mib}_ctx.onnx", f"matmul_{mib}_qnn.bin")
+    start_clean(
+        "small_ctx.onnx",
+        "small_qnn.bin",
+        f"matmul_{mib}_ctx.onnx",
+        f"matmul_{mib}_qnn.bin",
+    )
     so = epctx.SessionOptions()
     so.add_provider("QNN")
-    first = seconds(lambda: epctx.ModelCompiler(so, SMALL).compile_to_file(DATA / "small_ctx.onnx"))
+    first = seconds(
+        lambda: epctx.ModelCompiler(so, SMALL).compile_to_file(DATA / "small_ctx.onnx")
+    )
     compiler = epctx.ModelCompiler(so, DATA / f"matmul_{mib}.onnx")
-    report(s=seconds(compiler.compile_to_file), peak_bytes=peak_memory(), small_first_s=first)
+    report(
+        s=seconds(compiler.compile_to_file),
+        peak_bytes=peak_memory(),
+        small_first_s=first,
+    )
 
 
 def resave(mib: str) -> None:
@@ -82,14 +105,18 @@ def resave(mib: str) -> None:
 
     def resaved(model: Path) -> None:
         onnxruntime.ModelCompiler(
-            onnxruntime.SessionOptions(), str(model), external_initializers_file_path="resaved.weights"
+            onnxruntime.SessionOptions(),
+            str(model),
+            external_initializers_file_path="resaved.weights",
         ).compile_to_file(str(DATA / "resaved.onnx"))
 
     start_clean("resaved.onnx", "resaved.weights")
     first = seconds(lambda: resaved(SMALL))
     start_clean("resaved.onnx", "resaved.weights")
     model = DATA / f"matmul_{mib}.onnx"
-    report(s=seconds(lambda: resaved(model)), peak_bytes=peak_memory(), small_first_s=first)
+    report(
+        s=seconds(lambda: resaved(model)), peak_bytes=peak_memory(), small_first_s=first
+    )
 
 
 def plain_loop(mib: str) -> None:
@@ -163,8 +190,13 @@ def session_of_ort(who: str) -> None:
     import epctx_core as epctx
 
     path = DATA / "matmul_960.ort"
-    make = onnxruntime.InferenceSession if who == "onnxruntime" else epctx.InferenceSession
-    report(s=seconds(lambda: make(str(path), providers=["CPUExecutionProvider"])), peak_bytes=peak_memory())
+    make = (
+        onnxruntime.InferenceSession if who == "onnxruntime" else epctx.InferenceSession
+    )
+    report(
+        s=seconds(lambda: make(str(path), providers=["CPUExecutionProvider"])),
+        peak_bytes=peak_memory(),
+    )
 
 
 def compile_ort(_mib: str) -> None:
@@ -174,7 +206,10 @@ def compile_ort(_mib: str) -> None:
     so = epctx.SessionOptions()
     so.add_provider("QNN")
     compiler = epctx.ModelCompiler(so, DATA / "matmul_960.ort")
-    report(s=seconds(lambda: compiler.compile_to_file(DATA / "ort_ctx.onnx")), peak_bytes=peak_memory())
+    report(
+        s=seconds(lambda: compiler.compile_to_file(DATA / "ort_ctx.onnx")),
+        peak_bytes=peak_memory(),
+    )
 
 
 def make_ort() -> None:
@@ -183,7 +218,9 @@ def make_ort() -> None:
 
     if not (DATA / "matmul_960.ort").exists():
         level = epctx.GraphOptimizationLevel.ORT_DISABLE_ALL
-        epctx.convert_model(make_matmuls(960), DATA / "matmul_960.ort", graph_optimization_level=level)
+        epctx.convert_model(
+            make_matmuls(960), DATA / "matmul_960.ort", graph_optimization_level=level
+        )
 
 
 def weightless_options() -> epctx.SessionOptions:
@@ -204,7 +241,8 @@ def compile_weightless(mib: str) -> None:
     epctx.ModelCompiler(so, SMALL).compile_to_file(DATA / "small_weightless.onnx")
     compiler = epctx.ModelCompiler(so, DATA / f"matmul_{mib}.onnx")
     report(
-        s=seconds(lambda: compiler.compile_to_file(DATA / f"weightless_{mib}.onnx")), peak_bytes=peak_memory()
+        s=seconds(lambda: compiler.compile_to_file(DATA / f"weightless_{mib}.onnx")),
+        peak_bytes=peak_memory(),
     )
 
 
@@ -223,7 +261,10 @@ def load_weightless(mib: str) -> None:
 def digest(mib: str) -> None:
     """SHA-256 of the weights in one thread."""
     with (DATA / f"matmul_{mib}.weights").open("rb") as file:
-        report(s=seconds(lambda: hashlib.file_digest(file, "sha256")), peak_bytes=peak_memory())
+        report(
+            s=seconds(lambda: hashlib.file_digest(file, "sha256")),
+            peak_bytes=peak_memory(),
+        )
 
 
 def run(who: str) -> None:
@@ -247,7 +288,11 @@ def run(who: str) -> None:
 
 def _bytes_read() -> int:
     """Return what this process asked the kernel to read so far; page faults of a mapping do not count."""
-    line = next(li for li in Path("/proc/self/io").read_text().splitlines() if li.startswith("rchar"))
+    line = next(
+        li
+        for li in Path("/proc/self/io").read_text().splitlines()
+        if li.startswith("rchar")
+    )
     return int(line.split()[1])
 
 
@@ -294,16 +339,26 @@ def main() -> None:
     )
     show(
         "4 GiB the same",
-        measure(__file__, {"epctx": ("compile", "4096"), "plain loop": ("loop", "4096")}, runs=3),
+        measure(
+            __file__,
+            {"epctx": ("compile", "4096"), "plain loop": ("loop", "4096")},
+            runs=3,
+        ),
     )
     show(
         "session from a context model (at most 10 ms beyond 1 MiB)",
-        measure(__file__, {f"{mib} MiB": ("load", mib) for mib in ("1", "1024", "4096")}),
+        measure(
+            __file__, {f"{mib} MiB": ("load", mib) for mib in ("1", "1024", "4096")}
+        ),
     )
     show(
         "first session on a machine from a context model of 1 GiB, all digests checked",
         measure(
-            __file__, {"epctx": ("load_first", "1024"), "SHA-256, all threads": ("digest_threads", "1024")}
+            __file__,
+            {
+                "epctx": ("load_first", "1024"),
+                "SHA-256, all threads": ("digest_threads", "1024"),
+            },
         ),
         [Bar(ours="epctx", peer="SHA-256, all threads", at_most=1.1)],
     )
@@ -333,9 +388,17 @@ def main() -> None:
         ),
         [Bar(ours="epctx, session", peer="onnxruntime, session", at_most=1.2)],
     )
-    start_clean("resaved.onnx", "resaved.weights", "copy.bin", "ort_ctx.onnx", "ort_qnn.bin")
-    runs = measure(__file__, {"epctx": ("run", "epctx"), "onnxruntime": ("run", "onnxruntime")})
-    show("run of the 1 GiB network", runs, [Bar(ours="epctx", peer="onnxruntime", at_most=1.3)])
+    start_clean(
+        "resaved.onnx", "resaved.weights", "copy.bin", "ort_ctx.onnx", "ort_qnn.bin"
+    )
+    runs = measure(
+        __file__, {"epctx": ("run", "epctx"), "onnxruntime": ("run", "onnxruntime")}
+    )
+    show(
+        "run of the 1 GiB network",
+        runs,
+        [Bar(ours="epctx", peer="onnxruntime", at_most=1.3)],
+    )
 
 
 if __name__ == "__main__":

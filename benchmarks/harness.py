@@ -44,7 +44,11 @@ def seconds(work: Callable[[], object]) -> float:
 
 def peak_memory() -> int:
     """Return this process's largest resident size in bytes; ru_maxrss would count the parent's, too."""
-    line = next(li for li in Path("/proc/self/status").read_text().splitlines() if li.startswith("VmHWM"))
+    line = next(
+        li
+        for li in Path("/proc/self/status").read_text().splitlines()
+        if li.startswith("VmHWM")
+    )
     return int(line.split()[1]) * 1024
 
 
@@ -67,11 +71,18 @@ def measure(
     collected: dict[str, list[dict[str, float]]] = {name: [] for name in children}
     for _ in range(runs):
         for name, arguments in children.items():
-            output = subprocess.check_output([sys.executable, script, *arguments], text=True)
+            output = subprocess.check_output(
+                [sys.executable, script, *arguments], text=True
+            )
             # Libraries of vendors print when a process ends.
-            collected[name].append(json.loads(next(filter(_is_report, reversed(output.splitlines())))))
+            collected[name].append(
+                json.loads(next(filter(_is_report, reversed(output.splitlines()))))
+            )
     return {
-        name: {key: statistics.median(figures[key] for figures in results) for key in results[0]}
+        name: {
+            key: statistics.median(figures[key] for figures in results)
+            for key in results[0]
+        }
         for name, results in collected.items()
     }
 
@@ -81,7 +92,10 @@ def _is_report(line: str) -> bool:
 
 
 def show(
-    title: str, medians: Mapping[str, Mapping[str, float]], bars: Sequence[Bar] = (), figure: str = "s"
+    title: str,
+    medians: Mapping[str, Mapping[str, float]],
+    bars: Sequence[Bar] = (),
+    figure: str = "s",
 ) -> None:
     """Print medians and what became of the bars, as rows of a Markdown table."""
     print(f"\n### {title}\n")
@@ -89,11 +103,17 @@ def show(
     print("| | " + " | ".join(names) + " |")
     print("|---" * (len(names) + 1) + "|")
     for name, figures in medians.items():
-        print(f"| {name} | " + " | ".join(_shown(key, figures.get(key)) for key in names) + " |")
+        print(
+            f"| {name} | "
+            + " | ".join(_shown(key, figures.get(key)) for key in names)
+            + " |"
+        )
     for bar in bars:
         ratio = medians[bar.ours][figure] / medians[bar.peer][figure]
         verdict = "reached" if ratio <= bar.at_most else "MISSED"
-        print(f"\n{bar.ours} / {bar.peer} = **{ratio:.3g}** (bar {bar.at_most:g}: {verdict})")
+        print(
+            f"\n{bar.ours} / {bar.peer} = **{ratio:.3g}** (bar {bar.at_most:g}: {verdict})"
+        )
 
 
 def _shown(key: str, value: float | None) -> str:

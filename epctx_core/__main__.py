@@ -13,7 +13,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name != "epctx_cli":
             raise
-        sys.stderr.write("error: the package epctx-cli, which contains the commands, is not installed.\n")
+        sys.stderr.write(
+            "error: the package epctx-cli, which contains the commands, is not installed.\n"
+        )
         sys.stderr.write("  pip install 'epctx-core[cli]'\n")
         return 3
     return run(argv)

@@ -8,4 +8,6 @@ from epctx_core.forwarding import import_installed
 if TYPE_CHECKING:
     from epctx_conformance.backend import *
 
-sys.modules[__name__] = import_installed("epctx_conformance.backend", needed_by=__name__)
+sys.modules[__name__] = import_installed(
+    "epctx_conformance.backend", needed_by=__name__
+)

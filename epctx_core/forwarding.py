@@ -19,7 +19,12 @@ def make_forwarders(
     """Return the `__getattr__` and `__dir__` of a module with such a table; see `forward`."""
 
     def list_names() -> list[str]:
-        return sorted({*vars(sys.modules[module]), *(name for names in home.values() for name in names)})
+        return sorted(
+            {
+                *vars(sys.modules[module]),
+                *(name for names in home.values() for name in names),
+            }
+        )
 
     return lambda name: forward(module, home, name), list_names
 
@@ -46,7 +51,12 @@ def forward(module: str, home: Mapping[str, Iterable[str]], name: str) -> Any:
 
 def list_installed_names(home: Mapping[str, Iterable[str]]) -> list[str]:
     """Return the names of a table whose packages are installed."""
-    return [n for place, names in home.items() if find_spec(place.partition(".")[0]) for n in names]
+    return [
+        n
+        for place, names in home.items()
+        if find_spec(place.partition(".")[0])
+        for n in names
+    ]
 
 
 def import_installed(module: str, *, needed_by: str) -> ModuleType:
@@ -62,15 +72,21 @@ def import_installed(module: str, *, needed_by: str) -> ModuleType:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        package, missing = module.partition(".")[0], (error.name or "").partition(".")[0]
+        package, missing = (
+            module.partition(".")[0],
+            (error.name or "").partition(".")[0],
+        )
         if not missing or missing == package != error.name:
             raise
         from epctx_core.errors import PackageMissing
 
         distribution = package.replace("_", "-")
         lacking = (
-            f"the package {distribution}" if missing == package else f"{missing} (required by {distribution})"
+            f"the package {distribution}"
+            if missing == package
+            else f"{missing} (required by {distribution})"
         )
         raise PackageMissing(
-            f"{needed_by} needs {lacking}, which is not installed.", hint=f"pip install {distribution}"
+            f"{needed_by} needs {lacking}, which is not installed.",
+            hint=f"pip install {distribution}",
         ) from error

@@ -124,7 +124,9 @@ class InferenceSession(Strict):
                 )
             log_without_effect(f"InferenceSession({name}=...)", _TUNING[name])
         model = host.check_model_argument(path_or_bytes)
-        self._options = host.copy_options(SessionOptions() if sess_options is None else sess_options)
+        self._options = host.copy_options(
+            SessionOptions() if sess_options is None else sess_options
+        )
         requested = host.parse_providers(self._options, providers, provider_options)
         exporter = None
         if self._options.config().context_enable:
@@ -132,7 +134,9 @@ class InferenceSession(Strict):
             from epctx_core.compiling.compile import prepare_export
 
             exporter = prepare_export(model, self._options, registry)
-        self._state: SessionState | None = _build_session(model, self._options, requested, registry, exporter)
+        self._state: SessionState | None = _build_session(
+            model, self._options, requested, registry, exporter
+        )
         self._inputs, self._outputs = self._state.inputs, self._state.outputs
         self._defaults = self._state.defaults
         self._order = host.make_feed_order(self._inputs, self._defaults)
@@ -233,10 +237,17 @@ class InferenceSession(Strict):
         Raises:
             InvalidArgument: they are others.
         """
-        requested = host.parse_providers(SessionOptions(), providers, provider_options) or ()
-        named = {stem(name): {k: str(v) for k, v in options.items()} for name, options in requested}
+        requested = (
+            host.parse_providers(SessionOptions(), providers, provider_options) or ()
+        )
+        named = {
+            stem(name): {k: str(v) for k, v in options.items()}
+            for name, options in requested
+        }
         own = {stem(ep): options for ep, options in self.get_provider_options().items()}
-        if [*(named | {stem(CPU_EP): {}})] != [*own] or any(named[e].items() - own[e].items() for e in named):
+        if [*(named | {stem(CPU_EP): {}})] != [*own] or any(
+            named[e].items() - own[e].items() for e in named
+        ):
             raise InvalidArgument(
                 f"a session's EPs are fixed when it is made; these are {', '.join(self.get_providers())}.",
                 hint="Make a new session with other providers.",
@@ -253,7 +264,8 @@ class InferenceSession(Strict):
     def _indices(self, names: Sequence[str]) -> list[int]:
         if isinstance(names, str | bytes) or not isinstance(names, Iterable):
             raise InvalidArgument(
-                f"output_names is a list of names, not {names!r:.80}.", hint="Give None for all outputs."
+                f"output_names is a list of names, not {names!r:.80}.",
+                hint="Give None for all outputs.",
             )
         known = [output.name for output in self._outputs]
         for name in names:
@@ -280,7 +292,10 @@ class InferenceSession(Strict):
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """Return each EP's options, defaults included, secret ones left out."""
         choices = self._open().providers.choices
-        shown = {ep: {k: str(v) for k, v in c.public_options().items()} for ep, c in choices.items()}
+        shown = {
+            ep: {k: str(v) for k, v in c.public_options().items()}
+            for ep, c in choices.items()
+        }
         return {**shown, CPU_EP: {}}
 
     def get_provider_records(self) -> list[PluginRecord]:
@@ -314,7 +329,11 @@ class InferenceSession(Strict):
             if not (isinstance(key, str) and isinstance(value, str))
         ]
         if faults or not items:
-            fault = faults[0] if faults else f"this is an object of type {type(options).__name__}"
+            fault = (
+                faults[0]
+                if faults
+                else f"this is an object of type {type(options).__name__}"
+            )
             raise InvalidArgument(
                 f"dynamic options are a mapping that is not empty, in which key and value must be text: {fault}.",
                 hint='Give text, such as {"ep.dynamic.workload_type": "Efficient"}.',
@@ -367,7 +386,9 @@ class InferenceSession(Strict):
 
     def _over(self) -> RuntimeException:
         if getpid() == self._process:
-            return RuntimeException("the session is closed.", hint="Make a new session.")
+            return RuntimeException(
+                "the session is closed.", hint="Make a new session."
+            )
         return RuntimeException(
             "this session was made before the process was forked: its EPs and threads are the parent's.",
             hint="Make a session in the child, or start processes with the method 'spawn' or 'forkserver'.",
@@ -430,7 +451,9 @@ def _build_session(
                         path_or_bytes,
                         session.config(),
                         lambda: collect_kept_functions(
-                            choose_providers(requested or (), session, registry, Purpose.RUN)[0]
+                            choose_providers(
+                                requested or (), session, registry, Purpose.RUN
+                            )[0]
                         ),
                         checks,
                     )
@@ -439,7 +462,9 @@ def _build_session(
                         pause.enter_context(pause_collection(model.node_count))
                     return _build(model, session, requested, registry, exporter)
             except ReplacedBinaryError:
-                if attempt == LOAD_ATTEMPTS - 1 or (model is not None and _is_unchanged(model)):
+                if attempt == LOAD_ATTEMPTS - 1 or (
+                    model is not None and _is_unchanged(model)
+                ):
                     raise
     raise AssertionError("the last attempt returns or raises")
 
@@ -448,7 +473,10 @@ def _is_unchanged(model: OpenModel) -> bool:
     """Return True if a model's file has not changed since it was read: its binary is then wrong for good."""
     path = model.source.path
     try:
-        return path is None or hashlib.sha256(path.read_bytes()).hexdigest() == model.source.digest
+        return (
+            path is None
+            or hashlib.sha256(path.read_bytes()).hexdigest() == model.source.digest
+        )
     except OSError:  # reading it again will say what is wrong with it
         return False
 
@@ -465,15 +493,21 @@ def _build(
     source, most = model.source, config.input_budget.manifest_entries
     manifest = find_manifest(source.proto, source.path, source.digest, most)
     purpose = Purpose.LOAD if model.context_nodes and exporter is None else Purpose.RUN
-    routing = Routing(model.context_nodes, requested, session, registry, purpose, manifest)
+    routing = Routing(
+        model.context_nodes, requested, session, registry, purpose, manifest
+    )
     providers = ProviderSession(session, registry)
     try:
         with contextlib.ExitStack() as stack:
             folder = find_context_folder(model, config, compiles=exporter is not None)
-            routing.check_compatibility(source.proto, fail_on_suboptimal=config.fail_on_suboptimal)
+            routing.check_compatibility(
+                source.proto, fail_on_suboptimal=config.fail_on_suboptimal
+            )
             workspaces: WorkspaceOf = make_private_workspace
             if exporter is not None:
-                workspaces = stack.enter_context(exporter.settle(model, routing.choices))
+                workspaces = stack.enter_context(
+                    exporter.settle(model, routing.choices)
+                )
             elif config.share_contexts:
                 from epctx_core.sessions.shared_workspaces import load_workspaces
 
@@ -507,7 +541,8 @@ def _engine_of(session: SessionOptions) -> CpuEngine:
             intra_op_num_threads=session.intra_op_num_threads,
             # Prepacked weights are a copy of each session's own: in a share group only on request.
             prefer_latency=False if shares and latency is None else latency,
-            optimizes=session.graph_optimization_level > GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+            optimizes=session.graph_optimization_level
+            > GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
         )
     )
 
@@ -526,10 +561,14 @@ def _plan(
     if not model.context_nodes:
         from epctx_core.sessions.optimise import optimise_model
 
-        model = optimise_model(model, providers, GraphOptimizationLevel(session.graph_optimization_level))
+        model = optimise_model(
+            model, providers, GraphOptimizationLevel(session.graph_optimization_level)
+        )
     # EPs whose nodes are in the model decided what to compile when it was compiled: they are asked for kernels only.
     settled = routing.settled if exporter is None else ()
-    with_kernels = [ep for ep in instances.names if instances.implements(ep, "get_kernel_registry")]
+    with_kernels = [
+        ep for ep in instances.names if instances.implements(ep, "get_kernel_registry")
+    ]
     eps = [ep for ep in instances.names if ep not in settled or ep in with_kernels]
     assignment = assign_nodes(model, providers, eps, kernels_only=settled)
     groups = [(part, part.cpu_groups()) for part in assignment.graphs]
@@ -537,10 +576,14 @@ def _plan(
     if exporter is not None:
         exporter.check(model, assignment)
     engine.policy.pieces = (
-        len(assignment.partitions) + len(model.context_nodes) + sum(len(cpu) for _, cpu in groups)
+        len(assignment.partitions)
+        + len(model.context_nodes)
+        + sum(len(cpu) for _, cpu in groups)
     )
     with routing.hint_at_others():
-        loaded = load_context_nodes(model, routing.nodes, folder, providers, routing.manifest)
+        loaded = load_context_nodes(
+            model, routing.nodes, folder, providers, routing.manifest
+        )
     planner = Planner(engine, instances, loaded, assignment.matchers)
     if assignment.partitions:
         from epctx_core.sessions.claims import compile_partitions
@@ -559,7 +602,11 @@ def _plan(
 
 
 def _state_of(
-    model: OpenModel, routing: Routing, assignment: Assignment, planner: Planner, providers: ProviderSession
+    model: OpenModel,
+    routing: Routing,
+    assignment: Assignment,
+    planner: Planner,
+    providers: ProviderSession,
 ) -> SessionState:
     graph, instances = model.graph, providers.instances
     with pause_collection(model.node_count):
@@ -575,6 +622,8 @@ def _state_of(
         outputs=[host.describe_value(name, model.types) for name in graph.output_names],
         providers=providers,
         run=add_run_hooks(plan.run, instances),
-        defaults={n: graph.weights[n].array() for n in graph.input_names if n in graph.weights},
+        defaults={
+            n: graph.weights[n].array() for n in graph.input_names if n in graph.weights
+        },
         assigned=assigned,
     )

@@ -34,16 +34,25 @@ def main() -> int:
     shutil.rmtree(OUTPUT, ignore_errors=True)
     real, simulated = find_eps()
     if not real:
-        print("No vendor's EP works here, so all below is simulated. The README says how to install one.")
+        print(
+            "No vendor's EP works here, so all below is simulated. The README says how to install one."
+        )
     results = [
-        tour(f"bert_on_{name.lower()}", copy_bert, {ep: choose_target(ep)}, HALF_PRECISION)
+        tour(
+            f"bert_on_{name.lower()}",
+            copy_bert,
+            {ep: choose_target(ep)},
+            HALF_PRECISION,
+        )
         for name, ep in real.items()
     ]
     print(
         "\nThe simulated EPs, for development without a device: vendors' rules and files, real results, computed on this"
         "\nCPU. Nothing here runs on an NPU."
     )
-    qnn, openvino, vitisai = (simulated[name] for name in ("QNN", "OpenVINO", "VitisAI"))
+    qnn, openvino, vitisai = (
+        simulated[name] for name in ("QNN", "OpenVINO", "VitisAI")
+    )
     # With the option, QNN leaves what quantizes the network's input to others, as the real one does.
     several = {vitisai: {}, qnn: {"offload_graph_io_quantization": "1"}}
     results += [
@@ -53,7 +62,9 @@ def main() -> int:
     ]
     print("\nThe same from the command line:")
     print("  epctx plugins list")
-    print("  epctx compile tests/models/bert/model.onnx --ep OpenVINO -o demo-output/ --check")
+    print(
+        "  epctx compile tests/models/bert/model.onnx --ep OpenVINO -o demo-output/ --check"
+    )
     print("  epctx inspect demo-output/shufflenet_int8-moved/shufflenet_int8_ctx.onnx")
     return 0 if all(results) else 1
 
@@ -76,7 +87,11 @@ def find_eps() -> tuple[dict[str, str], dict[str, str]]:
             kind = f"not in use: {error.message}"
         else:
             kind = "simulated" if cls.simulated else "a vendor's"
-            kind += "" if said.available else f", not available on this machine: {said.reason}"
+            kind += (
+                ""
+                if said.available
+                else f", not available on this machine: {said.reason}"
+            )
             if said.available:
                 short = record.name.removesuffix("ExecutionProvider")
                 eps = simulated if cls.simulated else real
@@ -104,14 +119,18 @@ def tour(
     source = make_model(folder / f"{name}.onnx")
     expected = reference_run(source, folder / "input.npz")
 
-    print(f"\n== {name}, {source.stat().st_size / 1e6:.1f} MB, for {' and '.join(eps)} ==")
+    print(
+        f"\n== {name}, {source.stat().st_size / 1e6:.1f} MB, for {' and '.join(eps)} =="
+    )
     report = compile_for(source, eps)
     source.unlink()
     folder.rename(moved)
     print(
         f"The source is deleted, the folder is now {moved.parent.name}/{moved.name}/; another process loads it."
     )
-    outputs = run_elsewhere(moved / f"{name}_ctx.onnx", moved / "input.npz", moved / "output.npz")
+    outputs = run_elsewhere(
+        moved / f"{name}_ctx.onnx", moved / "input.npz", moved / "output.npz"
+    )
 
     worst = max(
         float(np.abs(got - want).max() / (np.abs(want).max() + 1e-6))
@@ -119,7 +138,9 @@ def tour(
     )
     took_part = {partition.ep for partition in report.partitions}
     agrees = len(took_part) == len(eps) and worst <= tolerance
-    print(f"Largest difference to onnxruntime's result: {worst:.1e} {'(agrees)' if agrees else '(WRONG)'}")
+    print(
+        f"Largest difference to onnxruntime's result: {worst:.1e} {'(agrees)' if agrees else '(WRONG)'}"
+    )
     return agrees
 
 
@@ -133,7 +154,10 @@ def compile_for(source: Path, eps: dict[str, dict[str, str]]) -> epctx.CompileRe
     print(f"Compiled in {sum(report.timings.values()):.2f} s:")
     for ep, nodes in report.assignments.items():
         pieces = sum(partition.ep == ep for partition in report.partitions)
-        print(f"  {ep:26}{nodes:4} nodes" + (f" in {pieces} partition{'s' * (pieces > 1)}" if pieces else ""))
+        print(
+            f"  {ep:26}{nodes:4} nodes"
+            + (f" in {pieces} partition{'s' * (pieces > 1)}" if pieces else "")
+        )
     taken = {name for partition in report.partitions for name in partition.node_names}
     for refusal in report.refusals:
         left = [name for name in refusal.nodes if name not in taken]
@@ -146,7 +170,9 @@ def compile_for(source: Path, eps: dict[str, dict[str, str]]) -> epctx.CompileRe
 
 def reference_run(model: Path, inputs: Path) -> list[np.ndarray]:
     """Run a model with onnxruntime on seeded inputs, which are stored beside it."""
-    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        str(model), providers=["CPUExecutionProvider"]
+    )
     random = np.random.default_rng(0)
     feeds = {
         value.name: random.standard_normal(value.shape, np.float32)

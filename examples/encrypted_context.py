@@ -41,7 +41,13 @@ class Vault:
 
     def write(self, name: str, data: epctx.OrtEpContextData) -> None:
         """Store a payload: the write callback of a compiler."""
-        self._store(name, (data.read(at, min(CHUNK, data.size - at)) for at in range(0, data.size, CHUNK)))
+        self._store(
+            name,
+            (
+                data.read(at, min(CHUNK, data.size - at))
+                for at in range(0, data.size, CHUNK)
+            ),
+        )
 
     def read(self, name: str, buffer: epctx.OrtEpContextDataBuffer) -> None:
         """Give a payload: the read callback of a session."""
@@ -100,7 +106,9 @@ class Vault:
         return self._folder / f"{name}.enc"
 
 
-def compile_encrypted(source: bytes | Path, name: str, options: epctx.SessionOptions, vault: Vault) -> None:
+def compile_encrypted(
+    source: bytes | Path, name: str, options: epctx.SessionOptions, vault: Vault
+) -> None:
     """Compile a model; payloads and model go into the vault and nowhere else."""
     options = options.copy()
     # Payloads are named after the model; with the callback nothing is written there.
@@ -111,7 +119,9 @@ def compile_encrypted(source: bytes | Path, name: str, options: epctx.SessionOpt
     vault.write_model(name, compiler.compile_to_bytes())
 
 
-def open_encrypted(name: str, options: epctx.SessionOptions, vault: Vault) -> epctx.InferenceSession:
+def open_encrypted(
+    name: str, options: epctx.SessionOptions, vault: Vault
+) -> epctx.InferenceSession:
     """Return a session of a context model out of the vault."""
     options = options.copy()
     options.set_ep_context_data_read_func(vault.read, LARGEST_PAYLOAD)
@@ -123,7 +133,9 @@ def small_network() -> bytes:
     generator = np.random.default_rng(0)
     sizes = {"w0": (64, 256), "w1": (256, 10)}
     weights = [
-        numpy_helper.from_array(generator.standard_normal(shape, dtype=np.float32), name)
+        numpy_helper.from_array(
+            generator.standard_normal(shape, dtype=np.float32), name
+        )
         for name, shape in sizes.items()
     ]
     nodes = [
@@ -133,10 +145,13 @@ def small_network() -> bytes:
         helper.make_node("Softmax", ["c"], ["y"]),
     ]
     x, y = (
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, width]) for n, width in (("x", 64), ("y", 10))
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, width])
+        for n, width in (("x", 64), ("y", 10))
     )
     graph = helper.make_graph(nodes, "two-layers", [x], [y], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
     onnx.checker.check_model(model)
     return model.SerializeToString()
 
@@ -156,7 +171,9 @@ def main(folder: Path) -> int:
         expected = plain.run(None, {"x": x})[0]
     with open_encrypted("network_ctx.onnx", options, Vault(folder, key)) as session:
         close = np.allclose(session.run(None, {"x": x})[0], expected, atol=1e-5)
-        print(f"loaded by {session.get_providers()[0]}: results {'agree' if close else 'DIFFER'}")
+        print(
+            f"loaded by {session.get_providers()[0]}: results {'agree' if close else 'DIFFER'}"
+        )
 
     refused = [
         refusal("a wrong key", options, Vault(folder, os.urandom(32))),
@@ -186,4 +203,6 @@ def refusal(what: str, options: epctx.SessionOptions, vault: Vault) -> bool:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(Path(sys.argv[1] if len(sys.argv) > 1 else "encrypted-output")))
+    raise SystemExit(
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else "encrypted-output"))
+    )

@@ -16,10 +16,16 @@ import numpy as np
 import onnxruntime
 from epctx_onnxruntime.cached import load_or_compile
 
-TYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32}
+TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+}
 
 
-def main(model: str, cache: str, ep: str = "CPUExecutionProvider", *settings: str) -> None:
+def main(
+    model: str, cache: str, ep: str = "CPUExecutionProvider", *settings: str
+) -> None:
     """Start twice as a program would, and say how long it took."""
     vendor_options = dict(setting.split("=", 1) for setting in settings)
     for start in ("first", "second"):
@@ -37,13 +43,17 @@ def open_session(
     """Return the program's session; before, this was `onnxruntime.InferenceSession(model, options)`."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2
-    return load_or_compile(model, options, provider=ep, provider_options=vendor_options, cache_dir=cache)
+    return load_or_compile(
+        model, options, provider=ep, provider_options=vendor_options, cache_dir=cache
+    )
 
 
 def make_inputs(session: onnxruntime.InferenceSession) -> dict[str, np.ndarray]:
     """Return ones for every input; open dimensions have the length 1."""
     return {
-        value.name: np.ones([n if isinstance(n, int) else 1 for n in value.shape], TYPES[value.type])
+        value.name: np.ones(
+            [n if isinstance(n, int) else 1 for n in value.shape], TYPES[value.type]
+        )
         for value in session.get_inputs()
     }
 

@@ -26,14 +26,21 @@ def relative_error(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.abs(a - b).max() / (np.abs(b).max() + 1e-6))
 
 
-def worst_relative_error(results: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> float:
+def worst_relative_error(
+    results: Sequence[np.ndarray], reference: Sequence[np.ndarray]
+) -> float:
     """Return the largest relative error over all outputs; infinite if their number differs."""
     if len(results) != len(reference):
         return float("inf")
-    return max((relative_error(a, b) for a, b in zip(results, reference, strict=True)), default=0.0)
+    return max(
+        (relative_error(a, b) for a, b in zip(results, reference, strict=True)),
+        default=0.0,
+    )
 
 
-def quantisation_error(result: np.ndarray, reference: np.ndarray, step: float) -> tuple[int, float]:
+def quantisation_error(
+    result: np.ndarray, reference: np.ndarray, step: float
+) -> tuple[int, float]:
     """Return by how many quantisation steps two results differ at most, and in which share of elements.
 
     Args:
@@ -44,7 +51,9 @@ def quantisation_error(result: np.ndarray, reference: np.ndarray, step: float) -
     if result.shape != reference.shape or result.dtype != reference.dtype:
         return 1 << 30, 1.0
     apart = np.rint(np.abs(result.astype(np.float64) - reference) / step)
-    return int(apart.max(initial=0)), float(np.count_nonzero(apart) / max(apart.size, 1))
+    return int(apart.max(initial=0)), float(
+        np.count_nonzero(apart) / max(apart.size, 1)
+    )
 
 
 MOST_STEPS, LARGEST_SHARE = 1, 0.001
@@ -52,7 +61,9 @@ MOST_STEPS, LARGEST_SHARE = 1, 0.001
 
 
 def assert_agree(
-    results: Sequence[np.ndarray], reference: Sequence[np.ndarray], steps: Sequence[float | None]
+    results: Sequence[np.ndarray],
+    reference: Sequence[np.ndarray],
+    steps: Sequence[float | None],
 ) -> None:
     """Assert that results are equal: those with a quantisation step by steps, others by relative error."""
     for result, expected, step in zip(results, reference, steps, strict=True):

@@ -23,7 +23,9 @@ _restore = pytest.MonkeyPatch()
 _running: list[pytest.Item] = []
 
 # No test goes by how fast the machine is.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 
 
@@ -32,7 +34,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Children and workers have it from here.
     if FOLDER_VARIABLE not in os.environ:
         _restore.setenv(FOLDER_VARIABLE, tempfile.mkdtemp(prefix="receipts-"))
-        config.add_cleanup(partial(shutil.rmtree, os.environ[FOLDER_VARIABLE], ignore_errors=True))
+        config.add_cleanup(
+            partial(shutil.rmtree, os.environ[FOLDER_VARIABLE], ignore_errors=True)
+        )
     has_onnxruntime = find_spec("onnxruntime") is not None
 
     def is_marked(mark: str) -> bool:
@@ -71,7 +75,9 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> NetworkFactory:
 
 
 @pytest.fixture(scope="session")
-def compiled(network: NetworkFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compile]:
+def compiled(
+    network: NetworkFactory, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Compile]:
     """Give networks that EPs compiled, each combination compiled once: see `networks.matrix`."""
     matrix = Matrix(network, tmp_path_factory.mktemp("matrix"))
     yield matrix.compiled

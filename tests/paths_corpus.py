@@ -81,7 +81,11 @@ AWKWARD: Final = {
 }
 """Refused, or a file inside the folder."""
 
-NOT_UTF8: Final = {"invalid byte": b"\xff.bin", "surrogate": b"\xed\xa0\x80.bin", "cut": b"a\xc3"}
+NOT_UTF8: Final = {
+    "invalid byte": b"\xff.bin",
+    "surrogate": b"\xed\xa0\x80.bin",
+    "cut": b"a\xc3",
+}
 """Names that are bytes in a protobuf and no text."""
 
 LINKS: Final = {

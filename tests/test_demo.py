@@ -17,21 +17,32 @@ def run_demo(folder, path=()):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
 
     finished = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, env=environment
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=environment,
     )
 
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return finished.stdout
 
 
-def test_the_demo_compiles_moves_and_runs_three_real_networks_one_of_them_on_two_eps(tmp_path):
+def test_the_demo_compiles_moves_and_runs_three_real_networks_one_of_them_on_two_eps(
+    tmp_path,
+):
     said = run_demo(tmp_path)
 
     assert said.count("(agrees)") == 3
     assert "Loaded by QNNExecutionProvider, CPUExecutionProvider" in said
     assert "Loaded by OpenVINOExecutionProvider, CPUExecutionProvider" in said
     split = said.split("== shufflenet_int8")[1]
-    for ep in ("VitisAIExecutionProvider", "QNNExecutionProvider", "CPUExecutionProvider"):
+    for ep in (
+        "VitisAIExecutionProvider",
+        "QNNExecutionProvider",
+        "CPUExecutionProvider",
+    ):
         assert int(re.search(rf"{ep} +(\d+) nodes", split)[1]) > 0
     assert "No vendor's EP works here" in said
     assert "Nothing here runs on an NPU" in said
@@ -40,12 +51,16 @@ def test_the_demo_compiles_moves_and_runs_three_real_networks_one_of_them_on_two
 def test_the_demo_begins_with_a_vendors_ep_where_one_is_installed(tmp_path):
     metadata = tmp_path / "installed" / "epctx_openvino-0.1.0.dist-info"
     metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: epctx-openvino\nVersion: 0.1.0\n")
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: epctx-openvino\nVersion: 0.1.0\n"
+    )
     (metadata / "entry_points.txt").write_text(
         "[epctx.execution_providers]\nOpenVINOExecutionProvider = epctx_openvino:OpenVINOExecutionProvider\n"
     )
 
-    said = run_demo(tmp_path, path=[metadata.parent, ROOT / "plugins" / "epctx-openvino" / "src"])
+    said = run_demo(
+        tmp_path, path=[metadata.parent, ROOT / "plugins" / "epctx-openvino" / "src"]
+    )
 
     first, rest = said.split("The simulated EPs")
     assert "OpenVINOExecutionProvider  from epctx-openvino 0.1.0: a vendor's\n" in first

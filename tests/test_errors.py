@@ -10,7 +10,14 @@ import re
 import pytest
 
 from epctx_core import errors
-from epctx_core.errors import EpctxError, ErrorCode, InvalidArgument, NoSuchFile, PluginError, suggestion
+from epctx_core.errors import (
+    EpctxError,
+    ErrorCode,
+    InvalidArgument,
+    NoSuchFile,
+    PluginError,
+    suggestion,
+)
 
 CODES = {
     "Fail": 1,
@@ -37,7 +44,9 @@ def test_the_tree_is_the_one_drawn_at_the_top_of_the_file():
     found = [
         name
         for name, cls in vars(errors).items()
-        if inspect.isclass(cls) and issubclass(cls, EpctxError) and cls is not EpctxError
+        if inspect.isclass(cls)
+        and issubclass(cls, EpctxError)
+        and cls is not EpctxError
     ]
 
     assert sorted(drawn) == sorted(found) == sorted(CODES)
@@ -108,14 +117,26 @@ def test_what_python_programs_expect_to_catch_is_caught():
 
 
 def test_a_plugins_error_names_what_failed():
-    error = PluginError("m", hook="compile", distribution="epctx-x", version="1.0", ep="E")
+    error = PluginError(
+        "m", hook="compile", distribution="epctx-x", version="1.0", ep="E"
+    )
 
-    assert (error.hook, error.distribution, error.version, error.ep) == ("compile", "epctx-x", "1.0", "E")
+    assert (error.hook, error.distribution, error.version, error.ep) == (
+        "compile",
+        "epctx-x",
+        "1.0",
+        "E",
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("colr", " Did you mean 'color'?"), ("zzz", ""), ("", ""), ("color", " Did you mean 'color'?")],
+    [
+        ("colr", " Did you mean 'color'?"),
+        ("zzz", ""),
+        ("", ""),
+        ("color", " Did you mean 'color'?"),
+    ],
 )
 def test_a_suggestion_is_the_closest_known_name(name, expected):
     assert suggestion(name, ["color", "shape"]) == expected

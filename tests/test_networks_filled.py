@@ -15,7 +15,10 @@ from networks.catalog import EXPORTED, LARGE, run_onnxruntime
 from networks.matrix import DEEP
 
 RARE = {*LARGE, *DEEP[2:]}
-NETWORKS = [pytest.param(n, marks=[pytest.mark.stress] if n in RARE else []) for n in fill.NETWORKS]
+NETWORKS = [
+    pytest.param(n, marks=[pytest.mark.stress] if n in RARE else [])
+    for n in fill.NETWORKS
+]
 SMALLER = [parameter for parameter in NETWORKS if parameter.values[0] not in LARGE]
 
 
@@ -29,10 +32,15 @@ def logits(path):
         del model.graph.node[-1]
     shown = path.with_name("logits.onnx")
     onnx.save(model, shown)
-    shape = [dimension.dim_value for dimension in model.graph.input[0].type.tensor_type.shape.dim]
+    shape = [
+        dimension.dim_value
+        for dimension in model.graph.input[0].type.tensor_type.shape.dim
+    ]
     generator = np.random.default_rng(5)
     feeds = [generator.standard_normal(shape, dtype=np.float32) for _ in range(2)]
-    return [run_onnxruntime(shown, {model.graph.input[0].name: feed})[0] for feed in feeds]
+    return [
+        run_onnxruntime(shown, {model.graph.input[0].name: feed})[0] for feed in feeds
+    ]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -46,7 +54,9 @@ def test_two_inputs_give_clearly_different_outputs(network, name):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_signal_neither_dies_nor_explodes_and_the_softmax_is_not_one_hot(network, name):
+def test_the_signal_neither_dies_nor_explodes_and_the_softmax_is_not_one_hot(
+    network, name
+):
     first, second = logits(network(name).path)
 
     assert 0.3 < first.std() < 8
@@ -59,47 +69,72 @@ def test_the_signal_neither_dies_nor_explodes_and_the_softmax_is_not_one_hot(net
 def test_no_weight_is_constant_and_only_data_is_an_input(network, name):
     graph = onnx.load(network(name).path).graph
 
-    floats = [tensor for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT]
+    floats = [
+        tensor
+        for tensor in graph.initializer
+        if tensor.data_type == onnx.TensorProto.FLOAT
+    ]
 
     assert len(graph.input) == 1
-    assert all(dimension.dim_value > 0 for dimension in graph.input[0].type.tensor_type.shape.dim)
+    assert all(
+        dimension.dim_value > 0
+        for dimension in graph.input[0].type.tensor_type.shape.dim
+    )
     assert "ConstantOfShape" not in {node.op_type for node in graph.node}
     assert all(onnx.numpy_helper.to_array(tensor).std() > 0 for tensor in floats)
 
 
 @pytest.mark.parametrize("name", SMALLER)
 def test_all_nodes_but_the_constants_stay_as_they_were(network, name):
-    light = onnx.load(Path(onnx.__file__).parent / "backend/test/data/light" / f"light_{name}.onnx").graph
+    light = onnx.load(
+        Path(onnx.__file__).parent / "backend/test/data/light" / f"light_{name}.onnx"
+    ).graph
 
     filled = onnx.load(network(name).path).graph
 
-    assert list(filled.node) == [node for node in light.node if node.op_type != "ConstantOfShape"]
+    assert list(filled.node) == [
+        node for node in light.node if node.op_type != "ConstantOfShape"
+    ]
     assert list(filled.output) == list(light.output)
 
 
 def test_a_variance_is_between_a_half_and_one_and_a_half(network):
     graph = onnx.load(network("densenet121").path).graph
-    weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    weights = {
+        tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer
+    }
 
-    variances = [weights[node.input[4]] for node in graph.node if node.op_type == "BatchNormalization"]
+    variances = [
+        weights[node.input[4]]
+        for node in graph.node
+        if node.op_type == "BatchNormalization"
+    ]
 
     assert len(variances) == 121
     assert min(variance.min() for variance in variances) >= 0.5
     assert max(variance.max() for variance in variances) <= 1.5
 
 
-def test_a_seed_gives_the_same_bytes_in_another_process_and_another_seed_does_not(tmp_path):
+def test_a_seed_gives_the_same_bytes_in_another_process_and_another_seed_does_not(
+    tmp_path,
+):
     script = [sys.executable, fill.__file__, "squeezenet"]
     for output, seed in (("a.onnx", "3"), ("b.onnx", "3"), ("c.onnx", "4")):
-        subprocess.run([*script, tmp_path / output, "--seed", seed], check=True, timeout=60)
+        subprocess.run(
+            [*script, tmp_path / output, "--seed", seed], check=True, timeout=60
+        )
 
-    a, b, c = ((tmp_path / output).read_bytes() for output in ("a.onnx", "b.onnx", "c.onnx"))
+    a, b, c = (
+        (tmp_path / output).read_bytes() for output in ("a.onnx", "b.onnx", "c.onnx")
+    )
 
     assert a == b
     assert a != c
 
 
-def test_external_weights_give_the_same_answer_and_are_not_appended_to_an_older_file(network, tmp_path):
+def test_external_weights_give_the_same_answer_and_are_not_appended_to_an_older_file(
+    network, tmp_path
+):
     inline = network("squeezenet")
     for _ in range(2):
         fill.save(fill.fill("squeezenet"), tmp_path / "squeezenet.onnx", external=True)
@@ -108,7 +143,9 @@ def test_external_weights_give_the_same_answer_and_are_not_appended_to_an_older_
 
     assert worst_relative_error(results, inline.reference) == 0
     assert (tmp_path / "squeezenet.onnx").stat().st_size < 100_000
-    assert (tmp_path / "squeezenet.onnx.data").stat().st_size < inline.path.stat().st_size
+    assert (
+        tmp_path / "squeezenet.onnx.data"
+    ).stat().st_size < inline.path.stat().st_size
 
 
 def test_an_unknown_network_is_refused_with_the_known_ones():
@@ -117,7 +154,9 @@ def test_an_unknown_network_is_refused_with_the_known_ones():
 
 
 @pytest.mark.parametrize("name", EXPORTED)
-def test_the_stored_reference_of_an_exported_network_is_what_onnxruntime_gives_here(network, name):
+def test_the_stored_reference_of_an_exported_network_is_what_onnxruntime_gives_here(
+    network, name
+):
     exported = network(name)
 
     results = run_onnxruntime(exported.path, exported.inputs)
@@ -140,7 +179,10 @@ def test_each_test_gets_a_copy_of_its_own(network, name):
 
 @pytest.mark.parametrize("name", EXPORTED)
 def test_an_exported_network_answers_to_other_inputs(network, name):
-    assert worst_relative_error(network(name, seed=1).reference, network(name).reference) > 0.05
+    assert (
+        worst_relative_error(network(name, seed=1).reference, network(name).reference)
+        > 0.05
+    )
 
 
 def test_results_of_another_type_shape_or_number_or_with_a_nan_never_agree():

@@ -45,7 +45,9 @@ CONTRACT = {
 
 
 @pytest.mark.parametrize(
-    ("module", "names"), [(epctx_core, HOST), (plugin, CONTRACT)], ids=["host", "contract"]
+    ("module", "names"),
+    [(epctx_core, HOST), (plugin, CONTRACT)],
+    ids=["host", "contract"],
 )
 def test_the_public_names_are_these(module, names):
     # A name that goes breaks somebody; a new one is added here and in the docs.
@@ -56,21 +58,35 @@ def test_the_public_names_are_these(module, names):
 def test_each_name_of_the_host_can_be_imported_and_is_described():
     found = {name: getattr(epctx_core, name) for name in HOST}
 
-    assert {name for name in HOST if getattr(epctx_core, name) is not found[name]} == set()
-    described = {n for n, value in found.items() if inspect.isclass(value) or inspect.isfunction(value)}
+    assert {
+        name for name in HOST if getattr(epctx_core, name) is not found[name]
+    } == set()
+    described = {
+        n
+        for n, value in found.items()
+        if inspect.isclass(value) or inspect.isfunction(value)
+    }
     assert len(described) > 50
     assert {name for name in described if not found[name].__doc__} == set()
 
 
-@pytest.mark.parametrize("module", [epctx_core, plugin, testing, ext], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [epctx_core, plugin, testing, ext], ids=lambda module: module.__name__
+)
 def test_dir_has_each_public_name(module):
     assert set(module.__all__) - set(dir(module)) == set()
     assert {"__name__", "__doc__"} <= set(dir(module))
 
 
-@pytest.mark.parametrize("module", [plugin, testing, ext], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [plugin, testing, ext], ids=lambda module: module.__name__
+)
 def test_dir_has_no_function_that_is_not_public(module):
-    functions = {name for name, value in vars(module).items() if inspect.isfunction(value) and name[0] != "_"}
+    functions = {
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and name[0] != "_"
+    }
     assert functions & set(dir(module)) - set(module.__all__) == set()
 
 
@@ -79,13 +95,21 @@ def test_each_name_of_the_contract_can_be_imported():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="module 'epctx_core' has no attribute 'Session'"):
+    with pytest.raises(
+        AttributeError, match="module 'epctx_core' has no attribute 'Session'"
+    ):
         _ = epctx_core.Session
 
 
 def loaded_after(statement):
     code = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"
-    return set(json.loads(subprocess.check_output([sys.executable, "-I", "-c", code], text=True, timeout=60)))
+    return set(
+        json.loads(
+            subprocess.check_output(
+                [sys.executable, "-I", "-c", code], text=True, timeout=60
+            )
+        )
+    )
 
 
 WITHOUT_THE_CACHE = """
@@ -104,7 +128,9 @@ except ImportError as error:
 def test_without_the_cache_all_other_names_are_there_and_its_own_say_what_to_install():
     command = [sys.executable, "-c", WITHOUT_THE_CACHE]
 
-    listed, shown, error = json.loads(subprocess.check_output(command, text=True, timeout=60))
+    listed, shown, error = json.loads(
+        subprocess.check_output(command, text=True, timeout=60)
+    )
 
     assert set(listed) == HOST - {"compile_cached", "load_or_compile"}
     assert not {"compile_cached", "load_or_compile"} & set(shown)
@@ -114,20 +140,29 @@ def test_without_the_cache_all_other_names_are_there_and_its_own_say_what_to_ins
 def test_importing_the_package_loads_nothing_but_itself():
     new = loaded_after("import epctx_core") - loaded_after("pass")
 
-    assert {name for name in new if name.startswith("epctx_core")} == {"epctx_core", "epctx_core._version"}
+    assert {name for name in new if name.startswith("epctx_core")} == {
+        "epctx_core",
+        "epctx_core._version",
+    }
     assert not {"dataclasses", "enum", "re", "inspect"} & new
 
 
 @pytest.mark.parametrize("name", ["SessionOptions", "InvalidGraph", "plugins"])
 def test_light_names_load_neither_onnx_nor_numpy(name):
-    assert not {"onnx", "numpy", "onnxruntime"} & loaded_after(f"from epctx_core import {name}")
+    assert not {"onnx", "numpy", "onnxruntime"} & loaded_after(
+        f"from epctx_core import {name}"
+    )
 
 
 def test_the_contract_loads_neither_onnx_nor_numpy():
-    assert not {"onnx", "numpy", "onnxruntime"} & loaded_after("import epctx_core.plugin")
+    assert not {"onnx", "numpy", "onnxruntime"} & loaded_after(
+        "import epctx_core.plugin"
+    )
 
 
-@pytest.mark.parametrize("module", [epctx_core, plugin, ext], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [epctx_core, plugin, ext], ids=lambda module: module.__name__
+)
 def test_type_checkers_read_each_module_that_names_come_from(module):
     # Strict ones take a name from a package if that imports all of the name's home; examples/ and benchmarks/ are
     # checked as hosts are.
@@ -135,7 +170,8 @@ def test_type_checkers_read_each_module_that_names_come_from(module):
     read = [
         node.module
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and [alias.name for alias in node.names] == ["*"]
+        if isinstance(node, ast.ImportFrom)
+        and [alias.name for alias in node.names] == ["*"]
     ]
 
     assert sorted(read) == sorted(module._HOME)
@@ -159,7 +195,9 @@ except epctx_core.NotFound as error:
 
 
 def test_a_library_that_an_installed_package_lacks_is_named_with_the_package():
-    said = subprocess.check_output([sys.executable, "-c", LACKING], text=True, timeout=60)
+    said = subprocess.check_output(
+        [sys.executable, "-c", LACKING], text=True, timeout=60
+    )
 
     assert said == (
         "True; epctx_core.convert_model needs onnxruntime (required by epctx-onnxruntime), which is not installed.; "
@@ -168,15 +206,40 @@ def test_a_library_that_an_installed_package_lacks_is_named_with_the_package():
 
 
 def test_what_our_own_packages_take_besides_is_listed_with_their_users():
-    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([\w, -]+) \| .+ \|$", ext.__doc__, re.MULTILINE)
-    said = {name: users.split(", ") for names, users in rows for name in re.findall(r"\w+", names)}
+    rows = re.findall(
+        r"^\| (`\w+`(?:, `\w+`)*) \| ([\w, -]+) \| .+ \|$", ext.__doc__, re.MULTILINE
+    )
+    said = {
+        name: users.split(", ")
+        for names, users in rows
+        for name in re.findall(r"\w+", names)
+    }
     users = {name: [] for name in ext.__all__}
     for package in sorted(Path(ext.__file__).parents[1].glob("plugins/*/src")):
         trees = [ast.parse(path.read_text("utf-8")) for path in package.rglob("*.py")]
-        imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-        taken = {alias.name for node in imports if node.module == "epctx_core.ext" for alias in node.names}
-        attributes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-        taken |= {n.attr for n in attributes if isinstance(n.value, ast.Name) and n.value.id == "ext"}
+        imports = [
+            node
+            for tree in trees
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+        ]
+        taken = {
+            alias.name
+            for node in imports
+            if node.module == "epctx_core.ext"
+            for alias in node.names
+        }
+        attributes = [
+            node
+            for tree in trees
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute)
+        ]
+        taken |= {
+            n.attr
+            for n in attributes
+            if isinstance(n.value, ast.Name) and n.value.id == "ext"
+        }
         for name in taken:
             users[name].append(package.parent.name)
 

@@ -27,18 +27,26 @@ BANNED_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers"}
 POSIX_NAMES = re.compile(
     r"os\.(copy_file_range|posix_\w+|O_DIRECTORY|O_NOFOLLOW|O_PATH|O_TMPFILE|sendfile|fork)|mmap\.MADV_\w+|fcntl(\..*)?"
 )
-LOCAL_PATHS = re.compile(rb"/(?:work|root)/[\w.]|/tmp/(?:venv|brief)|/home/(?!user\b)\w|/Users/\w")
+LOCAL_PATHS = re.compile(
+    rb"/(?:work|root)/[\w.]|/tmp/(?:venv|brief)|/home/(?!user\b)\w|/Users/\w"
+)
 
 
 def sources() -> list[Path]:
     """Return the modules that are shipped: the core's and every plugin's."""
     shipped = [*CORE.rglob("*.py"), *ROOT.glob("plugins/*/src/**/*.py")]
-    return sorted(path for path in shipped if "templates" not in path.relative_to(ROOT).parts)
+    return sorted(
+        path for path in shipped if "templates" not in path.relative_to(ROOT).parts
+    )
 
 
 def every_module() -> list[Path]:
     """Return the shipped modules and those of tests, examples and plugins' tests."""
-    others = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("plugins/*/tests/**/*.py"), *ROOT.glob("examples/*.py")]
+    others = [
+        *ROOT.glob("tests/**/*.py"),
+        *ROOT.glob("plugins/*/tests/**/*.py"),
+        *ROOT.glob("examples/*.py"),
+    ]
     return sources() + sorted(others)
 
 
@@ -52,7 +60,9 @@ def parsed(path: Path) -> ast.Module:
 
 
 @cache
-def definitions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+def definitions(
+    path: Path,
+) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
     """Return the functions and classes of a module, those in others too."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     return [node for node in ast.walk(parsed(path)) if isinstance(node, kinds)]
@@ -79,15 +89,22 @@ def test_rooms_take_names_from_their_modules_and_not_from_the_package_that_shows
         shown(path)
         for path in sources()
         if CORE in path.parents
-        for name in imported(parsed(path), list(path.relative_to(ROOT).with_suffix("").parts[:-1]))
-        if name in packages or (name.rpartition(".")[0] in packages and name.rpartition(".")[2] not in rooms)
+        for name in imported(
+            parsed(path), list(path.relative_to(ROOT).with_suffix("").parts[:-1])
+        )
+        if name in packages
+        or (
+            name.rpartition(".")[0] in packages and name.rpartition(".")[2] not in rooms
+        )
     }
 
     assert takers == set()
 
 
 def test_a_module_has_at_most_750_lines():
-    lengths = {shown(path): len(path.read_bytes().splitlines()) for path in every_module()}
+    lengths = {
+        shown(path): len(path.read_bytes().splitlines()) for path in every_module()
+    }
 
     assert len(lengths) > 500
     assert {path: length for path, length in lengths.items() if length > 750} == {}
@@ -96,7 +113,9 @@ def test_a_module_has_at_most_750_lines():
 def lines_of_code(path: Path, first: int, last: int) -> int:
     """Count the lines of a part of a module that hold more than a comment or a docstring."""
     prose = {
-        line for node in docstrings(path) for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        line
+        for node in docstrings(path)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }
     lines = path.read_text("utf-8").splitlines()[first - 1 : last]
     return sum(
@@ -109,7 +128,11 @@ def lines_of_code(path: Path, first: int, last: int) -> int:
 def docstrings(path: Path) -> list[ast.Expr]:
     """Return the statements of a module that are a string alone."""
     statements = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.Expr)]
-    return [s for s in statements if isinstance(s.value, ast.Constant) and isinstance(s.value.value, str)]
+    return [
+        s
+        for s in statements
+        if isinstance(s.value, ast.Constant) and isinstance(s.value.value, str)
+    ]
 
 
 def test_a_function_has_at_most_80_lines_and_60_of_code():
@@ -125,7 +148,11 @@ def test_a_function_has_at_most_80_lines_and_60_of_code():
         if last - node.lineno >= 60
     }
 
-    assert {name: length for name, length in lengths.items() if length[0] > 80 or length[1] > 60} == {}
+    assert {
+        name: length
+        for name, length in lengths.items()
+        if length[0] > 80 or length[1] > 60
+    } == {}
 
 
 def words(name: str) -> set[str]:
@@ -174,17 +201,23 @@ def test_the_core_keeps_to_its_budget_of_concepts():
 
 
 def test_no_shipped_function_is_named_by_a_clause():
-    names = {(shown(path), node.name) for path in sources() for node in definitions(path)}
+    names = {
+        (shown(path), node.name) for path in sources() for node in definitions(path)
+    }
 
     clauses = {
-        f"{path}: {name}" for path, name in names if re.match(r"_*(what|how|who|why|whose)(_|$)", name)
+        f"{path}: {name}"
+        for path, name in names
+        if re.match(r"_*(what|how|who|why|whose)(_|$)", name)
     }
 
     assert len(names) > 2000
     assert clauses == set()
 
 
-CLAUSE = re.compile(r"(what|which|who|whose|where|when|whether|why|how)\b", re.IGNORECASE)
+CLAUSE = re.compile(
+    r"(what|which|who|whose|where|when|whether|why|how)\b", re.IGNORECASE
+)
 
 
 def test_docstrings_open_with_a_noun_or_an_imperative():
@@ -204,7 +237,9 @@ def described(body: list[ast.stmt]) -> list[str]:
     """Return the docstring of a body, and those of its attributes."""
     values = [statement.value for statement in body if isinstance(statement, ast.Expr)]
     return [
-        value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)
+        value.value
+        for value in values
+        if isinstance(value, ast.Constant) and isinstance(value.value, str)
     ]
 
 
@@ -233,13 +268,19 @@ def is_public(name: str) -> bool:
 
 def names_in(path: Path) -> set[str]:
     """Return the full names that a test imports, or that a whole string of it is."""
-    quoted = re.findall(r"""["'](epctx_\w+(?:\.\w+)+)(?<!\.py)["']""", path.read_text("utf-8"))
+    quoted = re.findall(
+        r"""["'](epctx_\w+(?:\.\w+)+)(?<!\.py)["']""", path.read_text("utf-8")
+    )
     return {*imported(parsed(path), []), *quoted}
 
 
 def modules_of_tests(names: set[str]) -> list[Path]:
     """Return the files of those modules that tests import from each other; a name may lead to something in one."""
-    files = [folder.joinpath(*name.split(".")) for name in names for folder in FOLDERS_OF_TESTS]
+    files = [
+        folder.joinpath(*name.split("."))
+        for name in names
+        for folder in FOLDERS_OF_TESTS
+    ]
     found = [path.with_suffix(".py") for file in files for path in (file, file.parent)]
     return [path for path in found if path.is_file()]
 
@@ -252,7 +293,11 @@ def test_the_tests_of_the_public_api_import_public_names_only_and_so_does_what_t
             seen.add(path)
             names = names_in(path)
             ahead += modules_of_tests(names)
-            if wrong := {name for name in names if name.startswith("epctx_") and not is_public(name)}:
+            if wrong := {
+                name
+                for name in names
+                if name.startswith("epctx_") and not is_public(name)
+            }:
                 private[shown(path)] = wrong
 
     assert len(seen) > 100
@@ -268,14 +313,20 @@ def posix_calls(tree: ast.Module) -> set[str]:
         if isinstance(node, ast.Attribute) and POSIX_NAMES.fullmatch(ast.unparse(node)):
             found.add(ast.unparse(node))
         if isinstance(node, ast.Call):
-            found |= {k.arg for k in node.keywords if k.arg and k.arg.endswith("dir_fd")}
+            found |= {
+                k.arg for k in node.keywords if k.arg and k.arg.endswith("dir_fd")
+            }
             if isinstance(node.func, ast.Attribute) and node.func.attr == "madvise":
                 found.add("madvise")
     return found
 
 
 def test_calls_that_only_posix_has_are_kept_in_two_files_of_the_core_and_one_of_the_cache():
-    users = {shown(path): sorted(calls) for path in sources() if (calls := posix_calls(parsed(path)))}
+    users = {
+        shown(path): sorted(calls)
+        for path in sources()
+        if (calls := posix_calls(parsed(path)))
+    }
 
     assert len(users) <= 3, users
     assert {user for user in users if not user.startswith("epctx_core/")} == {
@@ -296,26 +347,50 @@ def test_only_one_module_of_the_core_reads_package_metadata():
         shown(path)
         for path in sources()
         if CORE in path.parents
-        and any(re.match(r"importlib[._]metadata\b", name) for name in imported(parsed(path), []))
+        and any(
+            re.match(r"importlib[._]metadata\b", name)
+            for name in imported(parsed(path), [])
+        )
     }
 
     assert readers == {"epctx_core/registry/discovery.py"}
 
 
 def test_importing_epctx_imports_nothing_heavy():
-    heavy = {"onnx", "numpy", "pluggy", "dataclasses", "importlib_metadata", "onnxruntime", "rich"}
+    heavy = {
+        "onnx",
+        "numpy",
+        "pluggy",
+        "dataclasses",
+        "importlib_metadata",
+        "onnxruntime",
+        "rich",
+    }
     code = "import json, sys, epctx_core; print(json.dumps(sorted(sys.modules)))"
 
-    output = subprocess.check_output([sys.executable, "-I", "-c", code], text=True, timeout=60)
+    output = subprocess.check_output(
+        [sys.executable, "-I", "-c", code], text=True, timeout=60
+    )
 
     assert heavy & set(json.loads(output)) == set()
 
 
 def repository_files() -> list[Path]:
     """Return what git tracks or would track; every file where there is no git."""
-    command = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    command = [
+        "git",
+        "-C",
+        str(ROOT),
+        "ls-files",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+        "-z",
+    ]
     try:
-        output = subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL, timeout=60)
+        output = subprocess.check_output(
+            command, text=True, stderr=subprocess.DEVNULL, timeout=60
+        )
         found = [ROOT / name for name in output.split("\0") if name]
     except (OSError, subprocess.CalledProcessError):
         hidden = {
@@ -328,7 +403,11 @@ def repository_files() -> list[Path]:
             ".ruff_cache",
             ".pytest_cache",
         }
-        found = [path for path in ROOT.rglob("*") if not hidden & set(path.relative_to(ROOT).parts)]
+        found = [
+            path
+            for path in ROOT.rglob("*")
+            if not hidden & set(path.relative_to(ROOT).parts)
+        ]
     return [path for path in found if path.is_file()]
 
 
@@ -341,13 +420,18 @@ def is_of_the_core(name: str) -> bool:
         if module.is_file():
             return (
                 count == len(parts)
-                or re.search(rf"\b{parts[count]}\b", module.read_text("utf-8")) is not None
+                or re.search(rf"\b{parts[count]}\b", module.read_text("utf-8"))
+                is not None
             )
     return False
 
 
 def test_whatever_the_text_of_a_file_calls_by_its_full_name_is_there():
-    texts = {shown(p): p.read_text("utf-8") for p in repository_files() if p.suffix in {".py", ".md"}}
+    texts = {
+        shown(p): p.read_text("utf-8")
+        for p in repository_files()
+        if p.suffix in {".py", ".md"}
+    }
     this = shown(Path(__file__))
 
     wrong = {
@@ -356,7 +440,9 @@ def test_whatever_the_text_of_a_file_calls_by_its_full_name_is_there():
         if file != this
         and (
             gone := {
-                n for n in re.findall(r"\bepctx_core(?:\.[A-Za-z]\w*)+\b", text) if not is_of_the_core(n)
+                n
+                for n in re.findall(r"\bepctx_core(?:\.[A-Za-z]\w*)+\b", text)
+                if not is_of_the_core(n)
             }
         )
     }
@@ -371,14 +457,17 @@ def test_whatever_the_text_of_a_file_calls_by_its_full_name_is_there():
 
 def test_the_modules_that_the_architecture_speaks_of_are_there():
     named = re.findall(
-        r"`([a-z_]+(?:/[a-z_]+)+)\b[^`/]*`", (ROOT / "docs" / "architecture.md").read_text("utf-8")
+        r"`([a-z_]+(?:/[a-z_]+)+)\b[^`/]*`",
+        (ROOT / "docs" / "architecture.md").read_text("utf-8"),
     )
 
     roots = (CORE, ROOT, *ROOT.glob("plugins/*/src"))
     gone = [
         name
         for name in named
-        if not any((root / name).is_dir() or (root / f"{name}.py").is_file() for root in roots)
+        if not any(
+            (root / name).is_dir() or (root / f"{name}.py").is_file() for root in roots
+        )
     ]
 
     assert len(named) > 30
@@ -388,7 +477,11 @@ def test_the_modules_that_the_architecture_speaks_of_are_there():
 def test_no_file_names_a_path_of_the_machine_it_was_written_on():
     files = repository_files()
 
-    bad = {shown(path): match[0] for path in files if (match := LOCAL_PATHS.search(path.read_bytes()))}
+    bad = {
+        shown(path): match[0]
+        for path in files
+        if (match := LOCAL_PATHS.search(path.read_bytes()))
+    }
 
     assert len(files) > 20
     assert bad == {}
@@ -396,7 +489,14 @@ def test_no_file_names_a_path_of_the_machine_it_was_written_on():
 
 
 def test_networks_and_vendors_files_are_small_enough_to_carry():
-    files = [path for folder in ("models", "real") for path in (ROOT / "tests" / folder).rglob("*")]
+    files = [
+        path
+        for folder in ("models", "real")
+        for path in (ROOT / "tests" / folder).rglob("*")
+    ]
 
     assert sum(path.stat().st_size for path in files if path.is_file()) < 8_000_000
-    assert all((ROOT / "tests" / folder / "README.md").is_file() for folder in ("models", "real"))
+    assert all(
+        (ROOT / "tests" / folder / "README.md").is_file()
+        for folder in ("models", "real")
+    )

@@ -34,7 +34,9 @@ _seen: set[bytes] = set()
 
 def paths_of_this_machine(basetemp: object = None) -> list[bytes]:
     """Return what no output may hold: temporary folders of tests and EPs, staging, this repository."""
-    temporary = [f"{tempfile.gettempdir()}/{start}" for start in ("pytest-", "epctx-", "tmp")]
+    temporary = [
+        f"{tempfile.gettempdir()}/{start}" for start in ("pytest-", "epctx-", "tmp")
+    ]
     more = [str(basetemp)] if basetemp else []
     return [text.encode() for text in (*temporary, *more, str(ROOT), STAGING)]
 
@@ -52,7 +54,11 @@ class Observer:
     """
 
     def __init__(
-        self, needles: list[bytes], *, looks: Callable[[], bool], resolves: Callable[[], bool]
+        self,
+        needles: list[bytes],
+        *,
+        looks: Callable[[], bool],
+        resolves: Callable[[], bool],
     ) -> None:
         self._needles = needles
         self._looks = looks
@@ -60,7 +66,10 @@ class Observer:
 
     def watch(self, patch: pytest.MonkeyPatch) -> None:
         """Wrap the functions until the patch is undone."""
-        compiler, cache = epctx.ModelCompiler, sys.modules[epctx.load_or_compile.__module__]
+        compiler, cache = (
+            epctx.ModelCompiler,
+            sys.modules[epctx.load_or_compile.__module__],
+        )
         sealing = sys.modules[epctx.seal_model.__module__]
         for owner, name, wrapper in (
             (compiler, "compile_to_file", self._after_file),
@@ -80,7 +89,9 @@ class Observer:
         patch.setattr(epctx, "seal_model", sealing.seal_model)
 
     def _after_file(self, honest: Any) -> Any:
-        def compile_to_file(compiler: epctx.ModelCompiler, *given: Any, **named: Any) -> Any:
+        def compile_to_file(
+            compiler: epctx.ModelCompiler, *given: Any, **named: Any
+        ) -> Any:
             report = honest(compiler, *given, **named)
             self._look_at(report)
             return report
@@ -97,7 +108,9 @@ class Observer:
         return compile_to_bytes
 
     def _around_stream(self, honest: Any) -> Any:
-        def compile_to_stream(compiler: epctx.ModelCompiler, write_function: Any) -> None:
+        def compile_to_stream(
+            compiler: epctx.ModelCompiler, write_function: Any
+        ) -> None:
             data = bytearray()
 
             def write(piece: bytes) -> object:
@@ -111,7 +124,9 @@ class Observer:
         return compile_to_stream
 
     def _around_payloads(self, honest: Any) -> Any:
-        def set_ep_context_data_write_func(compiler: epctx.ModelCompiler, function: Any) -> None:
+        def set_ep_context_data_write_func(
+            compiler: epctx.ModelCompiler, function: Any
+        ) -> None:
             def write(name: str, data: epctx.OrtEpContextData) -> object:
                 if self._looks():
                     assert_without(self._needles, name, data.read())
@@ -136,7 +151,9 @@ class Observer:
             honest(session, *given, **named)
             options = session.get_session_options()
             if options.get_session_config_entry("ep.context_enable") == "1":
-                arguments = inspect.signature(honest).bind(session, *given, **named).arguments
+                arguments = (
+                    inspect.signature(honest).bind(session, *given, **named).arguments
+                )
                 path = options.get_session_config_entry("ep.context_file_path")
                 if not path:
                     source = Path(os.fsdecode(arguments["path_or_bytes"]))
@@ -180,12 +197,22 @@ class Observer:
         """Look at a context model, if it was written, and at the files beside it that it names."""
         if self._looks() and path.exists():
             model = onnx.load(path, load_external_data=False)
-            names = {entry.value for entry in _external_data(model.graph) if entry.key == "location"}
+            names = {
+                entry.value
+                for entry in _external_data(model.graph)
+                if entry.key == "location"
+            }
             for node in _all_nodes(model.graph):
                 given = {attribute.name: attribute for attribute in node.attribute}
-                if node.op_type == "EPContext" and given["embed_mode"].i == 0 and "ep_cache_context" in given:
+                if (
+                    node.op_type == "EPContext"
+                    and given["embed_mode"].i == 0
+                    and "ep_cache_context" in given
+                ):
                     names.add(os.fsdecode(given["ep_cache_context"].s))
-            self._look_at_files(path.parent, [name for name in names if (path.parent / name).is_file()])
+            self._look_at_files(
+                path.parent, [name for name in names if (path.parent / name).is_file()]
+            )
             self._look_at_model(path.read_bytes(), path.parent)
 
     def _look_at_files(self, folder: Path | None, names: Iterable[str]) -> None:
@@ -193,7 +220,11 @@ class Observer:
             with (folder / name).open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 # Mapped: some tests count the bytes that a compile reads.
-                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+                content = (
+                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                    if size
+                    else b""
+                )
                 assert_without(self._needles, name, content)
 
     def _look_at_model(self, data: bytes, folder: Path | None) -> None:
@@ -227,15 +258,22 @@ def assert_without(needles: list[bytes], name: str, content: bytes | mmap.mmap) 
 
 def check_resolved(data: bytes, folder: Path | None) -> None:
     """Fail unless onnxruntime understands everything in a context model but who runs its EPContext nodes."""
-    if not any(node.op_type == "EPContext" for node in _all_nodes(onnx.load_from_string(data).graph)):
+    if not any(
+        node.op_type == "EPContext"
+        for node in _all_nodes(onnx.load_from_string(data).graph)
+    ):
         return
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.graph_optimization_level = (
+        onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    )
     if folder is not None:
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", str(folder)
+        )
     try:
         onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # noqa: BLE001 - onnxruntime's have no class in common
@@ -254,5 +292,8 @@ def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     for node in graph.node:
         yield node
         for attribute in node.attribute:
-            for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+            for body in (
+                *attribute.graphs,
+                *([attribute.g] if attribute.HasField("g") else []),
+            ):
                 yield from _all_nodes(body)

@@ -12,7 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from epctx_core.compiling.destination import Destination, Outputs, make_destination
-from epctx_core.compiling.emit import NO_GRAPHS, ContextModel, GraphsByModel, check_names, make_context_model
+from epctx_core.compiling.emit import (
+    NO_GRAPHS,
+    ContextModel,
+    GraphsByModel,
+    check_names,
+    make_context_model,
+)
 from epctx_core.compiling.group import Group, check_shared_options, join_group
 from epctx_core.compiling.initializers import check_weights_fit, make_placement
 from epctx_core.compiling.provenance import PassThrough, check_mix
@@ -21,10 +27,19 @@ from epctx_core.compiling.report import CompileReport, OutputFile, make_report
 from epctx_core.context.callbacks import WriteCallback, deliver
 from epctx_core.context.receipts import make_model_receipt, note, note_published
 from epctx_core.engines.cpu_engine import CpuEngine
-from epctx_core.errors import Fail, InvalidArgument, NotImplementedByProvider, convert_errors
+from epctx_core.errors import (
+    Fail,
+    InvalidArgument,
+    NotImplementedByProvider,
+    convert_errors,
+)
 from epctx_core.graph.garbage import pause_collection
 from epctx_core.graph.weights import share_digests
-from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
+from epctx_core.options import (
+    GraphOptimizationLevel,
+    OrtCompileApiFlags,
+    SessionOptions,
+)
 from epctx_core.plugin import EnginePolicy, Purpose
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.publish.publication import Publication
@@ -121,7 +136,9 @@ class Compile:
         try:
             yield
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+            self.seconds[name] = (
+                self.seconds.get(name, 0.0) + time.perf_counter() - start
+            )
 
     @convert_errors("compiling the model")
     def run(self) -> CompileReport:
@@ -145,10 +162,14 @@ class Compile:
     def choose(self) -> None:
         """Choose the EPs, and refuse mistakes that do not depend on the source."""
         session, registry = self.session, self.registry
-        self.choices, skipped = choose_providers(session.providers, session, registry, Purpose.EXPORT)
+        self.choices, skipped = choose_providers(
+            session.providers, session, registry, Purpose.EXPORT
+        )
         self.check_destination(has_payloads=bool(self.choices))
         choose_transformers(session)
-        self.providers = ProviderSession(session, registry, progress=self.progress, cancel=self.cancel)
+        self.providers = ProviderSession(
+            session, registry, progress=self.progress, cancel=self.cancel
+        )
         self.providers.skipped = skipped
 
     def check_destination(self, *, has_payloads: bool = True) -> None:
@@ -163,18 +184,24 @@ class Compile:
         return not self.embedded and self.deliver is None
 
     def _resolve_destination(self, name: str, *, has_payloads: bool) -> Destination:
-        return self.destination.resolve(name, writes_binaries=has_payloads and self.writes_binaries)
+        return self.destination.resolve(
+            name, writes_binaries=has_payloads and self.writes_binaries
+        )
 
     def open(self) -> None:
         """Read the source."""
         self.progress("read", 0, 1)
         with self.time_stage("read"):
-            self.model = open_model(self.input, self.config, lambda: collect_kept_functions(self.choices))
+            self.model = open_model(
+                self.input, self.config, lambda: collect_kept_functions(self.choices)
+            )
         share_digests(self.model.source.weights.values())
         self.progress("read", 1, 1)
 
     @contextmanager
-    def settle(self, model: OpenModel, choices: Sequence[ProviderChoice]) -> Iterator[WorkspaceOf]:
+    def settle(
+        self, model: OpenModel, choices: Sequence[ProviderChoice]
+    ) -> Iterator[WorkspaceOf]:
         """Settle destination and share group before an EP is made; the group is left at the end.
 
         Gives the workspaces that EPs share with other models of the group.
@@ -185,7 +212,9 @@ class Compile:
         """
         self.model, self.choices = model, choices
         destination = replace(
-            self._resolve_destination(model.source.name, has_payloads=bool(choices or model.context_nodes)),
+            self._resolve_destination(
+                model.source.name, has_payloads=bool(choices or model.context_nodes)
+            ),
             source_files=tuple(model.source.locations),
             # Of an earlier attempt, if a session reads its model again.
             kept=(),
@@ -210,13 +239,26 @@ class Compile:
                     stack.callback(setattr, self, "group", None)
                 self.group.share_digests(model)
             self.existing = PassThrough(
-                model, destination, self.config, embedded=self.embedded, delivered=self.deliver is not None
+                model,
+                destination,
+                self.config,
+                embedded=self.embedded,
+                delivered=self.deliver is not None,
             )
             self.destination = self.existing.destination
             if self.group is None:
                 named = choices if self.writes_binaries else ()
-                self.destination.check({c.name: self.destination.binary_name(c.binary_suffix) for c in named})
-            yield make_private_workspace if self.group is None else self.group.workspace_of
+                self.destination.check(
+                    {
+                        c.name: self.destination.binary_name(c.binary_suffix)
+                        for c in named
+                    }
+                )
+            yield (
+                make_private_workspace
+                if self.group is None
+                else self.group.workspace_of
+            )
 
     def compile(self, workspace_of: WorkspaceOf) -> None:
         """Make the EPs, optimise the model, assign its nodes, and have the partitions compiled."""
@@ -233,7 +275,9 @@ class Compile:
             model = optimise_model(self.model, self.providers, self.level)
         progress("partition", 0, 1)
         with self.time_stage("partition"):
-            assignment = assign_nodes(model, self.providers, list(self.providers.choices))
+            assignment = assign_nodes(
+                model, self.providers, list(self.providers.choices)
+            )
         progress("partition", 1, 1)
         self.check(model, assignment)
         with self.time_stage("compile"):
@@ -247,7 +291,9 @@ class Compile:
         """
         for ep in providers.choices:
             # What runs by kernels alone leaves nothing to save.
-            for hook in CONTEXT_HOOKS if providers.instances.implements(ep, "compile") else ():
+            for hook in (
+                CONTEXT_HOOKS if providers.instances.implements(ep, "compile") else ()
+            ):
                 if not providers.instances.implements(ep, hook):
                     raise NotImplementedByProvider(
                         f"{ep} runs models but cannot save what it compiled: it has no {hook} hook.",
@@ -259,9 +305,16 @@ class Compile:
     def check(self, model: OpenModel, assignment: Assignment) -> None:
         """Take the model as EPs see it, and an assignment; raise if the results could not be written."""
         self.model, source = model, model.source
-        if not assignment.partitions and self.flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED:
+        if (
+            not assignment.partitions
+            and self.flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
+        ):
             refusal = next(iter(assignment.refusals), None)
-            hint = f"{refusal.ep} says: {refusal.reason}." if refusal else "Add an EP to the session options."
+            hint = (
+                f"{refusal.ep} says: {refusal.reason}."
+                if refusal
+                else "Add an EP to the session options."
+            )
             raise Fail(
                 f"no node of {source.where} could be compiled by {', '.join(self.providers.choices) or 'any EP'}.",
                 path=source.path,
@@ -275,19 +328,26 @@ class Compile:
 
     def write(self) -> None:
         """Write the context model and its files, all or none; a share group writes its members itself."""
-        is_written = bool(self.assignment.partitions or self.existing.records or self.plain)
+        is_written = bool(
+            self.assignment.partitions or self.existing.records or self.plain
+        )
         if self.group is None:
             if is_written:
                 self.publish()
             else:
                 where = self.model.source.where
-                _log.warning("nothing was compiled of %s, so there is no context model to write.", where)
+                _log.warning(
+                    "nothing was compiled of %s, so there is no context model to write.",
+                    where,
+                )
         elif self.config.stop_sharing:
             self.group.stop(self, is_member=is_written)
         elif is_written:
             self.group.publish(self)
 
-    def describe(self, outputs: Outputs, earlier: GraphsByModel = NO_GRAPHS) -> ContextModel:
+    def describe(
+        self, outputs: Outputs, earlier: GraphsByModel = NO_GRAPHS
+    ) -> ContextModel:
         """Have EPs write their payloads and describe their nodes; return the context model, not yet written.
 
         Args:
@@ -302,7 +362,9 @@ class Compile:
         self.context = make_context_model(self, outputs, earlier)
         return self.context
 
-    def publish(self, named: Destination | None = None, earlier: GraphsByModel = NO_GRAPHS) -> ContextModel:
+    def publish(
+        self, named: Destination | None = None, earlier: GraphsByModel = NO_GRAPHS
+    ) -> ContextModel:
         """Describe the model, have EPs read their payloads back, and bring all files to their names.
 
         Args:
@@ -315,23 +377,37 @@ class Compile:
             PluginError: an EP describes its nodes wrongly, or cannot read what it wrote.
             ModelLoadCanceled: the host asked to stop.
         """
-        destination = self.destination if named is None else self.destination.use_names_of(named)
+        destination = (
+            self.destination if named is None else self.destination.use_names_of(named)
+        )
         publication = None
         with pause_collection(self.model.node_count), ExitStack() as stack:
             if destination.folder is not None:
-                publication = Publication(destination.folder, before_writing=self.cancel.raise_if_requested)
+                publication = Publication(
+                    destination.folder, before_writing=self.cancel.raise_if_requested
+                )
                 stack.enter_context(publication)
-            flags = {"embedded": self.embedded, "in_files": self.writes_binaries, "final": named is None}
+            flags = {
+                "embedded": self.embedded,
+                "in_files": self.writes_binaries,
+                "final": named is None,
+            }
             outputs = Outputs(destination, publication, **flags)
             with self.time_stage("write"):
                 context = self.describe(outputs, earlier)
             with self.time_stage("read_back"):
                 names, tensors = context.to_read, context.source_tensors
-                read_back(context.proto, names, context.written, self.providers, tensors)
+                read_back(
+                    context.proto, names, context.written, self.providers, tensors
+                )
             with self.time_stage("write"):
                 self.finish(context, outputs)
                 self.cancel.raise_if_requested()
-                models = [] if publication is None or destination.model is None else [destination.model]
+                models = (
+                    []
+                    if publication is None or destination.model is None
+                    else [destination.model]
+                )
                 if publication is not None and (models or outputs.files):
                     states = publication.commit(models)
                     note_published(states, context.digests)
@@ -360,16 +436,28 @@ class Compile:
                 deliver(self.deliver, name, sink)
         if self.sink is not None:
             self.sink(self._stop_if_cancelled(model.chunks()))
-        self.payloads = tuple(OutputFile.from_entry(each) for each in context.payloads if not each.embedded)
-        self.files = () if context.initializers is None else (OutputFile.from_entry(context.initializers),)
+        self.payloads = tuple(
+            OutputFile.from_entry(each)
+            for each in context.payloads
+            if not each.embedded
+        )
+        self.files = (
+            ()
+            if context.initializers is None
+            else (OutputFile.from_entry(context.initializers),)
+        )
         path = outputs.destination.model
         if outputs.publication is not None and path is not None:
             digest = hashlib.sha256()
-            with outputs.publication.create(path, replace=self.destination.replace) as file:
+            with outputs.publication.create(
+                path, replace=self.destination.replace
+            ) as file:
                 for chunk in model.chunks():
                     digest.update(chunk)
                     file.write(chunk)
-            self.files += (OutputFile(path=path, bytes=model.size, digest=digest.hexdigest()),)
+            self.files += (
+                OutputFile(path=path, bytes=model.size, digest=digest.hexdigest()),
+            )
 
     def _stop_if_cancelled(self, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
         for chunk in chunks:

@@ -16,11 +16,19 @@ from typing import TYPE_CHECKING, Any, Self
 from epctx_core.compiling.compile import Compile, ModelSink
 from epctx_core.compiling.destination import Destination, make_destination
 from epctx_core.compiling.group import Group
-from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, LocationFunc, make_placement
+from epctx_core.compiling.initializers import (
+    DEFAULT_THRESHOLD,
+    LocationFunc,
+    make_placement,
+)
 from epctx_core.compiling.report import CompileReport, OutputFile, make_report
 from epctx_core.context.named_files import is_plain_name
 from epctx_core.errors import Fail, InvalidArgument, convert_errors
-from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
+from epctx_core.options import (
+    GraphOptimizationLevel,
+    OrtCompileApiFlags,
+    SessionOptions,
+)
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.guard import blame_host
@@ -103,7 +111,9 @@ class ModelCompiler:
             config.external_initializers_file,
         )
         self._flags = OrtCompileApiFlags(flags)
-        self._progress = host.wrap_progress(host.check_optional(host.check_function, "progress", progress))
+        self._progress = host.wrap_progress(
+            host.check_optional(host.check_function, "progress", progress)
+        )
         self._registry = registry
         self._binary_information: Path | None = None
         self._write_function: WriteCallback | None = None
@@ -135,7 +145,9 @@ class ModelCompiler:
                 f"binaries cannot be named after {model_name!r:.80}, which is not a plain file name.",
                 hint="Give a name such as model.onnx, and the folder apart from it.",
             )
-        self._binary_information = Path(host.check_path("output_directory", output_directory), model_name)
+        self._binary_information = Path(
+            host.check_path("output_directory", output_directory), model_name
+        )
 
     def set_ep_context_data_write_func(self, function: WriteCallback) -> None:
         """Hand payloads that are not embedded to `f(name, data)` instead of writing files.
@@ -147,7 +159,9 @@ class ModelCompiler:
             Fail: a compile is in progress.
         """
         self._refuse_while_running("the write callback")
-        self._write_function = host.check_function("set_ep_context_data_write_func", function)
+        self._write_function = host.check_function(
+            "set_ep_context_data_write_func", function
+        )
 
     def clear_ep_context_data_write_func(self) -> None:
         """Write files again.
@@ -158,7 +172,9 @@ class ModelCompiler:
         self._refuse_while_running("the write callback")
         self._write_function = None
 
-    def compile_to_file(self, output_model_path: str | os.PathLike[str] | None = None) -> CompileReport:
+    def compile_to_file(
+        self, output_model_path: str | os.PathLike[str] | None = None
+    ) -> CompileReport:
         """Compile, and write the context model with its files, all or none.
 
         Args:
@@ -176,7 +192,9 @@ class ModelCompiler:
             PluginError: a plugin is broken.
             ModelLoadCanceled: the load cancellation flag was set.
         """
-        return self._run(host.check_optional(host.check_path, "output_model_path", output_model_path))
+        return self._run(
+            host.check_optional(host.check_path, "output_model_path", output_model_path)
+        )
 
     def compile_to_bytes(self) -> bytes:
         """Compile, and return the context model; `report` then holds the report.
@@ -216,15 +234,21 @@ class ModelCompiler:
     def _run(self, output: str | None, sink: ModelSink | None = None) -> CompileReport:
         """Compile; the model goes to the sink, or without one into the destination's file."""
         if not self._running.acquire(blocking=False):
-            raise Fail("Compilation is already in progress with this ModelCompiler.", hint=_BUSY)
+            raise Fail(
+                "Compilation is already in progress with this ModelCompiler.",
+                hint=_BUSY,
+            )
         try:
             self._report = Compile(
                 session=self._session,
                 input=self._model,
                 destination=make_destination(
                     host.get_model_path(self._model),
-                    self._session.config().context_file_path if output is None else output,
-                    replace=not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
+                    self._session.config().context_file_path
+                    if output is None
+                    else output,
+                    replace=not self._flags
+                    & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
                     binaries=self._binary_information,
                     placement=self._placement,
                     in_memory=sink is not None,
@@ -243,7 +267,10 @@ class ModelCompiler:
 
     def _refuse_while_running(self, setting: str) -> None:
         if self._running.locked():
-            raise Fail(f"{setting} cannot be changed while compilation is in progress.", hint=_BUSY)
+            raise Fail(
+                f"{setting} cannot be changed while compilation is in progress.",
+                hint=_BUSY,
+            )
 
 
 def _resize(chunks: Iterable[memoryview], size: int) -> Iterator[bytes]:
@@ -278,7 +305,10 @@ class ShareReport:
     @property
     def outputs(self) -> tuple[OutputFile, ...]:
         """All files that were written: binaries, then those of each model."""
-        return (*self.binaries, *(file for member in self.members for file in member.outputs))
+        return (
+            *self.binaries,
+            *(file for member in self.members for file in member.outputs),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON that `epctx share --json` prints."""
@@ -330,7 +360,9 @@ class ShareGroup:
         self._folder = None if folder is None else Path(folder)
         self._flags = OrtCompileApiFlags(flags)
         self._level = check_level(graph_optimization_level, None)
-        self._progress = host.wrap_progress(host.check_optional(host.check_function, "progress", progress))
+        self._progress = host.wrap_progress(
+            host.check_optional(host.check_function, "progress", progress)
+        )
         self._registry = registry
         self._group = Group()
         self._members: list[Compile] = []
@@ -345,7 +377,10 @@ class ShareGroup:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Write the group, or discard it after an exception; do nothing if it is over.
 
@@ -395,7 +430,11 @@ class ShareGroup:
 
     @convert_errors("compiling a model of the share group")
     def compile(
-        self, model: str | os.PathLike[str] | bytes, sess_options: SessionOptions, *, name: str | None = None
+        self,
+        model: str | os.PathLike[str] | bytes,
+        sess_options: SessionOptions,
+        *,
+        name: str | None = None,
     ) -> None:
         """Compile a model into the group; its files appear with all others.
 
@@ -419,7 +458,9 @@ class ShareGroup:
             group = self._group if self._members else Group()
             if not self._members:
                 stack.callback(group.close)
-            member = self._make_member(model, host.copy_options(sess_options), name, group)
+            member = self._make_member(
+                model, host.copy_options(sess_options), name, group
+            )
             with member.cancel.by_interrupt():
                 member.choose()
                 stack.enter_context(closing(member.providers))
@@ -430,18 +471,28 @@ class ShareGroup:
                         hint="Use a share group of its own for each set of EPs and options.",
                     )
                 member.open()
-                member.compile(stack.enter_context(member.settle(member.model, member.choices)))
+                member.compile(
+                    stack.enter_context(member.settle(member.model, member.choices))
+                )
             self._open.push(stack.pop_all())
         self._eps, self._folder, self._group = eps, member.destination.folder, group
         self._group.add(member)
         self._members.append(member)
 
     def _make_member(
-        self, model: str | os.PathLike[str] | bytes, session: SessionOptions, name: str | None, group: Group
+        self,
+        model: str | os.PathLike[str] | bytes,
+        session: SessionOptions,
+        name: str | None,
+        group: Group,
     ) -> Compile:
         config = session.config()
         if config.stop_sharing or config.context_file_path is not None:
-            option = "ep.stop_share_ep_contexts" if config.stop_sharing else "ep.context_file_path"
+            option = (
+                "ep.stop_share_ep_contexts"
+                if config.stop_sharing
+                else "ep.context_file_path"
+            )
             raise InvalidArgument(
                 f"{option} has no meaning in a ShareGroup, which names the outputs of its models and ends with its block "
                 "or finish().",
@@ -451,7 +502,9 @@ class ShareGroup:
         return Compile(
             session=session,
             input=model,
-            destination=self._make_destination(path, name, config.external_initializers_file),
+            destination=self._make_destination(
+                path, name, config.external_initializers_file
+            ),
             embedded=config.embed,
             group=group,
             flags=self._flags,
@@ -486,20 +539,26 @@ class ShareGroup:
             folder=self._members[0].destination.folder or Path(),
             members=tuple(map(make_report, self._members)),
             binaries=binaries,
-            saved_bytes=count_shared_weight_bytes(m.assignment.partitions for m in self._members),
+            saved_bytes=count_shared_weight_bytes(
+                m.assignment.partitions for m in self._members
+            ),
         )
         self.discard()
         return self._report
 
     def _refuse_over(self) -> None:
         if self._is_over or os.getpid() != self._process:
-            forked = "was made before the process was forked: its models are the parent's"
+            forked = (
+                "was made before the process was forked: its models are the parent's"
+            )
             raise Fail(
                 f"this share group {'is over' if self._is_over else forked}.",
                 hint="Write it in the process that made it, or make another ShareGroup.",
             )
 
-    def _make_destination(self, path: Path | None, name: str | None, initializers: str | None) -> Destination:
+    def _make_destination(
+        self, path: Path | None, name: str | None, initializers: str | None
+    ) -> Destination:
         if path is None and (name is None or self._folder is None):
             raise InvalidArgument(
                 "a model that is given as bytes needs a name in a share group, and the group a folder.",
@@ -511,7 +570,10 @@ class ShareGroup:
                 hint="Give a name without a folder.",
             )
         folder = self._folder or (Path() if path is None else path.parent)
-        output = folder / f"{path.stem if name is None and path is not None else name}_ctx.onnx"
+        output = (
+            folder
+            / f"{path.stem if name is None and path is not None else name}_ctx.onnx"
+        )
         names = (path.name for path in self._group.models)
         files = (member.destination.placement.file for member in self._members)
         taken = {name.casefold() for name in (*names, *files) if name is not None}
@@ -540,6 +602,8 @@ def count_shared_weight_bytes(members: Iterable[Iterable[GraphPartition]]) -> in
     stored = Counter(
         weight
         for partitions in members
-        for weight in {(p.ep, w.digest, w.nbytes) for p in partitions for w in p.weights.values()}
+        for weight in {
+            (p.ep, w.digest, w.nbytes) for p in partitions for w in p.weights.values()
+        }
     )
     return sum((times - 1) * nbytes for (_, _, nbytes), times in stored.items())

@@ -19,7 +19,12 @@ from epctx_core.context.named_files import (
     make_context_model_path,
 )
 from epctx_core.context.paths import is_folder_name
-from epctx_core.context.unfinished import get_mode, list_parents, normalise_path, resolve_without_links
+from epctx_core.context.unfinished import (
+    get_mode,
+    list_parents,
+    normalise_path,
+    resolve_without_links,
+)
 from epctx_core.errors import Fail, InvalidArgument
 
 if TYPE_CHECKING:
@@ -35,7 +40,9 @@ def check_folder(folder: Path) -> None:
         Fail: it, or the folder that it would be created in, is not writable.
     """
     try:
-        nearest = next(each for each in (folder, *folder.parents) if get_mode(each) is not None)
+        nearest = next(
+            each for each in (folder, *folder.parents) if get_mode(each) is not None
+        )
         reason = "" if nearest.is_dir() else f"used: {str(nearest)!r} is not a folder"
     except (OSError, ValueError) as error:
         nearest, reason = folder, f"created: {error}"
@@ -110,7 +117,11 @@ class Destination:
     @property
     def path(self) -> Path | None:
         """Path of the context model, None for bytes and streams."""
-        return None if self.folder is None or self.model is None else self.folder / self.model
+        return (
+            None
+            if self.folder is None or self.model is None
+            else self.folder / self.model
+        )
 
     def resolve(self, name: str, *, writes_binaries: bool) -> Destination:
         """Return the destination of a model of that name; one for bytes or a stream has a folder if files go into it.
@@ -140,12 +151,15 @@ class Destination:
         return replace(
             self,
             folder=self.folder if needed else None,
-            named_after=self.named_after or Path(f"{name if is_plain_name(name) else 'model'}.onnx"),
+            named_after=self.named_after
+            or Path(f"{name if is_plain_name(name) else 'model'}.onnx"),
         )
 
     def use_names_of(self, other: Destination) -> Destination:
         """Return this destination with the names of another's binaries."""
-        return replace(self, named_after=other.named_after, binary_folder=other.binary_folder)
+        return replace(
+            self, named_after=other.named_after, binary_folder=other.binary_folder
+        )
 
     def binary_name(self, suffix: str, name: str | None = None) -> str:
         """Return an EP's binary as the model names it; see `epctx_core.context.paths`."""
@@ -225,7 +239,9 @@ class Destination:
                 continue
             check_name(name, self.path or folder / name)
             # Folders that do not tell apart cases, or two spellings of one letter, are common enough.
-            other = owners.setdefault(normalize("NFC", normalise_path(name)).casefold(), owner)
+            other = owners.setdefault(
+                normalize("NFC", normalise_path(name)).casefold(), owner
+            )
             if not is_utf8(name) and name != self.model:
                 problem = f"the file for {owner} would be {name!r}, which no model can name: it is not UTF-8"
             elif other != owner:
@@ -258,7 +274,12 @@ class Destination:
         """Raise Fail if a model in the target's folder, or in a folder between that and ours, names the target."""
         own = {path for path in (self.path, *self.group_models) if path is not None}
         for above in target.parents:
-            owner = next(find_models_naming(above, target.relative_to(above).as_posix(), besides=own), None)
+            owner = next(
+                find_models_naming(
+                    above, target.relative_to(above).as_posix(), besides=own
+                ),
+                None,
+            )
             if owner is not None:
                 raise Fail(
                     f"{called} {target.name!r} in {str(target.parent)!r} belongs to {owner.name!r}.",
@@ -323,7 +344,9 @@ class Outputs:
             Fail: a file of that name belongs to another model.
         """
         if self.publication is None:
-            raise InvalidArgument(f"the file {name!r} cannot be written: the output has no folder.")
+            raise InvalidArgument(
+                f"the file {name!r} cannot be written: the output has no folder."
+            )
         file = self.publication.create(name)
         # Checked once the publication knows whether the name is free: a file that comes later stays.
         self.destination.check_file(name, called)
@@ -364,7 +387,11 @@ def make_destination(
         )
     given = path if output is None else output
     # A name without an extension is mostly a folder that somebody forgot to make.
-    if path is not None and given is not None and (not path.suffix or is_folder_name(given)):
+    if (
+        path is not None
+        and given is not None
+        and (not path.suffix or is_folder_name(given))
+    ):
         raise InvalidArgument(
             f"the context model's path {str(given)!r} should not point to a folder.",
             path=given,
@@ -375,7 +402,9 @@ def make_destination(
         folder=home,
         model=None if path is None or in_memory else path.name,
         named_after=binaries or path,
-        binary_folder=_get_relative_folder(home, binaries.parent) if binaries and home else "",
+        binary_folder=_get_relative_folder(home, binaries.parent)
+        if binaries and home
+        else "",
         placement=placement,
         source=source,
         replace=replace,

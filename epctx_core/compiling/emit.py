@@ -14,11 +14,24 @@ from onnx import GraphProto, ModelProto, NodeProto
 from epctx_core.compiling.initializers import check_size, place_initializers
 from epctx_core.compiling.provenance import PassThrough, add_metadata
 from epctx_core.context.decoding import write_kernel_types
-from epctx_core.context.named_files import SOURCE_MODEL, read_dependencies, write_dependencies
+from epctx_core.context.named_files import (
+    SOURCE_MODEL,
+    read_dependencies,
+    write_dependencies,
+)
 from epctx_core.context.node import check_attribute
-from epctx_core.context.node_writer import Embeddable, SerializedModel, embed, make_context_node
+from epctx_core.context.node_writer import (
+    Embeddable,
+    SerializedModel,
+    embed,
+    make_context_node,
+)
 from epctx_core.context.payload_writer import PayloadSet, PayloadWriter
-from epctx_core.context.weightless import FILE_ATTRIBUTE, SourceReferences, list_source_files
+from epctx_core.context.weightless import (
+    FILE_ATTRIBUTE,
+    SourceReferences,
+    list_source_files,
+)
 from epctx_core.context.weights_folder import strip_seal
 from epctx_core.engines.matching import find_operator_types
 from epctx_core.errors import InvalidGraph, PluginError
@@ -58,7 +71,10 @@ def list_remaining_operators(assignment: Assignment) -> Iterator[OperatorTypes]:
 
     EPs come before the model, in order of priority.
     """
-    tables = [*(matcher.own for matcher in assignment.matchers.values()), assignment.carried]
+    tables = [
+        *(matcher.own for matcher in assignment.matchers.values()),
+        assignment.carried,
+    ]
     if not any(tables):
         return
     first: dict[tuple[str, str], Node] = {}
@@ -66,12 +82,16 @@ def list_remaining_operators(assignment: Assignment) -> Iterator[OperatorTypes]:
         node = Node(part.graph, index)
         first.setdefault((node.domain, node.op_type), node)
     for operators in tables:
-        yield from filter(None, (find_operator_types(operators, node) for node in first.values()))
+        yield from filter(
+            None, (find_operator_types(operators, node) for node in first.values())
+        )
 
 
 def _iterate_remaining(part: GraphAssignment) -> Iterator[tuple[GraphAssignment, int]]:
     """Yield the nodes outside of partitions, at any depth."""
-    compiled = set(chain.from_iterable(partition.node_indices for partition in part.partitions))
+    compiled = set(
+        chain.from_iterable(partition.node_indices for partition in part.partitions)
+    )
     for index in range(len(part.graph.nodes)):
         if index not in compiled:
             yield part, index
@@ -88,10 +108,16 @@ def check_names(model: OpenModel, assignment: Assignment) -> None:
         InvalidGraph: one does, as when a context model is compiled again.
     """
     # A partition's whole name takes a digest of its weights; its beginning costs nothing.
-    starts = tuple({f"{partition.prefix}{partition.ep}_" for partition in assignment.partitions})
-    staying = (part.graph.names[index] for part, index in _iterate_remaining(assignment.main))
+    starts = tuple(
+        {f"{partition.prefix}{partition.ep}_" for partition in assignment.partitions}
+    )
+    staying = (
+        part.graph.names[index] for part, index in _iterate_remaining(assignment.main)
+    )
     suspects = [name for name in staying if name.startswith(starts)] if starts else []
-    names = {partition.name for partition in assignment.partitions} if suspects else set()
+    names = (
+        {partition.name for partition in assignment.partitions} if suspects else set()
+    )
     for name in names.intersection(suspects):
         raise InvalidGraph(
             f"{model.source.where} has a node {name!r} that stays, and an EPContext node would get the same name.",
@@ -154,13 +180,17 @@ class ContextModel:
     @property
     def digests(self) -> dict[str, str]:
         """The root digest (hex) of each file that was written, as a load checks it; by the name of the file."""
-        files = {entry.name: entry.root for entry in self.payloads if not entry.embedded}
+        files = {
+            entry.name: entry.root for entry in self.payloads if not entry.embedded
+        }
         if self.initializers is not None:
             files[self.initializers.name] = strip_seal(self.initializers).root
         return files
 
 
-def make_context_model(compile_: Compile, outputs: Outputs, earlier: GraphsByModel) -> ContextModel:
+def make_context_model(
+    compile_: Compile, outputs: Outputs, earlier: GraphsByModel
+) -> ContextModel:
     """Return the context model of a compile whose partitions were compiled.
 
     Args:
@@ -172,19 +202,33 @@ def make_context_model(compile_: Compile, outputs: Outputs, earlier: GraphsByMod
         PluginError: an EP describes its nodes wrongly.
         Fail, InvalidArgument: see `place_initializers`.
     """
-    source, assignment, existing = compile_.model.source, compile_.assignment, compile_.existing
+    source, assignment, existing = (
+        compile_.model.source,
+        compile_.assignment,
+        compile_.existing,
+    )
     choices = [c for c in compile_.providers.choices.values() if assignment.of(c.name)]
     parts = [ProviderPart(compile_, choice, outputs, earlier) for choice in choices]
     entries = [entry for part in parts for entry in part.entries]
     writers = [writer for part in parts for writer in part.payloads.writers.values()]
-    inside = {mark: view for writer in writers for mark, view in writer.get_embedded_bytes().items()}
-    used = {name: r for part in parts for name, r in part.payloads.references.used.items()}
+    inside = {
+        mark: view
+        for writer in writers
+        for mark, view in writer.get_embedded_bytes().items()
+    }
+    used = {
+        name: r for part in parts for name, r in part.payloads.references.used.items()
+    }
     proto = _place_nodes(compile_, parts)
     # Without `final` nothing was written: an entry has only the payload's name.
     pending = () if outputs.final else tuple(entry.name for entry in entries)
     entries = [] if pending else entries
     contents, initializers, named_files = place_initializers(
-        proto, source.weights, outputs.destination.placement, outputs.create, outputs.destination.folder
+        proto,
+        source.weights,
+        outputs.destination.placement,
+        outputs.create,
+        outputs.destination.folder,
     )
     if parts or existing.records:
         write_dependencies(
@@ -194,17 +238,25 @@ def make_context_model(compile_: Compile, outputs: Outputs, earlier: GraphsByMod
             context_binary=not outputs.embedded,
         )
         texts = {part.ep: part.compatibility_info for part in parts}
-        add_metadata(proto, compile_, [*existing.entries, *entries], used, pending, texts)
+        add_metadata(
+            proto, compile_, [*existing.entries, *entries], used, pending, texts
+        )
         write_kernel_types(proto, list_remaining_operators(assignment))
     return ContextModel(
         proto=proto,
         payloads=(*existing.written, *entries),
-        written={writer.get_cache_value(): writer for writer in writers if outputs.final},
+        written={
+            writer.get_cache_value(): writer for writer in writers if outputs.final
+        },
         contents={**existing.contents, **inside, **contents},
         initializers=initializers,
         named_files=named_files,
-        source_files=list_source_files(used.values(), () if source.path is None else (source.path.name,)),
-        source_tensors={n: t for part in parts for n, t in part.payloads.references.tensors.items()},
+        source_files=list_source_files(
+            used.values(), () if source.path is None else (source.path.name,)
+        ),
+        source_tensors={
+            n: t for part in parts for n, t in part.payloads.references.tensors.items()
+        },
         pending=pending,
         to_read=frozenset(name for part in parts for name in part.to_read),
     )
@@ -213,11 +265,18 @@ def make_context_model(compile_: Compile, outputs: Outputs, earlier: GraphsByMod
 def _place_nodes(compile_: Compile, parts: Sequence[ProviderPart]) -> ModelProto:
     """Return the model with EPContext nodes in the places of partitions, and the shapes that EPs compiled for."""
     main = compile_.assignment.main
-    nodes = {partition: node for part in parts for partition, node in part.nodes.items()}
+    nodes = {
+        partition: node for part in parts for partition, node in part.nodes.items()
+    }
     taken = _make_replacements(main, nodes, compile_.existing)
-    proto = splice(compile_.model.source.proto, compile_.model.graph, main.execution_order(), taken)
+    proto = splice(
+        compile_.model.source.proto, compile_.model.graph, main.execution_order(), taken
+    )
 
-    declare_shapes(proto.graph, {name: shape for part in parts for name, shape in part.shapes.items()})
+    declare_shapes(
+        proto.graph,
+        {name: shape for part in parts for name, shape in part.shapes.items()},
+    )
     return proto
 
 
@@ -249,7 +308,11 @@ class ProviderPart:
     """
 
     def __init__(
-        self, compile_: Compile, choice: ProviderChoice, outputs: Outputs, earlier: GraphsByModel
+        self,
+        compile_: Compile,
+        choice: ProviderChoice,
+        outputs: Outputs,
+        earlier: GraphsByModel,
     ) -> None:
         self._choice = choice
         self.ep = choice.name
@@ -262,18 +325,33 @@ class ProviderPart:
         self.to_read: list[str] = []
         self.shapes: dict[str, Sequence[int]] = {}
         source = compile_.model.source
-        with compute_digests_ahead(weight for p in partitions for weight in p.weights.values()):
+        with compute_digests_ahead(
+            weight for p in partitions for weight in p.weights.values()
+        ):
             # A partition's name has the digests of its weights.
-            graphs = (*map(tuple, earlier.get(choice.name, ())), tuple(p.name for p in partitions))
-            references = SourceReferences(compile_.providers.weightless, source.locations)
+            graphs = (
+                *map(tuple, earlier.get(choice.name, ())),
+                tuple(p.name for p in partitions),
+            )
+            references = SourceReferences(
+                compile_.providers.weightless, source.locations
+            )
             self.payloads = _make_payload_set(choice, outputs, graphs, references)
-            results = compile_.providers.instances.call(choice.name, _HOOK, writer=self.payloads.handle)
+            results = compile_.providers.instances.call(
+                choice.name, _HOOK, writer=self.payloads.handle
+            )
             # Reading attributes and flags runs the EP's code.
             with blame(choice.record, _HOOK):
                 described = self._sort_nodes(results)
             self._name_nodes(compile_.assignment)
-            file = source.path.name if references.used and source.path is not None else None
-            names = self._make_nodes(described, {} if file is None else {FILE_ATTRIBUTE: file})
+            file = (
+                source.path.name
+                if references.used and source.path is not None
+                else None
+            )
+            names = self._make_nodes(
+                described, {} if file is None else {FILE_ATTRIBUTE: file}
+            )
         if len(self.entries) == 1 and compile_.existing.records:
             # The model may have others of an earlier compile.
             self.entries = [replace(self.entries[0], references=names)]
@@ -290,7 +368,9 @@ class ProviderPart:
                 partition.stated_node_name = partition.stated_name
                 taken.add(partition.stated_name)
 
-    def _check_graph_names(self, model: OpenModel, earlier: Sequence[Mapping[str, str]]) -> None:
+    def _check_graph_names(
+        self, model: OpenModel, earlier: Sequence[Mapping[str, str]]
+    ) -> None:
         """Check that the names that the EP gave its graphs are unique; see `EPContextNode.graph_name`.
 
         Args:
@@ -304,16 +384,27 @@ class ProviderPart:
         if not any(partition.stated_name for partition in self._partitions):
             return
         forms: dict[str, str] = {}
-        for graphs in (*earlier, {partition.name: partition.graph_name for partition in self._partitions}):
+        for graphs in (
+            *earlier,
+            {partition.name: partition.graph_name for partition in self._partitions},
+        ):
             for name, graph_name in graphs.items():
-                if forms.setdefault(graph_name, strip_number(name)) != strip_number(name):
+                if forms.setdefault(graph_name, strip_number(name)) != strip_number(
+                    name
+                ):
                     problem = f"gave {name} the graph_name {graph_name!r}, which another partition has"
                     raise self._error(problem)
         choice = self._choice
         for record in model.context_nodes:
-            metadata = {e.key: e.value for e in model.graph_of(record).nodes[record.index].metadata_props}
+            metadata = {
+                e.key: e.value
+                for e in model.graph_of(record).nodes[record.index].metadata_props
+            }
             form = strip_number(metadata.get(PARTITION, record.name))
-            if record.source in choice.record.sources and forms.get(record.partition_name, form) != form:
+            if (
+                record.source in choice.record.sources
+                and forms.get(record.partition_name, form) != form
+            ):
                 raise InvalidGraph(
                     f"{model.source.where} has the EPContext node {record.name!r} with the partition_name "
                     f"{record.partition_name!r}, and {choice.name} gives a new node the same.",
@@ -325,7 +416,9 @@ class ProviderPart:
 
     def _sort_nodes(self, described: Sequence[EPContextNode]) -> list[EPContextNode]:
         """Return one description for each partition, in the partitions' order, checked."""
-        by_partition = {id(node.partition): self._check_node(node) for node in described}
+        by_partition = {
+            id(node.partition): self._check_node(node) for node in described
+        }
         missing = [p for p in self._partitions if id(p) not in by_partition]
         if missing or len(described) != len(self._partitions):
             raise self._error(
@@ -334,7 +427,11 @@ class ProviderPart:
             )
         ordered = [by_partition[id(p)] for p in self._partitions]
         # A load finds payloads through their primaries alone.
-        found = {id(node.payload) for node in ordered if node.payload is not None and node.main_context}
+        found = {
+            id(node.payload)
+            for node in ordered
+            if node.payload is not None and node.main_context
+        }
         for key, writer in self.payloads.writers.items():
             if key not in found:
                 problem = f"wrote the payload {writer.name!r}, which no node carries with main_context=1"
@@ -343,11 +440,18 @@ class ProviderPart:
                 # A load takes an empty file for one that was lost.
                 raise self._error(f"wrote nothing into the payload {writer.name!r}")
         if not found:
-            raise self._error("gave no node a payload, so that nothing could be loaded again")
-        texts = {self._check_text(node.compatibility_info, "compatibility_info") for node in ordered}
+            raise self._error(
+                "gave no node a payload, so that nothing could be loaded again"
+            )
+        texts = {
+            self._check_text(node.compatibility_info, "compatibility_info")
+            for node in ordered
+        }
         if len(texts) > 1:
             shown = " and ".join(sorted(f"{text!r:.80}" for text in texts)[:2])
-            raise self._error(f"gave nodes of one model different texts as compatibility_info: {shown}")
+            raise self._error(
+                f"gave nodes of one model different texts as compatibility_info: {shown}"
+            )
         (self.compatibility_info,) = texts
         return ordered
 
@@ -359,17 +463,25 @@ class ProviderPart:
             self._checked.add(id(node.attributes))
             owned = CORE_ATTRIBUTES & node.attributes.keys()
             if owned:
-                hint = "; EPContextNode.graph_name says another name" * ("partition_name" in owned)
-                raise self._error(f"set {', '.join(sorted(owned))}, which only the core writes{hint}")
+                hint = "; EPContextNode.graph_name says another name" * (
+                    "partition_name" in owned
+                )
+                raise self._error(
+                    f"set {', '.join(sorted(owned))}, which only the core writes{hint}"
+                )
             for key, value in node.attributes.items():
                 try:
-                    check_attribute(str(node.partition), onnx.helper.make_attribute(key, value))
+                    check_attribute(
+                        str(node.partition), onnx.helper.make_attribute(key, value)
+                    )
                 except (TypeError, ValueError, InvalidGraph) as error:
                     problem = f"set {key!r} to a value that the attribute cannot hold ({error})"
                     raise self._error(problem) from error
         name = self._check_text(node.graph_name, "graph_name")
         if name is not None and not (name and name.isprintable()):
-            raise self._error(f"gave the graph_name {name!r:.100}, which is not printable text")
+            raise self._error(
+                f"gave the graph_name {name!r:.100}, which is not printable text"
+            )
         if isinstance(node.partition, GraphPartition):
             node.partition.stated_name = name or ""
         self._check_text(node.doc_string, "doc_string")
@@ -377,21 +489,29 @@ class ProviderPart:
             raise self._error("gave a node main_context=1 without a payload")
         self._check_shapes(node)
         if node.payload is not None and id(node.payload) not in self.payloads.writers:
-            raise self._error("gave a payload that did not come from this call's writer")
+            raise self._error(
+                "gave a payload that did not come from this call's writer"
+            )
         return node
 
     def _check_shapes(self, node: EPContextNode) -> None:
         partition: Any = node.partition
         shapes = to_plain(node.shapes)
         if type(shapes) is not dict:
-            raise self._error(f"gave a {type(shapes).__name__} instead of a mapping as shapes")
+            raise self._error(
+                f"gave a {type(shapes).__name__} instead of a mapping as shapes"
+            )
         for name, value in shapes.items():
             shape = to_plain(value)
             if name not in {*partition.input_names, *partition.output_names}:
                 fault = f"which is not at the boundary of {partition.name}"
-            elif type(shape) is not list or not all(type(n) is int and n >= 0 for n in shape):
+            elif type(shape) is not list or not all(
+                type(n) is int and n >= 0 for n in shape
+            ):
                 fault = "which is not a list of static lengths"
-            elif not _fits(shape, proven := partition.graph.types.get_proven(name).shape):
+            elif not _fits(
+                shape, proven := partition.graph.types.get_proven(name).shape
+            ):
                 fault = f"which has {proven}"
             else:
                 self.shapes[name] = shape
@@ -401,15 +521,21 @@ class ProviderPart:
     def _check_text(self, value: Any, field_name: str) -> str | None:
         text = to_plain(value)
         if text is not None and type(text) is not str:
-            raise self._error(f"gave a {type(text).__name__} instead of a text as {field_name}")
+            raise self._error(
+                f"gave a {type(text).__name__} instead of a text as {field_name}"
+            )
         if text is not None and text.encode(errors="ignore").decode() != text:
-            raise self._error(f"gave {text!r:.80} as {field_name}, which UTF-8 cannot represent")
+            raise self._error(
+                f"gave {text!r:.80} as {field_name}, which UTF-8 cannot represent"
+            )
         return text
 
     def _error(self, problem: str) -> PluginError:
         return contract_error(self._choice.record, _HOOK, problem)
 
-    def _make_nodes(self, described: Sequence[EPContextNode], common: Mapping[str, str]) -> tuple[str, ...]:
+    def _make_nodes(
+        self, described: Sequence[EPContextNode], common: Mapping[str, str]
+    ) -> tuple[str, ...]:
         """Make the EPContext nodes and the payloads' entries; return the names of nodes that refer to a payload.
 
         `common` holds attributes of all nodes.
@@ -418,8 +544,14 @@ class ProviderPart:
         ep, writers = self._choice.name, self.payloads.writers
         embedded = any(writer.embedded for writer in writers.values())
         # A load finds a payload through nodes with main_context=1: the first of them carries it where it is embedded.
-        carriers = {id(d.payload): d for d in reversed(described) if d.payload is not None and d.main_context}
-        users: dict[int, list[str]] = {id(d.payload): [] for d in described if d.payload is not None}
+        carriers = {
+            id(d.payload): d
+            for d in reversed(described)
+            if d.payload is not None and d.main_context
+        }
+        users: dict[int, list[str]] = {
+            id(d.payload): [] for d in described if d.payload is not None
+        }
         make = partial(make_context_node, source=ep, embed_mode=embedded)
         templates: dict[tuple[int, str, bool, bytes | None], NodeProto] = {}
         forms: set[str] = set()
@@ -435,7 +567,11 @@ class ProviderPart:
                     users[id(node.payload)].append(partition.node_name)
             # A graph that its EP named has to be found by just that name.
             is_named = partition.graph_name != partition.name
-            if is_named or strip_number(partition.name) not in forms or (main and cache not in carried):
+            if (
+                is_named
+                or strip_number(partition.name) not in forms
+                or (main and cache not in carried)
+            ):
                 forms.add(strip_number(partition.name))
                 carried.add(cache if main else None)
                 self.to_read.append(partition.node_name)
@@ -446,22 +582,37 @@ class ProviderPart:
             form = (id(node.attributes), doc, main, cache)
             if form not in templates:
                 own = {**node.attributes, **common}
-                templates[form] = make(NodeProto(doc_string=doc), own, main_context=main, cache=cache)
+                templates[form] = make(
+                    NodeProto(doc_string=doc), own, main_context=main, cache=cache
+                )
             self.nodes[partition] = NodeDraft(templates[form], partition)
         for key, names in users.items():
-            entry, carrier = writers[key].finish(), cast("GraphPartition", carriers[key].partition)
+            entry, carrier = (
+                writers[key].finish(),
+                cast("GraphPartition", carriers[key].partition),
+            )
             name = carrier.node_name if entry.embedded else entry.name
-            self.entries.append(replace(entry, name=name, references=tuple(names) if len(users) > 1 else ()))
+            self.entries.append(
+                replace(
+                    entry, name=name, references=tuple(names) if len(users) > 1 else ()
+                )
+            )
         return tuple(references)
 
 
 def _fits(shape: Sequence[int], proven: Sequence[object] | None) -> bool:
     """Return whether static lengths are possible for a shape."""
-    known = [d if isinstance(d, int) else None for d in (shape if proven is None else proven)]
-    return len(known) == len(shape) and all(d in {None, n} for d, n in zip(known, shape, strict=True))
+    known = [
+        d if isinstance(d, int) else None for d in (shape if proven is None else proven)
+    ]
+    return len(known) == len(shape) and all(
+        d in {None, n} for d, n in zip(known, shape, strict=True)
+    )
 
 
-def write_all_payloads(last: Compile, outputs: Outputs, graphs: GraphsByModel) -> dict[bytes, PayloadWriter]:
+def write_all_payloads(
+    last: Compile, outputs: Outputs, graphs: GraphsByModel
+) -> dict[bytes, PayloadWriter]:
     """Have EPs write the payloads of all members of a share group.
 
     Args:
@@ -482,7 +633,11 @@ def write_all_payloads(last: Compile, outputs: Outputs, graphs: GraphsByModel) -
         last.providers.instances.call(ep, _HOOK, writer=payloads.handle)
         for writer in payloads.writers.values():
             if not writer.size:
-                raise contract_error(choice.record, _HOOK, f"wrote nothing into the payload {writer.name!r}")
+                raise contract_error(
+                    choice.record,
+                    _HOOK,
+                    f"wrote nothing into the payload {writer.name!r}",
+                )
             writer.finish()
             written[writer.get_cache_value()] = writer
     return written
@@ -497,7 +652,9 @@ def _make_payload_set(
     """Return the payload set of one EP."""
     return PayloadSet(
         choice.name,
-        file_name=lambda name: outputs.destination.binary_name(choice.binary_suffix, name),
+        file_name=lambda name: outputs.destination.binary_name(
+            choice.binary_suffix, name
+        ),
         open_sink=outputs.open_payload if outputs.final else None,
         embedded=outputs.embedded,
         graphs_by_model=graphs,
@@ -506,10 +663,14 @@ def _make_payload_set(
 
 
 def _make_replacements(
-    part: GraphAssignment, nodes: Mapping[GraphPartition, Replacement], existing: PassThrough
+    part: GraphAssignment,
+    nodes: Mapping[GraphPartition, Replacement],
+    existing: PassThrough,
 ) -> dict[int, Replacement]:
     """Return the replacements of one graph, by the first node of a group: EPContext nodes and rebuilt control flow."""
-    replacements: dict[int, Replacement] = {p.node_indices[0]: nodes[p] for p in part.partitions}
+    replacements: dict[int, Replacement] = {
+        p.node_indices[0]: nodes[p] for p in part.partitions
+    }
     replacements.update(existing.nodes.get(part.graph.path, {}))
     for node in part.executed:
         protos = {name: GraphProto() for name in part.subgraphs[node]}

@@ -52,8 +52,10 @@ def check_shared_options(compile_: Compile) -> None:
     check_not_isolated(compile_.config)
     for problem, is_set in {
         "ep.context_embed_mode=1 and ep.share_ep_contexts=1 contradict each other": compile_.embedded,
-        "a share group cannot hand payloads to a write callback": compile_.deliver is not None,
-        "a model of a share group cannot be compiled to bytes or to a stream": compile_.sink is not None,
+        "a share group cannot hand payloads to a write callback": compile_.deliver
+        is not None,
+        "a model of a share group cannot be compiled to bytes or to a stream": compile_.sink
+        is not None,
         "ep.enable_weightless_mode and ep.share_ep_contexts=1 contradict each other": compile_.config.weightless
         is not WeightlessMode.NONE,
     }.items():
@@ -114,7 +116,9 @@ class Group:
         """Return the workspace that an EP's instances share; it lives as long as the group."""
         with self._lock:
             if choice.name not in self._workspaces_in_use:
-                self._workspaces_in_use[choice.name] = self._workspaces.join(choice.name)
+                self._workspaces_in_use[choice.name] = self._workspaces.join(
+                    choice.name
+                )
             return self._workspaces.join(choice.name)
 
     def share_digests(self, model: OpenModel) -> None:
@@ -156,7 +160,9 @@ class Group:
                 path = Path(os.path.realpath(member.destination.folder)) / file.path
                 self._published[path] = file.digest, context.to_read
 
-    def finish(self, members: Sequence[Compile], last: Compile) -> tuple[OutputFile, ...]:
+    def finish(
+        self, members: Sequence[Compile], last: Compile
+    ) -> tuple[OutputFile, ...]:
         """Write binaries and models in one publication: these members' and those published before; return the binaries.
 
         Args:
@@ -173,19 +179,31 @@ class Group:
             self._lock,
             self._mark_ending(),
             last.time_stage("write"),
-            Publication(folder, before_writing=last.cancel.raise_if_requested) as publication,
+            Publication(
+                folder, before_writing=last.cancel.raise_if_requested
+            ) as publication,
         ):
             named = self._naming or members[0].destination
             # All nodes first: an EP knows what to write after it was asked for those of every member.
             models, graphs = self._describe(members, publication, named)
             # As this member's folder is spelled: its files are compared by path.
             group_models = tuple(folder / path.name for path in self.models)
-            destination = replace(last.destination.use_names_of(named), group_models=group_models)
-            payloads = write_all_payloads(last, Outputs(destination, publication), graphs)
+            destination = replace(
+                last.destination.use_names_of(named), group_models=group_models
+            )
+            payloads = write_all_payloads(
+                last, Outputs(destination, publication), graphs
+            )
             entries = {writer.name: writer.finish() for writer in payloads.values()}
             earlier = self._read_earlier()
-            written = [(context.proto, context.to_read, member.providers) for member, _, context in models]
-            written += [(proto, self._published[path][1], last.providers) for path, proto in earlier.items()]
+            written = [
+                (context.proto, context.to_read, member.providers)
+                for member, _, context in models
+            ]
+            written += [
+                (proto, self._published[path][1], last.providers)
+                for path, proto in earlier.items()
+            ]
             for proto, to_read, providers in written:
                 complete_manifest(proto, entries)
                 read_back(proto, to_read, payloads, providers)
@@ -195,10 +213,23 @@ class Group:
                 with publication.create(path.name) as file:
                     file.write(proto.SerializeToString(deterministic=True))
             last.cancel.raise_if_requested()
-            if names := [*(m.files[-1].path for m in members), *(path.name for path in earlier)]:
+            if names := [
+                *(m.files[-1].path for m in members),
+                *(path.name for path in earlier),
+            ]:
                 states = publication.commit(names)
-                digests = {name: digest for *_, c in models for name, digest in c.digests.items()}
-                note_published(states, {**digests, **{entry.name: entry.root for entry in entries.values()}})
+                digests = {
+                    name: digest
+                    for *_, c in models
+                    for name, digest in c.digests.items()
+                }
+                note_published(
+                    states,
+                    {
+                        **digests,
+                        **{entry.name: entry.root for entry in entries.values()},
+                    },
+                )
             self.finished = True
         return tuple(OutputFile.from_entry(entry) for entry in entries.values())
 
@@ -209,7 +240,9 @@ class Group:
         graphs = self._graphs
         models = []
         for member in members:
-            outputs = Outputs(member.destination.use_names_of(named), publication, final=False)
+            outputs = Outputs(
+                member.destination.use_names_of(named), publication, final=False
+            )
             models.append((member, outputs, member.describe(outputs, graphs)))
             graphs = _add_names(graphs, member)
         return models, graphs
@@ -260,8 +293,14 @@ class Group:
 
 def _add_names(graphs: GraphsByModel, member: Compile) -> GraphsByModel:
     """Return the names of the graphs of all members, with those of one more, whose nodes EPs described."""
-    more = {ep: {p.name: p.graph_name for p in member.assignment.of(ep)} for ep in member.providers.choices}
-    return {**graphs, **{ep: (*graphs.get(ep, ()), names) for ep, names in more.items() if names}}
+    more = {
+        ep: {p.name: p.graph_name for p in member.assignment.of(ep)}
+        for ep in member.providers.choices
+    }
+    return {
+        **graphs,
+        **{ep: (*graphs.get(ep, ()), names) for ep, names in more.items() if names},
+    }
 
 
 _open_groups = PerProcess(lambda: (threading.Lock(), dict[Hashable, Group]()))
@@ -272,7 +311,9 @@ The lock is held only to read and change the table: nothing is read, compiled, l
 
 
 @contextmanager
-def join_group(destination: Destination, choices: Sequence[ProviderChoice]) -> Iterator[Group]:
+def join_group(
+    destination: Destination, choices: Sequence[ProviderChoice]
+) -> Iterator[Group]:
     """Give the group of a model while it is compiled and written.
 
     A group whose first model fails is forgotten. A new one begins where the old one is being ended, and where it
@@ -291,7 +332,11 @@ def join_group(destination: Destination, choices: Sequence[ProviderChoice]) -> I
                 f"{model!r} is being compiled into its share group already.",
                 hint="Give each model of a group a name of its own, and compile it once.",
             )
-        if group is None or group.is_ending or any(path.name == model for path in group.models):
+        if (
+            group is None
+            or group.is_ending
+            or any(path.name == model for path in group.models)
+        ):
             group = groups[key] = Group()
         group.compiling.add(model)
     try:

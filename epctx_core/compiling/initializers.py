@@ -113,7 +113,8 @@ class InitializerValue:
 
 
 LocationFunc: TypeAlias = Callable[
-    [str, InitializerValue, OrtExternalInitializerInfo | None], OrtExternalInitializerInfo | None
+    [str, InitializerValue, OrtExternalInitializerInfo | None],
+    OrtExternalInitializerInfo | None,
 ]
 """`locate(name, value, present location or None)` returns where the host put an initializer; None: in the model."""
 
@@ -135,11 +136,16 @@ class InitializerPlacement:
     def is_stored_inside(self, nbytes: int) -> bool:
         """Return whether an initializer of that size is certain to be stored in the model."""
         # A tensor without bytes is never stored in a file.
-        return self.locate is None and (self.file is None or nbytes < max(self.threshold, 1))
+        return self.locate is None and (
+            self.file is None or nbytes < max(self.threshold, 1)
+        )
 
 
 def make_placement(
-    path: str | os.PathLike[str] | None, threshold: int, locate: LocationFunc | None, option: str | None
+    path: str | os.PathLike[str] | None,
+    threshold: int,
+    locate: LocationFunc | None,
+    option: str | None,
 ) -> InitializerPlacement:
     """Return the placement of initializers; the arguments of a compiler override the session option.
 
@@ -203,9 +209,13 @@ def place_initializers(
             if placement.locate is not None:
                 location = _ask(weight, placement.locate, folder)
                 named.update({} if location is None else {location[0]: None})
-            elif placement.file is not None and not placement.is_stored_inside(weight.nbytes):
+            elif placement.file is not None and not placement.is_stored_inside(
+                weight.nbytes
+            ):
                 if writer is None:
-                    writer = PayloadWriter(placement.file, open_file(placement.file), embedded=False)
+                    writer = PayloadWriter(
+                        placement.file, open_file(placement.file), embedded=False
+                    )
                 key = (weight.digest, weight.nbytes)
                 if key not in offsets:
                     writer.align(_PAGE if weight.nbytes >= _PAGE else _LINE)
@@ -223,21 +233,33 @@ def place_initializers(
     return contents, entry, tuple(named)
 
 
-def _ask(weight: Weight, locate: LocationFunc, folder: Path | None) -> tuple[str, int] | None:
+def _ask(
+    weight: Weight, locate: LocationFunc, folder: Path | None
+) -> tuple[str, int] | None:
     """Return file and offset of an initializer that the host wrote, None for one that it leaves in the model."""
     extent = weight.extent
-    now = OrtExternalInitializerInfo(extent.file, extent.offset, extent.length) if extent else None
+    now = (
+        OrtExternalInitializerInfo(extent.file, extent.offset, extent.length)
+        if extent
+        else None
+    )
     with blame_host(f"get_initializer_location_func raised for {weight.name!r}"):
         info = locate(weight.name, InitializerValue(weight), now)
     if info is None:
         return None
     try:
-        path, offset, size = os.fsdecode(info.filepath), index(info.file_offset), index(info.byte_size)
+        path, offset, size = (
+            os.fsdecode(info.filepath),
+            index(info.file_offset),
+            index(info.byte_size),
+        )
     except (AttributeError, TypeError):
         problem = f"gave {info!r:.80}, which is not an OrtExternalInitializerInfo of a path and two numbers"
         raise _location_error(weight.name, problem) from None
     if size != weight.nbytes or not 0 <= offset <= _LAST_OFFSET:
-        problem = f"gave byte_size {size:,} at offset {offset:,} for {weight.nbytes:,} bytes"
+        problem = (
+            f"gave byte_size {size:,} at offset {offset:,} for {weight.nbytes:,} bytes"
+        )
         raise _location_error(weight.name, problem)
     name = path
     if Path(path).is_absolute() and "\0" not in path and folder is not None:
@@ -250,7 +272,9 @@ def _ask(weight: Weight, locate: LocationFunc, folder: Path | None) -> tuple[str
     except InvalidArgument:
         name = ""
     if not name or not is_utf8(name):
-        problem = f"gave {path!r:.200}, which is not a file in the context model's folder"
+        problem = (
+            f"gave {path!r:.200}, which is not a file in the context model's folder"
+        )
         raise _location_error(weight.name, problem)
     return name, offset
 
@@ -264,7 +288,11 @@ def _location_error(tensor: str, problem: str) -> InvalidArgument:
 
 
 def check_weights_fit(
-    assignment: Assignment, placement: InitializerPlacement, weightless: WeightlessMode, *, embedded: bool
+    assignment: Assignment,
+    placement: InitializerPlacement,
+    weightless: WeightlessMode,
+    *,
+    embedded: bool,
 ) -> None:
     """Raise before anything is compiled if the weights alone exceed what a context model can hold.
 
@@ -279,18 +307,29 @@ def check_weights_fit(
     """
     taken: list[Weight] = []
     if embedded and weightless is not WeightlessMode.ALL:
-        every = (weight for partition in assignment.partitions for weight in partition.weights.values())
-        taken = [w for w in every if weightless is WeightlessMode.NONE or w.extent is None]
+        every = (
+            weight
+            for partition in assignment.partitions
+            for weight in partition.weights.values()
+        )
+        taken = [
+            w for w in every if weightless is WeightlessMode.NONE or w.extent is None
+        ]
     # Only weights of the main graph lie outside of the protobuf.
     graph = assignment.main.graph
     read = (name for node in assignment.main.left_over() for name in graph.inputs[node])
     left = (graph.weights[name] for name in read if name in graph.weights)
-    stored = [*taken, *(weight for weight in left if placement.is_stored_inside(weight.nbytes))]
+    stored = [
+        *taken,
+        *(weight for weight in left if placement.is_stored_inside(weight.nbytes)),
+    ]
     once = {id(weight): weight for weight in stored}.values()
     if sum(weight.nbytes for weight in once) > PROTOBUF_LIMIT:
         # Equal weights are stored once in a payload. Digests cost reading all bytes, so only here.
         by_content = {weight.digest: weight.nbytes for weight in once}
-        check_size(sum(by_content.values()), embedded=embedded and bool(taken), at_least=True)
+        check_size(
+            sum(by_content.values()), embedded=embedded and bool(taken), at_least=True
+        )
 
 
 def check_size(size: int, *, embedded: bool, at_least: bool = False) -> None:

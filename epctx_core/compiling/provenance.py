@@ -85,7 +85,9 @@ class _KeptPayload:
     def verify(self) -> PayloadEntry | None:
         """Return the entry of the manifest, checked against all bytes."""
         if self.entry is not None:
-            self.entry.check_whole(self.payload.view, self.nodes[0].name, forget=self.forget)
+            self.entry.check_whole(
+                self.payload.view, self.nodes[0].name, forget=self.forget
+            )
         return self.entry
 
     def lies_in(self, folder: Path | None) -> bool:
@@ -152,7 +154,11 @@ class PassThrough:
                 model.graph_of(record)
             self._payloads = self._find_payloads(config)
         if embedded:
-            check_size(sum(c.payload.nbytes for c in self._payloads), embedded=True, at_least=True)
+            check_size(
+                sum(c.payload.nbytes for c in self._payloads),
+                embedded=True,
+                at_least=True,
+            )
         self._embedded = embedded
         self._folder = folder = None if delivered else destination.folder
         taken = {c.file.casefold() for c in self._payloads if c.file is not None}
@@ -163,7 +169,9 @@ class PassThrough:
             else:
                 source = carried.nodes[0].source
                 suffix = source if is_payload_name(source) else "context"
-                carried.target = find_free_name(partial(destination.binary_name, suffix), None, taken)
+                carried.target = find_free_name(
+                    partial(destination.binary_name, suffix), None, taken
+                )
                 taken.add(carried.target.casefold())
         kept = {c.target: c.stays for c in self._payloads if c.target is not None}
         read = (c.payload.mapped.path for c in self._payloads if c.payload.mapped)
@@ -171,7 +179,9 @@ class PassThrough:
             destination,
             source_files=(*destination.source_files, *read),
             kept=tuple(kept),
-            copied=() if delivered else tuple(name for name, stays in kept.items() if not stays),
+            copied=()
+            if delivered
+            else tuple(name for name, stays in kept.items() if not stays),
         )
 
     def keep(self, open_file: Callable[[str], BinaryIO]) -> None:
@@ -184,22 +194,33 @@ class PassThrough:
             InvalidGraph: a payload does not match the manifest, or was written to meanwhile.
             Fail: a file that was to stay was replaced meanwhile, or the disk is full.
         """
-        now = {record.name: (record.main_context, record.cache) for record in self.records}
+        now = {
+            record.name: (record.main_context, record.cache) for record in self.records
+        }
         for carried in self._payloads:
             if carried.target is None:
                 marker = make_marker()
                 self.contents[marker] = carried.payload
                 entry, first = carried.verify(), carried.nodes[0]
                 # A record's name is made up where the node has none: the next reader would make another.
-                is_named = self._model.graph_of(first).nodes[first.index].name == first.name
-                entry = replace(entry, name=first.name, embedded=True) if entry and is_named else None
+                is_named = (
+                    self._model.graph_of(first).nodes[first.index].name == first.name
+                )
+                entry = (
+                    replace(entry, name=first.name, embedded=True)
+                    if entry and is_named
+                    else None
+                )
                 # One copy of the bytes: the first node carries them, the others refer to it.
                 now.update((node.name, (False, None)) for node in carried.nodes)
                 now[first.name] = first.main_context, marker
             else:
                 entry = self._keep_file(carried, carried.target, open_file)
                 self.files.append(carried.target)
-                now.update((n.name, (n.main_context, carried.target.encode())) for n in carried.nodes)
+                now.update(
+                    (n.name, (n.main_context, carried.target.encode()))
+                    for n in carried.nodes
+                )
             if entry is not None:
                 entry = self._add_references(entry, carried)
                 self.entries.append(entry)
@@ -208,20 +229,33 @@ class PassThrough:
         for record in self.records:
             main, cache = now[record.name]
             # Rewritten if anything of the core's changed in it.
-            if (main, cache, self._embedded) != (record.main_context, record.cache, record.embed_mode):
+            if (main, cache, self._embedded) != (
+                record.main_context,
+                record.cache,
+                record.embed_mode,
+            ):
                 node = self._model.graph_of(record).nodes[record.index]
                 self.nodes.setdefault(record.path, {})[record.index] = _rewrite(
-                    node, main_context=int(main), embed_mode=int(self._embedded), ep_cache_context=cache
+                    node,
+                    main_context=int(main),
+                    embed_mode=int(self._embedded),
+                    ep_cache_context=cache,
                 )
 
     def _find_payloads(self, config: SessionConfig) -> list[_KeptPayload]:
         """Find the payloads, each with all nodes that carry it."""
         records = {record.name: record for record in self.records}
         folder = find_context_folder(self._model, config, compiles=True)
-        mapped = replace(config, entries={**config.entries, SessionConfig.map_binaries.key: "1"})
+        mapped = replace(
+            config, entries={**config.entries, SessionConfig.map_binaries.key: "1"}
+        )
         reading = make_reading(self._model, mapped)
         reader = PayloadReader(
-            records, folder=folder, manifest=self.manifest, scratch=ExitStack(), reading=reading
+            records,
+            folder=folder,
+            manifest=self.manifest,
+            scratch=ExitStack(),
+            reading=reading,
         )
         found: dict[tuple[str, bool], _KeptPayload] = {}
         # Primaries first, so that one of them carries a payload that several nodes share.
@@ -235,7 +269,9 @@ class PassThrough:
                 found[key].nodes.append(record)
                 continue
             entry = reader.find_entry(record)
-            found[key] = _KeptPayload(nodes=[record], file=file, payload=payload, entry=entry)
+            found[key] = _KeptPayload(
+                nodes=[record], file=file, payload=payload, entry=entry
+            )
         return list(found.values())
 
     def _keep_file(
@@ -243,7 +279,9 @@ class PassThrough:
     ) -> PayloadEntry | None:
         """Copy a payload into its file, or check that it is still there; return its entry."""
         if not carried.stays:
-            entry = carried.verify() or digest_payload(name, carried.payload.view, carried.forget)
+            entry = carried.verify() or digest_payload(
+                name, carried.payload.view, carried.forget
+            )
             carried.payload.copy_to(open_file(name))
             return replace(entry, name=name, embedded=False)
         if not carried.lies_in(self._folder):
@@ -254,17 +292,26 @@ class PassThrough:
             )
         return None if carried.entry is None else replace(carried.entry, name=name)
 
-    def _add_references(self, entry: PayloadEntry, carried: _KeptPayload) -> PayloadEntry:
+    def _add_references(
+        self, entry: PayloadEntry, carried: _KeptPayload
+    ) -> PayloadEntry:
         """Return an entry with the names of the nodes that refer to its payload, as far as they are known."""
         source = carried.nodes[0].source
-        references = set(carried.entry.references) if carried.entry is not None else set()
+        references = (
+            set(carried.entry.references) if carried.entry is not None else set()
+        )
         only = sum(c.nodes[0].source == source for c in self._payloads) == 1
         names = [
             record.name
             for record in self.records
-            if record.name in references or (only and record.source == source and record.cache is None)
+            if record.name in references
+            or (only and record.source == source and record.cache is None)
         ]
-        shared = [] if carried.target is not None else [node.name for node in carried.nodes[1:]]
+        shared = (
+            []
+            if carried.target is not None
+            else [node.name for node in carried.nodes[1:]]
+        )
         return replace(entry, references=tuple(dict.fromkeys((*names, *shared))))
 
 
@@ -280,7 +327,9 @@ def _rewrite(node: NodeProto, **values: int | bytes | None) -> NodeProto:
             copy.attribute.append(attribute)
         elif (value := values.pop(name)) is not None:
             copy.attribute.append(make_attribute(name, value))
-    copy.attribute.extend(make_attribute(n, value) for n, value in values.items() if value is not None)
+    copy.attribute.extend(
+        make_attribute(n, value) for n, value in values.items() if value is not None
+    )
     return copy
 
 
@@ -299,8 +348,14 @@ def check_mix(compile_: Compile, assignment: Assignment) -> None:
     for ep in dict.fromkeys(partition.ep for partition in assignment.partitions):
         choice = compile_.providers.choices[ep]
         maker = made.get(ep, {}).get("distribution")
-        unsupported = (i for i in infos.get(ep, ()) if choice.validate(i) is Compatibility.EP_UNSUPPORTED)
-        if isinstance(maker, str) and not is_same_distribution(choice.record.distribution, maker):
+        unsupported = (
+            i
+            for i in infos.get(ep, ())
+            if choice.validate(i) is Compatibility.EP_UNSUPPORTED
+        )
+        if isinstance(maker, str) and not is_same_distribution(
+            choice.record.distribution, maker
+        ):
             problem = (
                 f"{model.source.where} has EPContext nodes that {ep} of {maker} made; "
                 f"{choice.record.distribution} cannot add to them: one of the two would have to load all."
@@ -338,7 +393,9 @@ def add_metadata(
         proto.opset_import.add(domain=DOMAIN, version=OPSET_VERSION)
     assignment, providers = compile_.assignment, compile_.providers
     exist = bool(compile_.existing.records)
-    old = compile_.existing.manifest or Manifest(source_digest="", providers={}, payloads=())
+    old = compile_.existing.manifest or Manifest(
+        source_digest="", providers={}, payloads=()
+    )
     facts: dict[str, Mapping[str, Any]] = dict(old.providers)
     for ep, choice in providers.choices.items():
         partitions = assignment.of(ep)
@@ -352,7 +409,11 @@ def add_metadata(
             hook, given = "get_compatibility_info", (partitions, choice.options)
             info = call_class_method(choice.record, choice.cls, hook, *given)
         if info:
-            earlier = [text for text in read_compatibility_info(proto).get(ep, ()) if text != info]
+            earlier = [
+                text
+                for text in read_compatibility_info(proto).get(ep, ())
+                if text != info
+            ]
             set_metadata(proto, COMPATIBILITY_PREFIX + ep, info)
             # Its earlier text is kept if nodes of the source remain that it describes.
             if exist and earlier:
@@ -367,7 +428,8 @@ def add_metadata(
         payloads=payloads,
         source_weights=_merge_source_weights(old, used),
         pending=pending,
-        graph_transformers=old.graph_transformers or [asdict(each) for each in providers.transformers],
+        graph_transformers=old.graph_transformers
+        or [asdict(each) for each in providers.transformers],
         kernel_providers=tuple(dict.fromkeys((*old.kernel_providers, *with_kernels))),
         custom_domains=_find_custom_domains(proto, compile_, old),
     )
@@ -376,14 +438,23 @@ def add_metadata(
         set_metadata(proto, MODE_KEY, str(int(providers.weightless)))
 
 
-def _find_custom_domains(proto: ModelProto, compile_: Compile, old: Manifest) -> dict[str, str]:
+def _find_custom_domains(
+    proto: ModelProto, compile_: Compile, old: Manifest
+) -> dict[str, str]:
     """Return the domains of custom operators that neither a partition nor a kernel of an EP has; see `Manifest`."""
     if {opset.domain for opset in proto.opset_import} <= {*ONNX_DOMAINS, DOMAIN}:
         return {}
-    kernels = (kernel for part in compile_.assignment.graphs for _, kernel in part.kernel_nodes.values())
+    kernels = (
+        kernel
+        for part in compile_.assignment.graphs
+        for _, kernel in part.kernel_nodes.values()
+    )
     operators = {(kernel.domain, kernel.op_type) for kernel in kernels}
     found = make_engine(compile_.model.policy).find_libraries(proto, operators)
-    return {domain: Path(path).name or old.custom_domains.get(domain, "") for domain, path in found.items()}
+    return {
+        domain: Path(path).name or old.custom_domains.get(domain, "")
+        for domain, path in found.items()
+    }
 
 
 def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) -> None:
@@ -403,14 +474,22 @@ def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) ->
                 hint="The EP did not start it when `ContextWriter.final` was True.",
             )
         payloads = [*manifest.payloads, *(written[name] for name in manifest.pending)]
-        set_metadata(proto, MANIFEST, dump_manifest(replace(manifest, payloads=payloads, pending=())))
+        set_metadata(
+            proto,
+            MANIFEST,
+            dump_manifest(replace(manifest, payloads=payloads, pending=())),
+        )
 
 
 def _describe_provider(choice: ProviderChoice) -> dict[str, Any]:
     """Return the facts about an EP for the manifest: its distribution, options and target."""
     idle = {option.name for option in choice.cls.options if not option.effect}
     # Neither secret ones nor those without effect.
-    counted = {name: value for name, value in choice.public_options().items() if name not in idle}
+    counted = {
+        name: value
+        for name, value in choice.public_options().items()
+        if name not in idle
+    }
     options = json.dumps(counted, sort_keys=True, default=str)
     info = {key: text for key, text in asdict(choice.build_info()).items() if text}
     return {
@@ -422,7 +501,9 @@ def _describe_provider(choice: ProviderChoice) -> dict[str, Any]:
     }
 
 
-def _merge_source_weights(old: Manifest, used: Mapping[str, SourceReference]) -> Mapping[str, Any]:
+def _merge_source_weights(
+    old: Manifest, used: Mapping[str, SourceReference]
+) -> Mapping[str, Any]:
     for name, reference in used.items():
         if old.source_weights.get(name, reference) != reference:
             raise InvalidArgument(

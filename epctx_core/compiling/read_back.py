@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING
 from epctx_core.context.manifest import read_manifest
 from epctx_core.context.node import ContextNodeRecord, read_indexed_nodes
 from epctx_core.context.payload_files import LoadedPayload
-from epctx_core.context.payload_reader import PayloadReader, get_payload_key, make_plugin_nodes
+from epctx_core.context.payload_reader import (
+    PayloadReader,
+    get_payload_key,
+    make_plugin_nodes,
+)
 from epctx_core.errors import (
     EpctxError,
     EPFail,
@@ -30,7 +34,14 @@ from epctx_core.graph.index import walk_indexed_nodes
 from epctx_core.graph.model_io import require_text_names
 from epctx_core.graph.type_table import make_declared_types
 from epctx_core.options import Isolation
-from epctx_core.plugin import ContextNode, ContextReader, EnginePolicy, Purpose, Severity, TensorView
+from epctx_core.plugin import (
+    ContextNode,
+    ContextReader,
+    EnginePolicy,
+    Purpose,
+    Severity,
+    TensorView,
+)
 from epctx_core.registry.guard import plugin_error
 from epctx_core.sessions.ep_queries import LOOK, look_into
 from epctx_core.sessions.loading import load_nodes
@@ -79,7 +90,11 @@ def read_back(
     with ExitStack() as scratch:
         for ep, own in records.items():
             reader = PayloadReader(
-                own, folder=None, manifest=None, scratch=scratch, source_tensor=source_tensors.__getitem__
+                own,
+                folder=None,
+                manifest=None,
+                scratch=scratch,
+                source_tensor=source_tensors.__getitem__,
             )
             reader.loaded = _open_payloads(own.values(), written, scratch)
             nodes = make_plugin_nodes([*own.values()], types, ep, manifest)
@@ -88,14 +103,18 @@ def read_back(
 
 
 def _open_payloads(
-    records: Iterable[ContextNodeRecord], written: Mapping[bytes, PayloadWriter], scratch: ExitStack
+    records: Iterable[ContextNodeRecord],
+    written: Mapping[bytes, PayloadWriter],
+    scratch: ExitStack,
 ) -> dict[tuple[str, bool], LoadedPayload]:
     """Return the payloads by their keys."""
     made: dict[tuple[str, bool], LoadedPayload] = {}
     for cache, record in {r.cache: r for r in records if r.cache is not None}.items():
         writer = written[cache]
         key, entry = get_payload_key(record), writer.finish()
-        payload = LoadedPayload(key[0], writer.get_written(), digest=entry.root, scratch=scratch)
+        payload = LoadedPayload(
+            key[0], writer.get_written(), digest=entry.root, scratch=scratch
+        )
         payload.in_memory = payload.mapped is None and not writer.embedded
         try:
             entry.check_head(payload.view, record.name)
@@ -109,13 +128,21 @@ def _open_payloads(
     return made
 
 
-def _read(ep: str, nodes: Sequence[ContextNode], reader: ContextReader, providers: ProviderSession) -> None:
+def _read(
+    ep: str,
+    nodes: Sequence[ContextNode],
+    reader: ContextReader,
+    providers: ProviderSession,
+) -> None:
     """Have one EP read its nodes: whole, or as far as it checks payloads."""
     choice = providers.choices[ep]
     whole = choice.cls.loads_without_device
     is_isolated = providers.session.config().isolation is not Isolation.NONE
     if is_isolated and not whole:
-        _log.debug("not read back: %s is isolated, and its class is not asked what its process wrote.", ep)
+        _log.debug(
+            "not read back: %s is isolated, and its class is not asked what its process wrote.",
+            ep,
+        )
         return
     try:
         with providers.context_to_read(ep) as context, ExitStack() as stack:
@@ -124,14 +151,24 @@ def _read(ep: str, nodes: Sequence[ContextNode], reader: ContextReader, provider
                 # A process of its own for a few milliseconds of reading would cost more than many a compile.
                 own = providers
                 if not is_isolated:
-                    own = stack.enter_context(closing(ProviderSession(providers.session, providers.registry)))
+                    own = stack.enter_context(
+                        closing(ProviderSession(providers.session, providers.registry))
+                    )
                     own.add(choice, choice.cls, context)
                 load_nodes(ep, nodes, reader, own, Purpose.EXPORT)
                 return
             for finding in look_into(choice, context, nodes, reader) or ():
                 if finding.severity is Severity.ERROR:
-                    raise InvalidGraph(finding.message, node=finding.node, hint=finding.hint)  # noqa: TRY301 - as those that EPs raise
-    except (InvalidGraph, InvalidProtobuf, NotImplementedByProvider, EPFail, PluginError) as error:
+                    raise InvalidGraph(  # noqa: TRY301 - as those that EPs raise
+                        finding.message, node=finding.node, hint=finding.hint
+                    )
+    except (
+        InvalidGraph,
+        InvalidProtobuf,
+        NotImplementedByProvider,
+        EPFail,
+        PluginError,
+    ) as error:
         raise _blame(choice, error, error.node or nodes[0].name) from error
 
 

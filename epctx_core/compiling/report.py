@@ -118,7 +118,10 @@ class CompileReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON that `epctx compile --json` prints."""
-        fields = {key: list(each) if isinstance(each, tuple) else each for key, each in vars(self).items()}
+        fields = {
+            key: list(each) if isinstance(each, tuple) else each
+            for key, each in vars(self).items()
+        }
         del fields["folder"], fields["outputs"]
         facts = ("name", "distribution", "version", "vendor", "simulated")
         return {
@@ -126,31 +129,52 @@ class CompileReport:
             "output": self.output.name if self.output else None,
             "files": [file.as_dict() for file in self.outputs],
             "partitions": [
-                {"name": p.name, "ep": p.ep, "nodes": p.nodes, "node_names": list(p.node_names)}
+                {
+                    "name": p.name,
+                    "ep": p.ep,
+                    "nodes": p.nodes,
+                    "node_names": list(p.node_names),
+                }
                 for p in self.partitions
             ],
-            "refusals": [{"ep": r.ep, "reason": r.reason, "nodes": list(r.nodes)} for r in self.refusals],
+            "refusals": [
+                {"ep": r.ep, "reason": r.reason, "nodes": list(r.nodes)}
+                for r in self.refusals
+            ],
             "delivered": [file.as_dict() for file in self.delivered],
             "graph_transformers": [asdict(each) for each in self.graph_transformers],
             "skipped_providers": [skip.as_dict() for skip in self.skipped_providers],
-            "providers": [{key: getattr(record, key) for key in facts} for record in self.providers],
+            "providers": [
+                {key: getattr(record, key) for key in facts}
+                for record in self.providers
+            ],
         }
 
 
 def make_report(compile_: Compile) -> CompileReport:
     """Return the report of a compile; warn if nothing was compiled."""
     assignment, context = compile_.assignment, compile_.context
-    delivered = compile_.payloads if compile_.deliver is not None and not compile_.embedded else ()
+    delivered = (
+        compile_.payloads
+        if compile_.deliver is not None and not compile_.embedded
+        else ()
+    )
     outputs = (*([] if delivered else compile_.payloads), *compile_.files)
     required: list[str] = []
     if context is not None:
         kept = () if delivered else compile_.existing.files
-        required = [*kept, *context.pending, *(file.path for file in outputs), *context.named_files]
+        required = [
+            *kept,
+            *context.pending,
+            *(file.path for file in outputs),
+            *context.named_files,
+        ]
     counts: dict[str, int] = {}
     for partition in assignment.partitions:
         counts[partition.ep] = counts.get(partition.ep, 0) + len(partition.node_indices)
     counts[CPU_EP] = sum(
-        len(part.left_over()) + len(part.kernel_nodes) + len(part.executed) for part in assignment.graphs
+        len(part.left_over()) + len(part.kernel_nodes) + len(part.executed)
+        for part in assignment.graphs
     )
     report = CompileReport(
         output=compile_.destination.path,
@@ -159,7 +183,11 @@ def make_report(compile_: Compile) -> CompileReport:
         partitions=tuple(map(_describe_partition, assignment.partitions)),
         assignments=counts,
         refusals=tuple(
-            RefusalReport(ep=r.ep, reason=r.reason, nodes=tuple(map(r.graph.get_node_name, r.nodes)))
+            RefusalReport(
+                ep=r.ep,
+                reason=r.reason,
+                nodes=tuple(map(r.graph.get_node_name, r.nodes)),
+            )
             for r in assignment.refusals
         ),
         timings=dict(compile_.seconds),
@@ -168,7 +196,9 @@ def make_report(compile_: Compile) -> CompileReport:
         source_files=() if context is None else context.source_files,
         kept_nodes=tuple(record.name for record in compile_.existing.records),
         skipped_providers=compile_.providers.skipped,
-        providers=tuple(choice.record for choice in compile_.providers.choices.values()),
+        providers=tuple(
+            choice.record for choice in compile_.providers.choices.values()
+        ),
         graph_transformers=compile_.providers.transformers,
         contradictions=tuple(assignment.main.graph.types.contradictions.values()),
     )
@@ -190,10 +220,15 @@ def _describe_partition(partition: GraphPartition) -> PartitionReport:
 
 
 def _warn_of_plain_model(report: CompileReport) -> None:
-    asked = ", ".join(record.name for record in report.providers) or "no EP was asked for"
+    asked = (
+        ", ".join(record.name for record in report.providers) or "no EP was asked for"
+    )
     model = "the model" if report.output is None else repr(report.output.name)
     why = next((f" {r.ep} says: {r.reason.rstrip('.')}." for r in report.refusals), "")
 
     _log.warning(
-        "nothing was compiled (%s): %s is a plain model, which runs on the CPU EP.%s", asked, model, why
+        "nothing was compiled (%s): %s is a plain model, which runs on the CPU EP.%s",
+        asked,
+        model,
+        why,
     )

@@ -98,9 +98,13 @@ class OrtEpContextDataBuffer:
         """
         most = _require_usable(self._max_size, self)
         if not is_whole(size) or size < 0:
-            raise InvalidArgument(f"a payload's size must be a whole number from 0 on, not {size!r:.80}.")
+            raise InvalidArgument(
+                f"a payload's size must be a whole number from 0 on, not {size!r:.80}."
+            )
         if self._content is not None:
-            raise InvalidArgument("the buffer for the payload was allocated before: allocate is called once.")
+            raise InvalidArgument(
+                "the buffer for the payload was allocated before: allocate is called once."
+            )
         if size > most:
             raise Fail(
                 f"the payload has {int(size):,} bytes, which exceeds the configured maximum size of {most:,}.",
@@ -116,7 +120,9 @@ class OrtEpContextDataBuffer:
         """
         _require_usable(self._max_size, self)
         if self._content is None:
-            raise InvalidArgument("the buffer for the payload is not allocated: call allocate(size) first.")
+            raise InvalidArgument(
+                "the buffer for the payload is not allocated: call allocate(size) first."
+            )
         try:
             view = memoryview(buffer)
             # An empty buffer may have a shape that cannot be cast.
@@ -125,7 +131,9 @@ class OrtEpContextDataBuffer:
             raise InvalidArgument(
                 f"write takes contiguous bytes, not this {type(buffer).__name__}: {error}."
             ) from None
-        self._content[_parse_range("write", offset, len(view), len(self._content))] = view
+        self._content[_parse_range("write", offset, len(view), len(self._content))] = (
+            view
+        )
 
     def expire(self) -> bytearray | None:
         """Return the allocated bytes, if any; the callback has returned."""
@@ -143,7 +151,10 @@ def receive(reader: DataReader, name: str) -> memoryview:
     """
     buffer = OrtEpContextDataBuffer(reader.max_size)
     try:
-        with blame_host(f"the EPContext data read callback raised for the payload {name!r}", passing=()):
+        with blame_host(
+            f"the EPContext data read callback raised for the payload {name!r}",
+            passing=(),
+        ):
             reader.function(name, buffer)
     finally:
         content = buffer.expire()
@@ -194,7 +205,10 @@ def deliver(function: WriteCallback, name: str, sink: MemorySink) -> None:
     with sink.getbuffer() as view:
         data = OrtEpContextData(view)
         try:
-            with blame_host(f"the EPContext data write callback raised for the payload {name!r}", passing=()):
+            with blame_host(
+                f"the EPContext data write callback raised for the payload {name!r}",
+                passing=(),
+            ):
                 function(name, data)
         finally:
             data.expire()

@@ -9,7 +9,12 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.manifest import KERNEL_TYPES, get_metadata, read_json, set_metadata
+from epctx_core.context.manifest import (
+    KERNEL_TYPES,
+    get_metadata,
+    read_json,
+    set_metadata,
+)
 from epctx_core.errors import InvalidGraph
 from epctx_core.forwarding import import_installed
 from epctx_core.graph.counting import make_counter
@@ -24,7 +29,9 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 
-def decode_model(data: bytes, path: Path | None, budget: InputBudget | None = None) -> ModelProto:
+def decode_model(
+    data: bytes, path: Path | None, budget: InputBudget | None = None
+) -> ModelProto:
     """Decode a model of either format.
 
     Large weights of an `.ort` file are external tensors in that file; those of bytes are copied.
@@ -43,10 +50,13 @@ def decode_model(data: bytes, path: Path | None, budget: InputBudget | None = No
         return parse_model(data, path)
     name = path.name if path else "the model given as bytes"
     reader = import_installed(
-        "epctx_onnxruntime.ort_format", needed_by=f"{name}, which is in ONNX Runtime's own format (.ort),"
+        "epctx_onnxruntime.ort_format",
+        needed_by=f"{name}, which is in ONNX Runtime's own format (.ort),",
     )
     proto: ModelProto
-    proto, operators = reader.decode(data, path, make_counter(len(data), budget or InputBudget(), path))
+    proto, operators = reader.decode(
+        data, path, make_counter(len(data), budget or InputBudget(), path)
+    )
     write_kernel_types(proto, operators)
     return proto
 
@@ -83,7 +93,9 @@ def write_kernel_types(model: ModelProto, operators: Iterable[OperatorTypes]) ->
     if not first:
         return
     entries = [asdict(first[identity]) for identity in sorted(first)]
-    text = json.dumps({"version": _KERNEL_TYPES_VERSION, "operators": entries}, separators=(",", ":"))
+    text = json.dumps(
+        {"version": _KERNEL_TYPES_VERSION, "operators": entries}, separators=(",", ":")
+    )
     set_metadata(model, KERNEL_TYPES, text)
 
 
@@ -103,9 +115,18 @@ def _read_operators(data: Any) -> tuple[OperatorTypes, ...]:
 def _read_operator(entry: dict[str, Any]) -> OperatorTypes:
     version, inputs, outputs = entry["since_version"], entry["inputs"], entry["outputs"]
     lists = isinstance(inputs, list) and isinstance(outputs, list)
-    if not lists or max(len(inputs), len(outputs)) > MOST_PARAMETERS or type(version) is not int:
-        raise TypeError(f"an operator has no version, or no lists of at most {MOST_PARAMETERS} parameters")
-    if not all(isinstance(text, str) for text in (entry["domain"], entry["op_type"], *inputs, *outputs)):
+    if (
+        not lists
+        or max(len(inputs), len(outputs)) > MOST_PARAMETERS
+        or type(version) is not int
+    ):
+        raise TypeError(
+            f"an operator has no version, or no lists of at most {MOST_PARAMETERS} parameters"
+        )
+    if not all(
+        isinstance(text, str)
+        for text in (entry["domain"], entry["op_type"], *inputs, *outputs)
+    ):
         raise TypeError("an operator has a name that is not text")
     return OperatorTypes(
         domain=entry["domain"],

@@ -45,7 +45,9 @@ EARLIER_PREFIX = "epctx.earlier_compatibility_info."
 
 def get_metadata(model: ModelProto, key: str) -> str | bytes | None:
     """Return one metadata entry, bytes if it is not UTF-8, None if there is none; of several with one key, the first."""
-    return next((entry.value for entry in model.metadata_props if entry.key == key), None)
+    return next(
+        (entry.value for entry in model.metadata_props if entry.key == key), None
+    )
 
 
 def set_metadata(model: ModelProto, key: str, value: str) -> None:
@@ -75,7 +77,9 @@ def parse_json(text: str | bytes, most: int | None = None) -> Any:
         ValueError: no JSON, or too many entries.
         RecursionError: nested too deeply.
     """
-    marks: tuple[Any, ...] = (b",", b":", b"[", b"{") if isinstance(text, bytes) else (",", ":", "[", "{")
+    marks: tuple[Any, ...] = (
+        (b",", b":", b"[", b"{") if isinstance(text, bytes) else (",", ":", "[", "{")
+    )
     most = MOST_PARTS if most is None else most
     if len(text) > most and sum(map(text.count, marks)) > most:
         raise ValueError(f"it has more than {most:,} entries")
@@ -85,7 +89,9 @@ def parse_json(text: str | bytes, most: int | None = None) -> Any:
 _T = TypeVar("_T")
 
 
-def read_json(model: ModelProto, key: str, read: Callable[[Any], _T], most: int | None = None) -> _T | None:
+def read_json(
+    model: ModelProto, key: str, read: Callable[[Any], _T], most: int | None = None
+) -> _T | None:
     """Return the value of a metadata entry of JSON, None if there is no such entry.
 
     Args:
@@ -98,15 +104,22 @@ def read_json(model: ModelProto, key: str, read: Callable[[Any], _T], most: int 
         InvalidGraph: it is damaged.
     """
     text = get_metadata(model, key)
-    return None if text is None else _read_text(text, f"the model's {key} metadata", read, most)
+    return (
+        None
+        if text is None
+        else _read_text(text, f"the model's {key} metadata", read, most)
+    )
 
 
-def _read_text(text: str | bytes, what: str, read: Callable[[Any], _T], most: int | None) -> _T:
+def _read_text(
+    text: str | bytes, what: str, read: Callable[[Any], _T], most: int | None
+) -> _T:
     try:
         return read(parse_json(text, most))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidGraph(
-            f"{what} is damaged: {error!r:.200}.", hint="Fetch the model again, or compile again."
+            f"{what} is damaged: {error!r:.200}.",
+            hint="Fetch the model again, or compile again.",
         ) from error
 
 
@@ -118,10 +131,14 @@ def read_compatibility_info(model: ModelProto) -> dict[str, list[str]]:
     """
     # protobuf gives bytes for text that is not UTF-8.
     metadata: dict[str, str | bytes] = {
-        entry.key: entry.value for entry in model.metadata_props if isinstance(entry.key, str)
+        entry.key: entry.value
+        for entry in model.metadata_props
+        if isinstance(entry.key, str)
     }
     prefixes = (COMPATIBILITY_PREFIX, EARLIER_PREFIX)
-    eps = dict.fromkeys(key.removeprefix(p) for key in metadata for p in prefixes if key.startswith(p))
+    eps = dict.fromkeys(
+        key.removeprefix(p) for key in metadata for p in prefixes if key.startswith(p)
+    )
     return {ep: read_compatibility_texts(ep, metadata) for ep in eps}
 
 
@@ -173,7 +190,9 @@ Forget: TypeAlias = Callable[[int, int], None]
 """Function called with offset and length of bytes that need not stay in memory."""
 
 
-def compute_digest(view: memoryview, segment: Segment, forget: Forget | None = None) -> str:
+def compute_digest(
+    view: memoryview, segment: Segment, forget: Forget | None = None
+) -> str:
     """Return the digest (hex) of a range of a payload."""
     sha = hashlib.sha256()
     end = segment.offset + segment.length
@@ -191,9 +210,15 @@ def find_damage(
     """Digest segments, several at once, and yield those that differ."""
 
     def differing(batch: Sequence[Segment]) -> list[Segment]:
-        return [segment for segment in batch if compute_digest(view, segment, forget) != segment.digest]
+        return [
+            segment
+            for segment in batch
+            if compute_digest(view, segment, forget) != segment.digest
+        ]
 
-    pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="epctx-digest")
+    pool = ThreadPoolExecutor(
+        max_workers=os.cpu_count(), thread_name_prefix="epctx-digest"
+    )
     try:
         for found in pool.map(differing, _group_segments(segments)):
             yield from found
@@ -233,7 +258,10 @@ def read_segments(data: Sequence[Sequence[Any]]) -> tuple[Segment, ...]:
 
 def dump_segments(segments: Sequence[Segment]) -> list[list[int | str]]:
     """Return the JSON form of segments that follow each other; a third entry marks a weight."""
-    return [[s.length, s.digest, 1] if s.is_weight else [s.length, s.digest] for s in segments]
+    return [
+        [s.length, s.digest, 1] if s.is_weight else [s.length, s.digest]
+        for s in segments
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +310,9 @@ class PayloadEntry:
             if compute_digest(view, segment) != segment.digest:
                 raise self.mismatch_error(segment, node)
 
-    def check_whole(self, view: memoryview, node: str | None = None, *, forget: Forget | None = None) -> None:
+    def check_whole(
+        self, view: memoryview, node: str | None = None, *, forget: Forget | None = None
+    ) -> None:
         """Check size and every segment, several at once.
 
         Args:
@@ -386,7 +416,9 @@ def read_manifest(model: ModelProto, most: int | None = None) -> Manifest | None
     return read_json(model, key, _read_manifest, most)
 
 
-def find_manifest(model: ModelProto, path: Path | None, digest: str | None, most: int) -> Manifest | None:
+def find_manifest(
+    model: ModelProto, path: Path | None, digest: str | None, most: int
+) -> Manifest | None:
     """Return a model's manifest: its own, or the one of `epctx seal --beside`; None if there is neither.
 
     Args:
@@ -405,9 +437,18 @@ def find_manifest(model: ModelProto, path: Path | None, digest: str | None, most
         return manifest
     with open_model_file(beside) as (file, found):
         if (size := os.fstat(file.fileno()).st_size) > _LONGEST:
-            raise InvalidGraph(f"the manifest {found.name!r} is damaged: it has {size:,} bytes.", path=found)
-        manifest = _read_text(file.read(), f"the manifest {found.name!r}", _read_manifest, most)
-    if manifest and digest and (manifest.sealed is None or manifest.sealed.digest != digest):
+            raise InvalidGraph(
+                f"the manifest {found.name!r} is damaged: it has {size:,} bytes.",
+                path=found,
+            )
+        manifest = _read_text(
+            file.read(), f"the manifest {found.name!r}", _read_manifest, most
+        )
+    if (
+        manifest
+        and digest
+        and (manifest.sealed is None or manifest.sealed.digest != digest)
+    ):
         raise ReplacedBinaryError(
             f"the manifest {found.name!r} is of another model than the {path.name!r} beside it.",
             path=found,
@@ -429,14 +470,19 @@ def _read_manifest(data: Any) -> Manifest | None:
         references = read_references(stated)
     seal = data.get("sealed")
     return Manifest(
-        sealed=None if seal is None else Seal(str(seal["by"]), int(str(seal["bytes"])), str(seal["sha256"])),
+        sealed=None
+        if seal is None
+        else Seal(str(seal["by"]), int(str(seal["bytes"])), str(seal["sha256"])),
         source_digest=str(data["source_model"]),
         providers={str(ep): dict(facts) for ep, facts in data["providers"].items()},
         payloads=tuple(_read_entry(p) for p in data["payloads"]),
         source_weights=references,
         pending=dict.fromkeys(map(str, data.get("pending", ()))),
         kernel_providers=tuple(map(str, data.get("kernel_providers", ()))),
-        custom_domains={str(domain): str(name) for domain, name in data.get("custom_domains", {}).items()},
+        custom_domains={
+            str(domain): str(name)
+            for domain, name in data.get("custom_domains", {}).items()
+        },
         graph_transformers=tuple(map(dict, data.get("graph_transformers", ()))),
     )
 

@@ -39,9 +39,16 @@ def read_metadata(
     """
     try:
         if isinstance(model, bytes):
-            return scan_metadata(io.BytesIO(model), len(model), is_selected, where="the model given as bytes")
+            return scan_metadata(
+                io.BytesIO(model),
+                len(model),
+                is_selected,
+                where="the model given as bytes",
+            )
         with open_model_file(model) as (file, path):
-            return scan_metadata(file, os.fstat(file.fileno()).st_size, is_selected, where=path.name)
+            return scan_metadata(
+                file, os.fstat(file.fileno()).st_size, is_selected, where=path.name
+            )
     except InvalidProtobuf:
         from epctx_core.context.decoding import decode_model  # imports onnx
         from epctx_core.graph.model_io import is_ort_format, read_model
@@ -49,7 +56,11 @@ def read_metadata(
         data, source = read_model(model)
         if not is_ort_format(data):
             raise
-        return {p.key: p.value for p in decode_model(data, source).metadata_props if is_selected(p.key)}
+        return {
+            p.key: p.value
+            for p in decode_model(data, source).metadata_props
+            if is_selected(p.key)
+        }
 
 
 def scan_metadata(
@@ -68,18 +79,28 @@ def scan_metadata(
             if (number, kind) != (_METADATA, BYTES):
                 continue
             fields = walk_fields(read, start, start + length)
-            extents = {n: extent for n, wire_type, *extent in fields if wire_type == BYTES}
+            extents = {
+                n: extent for n, wire_type, *extent in fields if wire_type == BYTES
+            }
             key = _decode_text(read(*extents.get(_KEY, (start, 0))))
             if key is None or not is_selected(key):
                 continue
             value = _decode_text(read(*extents.get(_VALUE, (start, 0))))
             if value is None:
-                raise InvalidGraph(f"the metadata {key!r} of {where} is not UTF-8.", hint="Fetch it again.")
+                raise InvalidGraph(
+                    f"the metadata {key!r} of {where} is not UTF-8.",
+                    hint="Fetch it again.",
+                )
             found[key] = value
     except ValueError as error:
-        raise InvalidProtobuf(f"{where} is not an ONNX model: {error}.", hint="Fetch it again.") from None
+        raise InvalidProtobuf(
+            f"{where} is not an ONNX model: {error}.", hint="Fetch it again."
+        ) from None
     if not has_graph:
-        raise InvalidGraph(f"{where} is not an ONNX model: it has no graph.", hint="Is it of another kind?")
+        raise InvalidGraph(
+            f"{where} is not an ONNX model: it has no graph.",
+            hint="Is it of another kind?",
+        )
     return found
 
 

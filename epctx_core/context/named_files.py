@@ -40,7 +40,9 @@ def make_binary_name(output: Path, suffix: str, name: str | None = None) -> str:
     return f"{stem}_{suffix}{f'_{name}' if name else ''}.bin"
 
 
-def find_free_name(make: Callable[[str | None], str], name: str | None, taken: Container[str]) -> str:
+def find_free_name(
+    make: Callable[[str | None], str], name: str | None, taken: Container[str]
+) -> str:
     """Return a binary's name that no other has, numbered if it must be.
 
     Args:
@@ -69,16 +71,32 @@ def is_payload_name(name: object) -> bool:
 
 DEPENDENCIES_KEY = "external_dependencies"
 """ONNX Runtime's metadata key for what a compiled model needs besides its file; from 1.32 on in each."""
-SOURCE_MODEL, EXTERNAL_WEIGHTS, CONTEXT_BINARY = "source_model", "external_weights", "ep_context_binary"
+SOURCE_MODEL, EXTERNAL_WEIGHTS, CONTEXT_BINARY = (
+    "source_model",
+    "external_weights",
+    "ep_context_binary",
+)
 """The words for it, in the order in which ONNX Runtime writes them."""
 
 
 def write_dependencies(
-    model: ModelProto, *, source_model: bool, external_weights: bool, context_binary: bool
+    model: ModelProto,
+    *,
+    source_model: bool,
+    external_weights: bool,
+    context_binary: bool,
 ) -> None:
     """Write the dependencies of a context model besides its file, in ONNX Runtime's words joined by `;`."""
-    words = {SOURCE_MODEL: source_model, EXTERNAL_WEIGHTS: external_weights, CONTEXT_BINARY: context_binary}
-    set_metadata(model, DEPENDENCIES_KEY, ";".join(word for word, needed in words.items() if needed))
+    words = {
+        SOURCE_MODEL: source_model,
+        EXTERNAL_WEIGHTS: external_weights,
+        CONTEXT_BINARY: context_binary,
+    }
+    set_metadata(
+        model,
+        DEPENDENCIES_KEY,
+        ";".join(word for word, needed in words.items() if needed),
+    )
 
 
 def read_dependencies(model: ModelProto) -> tuple[str, ...] | None:
@@ -88,7 +106,9 @@ def read_dependencies(model: ModelProto) -> tuple[str, ...] | None:
     return None if text is None else tuple(filter(None, text.split(";")))
 
 
-def find_models_naming(folder: Path, name: str, *, besides: Collection[Path] = ()) -> Iterator[Path]:
+def find_models_naming(
+    folder: Path, name: str, *, besides: Collection[Path] = ()
+) -> Iterator[Path]:
     """Yield the models directly in a folder that name a file of it: as a binary, or as one of weights.
 
     A file is parsed only if the name occurs in it; those of `besides` are not even opened. Unreadable files
@@ -97,9 +117,13 @@ def find_models_naming(folder: Path, name: str, *, besides: Collection[Path] = (
     for path in sorted(set(folder.glob("*.onnx")).difference(besides)):
         with suppress(OSError, ValueError, DecodeError, InvalidGraph):
             # A pipe of that name would make us wait for a writer.
-            if path.is_file() and _mentions(path, os.fsencode(PurePosixPath(name).name)):
+            if path.is_file() and _mentions(
+                path, os.fsencode(PurePosixPath(name).name)
+            ):
                 model = ModelProto.FromString(path.read_bytes())
-                said = chain(list_payload_files(model.graph), list_external_locations(model))
+                said = chain(
+                    list_payload_files(model.graph), list_external_locations(model)
+                )
                 if any(os.path.normpath(other) == name for other in said):
                     yield path
 
@@ -109,7 +133,10 @@ def list_payload_files(graph: GraphProto) -> Iterator[str]:
     for _, _, node in walk_indexed_nodes(graph):
         if is_context_node(node):
             attributes = {a.name: a for a in node.attribute}
-            mode, cache = attributes.get("embed_mode"), attributes.get("ep_cache_context")
+            mode, cache = (
+                attributes.get("embed_mode"),
+                attributes.get("ep_cache_context"),
+            )
             if mode is not None and mode.i != 1 and cache is not None:
                 yield cache.s.decode(errors="replace")
 
@@ -118,9 +145,14 @@ def list_external_locations(model: ModelProto) -> Iterator[str]:
     """Yield the files in which a model's tensors lie, at any depth; some of them twice."""
     for tensor in walk_tensors(model.graph, model.functions):
         if is_detached(tensor):
-            yield from (entry.value for entry in tensor.external_data if entry.key == "location")
+            yield from (
+                entry.value for entry in tensor.external_data if entry.key == "location"
+            )
 
 
 def _mentions(path: Path, text: bytes) -> bool:
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+    ):
         return mapped.find(text) >= 0

@@ -17,7 +17,12 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.index import SubgraphPath, decode_attribute, decode_text, walk_indexed_nodes
+from epctx_core.graph.index import (
+    SubgraphPath,
+    decode_attribute,
+    decode_text,
+    walk_indexed_nodes,
+)
 
 DOMAIN = "com.microsoft"
 OP_TYPE = "EPContext"
@@ -97,10 +102,14 @@ def read_context_nodes(graph: GraphProto) -> list[ContextNodeRecord]:
     Raises:
         InvalidGraph: an attribute has the wrong type, or a node has no outputs.
     """
-    return read_indexed_nodes(item for item in walk_indexed_nodes(graph) if is_context_node(item[2]))
+    return read_indexed_nodes(
+        item for item in walk_indexed_nodes(graph) if is_context_node(item[2])
+    )
 
 
-def read_indexed_nodes(nodes: Iterable[tuple[SubgraphPath, int, NodeProto]]) -> list[ContextNodeRecord]:
+def read_indexed_nodes(
+    nodes: Iterable[tuple[SubgraphPath, int, NodeProto]],
+) -> list[ContextNodeRecord]:
     """Decode EPContext nodes, each with the path to its graph and its index there; see `read_context_nodes`."""
     records = [read_context_node(node, i, path) for path, i, node in nodes]
     for record in records:
@@ -123,7 +132,9 @@ def make_names_unique(records: Sequence[ContextNodeRecord]) -> list[ContextNodeR
     for record in records:
         name = record.name
         if name in seen:
-            position = "/".join(str(step) for level in (*record.path, (record.index,)) for step in level)
+            position = "/".join(
+                str(step) for level in (*record.path, (record.index,)) for step in level
+            )
             name = made = f"{name}#{position}"
             while name in taken:
                 name = f"{made}#{next(counters[made])}"
@@ -138,7 +149,9 @@ def get_node_name(node: NodeProto, index: int) -> str:
     return node.name or f"EPContext_{index}"
 
 
-def read_context_node(node: NodeProto, index: int, path: SubgraphPath = ()) -> ContextNodeRecord:
+def read_context_node(
+    node: NodeProto, index: int, path: SubgraphPath = ()
+) -> ContextNodeRecord:
     """Decode one node; see `read_context_nodes`."""
     name = get_node_name(node, index)
     values, cache = _read_attributes(name, node)
@@ -153,7 +166,10 @@ def read_context_node(node: NodeProto, index: int, path: SubgraphPath = ()) -> C
         main_context=values["main_context"] == 1,
         embed_mode=values["embed_mode"] == 1,
         cache=cache,
-        partition_name=_require_text(name, "partition_name", values.get("partition_name", "")) or name,
+        partition_name=_require_text(
+            name, "partition_name", values.get("partition_name", "")
+        )
+        or name,
         inputs=tuple(node.input[:]),
         outputs=outputs,
         attributes=MappingProxyType(values),
@@ -168,7 +184,9 @@ def check_switches(record: ContextNodeRecord, keys: Iterable[str] = SWITCHES) ->
     for key in keys:
         value = record.attributes[key]
         if value not in (0, 1):
-            raise _node_error(record.name, f"has {key}={value}; the operator has 0 and 1")
+            raise _node_error(
+                record.name, f"has {key}={value}; the operator has 0 and 1"
+            )
 
 
 def _read_attributes(name: str, node: NodeProto) -> tuple[dict[str, Any], bytes | None]:
@@ -214,4 +232,8 @@ def _require_text(name: str, attribute: str, value: str | bytes) -> str:
 
 
 def _node_error(name: str, what: str) -> InvalidGraph:
-    return InvalidGraph(f"EPContext node {name!r} {what}.", node=name, hint="Compile the source model again.")
+    return InvalidGraph(
+        f"EPContext node {name!r} {what}.",
+        node=name,
+        hint="Compile the source model again.",
+    )

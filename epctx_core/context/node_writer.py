@@ -79,12 +79,17 @@ def embed(model: bytes, contents: Mapping[bytes, Embeddable]) -> SerializedModel
         contents: marker to its replacement; not copied.
     """
     data = memoryview(model)
-    markers = [(m.start(), m.end(), contents[m.group()]) for m in _MARKER.finditer(model)]
+    markers = [
+        (m.start(), m.end(), contents[m.group()]) for m in _MARKER.finditer(model)
+    ]
     return SerializedModel(*_replace_markers(data, 0, len(data), markers))
 
 
 def _replace_markers(
-    data: memoryview, start: int, end: int, markers: Sequence[tuple[int, int, Embeddable]]
+    data: memoryview,
+    start: int,
+    end: int,
+    markers: Sequence[tuple[int, int, Embeddable]],
 ) -> tuple[list[Embeddable], int]:
     """Return the pieces of one message, or of the field that a marker fills, and their length."""
     if markers and markers[0][:2] == (start, end):
@@ -92,12 +97,16 @@ def _replace_markers(
         return [content], content.nbytes
     pieces: list[Embeddable] = []
     kept, done = start, 0
-    for _, kind, offset, length in walk_fields(lambda at, count: data[at : at + count].tobytes(), start, end):
+    for _, kind, offset, length in walk_fields(
+        lambda at, count: data[at : at + count].tobytes(), start, end
+    ):
         last = done
         while last < len(markers) and markers[last][0] < offset + length:
             last += 1
         if kind == BYTES and last > done:
-            inner, size = _replace_markers(data, offset, offset + length, markers[done:last])
+            inner, size = _replace_markers(
+                data, offset, offset + length, markers[done:last]
+            )
             before = data[kept : offset - len(_encode_varint(length))]
             pieces += [before, memoryview(_encode_varint(size)), *inner]
             kept, done = offset + length, last

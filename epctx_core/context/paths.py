@@ -51,17 +51,27 @@ class ModelFolder:
             roots.append(Path(os.path.realpath(model)).parent)
         self._roots = tuple(dict.fromkeys(roots))
 
-    def status(self, name: str, *, what: str, node: str | None = None) -> os.stat_result | None:
+    def status(
+        self, name: str, *, what: str, node: str | None = None
+    ) -> os.stat_result | None:
         """Return the status of the file that a name leads to now, None if `open` would refuse it."""
-        relative = check_file_name(name, f"{node!r} names {what}" if node else what, node)
+        relative = check_file_name(
+            name, f"{node!r} names {what}" if node else what, node
+        )
         for root in self._current_roots():
             with suppress(OSError, ValueError):
                 real = os.path.realpath(root / relative)
                 status = os.stat(real)  # noqa: PTH116 - as `open`, by the text of the real path
-                return status if self._holds(real) and stat.S_ISREG(status.st_mode) else None
+                return (
+                    status
+                    if self._holds(real) and stat.S_ISREG(status.st_mode)
+                    else None
+                )
         return None
 
-    def open(self, name: str, *, what: str, node: str | None = None, hint: str = "") -> OpenedFile:
+    def open(
+        self, name: str, *, what: str, node: str | None = None, hint: str = ""
+    ) -> OpenedFile:
         """Open a file that a model names, for reading.
 
         Args:
@@ -89,7 +99,9 @@ class ModelFolder:
             or f"It has to lie in {str(self.folder)!r}, beside the model. Copy both, or compile again.",
         ) from missing
 
-    def _open_inside(self, root: Path, relative: str, owner: str, node: str | None) -> OpenedFile:
+    def _open_inside(
+        self, root: Path, relative: str, owner: str, node: str | None
+    ) -> OpenedFile:
         path: str | Path = root / relative
         try:
             real = path = os.path.realpath(path)
@@ -101,19 +113,36 @@ class ModelFolder:
                     hint="Only files inside the model's folder are opened. Copy the file there.",
                 )
             # O_NONBLOCK: a named pipe must not make a load wait for a writer.
-            flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-            descriptor = os.open(real, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+            flags = (
+                os.O_RDONLY
+                | getattr(os, "O_NOFOLLOW", 0)
+                | getattr(os, "O_NONBLOCK", 0)
+            )
+            descriptor = os.open(
+                real, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+            )
         except FileNotFoundError:
             raise
-        except (OSError, ValueError) as error:  # a link on its way may be exchanged meanwhile, too
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # a link on its way may be exchanged meanwhile, too
             raise InvalidGraph(
-                f"{owner} {relative!r}, which cannot be opened: {error}.", node=node, path=path, hint=_HINT
+                f"{owner} {relative!r}, which cannot be opened: {error}.",
+                node=node,
+                path=path,
+                hint=_HINT,
             ) from error
         with ExitStack() as stack:
             stack.callback(os.close, descriptor)
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode) or not self._holds(_locate(descriptor, real)):
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode) or not self._holds(
+                _locate(descriptor, real)
+            ):
                 raise InvalidGraph(
-                    f"{owner} {relative!r}, which is not a regular file.", node=node, path=real, hint=_HINT
+                    f"{owner} {relative!r}, which is not a regular file.",
+                    node=node,
+                    path=real,
+                    hint=_HINT,
                 )
             stack.pop_all()
         return OpenedFile(descriptor, real)
@@ -123,7 +152,9 @@ class ModelFolder:
         return dict.fromkeys((Path(os.path.realpath(self.folder)), *self._roots))
 
     def _holds(self, real: str) -> bool:
-        return any(os.path.commonpath((real, base)) == str(base) for base in self._roots)
+        return any(
+            os.path.commonpath((real, base)) == str(base) for base in self._roots
+        )
 
 
 def check_file_name(name: str, owner: str, node: str | None = None) -> str:

@@ -57,7 +57,9 @@ class LoadedPayload:
     @property
     def view(self) -> memoryview:
         """All bytes."""
-        return self.content.view if isinstance(self.content, MappedFile) else self.content
+        return (
+            self.content.view if isinstance(self.content, MappedFile) else self.content
+        )
 
     def as_file(self) -> str:
         """Return a path with the same content, which is there for as long as the session lives.
@@ -149,7 +151,9 @@ def _memory_file(content: memoryview) -> Iterator[str]:
         OSError: there is no memory for it, or the system has no such files.
     """
     if not hasattr(os, "memfd_create") or not Path("/proc/self/fd").is_dir():
-        raise OSError(errno.ENOTSUP, "this system has no files in memory that have a path")
+        raise OSError(
+            errno.ENOTSUP, "this system has no files in memory that have a path"
+        )
     descriptor = os.memfd_create("epctx-payload")
     try:
         with open(descriptor, "wb", closefd=False) as file:
@@ -171,7 +175,9 @@ def read_privately(descriptor: int, path: str) -> memoryview:
     """
     before = os.fstat(descriptor)
     with io.BufferedReader(io.FileIO(descriptor, closefd=False)) as file:
-        content = file.read(before.st_size + 1)  # of a file that grows for ever, no more
+        content = file.read(
+            before.st_size + 1
+        )  # of a file that grows for ever, no more
     after = os.fstat(descriptor)
     state = len(content), after.st_size, after.st_mtime_ns
     if state != (before.st_size, before.st_size, before.st_mtime_ns):

@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.context.manifest import Manifest, PayloadEntry, ReplacedBinaryError, Segment
+from epctx_core.context.manifest import (
+    Manifest,
+    PayloadEntry,
+    ReplacedBinaryError,
+    Segment,
+)
 from epctx_core.context.payload_files import Content, LoadedPayload, read_privately
 from epctx_core.context.receipts import (
     IN_PLACE,
@@ -92,7 +97,9 @@ class PayloadReader:
         self._source_tensor = source_tensor
         self._reading = reading = reading or Reading()
         self._ep: str | None = None
-        self._model_receipt = make_model_receipt(reading.model_digest) if reading.model_digest else ""
+        self._model_receipt = (
+            make_model_receipt(reading.model_digest) if reading.model_digest else ""
+        )
         self.loaded: dict[tuple[str, bool], LoadedPayload] = {}
 
     def _find_copies(self, name: str) -> Iterator[Path]:
@@ -100,7 +107,11 @@ class PayloadReader:
         # Not needed where this machine has checked all binaries before.
         from epctx_core.context.unfinished import find_interrupted_copies
 
-        return find_interrupted_copies(self._folder.folder, name) if self._folder is not None else iter(())
+        return (
+            find_interrupted_copies(self._folder.folder, name)
+            if self._folder is not None
+            else iter(())
+        )
 
     def check_all(self, ep: str) -> None:
         """Check all payloads that the host wants to be checked before any is asked for, or begin to.
@@ -152,7 +163,11 @@ class PayloadReader:
             mode = self._reading.verification
             if mode is not Verification.HEAD and self.find_entry(record) is None:
                 level = logging.INFO if mode is Verification.ONCE else logging.WARNING
-                why = "the manifest does not list it" if self._manifest else "the model has no manifest"
+                why = (
+                    "the manifest does not list it"
+                    if self._manifest
+                    else "the model has no manifest"
+                )
                 _log.log(level, "the payload %r is not checked: %s.", key[0], why)
             self.read(record)
         return self.loaded[key]
@@ -207,13 +222,19 @@ class PayloadReader:
         with self._folder.open(name, what=BINARY, node=record.name) as file:
             return self._open(record, file.fileno(), file.path)
 
-    def _make_payload(self, record: ContextNodeRecord, content: Content) -> LoadedPayload:
+    def _make_payload(
+        self, record: ContextNodeRecord, content: Content
+    ) -> LoadedPayload:
         entry, (name, embedded) = self.find_entry(record), get_payload_key(record)
         in_memory = self._reading.data_reader is not None and not embedded
         digest = entry.root if entry else None
-        return LoadedPayload(name, content, digest=digest, scratch=self._scratch, in_memory=in_memory)
+        return LoadedPayload(
+            name, content, digest=digest, scratch=self._scratch, in_memory=in_memory
+        )
 
-    def _check_content(self, record: ContextNodeRecord, payload: LoadedPayload) -> LoadedPayload:
+    def _check_content(
+        self, record: ContextNodeRecord, payload: LoadedPayload
+    ) -> LoadedPayload:
         """Check a payload, or find the right one, and keep it for later calls."""
         name, embedded = key = get_payload_key(record)
         entry = self.find_entry(record)
@@ -222,9 +243,17 @@ class PayloadReader:
                 payload.verified = self._check(record, entry, payload)
             except ReplacedBinaryError as error:
                 error.ep = self._ep
-                if embedded or self._reading.data_reader is not None or self._folder is None:
+                if (
+                    embedded
+                    or self._reading.data_reader is not None
+                    or self._folder is None
+                ):
                     raise
-                error.path = payload.mapped.path if payload.mapped else str(self._folder.folder / name)
+                error.path = (
+                    payload.mapped.path
+                    if payload.mapped
+                    else str(self._folder.folder / name)
+                )
                 recovered = self._recover_copy(record, entry)
                 if recovered is None:
                     raise
@@ -241,18 +270,32 @@ class PayloadReader:
             )
         return self._source_tensor(name)
 
-    def _check(self, record: ContextNodeRecord, entry: PayloadEntry, payload: LoadedPayload) -> bool:
+    def _check(
+        self, record: ContextNodeRecord, entry: PayloadEntry, payload: LoadedPayload
+    ) -> bool:
         """Check a payload as far as the host wants; return whether every byte of it is known to be right."""
-        mode, checks, node = self._reading.verification, self._reading.checks, record.name
+        mode, checks, node = (
+            self._reading.verification,
+            self._reading.checks,
+            record.name,
+        )
         file, view = payload.mapped, payload.view
         in_place = record.embed_mode or self._reading.map_binaries
         if mode is Verification.HEAD and in_place and self._reading.early:
             entry.check_head(view, node)
             return False
-        if mode is not Verification.ONCE or not in_place or (file is None and not record.embed_mode):
+        if (
+            mode is not Verification.ONCE
+            or not in_place
+            or (file is None and not record.embed_mode)
+        ):
             entry.check_whole(view, node, forget=None if file is None else file.forget)
             return True
-        receipt = self._model_receipt if file is None else make_file_receipt(file.status, entry.root)
+        receipt = (
+            self._model_receipt
+            if file is None
+            else make_file_receipt(file.status, entry.root)
+        )
         if receipt and is_noted(receipt):
             return True
         # While files are being replaced, another copy may be the right one, and the EP must not get the wrong one.
@@ -270,7 +313,9 @@ class PayloadReader:
             checks.note_when_right(receipt)
         return verified
 
-    def _open(self, record: ContextNodeRecord, descriptor: int, path: str) -> LoadedPayload:
+    def _open(
+        self, record: ContextNodeRecord, descriptor: int, path: str
+    ) -> LoadedPayload:
         """Return a binary's content. One whose length is wrong is not copied: it may be as large as it likes."""
         entry = self.find_entry(record)
         right_size = entry is None or os.fstat(descriptor).st_size == entry.size
@@ -285,7 +330,9 @@ class PayloadReader:
                 hint="Unless ep.context_file_mapping is 0 it is mapped, which needs addresses and no memory.",
             ) from error
 
-    def _recover_copy(self, record: ContextNodeRecord, entry: PayloadEntry) -> LoadedPayload | None:
+    def _recover_copy(
+        self, record: ContextNodeRecord, entry: PayloadEntry
+    ) -> LoadedPayload | None:
         """Return the right binary from the files of an unfinished publication, if one has it, and as `_check`."""
         for copy in self._find_copies(entry.name):
             with suppress(OSError, InvalidGraph):
@@ -297,7 +344,10 @@ class PayloadReader:
 
 
 def make_plugin_nodes(
-    records: Sequence[ContextNodeRecord], types: TypeTable, ep: str, manifest: Manifest | None = None
+    records: Sequence[ContextNodeRecord],
+    types: TypeTable,
+    ep: str,
+    manifest: Manifest | None = None,
 ) -> list[ContextNode]:
     """Return the nodes of one EP as it gets them: primaries first, each reference with its primary.
 
@@ -324,15 +374,24 @@ def make_plugin_nodes(
 
     def primary_of(record: ContextNodeRecord) -> ContextNode | None:
         named = record.cache and not record.embed_mode
-        return (by_payload.get(get_payload_key(record)) if named else None) or stated.get(record.name)
+        return (
+            by_payload.get(get_payload_key(record)) if named else None
+        ) or stated.get(record.name)
 
-    return [*primaries, *[_make_node(r, types, only or primary_of(r)) for r in references]]
+    return [
+        *primaries,
+        *[_make_node(r, types, only or primary_of(r)) for r in references],
+    ]
 
 
-def find_entry(record: ContextNodeRecord, manifest: Manifest | None) -> PayloadEntry | None:
+def find_entry(
+    record: ContextNodeRecord, manifest: Manifest | None
+) -> PayloadEntry | None:
     """Return a manifest's entry of the payload that a node carries, None without one."""
     name, embedded = get_payload_key(record)
-    return manifest.find_entry(name, embedded=embedded) if manifest is not None else None
+    return (
+        manifest.find_entry(name, embedded=embedded) if manifest is not None else None
+    )
 
 
 def check_primaries(records: Sequence[ContextNodeRecord], ep: str) -> None:
@@ -359,7 +418,9 @@ def get_payload_key(record: ContextNodeRecord) -> tuple[str, bool]:
     return posixpath.normpath(record.file_name) if record.file_name else "", False
 
 
-def _make_node(record: ContextNodeRecord, types: TypeTable, primary: ContextNode | None) -> ContextNode:
+def _make_node(
+    record: ContextNodeRecord, types: TypeTable, primary: ContextNode | None
+) -> ContextNode:
     type_of = types.find_subgraph(record.path).get
     return ContextNode(
         name=record.name,

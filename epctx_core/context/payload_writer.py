@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from onnx import NodeProto
 
 from epctx_core._version import __version__
-from epctx_core.context.manifest import BLOCK, VERSION, PayloadEntry, Segment, compute_digest, dump_segments
+from epctx_core.context.manifest import (
+    BLOCK,
+    VERSION,
+    PayloadEntry,
+    Segment,
+    compute_digest,
+    dump_segments,
+)
 from epctx_core.context.named_files import is_payload_name
 from epctx_core.context.node import ContextNodeRecord, read_context_node
 from epctx_core.context.node_writer import make_context_node, make_marker
@@ -34,7 +41,13 @@ from epctx_core.options import WeightlessMode
 if TYPE_CHECKING:
     from epctx_core.context.manifest import Forget, Manifest
     from epctx_core.graph.type_table import TypeTable
-    from epctx_core.plugin import ContextNode, ContextReader, EPContextNode, Partition, TensorView
+    from epctx_core.plugin import (
+        ContextNode,
+        ContextReader,
+        EPContextNode,
+        Partition,
+        TensorView,
+    )
 
 EMBEDDED_LIMIT = (2 << 30) - 1
 """Bytes above which no protobuf can hold a payload."""
@@ -73,7 +86,10 @@ class PayloadWriter:
         # An empty array has a shape that cannot be cast.
         view = whole.cast("B") if whole.nbytes else memoryview(b"")
         while view:
-            part, view = view[: BLOCK - self._block_length], view[BLOCK - self._block_length :]
+            part, view = (
+                view[: BLOCK - self._block_length],
+                view[BLOCK - self._block_length :],
+            )
             self._block.update(part)
             self._block_length += len(part)
             if self._block_length == BLOCK:
@@ -116,7 +132,10 @@ class PayloadWriter:
         """Close the digests; return the manifest's entry of this payload."""
         self._end_block()
         return PayloadEntry(
-            name=self.name, embedded=self.embedded, size=self.size, segments=tuple(self._segments)
+            name=self.name,
+            embedded=self.embedded,
+            size=self.size,
+            segments=tuple(self._segments),
         )
 
     def get_cache_value(self) -> bytes:
@@ -139,7 +158,11 @@ class PayloadWriter:
     def get_embedded_bytes(self) -> dict[bytes, memoryview]:
         """Return the marker of an embedded payload and its bytes, not copied."""
         sink = self._sink
-        return {self._marker: sink.getbuffer()} if self.embedded and isinstance(sink, io.BytesIO) else {}
+        return (
+            {self._marker: sink.getbuffer()}
+            if self.embedded and isinstance(sink, io.BytesIO)
+            else {}
+        )
 
     def _put_weight(self, weight: Weight) -> None:
         mapping, copy_mapped = weight.mapping, getattr(self._sink, "copy_mapped", None)
@@ -191,14 +214,18 @@ class PayloadWriter:
         self.size += len(chunk)
         self._unflushed += len(chunk)
         if self._unflushed >= CHUNK and not isinstance(sink, io.BytesIO):
-            start_writing_back(sink.fileno(), self.size - self._unflushed, self._unflushed)
+            start_writing_back(
+                sink.fileno(), self.size - self._unflushed, self._unflushed
+            )
             self._unflushed = 0
 
     def _end_block(self) -> None:
         if self._block_length:
             last = self._segments[-1] if self._segments else Segment(0, 0, "")
             start = last.offset + last.length
-            self._segments.append(Segment(start, self._block_length, self._block.hexdigest()))
+            self._segments.append(
+                Segment(start, self._block_length, self._block.hexdigest())
+            )
             self._block = hashlib.sha256()
             self._block_length = 0
 
@@ -288,9 +315,13 @@ class PayloadSet:
         elif key in self._names:
             called = "without a name" if name is None else f"named {name!r}"
             wrong = f"started two payloads {called} in one call of {_HOOK}"
-            hint = "Put all graphs into one payload; a second one needs a name of its own."
+            hint = (
+                "Put all graphs into one payload; a second one needs a name of its own."
+            )
         if wrong:
-            raise PluginError(f"{self._ep} {wrong}.", ep=self._ep, hook=_HOOK, hint=hint)
+            raise PluginError(
+                f"{self._ep} {wrong}.", ep=self._ep, hook=_HOOK, hint=hint
+            )
         self._names.add(key)
         file_name = self._file_name(name)
         sink = self._open_sink(file_name) if self._open_sink is not None else None
@@ -320,7 +351,9 @@ class PrivatePayloads:
             ep,
             file_name=lambda name: f"{name or 'payload'}.bin",
             # Without a buffer, as it is read while it is still open.
-            open_sink=lambda name: self._stack.enter_context((self._folder / name).open("xb", buffering=0)),
+            open_sink=lambda name: self._stack.enter_context(
+                (self._folder / name).open("xb", buffering=0)
+            ),
             embedded=False,
             graphs_by_model=(tuple(p.name for p in partitions),),
         )
@@ -338,15 +371,30 @@ class PrivatePayloads:
         Raises:
             InvalidGraph: references without any primary, or an attribute of the wrong type.
         """
-        records = {str(node.partition.name): self._record(node, node.partition) for node in described}
-        reader = PayloadReader(records, folder=ModelFolder(self._folder), manifest=None, scratch=self._stack)
+        records = {
+            str(node.partition.name): self._record(node, node.partition)
+            for node in described
+        }
+        reader = PayloadReader(
+            records,
+            folder=ModelFolder(self._folder),
+            manifest=None,
+            scratch=self._stack,
+        )
         return make_plugin_nodes(list(records.values()), types, self._ep), reader
 
     def _record(self, description: EPContextNode, partition: Any) -> ContextNodeRecord:
         written = self._set.writers.get(id(description.payload))
         node = make_context_node(
-            NodeProto(name=partition.name, input=partition.input_names, output=partition.output_names),
-            {**description.attributes, "partition_name": description.graph_name or partition.name},
+            NodeProto(
+                name=partition.name,
+                input=partition.input_names,
+                output=partition.output_names,
+            ),
+            {
+                **description.attributes,
+                "partition_name": description.graph_name or partition.name,
+            },
             source=self._ep,
             main_context=bool(description.main_context),
             embed_mode=False,
@@ -359,11 +407,20 @@ class PrivatePayloads:
         self._stack.close()
 
 
-def digest_payload(name: str, view: memoryview, forget: Forget | None = None) -> PayloadEntry:
+def digest_payload(
+    name: str, view: memoryview, forget: Forget | None = None
+) -> PayloadEntry:
     """Return the entry of a payload in a file, computed from its bytes."""
-    blocks = [Segment(start, min(BLOCK, len(view) - start), "") for start in range(0, len(view), BLOCK)]
-    segments = [block._replace(digest=compute_digest(view, block, forget)) for block in blocks]
-    return PayloadEntry(name=name, embedded=False, size=len(view), segments=tuple(segments))
+    blocks = [
+        Segment(start, min(BLOCK, len(view) - start), "")
+        for start in range(0, len(view), BLOCK)
+    ]
+    segments = [
+        block._replace(digest=compute_digest(view, block, forget)) for block in blocks
+    ]
+    return PayloadEntry(
+        name=name, embedded=False, size=len(view), segments=tuple(segments)
+    )
 
 
 def dump_manifest(manifest: Manifest) -> str:
@@ -372,7 +429,9 @@ def dump_manifest(manifest: Manifest) -> str:
         "version": VERSION,
         "core": __version__,
         "source_model": manifest.source_digest,
-        "providers": {ep: dict(facts) for ep, facts in sorted(manifest.providers.items())},
+        "providers": {
+            ep: dict(facts) for ep, facts in sorted(manifest.providers.items())
+        },
         "payloads": [
             {
                 "name": entry.name,

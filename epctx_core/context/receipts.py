@@ -22,7 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from epctx_core.context.manifest import PayloadEntry, Segment, find_damage
-from epctx_core.context.scratch import describe_distrust, get_user_folder, is_own, make_private_folder
+from epctx_core.context.scratch import (
+    describe_distrust,
+    get_user_folder,
+    is_own,
+    make_private_folder,
+)
 from epctx_core.errors import InvalidGraph
 
 if TYPE_CHECKING:
@@ -48,7 +53,13 @@ _logged: set[str] = set()
 
 def make_file_receipt(status: os.stat_result, digest: str) -> str:
     """Return the receipt for a file with a status, checked against a root digest (hex)."""
-    state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    state = (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
     return hashlib.sha256(f"file 1 {state} {digest}".encode()).hexdigest()
 
 
@@ -77,7 +88,9 @@ def note(receipts: Iterable[str]) -> None:
         folder = _get_trusted_folder()
         for name in names:
             with suppress(FileExistsError):
-                os.close(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+                os.close(
+                    os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                )
         kept = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
         ages = []
         for path in kept if len(kept) > LIMIT else ():
@@ -98,14 +111,20 @@ def note(receipts: Iterable[str]) -> None:
             )
 
 
-def note_published(states: Mapping[str, os.stat_result], digests: Mapping[str, str]) -> None:
+def note_published(
+    states: Mapping[str, os.stat_result], digests: Mapping[str, str]
+) -> None:
     """Leave receipts for files that this process has just written and digested on the way.
 
     Args:
         states: see `epctx_core.publish.publication.Publication.commit`.
         digests: the root digest (hex) of each file, by the same names; more are ignored.
     """
-    note(make_file_receipt(state, digests[name]) for name, state in states.items() if name in digests)
+    note(
+        make_file_receipt(state, digests[name])
+        for name, state in states.items()
+        if name in digests
+    )
 
 
 @contextmanager
@@ -167,7 +186,11 @@ class DigestChecks:
         self._stopped = threading.Event()
         # The first damaged segment, later; the error for it; the receipts without one.
         self._under_way: list[
-            tuple[Future[Segment | None], Callable[[Segment], InvalidGraph], Callable[[], list[str]]]
+            tuple[
+                Future[Segment | None],
+                Callable[[Segment], InvalidGraph],
+                Callable[[], list[str]],
+            ]
         ] = []
         self._receipts: set[str] = set()
         self._pool: ThreadPoolExecutor | None = None
@@ -175,7 +198,9 @@ class DigestChecks:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self, kind: object, error: BaseException | None, trace: object
+    ) -> None:
         """Wait for the checks, or stop if the host cancels.
 
         Raises:
@@ -197,7 +222,11 @@ class DigestChecks:
 
     def is_beside(self, size: int) -> bool:
         """Return whether a payload of that many bytes is checked beside the load."""
-        return self._cancellation is not None and size >= BESIDE_FROM and not self._stopped.is_set()
+        return (
+            self._cancellation is not None
+            and size >= BESIDE_FROM
+            and not self._stopped.is_set()
+        )
 
     def check(
         self,
@@ -236,7 +265,9 @@ class DigestChecks:
 
         if beside:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="epctx-check")
+                self._pool = ThreadPoolExecutor(
+                    max_workers=1, thread_name_prefix="epctx-check"
+                )
             self._under_way.append((self._pool.submit(find_first), refuse, receipts))
             return False
         if (segment := find_first()) is not None:
@@ -281,7 +312,13 @@ def _make_receipts_after(content: MappedFile, digest: str, begun: int) -> list[s
     the next load checks it again. A link made meanwhile, as for an EP that wants a file, changes the ctime, too.
     """
     before, after = content.status, os.fstat(content.descriptor)
-    untouched = before.st_ctime_ns == after.st_ctime_ns or before.st_nlink != after.st_nlink
-    if untouched and _is_same_content(before, after) and after.st_mtime_ns < begun - SETTLED_NS:
+    untouched = (
+        before.st_ctime_ns == after.st_ctime_ns or before.st_nlink != after.st_nlink
+    )
+    if (
+        untouched
+        and _is_same_content(before, after)
+        and after.st_mtime_ns < begun - SETTLED_NS
+    ):
         return [make_file_receipt(after, digest)]
     return []

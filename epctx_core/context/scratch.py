@@ -23,7 +23,11 @@ def get_user_folder(platform: str, environment: Mapping[str, str]) -> Path:
     if platform == "darwin":
         return home / "Library" / "Caches" / "epctx"
     if platform == "win32":
-        return Path(environment.get("LOCALAPPDATA") or home / "AppData" / "Local") / "epctx" / "cache"
+        return (
+            Path(environment.get("LOCALAPPDATA") or home / "AppData" / "Local")
+            / "epctx"
+            / "cache"
+        )
     base = environment.get("XDG_CACHE_HOME", "")
     # The XDG rules: a relative path is to be ignored.
     return (Path(base) if base.startswith("/") else home / ".cache") / "epctx"
@@ -91,7 +95,10 @@ class PrivateWorkspace:
         self._graphs: dict[str, object] = {}
 
     def get_or_create(
-        self, key: str, factory: Callable[[], T], close: Callable[[T], None] | None = None
+        self,
+        key: str,
+        factory: Callable[[], T],
+        close: Callable[[T], None] | None = None,
     ) -> T:
         """Return the object under a key, made on the first call; other callers wait for it."""
         with self._lock:

@@ -105,7 +105,11 @@ def list_staging_folders(folder: Path) -> list[Path]:
         OSError: the folder can't be listed.
     """
     with os.scandir(folder) as entries:
-        found = [e for e in entries if e.name.startswith(STAGING_PREFIX) and e.is_dir(follow_symlinks=False)]
+        found = [
+            e
+            for e in entries
+            if e.name.startswith(STAGING_PREFIX) and e.is_dir(follow_symlinks=False)
+        ]
     return sorted(Path(e.path) for e in found)
 
 
@@ -125,7 +129,10 @@ def find_interrupted_copies(folder: Path, name: str) -> Iterator[Path]:
     try:
         relative = normalise_path(name)
         found = list_staging_folders(folder)
-    except (OSError, ValueError):  # InvalidArgument is a ValueError; so is a zero byte in the folder
+    except (
+        OSError,
+        ValueError,
+    ):  # InvalidArgument is a ValueError; so is a zero byte in the folder
         return
     for staging in found:
         for side in (OLD, NEW):

@@ -23,7 +23,12 @@ from epctx_core.context.weights_folder import FOLDER_OPTION, WeightsFolder
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NoSuchFile
 from epctx_core.graph.mapping import MappedFile, OpenedFile
 from epctx_core.graph.tensor_bytes import detach_weights, make_weight, read_weight
-from epctx_core.graph.weights import OpenExternal, Weight, compute_digests_ahead, compute_raw_size
+from epctx_core.graph.weights import (
+    OpenExternal,
+    Weight,
+    compute_digests_ahead,
+    compute_raw_size,
+)
 from epctx_core.graph.wire import BYTES, walk_fields
 from epctx_core.options import WeightlessMode
 
@@ -69,14 +74,25 @@ def read_references(data: Mapping[str, Sequence[Any]]) -> dict[str, SourceRefere
     found: dict[str, SourceReference] = {}
     for name, (digest, elem_type, shape, location, offset) in data.items():
         numbers = [elem_type, offset, *shape]
-        are_numbers = all(type(number) is int and 0 <= number < 1 << 63 for number in numbers)
-        if not are_numbers or elem_type >> 31 or not isinstance(digest, str) or not isinstance(location, str):
-            raise ValueError(f"the weight {name!r:.80} of the source is not described by numbers and texts")
+        are_numbers = all(
+            type(number) is int and 0 <= number < 1 << 63 for number in numbers
+        )
+        if (
+            not are_numbers
+            or elem_type >> 31
+            or not isinstance(digest, str)
+            or not isinstance(location, str)
+        ):
+            raise ValueError(
+                f"the weight {name!r:.80} of the source is not described by numbers and texts"
+            )
         found[name] = SourceReference(digest, elem_type, tuple(shape), location, offset)
     return found
 
 
-def list_source_files(references: Collection[SourceReference], models: Iterable[str]) -> tuple[str, ...]:
+def list_source_files(
+    references: Collection[SourceReference], models: Iterable[str]
+) -> tuple[str, ...]:
     """Return the files that references need: of the models those that hold inline weights, then files of weights."""
     inline = any(not reference.location for reference in references)
     locations = (reference.location for reference in references)
@@ -107,14 +123,22 @@ class SourceReferences:
         Stored is what the mode does not cover, and what is not the source's own: weights that an optimiser
         or the EP made, or that lie in subgraphs.
         """
-        if self._mode is WeightlessMode.NONE or not isinstance(view, Weight) or view.source_name is None:
+        if (
+            self._mode is WeightlessMode.NONE
+            or not isinstance(view, Weight)
+            or view.source_name is None
+        ):
             return None
         extent = view.extent
         location = self._locations.get(extent.file, "") if extent is not None else ""
         if self._mode is WeightlessMode.EXTERNAL_ONLY and not location:
             return None
         self.used[view.source_name] = SourceReference(
-            view.digest, view.elem_type, view.shape, location, extent.offset if extent is not None else 0
+            view.digest,
+            view.elem_type,
+            view.shape,
+            location,
+            extent.offset if extent is not None else 0,
         )
         self.tensors[view.source_name] = view
         return view.source_name
@@ -129,7 +153,11 @@ _NAME, _RAW_DATA = 8, 9
 
 
 def read_weights(
-    model: memoryview | MappedFile, names: Collection[str] | None, open_external: OpenExternal, *, where: str
+    model: memoryview | MappedFile,
+    names: Collection[str] | None,
+    open_external: OpenExternal,
+    *,
+    where: str,
 ) -> dict[str, Weight]:
     """Return initializers of a model's main graph by name.
 
@@ -151,32 +179,45 @@ def read_weights(
         for tensor, offset, length in _initializers(view, names):
             if length and tensor.data_type != TensorProto.STRING:
                 data = view[offset : offset + length]
-                found[tensor.name] = make_weight(tensor, data, mapped=mapped, offset=offset)
+                found[tensor.name] = make_weight(
+                    tensor, data, mapped=mapped, offset=offset
+                )
             else:
                 others.initializer.append(tensor)
     except (DecodeError, ValueError) as error:
-        raise InvalidProtobuf(f"{where} is not an ONNX model: {error}.", hint="Fetch it again.") from error
+        raise InvalidProtobuf(
+            f"{where} is not an ONNX model: {error}.", hint="Fetch it again."
+        ) from error
     if others.initializer:
         found |= detach_weights(others, open_external, files=False)
     return found
 
 
-def _initializers(view: memoryview, names: Collection[str] | None) -> Iterator[tuple[TensorProto, int, int]]:
+def _initializers(
+    view: memoryview, names: Collection[str] | None
+) -> Iterator[tuple[TensorProto, int, int]]:
     """Yield tensors without their raw data, and the offset and length of that."""
     if not view:
         raise ValueError("it is empty")
 
     def fields(start: int, length: int) -> Iterator[tuple[int, int, int, int]]:
-        return walk_fields(lambda at, count: bytes(view[at : at + count]), start, start + length)
+        return walk_fields(
+            lambda at, count: bytes(view[at : at + count]), start, start + length
+        )
 
     for number, kind, *graph in fields(0, len(view)):
-        for inner, inner_kind, *tensor in fields(*graph) if (number, kind) == (_GRAPH, BYTES) else ():
+        for inner, inner_kind, *tensor in (
+            fields(*graph) if (number, kind) == (_GRAPH, BYTES) else ()
+        ):
             if (inner, inner_kind) == (_INITIALIZER, BYTES):
                 yield from _tensor(view, fields(*tensor), tensor[0], names)
 
 
 def _tensor(
-    view: memoryview, fields: Iterable[tuple[int, int, int, int]], begin: int, names: Collection[str] | None
+    view: memoryview,
+    fields: Iterable[tuple[int, int, int, int]],
+    begin: int,
+    names: Collection[str] | None,
 ) -> Iterator[tuple[TensorProto, int, int]]:
     head = bytearray()
     name, raw = "", (0, 0)
@@ -223,10 +264,14 @@ class SourceWeights:
     ) -> None:
         self._files = list(
             dict.fromkeys(
-                name for r in records if isinstance(name := r.attributes.get(FILE_ATTRIBUTE), str) and name
+                name
+                for r in records
+                if isinstance(name := r.attributes.get(FILE_ATTRIBUTE), str) and name
             )
         )
-        self._references: Mapping[str, SourceReference] = manifest.source_weights if manifest else {}
+        self._references: Mapping[str, SourceReference] = (
+            manifest.source_weights if manifest else {}
+        )
         self._folder = folder
         self._path = path
         self._buffer = buffer
@@ -241,7 +286,8 @@ class SourceWeights:
         weight = self._checked_weights.get(name)
         if weight is None:
             raise InvalidGraph(
-                f"{self._where} has no weight {name!r}, which the context model refers to.", hint=_HINT
+                f"{self._where} has no weight {name!r}, which the context model refers to.",
+                hint=_HINT,
             )
         return weight
 
@@ -250,7 +296,9 @@ class SourceWeights:
         """The weights that payloads may refer to, as they were when the model was compiled."""
         opened: dict[str, MappedFile] = {}
         found = {
-            name: read_weight(_make_external_tensor(name, reference), opened, self._open_beside)
+            name: read_weight(
+                _make_external_tensor(name, reference), opened, self._open_beside
+            )
             for name, reference in self._references.items()
             if reference.location and self._buffer is None and self._path is None
         }
@@ -288,9 +336,18 @@ class SourceWeights:
         if self._buffer is not None:
             model: MappedFile | memoryview = self._buffer
         else:
-            with _open_named(self._path) if self._path is not None else self._open_beside_model() as file:
+            with (
+                _open_named(self._path)
+                if self._path is not None
+                else self._open_beside_model() as file
+            ):
                 model, path = MappedFile(file.fileno(), file.path), Path(file.path)
-        return read_weights(model, names, WeightsFolder(path, self._weights_folder).open, where=self._where)
+        return read_weights(
+            model,
+            names,
+            WeightsFolder(path, self._weights_folder).open,
+            where=self._where,
+        )
 
     def _open_beside_model(self) -> OpenedFile:
         if len(self._files) != 1 or self._folder is None:
@@ -299,21 +356,31 @@ class SourceWeights:
                 why = f"the EPContext nodes name several source models: {', '.join(map(repr, self._files))}"
             elif self._files:
                 why = f"the context model was given as bytes, which have no folder in which {self._files[0]!r} could lie"
-            raise InvalidGraph(f"weights of the source model are needed, and {why}.", hint=_HINT)
+            raise InvalidGraph(
+                f"weights of the source model are needed, and {why}.", hint=_HINT
+            )
         return self._folder.open(self._files[0], what="the source model", hint=_HINT)
 
     @property
     def _where(self) -> str:
         if self._buffer is not None:
             return "the buffer that was given as the source model"
-        return repr(self._path or (self._files[0] if self._files else "the source model"))
+        return repr(
+            self._path or (self._files[0] if self._files else "the source model")
+        )
 
 
 def _make_external_tensor(name: str, reference: SourceReference) -> TensorProto:
     tensor = TensorProto(
-        name=name, data_type=reference.elem_type, dims=reference.shape, data_location=TensorProto.EXTERNAL
+        name=name,
+        data_type=reference.elem_type,
+        dims=reference.shape,
+        data_location=TensorProto.EXTERNAL,
     )
-    for key, value in (("location", reference.location), ("offset", str(reference.offset))):
+    for key, value in (
+        ("location", reference.location),
+        ("offset", str(reference.offset)),
+    ):
         tensor.external_data.add(key=key, value=value)
     return tensor
 
@@ -323,7 +390,9 @@ def _open_named(path: str) -> OpenedFile:
     reason = "which is not a file"
     if Path(path).is_file():
         try:
-            return OpenedFile(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0)), path)
+            return OpenedFile(
+                os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0)), path
+            )
         except OSError as error:
             reason = f"which cannot be read: {error.strerror}"
     raise NoSuchFile(f"{PATH_OPTION} names {path!r}, {reason}.", path=path, hint=_HINT)
@@ -332,7 +401,10 @@ def _open_named(path: str) -> OpenedFile:
 def _check(weight: Weight, reference: SourceReference, where: str) -> None:
     """Raise InvalidGraph unless a weight is what it was when the model was compiled."""
     file = weight.mapping[0] if weight.mapping is not None else None
-    is_same_form = (weight.elem_type, weight.shape) == (reference.elem_type, reference.shape)
+    is_same_form = (weight.elem_type, weight.shape) == (
+        reference.elem_type,
+        reference.shape,
+    )
     if not is_same_form or weight.digest != reference.digest:
         raise InvalidGraph(
             f"the weight {weight.name!r} of the source model is not the one that was compiled: "

@@ -25,7 +25,12 @@ from epctx_core.context.manifest import (
     read_segments,
 )
 from epctx_core.context.paths import ModelFolder
-from epctx_core.context.receipts import IN_PLACE, DigestChecks, is_noted, make_file_receipt
+from epctx_core.context.receipts import (
+    IN_PLACE,
+    DigestChecks,
+    is_noted,
+    make_file_receipt,
+)
 from epctx_core.context.unfinished import find_interrupted_copies
 from epctx_core.errors import InvalidArgument, NoSuchFile
 from epctx_core.graph.mapping import FileIdentity, MappedFile, OpenedFile, identify_file
@@ -65,7 +70,9 @@ def write_seal(model: ModelProto, entry: PayloadEntry | None) -> None:
             "name": entry.name,
             "segments": dump_segments(sealed.segments),
         }
-        model.metadata_props.add(key=INITIALIZERS, value=json.dumps(content, separators=(",", ":")))
+        model.metadata_props.add(
+            key=INITIALIZERS, value=json.dumps(content, separators=(",", ":"))
+        )
 
 
 def read_seal(model: ModelProto) -> PayloadEntry | None:
@@ -80,7 +87,9 @@ def read_seal(model: ModelProto) -> PayloadEntry | None:
 def _read_entry(data: Any) -> PayloadEntry:
     segments = read_segments(data["segments"])
     size = sum(segment.length for segment in segments)
-    entry = PayloadEntry(name=str(data["name"]), embedded=False, size=size, segments=segments)
+    entry = PayloadEntry(
+        name=str(data["name"]), embedded=False, size=size, segments=segments
+    )
     if (data["bytes"], data["digest"]) != (size + len(_make_mark(entry)), entry.root):
         raise ValueError("size and digest are not those of the segments")
     return entry
@@ -122,7 +131,10 @@ class WeightsFolder:
         self._folder: ModelFolder | None = None
         if option is not None:
             if not Path(option).is_dir():
-                raise NoSuchFile(f"{FOLDER_OPTION} names {option!r}, which is not a folder.", path=option)
+                raise NoSuchFile(
+                    f"{FOLDER_OPTION} names {option!r}, which is not a folder.",
+                    path=option,
+                )
             self._folder = ModelFolder(Path(option))
         elif model is not None:
             self._folder = self._own
@@ -148,9 +160,15 @@ class WeightsFolder:
         """Return the status of the file that a name leads to now, without opening it; None if there is none."""
         if location == self._own_name and self._own is not None:
             return self._own.status(location, what="the model")
-        return None if self._folder is None else self._folder.status(location, what="the weights file")
+        return (
+            None
+            if self._folder is None
+            else self._folder.status(location, what="the weights file")
+        )
 
-    def _find_sealed(self, file: OpenedFile, seal: PayloadEntry, folder: Path) -> OpenedFile:
+    def _find_sealed(
+        self, file: OpenedFile, seal: PayloadEntry, folder: Path
+    ) -> OpenedFile:
         """Return the file of a seal: this one, or one of an unfinished publication."""
         copies = list(find_interrupted_copies(folder, seal.name))
         try:
@@ -159,10 +177,14 @@ class WeightsFolder:
             for copy in copies:
                 with suppress(OSError, ReplacedBinaryError):
                     kept = os.open(copy, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-                    return self._check_sealed(OpenedFile(kept, str(copy)), seal, beside=False)
+                    return self._check_sealed(
+                        OpenedFile(kept, str(copy)), seal, beside=False
+                    )
             raise
 
-    def _check_sealed(self, file: OpenedFile, seal: PayloadEntry, *, beside: bool) -> OpenedFile:
+    def _check_sealed(
+        self, file: OpenedFile, seal: PayloadEntry, *, beside: bool
+    ) -> OpenedFile:
         """Return a file that matches its seal; another one is closed, and checked only once."""
         with ExitStack() as stack:
             stack.enter_context(file)
@@ -191,7 +213,11 @@ class WeightsFolder:
 
         def refuse(segment: Segment) -> ReplacedBinaryError:
             end = segment.offset + segment.length
-            return _mismatch_error(seal, f"its bytes {segment.offset:,} to {end:,} have another digest", path)
+            return _mismatch_error(
+                seal,
+                f"its bytes {segment.offset:,} to {end:,} have another digest",
+                path,
+            )
 
         if self._verification is not Verification.ONCE:
             for segment in find_damage(mapped.view, seal.segments, mapped.forget):

@@ -18,7 +18,10 @@ Body: TypeAlias = Callable[[list[Any]], Sequence[Any]]
 
 
 def run_loop(
-    body: Body, inputs: Sequence[Any], input_types: Sequence[TensorType], types: Sequence[TensorType]
+    body: Body,
+    inputs: Sequence[Any],
+    input_types: Sequence[TensorType],
+    types: Sequence[TensorType],
 ) -> list[Any]:
     """Return the outputs of a Loop.
 
@@ -38,7 +41,10 @@ def run_loop(
     scanned: list[list[Any]] = [[] for _ in types[1 + count :]]
     iteration = 0
     while going and (most is None or iteration < most):
-        own = _make_scalar(iteration, np.int64, input_types[0]), _make_scalar(going, np.bool_, input_types[1])
+        own = (
+            _make_scalar(iteration, np.int64, input_types[0]),
+            _make_scalar(going, np.bool_, input_types[1]),
+        )
         condition, *results = body([*own, *carried])
         going = bool(take_only(condition, "the condition that a Loop's body gives"))
         carried = results[:count]
@@ -52,7 +58,10 @@ def run_loop(
 
 
 def run_scan(
-    body: Body, inputs: Sequence[Any], attributes: Mapping[str, Any], types: Sequence[TensorType]
+    body: Body,
+    inputs: Sequence[Any],
+    attributes: Mapping[str, Any],
+    types: Sequence[TensorType],
 ) -> list[Any]:
     """Return the outputs of a Scan, from version 9 on.
 
@@ -71,28 +80,41 @@ def run_scan(
     def get_setting(name: str, values: Sequence[Any]) -> Sequence[int]:
         return attributes.get(f"scan_{name}") or [0] * len(values)
 
-    axes, directions = get_setting("input_axes", sources), get_setting("input_directions", sources)
+    axes, directions = (
+        get_setting("input_axes", sources),
+        get_setting("input_directions", sources),
+    )
     sliced = [
         np.moveaxis(value, axis, 0)[:: -1 if backwards else 1]
         for value, axis, backwards in zip(sources, axes, directions, strict=True)
     ]
     lengths = {len(value) for value in sliced}
     if len(lengths) != 1:
-        raise RuntimeException(f"the scan inputs of a Scan have different lengths: {sorted(lengths)}.")
+        raise RuntimeException(
+            f"the scan inputs of a Scan have different lengths: {sorted(lengths)}."
+        )
     rows: list[list[Any]] = [[] for _ in types[count:]]
     length = lengths.pop()
     for index in range(length):
         # A range of one keeps what an index would not: strings and rank 0 stay arrays.
-        slices = [np.ascontiguousarray(v[index : index + 1]).reshape(v.shape[1:]) for v in sliced]
+        slices = [
+            np.ascontiguousarray(v[index : index + 1]).reshape(v.shape[1:])
+            for v in sliced
+        ]
         results = body([*states, *slices])
         states = list(results[:count])
         for kept, row in zip(rows, results[count:], strict=True):
             kept.append(row)
     if not length:
         states = [copy.copy(value) for value in states]
-    axes, directions = get_setting("output_axes", rows), get_setting("output_directions", rows)
+    axes, directions = (
+        get_setting("output_axes", rows),
+        get_setting("output_directions", rows),
+    )
     joined = []
-    for kept, axis, backwards, type_ in zip(rows, axes, directions, types[count:], strict=True):
+    for kept, axis, backwards, type_ in zip(
+        rows, axes, directions, types[count:], strict=True
+    ):
         moved = np.moveaxis(_stack(kept[::-1] if backwards else kept, type_), 0, axis)
         joined.append(np.ascontiguousarray(moved).reshape(moved.shape))
     return [*states, *joined]
@@ -110,9 +132,15 @@ def take_only(value: Any, what: str) -> Any:
     return array.reshape(-1)[0]
 
 
-def _make_scalar(value: int, dtype: type[np.generic], declared: TensorType) -> np.ndarray:
+def _make_scalar(
+    value: int, dtype: type[np.generic], declared: TensorType
+) -> np.ndarray:
     """Return a scalar, or one element of rank 1 where the body declares that."""
-    return np.full((1,) if declared.shape is not None and len(declared.shape) == 1 else (), value, dtype)
+    return np.full(
+        (1,) if declared.shape is not None and len(declared.shape) == 1 else (),
+        value,
+        dtype,
+    )
 
 
 def _stack(rows: Sequence[np.ndarray], declared: TensorType) -> np.ndarray:

@@ -25,13 +25,24 @@ from epctx_core.errors import (
 )
 from epctx_core.graph.weights import is_detached
 from epctx_core.options import GraphOptimizationLevel
-from epctx_core.registry.discovery import EntryPoint, PackageNotFoundError, distribution, list_entries
+from epctx_core.registry.discovery import (
+    EntryPoint,
+    PackageNotFoundError,
+    distribution,
+    list_entries,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     from onnx import ModelProto
 
-    from epctx_core.plugin import BaseEngine, EnginePolicy, OptimizedModel, RunnableModel, TensorView
+    from epctx_core.plugin import (
+        BaseEngine,
+        EnginePolicy,
+        OptimizedModel,
+        RunnableModel,
+        TensorView,
+    )
 
 GROUP = "epctx.engines"
 """One entry for each engine: its value is `module:Class`, a subclass of `epctx_core.plugin.BaseEngine`."""
@@ -69,11 +80,16 @@ def find_engine(named: str | None) -> EntryPoint | None:
         return None
     if not name:
         try:
-            return next((entry for _, entry in list_entries(GROUP, [distribution(_PACKAGE)])), None)
+            return next(
+                (entry for _, entry in list_entries(GROUP, [distribution(_PACKAGE)])),
+                None,
+            )
         except PackageNotFoundError:
             return None
     entries = list_entries(GROUP)
-    found = {dist.name: entry for dist, entry in reversed(entries) if entry.name == name}
+    found = {
+        dist.name: entry for dist, entry in reversed(entries) if entry.name == name
+    }
     if not found:
         known = sorted({*(entry.name for _, entry in entries), BUILT_IN})
         others = f"Install the package that has it, or use one of: {', '.join(known)}."
@@ -110,7 +126,9 @@ def load_engine_class(named: str | None = None) -> type[BaseEngine]:
             why = f"{entry.value} is not a subclass of epctx_core.plugin.BaseEngine"
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a broken package must not end the host
             why = f"{type(error).__name__}: {error}"
-        _log.warning("%s is broken, so %s is used: %s", _describe_entry(entry), BUILT_IN, why)
+        _log.warning(
+            "%s is broken, so %s is used: %s", _describe_entry(entry), BUILT_IN, why
+        )
     from epctx_core.engines.reference_engine import ReferenceEngine
 
     return ReferenceEngine
@@ -215,21 +233,36 @@ class CpuEngine:
         return load_engine_class(self.policy.engine).name
 
     def prepare(
-        self, model: ModelProto, weights: Mapping[str, np.ndarray] | None = None, *, heavy: bool | None = None
+        self,
+        model: ModelProto,
+        weights: Mapping[str, np.ndarray] | None = None,
+        *,
+        heavy: bool | None = None,
     ) -> PreparedHandle:
         """Make a model ready to run; see `epctx_core.plugin.Engine.prepare`."""
-        layout = next((entry.value for entry in model.metadata_props if entry.key == _LAYOUT), None)
+        layout = next(
+            (entry.value for entry in model.metadata_props if entry.key == _LAYOUT),
+            None,
+        )
         if layout is not None and layout != self._engine.layout:
             raise InvalidGraph(
                 f"a group of nodes was optimised for {layout}; the engine here is {self._engine.layout or self._engine.name}.",
                 hint="Compile the source model again on this machine.",
             )
         # Each array is fetched once, however many parts the model is prepared in.
-        detached = [tensor.name for tensor in model.graph.initializer if is_detached(tensor)]
-        arrays = {name: weights[name] for name in detached if weights and name in weights}
-        return self._prepare(model, arrays, lambda part: self._engine.prepare(part, arrays, heavy=heavy))
+        detached = [
+            tensor.name for tensor in model.graph.initializer if is_detached(tensor)
+        ]
+        arrays = {
+            name: weights[name] for name in detached if weights and name in weights
+        }
+        return self._prepare(
+            model, arrays, lambda part: self._engine.prepare(part, arrays, heavy=heavy)
+        )
 
-    def prepare_group(self, model: ModelProto, weights: Mapping[str, TensorView]) -> PreparedHandle:
+    def prepare_group(
+        self, model: ModelProto, weights: Mapping[str, TensorView]
+    ) -> PreparedHandle:
         """Prepare a group of nodes of the default CPU EP, optimised where that pays."""
         arrays = {name: weight.array() for name, weight in weights.items()}
         with blame_engine(self.policy.engine):
@@ -238,7 +271,11 @@ class CpuEngine:
             return self.prepare(model, arrays)
 
         def prepare(part: ModelProto) -> RunnableModel:
-            own = {t.name: weights[t.name] for t in part.graph.initializer if t.name in weights}
+            own = {
+                t.name: weights[t.name]
+                for t in part.graph.initializer
+                if t.name in weights
+            }
             try:
                 return self._engine.prepare_optimized(part, own)
             except NotImplementedByProvider as error:
@@ -248,19 +285,28 @@ class CpuEngine:
         return self._prepare(model, arrays, prepare)
 
     def optimize(
-        self, model: ModelProto, weights: Mapping[str, TensorView], *, layouts: bool = False
+        self,
+        model: ModelProto,
+        weights: Mapping[str, TensorView],
+        *,
+        layouts: bool = False,
     ) -> OptimizedModel | None:
         """Return an equal, faster model; see `epctx_core.plugin.Engine.optimize`."""
         level = GraphOptimizationLevel.ORT_ENABLE_ALL
         try:
             with blame_engine(self.policy.engine):
-                return make_engine(self.policy).optimize_model(model, weights, level, layouts=layouts)
+                return make_engine(self.policy).optimize_model(
+                    model, weights, level, layouts=layouts
+                )
         except NotImplementedByProvider as error:
             _log.info("a group of nodes is not optimised: %s.", error.message)
             return None
 
     def _prepare(
-        self, model: ModelProto, arrays: Mapping[str, np.ndarray], fast: Callable[[ModelProto], RunnableModel]
+        self,
+        model: ModelProto,
+        arrays: Mapping[str, np.ndarray],
+        fast: Callable[[ModelProto], RunnableModel],
     ) -> PreparedHandle:
         """Prepare a group of nodes, with the reference for the part that the first engine refuses.
 
@@ -284,4 +330,6 @@ class CpuEngine:
         except NotImplementedByProvider as error:
             from epctx_core.engines.splitting import prepare_in_parts
 
-            return PreparedHandle(prepare_in_parts(model, arrays, self._engine, blamed, error))
+            return PreparedHandle(
+                prepare_in_parts(model, arrays, self._engine, blamed, error)
+            )

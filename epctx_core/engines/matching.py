@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from epctx_core.plugin import KernelDef, KernelRegistry, NodeView
 
 
-_TYPE_NAMES = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
+_TYPE_NAMES = {
+    number: name.lower() for name, number in onnx.TensorProto.DataType.items()
+}
 
 
 class KernelMatcher:
@@ -37,9 +39,14 @@ class KernelMatcher:
     """
 
     def __init__(
-        self, registry: KernelRegistry | None, carried: Sequence[OperatorTypes], types: TypeTable
+        self,
+        registry: KernelRegistry | None,
+        carried: Sequence[OperatorTypes],
+        types: TypeTable,
     ) -> None:
-        self.own: Sequence[OperatorTypes] = registry.operators if registry is not None else ()
+        self.own: Sequence[OperatorTypes] = (
+            registry.operators if registry is not None else ()
+        )
         self._registry, self._carried, self._types = registry, carried, types
 
     def for_graph(self, types: TypeTable) -> KernelMatcher:
@@ -62,11 +69,19 @@ class KernelMatcher:
             PluginError: a kernel constrains a parameter that its operator does not have.
         """
         misfits: list[str] = []
-        candidates = self._registry.candidates(node.domain, node.op_type) if self._registry else ()
+        candidates = (
+            self._registry.candidates(node.domain, node.op_type)
+            if self._registry
+            else ()
+        )
         if not candidates:
             return None, misfits
         schema = _read_schema(node.domain, node.op_type, node.opset_version)
-        table = schema or find_operator_types(self.own, node) or find_operator_types(self._carried, node)
+        table = (
+            schema
+            or find_operator_types(self.own, node)
+            or find_operator_types(self._carried, node)
+        )
         for kernel in candidates:
             misfit = self._find_misfit(kernel, node, table)
             if misfit is None:
@@ -74,7 +89,9 @@ class KernelMatcher:
             misfits.append(misfit)
         return None, misfits
 
-    def _find_misfit(self, kernel: KernelDef, node: NodeView, table: OperatorTypes | None) -> str | None:
+    def _find_misfit(
+        self, kernel: KernelDef, node: NodeView, table: OperatorTypes | None
+    ) -> str | None:
         """Return why a kernel does not fit, None if it does."""
         version = node.opset_version if table is None else table.since_version
         since, end = kernel.since_version, kernel.end_version
@@ -88,10 +105,17 @@ class KernelMatcher:
             return f"{kernel}: it is unknown to which inputs and outputs its type constraints apply"
         return None
 
-    def _find_type_misfit(self, kernel: KernelDef, node: NodeView, table: OperatorTypes) -> str | None:
+    def _find_type_misfit(
+        self, kernel: KernelDef, node: NodeView, table: OperatorTypes
+    ) -> str | None:
         for name, allowed in kernel.type_constraints.items():
             sides = ((node.inputs, table.inputs), (node.outputs, table.outputs))
-            indices = [(values, i) for values, own in sides for i, other in enumerate(own) if other == name]
+            indices = [
+                (values, i)
+                for values, own in sides
+                for i, other in enumerate(own)
+                if other == name
+            ]
             if not indices and any(table is carried for carried in self._carried):
                 return f"{kernel}: the model's metadata does not say which values {name!r} is"
             if not indices:
@@ -102,16 +126,27 @@ class KernelMatcher:
                     hint=f"It has: {known or 'nothing'}. A parameter's own name is valid only if its type is not a variable.",
                 )
             # The first that the node has: they all have one type.
-            value = next((values[i] for values, i in indices if i < len(values) and values[i]), None)
+            value = next(
+                (values[i] for values, i in indices if i < len(values) and values[i]),
+                None,
+            )
             if value is not None and self._types.get(value).elem_type not in allowed:
-                expected = ", ".join(_TYPE_NAMES.get(t, str(t)) for t in sorted(allowed)) or "nothing"
+                expected = (
+                    ", ".join(_TYPE_NAMES.get(t, str(t)) for t in sorted(allowed))
+                    or "nothing"
+                )
                 return f"{kernel} is for {name} = {expected}; {value!r} is {self._types.get(value)}"
         return None
 
 
-def find_operator_types(operators: Sequence[OperatorTypes], node: NodeView) -> OperatorTypes | None:
+def find_operator_types(
+    operators: Sequence[OperatorTypes], node: NodeView
+) -> OperatorTypes | None:
     """Return the newest version of a node's operator that the model's opset has; None for one of ONNX's."""
-    if not operators or _read_schema(node.domain, node.op_type, node.opset_version) is not None:
+    if (
+        not operators
+        or _read_schema(node.domain, node.op_type, node.opset_version) is not None
+    ):
         return None
     known = [
         operator
@@ -134,5 +169,9 @@ def _read_schema(domain: str, op_type: str, opset: int) -> OperatorTypes | None:
         for parameters in (schema.inputs, schema.outputs)
     ]
     return OperatorTypes(
-        domain=domain, op_type=op_type, since_version=schema.since_version, inputs=sides[0], outputs=sides[1]
+        domain=domain,
+        op_type=op_type,
+        since_version=schema.since_version,
+        inputs=sides[0],
+        outputs=sides[1],
     )

@@ -22,7 +22,13 @@ from onnx.reference.ops.op_scatter_elements import scatter_elements
 
 from epctx_core.engines.control_flow import Body, run_loop, run_scan
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.index import DEFAULT_DOMAINS, EXECUTABLE, copy_message, read_opset_imports, walk_nodes
+from epctx_core.graph.index import (
+    DEFAULT_DOMAINS,
+    EXECUTABLE,
+    copy_message,
+    read_opset_imports,
+    walk_nodes,
+)
 from epctx_core.graph.type_table import make_tensor_type
 from epctx_core.graph.weights import is_detached
 from epctx_core.plugin import BaseEngine, write_in_place
@@ -50,8 +56,12 @@ class ReferenceEngine(BaseEngine):
         for tensor in own.graph.initializer:
             if is_detached(tensor):
                 if not weights or tensor.name not in weights:
-                    raise InvalidGraph(f"there is no data for the weight {tensor.name!r}.")
-                tensor.CopyFrom(onnx.numpy_helper.from_array(weights[tensor.name], tensor.name))
+                    raise InvalidGraph(
+                        f"there is no data for the weight {tensor.name!r}."
+                    )
+                tensor.CopyFrom(
+                    onnx.numpy_helper.from_array(weights[tensor.name], tensor.name)
+                )
         version = read_opset_imports(own).get("", 0)
         operators = [operator for operator, below in _CORRECTIONS if version < below]
         try:
@@ -60,7 +70,9 @@ class ReferenceEngine(BaseEngine):
         except Exception as error:
             # The evaluator raises different classes for an operator that it lacks.
             text = " ".join(str(error).split())
-            raise NotImplementedByProvider(f"onnx.reference has no implementation: {text}") from error
+            raise NotImplementedByProvider(
+                f"onnx.reference has no implementation: {text}"
+            ) from error
 
 
 class ReferenceModel:
@@ -75,34 +87,54 @@ class ReferenceModel:
     ) -> Sequence[np.ndarray]:
         """Run; inputs and results in the order of the model."""
         feeds = dict(zip(self._inputs, inputs, strict=True))
-        results = [_copy_if_shared(result, inputs) for result in self._evaluator.run(None, feeds)]
+        results = [
+            _copy_if_shared(result, inputs)
+            for result in self._evaluator.run(None, feeds)
+        ]
         return results if outputs is None else write_in_place(results, outputs)
 
 
 def _copy_if_shared(result: Any, inputs: Sequence[np.ndarray]) -> Any:
     """Return a contiguous result that shares no memory with an input: Identity and Reshape give views."""
     if not isinstance(result, np.ndarray):
-        return result if isinstance(result, (list, dict)) or result is None else np.asarray(result)
+        return (
+            result
+            if isinstance(result, (list, dict)) or result is None
+            else np.asarray(result)
+        )
     if result.dtype.kind == "U":
         # Strings of all lengths, as onnxruntime gives them.
         return result.astype(object)
-    if any(isinstance(i, np.ndarray) and np.may_share_memory(result, i) for i in inputs):
+    if any(
+        isinstance(i, np.ndarray) and np.may_share_memory(result, i) for i in inputs
+    ):
         return result.copy()
     return np.ascontiguousarray(result).reshape(result.shape)
 
 
 def _refuse_missing(model: ModelProto, version: int) -> None:
     """Raise NotImplementedError for versions that the evaluator computes wrongly and nothing here corrects."""
-    for node in walk_nodes(chain(model.graph.node, *(function.node for function in model.functions))):
+    for node in walk_nodes(
+        chain(model.graph.node, *(function.node for function in model.functions))
+    ):
         is_one = node.op_type == "BatchNormalization" and node.domain in DEFAULT_DOMAINS
         if is_one and version < 14:  # noqa: PLR2004
-            tests = version >= 7 or any(a.name == "is_test" and a.i for a in node.attribute)  # noqa: PLR2004 - there is no flag from 7 on
+            tests = version >= 7 or any(  # noqa: PLR2004 - there is no flag from 7 on
+                a.name == "is_test" and a.i for a in node.attribute
+            )
             if not tests or len([name for name in node.output if name]) > 1:
-                raise NotImplementedError("BatchNormalization below version 14 is there for inference only.")
+                raise NotImplementedError(
+                    "BatchNormalization below version 14 is there for inference only."
+                )
 
 
 def _correct(
-    op_type: str, domain: str = "", *, below: int = _ALWAYS, base: type[OpRun] = OpRun, method: str = "_run"
+    op_type: str,
+    domain: str = "",
+    *,
+    below: int = _ALWAYS,
+    base: type[OpRun] = OpRun,
+    method: str = "_run",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function that computes an operator; it is called with the inputs and, by name, the attributes.
 
@@ -115,7 +147,10 @@ def _correct(
 
     def correct(function: Callable[..., Any]) -> Callable[..., Any]:
         is_static = method == "_run"
-        members = {"op_domain": domain, method: staticmethod(function) if is_static else function}
+        members = {
+            "op_domain": domain,
+            method: staticmethod(function) if is_static else function,
+        }
         if op_type in EXECUTABLE:
             members["need_context"] = lambda _: True
         _CORRECTIONS.append((type(op_type, (base,), members), below))
@@ -125,10 +160,15 @@ def _correct(
 
 
 @_correct("GatherElements")
-def _gather_elements(data: np.ndarray, indices: np.ndarray, axis: int = 0) -> tuple[np.ndarray]:
+def _gather_elements(
+    data: np.ndarray, indices: np.ndarray, axis: int = 0
+) -> tuple[np.ndarray]:
     """The evaluator's own fails above 64 elements along the axis."""
     # Along the other axes the indices may be shorter than the data.
-    window = tuple(slice(None) if i == axis % data.ndim else slice(n) for i, n in enumerate(indices.shape))
+    window = tuple(
+        slice(None) if i == axis % data.ndim else slice(n)
+        for i, n in enumerate(indices.shape)
+    )
     return (np.take_along_axis(data[window], indices, axis),)
 
 
@@ -145,17 +185,27 @@ def _global_max_pool(x: np.ndarray) -> tuple[np.ndarray]:
 
 
 @_correct("Scatter", below=11)
-def _scatter(data: np.ndarray, indices: np.ndarray, updates: np.ndarray, axis: int = 0) -> tuple[np.ndarray]:
+def _scatter(
+    data: np.ndarray, indices: np.ndarray, updates: np.ndarray, axis: int = 0
+) -> tuple[np.ndarray]:
     """ScatterElements under its name before version 11, which the evaluator does not have."""
     return (scatter_elements(data, indices, updates, axis=axis),)  # type: ignore[no-untyped-call]
 
 
 @_correct("DequantizeLinear", below=19)
 def _dequantize_linear(
-    x: np.ndarray, scale: np.ndarray, zero_point: np.ndarray | None = None, axis: int = 1, **_newer: Any
+    x: np.ndarray,
+    scale: np.ndarray,
+    zero_point: np.ndarray | None = None,
+    axis: int = 1,
+    **_newer: Any,
 ) -> tuple[np.ndarray]:
     """Versions 10 and 13, which the evaluator refuses: by a scale and zero point for all or for each slice."""
-    each = [-1 if index == axis % x.ndim else 1 for index in range(x.ndim)] if scale.size > 1 else []
+    each = (
+        [-1 if index == axis % x.ndim else 1 for index in range(x.ndim)]
+        if scale.size > 1
+        else []
+    )
     centred = x.astype(np.float32)
     if zero_point is not None:
         centred -= zero_point.astype(np.float32).reshape(each)
@@ -164,7 +214,11 @@ def _dequantize_linear(
 
 @_correct("BatchNormalization", below=14)
 def _batch_normalization(
-    x: np.ndarray, *statistics: np.ndarray, epsilon: float = 1e-5, spatial: int | None = 1, **_other: Any
+    x: np.ndarray,
+    *statistics: np.ndarray,
+    epsilon: float = 1e-5,
+    spatial: int | None = 1,
+    **_other: Any,
 ) -> tuple[np.ndarray]:
     """Versions below 14, of which the evaluator takes batches' own means where it should take the given ones."""
     each = (-1,) + (1,) * (x.ndim - 2) if spatial != 0 else statistics[0].shape
@@ -172,7 +226,9 @@ def _batch_normalization(
     return ((scale * (x - mean) / np.sqrt(variance + epsilon) + bias).astype(x.dtype),)
 
 
-def _make_body(body: Any, *, context: Mapping[str, Any], attributes: Any = None, **_other: Any) -> Body:
+def _make_body(
+    body: Any, *, context: Mapping[str, Any], attributes: Any = None, **_other: Any
+) -> Body:
     """Return a function that runs an operator's subgraph, whose inputs hide values outside of the same names."""
 
     def run(inputs: Sequence[Any]) -> list[Any]:
@@ -188,18 +244,34 @@ def _loop(*inputs: Any, body: Any, **scope: Any) -> tuple[Any, ...]:
 
     It also joins results of iterations along their first dimension, and takes a condition left out as false.
     """
-    types = [[make_tensor_type(each) for each in side] for side in (body.input_types, body.output_types)]
+    types = [
+        [make_tensor_type(each) for each in side]
+        for side in (body.input_types, body.output_types)
+    ]
     return tuple(run_loop(_make_body(body, **scope), inputs, *types))
 
 
 @_correct("Scan", below=9)  # of two, the first one is used
-def _scan_batch(lengths: Any, *inputs: Any, directions: Any = None, **given: Any) -> tuple[Any, ...]:
+def _scan_batch(
+    lengths: Any, *inputs: Any, directions: Any = None, **given: Any
+) -> tuple[Any, ...]:
     """Version 8, which the evaluator lacks: each row of a batch by itself, with zeros after its own length."""
     given["scan_input_directions"], results = directions, []
     count, most = len(inputs) - given["num_scan_inputs"], inputs[-1].shape[1]
-    for row, length in enumerate([most] * len(inputs[-1]) if lengths is None else lengths):
-        found = _scan(*(x[row, ...] if i < count else x[row, :length] for i, x in enumerate(inputs)), **given)
-        steps = [np.pad(y, [(0, most - len(y)), *[(0, 0)] * (y.ndim - 1)]) for y in found[count:]]
+    for row, length in enumerate(
+        [most] * len(inputs[-1]) if lengths is None else lengths
+    ):
+        found = _scan(
+            *(
+                x[row, ...] if i < count else x[row, :length]
+                for i, x in enumerate(inputs)
+            ),
+            **given,
+        )
+        steps = [
+            np.pad(y, [(0, most - len(y)), *[(0, 0)] * (y.ndim - 1)])
+            for y in found[count:]
+        ]
         results.append([*found[:count], *steps])
     return tuple(map(np.stack, zip(*results, strict=True)))
 
@@ -236,9 +308,16 @@ def _dict_vectorizer(
 ) -> tuple[np.ndarray]:
     """The evaluator's own fails for a key that the vocabulary lacks, and computes in double."""
     first = next(iter(x.values()), 0.0)
-    values = [x.get(key, type(first)()) for key in string_vocabulary or int64_vocabulary or ()]
+    values = [
+        x.get(key, type(first)()) for key in string_vocabulary or int64_vocabulary or ()
+    ]
     whole = isinstance(first, int | np.integer)
-    return (np.array([values], object if isinstance(first, str) else np.int64 if whole else np.float32),)
+    return (
+        np.array(
+            [values],
+            object if isinstance(first, str) else np.int64 if whole else np.float32,
+        ),
+    )
 
 
 @_correct("CategoryMapper", _ML)
@@ -250,36 +329,62 @@ def _category_mapper(
     default_string: str = "_Unused",
 ) -> tuple[np.ndarray]:
     """Strings to numbers or back by a table; the evaluator lacks it."""
-    pairs: list[Any] = [(cats_strings, default_string, object), (cats_int64s, default_int64, np.int64)]
-    (results, default, dtype), (keys, *_) = pairs if x.dtype.kind in "iu" else reversed(pairs)
+    pairs: list[Any] = [
+        (cats_strings, default_string, object),
+        (cats_int64s, default_int64, np.int64),
+    ]
+    (results, default, dtype), (keys, *_) = (
+        pairs if x.dtype.kind in "iu" else reversed(pairs)
+    )
     table = dict(zip(keys, results, strict=True))
-    return (np.array([table.get(key, default) for key in x.ravel().tolist()], dtype).reshape(x.shape),)
+    return (
+        np.array(
+            [table.get(key, default) for key in x.ravel().tolist()], dtype
+        ).reshape(x.shape),
+    )
 
 
 @_correct("CastMap", _ML)
 def _cast_map(
-    x: Mapping[int, Any], cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1
+    x: Mapping[int, Any],
+    cast_to: str = "TO_FLOAT",
+    map_form: str = "DENSE",
+    max_map: int = 1,
 ) -> tuple[np.ndarray]:
     """Values of a mapping in the order of its keys; the evaluator lacks it."""
-    types: dict[str, type] = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}
+    types: dict[str, type] = {
+        "TO_FLOAT": np.float32,
+        "TO_INT64": np.int64,
+        "TO_STRING": object,
+    }
     make: type = str if cast_to == "TO_STRING" else float
     keys = range(max_map) if map_form == "SPARSE" else sorted(x)
-    return (np.array([[make(x.get(key, make())) for key in keys]]).astype(types[cast_to]),)
+    return (
+        np.array([[make(x.get(key, make())) for key in keys]]).astype(types[cast_to]),
+    )
 
 
 @_correct("FeatureVectorizer", _ML)
-def _feature_vectorizer(*inputs: np.ndarray, inputdimensions: Sequence[int] = ()) -> tuple[np.ndarray]:
+def _feature_vectorizer(
+    *inputs: np.ndarray, inputdimensions: Sequence[int] = ()
+) -> tuple[np.ndarray]:
     """The evaluator's own takes a vector for a column, refuses more than two dimensions, and gives integers."""
     columns = []
     for values, width in zip(inputs, inputdimensions, strict=True):
         rows = 1 if values.ndim == 1 else values.shape[0]
-        found = values.reshape(rows, math.prod(values.shape[values.ndim > 1 :]))[:, :width]
+        found = values.reshape(rows, math.prod(values.shape[values.ndim > 1 :]))[
+            :, :width
+        ]
         columns.append(np.pad(found, ((0, 0), (0, width - found.shape[1]))))
     return (np.concatenate(columns, axis=1).astype(np.float32),)
 
 
-@_correct("SVMClassifier", _ML, base=op_svm_classifier.SVMClassifier, method="_probabilities")
-def _couple_probabilities(classifier: Any, scores: np.ndarray, class_count_: int) -> np.ndarray:
+@_correct(
+    "SVMClassifier", _ML, base=op_svm_classifier.SVMClassifier, method="_probabilities"
+)
+def _couple_probabilities(
+    classifier: Any, scores: np.ndarray, class_count_: int
+) -> np.ndarray:
     """Couple the classes' pairwise probabilities: the least squares of r[j, i] p[i] - r[i, j] p[j], p adding up to 1.
 
     The evaluator's own are wrong for three and more classes.
@@ -287,7 +392,9 @@ def _couple_probabilities(classifier: Any, scores: np.ndarray, class_count_: int
     pairwise = np.full((class_count_, class_count_), 0.0)
     pairs = zip(*np.triu_indices(class_count_, 1), strict=True)
     attributes = classifier._svm.atts  # noqa: SLF001 - the evaluator's own
-    for (i, j), score, a, b in zip(pairs, scores, attributes.prob_a, attributes.prob_b, strict=False):
+    for (i, j), score, a, b in zip(
+        pairs, scores, attributes.prob_a, attributes.prob_b, strict=False
+    ):
         # The logistic function in a form that does not overflow.
         chance = 0.5 - 0.5 * np.tanh(0.5 * (float(score) * a + b))
         pairwise[i, j] = np.clip(chance, 1e-7, 1 - 1e-7)
@@ -295,4 +402,6 @@ def _couple_probabilities(classifier: Any, scores: np.ndarray, class_count_: int
     system = np.zeros((class_count_ + 1, class_count_ + 1))
     system[:-1, :-1] = -pairwise * pairwise.T + np.diag((pairwise**2).sum(axis=0))
     system[-1, :-1] = system[:-1, -1] = 1
-    return np.asarray(np.linalg.solve(system, np.eye(class_count_ + 1)[-1])[:-1], scores.dtype)
+    return np.asarray(
+        np.linalg.solve(system, np.eye(class_count_ + 1)[-1])[:-1], scores.dtype
+    )

@@ -54,7 +54,9 @@ def prepare_in_parts(
     """
     model = check_group(model)
     _check_types(model, refusal)
-    others = [] if isinstance(first, ReferenceEngine) else [ReferenceEngine(first.policy)]
+    others = (
+        [] if isinstance(first, ReferenceEngine) else [ReferenceEngine(first.policy)]
+    )
 
     def slow(part: ModelProto, refusal: NotImplementedByProvider) -> RunnableModel:
         refusals = [refusal]
@@ -64,7 +66,9 @@ def prepare_in_parts(
             except NotImplementedByProvider as error:
                 refusals.append(error)
             else:
-                _log.info("%s runs %s: %s", engine.name, _list_nodes(part), refusal.message)
+                _log.info(
+                    "%s runs %s: %s", engine.name, _list_nodes(part), refusal.message
+                )
                 return prepared
         raise _lacking_error(part, [first, *others], refusals)
 
@@ -81,11 +85,20 @@ def prepare_in_parts(
     parts = split(model, first) if others and len(model.graph.node) > 1 else None
     if parts is None:
         whole = slow(model, refusal)
-        _log.warning("a group of nodes runs on %s, which is slow: %s", ReferenceEngine.name, refusal.message)
+        _log.warning(
+            "a group of nodes runs on %s, which is slow: %s",
+            ReferenceEngine.name,
+            refusal.message,
+        )
         return whole
     # Only results of Constant nodes are weights here: other initializers are copied as they are.
-    runs = [(p, either(p.model(inline_weights=True), is_fast=is_fast).run) for p, is_fast in parts]
-    lacking = [node.op_type for part, is_fast in parts if not is_fast for node in part.nodes]
+    runs = [
+        (p, either(p.model(inline_weights=True), is_fast=is_fast).run)
+        for p, is_fast in parts
+    ]
+    lacking = [
+        node.op_type for part, is_fast in parts if not is_fast for node in part.nodes
+    ]
     _log.warning(
         "%d of the %d nodes of a group run on %s, which is slow: %s",
         len(lacking), len(model.graph.node), ReferenceEngine.name, ", ".join(sorted(set(lacking))),
@@ -94,7 +107,9 @@ def prepare_in_parts(
 
 
 def _lacking_error(
-    model: ModelProto, engines: Sequence[BaseEngine], refusals: Sequence[NotImplementedByProvider]
+    model: ModelProto,
+    engines: Sequence[BaseEngine],
+    refusals: Sequence[NotImplementedByProvider],
 ) -> NotImplementedByProvider:
     """Return the error for a model that no engine runs; it names the first node that, alone, is too much for all."""
     graph = _make_index(model, engines[0])
@@ -107,7 +122,11 @@ def _lacking_error(
     node = next(lacking, None)
     what, cure = _list_nodes(model), f"install onnxruntime's kernels: {INSTALL}"
     if node is not None:
-        custom = [each for each in walk_nodes([node]) if each.domain not in (*ONNX_DOMAINS, "com.microsoft")]
+        custom = [
+            each
+            for each in walk_nodes([node])
+            if each.domain not in (*ONNX_DOMAINS, "com.microsoft")
+        ]
         node = next(iter(custom), node)
         what = f"node {node.name!r} ({node.domain or 'ai.onnx'}::{node.op_type})"
         library = engines[0].policy.custom_domains.get(node.domain, "")
@@ -135,7 +154,10 @@ def check_group(model: ModelProto) -> ModelProto:
 
 def _list_nodes(model: ModelProto) -> str:
     """Describe a group's nodes for the log."""
-    nodes = [f"{node.op_type} {node.name!r}" if node.name else node.op_type for node in model.graph.node]
+    nodes = [
+        f"{node.op_type} {node.name!r}" if node.name else node.op_type
+        for node in model.graph.node
+    ]
     more = f" and {len(nodes) - _LISTED:,} more" if len(nodes) > _LISTED else ""
     return f"{len(nodes):,} node{'s' * (len(nodes) > 1)} of the model ({', '.join(nodes[:_LISTED])}{more})"
 
@@ -148,9 +170,17 @@ def _check_types(model: ModelProto, refusal: NotImplementedByProvider) -> None:
         if value.type.WhichOneof("value") == "tensor_type":
             value.type.tensor_type.ClearField("shape")
     try:
-        onnx.shape_inference.infer_shapes(probe, check_type=True, strict_mode=True, data_prop=True)
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError) as error:
-        raise InvalidGraph(f"a group of nodes is wrong: {' '.join(str(error).split())}") from refusal
+        onnx.shape_inference.infer_shapes(
+            probe, check_type=True, strict_mode=True, data_prop=True
+        )
+    except (
+        onnx.shape_inference.InferenceError,
+        onnx.checker.ValidationError,
+        ValueError,
+    ) as error:
+        raise InvalidGraph(
+            f"a group of nodes is wrong: {' '.join(str(error).split())}"
+        ) from refusal
     except RuntimeError:  # inference itself gave up, which proves nothing
         return
 
@@ -168,17 +198,29 @@ def split(model: ModelProto, engine: BaseEngine) -> list[tuple[NodeGroup, bool]]
     graph = _make_index(model, engine)
     known: _Kernels = {}
     constant = graph.constants & set(graph.output_names) - graph.producer.keys()
-    slow = {i for i in range(len(graph.nodes)) if not _has_kernel(graph, i, engine, known)}
+    slow = {
+        i for i in range(len(graph.nodes)) if not _has_kernel(graph, i, engine, known)
+    }
     if constant or len(slow) == len(graph.nodes):
         return None
     while True:
         partitioner = Partitioner(graph.predecessors)
-        groups = partitioner.group([[i] for i in range(len(graph.nodes)) if i not in slow])
+        groups = partitioner.group(
+            [[i] for i in range(len(graph.nodes)) if i not in slow]
+        )
         partitioner.take(groups)
         partitioner.take(partitioner.group([[i] for i in sorted(slow)]))
         fast = {group[0] for group in groups}
-        parts = [(NodeGroup(graph, group), group[0] in fast) for group in partitioner.execution_order()]
-        stuck = {i for part, is_fast in parts if is_fast for i in _find_stuck_nodes(part, engine)}
+        parts = [
+            (NodeGroup(graph, group), group[0] in fast)
+            for group in partitioner.execution_order()
+        ]
+        stuck = {
+            i
+            for part, is_fast in parts
+            if is_fast
+            for i in _find_stuck_nodes(part, engine)
+        }
         if not stuck:
             return parts if len(parts) > 1 else None
         slow |= stuck
@@ -186,34 +228,61 @@ def split(model: ModelProto, engine: BaseEngine) -> list[tuple[NodeGroup, bool]]
 
 def _make_index(model: ModelProto, engine: BaseEngine) -> GraphIndex:
     # Without weights every initializer counts as special and is copied into the parts as it is.
-    return GraphIndex(model.graph, types=infer_types(model, engine.resolve_types), weights={}, owner=model)
+    return GraphIndex(
+        model.graph,
+        types=infer_types(model, engine.resolve_types),
+        weights={},
+        owner=model,
+    )
 
 
 def _find_stuck_nodes(part: NodeGroup, engine: BaseEngine) -> list[int]:
     """Return the nodes at a part's boundary that an engine cannot pass values over."""
     graph, values = part.graph, (*part.inputs, *part.outputs)
-    names = {value.name for value in values if not engine.can_pass(value.type.elem_type)}
-    return [i for i in part.node_indices if not names.isdisjoint((*graph.inputs[i], *graph.outputs[i]))]
+    names = {
+        value.name for value in values if not engine.can_pass(value.type.elem_type)
+    }
+    return [
+        i
+        for i in part.node_indices
+        if not names.isdisjoint((*graph.inputs[i], *graph.outputs[i]))
+    ]
 
 
-def _has_kernel(graph: GraphIndex, index: int, engine: BaseEngine, known: _Kernels) -> bool:
+def _has_kernel(
+    graph: GraphIndex, index: int, engine: BaseEngine, known: _Kernels
+) -> bool:
     """Ask an engine for a node alone; once for equal operators on equal types, which `known` collects."""
     node = graph.nodes[index]
     probe = get_structure(NodeGroup(graph, [index]).model())
     if any(True for _ in iter_subgraphs(node)) or probe.functions:
         return engine.has_kernels(probe)
     types: list[tuple[int | bytes | None, bool]] = []
-    for name in (*graph.inputs[index], *graph.outputs[index]):  # its element type, or all of another type
+    for name in (
+        *graph.inputs[index],
+        *graph.outputs[index],
+    ):  # its element type, or all of another type
         elem_type = graph.types.get(name).elem_type if name else 0
         proto = graph.types.get_proto(name) if elem_type is None else None
-        types.append((elem_type if proto is None else proto.SerializeToString(), name in graph.constants))
+        types.append(
+            (
+                elem_type if proto is None else proto.SerializeToString(),
+                name in graph.constants,
+            )
+        )
     # Kernels may also ask for certain attributes, or for inputs that are constant or have a known rank.
     key = (
         type(engine),
         (node.domain, node.op_type),
         tuple(types),
-        any(graph.types.get(name).shape is None for name in graph.inputs[index] if name),
-        tuple(a.SerializeToString() for a in node.attribute if a.type != AttributeProto.TENSOR),
+        any(
+            graph.types.get(name).shape is None for name in graph.inputs[index] if name
+        ),
+        tuple(
+            a.SerializeToString()
+            for a in node.attribute
+            if a.type != AttributeProto.TENSOR
+        ),
     )
     if key not in known:
         known[key] = engine.has_kernels(probe)
@@ -228,10 +297,14 @@ class SplitModel:
         parts: in execution order, each with the function that runs it.
     """
 
-    def __init__(self, model: ModelProto, parts: Sequence[tuple[NodeGroup, Callable[..., Any]]]) -> None:
+    def __init__(
+        self, model: ModelProto, parts: Sequence[tuple[NodeGroup, Callable[..., Any]]]
+    ) -> None:
         self._inputs = [value.name for value in model.graph.input]
         self._outputs = [value.name for value in model.graph.output]
-        self._steps: list[tuple[Callable[..., Any], Sequence[str], Sequence[str], Sequence[str]]] = []
+        self._steps: list[
+            tuple[Callable[..., Any], Sequence[str], Sequence[str], Sequence[str]]
+        ] = []
         read_later = {*self._inputs, *self._outputs}
         for part, run in reversed(parts):
             names = dict.fromkeys((*part.input_names, *part.output_names))
@@ -245,9 +318,14 @@ class SplitModel:
         """Run; inputs and results in the order of the model."""
         values: dict[str, Any] = dict(zip(self._inputs, inputs, strict=True))
         for run, reads, makes, frees in self._steps:
-            values.update(zip(makes, run([values[name] for name in reads]), strict=True))
+            values.update(
+                zip(makes, run([values[name] for name in reads]), strict=True)
+            )
             for name in frees:
                 del values[name]
         given = set(self._inputs)
-        results = [values[name].copy() if name in given else values[name] for name in self._outputs]
+        results = [
+            values[name].copy() if name in given else values[name]
+            for name in self._outputs
+        ]
         return results if outputs is None else write_in_place(results, outputs)

@@ -44,14 +44,18 @@ def check_budget(data: bytes, budget: InputBudget, path: Path | None) -> None:
     allowed = _compute_limits(len(data), budget)
     view = np.frombuffer(data, np.uint8)
     chunks = (view[start : start + _CHUNK] for start in range(0, len(view), _CHUNK))
-    if sum(int(np.count_nonzero((chunk & _WIRE_TYPE) == BYTES)) for chunk in chunks) <= min(allowed.values()):
+    if sum(
+        int(np.count_nonzero((chunk & _WIRE_TYPE) == BYTES)) for chunk in chunks
+    ) <= min(allowed.values()):
         return
     for what, count in _count_messages(data, allowed).items():
         if count > allowed[what]:
             raise _budget_error(what, allowed[what], budget, path)
 
 
-def make_counter(size: int, budget: InputBudget, path: Path | None) -> Callable[[str], None]:
+def make_counter(
+    size: int, budget: InputBudget, path: Path | None
+) -> Callable[[str], None]:
     """Return a function that counts messages, nodes, names and bodies one by one, for readers of another format.
 
     It raises InvalidGraph at the first one over the budget; `size` is the length of the file.
@@ -70,17 +74,25 @@ def make_counter(size: int, budget: InputBudget, path: Path | None) -> Callable[
 def _compute_limits(size: int, budget: InputBudget) -> dict[str, int]:
     """Return how many messages, nodes, names and bodies a model of so many bytes may have."""
     return {
-        "messages": min(budget.messages, max(FREE_MESSAGES, size // budget.bytes_per_message)),
+        "messages": min(
+            budget.messages, max(FREE_MESSAGES, size // budget.bytes_per_message)
+        ),
         "nodes": budget.nodes,
         "names": budget.names,
         "bodies": budget.bodies,
     }
 
 
-def _budget_error(what: str, allowed: int, budget: InputBudget, path: Path | None) -> InvalidGraph:
+def _budget_error(
+    what: str, allowed: int, budget: InputBudget, path: Path | None
+) -> InvalidGraph:
     """Return the error for a model that has more of something than `_compute_limits` says."""
     is_spread = what == "messages" and allowed < budget.messages
-    why = f"less than {budget.bytes_per_message} bytes for each" if is_spread else "all that its host allows"
+    why = (
+        f"less than {budget.bytes_per_message} bytes for each"
+        if is_spread
+        else "all that its host allows"
+    )
     smaller = " and a smaller bytes_per_message" if what == "messages" else ""
     return InvalidGraph(
         f"{path.name if path else 'the model given as bytes'} has more than {allowed:,} {what}, which is {why}; "
@@ -124,11 +136,20 @@ def _count_messages(data: bytes, allowed: dict[str, int]) -> dict[str, int]:
                 schema, end = outside.pop()
                 continue
             if wire_type != BYTES:
-                at = read_varint(data, at)[1] if wire_type == VARINT else at + FIXED_SIZES.get(wire_type, 0)
+                at = (
+                    read_varint(data, at)[1]
+                    if wire_type == VARINT
+                    else at + FIXED_SIZES.get(wire_type, 0)
+                )
                 continue
-            length, at = read_varint(data, at) if data[at] >= MORE else (data[at], at + 1)
+            length, at = (
+                read_varint(data, at) if data[at] >= MORE else (data[at], at + 1)
+            )
             inner = schema.get(tag >> 3)
-            is_over = counts["messages"] > allowed["messages"] or counts["names"] > allowed["names"]
+            is_over = (
+                counts["messages"] > allowed["messages"]
+                or counts["names"] > allowed["names"]
+            )
             # The decoder has a better message for bytes that are not a model.
             if is_over or at + length > end or len(outside) > _MOST_LEVELS:
                 break

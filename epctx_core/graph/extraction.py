@@ -15,7 +15,14 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.graph.index import SPECIAL, GraphIndex, Node, copy_message, iter_subgraphs, shorten_domain
+from epctx_core.graph.index import (
+    SPECIAL,
+    GraphIndex,
+    Node,
+    copy_message,
+    iter_subgraphs,
+    shorten_domain,
+)
 from epctx_core.graph.normalise import find_used_functions
 from epctx_core.graph.weights import (
     INLINE_LIMIT,
@@ -103,11 +110,16 @@ class GraphSlice:
 
     def consumers(self, name: str) -> Sequence[Node]:
         """Return the nodes that read a value."""
-        return [Node(self.index, i) for i in dict.fromkeys(self.index.consumers.get(name, ()))]
+        return [
+            Node(self.index, i)
+            for i in dict.fromkeys(self.index.consumers.get(name, ()))
+        ]
 
     def model(self, *, inline_weights: bool = False) -> ModelProto:
         """Return a model of all nodes; see `epctx_core.plugin.GraphView.model`."""
-        return NodeGroup(self.index, range(len(self.index.nodes))).model(inline_weights=inline_weights)
+        return NodeGroup(self.index, range(len(self.index.nodes))).model(
+            inline_weights=inline_weights
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write that model and its weights to files; see `epctx_core.plugin.GraphView.save`."""
@@ -130,7 +142,9 @@ class GraphSlice:
                 )
         quantized = self.index.quantized
         self.left_out = quantized.find_incomplete(by_index, self.taken)
-        self.units = quantized.make_units(index for index in by_index if index not in self.left_out)
+        self.units = quantized.make_units(
+            index for index in by_index if index not in self.left_out
+        )
         self.grouped = self._partitioner.group(self.units)
         return [[by_index[index] for index in group] for group in self.grouped]
 
@@ -151,23 +165,39 @@ class NodeGroup:
         outputs: values that leave, in the order of production.
     """
 
-    def __init__(self, graph: GraphIndex, nodes: Sequence[int], *, keep_initializers: bool = False) -> None:
+    def __init__(
+        self,
+        graph: GraphIndex,
+        nodes: Sequence[int],
+        *,
+        keep_initializers: bool = False,
+    ) -> None:
         self.graph = graph
         self.node_indices = nodes
         self.keeps_initializers = keep_initializers
         entering, numbers, form = _number_names(graph, nodes)
         names = tuple(entering)
         constants = graph.constants
-        weights = tuple([name for name in names if name in constants]) if constants else ()
+        weights = (
+            tuple([name for name in names if name in constants]) if constants else ()
+        )
         self.weight_names: tuple[str, ...] = () if keep_initializers else weights
         self.kept_names: tuple[str, ...] = weights if keep_initializers else ()
-        self.input_names = tuple([n for n in names if n not in constants]) if self.weight_names else names
+        self.input_names = (
+            tuple([n for n in names if n not in constants])
+            if self.weight_names
+            else names
+        )
         self.output_names = _find_outputs(graph, nodes)
         self.inputs = self._list_values(self.input_names)
         self.outputs = self._list_values(self.output_names)
         self._form: tuple[int, ...] | None = None
         if not self.weight_names and SPECIAL not in form:
-            self._form = (len(nodes), *form, *[numbers[name] for name in self.output_names])
+            self._form = (
+                len(nodes),
+                *form,
+                *[numbers[name] for name in self.output_names],
+            )
 
     def _list_values(self, names: Sequence[str]) -> tuple[ValueInfo, ...]:
         types = self.graph.types
@@ -191,13 +221,19 @@ class NodeGroup:
         """Key that is equal for equal groups of one graph; None with weights."""
         if self._form is not None or self.weight_names or self.kept_names:
             return self.plain_form
-        return self._add_types((_digest_nodes(self.graph, self.node_indices, self.inputs, self.outputs),))
+        return self._add_types(
+            (_digest_nodes(self.graph, self.node_indices, self.inputs, self.outputs),)
+        )
 
     def _add_types(self, form: tuple[object, ...]) -> tuple[object, ...]:
         # A type table makes equal types once, so their identities represent them.
         values = (*self.inputs, *self.outputs)
         proven = self.graph.types.get_proven
-        return (*form, *[id(v.type) for v in values], *[id(proven(v.name)) for v in values])
+        return (
+            *form,
+            *[id(v.type) for v in values],
+            *[id(proven(v.name)) for v in values],
+        )
 
     @property
     def weights(self) -> Mapping[str, Weight]:
@@ -227,12 +263,18 @@ class NodeGroup:
             weight = self.graph.weights.get(name)
             if weight is not None:
                 inline = inline_weights or weight.nbytes <= INLINE_LIMIT
-                tensor = weight.make_tensor_proto() if inline else make_detached_tensor(weight)
+                tensor = (
+                    weight.make_tensor_proto()
+                    if inline
+                    else make_detached_tensor(weight)
+                )
                 graph.initializer.append(tensor)
         special = {name for name in self.weight_names if name not in self.graph.weights}
         if special:
             # Text is not a weight: it stays whole in the protobuf.
-            graph.initializer.extend(t for name, t in self.graph.special_tensors.items() if name in special)
+            graph.initializer.extend(
+                t for name, t in self.graph.special_tensors.items() if name in special
+            )
         model.functions.extend(find_used_functions(graph.node, self.graph.functions))
         return model
 
@@ -262,13 +304,19 @@ def _find_outputs(graph: GraphIndex, nodes: Sequence[int]) -> tuple[str, ...]:
 
     Results of Constant nodes are available in every group that reads them.
     """
-    made, consumers, results, constants = graph.outputs, graph.consumers, graph.results, graph.constants
+    made, consumers, results, constants = (
+        graph.outputs,
+        graph.consumers,
+        graph.results,
+        graph.constants,
+    )
     inside = set(nodes)
     leaving = [
         name
         for i in nodes
         for name in made[i]
-        if name in results or not (name in constants or inside.issuperset(consumers.get(name, ())))
+        if name in results
+        or not (name in constants or inside.issuperset(consumers.get(name, ())))
     ]
     if not leaving and nodes:
         # Dead code: a node needs an output, so the last results become outputs.
@@ -283,7 +331,12 @@ class GraphPartition(NodeGroup):
     """
 
     def __init__(
-        self, graph: GraphIndex, nodes: Sequence[int], *, ep: str, keep_initializers: bool = False
+        self,
+        graph: GraphIndex,
+        nodes: Sequence[int],
+        *,
+        ep: str,
+        keep_initializers: bool = False,
     ) -> None:
         super().__init__(graph, nodes, keep_initializers=keep_initializers)
         self.ep = ep
@@ -301,7 +354,9 @@ class GraphPartition(NodeGroup):
         """SHA-256 (hex) of the canonical form."""
         form, known = self.plain_form, self.graph.digests
         digest = known.get(form) if form is not None else None
-        digest = digest or _digest_nodes(self.graph, self.node_indices, self.inputs, self.outputs)
+        digest = digest or _digest_nodes(
+            self.graph, self.node_indices, self.inputs, self.outputs
+        )
         if form is not None:
             known[form] = digest
         return digest
@@ -325,7 +380,9 @@ class GraphPartition(NodeGroup):
 _OMITTED = -1
 
 
-def _number_names(graph: GraphIndex, nodes: Sequence[int]) -> tuple[list[str], dict[str, int], list[int]]:
+def _number_names(
+    graph: GraphIndex, nodes: Sequence[int]
+) -> tuple[list[str], dict[str, int], list[int]]:
     """Number the names of nodes in topological order.
 
     Returns:
@@ -352,7 +409,10 @@ def _number_names(graph: GraphIndex, nodes: Sequence[int]) -> tuple[list[str], d
 
 
 def _digest_nodes(
-    graph: GraphIndex, nodes: Sequence[int], inputs: Sequence[ValueInfo], outputs: Sequence[ValueInfo]
+    graph: GraphIndex,
+    nodes: Sequence[int],
+    inputs: Sequence[ValueInfo],
+    outputs: Sequence[ValueInfo],
 ) -> str:
     """Return SHA-256 (hex) over a partition's canonical form.
 
@@ -371,14 +431,18 @@ def _digest_nodes(
                 continue
             if name in weights:
                 weight = weights[name]
-                form.add(f"weight {numbers[name]} {weight.elem_type} {weight.shape} {weight.digest}")
+                form.add(
+                    f"weight {numbers[name]} {weight.elem_type} {weight.shape} {weight.digest}"
+                )
             elif name in special:
                 form.add(f"constant {numbers[name]}")
                 form.add(_serialize_without_names(special[name]))
         form.add_node(graph.nodes[index], graph.inputs[index], graph.outputs[index])
     for value in outputs:
         form.add(f"out {numbers[value.name]} {value.type.elem_type} {value.shape}")
-    for function in find_used_functions((graph.nodes[i] for i in nodes), graph.functions):
+    for function in find_used_functions(
+        (graph.nodes[i] for i in nodes), graph.functions
+    ):
         form.add(function.SerializeToString(deterministic=True))
     return form.digest()
 
@@ -406,14 +470,18 @@ class _CanonicalForm:
         """Add one part."""
         self._parts.append(part.encode() if isinstance(part, str) else part)
 
-    def add_node(self, node: NodeProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    def add_node(
+        self, node: NodeProto, inputs: Sequence[str], outputs: Sequence[str]
+    ) -> None:
         """Add a node; `inputs` includes the outer names that its subgraphs read."""
         domain = shorten_domain(node.domain)
         version = self._opset_imports.get(domain, 1)
         numbers = self.numbers
         reads = [numbers[name] for name in inputs]
         makes = [numbers[name] for name in outputs]
-        self.add(f"node {domain} {node.op_type} {node.overload} {version} {reads} {makes}")
+        self.add(
+            f"node {domain} {node.op_type} {node.overload} {version} {reads} {makes}"
+        )
         attributes = node.attribute
         if attributes:
             for attribute in sorted(attributes, key=lambda a: a.name):

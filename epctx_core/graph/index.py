@@ -55,7 +55,8 @@ def _list_operators_with_subgraphs() -> frozenset[str]:
     return frozenset(
         schema.name
         for schema in onnx.defs.get_all_schemas_with_history()
-        if not schema.domain and not types.isdisjoint(a.type for a in schema.attributes.values())
+        if not schema.domain
+        and not types.isdisjoint(a.type for a in schema.attributes.values())
     )
 
 
@@ -82,7 +83,9 @@ def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
             yield from walk_nodes(subgraph.node)
 
 
-def walk_graphs(graph: GraphProto, path: SubgraphPath = ()) -> Iterator[tuple[SubgraphPath, GraphProto]]:
+def walk_graphs(
+    graph: GraphProto, path: SubgraphPath = ()
+) -> Iterator[tuple[SubgraphPath, GraphProto]]:
     """Yield a graph and all subgraphs in it, at any depth, each before those inside it."""
     yield path, graph
     for index, node in enumerate(graph.node):
@@ -102,7 +105,9 @@ def walk_indexed_nodes(
 
 def find_outer_names(node: NodeProto) -> tuple[str, ...]:
     """Return the names of the enclosing scope that a node's subgraphs read, in order of first use."""
-    return tuple(dict.fromkeys(chain.from_iterable(map(find_free_names, iter_subgraphs(node)))))
+    return tuple(
+        dict.fromkeys(chain.from_iterable(map(find_free_names, iter_subgraphs(node))))
+    )
 
 
 def find_free_names(graph: GraphProto) -> Iterator[str]:
@@ -124,16 +129,22 @@ def list_given_names(graph: GraphProto) -> Iterable[str]:
     return (each.name for each in chain(graph.input, graph.initializer, sparse))
 
 
-def walk_tensors(graph: GraphProto, functions: Sequence[FunctionProto] = ()) -> Iterator[TensorProto]:
+def walk_tensors(
+    graph: GraphProto, functions: Sequence[FunctionProto] = ()
+) -> Iterator[TensorProto]:
     """Yield every tensor of a model: initializers, sparse ones, those in attributes, subgraphs and functions."""
     yield from graph.initializer
     yield from walk_inner_tensors(graph, functions)
 
 
-def walk_inner_tensors(graph: GraphProto, functions: Sequence[FunctionProto] = ()) -> Iterator[TensorProto]:
+def walk_inner_tensors(
+    graph: GraphProto, functions: Sequence[FunctionProto] = ()
+) -> Iterator[TensorProto]:
     """Yield all of them but the main graph's initializers."""
     yield from _split_sparse(graph.sparse_initializer)
-    for node in walk_nodes(chain(graph.node, *(function.node for function in functions))):
+    for node in walk_nodes(
+        chain(graph.node, *(function.node for function in functions))
+    ):
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
@@ -226,7 +237,9 @@ class GraphIndex:
         # Not kept: it would be a cycle, which keeps a model's weights alive until the next collection.
         outer = owner if isinstance(owner, GraphIndex) else None
         self.opset_imports: Mapping[str, int] = (
-            owner.opset_imports if isinstance(owner, GraphIndex) else read_opset_imports(owner)
+            owner.opset_imports
+            if isinstance(owner, GraphIndex)
+            else read_opset_imports(owner)
         )
         self.ir_version: int = owner.ir_version
         self.functions: Sequence[FunctionProto] = owner.functions
@@ -237,16 +250,22 @@ class GraphIndex:
         self.names = [node.name for node in self.nodes]
         self.operators = frozenset(zip(self.domains, self.op_types, strict=True))
         # A slice of names is made in C; a tuple would be made name by name.
-        self.explicit_inputs: list[Sequence[str]] = [node.input[:] for node in self.nodes]
+        self.explicit_inputs: list[Sequence[str]] = [
+            node.input[:] for node in self.nodes
+        ]
         self.outputs: list[Sequence[str]] = [node.output[:] for node in self.nodes]
-        self.producer: dict[str, int] = {name: i for i, names in enumerate(self.outputs) for name in names}
+        self.producer: dict[str, int] = {
+            name: i for i, names in enumerate(self.outputs) for name in names
+        }
         self.producer.pop("", None)
         input_names = {value.name for value in graph.input}
         initializers = {t.name for t in graph.initializer}
         _check_text(self.producer, initializers, input_names, self.names)
         self.captured: tuple[str, ...] = ()
         # Since IR version 4 an initializer that is also a graph input is a default the caller may override.
-        self.constants = initializers - input_names if self.ir_version >= 4 else initializers  # noqa: PLR2004
+        self.constants = (
+            initializers - input_names if self.ir_version >= 4 else initializers  # noqa: PLR2004
+        )
         self.weights = weights
         self.path = path
         if outer is not None:
@@ -255,7 +274,9 @@ class GraphIndex:
         if self.ir_version >= 4 and not OPERATORS.isdisjoint(self.operators):  # noqa: PLR2004
             self._add_node_constants()
         self.special_tensors = self._find_special_tensors(outer)
-        self.input_names = tuple(v.name for v in graph.input if v.name not in self.constants)
+        self.input_names = tuple(
+            v.name for v in graph.input if v.name not in self.constants
+        )
         self.output_names = tuple(v.name for v in graph.output)
         self.results = frozenset(self.output_names)
         self.subgraphs: dict[int, dict[str, GraphIndex]] = {}
@@ -267,13 +288,17 @@ class GraphIndex:
 
         graph = GraphProto()
         for node in self.nodes:
-            if (node.domain, node.op_type) in OPERATORS and len(node.attribute) == len(node.output) == 1:
+            if (node.domain, node.op_type) in OPERATORS and len(node.attribute) == len(
+                node.output
+            ) == 1:
                 (attribute,), (name,) = node.attribute, node.output
                 if attribute.name == "value":
                     graph.initializer.add().CopyFrom(attribute.t)
                     graph.initializer[-1].name = name
                 elif attribute.name in _NUMBERS:
-                    value = np.array(helper.get_attribute_value(attribute), _NUMBERS[attribute.name])
+                    value = np.array(
+                        helper.get_attribute_value(attribute), _NUMBERS[attribute.name]
+                    )
                     graph.initializer.append(numpy_helper.from_array(value, name))
         made = read_initializers(graph)
         self.constants |= made.keys()
@@ -297,14 +322,18 @@ class GraphIndex:
         self.captured = tuple(dict.fromkeys(find_free_names(self.graph)))
         constants = [name for name in self.captured if name in outer.constants]
         self.constants = initializers.union(constants)
-        shared = {name: outer.weights[name] for name in constants if name in outer.weights}
+        shared = {
+            name: outer.weights[name] for name in constants if name in outer.weights
+        }
         self.weights = {**shared, **read_initializers(self.graph)}
 
     def _add_outer_names(self) -> list[Sequence[str]]:
         inputs = list(self.explicit_inputs)
         for i in self.holders:
             node = self.nodes[i]
-            since = EXECUTABLE.get(node.op_type) if node.domain in DEFAULT_DOMAINS else None
+            since = (
+                EXECUTABLE.get(node.op_type) if node.domain in DEFAULT_DOMAINS else None
+            )
             if since is not None and self.opset_imports.get("", 1) >= since:
                 self.subgraphs[i] = {
                     name: GraphIndex(
@@ -316,7 +345,11 @@ class GraphIndex:
                     )
                     for name, subgraph in iter_named_subgraphs(node)
                 }
-                outer = tuple(dict.fromkeys(chain(*(b.captured for b in self.subgraphs[i].values()))))
+                outer = tuple(
+                    dict.fromkeys(
+                        chain(*(b.captured for b in self.subgraphs[i].values()))
+                    )
+                )
             else:
                 outer = find_outer_names(node)
             if outer:
@@ -326,16 +359,26 @@ class GraphIndex:
     @cached_property
     def holders(self) -> list[int]:
         """Nodes that can have subgraphs."""
-        found = {operator for operator in self.operators if can_have_subgraphs(*operator)}
+        found = {
+            operator for operator in self.operators if can_have_subgraphs(*operator)
+        }
         if not found:
             return []
-        return [i for i, o in enumerate(zip(self.domains, self.op_types, strict=True)) if o in found]
+        return [
+            i
+            for i, o in enumerate(zip(self.domains, self.op_types, strict=True))
+            if o in found
+        ]
 
     def find_subgraph(self, path: SubgraphPath) -> GraphIndex | None:
         """Return the index of a subgraph inside, or None if it is in a node that a session does not execute."""
         graph: GraphIndex | None = self
         for node, attribute in path:
-            graph = graph.subgraphs.get(node, {}).get(attribute) if graph is not None else None
+            graph = (
+                graph.subgraphs.get(node, {}).get(attribute)
+                if graph is not None
+                else None
+            )
         return graph
 
     def walk(self) -> Iterator[GraphIndex]:
@@ -362,14 +405,27 @@ class GraphIndex:
         if self.functions:
             # A call does not show the content of its function.
             return [SPECIAL] * len(self.nodes)
-        forms = zip(self.domains, self.op_types, map(len, self.inputs), map(len, self.outputs), strict=True)
+        forms = zip(
+            self.domains,
+            self.op_types,
+            map(len, self.inputs),
+            map(len, self.outputs),
+            strict=True,
+        )
         numbers: dict[tuple[str, str, int, int], int] = {}
         signatures = [numbers.setdefault(form, len(numbers)) for form in forms]
         schemas = {
-            o: find_schema(*o, self.opset_imports.get(shorten_domain(o[0]), 1)) for o in self.operators
+            o: find_schema(*o, self.opset_imports.get(shorten_domain(o[0]), 1))
+            for o in self.operators
         }
-        some = {operator for operator, schema in schemas.items() if schema is None or schema.attributes}
-        for i, operator in enumerate(zip(self.domains, self.op_types, strict=True)) if some else ():
+        some = {
+            operator
+            for operator, schema in schemas.items()
+            if schema is None or schema.attributes
+        }
+        for i, operator in (
+            enumerate(zip(self.domains, self.op_types, strict=True)) if some else ()
+        ):
             if operator in some and self.nodes[i].attribute:
                 signatures[i] = SPECIAL
         return signatures
@@ -378,7 +434,10 @@ class GraphIndex:
     def predecessors(self) -> list[list[int]]:
         """For each node the nodes whose results it reads; a node read twice is listed twice."""
         producer = self.producer
-        return [[producer[name] for name in names if name in producer] for names in self.inputs]
+        return [
+            [producer[name] for name in names if name in producer]
+            for names in self.inputs
+        ]
 
     @cached_property
     def consumers(self) -> dict[str, list[int]]:
@@ -414,7 +473,11 @@ class Node:
         self.index = index
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Node) and other.index == self.index and other._graph is self._graph
+        return (
+            isinstance(other, Node)
+            and other.index == self.index
+            and other._graph is self._graph
+        )
 
     def __hash__(self) -> int:
         return self.index
@@ -491,7 +554,9 @@ def decode_attribute(attribute: AttributeProto) -> Any:
         try:
             array = numpy_helper.to_array(value)
         except KeyError:
-            raise ValueError(f"the element type {value.data_type} is none of ONNX's") from None
+            raise ValueError(
+                f"the element type {value.data_type} is none of ONNX's"
+            ) from None
         array.setflags(write=False)
         return array
     if attribute.type in (AttributeProto.INT, AttributeProto.FLOAT):

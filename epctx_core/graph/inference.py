@@ -10,7 +10,12 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.index import can_have_subgraphs, copy_message, iter_subgraphs, walk_graphs
+from epctx_core.graph.index import (
+    can_have_subgraphs,
+    copy_message,
+    iter_subgraphs,
+    walk_graphs,
+)
 from epctx_core.graph.model_io import get_structure
 from epctx_core.graph.type_table import (
     TypeTable,
@@ -21,9 +26,21 @@ from epctx_core.graph.type_table import (
     types_of,
 )
 
-_REFUSALS = (onnx.shape_inference.InferenceError, ValueError, RuntimeError, onnx.checker.ValidationError)
+_REFUSALS = (
+    onnx.shape_inference.InferenceError,
+    ValueError,
+    RuntimeError,
+    onnx.checker.ValidationError,
+)
 ONNX_DOMAINS = frozenset(
-    {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training"}
+    {
+        "",
+        "ai.onnx",
+        "ai.onnx.ml",
+        "ai.onnx.preview",
+        "ai.onnx.preview.training",
+        "ai.onnx.training",
+    }
 )
 
 
@@ -41,7 +58,9 @@ def remove_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto:
     """
     probe: ModelProto = copy_message(model)
     # A name lets inference see that two lengths computed from one open length are equal.
-    dims = [dim for value in probe.graph.input for dim in value.type.tensor_type.shape.dim]
+    dims = [
+        dim for value in probe.graph.input for dim in value.type.tensor_type.shape.dim
+    ]
     taken = {dim.dim_param for dim in dims}
     names = (name for number in count() if (name := f"unk__{number}") not in taken)
     for dim in dims:
@@ -59,7 +78,9 @@ def _list_hinted_values(graph: GraphProto, *, main: bool) -> Iterator[ValueInfoP
     return chain(graph.output, graph.value_info, () if main else graph.input)
 
 
-def _find_hints(declared: GraphProto, inferred: GraphProto, names: Container[str]) -> Iterator[_Hint]:
+def _find_hints(
+    declared: GraphProto, inferred: GraphProto, names: Container[str]
+) -> Iterator[_Hint]:
     """Yield the additions of a graph's and its subgraphs' declarations to types inferred without them.
 
     Args:
@@ -67,9 +88,14 @@ def _find_hints(declared: GraphProto, inferred: GraphProto, names: Container[str
         inferred: the same graph, inferred; a value that it does not know is added.
         names: the open lengths of the model's inputs, which are known to be open.
     """
-    for (path, own), (_, found) in zip(walk_graphs(declared), walk_graphs(inferred), strict=True):
+    for (path, own), (_, found) in zip(
+        walk_graphs(declared), walk_graphs(inferred), strict=True
+    ):
         # Of two with one name the first counts.
-        known = {value.name: value for value in reversed([*found.input, *found.output, *found.value_info])}
+        known = {
+            value.name: value
+            for value in reversed([*found.input, *found.output, *found.value_info])
+        }
         for value in _list_hinted_values(own, main=not path):
             target = known.get(value.name)
             if target is None:
@@ -78,12 +104,16 @@ def _find_hints(declared: GraphProto, inferred: GraphProto, names: Container[str
                 yield _make_hint(value, target, names)
 
 
-def _make_hint(declared: ValueInfoProto, target: ValueInfoProto, names: Container[str]) -> _Hint:
+def _make_hint(
+    declared: ValueInfoProto, target: ValueInfoProto, names: Container[str]
+) -> _Hint:
     type_: TypeProto = copy_message(target.type)
     if type_.WhichOneof("value") is None:
         type_.CopyFrom(declared.type)
         forget_shape(type_)
-    if not (type_.HasField("tensor_type") and declared.type.tensor_type.HasField("shape")):
+    if not (
+        type_.HasField("tensor_type") and declared.type.tensor_type.HasField("shape")
+    ):
         return declared, target, type_, target.type.WhichOneof("value") is None, False
     hinted = declared.type.tensor_type.shape.dim
     adds_length = not type_.tensor_type.HasField("shape")
@@ -91,7 +121,9 @@ def _make_hint(declared: ValueInfoProto, target: ValueInfoProto, names: Containe
         type_.tensor_type.shape.SetInParent()
         type_.tensor_type.shape.dim.extend([type(d)() for d in hinted])
     refuted = len(type_.tensor_type.shape.dim) != len(hinted)
-    for dim, hint in () if refuted else zip(type_.tensor_type.shape.dim, hinted, strict=True):
+    for dim, hint in (
+        () if refuted else zip(type_.tensor_type.shape.dim, hinted, strict=True)
+    ):
         if is_open(hint):
             if hint.dim_param and is_open(dim):
                 dim.dim_param = hint.dim_param
@@ -104,7 +136,19 @@ def _make_hint(declared: ValueInfoProto, target: ValueInfoProto, names: Containe
 
 
 PROPAGATING = frozenset(
-    {"Add", "Cast", "Concat", "Gather", "Mul", "Shape", "Size", "Slice", "Squeeze", "Sub", "Unsqueeze"}
+    {
+        "Add",
+        "Cast",
+        "Concat",
+        "Gather",
+        "Mul",
+        "Shape",
+        "Size",
+        "Slice",
+        "Squeeze",
+        "Sub",
+        "Unsqueeze",
+    }
 )
 """Operators through which onnx follows the elements of a shape."""
 
@@ -115,7 +159,9 @@ _TYPES_CONTRADICT = ("elem type differs", "has inconsistent type")
 
 
 def infer_types(
-    proto: ModelProto, resolve: Callable[[ModelProto], None] | None = None, trusted: Container[str] = ()
+    proto: ModelProto,
+    resolve: Callable[[ModelProto], None] | None = None,
+    trusted: Container[str] = (),
 ) -> TypeTable:
     """Infer the types of a model's values from its inputs, then complete them by the model's declarations.
 
@@ -129,7 +175,11 @@ def infer_types(
             onnxruntime, too, declared shapes are hints.
     """
     probe = remove_hints(get_structure(proto), trusted)
-    names = {dim.dim_param for value in probe.graph.input for dim in value.type.tensor_type.shape.dim} - {""}
+    names = {
+        dim.dim_param
+        for value in probe.graph.input
+        for dim in value.type.tensor_type.shape.dim
+    } - {""}
     proven = _infer_completely(probe, resolve)
     found = list(_find_hints(proto.graph, proven.graph, names))
     refuted: dict[str, str] = {}
@@ -155,7 +205,9 @@ def infer_types(
     return table
 
 
-def _apply_hints(proven: ModelProto, declared: GraphProto, names: Container[str]) -> ModelProto:
+def _apply_hints(
+    proven: ModelProto, declared: GraphProto, names: Container[str]
+) -> ModelProto:
     """Return a copy of an inferred model with the hints of a graph's declarations."""
     hinted: ModelProto = copy_message(proven)
     for _, target, type_, *_ in _find_hints(declared, hinted.graph, names):
@@ -169,16 +221,26 @@ def _is_foreign(node: NodeProto) -> bool:
         return True
     if not can_have_subgraphs(node.domain, node.op_type):
         return False
-    return any(_is_foreign(inner) for subgraph in iter_subgraphs(node) for inner in subgraph.node)
+    return any(
+        _is_foreign(inner)
+        for subgraph in iter_subgraphs(node)
+        for inner in subgraph.node
+    )
 
 
-def _infer_completely(probe: ModelProto, resolve: Callable[[ModelProto], None] | None) -> ModelProto:
+def _infer_completely(
+    probe: ModelProto, resolve: Callable[[ModelProto], None] | None
+) -> ModelProto:
     """Return a model with inferred types, of operators unknown to onnx too."""
     inferred = _infer(probe, data_prop=False)
     if _can_compute_shapes(probe.graph) and not _has_long_vectors(inferred.graph):
         inferred = _infer(probe, data_prop=True)
     domains = {opset.domain for opset in inferred.opset_import}
-    if resolve is not None and not domains <= ONNX_DOMAINS and any(map(_is_foreign, inferred.graph.node)):
+    if (
+        resolve is not None
+        and not domains <= ONNX_DOMAINS
+        and any(map(_is_foreign, inferred.graph.node))
+    ):
         resolve(inferred)
     return inferred
 
@@ -197,7 +259,9 @@ def _infer(proto: ModelProto, *, data_prop: bool) -> ModelProto:
     try:
         return onnx.shape_inference.infer_shapes(proto, data_prop=data_prop)
     except _REFUSALS as error:
-        raise InvalidGraph(f"shape inference refuses the model: {' '.join(str(error).split())}") from error
+        raise InvalidGraph(
+            f"shape inference refuses the model: {' '.join(str(error).split())}"
+        ) from error
 
 
 def _can_compute_shapes(graph: GraphProto) -> bool:
@@ -207,7 +271,11 @@ def _can_compute_shapes(graph: GraphProto) -> bool:
         return True
     if not any(can_have_subgraphs(*operator) for operator in operators):
         return False
-    return any(_can_compute_shapes(subgraph) for node in graph.node for subgraph in iter_subgraphs(node))
+    return any(
+        _can_compute_shapes(subgraph)
+        for node in graph.node
+        for subgraph in iter_subgraphs(node)
+    )
 
 
 def _has_long_vectors(graph: GraphProto) -> bool:
@@ -215,6 +283,8 @@ def _has_long_vectors(graph: GraphProto) -> bool:
 
     Data propagation keeps some 70 bytes for each element of such a value, whatever its type.
     """
-    values = (value for _, each in walk_graphs(graph) for value in list_typed_values(each))
+    values = (
+        value for _, each in walk_graphs(graph) for value in list_typed_values(each)
+    )
     dims = (value.type.tensor_type.shape.dim for value in values)
     return any(len(each) == 1 and each[0].dim_value > LONGEST_SHAPE for each in dims)

@@ -39,7 +39,9 @@ def open_model_file(model: object) -> Iterator[tuple[io.FileIO, Path]]:
         _check_regular(path, path.stat())
         flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
         # Nothing waits for the writer of a pipe.
-        with io.FileIO(os.open(path, flags | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        with io.FileIO(
+            os.open(path, flags | getattr(os, "O_NONBLOCK", 0)), "rb"
+        ) as file:
             _check_regular(path, os.fstat(file.fileno()))
             yield file, path
     except InvalidArgument:
@@ -56,7 +58,11 @@ def open_model_file(model: object) -> Iterator[tuple[io.FileIO, Path]]:
 
 def _check_regular(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        names = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        names = {
+            stat.S_IFDIR: "a folder",
+            stat.S_IFIFO: "a pipe",
+            stat.S_IFSOCK: "a socket",
+        }
         what = names.get(stat.S_IFMT(status.st_mode), "a device")
         raise InvalidArgument(f"{str(path)!r} is {what}, not a model file.", path=path)
 
@@ -96,7 +102,9 @@ class MappedFile:
         self.status = os.fstat(self.descriptor)
         self.size = self.status.st_size
         # An empty file cannot be mapped.
-        self._map = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if self.size else None
+        self._map = (
+            mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if self.size else None
+        )
         self.view = memoryview(self._map) if self._map is not None else memoryview(b"")
 
     @property
@@ -137,7 +145,9 @@ class MappedFile:
             self._map.madvise(mmap.MADV_DONTNEED, start, length + offset - start)
 
 
-def read_chunks(view: memoryview, mapped: MappedFile | None = None, offset: int = 0) -> Iterator[memoryview]:
+def read_chunks(
+    view: memoryview, mapped: MappedFile | None = None, offset: int = 0
+) -> Iterator[memoryview]:
     """Yield bytes in chunks of 8 MiB; of a mapping, one chunk is resident at a time.
 
     Args:
@@ -159,7 +169,9 @@ def read_chunks(view: memoryview, mapped: MappedFile | None = None, offset: int 
         mapped.check_unchanged()
 
 
-def copy_range(source: int, source_offset: int, target: int, target_offset: int, length: int) -> None:
+def copy_range(
+    source: int, source_offset: int, target: int, target_offset: int, length: int
+) -> None:
     """Copy bytes from one open file into another, in the kernel where it can.
 
     Write-back of the target starts with each chunk, so that the final fsync has little to do.
@@ -170,17 +182,23 @@ def copy_range(source: int, source_offset: int, target: int, target_offset: int,
     done = 0
     while done < length:
         step = min(CHUNK, length - done)
-        copied = _copy_chunk(source, source_offset + done, target, target_offset + done, step)
+        copied = _copy_chunk(
+            source, source_offset + done, target, target_offset + done, step
+        )
         if copied == 0:
             raise OSError(f"the source ended {length - done:,} bytes early")
         start_writing_back(target, target_offset + done, copied)
         done += copied
 
 
-def _copy_chunk(source: int, source_offset: int, target: int, target_offset: int, length: int) -> int:
+def _copy_chunk(
+    source: int, source_offset: int, target: int, target_offset: int, length: int
+) -> int:
     if hasattr(os, "copy_file_range"):
         try:
-            return os.copy_file_range(source, target, length, source_offset, target_offset)
+            return os.copy_file_range(
+                source, target, length, source_offset, target_offset
+            )
         except OSError:
             # Not between these two file systems; the portable way below serves all.
             pass

@@ -27,7 +27,13 @@ from epctx_core.graph.index import (
     walk_tensors,
 )
 from epctx_core.graph.mapping import open_model_file
-from epctx_core.graph.weights import MAX_RANK, OpenExternal, Weight, compute_digests_ahead, is_detached
+from epctx_core.graph.weights import (
+    MAX_RANK,
+    OpenExternal,
+    Weight,
+    compute_digests_ahead,
+    is_detached,
+)
 from epctx_core.options.choices import FREE_MESSAGES, InputBudget
 
 _SHAPED_BY_LAST_OF = {"Reshape": 2, "Expand": 2, "ConstantOfShape": 1}
@@ -39,7 +45,11 @@ ORT_IDENTIFIER = b"ORTM"
 ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
 """The element types of ONNX, and 0 for one that is left open."""
 DENSE_OR_SPARSE = frozenset({"tensor_type", "sparse_tensor_type"})
-_HELD_TYPE = {"sequence_type": "elem_type", "optional_type": "elem_type", "map_type": "value_type"}
+_HELD_TYPE = {
+    "sequence_type": "elem_type",
+    "optional_type": "elem_type",
+    "map_type": "value_type",
+}
 _DAMAGED = "The file is damaged, or a faulty tool wrote it; export the model again."
 MOST_BYTES = (1 << 31) - 1
 """Largest message that protobuf reads."""
@@ -115,7 +125,9 @@ def read_model(
             data = file.read()
     budget = budget or InputBudget()
     # A message, node or text takes two bytes at least. Most models are small, for their weights lie beside them.
-    least = min(budget.messages, FREE_MESSAGES, budget.nodes, budget.names, budget.bodies)
+    least = min(
+        budget.messages, FREE_MESSAGES, budget.nodes, budget.names, budget.bodies
+    )
     if len(data) // 2 > least and not is_ort_format(data):
         from epctx_core.graph.counting import check_budget
 
@@ -139,7 +151,9 @@ def parse_model(data: bytes, path: Path | None) -> ModelProto:
     try:
         proto: ModelProto = ModelProto.FromString(data)
     except DecodeError as error:
-        raise InvalidProtobuf(f"{describe_path(path)} is not an ONNX model: {error}.", path=path) from error
+        raise InvalidProtobuf(
+            f"{describe_path(path)} is not an ONNX model: {error}.", path=path
+        ) from error
     return proto
 
 
@@ -154,7 +168,8 @@ def require_text_names() -> Iterator[None]:
         yield
     except UnicodeDecodeError as error:
         raise InvalidGraph(
-            f"the model has a name that is not UTF-8: {bytes(error.object)!r:.100}.", hint=_DAMAGED
+            f"the model has a name that is not UTF-8: {bytes(error.object)!r:.100}.",
+            hint=_DAMAGED,
         ) from error
 
 
@@ -214,13 +229,22 @@ def detach_model(
     with compute_digests_ahead([whole]):
         # A tensor in a file names it under this key. Where the word is nowhere, no tensor need be looked at; where it
         # is in a payload only, the bytes are the whole model.
-        files = b"location" in data and any(map(is_detached, walk_tensors(proto.graph, proto.functions)))
+        files = b"location" in data and any(
+            map(is_detached, walk_tensors(proto.graph, proto.functions))
+        )
         weights: dict[str, Weight] = {}
         if files or _can_have_weights(proto):
             from epctx_core.graph.tensor_bytes import detach_weights
 
-            weights = detach_weights(proto.graph, open_external, proto.functions, files=files)
-        detached = changed or is_ort_format(data) or files or any(map(is_detached, proto.graph.initializer))
+            weights = detach_weights(
+                proto.graph, open_external, proto.functions, files=files
+            )
+        detached = (
+            changed
+            or is_ort_format(data)
+            or files
+            or any(map(is_detached, proto.graph.initializer))
+        )
         if not checked and not detached and len(data) > LARGE_STRUCTURE:
             # The checker decodes a copy of its own, many times the file: two at once would be the peak of a load.
             del proto
@@ -242,8 +266,11 @@ def detach_model(
 def _can_have_weights(proto: ModelProto) -> bool:
     """Return whether a model can have weights, also sparse ones; one of EPContext nodes alone has none."""
     graph = proto.graph
-    return bool(graph.initializer or graph.sparse_initializer or proto.functions) or any(
-        node.op_type == "Constant" or can_have_subgraphs(node.domain, node.op_type) for node in graph.node
+    return bool(
+        graph.initializer or graph.sparse_initializer or proto.functions
+    ) or any(
+        node.op_type == "Constant" or can_have_subgraphs(node.domain, node.op_type)
+        for node in graph.node
     )
 
 
@@ -309,9 +336,16 @@ def _check_ranks(proto: ModelProto, path: Path | None) -> None:
 def _find_computed_ranks(graphs: Sequence[GraphProto]) -> Iterator[tuple[str, int]]:
     """Yield results whose shape is an initializer with more elements than a tensor has dimensions."""
     initializers = (t for graph in graphs for t in graph.initializer)
-    long = {t.name: t.dims[0] for t in initializers if len(t.dims) == 1 and t.dims[0] > MAX_RANK}
+    long = {
+        t.name: t.dims[0]
+        for t in initializers
+        if len(t.dims) == 1 and t.dims[0] > MAX_RANK
+    }
     for node in chain(*(graph.node for graph in graphs)) if long else ():
-        is_shaped = len(node.input) == _SHAPED_BY_LAST_OF.get(node.op_type) and node.domain in DEFAULT_DOMAINS
+        is_shaped = (
+            len(node.input) == _SHAPED_BY_LAST_OF.get(node.op_type)
+            and node.domain in DEFAULT_DOMAINS
+        )
         if is_shaped and node.input[-1] in long and node.output:
             yield node.output[0], long[node.input[-1]]
 
@@ -342,7 +376,9 @@ def check_model(source: SourceModel, data: bytes | None = None) -> None:
     check_value_types(source)
     try:
         try:
-            onnx.checker.check_model(get_structure(source.proto) if data is None else data)
+            onnx.checker.check_model(
+                get_structure(source.proto) if data is None else data
+            )
         except onnx.checker.ValidationError:
             from epctx_core.graph.normalise import declare_open_types, normalise
 
@@ -351,7 +387,9 @@ def check_model(source: SourceModel, data: bytes | None = None) -> None:
     except (onnx.checker.ValidationError, ValueError) as error:
         # A ValueError if the checker's message contains a name that is not UTF-8.
         text = " ".join(str(error).split())
-        raise InvalidGraph(f"the ONNX checker refuses {source.where}: {text}", path=source.path) from error
+        raise InvalidGraph(
+            f"the ONNX checker refuses {source.where}: {text}", path=source.path
+        ) from error
 
 
 def check_value_types(source: SourceModel) -> None:
@@ -364,9 +402,9 @@ def check_value_types(source: SourceModel) -> None:
     for values in _list_declared_values(graphs, source.proto.functions):
         types = [value.type for value in values]
         # Nearly all are plain tensors, and looked at in one go.
-        if ELEMENT_TYPES.issuperset({type_.tensor_type.elem_type for type_ in types}) and all(
-            type_.HasField("tensor_type") for type_ in types
-        ):
+        if ELEMENT_TYPES.issuperset(
+            {type_.tensor_type.elem_type for type_ in types}
+        ) and all(type_.HasField("tensor_type") for type_ in types):
             continue
         for value, type_ in zip(values, types, strict=True):
             wrong = _find_wrong_type(type_)

@@ -72,12 +72,17 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
             known.add(opset.domain)
             proto.opset_import.add(domain=opset.domain, version=opset.version)
     # Attributes that calls leave out get their defaults: onnx's inliner drops them.
-    defaults = {(f.domain, f.name, f.overload): f.attribute_proto for f in proto.functions}
+    defaults = {
+        (f.domain, f.name, f.overload): f.attribute_proto for f in proto.functions
+    }
     for node in walk_nodes(chain(proto.graph.node, *(f.node for f in proto.functions))):
         given = {a.name for a in node.attribute}
         missing = defaults.get((node.domain, node.op_type, node.overload), ())
         node.attribute.extend(a for a in missing if a.name not in given)
-    adopt_versions((f for f in proto.functions if (f.domain, f.name) not in kept), source.opset_imports)
+    adopt_versions(
+        (f for f in proto.functions if (f.domain, f.name) not in kept),
+        source.opset_imports,
+    )
     calls = [key for f in proto.functions if (key := (f.domain, f.name)) in kept]
     try:
         inlined = (
@@ -88,7 +93,8 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
     except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
         text = " ".join(str(error).split())
         raise InvalidGraph(
-            f"the functions of {source.where} cannot be inlined: {text}", path=source.path
+            f"the functions of {source.where} cannot be inlined: {text}",
+            path=source.path,
         ) from error
     source.proto = inlined
     left = find_used_functions(inlined.graph.node, inlined.functions)
@@ -131,7 +137,9 @@ def find_used_functions(
     return [f for key, f in known.items() if key in used]
 
 
-def measure_calls(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]) -> tuple[int, int]:
+def measure_calls(
+    nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]
+) -> tuple[int, int]:
     """Return the number of nodes and bytes that calls become when all functions are inlined.
 
     Counted are the functions' nodes, the calls on the way, and the defaults of attributes.
@@ -147,7 +155,9 @@ def measure_calls(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]
     contents = {key: _count_nodes(f.node, known) for key, f in known.items()}
     sizes: dict[tuple[str, str, str], tuple[int, int]] = {}
     try:
-        for key in TopologicalSorter({key: callees for key, (_, callees) in contents.items()}).static_order():
+        for key in TopologicalSorter(
+            {key: callees for key, (_, callees) in contents.items()}
+        ).static_order():
             own, callees = contents[key]
             inner = [sizes[callee] for callee in callees]
             total = own + sum(n for n, _ in inner)
@@ -169,7 +179,9 @@ def _count_nodes(
     return len(keys), [key for key in keys if key in known]
 
 
-def check_initializers(proto: ModelProto, initializers: Mapping[str, np.ndarray]) -> dict[str, Weight]:
+def check_initializers(
+    proto: ModelProto, initializers: Mapping[str, np.ndarray]
+) -> dict[str, Weight]:
     """Return a host's values as weights; an initializer in a file gets the bytes, so that no file is needed.
 
     Args:
@@ -193,7 +205,9 @@ def check_initializers(proto: ModelProto, initializers: Mapping[str, np.ndarray]
     return given
 
 
-def apply_overrides(source: SourceModel, overrides: ModelOverrides, given: Mapping[str, Weight]) -> None:
+def apply_overrides(
+    source: SourceModel, overrides: ModelOverrides, given: Mapping[str, Weight]
+) -> None:
     """Apply values and lengths to a model that was read and checked.
 
     Raises:
@@ -204,11 +218,18 @@ def apply_overrides(source: SourceModel, overrides: ModelOverrides, given: Mappi
         if weight is not None:
             source.weights[weight.name] = weight
             is_large = weight.nbytes > INLINE_LIMIT
-            replace_data(tensor, make_detached_tensor(weight) if is_large else weight.make_tensor_proto())
+            replace_data(
+                tensor,
+                make_detached_tensor(weight)
+                if is_large
+                else weight.make_tensor_proto(),
+            )
     _set_lengths(source.proto.graph, overrides)
 
 
-def digest_overrides(digest: str, overrides: ModelOverrides, weights: Mapping[str, Weight]) -> str:
+def digest_overrides(
+    digest: str, overrides: ModelOverrides, weights: Mapping[str, Weight]
+) -> str:
     """Return the digest (hex) of a model together with the host's overrides."""
     values = {name: weights[name].digest for name in overrides.initializers}
     lengths = {**overrides.dimensions}, {**overrides.denotations}
@@ -229,7 +250,9 @@ def _make_weight(tensor: TensorProto, array: np.ndarray) -> Weight:
             hint="Pass an array of the same type and shape.",
         )
     if array.nbytes == compute_raw_size(tensor.data_type, array.shape):
-        data: bytes | memoryview = array.reshape(-1).view(np.uint8).data if array.size else b""
+        data: bytes | memoryview = (
+            array.reshape(-1).view(np.uint8).data if array.size else b""
+        )
     else:  # types of less than a byte are packed
         data = onnx.numpy_helper.from_array(array).raw_data
     return Weight(tensor.name, tensor.data_type, array.shape, data)
@@ -244,7 +267,11 @@ def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
     for dimension in _list_dimensions(graph.input):
         name, denotation = dimension.dim_param, dimension.denotation
         seen |= {name, denotation}
-        length = None if dimension.HasField("dim_value") else overrides.denotations.get(denotation)
+        length = (
+            None
+            if dimension.HasField("dim_value")
+            else overrides.denotations.get(denotation)
+        )
         if length is not None and not name:
             dimension.dim_value = length
         # The name of an open dimension means the same length everywhere.
@@ -253,7 +280,10 @@ def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
                 f"free dimension override: the dimension {name!r} would get two lengths, {lengths[name]} and {length}.",
                 hint="Set a length by name or by denotation, not both.",
             )
-    for what, given in (("dimension", overrides.dimensions), ("denotation", overrides.denotations)):
+    for what, given in (
+        ("dimension", overrides.dimensions),
+        ("denotation", overrides.denotations),
+    ):
         for name in given:
             if name not in seen:
                 raise InvalidArgument(
@@ -265,7 +295,9 @@ def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
             dimension.dim_value = lengths[dimension.dim_param]
 
 
-def _list_dimensions(values: Iterable[onnx.ValueInfoProto]) -> Iterator[onnx.TensorShapeProto.Dimension]:
+def _list_dimensions(
+    values: Iterable[onnx.ValueInfoProto],
+) -> Iterator[onnx.TensorShapeProto.Dimension]:
     for value in values:
         if value.type.HasField("tensor_type"):
             yield from value.type.tensor_type.shape.dim
@@ -295,7 +327,9 @@ def normalise(proto: ModelProto) -> None:
     _sort(proto.graph, set(list_given_names(proto.graph)))
 
 
-def adopt_versions(functions: Iterable[FunctionProto], versions: Mapping[str, int]) -> None:
+def adopt_versions(
+    functions: Iterable[FunctionProto], versions: Mapping[str, int]
+) -> None:
     """Make functions import the model's operator versions, as onnxruntime reads them.
 
     A warning names a function's operators that have another definition there.
@@ -313,7 +347,9 @@ def adopt_versions(functions: Iterable[FunctionProto], versions: Mapping[str, in
             domain = shorten_domain(node.domain)
             before = own.get(domain, 0)
             after = versions.get(domain, before)
-            if before and _find_since_version(node, before) != _find_since_version(node, after):
+            if before and _find_since_version(node, before) != _find_since_version(
+                node, after
+            ):
                 others.setdefault(domain, set()).add(node.op_type)
         for domain, operators in others.items():
             _log.warning(
@@ -346,7 +382,10 @@ def _sort(graph: GraphProto | FunctionProto, given: set[str]) -> dict[str, None]
         reads.append(read)
         for name in filter(None, node.output):
             producer.setdefault(name, index)
-    needs = [[producer[name] for name in read if name in producer and name not in given] for read in reads]
+    needs = [
+        [producer[name] for name in read if name in producer and name not in given]
+        for read in reads
+    ]
     order = _order_nodes(nodes, needs)
     if order != list(range(len(order))):
         in_order = [copy_message(nodes[index]) for index in order]
@@ -355,10 +394,16 @@ def _sort(graph: GraphProto | FunctionProto, given: set[str]) -> dict[str, None]
     outside = {name: None for read in reads for name in read}
     if isinstance(graph, onnx.GraphProto):
         outside |= dict.fromkeys(value.name for value in graph.output)
-    return {name: None for name in outside if name and name not in producer and name not in given}
+    return {
+        name: None
+        for name in outside
+        if name and name not in producer and name not in given
+    }
 
 
-def _order_nodes(nodes: Sequence[NodeProto], needs: Sequence[Sequence[int]]) -> list[int]:
+def _order_nodes(
+    nodes: Sequence[NodeProto], needs: Sequence[Sequence[int]]
+) -> list[int]:
     """Return the nodes' indices, each behind those that it needs; a sorted graph keeps its order."""
     sorter = TopologicalSorter(dict(enumerate(needs)))
     try:

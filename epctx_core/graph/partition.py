@@ -63,7 +63,9 @@ class QuantizedGroups:
             if not _is_output(graph, i) and targets.issuperset(_find_readers(graph, i))
         }
 
-    def find_incomplete(self, nodes: Iterable[int], taken: Sequence[bool]) -> dict[int, str]:
+    def find_incomplete(
+        self, nodes: Iterable[int], taken: Sequence[bool]
+    ) -> dict[int, str]:
         """Return those of some nodes whose groups are not whole among them, with the reason.
 
         Args:
@@ -76,12 +78,18 @@ class QuantizedGroups:
         left_out: dict[int, str] = {}
         for group in self.groups:
             members = (*group.sources, group.target, *group.sinks)
-            missing = next((m for m in members if m not in chosen and not taken[m]), None)
+            missing = next(
+                (m for m in members if m not in chosen and not taken[m]), None
+            )
             if missing is not None:
                 reason = self._explain(group.target, missing)
-                left_out.update((i, reason) for i in (group.target, *group.sinks) if i in chosen)
+                left_out.update(
+                    (i, reason) for i in (group.target, *group.sinks) if i in chosen
+                )
         for source, targets in self._targets_by_source.items():
-            if source in chosen and not any(t in chosen and t not in left_out for t in targets):
+            if source in chosen and not any(
+                t in chosen and t not in left_out for t in targets
+            ):
                 first = min(targets)
                 left_out[source] = left_out.get(first) or self._explain(first, first)
         return left_out
@@ -94,7 +102,9 @@ class QuantizedGroups:
         units: list[list[int]] = []
         for group in self.groups:
             if group.target in chosen:
-                unit = [i for i in (*group.owned, group.target, *group.sinks) if i in chosen]
+                unit = [
+                    i for i in (*group.owned, group.target, *group.sinks) if i in chosen
+                ]
                 units.append(sorted(unit))
                 for i in unit:
                     del chosen[i]
@@ -109,13 +119,19 @@ class QuantizedGroups:
 
     def _describe_node(self, index: int) -> str:
         node = self._nodes[index]
-        return f"{node.op_type} {node.name!r}" if node.name else f"{node.op_type} (node {index})"
+        return (
+            f"{node.op_type} {node.name!r}"
+            if node.name
+            else f"{node.op_type} (node {index})"
+        )
 
 
 def _find_group(graph: GraphIndex, target: int) -> QuantizedGroup | None:
     if graph.nodes[target].op_type in {_INTO, _OUT_OF}:
         return None
-    made_by = dict.fromkeys(graph.producer[n] for n in graph.inputs[target] if n in graph.producer)
+    made_by = dict.fromkeys(
+        graph.producer[n] for n in graph.inputs[target] if n in graph.producer
+    )
     sources = tuple(i for i in made_by if _is_quantizer(graph, i, _OUT_OF))
     sinks = tuple(dict.fromkeys(_find_readers(graph, target)))
     is_whole = sources and sinks and all(_is_quantizer(graph, i, _INTO) for i in sinks)
@@ -140,7 +156,11 @@ def _is_quantizer(graph: GraphIndex, index: int, op_type: str) -> bool:
 
 
 def _find_readers(graph: GraphIndex, index: int) -> list[int]:
-    return [reader for name in graph.outputs[index] for reader in graph.consumers.get(name, ())]
+    return [
+        reader
+        for name in graph.outputs[index]
+        for reader in graph.consumers.get(name, ())
+    ]
 
 
 class CyclicGroupsError(Exception):
@@ -151,7 +171,9 @@ class CyclicGroupsError(Exception):
         self.groups = groups
 
 
-def compute_level_keys(predecessors: Sequence[Sequence[int]], claimed: Sequence[bool]) -> list[int]:
+def compute_level_keys(
+    predecessors: Sequence[Sequence[int]], claimed: Sequence[bool]
+) -> list[int]:
     """Return the key of each unit; units are numbered in topological order."""
     keys: list[int] = []
     append = keys.append
@@ -181,7 +203,9 @@ def shift_late(predecessors: Sequence[Sequence[int]], keys: list[int]) -> None:
                 latest[p] = key
 
 
-def _find_keys(predecessors: Sequence[Sequence[int]], claimed: Sequence[bool]) -> Iterator[tuple[int, int]]:
+def _find_keys(
+    predecessors: Sequence[Sequence[int]], claimed: Sequence[bool]
+) -> Iterator[tuple[int, int]]:
     keys = compute_level_keys(predecessors, claimed)
     shift_late(predecessors, keys)
     return ((unit, key) for unit, key in enumerate(keys) if claimed[unit])
@@ -196,7 +220,9 @@ class Partitioner:
     """
 
     def __init__(
-        self, predecessors: Sequence[Sequence[int]], taken: list[Sequence[int]] | None = None
+        self,
+        predecessors: Sequence[Sequence[int]],
+        taken: list[Sequence[int]] | None = None,
     ) -> None:
         self._predecessors = predecessors
         self._taken: list[Sequence[int]] = [] if taken is None else taken
@@ -213,12 +239,16 @@ class Partitioner:
         """
         self._sort(groups)
 
-    def _sort(self, groups: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[int]]:
+    def _sort(
+        self, groups: Sequence[Sequence[int]]
+    ) -> tuple[list[list[int]], list[int]]:
         """Return for each unit (these groups, those taken, single nodes) the units it reads from; and their order."""
         try:
             return _sort_units(self._predecessors, [*groups, *self._taken])
         except CyclicGroupsError as error:
-            raise CyclicGroupsError([g for g in error.groups if g < len(groups)]) from None
+            raise CyclicGroupsError(
+                [g for g in error.groups if g < len(groups)]
+            ) from None
 
     def group(self, units: Sequence[Sequence[int]]) -> list[list[int]]:
         """Merge units into the fewest convex groups.
@@ -248,7 +278,9 @@ class Partitioner:
         for index, unit in enumerate(order):
             position[unit] = index
         predecessors = [[position[p] for p in needs[unit]] for unit in order]
-        for index, key in _find_keys(predecessors, [unit < len(units) for unit in order]):
+        for index, key in _find_keys(
+            predecessors, [unit < len(units) for unit in order]
+        ):
             merged.setdefault(key, []).extend(units[order[index]])
         return sorted(sorted(group) for group in merged.values())
 
@@ -264,7 +296,10 @@ class Partitioner:
         if order is not None:
             return order
         members = [*self._taken, *_list_singles(self._predecessors, self._taken)]
-        return [list(members[unit]) for unit in _sort_units(self._predecessors, self._taken)[1]]
+        return [
+            list(members[unit])
+            for unit in _sort_units(self._predecessors, self._taken)[1]
+        ]
 
     def _find_model_order(self) -> list[list[int]] | None:
         """Return all groups and other nodes in the order of their first nodes, or None if that cannot be run."""
@@ -279,10 +314,14 @@ class Partitioner:
                 first[p] > start for node in group for p in self._predecessors[node]
             ):
                 return None
-        return [list(groups.get(i, (i,))) for i, start in enumerate(first) if i == start]
+        return [
+            list(groups.get(i, (i,))) for i, start in enumerate(first) if i == start
+        ]
 
 
-def _list_singles(predecessors: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]) -> list[tuple[int]]:
+def _list_singles(
+    predecessors: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]
+) -> list[tuple[int]]:
     """Return the nodes that are in no group."""
     grouped = set(chain.from_iterable(groups))
     return [(node,) for node in range(len(predecessors)) if node not in grouped]

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto
 
 from epctx_core.graph.index import GraphIndex, copy_message, find_outer_names
-from epctx_core.graph.type_table import ONLY_DECLARED, is_only_declared, make_tensor_type
+from epctx_core.graph.type_table import (
+    ONLY_DECLARED,
+    is_only_declared,
+    make_tensor_type,
+)
 
 if TYPE_CHECKING:
     from epctx_core.graph.extraction import GraphPartition
@@ -80,7 +84,9 @@ def splice(
     return model
 
 
-def replace_subgraphs(node: NodeProto, subgraphs: Mapping[str, GraphProto]) -> NodeProto:
+def replace_subgraphs(
+    node: NodeProto, subgraphs: Mapping[str, GraphProto]
+) -> NodeProto:
     """Return a copy of a node with other graphs in its attributes."""
     copy: NodeProto = copy_message(node)
     for attribute in copy.attribute:
@@ -111,8 +117,12 @@ def splice_graph(
     target.initializer.extend(t for t in graph.graph.initializer if t.name not in taken)
     # Results of Constant nodes that were replaced.
     replaced = read & graph.producer.keys()
-    gone = replaced.difference(*(node.output for node in target.node)) if replaced else ()
-    target.initializer.extend(graph.weights[name].make_tensor_proto() for name in sorted(gone))
+    gone = (
+        replaced.difference(*(node.output for node in target.node)) if replaced else ()
+    )
+    target.initializer.extend(
+        graph.weights[name].make_tensor_proto() for name in sorted(gone)
+    )
     _splice_values(target, graph, replacements)
 
 
@@ -128,7 +138,9 @@ def copy_field(target: ModelProto | GraphProto, name: str, value: object) -> Non
 
 
 def _find_constants(
-    graph: GraphIndex, order: Sequence[Sequence[int]], replacements: Mapping[int, Replacement]
+    graph: GraphIndex,
+    order: Sequence[Sequence[int]],
+    replacements: Mapping[int, Replacement],
 ) -> tuple[set[str], set[str]]:
     """Return the constants that only replaced nodes read, and those that others read."""
     if not graph.constants:
@@ -148,7 +160,9 @@ def _find_constants(
     return (taken & graph.constants) - left, left & graph.constants
 
 
-def _splice_values(target: GraphProto, graph: GraphIndex, replacements: Mapping[int, Replacement]) -> None:
+def _splice_values(
+    target: GraphProto, graph: GraphIndex, replacements: Mapping[int, Replacement]
+) -> None:
     """Keep the types of values that are still there, and give each replacement's inputs and outputs theirs.
 
     EPContext has no shape inference: without its outputs' types onnxruntime cannot type the graph. With those
@@ -158,20 +172,28 @@ def _splice_values(target: GraphProto, graph: GraphIndex, replacements: Mapping[
     if not replacements:
         target.value_info.extend(graph.graph.value_info)
         return
-    around = chain.from_iterable(chain(node.input, node.output) for node in replacements.values())
+    around = chain.from_iterable(
+        chain(node.input, node.output) for node in replacements.values()
+    )
     names = {name: None for name in around if name in graph.producer}
     if graph.graph.value_info:
         present = {name for node in target.node for name in (*node.input, *node.output)}
-        kept = (v for v in graph.graph.value_info if v.name in present and v.type.WhichOneof("value"))
+        kept = (
+            v
+            for v in graph.graph.value_info
+            if v.name in present and v.type.WhichOneof("value")
+        )
         target.value_info.extend(kept)
     types = graph.types
     for value in target.value_info:
-        if value.name in names and _list_lengths(types.get_proven(value.name)) != _list_lengths(
-            make_tensor_type(value.type)
-        ):
+        if value.name in names and _list_lengths(
+            types.get_proven(value.name)
+        ) != _list_lengths(make_tensor_type(value.type)):
             value.type.CopyFrom(types.get_proven_proto(value.name) or value.type)
     for value in target.output:
-        hinted = value.name in names and types.get(value.name) != types.get_proven(value.name)
+        hinted = value.name in names and types.get(value.name) != types.get_proven(
+            value.name
+        )
         if hinted and not is_only_declared(value):
             value.metadata_props.add(key=ONLY_DECLARED, value="shape")
     typed = {v.name: v for values in (target.value_info, target.output) for v in values}
@@ -188,12 +210,21 @@ def declare_shapes(graph: GraphProto, shapes: Mapping[str, Sequence[int]]) -> No
     """Write the shapes that EPs compiled for where values are declared; nothing declares a value that is not there."""
     for value in chain(graph.value_info, graph.output) if shapes else ():
         if value.name in shapes:
-            dims = [TensorShapeProto.Dimension(dim_value=length) for length in shapes[value.name]]
+            dims = [
+                TensorShapeProto.Dimension(dim_value=length)
+                for length in shapes[value.name]
+            ]
             value.type.tensor_type.shape.CopyFrom(TensorShapeProto(dim=dims))
-            kept = [entry for entry in value.metadata_props if entry.key != ONLY_DECLARED]
+            kept = [
+                entry for entry in value.metadata_props if entry.key != ONLY_DECLARED
+            ]
             del value.metadata_props[:]
             value.metadata_props.extend(kept)
 
 
 def _list_lengths(type_: TensorType) -> list[int | None] | None:
-    return None if type_.shape is None else [dim if isinstance(dim, int) else None for dim in type_.shape]
+    return (
+        None
+        if type_.shape is None
+        else [dim if isinstance(dim, int) else None for dim in type_.shape]
+    )

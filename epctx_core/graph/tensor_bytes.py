@@ -11,10 +11,20 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, FunctionProto, GraphProto, SparseTensorProto, TensorProto
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    SparseTensorProto,
+    TensorProto,
+)
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.index import can_have_subgraphs, iter_subgraphs, walk_inner_tensors
+from epctx_core.graph.index import (
+    can_have_subgraphs,
+    iter_subgraphs,
+    walk_inner_tensors,
+)
 from epctx_core.graph.mapping import MappedFile, OpenedFile
 from epctx_core.graph.weights import (
     INLINE_LIMIT,
@@ -46,7 +56,10 @@ def _check_shape(tensor: TensorProto) -> tuple[tuple[int, ...], int]:
         InvalidGraph: a negative dimension, too many of them, a product beyond 63 bits, or an unknown element type.
     """
     if len(tensor.dims) > MAX_RANK:
-        raise _tensor_error(tensor, f"has {len(tensor.dims):,} dimensions; at most {MAX_RANK} are possible")
+        raise _tensor_error(
+            tensor,
+            f"has {len(tensor.dims):,} dimensions; at most {MAX_RANK} are possible",
+        )
     shape = tuple(tensor.dims)
     if any(d < 0 for d in shape):
         raise _tensor_error(tensor, f"has a negative dimension: {list(shape)}")
@@ -55,7 +68,9 @@ def _check_shape(tensor: TensorProto) -> tuple[tuple[int, ...], int]:
     try:
         return shape, compute_raw_size(tensor.data_type, shape)
     except (KeyError, TypeError) as error:
-        raise _tensor_error(tensor, f"has no known element type ({tensor.data_type})") from error
+        raise _tensor_error(
+            tensor, f"has no known element type ({tensor.data_type})"
+        ) from error
 
 
 def detach_weights(
@@ -101,7 +116,9 @@ def detach_weights(
 
 
 def _inline_files(
-    tensors: Iterable[TensorProto], opened: dict[str, MappedFile], open_external: OpenExternal
+    tensors: Iterable[TensorProto],
+    opened: dict[str, MappedFile],
+    open_external: OpenExternal,
 ) -> None:
     """Copy the bytes of tensors in files into the protobuf; each tensor gets a copy, even of the same bytes."""
     copied, known, limit = 0, 0, COPIED_LIMIT
@@ -139,14 +156,20 @@ def make_dense(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> No
     while pending:
         graph = pending.pop()
         if isinstance(graph, GraphProto) and graph.sparse_initializer:
-            graph.initializer.extend([dense(s, s.values.name) for s in graph.sparse_initializer])
+            graph.initializer.extend(
+                [dense(s, s.values.name) for s in graph.sparse_initializer]
+            )
             del graph.sparse_initializer[:]
         for node in graph.node:
             if node.op_type == "Constant":
                 for attribute in node.attribute:
                     if attribute.HasField("sparse_tensor"):
                         tensor = dense(attribute.sparse_tensor, "")
-                        attribute.CopyFrom(AttributeProto(name="value", type=AttributeProto.TENSOR, t=tensor))
+                        attribute.CopyFrom(
+                            AttributeProto(
+                                name="value", type=AttributeProto.TENSOR, t=tensor
+                            )
+                        )
             elif can_have_subgraphs(node.domain, node.op_type):
                 pending += iter_subgraphs(node)
 
@@ -159,7 +182,9 @@ def _make_dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> Tenso
         name: of the result.
         most: bytes that it may take.
     """
-    shape, size = _check_shape(TensorProto(name=name, dims=sparse.dims, data_type=sparse.values.data_type))
+    shape, size = _check_shape(
+        TensorProto(name=name, dims=sparse.dims, data_type=sparse.values.data_type)
+    )
     if sparse.values.data_type == TensorProto.STRING:
         raise InvalidGraph(
             f"the sparse tensor {name!r} contains text; sparse tensors contain numbers, as in onnxruntime.",
@@ -174,19 +199,28 @@ def _make_dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> Tenso
         )
     indices = read_weight(sparse.indices, {}, _refuse_file).array()
     if indices.ndim == 2:  # noqa: PLR2004 - an index for each dimension
-        inside = indices.shape[1] == len(shape) and bool(((indices >= 0) & (indices < shape)).all())
+        inside = indices.shape[1] == len(shape) and bool(
+            ((indices >= 0) & (indices < shape)).all()
+        )
         flat = np.ravel_multi_index(tuple(indices.T), shape) if inside else indices
     else:
-        inside, flat = bool(((indices >= 0) & (indices < math.prod(shape))).all()), indices
+        inside, flat = (
+            bool(((indices >= 0) & (indices < math.prod(shape))).all()),
+            indices,
+        )
     if not inside or indices.dtype != np.int64 or flat.shape != (values.size,):
-        raise InvalidGraph(f"the sparse tensor {name!r} of shape {list(shape)} has elements outside of it.")
+        raise InvalidGraph(
+            f"the sparse tensor {name!r} of shape {list(shape)} has elements outside of it."
+        )
     array = np.zeros(math.prod(shape), values.dtype)
     array[flat] = values.reshape(-1)
     return onnx.numpy_helper.from_array(array.reshape(shape), name)
 
 
 def _refuse_file(location: str, tensor: str) -> OpenedFile:
-    raise InvalidGraph(f"the tensor {tensor!r} names the file {location!r}, which was not read.")
+    raise InvalidGraph(
+        f"the tensor {tensor!r} names the file {location!r}, which was not read."
+    )
 
 
 def read_initializers(graph: GraphProto) -> dict[str, Weight]:
@@ -199,7 +233,9 @@ def read_initializers(graph: GraphProto) -> dict[str, Weight]:
     return {t.name: read_weight(t, {}, _refuse_file) for t in numeric}
 
 
-def read_weight(tensor: TensorProto, files: dict[str, MappedFile], open_external: OpenExternal) -> Weight:
+def read_weight(
+    tensor: TensorProto, files: dict[str, MappedFile], open_external: OpenExternal
+) -> Weight:
     """Return a tensor as a weight; `files` are the mapped files by location. See `detach_weights`."""
     if tensor.data_type == TensorProto.STRING:
         raise _tensor_error(tensor, "keeps text in a file, which ONNX does not allow")
@@ -211,12 +247,18 @@ def read_weight(tensor: TensorProto, files: dict[str, MappedFile], open_external
     try:
         data = onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data
     except (ValueError, TypeError) as error:
-        raise _tensor_error(tensor, f"has data that does not fit its shape: {error}") from error
+        raise _tensor_error(
+            tensor, f"has data that does not fit its shape: {error}"
+        ) from error
     return make_weight(tensor, data)
 
 
 def make_weight(
-    tensor: TensorProto, data: bytes | memoryview, *, mapped: MappedFile | None = None, offset: int = 0
+    tensor: TensorProto,
+    data: bytes | memoryview,
+    *,
+    mapped: MappedFile | None = None,
+    offset: int = 0,
 ) -> Weight:
     """Return a tensor as a weight over its raw bytes, in a file or in memory.
 
@@ -225,11 +267,17 @@ def make_weight(
     """
     shape, size = _check_shape(tensor)
     if len(data) != size:
-        raise _tensor_error(tensor, f"of shape {list(shape)} needs {size:,} bytes and has {len(data):,}")
-    return Weight(tensor.name, tensor.data_type, shape, data, mapped=mapped, offset=offset)
+        raise _tensor_error(
+            tensor, f"of shape {list(shape)} needs {size:,} bytes and has {len(data):,}"
+        )
+    return Weight(
+        tensor.name, tensor.data_type, shape, data, mapped=mapped, offset=offset
+    )
 
 
-def _read_external(tensor: TensorProto, files: dict[str, MappedFile], open_external: OpenExternal) -> Weight:
+def _read_external(
+    tensor: TensorProto, files: dict[str, MappedFile], open_external: OpenExternal
+) -> Weight:
     shape, size = _check_shape(tensor)
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
@@ -252,13 +300,21 @@ def _read_external(tensor: TensorProto, files: dict[str, MappedFile], open_exter
             hint="The weights file is truncated or belongs to another model; fetch both again.",
         )
     data = mapped.view[offset : offset + size]
-    return Weight(tensor.name, tensor.data_type, shape, data, mapped=mapped, offset=offset)
+    return Weight(
+        tensor.name, tensor.data_type, shape, data, mapped=mapped, offset=offset
+    )
 
 
-def _parse_number(tensor: TensorProto, key: str, entries: Mapping[str, str], default: int = 0) -> int:
+def _parse_number(
+    tensor: TensorProto, key: str, entries: Mapping[str, str], default: int = 0
+) -> int:
     text = entries.get(key, "")
     if not text:
         return default
-    if not isinstance(text, str) or not text.isdecimal() or len(text) > _LONGEST_NUMBER:  # bytes if not UTF-8
-        raise _tensor_error(tensor, f"has the external data {key} {text!r}, which is not a whole number")
+    if (
+        not isinstance(text, str) or not text.isdecimal() or len(text) > _LONGEST_NUMBER
+    ):  # bytes if not UTF-8
+        raise _tensor_error(
+            tensor, f"has the external data {key} {text!r}, which is not a whole number"
+        )
     return int(text)

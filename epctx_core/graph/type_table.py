@@ -9,7 +9,12 @@ import onnx
 from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.index import SubgraphPath, copy_message, iter_named_subgraphs, list_given_names
+from epctx_core.graph.index import (
+    SubgraphPath,
+    copy_message,
+    iter_named_subgraphs,
+    list_given_names,
+)
 from epctx_core.graph.model_io import DENSE_OR_SPARSE, ELEMENT_TYPES, walk_types
 from epctx_core.plugin import UNKNOWN_TYPE, TensorType
 
@@ -51,10 +56,14 @@ class TypeTable:
         self._subgraphs: dict[int, dict[str, TypeTable]] = {}
         if graph is not None and outer is not None:
             # A value of unknown type hides one of the same name outside.
-            for name in chain(list_given_names(graph), *(node.output for node in graph.node)):
+            for name in chain(
+                list_given_names(graph), *(node.output for node in graph.node)
+            ):
                 self._values.setdefault(name, ValueInfoProto(name=name))
         self._types: dict[str, TensorType] = {}
-        self._interned: dict[bytes, TensorType] = outer._interned if outer is not None else {}  # noqa: SLF001
+        self._interned: dict[bytes, TensorType] = (
+            outer._interned if outer is not None else {}  # noqa: SLF001
+        )
         self._bare: dict[int | None, TensorType] = {}
 
     def get(self, name: str) -> TensorType:
@@ -79,7 +88,11 @@ class TypeTable:
         if self._infer is not None and name:
             self._complete(self._infer)
             return self.get_proto(name)
-        return self._outer.get_proto(name) if self._outer is not None and value is None else None
+        return (
+            self._outer.get_proto(name)
+            if self._outer is not None and value is None
+            else None
+        )
 
     def get_proven_proto(self, name: str) -> TypeProto | None:
         """Return the proven part of a value's type as ONNX writes it."""
@@ -97,13 +110,19 @@ class TypeTable:
         if self._infer is not None:
             self._complete(self._infer)
         if node not in self._subgraphs:
-            held = iter_named_subgraphs(self._graph.node[node]) if self._graph is not None else ()
+            held = (
+                iter_named_subgraphs(self._graph.node[node])
+                if self._graph is not None
+                else ()
+            )
             self._subgraphs[node] = {
                 name: TypeTable(
                     list_typed_values(subgraph),
                     subgraph,
                     self,
-                    proven=self._proven.get_subgraph(node, name) if self._proven else None,
+                    proven=self._proven.get_subgraph(node, name)
+                    if self._proven
+                    else None,
                 )
                 for name, subgraph in held
             }
@@ -126,8 +145,15 @@ class TypeTable:
         """
         if self._infer is not None:
             self._complete(self._infer)
-        graph = self._graph if self._graph is not None else GraphProto(value_info=self._values.values())
-        return [graph, *(self._proven.list_declaring_graphs() if self._proven is not None else ())]
+        graph = (
+            self._graph
+            if self._graph is not None
+            else GraphProto(value_info=self._values.values())
+        )
+        return [
+            graph,
+            *(self._proven.list_declaring_graphs() if self._proven is not None else ()),
+        ]
 
     def _complete(self, infer: Callable[[], TypeTable]) -> None:
         """Take over the inferred table, which includes all declarations."""
@@ -163,10 +189,14 @@ def make_tensor_type(proto: TypeProto) -> TensorType:
         return UNKNOWN_TYPE
     tensor = proto.tensor_type
     if tensor.elem_type not in ELEMENT_TYPES:
-        raise InvalidGraph(f"a value has the element type {tensor.elem_type}, which ONNX does not have.")
+        raise InvalidGraph(
+            f"a value has the element type {tensor.elem_type}, which ONNX does not have."
+        )
     if not tensor.HasField("shape"):
         return TensorType(tensor.elem_type, None)
-    lengths = [d.dim_param or None if is_open(d) else d.dim_value for d in tensor.shape.dim]
+    lengths = [
+        d.dim_param or None if is_open(d) else d.dim_value for d in tensor.shape.dim
+    ]
     return TensorType(tensor.elem_type, tuple(lengths))
 
 
@@ -199,8 +229,12 @@ def make_declared_types(
         infer: infers the types of all its values; see `epctx_core.graph.inference`.
         trusted: names of values whose declared types were inferred when the model was written.
     """
-    given = {value.name for value in proto.graph.input} | {tensor.name for tensor in proto.graph.initializer}
-    return TypeTable(list_typed_values(proto.graph), infer=infer, trusted=given.union(trusted))
+    given = {value.name for value in proto.graph.input} | {
+        tensor.name for tensor in proto.graph.initializer
+    }
+    return TypeTable(
+        list_typed_values(proto.graph), infer=infer, trusted=given.union(trusted)
+    )
 
 
 def types_of(graph: GraphProto, proven: TypeTable | None = None) -> TypeTable:
@@ -214,5 +248,8 @@ def list_typed_values(graph: GraphProto) -> list[ValueInfoProto]:
         # Outputs need no declaration; inference may know them all the same.
         *[v for v in chain(graph.input, graph.output) if v.type.WhichOneof("value")],
         *graph.value_info,
-        *[onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in graph.initializer],
+        *[
+            onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
+            for t in graph.initializer
+        ],
     ]

@@ -85,7 +85,9 @@ class Digest:
         self._ahead = None
         return self.known
 
-    def begin(self, chunks: Chunks, pool: Executor, stopped: Callable[[], bool]) -> None:
+    def begin(
+        self, chunks: Chunks, pool: Executor, stopped: Callable[[], bool]
+    ) -> None:
         """Have a pool compute the digest, unless it is known or already begun."""
         if not self.known and self._ahead is None:
             self._ahead = pool.submit(_compute_digest, chunks, stopped)
@@ -145,7 +147,11 @@ class Weight:
     @property
     def extent(self) -> Extent | None:
         """Location of the bytes in a file, or None for an inline weight."""
-        return None if self._mapped is None else Extent(self._mapped.path, self._offset, len(self._data))
+        return (
+            None
+            if self._mapped is None
+            else Extent(self._mapped.path, self._offset, len(self._data))
+        )
 
     @property
     def mapping(self) -> tuple[MappedFile, int] | None:
@@ -172,7 +178,9 @@ class Weight:
     def make_tensor_proto(self) -> TensorProto:
         """Return the weight as an inline tensor."""
         data = bytes(self._data)
-        return TensorProto(name=self.name, data_type=self.elem_type, dims=self.shape, raw_data=data)
+        return TensorProto(
+            name=self.name, data_type=self.elem_type, dims=self.shape, raw_data=data
+        )
 
 
 _DATA_FIELDS = frozenset(
@@ -196,7 +204,10 @@ def replace_data(tensor: TensorProto, other: TensorProto) -> None:
 def make_detached_tensor(weight: Weight) -> TensorProto:
     """Return the tensor that represents a detached weight in a protobuf."""
     tensor = TensorProto(
-        name=weight.name, data_type=weight.elem_type, dims=weight.shape, data_location=TensorProto.EXTERNAL
+        name=weight.name,
+        data_type=weight.elem_type,
+        dims=weight.shape,
+        data_location=TensorProto.EXTERNAL,
     )
     tensor.external_data.add(key="location", value=DETACHED_LOCATION)
     return tensor
@@ -206,7 +217,11 @@ def set_external_location(tensor: TensorProto, location: str, offset: int) -> No
     """Set the location of a detached tensor's bytes: a file beside the model, and the offset in it."""
     size = compute_raw_size(tensor.data_type, tuple(tensor.dims))
     del tensor.external_data[:]
-    for key, value in (("location", location), ("offset", str(offset)), ("length", str(size))):
+    for key, value in (
+        ("location", location),
+        ("offset", str(offset)),
+        ("length", str(size)),
+    ):
         tensor.external_data.add(key=key, value=value)
 
 
@@ -218,7 +233,9 @@ known_digests: ContextVar[ExtentDigests] = ContextVar("epctx_digests")
 """Digests shared by the steps of one call of a host."""
 
 
-def share_digests(weights: Iterable[Weight], known: ExtentDigests | None = None) -> None:
+def share_digests(
+    weights: Iterable[Weight], known: ExtentDigests | None = None
+) -> None:
     """Share digests of the same location between weights, by default all those of the host's call."""
     if known is None and (known := known_digests.get(None)) is None:
         return
@@ -237,7 +254,9 @@ def compute_digests_ahead(weights: Iterable[Weight]) -> Iterator[None]:
     block ends, also by an error, the threads stop at their next chunk and are joined.
     """
     stopped = threading.Event()
-    pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="epctx-digest")
+    pool = ThreadPoolExecutor(
+        max_workers=os.cpu_count(), thread_name_prefix="epctx-digest"
+    )
     try:
         for weight in weights:
             if weight.nbytes >= PARALLEL_FROM:

@@ -40,7 +40,11 @@ def walk_fields(
             if kind == BYTES:
                 length, at = read_varint(head, at)
             else:
-                length = read_varint(head, at)[1] - at if kind == VARINT else FIXED_SIZES[kind]
+                length = (
+                    read_varint(head, at)[1] - at
+                    if kind == VARINT
+                    else FIXED_SIZES[kind]
+                )
         except (IndexError, KeyError):
             raise ValueError(f"it is damaged at byte {start:,}") from None
         offset = start + at

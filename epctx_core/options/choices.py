@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def _refuse(choices: type[Enum], value: object) -> NoReturn:
     raise InvalidArgument(
-        f"{value!r:.80} is not a value of {choices.__name__}.", hint=f"Use {', '.join(choices.__members__)}."
+        f"{value!r:.80} is not a value of {choices.__name__}.",
+        hint=f"Use {', '.join(choices.__members__)}.",
     ) from None
 
 
@@ -157,7 +158,9 @@ class InputBudget:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not is_whole(value) or value < 1:
-                raise InvalidArgument(f"InputBudget: {name} is a whole number above 0, not {value!r:.80}.")
+                raise InvalidArgument(
+                    f"InputBudget: {name} is a whole number above 0, not {value!r:.80}."
+                )
 
 
 def is_whole(value: object) -> bool:

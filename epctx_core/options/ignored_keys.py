@@ -53,7 +53,11 @@ OWNED_STARTS = ("ep.", "session.")
 
 def is_ignored(key: str) -> bool:
     """Return whether a key that is not in `table` is accepted without an effect."""
-    return key in IGNORED_KEYS or key.startswith(IGNORED_STARTS) or not key.startswith(OWNED_STARTS)
+    return (
+        key in IGNORED_KEYS
+        or key.startswith(IGNORED_STARTS)
+        or not key.startswith(OWNED_STARTS)
+    )
 
 
 def check_key(key: str) -> None:
@@ -75,7 +79,9 @@ def check_key(key: str) -> None:
         hint = "docs/options.md lists the keys that epctx and onnxruntime know."
         if key.startswith("ep."):
             hint = "Options of one EP are written ep.<lower-case EP name>.<key>."
-        raise InvalidArgument(f"unknown session option {key!r}.{suggest_key(key)}", hint=hint)
+        raise InvalidArgument(
+            f"unknown session option {key!r}.{suggest_key(key)}", hint=hint
+        )
 
 
 def suggest_key(key: str) -> str:

@@ -16,7 +16,13 @@ class RunOptions(Strict):
         tag: text that EPs get with a run; `logid` in onnxruntime's Python API.
     """
 
-    __slots__ = (*WITHOUT_EFFECT["RunOptions"], "_entries", "_followers", "_terminate", "tag")
+    __slots__ = (
+        *WITHOUT_EFFECT["RunOptions"],
+        "_entries",
+        "_followers",
+        "_terminate",
+        "tag",
+    )
 
     def __init__(self) -> None:
         self.tag = ""
@@ -58,13 +64,17 @@ class RunOptions(Strict):
             InvalidArgument: key or value is not text, or the entry would change results.
         """
         if not isinstance(key, str) or not isinstance(value, str):
-            raise InvalidArgument(f"a run option's key and value are text, not {key!r:.80}, {value!r:.80}.")
+            raise InvalidArgument(
+                f"a run option's key and value are text, not {key!r:.80}, {value!r:.80}."
+            )
         if "lora" in key:
             raise InvalidArgument(
                 f"the run option {key!r} is not supported by epctx: LoRA adapters are not applied to what an EP compiled.",
                 hint="Leave it out, or compile the model with the adapter's weights.",
             )
-        log_without_effect(f"the run option {key!r}", "only terminate and tag have an effect on a run")
+        log_without_effect(
+            f"the run option {key!r}", "only terminate and tag have an effect on a run"
+        )
         self._entries[key] = value
 
     def get_run_config_entry(self, key: str) -> str:
@@ -75,7 +85,8 @@ class RunOptions(Strict):
         """
         if key not in self._entries:
             raise InvalidArgument(
-                f"the run option {key!r} was never set.", hint="Add it with add_run_config_entry."
+                f"the run option {key!r} was never set.",
+                hint="Add it with add_run_config_entry.",
             )
         return self._entries[key]
 

@@ -34,7 +34,9 @@ MAX_KEY_LENGTH = 1024
 MAX_VALUE_LENGTH = 8192
 LARGEST_SIZE = (1 << 63) - 1
 """Maximum size of a payload: the largest signed 64-bit number."""
-_NUMBERS = frozenset({"inter_op_num_threads", "intra_op_num_threads", "log_severity_level"})
+_NUMBERS = frozenset(
+    {"inter_op_num_threads", "intra_op_num_threads", "log_severity_level"}
+)
 
 
 class CancellationFlag:
@@ -62,7 +64,9 @@ class CancellationFlag:
     def raise_if_requested(self) -> None:
         """Raise ModelLoadCanceled if the host has requested cancellation."""
         if self.requested:
-            raise ModelLoadCanceled("cancelled: the host set the load cancellation flag.")
+            raise ModelLoadCanceled(
+                "cancelled: the host set the load cancellation flag."
+            )
 
 
 class SessionOptions(Strict):
@@ -121,13 +125,21 @@ class SessionOptions(Strict):
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _NUMBERS and not is_whole(value):
             raise InvalidArgument(f"{name} must be a whole number, not {value!r:.80}.")
-        super().__setattr__(name, ExecutionMode(value) if name == "execution_mode" else value)
+        super().__setattr__(
+            name, ExecutionMode(value) if name == "execution_mode" else value
+        )
 
     def copy(self) -> SessionOptions:
         """Return an independent copy; only the cancellation flag is shared."""
         other = shallow_copy(self)
         other.providers = [(name, dict(options)) for name, options in self.providers]
-        for name in ("_entries", "_initializers", "_dimensions", "_denotations", "_transformers"):
+        for name in (
+            "_entries",
+            "_initializers",
+            "_dimensions",
+            "_denotations",
+            "_transformers",
+        ):
             setattr(other, name, dict(getattr(self, name)))
         return other
 
@@ -143,7 +155,11 @@ class SessionOptions(Strict):
                 outside the allowed ones, or one too long.
         """
         texts = isinstance(key, str) and isinstance(value, str)
-        if not texts or not 0 < len(key) <= MAX_KEY_LENGTH or len(value) > MAX_VALUE_LENGTH:
+        if (
+            not texts
+            or not 0 < len(key) <= MAX_KEY_LENGTH
+            or len(value) > MAX_VALUE_LENGTH
+        ):
             raise InvalidArgument(
                 f"session option {key!r:.40}: key and value must be text, the key of 1 to {MAX_KEY_LENGTH} "
                 f"and a value at most {MAX_VALUE_LENGTH} characters."
@@ -168,10 +184,16 @@ class SessionOptions(Strict):
             return SESSION_OPTIONS[key].default
         from epctx_core.options.ignored_keys import suggest_key
 
-        raise InvalidArgument(f"session option {key!r} was never set.{suggest_key(key)}")
+        raise InvalidArgument(
+            f"session option {key!r} was never set.{suggest_key(key)}"
+        )
 
     def add_provider(
-        self, name: str, options: Mapping[str, Any] | None = None, *, optional: bool = False
+        self,
+        name: str,
+        options: Mapping[str, Any] | None = None,
+        *,
+        optional: bool = False,
     ) -> None:
         """Append an EP; order is priority. Short names (`QNN`) are accepted.
 
@@ -189,7 +211,9 @@ class SessionOptions(Strict):
                 "add_provider takes a name and a mapping of options, "
                 f"not {type(name).__name__} and {type(options).__name__}."  # values may be secret
             )
-        self.providers.append((name, {str(k): str(v) for k, v in (options or {}).items()}))
+        self.providers.append(
+            (name, {str(k): str(v) for k, v in (options or {}).items()})
+        )
         if optional:
             option = SessionConfig.optional_providers
             names = dict.fromkeys([*option.value_in(self._entries), name])
@@ -208,19 +232,28 @@ class SessionOptions(Strict):
         Raises:
             InvalidArgument: it is neither; its name is empty or has a comma; or another object has the name.
         """
-        name: Any = getattr(transformer, "name", getattr(transformer, "__name__", transformer))
-        if not (callable(transformer) or name is transformer) or split_names(str(name)) != (name,):
+        name: Any = getattr(
+            transformer, "name", getattr(transformer, "__name__", transformer)
+        )
+        if not (callable(transformer) or name is transformer) or split_names(
+            str(name)
+        ) != (name,):
             raise InvalidArgument(
                 f"add_graph_transformer takes the name of a graph transformer or a function, not {transformer!r:.80}.",
                 hint="A function has a name without commas: in an attribute `name`, or its `__name__`.",
             )
-        if name is not transformer and self._transformers.setdefault(name, transformer) != transformer:
+        if (
+            name is not transformer
+            and self._transformers.setdefault(name, transformer) != transformer
+        ):
             raise InvalidArgument(
                 f"add_graph_transformer: another object is called {name!r} in these session options.",
                 hint="Give each an attribute `name` of its own.",
             )
         option = SessionConfig.graph_transformers
-        self.add_session_config_entry(option.key, ",".join([*option.value_in(self._entries), name]))
+        self.add_session_config_entry(
+            option.key, ",".join([*option.value_in(self._entries), name])
+        )
 
     @property
     def graph_transformers(self) -> tuple[tuple[str, Callable[..., Any] | None], ...]:
@@ -259,7 +292,9 @@ class SessionOptions(Strict):
     def provider_config_entries(self, ep: str) -> dict[str, str]:
         """Return the options of one EP that were set as `ep.<lower-case ep name>.<key>`."""
         start = f"ep.{ep.lower()}."
-        return {k[len(start) :]: v for k, v in self._entries.items() if k.startswith(start)}
+        return {
+            k[len(start) :]: v for k, v in self._entries.items() if k.startswith(start)
+        }
 
     def add_initializer(self, name: str, value: Any) -> None:
         """Replace the initializer of that name, wherever its data is stored.
@@ -278,26 +313,35 @@ class SessionOptions(Strict):
         _check_name("add_initializer", name)
         if name in self._initializers:
             raise InvalidArgument(
-                f"add_initializer: {name!r} was passed before.", hint="Pass one value for each initializer."
+                f"add_initializer: {name!r} was passed before.",
+                hint="Pass one value for each initializer.",
             )
         import numpy as np
 
         given = value.numpy() if callable(getattr(value, "numpy", None)) else value
-        if not isinstance(given, np.ndarray) or given.dtype.hasobject or given.dtype.kind in "US":
+        if (
+            not isinstance(given, np.ndarray)
+            or given.dtype.hasobject
+            or given.dtype.kind in "US"
+        ):
             raise InvalidArgument(
                 f"add_initializer: the value of {name!r} is of type {type(given).__name__}, not an array of numbers.",
                 hint="Pass a numpy array or an onnxruntime.OrtValue with a tensor of numbers.",
             )
         self._initializers[name] = np.ascontiguousarray(given).reshape(given.shape)
 
-    def add_external_initializers(self, names: Sequence[str], values: Sequence[Any]) -> None:
+    def add_external_initializers(
+        self, names: Sequence[str], values: Sequence[Any]
+    ) -> None:
         """Replace initializers, as `add_initializer` does for each.
 
         Raises:
             InvalidArgument: the lists differ in length, or as for `add_initializer`.
         """
         if isinstance(names, str) or len(names) != len(values):
-            raise InvalidArgument("add_external_initializers takes a list of names and as many values.")
+            raise InvalidArgument(
+                "add_external_initializers takes a list of names and as many values."
+            )
         for name, value in zip(names, values, strict=True):
             self.add_initializer(name, value)
 
@@ -308,11 +352,20 @@ class SessionOptions(Strict):
             InvalidArgument: the name is not a text, the length not a whole number from 0, or different from one
                 that was set before.
         """
-        _add_length("add_free_dimension_override_by_name", self._dimensions, name, value)
+        _add_length(
+            "add_free_dimension_override_by_name", self._dimensions, name, value
+        )
 
-    def add_free_dimension_override_by_denotation(self, denotation: str, value: int) -> None:
+    def add_free_dimension_override_by_denotation(
+        self, denotation: str, value: int
+    ) -> None:
         """Set the length of open dimensions of that denotation, such as `DATA_BATCH`; see the other override."""
-        _add_length("add_free_dimension_override_by_denotation", self._denotations, denotation, value)
+        _add_length(
+            "add_free_dimension_override_by_denotation",
+            self._denotations,
+            denotation,
+            value,
+        )
 
     def set_ep_context_data_read_func(
         self, read_func: Callable[[str, Any], object], max_data_size: int
@@ -363,7 +416,9 @@ class SessionOptions(Strict):
                 f"set_weightless_source_model_buffer takes the bytes of a model, not {buffer!r:.80}."
             ) from error
         if view is not None and not view:
-            raise InvalidArgument("set_weightless_source_model_buffer: the buffer is empty.")
+            raise InvalidArgument(
+                "set_weightless_source_model_buffer: the buffer is empty."
+            )
         self._source_model = view
 
     def register_custom_ops_library(self, path: str | os.PathLike[str]) -> None:
@@ -377,11 +432,17 @@ class SessionOptions(Strict):
             Fail: there is no such file.
         """
         if not isinstance(path, str | os.PathLike):
-            raise InvalidArgument(f"register_custom_ops_library takes a path, not {path!r:.80}.")
+            raise InvalidArgument(
+                f"register_custom_ops_library takes a path, not {path!r:.80}."
+            )
         library = os.path.abspath(path)  # noqa: PTH100 - links stay: a loader may look beside them
         if not os.path.isfile(library):  # noqa: PTH113 - Path.is_file raises for texts that are no paths
             text = "there is no such library of custom operators."
-            raise Fail(text, path=library, hint="Give the path of its file; no folders are searched.")
+            raise Fail(
+                text,
+                path=library,
+                hint="Give the path of its file; no folders are searched.",
+            )
         self._libraries = tuple(dict.fromkeys((*self._libraries, library)))
 
     @property
@@ -416,7 +477,9 @@ class SessionOptions(Strict):
 
 def _check_name(method: str, name: object) -> None:
     if not isinstance(name, str) or not name:
-        raise InvalidArgument(f"{method}: the name must be a text that is not empty, not {name!r:.80}.")
+        raise InvalidArgument(
+            f"{method}: the name must be a text that is not empty, not {name!r:.80}."
+        )
 
 
 def _add_length(method: str, lengths: dict[str, int], name: str, value: Any) -> None:

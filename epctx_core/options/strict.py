@@ -12,7 +12,9 @@ from typing import Any
 from epctx_core.errors import InvalidArgument, suggestion
 
 MEMORY = "onnxruntime and the EPs manage the memory of runs"
-THREADS = "intra_op_num_threads and the size of each group of nodes determine its threads"
+THREADS = (
+    "intra_op_num_threads and the size of each group of nodes determine its threads"
+)
 _LOG = "logging is Python's: the logger 'epctx' and its levels"
 
 WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[bool | int | str, str]]] = {
@@ -48,7 +50,9 @@ class UnsupportedNameError(InvalidArgument, AttributeError):
     """A name that epctx does not have; an AttributeError too, so that `hasattr` works."""
 
 
-def missing_attribute_error(owner: str, name: str, known: Iterable[str]) -> UnsupportedNameError:
+def missing_attribute_error(
+    owner: str, name: str, known: Iterable[str]
+) -> UnsupportedNameError:
     """Return the error for a name that a class or module does not have."""
     public = [n for n in known if not n.startswith("_")]
     # Many names of onnxruntime are a little like one of ours that does something else.
@@ -81,4 +85,6 @@ class Strict:
         try:
             object.__setattr__(self, name, value)
         except AttributeError:
-            raise missing_attribute_error(type(self).__name__, name, dir(type(self))) from None
+            raise missing_attribute_error(
+                type(self).__name__, name, dir(type(self))
+            ) from None

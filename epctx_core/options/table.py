@@ -15,7 +15,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.options.choices import InputBudget, Isolation, ModelOverrides, Verification, WeightlessMode
+from epctx_core.options.choices import (
+    InputBudget,
+    Isolation,
+    ModelOverrides,
+    Verification,
+    WeightlessMode,
+)
 
 if TYPE_CHECKING:
     from epctx_core.options.choices import DataReader
@@ -83,7 +89,9 @@ class SessionOption(Generic[_T]):
         if not self.aliases:
             return self.value_of(entries.get(self.key, self.default))
         values = {
-            o.key: o.value_of(entries[o.key]) for o in (*reversed(self.aliases), self) if o.key in entries
+            o.key: o.value_of(entries[o.key])
+            for o in (*reversed(self.aliases), self)
+            if o.key in entries
         }
         if len({bool(value) for value in values.values()}) > 1:
             raise InvalidArgument(
@@ -99,12 +107,16 @@ class SessionOption(Generic[_T]):
     @property
     def allowed(self) -> str:
         """Allowed values for documentation."""
-        return ", ".join(f"`{c}`" if c else "empty" for c in self.choices) or self.values
+        return (
+            ", ".join(f"`{c}`" if c else "empty" for c in self.choices) or self.values
+        )
 
     def check(self, value: str) -> None:
         """Raise InvalidArgument if the value is not allowed for this key."""
         if self.choices and value not in self.choices:
-            raise self._error(value, f"; allowed is {' or '.join(map(repr, self.choices))}")
+            raise self._error(
+                value, f"; allowed is {' or '.join(map(repr, self.choices))}"
+            )
         if not re.fullmatch(self.pattern, value, re.DOTALL):
             raise self._error(value, f"; allowed is {self.values.replace('`', '')}")
         try:
@@ -121,7 +133,11 @@ def _parse_file_name(value: str) -> str | None:
     """Return the name of a file inside the output model's folder; raise ValueError for any other name."""
     if posixpath.isabs(value) or ntpath.isabs(value):
         raise ValueError("is an absolute path")
-    if "\0" in value or value.endswith(("/", "\\")) or posixpath.basename(value) in {".", ".."}:
+    if (
+        "\0" in value
+        or value.endswith(("/", "\\"))
+        or posixpath.basename(value) in {".", ".."}
+    ):
         raise ValueError("is not a file name")
     if posixpath.normpath(value).partition("/")[0] == "..":
         raise ValueError("leaves the folder of the output model")
@@ -142,7 +158,9 @@ def split_names(value: str) -> tuple[str, ...]:
 
 
 def _make_flag(key: str, *, default: str = "0", **facts: Any) -> SessionOption[bool]:
-    return SessionOption(key=key, default=default, choices={"0": False, "1": True}, **facts)
+    return SessionOption(
+        key=key, default=default, choices={"0": False, "1": True}, **facts
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -382,7 +400,10 @@ class SessionConfig:
     @property
     def engine_settings(self) -> dict[str, Any]:
         """Arguments of `EnginePolicy` for every engine of a session or a compile."""
-        return {"engine": self.engine, "custom_ops_libraries": self.custom_ops_libraries}
+        return {
+            "engine": self.engine,
+            "custom_ops_libraries": self.custom_ops_libraries,
+        }
 
     def __post_init__(self) -> None:
         for option in SESSION_OPTIONS.values():

@@ -92,7 +92,11 @@ class BaseEngine(ABC):
         """Return whether to prepare a group of the CPU EP by `prepare_optimized`."""
         return False
 
-    def prepare_optimized(self, model: onnx.ModelProto, weights: Mapping[str, TensorView]) -> RunnableModel:  # noqa: ARG002
+    def prepare_optimized(
+        self,
+        model: onnx.ModelProto,  # noqa: ARG002
+        weights: Mapping[str, TensorView],  # noqa: ARG002
+    ) -> RunnableModel:
         """Make an optimised form of a group ready to run; it is not visible to anything else.
 
         Raises:
@@ -140,7 +144,11 @@ class BaseEngine(ABC):
     def resolve_types(cls, inferred: onnx.ModelProto) -> None:
         """Declare the types of values of operators that onnx does not know, in place, as far as the engine knows them."""
 
-    def find_libraries(self, model: onnx.ModelProto, skipped: Container[tuple[str, str]]) -> dict[str, str]:  # noqa: ARG002
+    def find_libraries(
+        self,
+        model: onnx.ModelProto,  # noqa: ARG002
+        skipped: Container[tuple[str, str]],  # noqa: ARG002
+    ) -> dict[str, str]:
         """Return the domains of a model's custom operators, each with the path of the registered library that has them.
 
         Args:
@@ -166,7 +174,9 @@ def current_options() -> RunOptions | None:
     return getattr(_CURRENT, "options", None)
 
 
-def run_with_options(run: Callable[[Any, RunOptions], _R], feeds: Any, options: RunOptions) -> _R:
+def run_with_options(
+    run: Callable[[Any, RunOptions], _R], feeds: Any, options: RunOptions
+) -> _R:
     """Return `run(feeds, options)`, with the options as `current_options`; a nested run has its own."""
     outer, _CURRENT.options = current_options(), options
     try:
@@ -175,7 +185,9 @@ def run_with_options(run: Callable[[Any, RunOptions], _R], feeds: Any, options: 
         _CURRENT.options = outer
 
 
-def write_in_place(results: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+def write_in_place(
+    results: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+) -> Sequence[np.ndarray]:
     """Copy results into given arrays and return these; numpy alone would broadcast and cast to make them fit.
 
     Raises:

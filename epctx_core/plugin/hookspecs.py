@@ -27,7 +27,13 @@ if TYPE_CHECKING:
     from epctx_core.plugin.kernels import KernelLookup, KernelRegistry
     from epctx_core.plugin.storage import ContextReader, ContextWriter, EPContextNode
     from epctx_core.plugin.types import CompiledPartition, ContextNode
-    from epctx_core.plugin.views import ComputeCapability, GraphView, Partition, Refusal, TensorView
+    from epctx_core.plugin.views import (
+        ComputeCapability,
+        GraphView,
+        Partition,
+        Refusal,
+        TensorView,
+    )
 
 PLUGIN_API = 1
 """Version of this contract. It evolves by additions; an EP declares the one it was written for."""
@@ -71,7 +77,12 @@ class Hook:
         types = dict(specification.__annotations__)
         result = types.pop("return")
         facts = getattr(specification, _FACTS, {})
-        return cls(name=specification.__name__, arguments=MappingProxyType(types), result=result, **facts)
+        return cls(
+            name=specification.__name__,
+            arguments=MappingProxyType(types),
+            result=result,
+            **facts,
+        )
 
     @property
     def returns_list(self) -> bool:
@@ -86,17 +97,23 @@ class Hook:
     @property
     def result_types(self) -> tuple[str, ...]:
         """Names of the types allowed for a result, or for each item of a list."""
-        return tuple(self.result.removeprefix("Sequence[").partition("]")[0].split(" | "))
+        return tuple(
+            self.result.removeprefix("Sequence[").partition("]")[0].split(" | ")
+        )
 
     @property
     def expected(self) -> str:
         """Expected types of a result, or of each item of a list, in words."""
         return " or ".join(
-            name if name == "None" else f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
+            name
+            if name == "None"
+            else f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
             for name in self.result_types
         )
 
-    def implementation(self, function: Callable[..., Any], **marks: Any) -> Callable[..., Any]:
+    def implementation(
+        self, function: Callable[..., Any], **marks: Any
+    ) -> Callable[..., Any]:
         """Mark a function that takes `self` and all arguments of the hook as its implementation."""
         functools.update_wrapper(function, getattr(HookSpecs, self.name), updated=())
         marked: Callable[..., Any] = hookimpl(function, **marks)
@@ -146,7 +163,11 @@ class HookSpecs(Protocol):
 
     @hookspec()
     def optimize_model(
-        self, ep: str, model: onnx.ModelProto, weights: Mapping[str, TensorView], level: int
+        self,
+        ep: str,
+        model: onnx.ModelProto,
+        weights: Mapping[str, TensorView],
+        level: int,
     ) -> onnx.ModelProto | None:
         """Return the model in the form that this EP prefers, or None to leave it unchanged.
 
@@ -159,7 +180,9 @@ class HookSpecs(Protocol):
         """
 
     @hookspec(needed_for="run", unless="get_kernel_registry", caller_checks=True)
-    def compile(self, ep: str, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
+    def compile(
+        self, ep: str, partitions: Sequence[Partition]
+    ) -> Sequence[CompiledPartition]:
         """Compile partitions; return one `CompiledPartition` for each, in order.
 
         Called with all partitions known so far, and possibly again with further ones. Under purpose
@@ -169,7 +192,9 @@ class HookSpecs(Protocol):
         """
 
     @hookspec(needed_for="save and load")
-    def get_ep_context_nodes(self, ep: str, writer: ContextWriter) -> Sequence[EPContextNode]:
+    def get_ep_context_nodes(
+        self, ep: str, writer: ContextWriter
+    ) -> Sequence[EPContextNode]:
         """Describe one EPContext node for each compiled partition, and write the payloads.
 
         May be called any number of times from the end of `compile` until `shutdown`, with the same
@@ -201,7 +226,9 @@ class HookSpecs(Protocol):
         """
 
     @hookspec(in_runs=True, works_isolated=False, caller_checks=True)
-    def allocate(self, ep: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    def allocate(
+        self, ep: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> np.ndarray:
         """Return uninitialised, writable, C-contiguous memory for an input or output of this EP.
 
         Called in `run`, from many threads, for what is computed while a model runs: the outputs of this
@@ -232,7 +259,9 @@ class HookSpecs(Protocol):
 
 
 HOOKS: Mapping[str, Hook] = {
-    name: Hook.of(spec) for name, spec in vars(HookSpecs).items() if hasattr(spec, _FACTS)
+    name: Hook.of(spec)
+    for name, spec in vars(HookSpecs).items()
+    if hasattr(spec, _FACTS)
 }
 """Hooks of an instance, by name."""
 CLASS_METHODS: Mapping[str, Hook] = {
@@ -241,5 +270,7 @@ CLASS_METHODS: Mapping[str, Hook] = {
     if isinstance(method, classmethod)
 }
 """Class methods that the core calls before there is an instance, by name; they are not marked with `hookimpl`."""
-CONTEXT_HOOKS = tuple(hook.name for hook in HOOKS.values() if hook.needed_for == "save and load")
+CONTEXT_HOOKS = tuple(
+    hook.name for hook in HOOKS.values() if hook.needed_for == "save and load"
+)
 """Hooks of an EP that writes and loads context models."""

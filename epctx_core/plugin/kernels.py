@@ -74,7 +74,11 @@ class Engine(Protocol):
         """
 
     def optimize(
-        self, model: onnx.ModelProto, weights: Mapping[str, TensorView], *, layouts: bool = False
+        self,
+        model: onnx.ModelProto,
+        weights: Mapping[str, TensorView],
+        *,
+        layouts: bool = False,
     ) -> OptimizedModel | None:
         """Return an equal model that computes faster; None where there is none.
 
@@ -125,7 +129,9 @@ class OperatorTypes:
         """Check the values of a plugin."""
         _check_versions(self.op_type, self.since_version, None)
         if isinstance(self.inputs, str) or isinstance(self.outputs, str):
-            raise TypeError(f"{self.op_type}: inputs and outputs are sequences of names; one name is ('T',)")
+            raise TypeError(
+                f"{self.op_type}: inputs and outputs are sequences of names; one name is ('T',)"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +174,9 @@ class KernelDef:
         """Check the values of a plugin."""
         _check_versions(self.op_type, self.since_version, self.end_version)
         for name, allowed in self.type_constraints.items():
-            if not isinstance(allowed, Collection) or not all(isinstance(kind, int) for kind in allowed):
+            if not isinstance(allowed, Collection) or not all(
+                isinstance(kind, int) for kind in allowed
+            ):
                 raise TypeError(
                     f"{self.op_type}: type_constraints[{name!r}] is {allowed!r}, not a set of element types "
                     "such as {onnx.TensorProto.FLOAT}"
@@ -194,7 +202,9 @@ class KernelRegistry:
             on to where it is loaded.
     """
 
-    def __init__(self, kernels: Sequence[KernelDef] = (), operators: Sequence[OperatorTypes] = ()) -> None:
+    def __init__(
+        self, kernels: Sequence[KernelDef] = (), operators: Sequence[OperatorTypes] = ()
+    ) -> None:
         self._by_operator: dict[tuple[str, str], list[KernelDef]] = {}
         self.operators: Sequence[OperatorTypes] = tuple(operators)
         for kernel in kernels:
@@ -202,7 +212,9 @@ class KernelRegistry:
 
     def add(self, kernel: KernelDef) -> None:
         """Add a kernel; the first match wins at look-up."""
-        self._by_operator.setdefault((_plain(kernel.domain), kernel.op_type), []).append(kernel)
+        self._by_operator.setdefault(
+            (_plain(kernel.domain), kernel.op_type), []
+        ).append(kernel)
 
     def candidates(self, domain: str, op_type: str) -> Sequence[KernelDef]:
         """Return the kernels of one operator, in the order in which they were added."""
@@ -228,7 +240,11 @@ def _plain(domain: str) -> str:
 
 
 def _check_versions(op_type: str, since: int, end: int | None) -> None:
-    if not all(isinstance(version, int) for version in (since, since if end is None else end)):
-        raise TypeError(f"{op_type}: operator versions are whole numbers, not {since!r} to {end!r}")
+    if not all(
+        isinstance(version, int) for version in (since, since if end is None else end)
+    ):
+        raise TypeError(
+            f"{op_type}: operator versions are whole numbers, not {since!r} to {end!r}"
+        )
     if since < 1 or (end is not None and end < since):
         raise ValueError(f"{op_type}: there are no operator versions {since} to {end}")

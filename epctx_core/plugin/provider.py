@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from epctx_core.errors import InvalidArgument, suggestion
 from epctx_core.options.choices import WeightlessMode
-from epctx_core.plugin.types import Availability, BuildInfo, Compatibility, ContextNode, Purpose
+from epctx_core.plugin.types import (
+    Availability,
+    BuildInfo,
+    Compatibility,
+    ContextNode,
+    Purpose,
+)
 
 if TYPE_CHECKING:
     from epctx_core.plugin.kernels import Engine
@@ -55,7 +61,11 @@ class ProviderOption:
         shown = "the given value" if self.secret else repr(text)
         try:
             # By way of text: int(3.7) would cut, and a host may give options as text anyway.
-            value = _BOOLEANS[str(text).lower()] if self.type is bool else self.type(str(text))
+            value = (
+                _BOOLEANS[str(text).lower()]
+                if self.type is bool
+                else self.type(str(text))
+            )
         except (ValueError, TypeError, KeyError):
             raise InvalidArgument(
                 f"{ep}: option {self.name!r} needs {_TYPE_WORDS.get(self.type, self.type.__name__)}, not {shown}.",
@@ -65,7 +75,9 @@ class ProviderOption:
         if self.choices and value not in self.choices:
             allowed = ", ".join(str(c) for c in self.choices)
             raise InvalidArgument(
-                f"{ep}: option {self.name!r} is {shown}; allowed: {allowed}.", ep=ep, hint=self.doc
+                f"{ep}: option {self.name!r} is {shown}; allowed: {allowed}.",
+                ep=ep,
+                hint=self.doc,
             )
         return value
 
@@ -87,7 +99,11 @@ def parse_provider_options(
             close = suggestion(name, known)
             # A host may have passed a secret value as a key.
             hidden = not close and any(option.secret for option in known.values())
-            shown = "of that name, which is not shown as it may be a secret" if hidden else repr(name)
+            shown = (
+                "of that name, which is not shown as it may be a secret"
+                if hidden
+                else repr(name)
+            )
             raise InvalidArgument(
                 f"{ep} has no option {shown}.{close}",
                 ep=ep,
@@ -233,7 +249,11 @@ class ExecutionProvider:
         return BuildInfo()
 
     @classmethod
-    def get_compatibility_info(cls, partitions: Sequence[Partition], options: Mapping[str, Any]) -> str:  # noqa: ARG003
+    def get_compatibility_info(
+        cls,
+        partitions: Sequence[Partition],  # noqa: ARG003
+        options: Mapping[str, Any],  # noqa: ARG003
+    ) -> str:
         """Return the text by which a later load validates a compiled model, or an empty one.
 
         Written by the core as metadata `ep_compatibility_info.<EP name>`; the format is the EP's.
@@ -241,7 +261,11 @@ class ExecutionProvider:
         return ""
 
     @classmethod
-    def validate_compatibility(cls, info: str, options: Mapping[str, Any]) -> Compatibility:  # noqa: ARG003
+    def validate_compatibility(
+        cls,
+        info: str,  # noqa: ARG003
+        options: Mapping[str, Any],  # noqa: ARG003
+    ) -> Compatibility:
         """Validate a text of `get_compatibility_info`, before any payload is opened."""
         return Compatibility.EP_NOT_APPLICABLE
 

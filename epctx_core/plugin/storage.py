@@ -153,7 +153,10 @@ class Workspace(Protocol):
     """
 
     def get_or_create(
-        self, key: str, factory: Callable[[], T], close: Callable[[T], None] | None = None
+        self,
+        key: str,
+        factory: Callable[[], T],
+        close: Callable[[T], None] | None = None,
     ) -> T:
         """Return the object under a key, made on the first call; `close` runs when the last user leaves.
 
@@ -205,7 +208,9 @@ class EPContextNode:
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
-CORE_ATTRIBUTES = frozenset({"ep_cache_context", "embed_mode", "main_context", "partition_name", "source"})
+CORE_ATTRIBUTES = frozenset(
+    {"ep_cache_context", "embed_mode", "main_context", "partition_name", "source"}
+)
 """Attributes of the EPContext node that only the core writes."""
 
 
@@ -284,7 +289,11 @@ def write_blobs(
     for name, blob in content.items():
         offset, length = payload.align(_ALIGNMENT), None
         if hasattr(blob, "chunks"):
-            offset, length, digest = payload.write_tensor(blob), blob.nbytes, blob.digest
+            offset, length, digest = (
+                payload.write_tensor(blob),
+                blob.nbytes,
+                blob.digest,
+            )
         elif isinstance(blob, (str, os.PathLike)):
             with Path(blob).open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -294,7 +303,12 @@ def write_blobs(
             payload.write(blob)
         own = {} if facts is None else dict(facts.get(name, {}))
         length = payload.size - offset if length is None else length
-        table[name] = {"offset": offset, "length": length, "sha256": digest, "facts": own}
+        table[name] = {
+            "offset": offset,
+            "length": length,
+            "sha256": digest,
+            "facts": own,
+        }
     text = json.dumps({"blobs": table, "kind": kind}, sort_keys=True).encode()
     if len(text) > _LONGEST_TABLE:
         raise ValueError(
@@ -322,11 +336,21 @@ class Blobs(Mapping[str, memoryview]):
     """
 
     def __init__(self, payload: PayloadView, *, kind: str = "") -> None:
-        self._name, self._view, self._trusted = payload.name, payload.view, payload.verified
+        self._name, self._view, self._trusted = (
+            payload.name,
+            payload.view,
+            payload.verified,
+        )
         self._checked = set[tuple[int, int, str]]()
         try:
             self._table = self._read(kind)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             raise self._error(f"its table cannot be read ({error})") from error
 
     def __getitem__(self, name: str) -> memoryview:
@@ -340,7 +364,9 @@ class Blobs(Mapping[str, memoryview]):
         known = entry["offset"], entry["length"], entry["sha256"]
         if not self._trusted and known not in self._checked:
             if hashlib.sha256(blob).hexdigest() != entry["sha256"]:
-                raise self._error(f"the blob {name!r:.200} does not have the digest that its table says")
+                raise self._error(
+                    f"the blob {name!r:.200} does not have the digest that its table says"
+                )
             self._checked.add(known)
         return blob
 
@@ -370,7 +396,9 @@ class Blobs(Mapping[str, memoryview]):
         try:
             return self._table[name]
         except KeyError:
-            raise InvalidGraph(f"the payload {self._name} has no blob {name!r:.200}.", hint=_HINT) from None
+            raise InvalidGraph(
+                f"the payload {self._name} has no blob {name!r:.200}.", hint=_HINT
+            ) from None
 
     def _read(self, kind: str) -> dict[str, dict[str, Any]]:
         if len(self._view) < _FOOT.size or bytes(self._view[-len(_MAGIC) :]) != _MAGIC:
@@ -384,7 +412,9 @@ class Blobs(Mapping[str, memoryview]):
             raise ValueError("it does not have its digest")
         content = json.loads(text)
         if content["kind"] != kind:
-            raise self._error(f"it is of the kind {content['kind']!r:.80}, and read as {kind!r}")
+            raise self._error(
+                f"it is of the kind {content['kind']!r:.80}, and read as {kind!r}"
+            )
         table: dict[str, dict[str, Any]] = content["blobs"]
         for name, entry in table.items():
             offset, size = entry["offset"], entry["length"]
@@ -398,11 +428,15 @@ class Blobs(Mapping[str, memoryview]):
                 raise ValueError(f"what it says of the blob {name!r:.200}")
         # Each byte is digested once: blobs lie apart, but for equal weights under several names.
         last = 0
-        for offset, size in sorted({(entry["offset"], entry["length"]) for entry in table.values()}):
+        for offset, size in sorted(
+            {(entry["offset"], entry["length"]) for entry in table.values()}
+        ):
             if size and offset < last:
                 raise ValueError(f"two blobs overlap at byte {offset:,}")
             last = max(last, offset + size)
         return table
 
     def _error(self, what: str) -> InvalidGraph:
-        return InvalidGraph(f"the payload {self._name} is damaged or another EP's: {what}.", hint=_HINT)
+        return InvalidGraph(
+            f"the payload {self._name} is damaged or another EP's: {what}.", hint=_HINT
+        )

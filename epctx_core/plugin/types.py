@@ -106,8 +106,16 @@ class TensorType:
     def __str__(self) -> str:
         import onnx
 
-        element = "?" if self.elem_type is None else onnx.TensorProto.DataType.Name(self.elem_type).lower()
-        dims = "?" if self.shape is None else ",".join("?" if d is None else str(d) for d in self.shape)
+        element = (
+            "?"
+            if self.elem_type is None
+            else onnx.TensorProto.DataType.Name(self.elem_type).lower()
+        )
+        dims = (
+            "?"
+            if self.shape is None
+            else ",".join("?" if d is None else str(d) for d in self.shape)
+        )
         return f"{element}[{dims}]"
 
 

@@ -141,7 +141,10 @@ def number_nodes(model: onnx.ModelProto) -> Callable[[str], int | None]:
 
 
 def supported_partitions(
-    graph: GraphView, is_supported: Callable[[NodeView], bool | str], *, keep_initializers: bool = False
+    graph: GraphView,
+    is_supported: Callable[[NodeView], bool | str],
+    *,
+    keep_initializers: bool = False,
 ) -> list[ComputeCapability | Refusal]:
     """Group the supported nodes into the fewest convex partitions.
 
@@ -160,10 +163,15 @@ def supported_partitions(
         if verdict and not isinstance(verdict, str):
             supported.append(node)
         else:
-            refused.setdefault(verdict or f"{node.op_type} is not supported", []).append(node)
+            refused.setdefault(
+                verdict or f"{node.op_type} is not supported", []
+            ).append(node)
     groups = graph.convex_groups(supported) if supported else []
     return [
-        *(ComputeCapability(nodes, keep_initializers=keep_initializers) for nodes in groups),
+        *(
+            ComputeCapability(nodes, keep_initializers=keep_initializers)
+            for nodes in groups
+        ),
         *(Refusal(reason, nodes) for reason, nodes in refused.items()),
     ]
 

@@ -33,7 +33,15 @@ _TICK_NS = 20_000_000
 
 _NO_HARD_LINKS = frozenset(
     # EPERM: FAT and others; also Linux's protected_hardlinks for another user's file.
-    {errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+    {
+        errno.EPERM,
+        errno.EACCES,
+        errno.ENOTSUP,
+        errno.EOPNOTSUPP,
+        errno.ENOSYS,
+        errno.EMLINK,
+        errno.EXDEV,
+    }
 )
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP})
 """Errors of network file systems that cannot sync a folder."""
@@ -137,8 +145,17 @@ class StagedFile(io.FileIO):
         before_writing: called before each piece is written; its exceptions pass.
     """
 
-    def __init__(self, path: Path, folder: Path, before_writing: Callable[[], None] = lambda: None) -> None:
-        super().__init__(path, "xb+", opener=lambda path, flags: os.open(path, flags | os.O_CLOEXEC, 0o666))
+    def __init__(
+        self,
+        path: Path,
+        folder: Path,
+        before_writing: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(
+            path,
+            "xb+",
+            opener=lambda path, flags: os.open(path, flags | os.O_CLOEXEC, 0o666),
+        )
         self._folder = folder
         self._before_writing = before_writing
 
@@ -173,7 +190,13 @@ class StagedFile(io.FileIO):
                 self._before_writing()
                 step = min(_AT_ONCE, length - done)
                 try:
-                    copy_range(mapped.descriptor, offset + done, self.fileno(), position + done, step)
+                    copy_range(
+                        mapped.descriptor,
+                        offset + done,
+                        self.fileno(),
+                        position + done,
+                        step,
+                    )
                 except OSError:
                     mapped.check_unchanged()
                     raise
@@ -230,7 +253,9 @@ def claim(staged: Path, final: Path) -> None:
         if error.errno not in _NO_HARD_LINKS:
             raise
         if get_mode(final) is not None:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(final)) from None
+            raise FileExistsError(
+                errno.EEXIST, os.strerror(errno.EEXIST), str(final)
+            ) from None
         staged.replace(final)
 
 
@@ -263,7 +288,9 @@ def sync(path: Path) -> None:
 
 def sync_folders(root: Path, names: Iterable[str]) -> None:
     """Force to disk the folders that names lie in, `root` last; missing ones are skipped."""
-    for folder in dict.fromkeys(folder for name in names for folder in list_parents(name)):
+    for folder in dict.fromkeys(
+        folder for name in names for folder in list_parents(name)
+    ):
         if get_mode(root / folder) is not None:
             sync(root / folder)
     sync(root)

@@ -74,9 +74,17 @@ def read_journal(folder: Path, staging: Path, file_name: str) -> Journal | None:
         journal: Journal = json.loads(path.read_bytes())
         names = [normalise_path(name) for name in journal]
     except (ValueError, TypeError, RecursionError):
-        return None  # InvalidArgument, for a name that leaves the folder, is a ValueError
-    is_ours = isinstance(journal, dict) and all(isinstance(existed, bool) for existed in journal.values())
-    if not is_ours or names != list(journal) or not _can_be_followed(folder, staging, names):
+        return (
+            None  # InvalidArgument, for a name that leaves the folder, is a ValueError
+        )
+    is_ours = isinstance(journal, dict) and all(
+        isinstance(existed, bool) for existed in journal.values()
+    )
+    if (
+        not is_ours
+        or names != list(journal)
+        or not _can_be_followed(folder, staging, names)
+    ):
         return None
     return journal
 
@@ -141,7 +149,9 @@ def roll_back(folder: Path, staging: Path, journal: Journal) -> None:
             final.replace(staged)
         elif get_mode(kept) is not None:
             kept.replace(final)
-    for sub in sorted({sub for name in journal for sub in list_parents(name)}, reverse=True):
+    for sub in sorted(
+        {sub for name in journal for sub in list_parents(name)}, reverse=True
+    ):
         with suppress(OSError):
             (folder / sub).rmdir()
     files.sync_folders(folder, journal)
@@ -161,14 +171,18 @@ def settle_interrupted(folder: Path) -> None:
     Raises:
         Fail: the system refused a step; nothing else is changed.
     """
-    with files.report_errors("finishing what an interrupted compile left there", folder):
+    with files.report_errors(
+        "finishing what an interrupted compile left there", folder
+    ):
         for staging in list_staging_folders(folder):
             if undo := read_journal(folder, staging, UNDO):
                 roll_back(folder, staging, undo)
             elif committed := read_journal(folder, staging, COMMITTED):
                 try:
                     roll_forward(folder, staging, committed)
-                except FileExistsError:  # another model took the name since the kill; it stays
+                except (
+                    FileExistsError
+                ):  # another model took the name since the kill; it stays
                     withdraw(folder, staging, committed)
             discard(staging)
 
@@ -187,7 +201,9 @@ class Publication:
             the publication.
     """
 
-    def __init__(self, folder: Path, *, before_writing: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, folder: Path, *, before_writing: Callable[[], None] = lambda: None
+    ) -> None:
         self.folder = Path(folder)
         self._before_writing = before_writing
         self._files: dict[str, files.StagedFile] = {}
@@ -245,9 +261,13 @@ class Publication:
             if get_mode(self.folder / key) is None:
                 self._free[key] = replace
             elif not replace:
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.folder / key))
+                raise FileExistsError(
+                    errno.EEXIST, os.strerror(errno.EEXIST), str(self.folder / key)
+                )
             files.make_folders(self._staging / NEW, key)
-            file = files.StagedFile(self._staging / NEW / key, self.folder, self._before_writing)
+            file = files.StagedFile(
+                self._staging / NEW / key, self.folder, self._before_writing
+            )
         self._stack.enter_context(file)
         self._files[key] = file
         return file
@@ -274,8 +294,15 @@ class Publication:
         """
         with files.report_errors("looking at what is there", self.folder):
             binaries = [name for name in self._files if name not in models]
-            claimed = {name for name, replace in self._free.items() if not replace or name not in models}
-            journal = {name: self._has_file(name, name in claimed) for name in (*binaries, *models)}
+            claimed = {
+                name
+                for name, replace in self._free.items()
+                if not replace or name not in models
+            }
+            journal = {
+                name: self._has_file(name, name in claimed)
+                for name in (*binaries, *models)
+            }
         self._is_over = True  # from here on, leaving must not discard a journal
         try:
             stamped = self._carry_out(journal)
@@ -289,7 +316,11 @@ class Publication:
             with suppress(OSError):
                 # Renaming a file changed its status.
                 now, before = (self.folder / name).stat(), stamped[name]
-                if before and os.path.samestat(now, before) and now.st_mtime_ns == before.st_mtime_ns:
+                if (
+                    before
+                    and os.path.samestat(now, before)
+                    and now.st_mtime_ns == before.st_mtime_ns
+                ):
                     states[name] = now
         return states
 
@@ -297,14 +328,21 @@ class Publication:
         """Create the folder and those above it that are missing, which are added to `made`, and lock it."""
         while True:
             with files.report_errors("creating the folder", self.folder):
-                missing = [each for each in (self.folder, *self.folder.parents) if get_mode(each) is None]
+                missing = [
+                    each
+                    for each in (self.folder, *self.folder.parents)
+                    if get_mode(each) is None
+                ]
                 for each in reversed(missing):
                     with suppress(FileExistsError):
                         each.mkdir()
                         made.append(each)
                         files.sync(each.parent)
             # Whoever created it first may have published nothing, and removed it again.
-            with files.report_errors("locking the folder", self.folder), suppress(FileNotFoundError):
+            with (
+                files.report_errors("locking the folder", self.folder),
+                suppress(FileNotFoundError),
+            ):
                 stack.enter_context(files.folder_lock(self.folder))
                 return
 
@@ -363,7 +401,9 @@ class Publication:
                 withdraw(self.folder, self._staging, journal)
             discard(self._staging)
         except OSError as exc:
-            _log.warning("could not take back a failed publication into %s: %s", self.folder, exc)
+            _log.warning(
+                "could not take back a failed publication into %s: %s", self.folder, exc
+            )
             if isinstance(cause, EpctxError):
                 cause.hint = (
                     "The folder still loads. What is left of this publication lies in a .epctx-* folder; "

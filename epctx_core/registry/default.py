@@ -38,7 +38,10 @@ def refresh_plugins(*, registry: Registry = default_registry) -> None:
 
 
 def register_execution_provider(
-    cls: type[ExecutionProvider], *, sources: Sequence[str] = (), registry: Registry = default_registry
+    cls: type[ExecutionProvider],
+    *,
+    sources: Sequence[str] = (),
+    registry: Registry = default_registry,
 ) -> None:
     """Add an EP class without an entry point.
 
@@ -54,7 +57,9 @@ def register_execution_provider(
     registry.register(cls, sources=sources)
 
 
-def unregister_execution_provider(name: str, *, registry: Registry = default_registry) -> None:
+def unregister_execution_provider(
+    name: str, *, registry: Registry = default_registry
+) -> None:
     """Remove an EP class that was registered by the host.
 
     Raises:
@@ -65,7 +70,10 @@ def unregister_execution_provider(name: str, *, registry: Registry = default_reg
 
 
 def temporary_execution_provider(
-    cls: type[ExecutionProvider], *, sources: Sequence[str] = (), registry: Registry = default_registry
+    cls: type[ExecutionProvider],
+    *,
+    sources: Sequence[str] = (),
+    registry: Registry = default_registry,
 ) -> AbstractContextManager[PluginRecord]:
     """Register an EP class for the duration of a block; see `Registry.temporary`."""
     return registry.temporary(cls, sources=sources)

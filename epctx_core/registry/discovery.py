@@ -12,10 +12,21 @@ from contextlib import suppress
 from threading import RLock
 from typing import TYPE_CHECKING, Literal
 
-from importlib_metadata import EntryPoint, IDistribution, PackageNotFoundError, distribution, distributions
+from importlib_metadata import (
+    EntryPoint,
+    IDistribution,
+    PackageNotFoundError,
+    distribution,
+    distributions,
+)
 
 from epctx_core.options.choices import CPU_EP
-from epctx_core.registry.records import PluginRecord, PluginState, normalise_name, sort_key
+from epctx_core.registry.records import (
+    PluginRecord,
+    PluginState,
+    normalise_name,
+    sort_key,
+)
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider
@@ -26,14 +37,20 @@ EP_GROUP = "epctx.execution_providers"
 """One entry for each EP: its name is the EP name, its value `module:Class`, followed by extras that it needs."""
 SOURCE_GROUP = "epctx.ep_sources"
 """One entry for each further source key of an EP: its value is that of the EP's own entry."""
-SIMULATED_PACKAGES = frozenset({"epctx-sim-openvino", "epctx-sim-qnn", "epctx-sim-vitisai"})
+SIMULATED_PACKAGES = frozenset(
+    {"epctx-sim-openvino", "epctx-sim-qnn", "epctx-sim-vitisai"}
+)
 """Distributions whose EPs are known to be simulated before any of them is imported."""
 _REAL_PACKAGES = frozenset({"epctx-onnxruntime", "epctx-openvino"})
 _KNOWN = dict.fromkeys(SIMULATED_PACKAGES, True) | dict.fromkeys(_REAL_PACKAGES, False)
 EP_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
-_TARGET = re.compile(r"\s*(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(\[(?P<extras>.*)\]\s*)?")
-_REQUIRED = re.compile(r"""\s*(?P<name>[\w.-]+).*;\s*\(?\s*extra\s*==\s*['"](?P<extra>[^'"]*)['"]\s*\)?\s*""")
+_TARGET = re.compile(
+    r"\s*(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(\[(?P<extras>.*)\]\s*)?"
+)
+_REQUIRED = re.compile(
+    r"""\s*(?P<name>[\w.-]+).*;\s*\(?\s*extra\s*==\s*['"](?P<extra>[^'"]*)['"]\s*\)?\s*"""
+)
 # METADATA is missing, can't be decoded or lacks the field; versions of the library raise differently.
 _UNREADABLE = (KeyError, OSError, TypeError, ValueError)
 
@@ -49,7 +66,12 @@ def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
     """
     found = _list_installed() if paths is None else distributions(path=list(paths))
     where = [*sys.path, *(paths or ())]
-    records = [record for dist in found if _mentions_group(dist) for record in _read_records(dist, where)]
+    records = [
+        record
+        for dist in found
+        if _mentions_group(dist)
+        for record in _read_records(dist, where)
+    ]
     return sorted(records, key=sort_key)
 
 
@@ -59,8 +81,14 @@ def list_entries(
     """Return the entries of a group, of all distributions or of some, without those whose metadata cannot be read."""
     found: list[tuple[IDistribution, EntryPoint]] = []
     for dist in distributions() if packages is None else packages:
-        with suppress(Exception):  # whatever the parser trips over must stay with this distribution
-            found += [(dist, entry) for entry in dist.entry_points if entry.group == group and dist.name]
+        with suppress(
+            Exception
+        ):  # whatever the parser trips over must stay with this distribution
+            found += [
+                (dist, entry)
+                for entry in dist.entry_points
+                if entry.group == group and dist.name
+            ]
     return found
 
 
@@ -77,7 +105,9 @@ def _list_installed() -> Iterator[IDistribution]:
             seen.add(normalise_name(name))
             try:  # the one found here may be hidden by another version, earlier on sys.path, without entry points
                 yield distribution(name)
-            except PackageNotFoundError:  # its folder is not named after it, so only the walk finds it
+            except (
+                PackageNotFoundError
+            ):  # its folder is not named after it, so only the walk finds it
                 yield dist
 
 
@@ -86,7 +116,9 @@ def _mentions_group(dist: IDistribution) -> bool:
     try:
         text = dist.read_text("entry_points.txt") or ""
     except UnicodeDecodeError as error:
-        return EP_GROUP.encode() in error.object or SOURCE_GROUP.encode() in error.object
+        return (
+            EP_GROUP.encode() in error.object or SOURCE_GROUP.encode() in error.object
+        )
     except OSError:
         return False
     return EP_GROUP in text or SOURCE_GROUP in text
@@ -111,9 +143,13 @@ def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
     providers: dict[str, list[EntryPoint]] = {}
     try:
         entries = list(dist.entry_points)
-        extras = {e.value: _read_extras(dist, e.value) for e in entries if e.group == EP_GROUP}
+        extras = {
+            e.value: _read_extras(dist, e.value) for e in entries if e.group == EP_GROUP
+        }
     except Exception as error:  # noqa: BLE001 - a parser error must not affect other distributions
-        return [_make_broken_record(label, label, version, _explain_unreadable(dist, error))]
+        return [
+            _make_broken_record(label, label, version, _explain_unreadable(dist, error))
+        ]
     for entry in entries:
         if entry.group == EP_GROUP:
             providers.setdefault(entry.name, []).append(entry)
@@ -124,13 +160,20 @@ def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
         if undeclared:
             reason = f"its entry point {ep!r} needs the extra {min(undeclared)!r}, which its metadata does not declare"
             records.append(_make_broken_record(ep, label, version, reason))
-        elif all(any(True for _ in distributions(name=needed, path=where)) for needed in required):
+        elif all(
+            any(True for _ in distributions(name=needed, path=where))
+            for needed in required
+        ):
             records.append(_make_record(mine, sources, label, version))
-    targets = {_parse_class_path(entry.value) for mine in providers.values() for entry in mine} - {None}
+    targets = {
+        _parse_class_path(entry.value) for mine in providers.values() for entry in mine
+    } - {None}
     for entry in sources:
         if _parse_class_path(entry.value) not in targets:
             target = f"{entry.value!r}, which its group {EP_GROUP} does not have"
-            reason = f"its group {SOURCE_GROUP} gives the source {entry.name!r} to {target}"
+            reason = (
+                f"its group {SOURCE_GROUP} gives the source {entry.name!r} to {target}"
+            )
             records.append(_make_broken_record(entry.name, label, version, reason))
     if name is not None:
         return records
@@ -144,9 +187,18 @@ def _read_extras(dist: IDistribution, value: str) -> tuple[set[str], set[str]]:
     A requirement counts if the extra is its only condition.
     """
     match = _TARGET.fullmatch(value)
-    named = {normalise_name(extra.strip()) for extra in ((match and match["extras"]) or "").split(",")} - {""}
-    found = [_REQUIRED.fullmatch(text) for text in (dist.requires or () if named else ())]
-    required = {found["name"] for found in filter(None, found) if normalise_name(found["extra"]) in named}
+    named = {
+        normalise_name(extra.strip())
+        for extra in ((match and match["extras"]) or "").split(",")
+    } - {""}
+    found = [
+        _REQUIRED.fullmatch(text) for text in (dist.requires or () if named else ())
+    ]
+    required = {
+        found["name"]
+        for found in filter(None, found)
+        if normalise_name(found["extra"]) in named
+    }
     declared = dist.metadata.get_all("Provides-Extra") or () if named else ()
     return required, named.difference(map(normalise_name, declared))
 
@@ -155,7 +207,9 @@ def _explain_unreadable(dist: IDistribution, error: Exception) -> str:
     """Return the reason with the line that is not `name = value`, which the parser's own error lacks."""
     if isinstance(error, UnicodeDecodeError):
         return "its entry_points.txt is not UTF-8"
-    for number, line in enumerate((dist.read_text("entry_points.txt") or "").splitlines(), start=1):
+    for number, line in enumerate(
+        (dist.read_text("entry_points.txt") or "").splitlines(), start=1
+    ):
         text = line.strip()
         if text and not text.startswith(("#", "[")) and "=" not in text:
             return f"line {number} of its entry_points.txt is not of the form name = module:Class: {text!r}"
@@ -163,7 +217,10 @@ def _explain_unreadable(dist: IDistribution, error: Exception) -> str:
 
 
 def _make_record(
-    mine: list[EntryPoint], sources: list[EntryPoint], distribution: str, version: str | None
+    mine: list[EntryPoint],
+    sources: list[EntryPoint],
+    distribution: str,
+    version: str | None,
 ) -> PluginRecord:
     """Return the record of one EP, for which `mine` has one entry unless the metadata is wrong."""
     name, value = mine[0].name, mine[0].value
@@ -171,14 +228,18 @@ def _make_record(
     if len(mine) > 1:
         problem = f"its group {EP_GROUP} has {name!r} more than once"
     elif not EP_NAME.fullmatch(name):
-        problem = f"the EP name {name!r} may only have letters, digits, '_', '.' and '-'"
+        problem = (
+            f"the EP name {name!r} may only have letters, digits, '_', '.' and '-'"
+        )
     elif name == CPU_EP:
         problem = f"the EP name {CPU_EP} is built in and can't be provided by a plugin"
     elif target is None:
         problem = f"its entry point {name!r} has the value {value!r}, which is not of the form module:Class"
     if problem or target is None:
         return _make_broken_record(name, distribution, version, problem)
-    further = sorted({s.name for s in sources if _parse_class_path(s.value) == target} - {name})
+    further = sorted(
+        {s.name for s in sources if _parse_class_path(s.value) == target} - {name}
+    )
     return PluginRecord(
         name=name,
         sources=(name, *further),
@@ -197,7 +258,9 @@ def _parse_class_path(text: str) -> str | None:
     return f"{match['module']}:{match['attribute']}" if match else None
 
 
-def _make_broken_record(name: str, distribution: str, version: str | None, reason: str) -> PluginRecord:
+def _make_broken_record(
+    name: str, distribution: str, version: str | None, reason: str
+) -> PluginRecord:
     """Return a BROKEN record for metadata that describes no usable EP."""
     return PluginRecord(
         name=name,
@@ -213,7 +276,9 @@ def _make_broken_record(name: str, distribution: str, version: str | None, reaso
 class Entry:
     """One EP: its record before selection, its class once loaded, and the lock held while loading."""
 
-    def __init__(self, record: PluginRecord, cls: type[ExecutionProvider] | None = None) -> None:
+    def __init__(
+        self, record: PluginRecord, cls: type[ExecutionProvider] | None = None
+    ) -> None:
         self.record = record
         self.cls = cls
         # Apart from the registry's lock: an import may start threads that call the registry.

@@ -12,8 +12,18 @@ from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggesti
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.discovery import SIMULATED_PACKAGES
 from epctx_core.registry.guard import plugin_error
-from epctx_core.registry.lookup import DISABLE_VARIABLE, ONLY_VARIABLE, PREFER_VARIABLE, matches_record
-from epctx_core.registry.records import PluginRecord, PluginState, is_name_of, is_same_distribution
+from epctx_core.registry.lookup import (
+    DISABLE_VARIABLE,
+    ONLY_VARIABLE,
+    PREFER_VARIABLE,
+    matches_record,
+)
+from epctx_core.registry.records import (
+    PluginRecord,
+    PluginState,
+    is_name_of,
+    is_same_distribution,
+)
 
 if TYPE_CHECKING:
     from epctx_core.registry.lookup import Selection
@@ -37,7 +47,9 @@ _OVER_VENDORS = {
 
 def known_ep(name: str) -> tuple[str, str, str] | None:
     """Return EP name, vendor and reserved distribution of an EP of onnxruntime; `X` or `XExecutionProvider`, without case."""
-    return next(((ep, *facts) for ep, facts in _KNOWN.items() if is_name_of(name, ep)), None)
+    return next(
+        ((ep, *facts) for ep, facts in _KNOWN.items() if is_name_of(name, ep)), None
+    )
 
 
 def _get_install_hint(name: str, other: str) -> str:
@@ -74,7 +86,9 @@ def find_misspelt(selection: Selection, records: Sequence[PluginRecord]) -> list
         f"{PREFER_VARIABLE} prefers {distribution!r} for {ep!r}, which it does not provide"
         for ep, distribution in selection.preferred.items()
         if not any(
-            is_name_of(ep, r.name) and is_same_distribution(distribution, r.distribution) for r in records
+            is_name_of(ep, r.name)
+            and is_same_distribution(distribution, r.distribution)
+            for r in records
         )
     ]
 
@@ -101,7 +115,9 @@ _HINTS = {
 }
 
 
-def unresolved_error(name: str, named: Sequence[PluginRecord], records: Sequence[PluginRecord]) -> EpctxError:
+def unresolved_error(
+    name: str, named: Sequence[PluginRecord], records: Sequence[PluginRecord]
+) -> EpctxError:
     """Return the error for a name from a host that matches no usable EP.
 
     Args:
@@ -111,7 +127,9 @@ def unresolved_error(name: str, named: Sequence[PluginRecord], records: Sequence
     """
     distribution, colon, short = name.rpartition(":")
     types = list(dict.fromkeys(r.name for r in named))
-    if colon and not any(is_same_distribution(r.distribution, distribution) for r in records):
+    if colon and not any(
+        is_same_distribution(r.distribution, distribution) for r in records
+    ):
         packages = sorted({r.distribution for r in records if r.distribution})
         return InvalidArgument(
             f"{name!r}: no distribution {distribution!r} with an Execution Provider is installed."
@@ -126,8 +144,16 @@ def unresolved_error(name: str, named: Sequence[PluginRecord], records: Sequence
     if types:
         return unusable_error(named)
     if is_name_of(short, CPU_EP):
-        return InvalidArgument(f"{CPU_EP} is built in: no plugin provides it.", ep=CPU_EP)
-    installed = sorted({r.name for r in records if r.entry_point and r.state is not PluginState.REMOVED})
+        return InvalidArgument(
+            f"{CPU_EP} is built in: no plugin provides it.", ep=CPU_EP
+        )
+    installed = sorted(
+        {
+            r.name
+            for r in records
+            if r.entry_point and r.state is not PluginState.REMOVED
+        }
+    )
     return InvalidArgument(
         f"no installed plugin provides the Execution Provider {name!r}.{_suggest_closest(short, installed)}"
         f" Installed: {_join_names(installed)}.",
@@ -139,7 +165,9 @@ def unresolved_error(name: str, named: Sequence[PluginRecord], records: Sequence
     )
 
 
-def describe_others(record: PluginRecord, records: Sequence[PluginRecord], maker: object = None) -> str:
+def describe_others(
+    record: PluginRecord, records: Sequence[PluginRecord], maker: object = None
+) -> str:
     """Return a sentence that names the other distributions of an EP; empty if there is none.
 
     Args:
@@ -149,9 +177,17 @@ def describe_others(record: PluginRecord, records: Sequence[PluginRecord], maker
     """
     if isinstance(maker, str) and is_same_distribution(record.distribution, maker):
         return ""
-    others = [r for r in records if r.name == record.name and r.key != record.key and r.distribution]
+    others = [
+        r
+        for r in records
+        if r.name == record.name and r.key != record.key and r.distribution
+    ]
     others = [r for r in others if r.state is not PluginState.REMOVED]
-    made = [r for r in others if isinstance(maker, str) and is_same_distribution(r.distribution, maker)]
+    made = [
+        r
+        for r in others
+        if isinstance(maker, str) and is_same_distribution(r.distribution, maker)
+    ]
     return "".join(
         f" {r.origin} provides {r.name}, too{', and made this' if made else ''}: name it "
         f'"{r.distribution}:{r.name}" among the providers.'
@@ -163,7 +199,9 @@ def _suggest_closest(name: str, known: Sequence[str]) -> str:
     """Suggest a name; the suffix that all EP names have in common must not make them look similar."""
     stem = name.removesuffix(_SUFFIX)
     stems = sorted({k.removesuffix(_SUFFIX) for k in known})
-    return suggestion(name, [*known, *stems]) if stem == name else suggestion(stem, stems)
+    return (
+        suggestion(name, [*known, *stems]) if stem == name else suggestion(stem, stems)
+    )
 
 
 def _join_names(names: Sequence[str]) -> str:
@@ -180,12 +218,21 @@ def unusable_error(records: Sequence[PluginRecord]) -> PluginError:
 
 def _pick_most_useful(records: Sequence[PluginRecord]) -> PluginRecord:
     """Return the record that a user can act on: one to choose first, then one to repair."""
-    return min(records, key=lambda r: (not r.undecided, r.passed_over, r.state is not PluginState.BROKEN))
+    return min(
+        records,
+        key=lambda r: (
+            not r.undecided,
+            r.passed_over,
+            r.state is not PluginState.BROKEN,
+        ),
+    )
 
 
 def explain_unusable(record: PluginRecord) -> tuple[str, str]:
     """Return the reason why a record can't be used, without a full stop, and a hint."""
-    hint = _HINTS.get(record.state, "").format(package=record.distribution, ep=record.name)
+    hint = _HINTS.get(record.state, "").format(
+        package=record.distribution, ep=record.name
+    )
     if record.passed_over:
         hint = f'Name it "{record.distribution}:{record.name}" among the providers to use it anyway.'
     if record.undecided:
@@ -208,13 +255,22 @@ def explain_missing(
             "The node has no source, and epctx never guesses which EP made it.",
             "Compile the context model again; its EPContext nodes need the attribute 'source'.",
         )
-    near = [r for r in records if any(s.casefold() == source.casefold() for s in r.sources)]
+    near = [
+        r for r in records if any(s.casefold() == source.casefold() for s in r.sources)
+    ]
     exact = [r for r in near if source in r.sources]
     usable = [r for r in exact or near if r.usable]
     if near and not usable:
         why, hint = explain_unusable(_pick_most_useful(exact or near))
-        verb = "was" if all(r.state is PluginState.REMOVED for r in exact or near) else "is"
-        return f"The plugin for the source {source!r} {verb} installed, but {why}.", hint
+        verb = (
+            "was"
+            if all(r.state is PluginState.REMOVED for r in exact or near)
+            else "is"
+        )
+        return (
+            f"The plugin for the source {source!r} {verb} installed, but {why}.",
+            hint,
+        )
     if exact:
         others = ", ".join(among or ["the CPU EP alone"])
         return (

@@ -30,10 +30,14 @@ def describe(error: BaseException) -> str:
         raise
     except BaseException:  # noqa: BLE001 - it is a plugin's exception class: even SystemExit may come out of it
         text = ""
-    return concealed(f"{type(error).__name__}: {text}") if text else type(error).__name__
+    return (
+        concealed(f"{type(error).__name__}: {text}") if text else type(error).__name__
+    )
 
 
-def mark_broken(record: PluginRecord, error: BaseException, prefix: str) -> PluginRecord:
+def mark_broken(
+    record: PluginRecord, error: BaseException, prefix: str
+) -> PluginRecord:
     """Return a record in state BROKEN, with an exception as reason and traceback.
 
     Args:
@@ -59,7 +63,10 @@ def blame(record: PluginRecord, hook: str) -> Iterator[None]:
         yield
     except EpctxError as error:
         # Its texts may be older than a secret's first use.
-        error.message, error.hint = concealed(error.message), error.hint and concealed(error.hint)
+        error.message, error.hint = (
+            concealed(error.message),
+            error.hint and concealed(error.hint),
+        )
         error.ep = record.name if error.ep is None else error.ep
         if isinstance(error, PluginError):
             error.hook = error.hook or hook
@@ -77,7 +84,9 @@ def blame(record: PluginRecord, hook: str) -> Iterator[None]:
 
 @contextmanager
 def blame_host(
-    callback: str, *, passing: tuple[type[BaseException], ...] = (EpctxError, SystemExit)
+    callback: str,
+    *,
+    passing: tuple[type[BaseException], ...] = (EpctxError, SystemExit),
 ) -> Iterator[None]:
     """Turn an exception of a block that calls a callback of the host into Fail.
 
@@ -187,7 +196,9 @@ def describe_type(value: object) -> str:
     return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
-def check_result_types(record: PluginRecord, hook: Hook, result: Any, names: Sequence[object] = ()) -> None:
+def check_result_types(
+    record: PluginRecord, hook: Hook, result: Any, names: Sequence[object] = ()
+) -> None:
     """Raise PluginError unless a result, or each item of a list, has the type that the table of hooks says.
 
     Args:
@@ -203,7 +214,9 @@ def check_result_types(record: PluginRecord, hook: Hook, result: Any, names: Seq
         if not issubclass(type(item), expected):
             given = f" for {names[number]}" if names else ""
             raise contract_error(
-                record, hook.name, f"gave a {type(item).__name__} instead of {hook.expected}{given}"
+                record,
+                hook.name,
+                f"gave a {type(item).__name__} instead of {hook.expected}{given}",
             )
 
 
@@ -216,7 +229,9 @@ def _types(names: tuple[str, ...]) -> tuple[type, ...]:
     for name in names:
         module, _, attribute = name.rpartition(".")
         if module:
-            found.append(getattr(import_module({"np": "numpy"}.get(module, module)), attribute))
+            found.append(
+                getattr(import_module({"np": "numpy"}.get(module, module)), attribute)
+            )
         else:
             own = type(None) if name == "None" else getattr(plugin, name, None)
             found.append(own or getattr(builtins, name))
@@ -224,7 +239,11 @@ def _types(names: tuple[str, ...]) -> tuple[type, ...]:
 
 
 def plugin_error(
-    message: str, record: PluginRecord, *, hook: str | None = None, hint: str | None = None
+    message: str,
+    record: PluginRecord,
+    *,
+    hook: str | None = None,
+    hint: str | None = None,
 ) -> PluginError:
     """Return a PluginError that carries EP, distribution and version of a record."""
     return PluginError(

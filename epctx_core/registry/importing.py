@@ -9,7 +9,12 @@ from types import FunctionType
 from typing import Any, TypeAlias
 
 from epctx_core.errors import suggestion
-from epctx_core.plugin import PLUGIN_API, ExecutionProvider, ProviderOption, WeightlessMode
+from epctx_core.plugin import (
+    PLUGIN_API,
+    ExecutionProvider,
+    ProviderOption,
+    WeightlessMode,
+)
 from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS, PROJECT
 from epctx_core.registry.discovery import EP_NAME, EntryPoint
 from epctx_core.registry.guard import mark_broken
@@ -50,9 +55,17 @@ class MarkedMethod:
 def find_marked_methods(cls: type) -> Iterator[MarkedMethod]:
     """Yield the attributes of a class that are marked with `hookimpl`; evaluate no property."""
     # Ten times faster than inspect.getmembers_static; each new session calls this for each EP.
-    attributes = {name: static for base in reversed(cls.__mro__) for name, static in vars(base).items()}
+    attributes = {
+        name: static
+        for base in reversed(cls.__mro__)
+        for name, static in vars(base).items()
+    }
     for attribute, static in sorted(attributes.items()):
-        function = static.__func__ if isinstance(static, (staticmethod, classmethod)) else static
+        function = (
+            static.__func__
+            if isinstance(static, (staticmethod, classmethod))
+            else static
+        )
         mark = _mark(static) or _mark(function)
         if mark is not None and callable(function):
             yield MarkedMethod(
@@ -67,7 +80,9 @@ def find_marked_methods(cls: type) -> Iterator[MarkedMethod]:
 def _mark(static: object) -> Mapping[str, Any] | None:
     if isinstance(static, FunctionType):
         mark = vars(static).get(_MARK)
-    elif type(static).__module__ == "builtins" and not isinstance(static, (staticmethod, classmethod, type)):
+    elif type(static).__module__ == "builtins" and not isinstance(
+        static, (staticmethod, classmethod, type)
+    ):
         return None
     else:
         # Not getattr: an object with __getattr__, such as a logger proxy, would have any attribute.
@@ -93,16 +108,26 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
         name: the name of its entry point, if it has one.
     """
     if not (inspect.isclass(cls) and issubclass(cls, ExecutionProvider)):
-        but = "" if inspect.isclass(cls) else f", but an object of type {type(cls).__name__}"
+        but = (
+            ""
+            if inspect.isclass(cls)
+            else f", but an object of type {type(cls).__name__}"
+        )
         hint = "Derive it from ExecutionProvider, and let the entry point name the class itself."
-        return [(f"it is not a subclass of epctx_core.plugin.ExecutionProvider{but}", hint)]
+        return [
+            (f"it is not a subclass of epctx_core.plugin.ExecutionProvider{but}", hint)
+        ]
     version: object = cls.api_version
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         hint = f"Write api_version = {PLUGIN_API}, the PLUGIN_API it was written for."
         return [(f"api_version is {version!r}, not a whole number from 1", hint)]
-    if version > PLUGIN_API:  # it may have other hooks and rules, so nothing else would be true
+    if (
+        version > PLUGIN_API
+    ):  # it may have other hooks and rules, so nothing else would be true
         fault = f"it was written for plugin API {version}, and this epctx-core has {PLUGIN_API}"
-        return [(fault, "Upgrade epctx-core, or install an older version of the plugin.")]
+        return [
+            (fault, "Upgrade epctx-core, or install an older version of the plugin.")
+        ]
     problems = [
         (f"{attribute} is {getattr(cls, attribute, None)!r:.80}, not {expected}", hint)
         for attribute, is_right, expected, hint in _ATTRIBUTES
@@ -111,18 +136,27 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
     own = getattr(cls, "name", None)
     if name is not None and own not in (None, name):
         fault = f"its name is {own!r}, but it was found as {name!r}"
-        problems += [(fault, "Make the entry point's name and the class's name equal: both are the EP name.")]
+        problems += [
+            (
+                fault,
+                "Make the entry point's name and the class's name equal: both are the EP name.",
+            )
+        ]
     problems += _schema_problems("options", cls.options)
     problems += _schema_problems("dynamic_options", cls.dynamic_options)
     for method in CLASS_METHODS:
-        if not isinstance(inspect.getattr_static(cls, method), (classmethod, staticmethod)):
+        if not isinstance(
+            inspect.getattr_static(cls, method), (classmethod, staticmethod)
+        ):
             hint = f"Write @classmethod above {method}: it is called on the class."
             problems.append((f"{method} is not a class method", hint))
     return [*problems, *_hook_problems(cls)]
 
 
 def _has_items(value: object, is_right: Callable[[Any], bool]) -> bool:
-    return isinstance(value, (list, tuple, set, frozenset)) and all(map(is_right, value))
+    return isinstance(value, (list, tuple, set, frozenset)) and all(
+        map(is_right, value)
+    )
 
 
 def _is_name(value: object) -> bool:
@@ -130,7 +164,9 @@ def _is_name(value: object) -> bool:
 
 
 def _are_functions(value: object) -> bool:
-    return _has_items(value, lambda v: isinstance(v, tuple) and [*map(type, v)] == [str, str])
+    return _has_items(
+        value, lambda v: isinstance(v, tuple) and [*map(type, v)] == [str, str]
+    )
 
 
 def _are_modes(value: object) -> bool:
@@ -140,17 +176,37 @@ def _are_modes(value: object) -> bool:
 _NAME = "a text of letters, digits, '_', '.' and '-'"
 _ATTRIBUTES: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
     ("name", _is_name, _NAME, 'Write name = "…ExecutionProvider", the EP name.'),
-    ("vendor", lambda v: isinstance(v, str), "text", 'Write vendor = "…", who is responsible for it.'),
-    ("binary_suffix", lambda v: v == "" or _is_name(v), _NAME, "Leave it out to use the EP name."),
+    (
+        "vendor",
+        lambda v: isinstance(v, str),
+        "text",
+        'Write vendor = "…", who is responsible for it.',
+    ),
+    (
+        "binary_suffix",
+        lambda v: v == "" or _is_name(v),
+        _NAME,
+        "Leave it out to use the EP name.",
+    ),
     (
         "keeps_functions",
         _are_functions,
         "a set of pairs (domain, name)",
         'Write frozenset({("domain", "Name")}).',
     ),
-    ("weightless_modes", _are_modes, "a set of WeightlessMode", "Write (WeightlessMode.ALL,)."),
+    (
+        "weightless_modes",
+        _are_modes,
+        "a set of WeightlessMode",
+        "Write (WeightlessMode.ALL,).",
+    ),
     *(
-        (name, lambda v: isinstance(v, bool), "True or False", "Leave it out for False.")
+        (
+            name,
+            lambda v: isinstance(v, bool),
+            "True or False",
+            "Leave it out for False.",
+        )
         for name in ("loads_without_device", "needs_verified_payloads", "simulated")
     ),
 )
@@ -168,9 +224,15 @@ def _schema_problems(attribute: str, options: object) -> Iterator[Problem]:
             hint = 'Declare each option as ProviderOption("name", int, default=…, doc="…").'
             yield f"{attribute} holds {option!r}, which is not a ProviderOption", hint
         elif not isinstance(option.name, str) or not option.name or option.name in seen:
-            yield f"option name {option.name!r} is empty or used twice", "Name each option once."
+            yield (
+                f"option name {option.name!r} is empty or used twice",
+                "Name each option once.",
+            )
         elif option.type not in _OPTION_TYPES:
-            yield f"option {option.name!r} has the type {option.type!r}", "Use bool, int, float or str."
+            yield (
+                f"option {option.name!r} has the type {option.type!r}",
+                "Use bool, int, float or str.",
+            )
         else:
             seen.add(option.name)
 
@@ -185,17 +247,36 @@ def _hook_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
             yield f"{name} is marked with @hookimpl but is no hook", hint
         elif hook not in HOOKS:
             hint = f"{suggestion(hook, HOOKS)} Hooks: {', '.join(HOOKS)}.".lstrip()
-            yield f"{name} is marked with @hookimpl, but there is no hook {hook!r}", hint
+            yield (
+                f"{name} is marked with @hookimpl, but there is no hook {hook!r}",
+                hint,
+            )
         elif implemented.count(hook) > 1:
-            yield f"{name} is not the only implementation of {hook}", "Implement each hook once."
+            yield (
+                f"{name} is not the only implementation of {hook}",
+                "Implement each hook once.",
+            )
         else:
             yield from _implementation_problems(method)
     for hook, row in HOOKS.items():
-        if hook not in implemented and inspect.getattr_static(cls, hook, None) is not None:
+        if (
+            hook not in implemented
+            and inspect.getattr_static(cls, hook, None) is not None
+        ):
             hint = "Write @hookimpl above it, also above an override of a parent's method, or rename it."
-            yield f"{hook} has a hook's name but no @hookimpl, so it would never be called", hint
-        elif hook not in implemented and row.needed_for == "run" and row.unless not in implemented:
-            yield f"the required hook {hook} is missing", f"Implement {hook}, marked with @hookimpl."
+            yield (
+                f"{hook} has a hook's name but no @hookimpl, so it would never be called",
+                hint,
+            )
+        elif (
+            hook not in implemented
+            and row.needed_for == "run"
+            and row.unless not in implemented
+        ):
+            yield (
+                f"the required hook {hook} is missing",
+                f"Implement {hook}, marked with @hookimpl.",
+            )
 
 
 def _implementation_problems(method: MarkedMethod) -> Iterator[Problem]:
@@ -208,30 +289,42 @@ def _implementation_problems(method: MarkedMethod) -> Iterator[Problem]:
         return
     function = inspect.unwrap(method.function)
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        yield f"{name} is async", "Hooks are plain functions; run your event loop inside."
+        yield (
+            f"{name} is async",
+            "Hooks are plain functions; run your event loop inside.",
+        )
     elif inspect.isgeneratorfunction(function):
-        yield f"{name} has a yield, so calling it would do nothing", "Return a list instead."
+        yield (
+            f"{name} has a yield, so calling it would do nothing",
+            "Return a list instead.",
+        )
     try:
         parameters = method.parameters
     except (ValueError, TypeError) as error:
-        yield f"the arguments of {name} can't be read: {error}", "Wrap it in a Python function."
+        yield (
+            f"the arguments of {name} can't be read: {error}",
+            "Wrap it in a Python function.",
+        )
         return
     yield from _parameter_problems(name, method.hook, parameters)
 
 
-def _parameter_problems(name: str, hook: str, parameters: list[inspect.Parameter]) -> Iterator[Problem]:
+def _parameter_problems(
+    name: str, hook: str, parameters: list[inspect.Parameter]
+) -> Iterator[Problem]:
     known = HOOKS[hook].arguments
     hint = f"Arguments of {hook}: {', '.join(known)}; leave out those not needed."
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             yield f"{name} takes {parameter}, which would stay empty", hint
         elif parameter.name not in known:
-            fault = (
-                f"{name} takes {parameter.name!r}, which the hook does not give (it gives {', '.join(known)})"
-            )
+            fault = f"{name} takes {parameter.name!r}, which the hook does not give (it gives {', '.join(known)})"
             yield fault, f"{suggestion(parameter.name, known)} {hint}".lstrip()
         elif parameter.default is not parameter.empty:
-            yield f"{name} has a default for {parameter.name!r}, so it might never be passed", hint
+            yield (
+                f"{name} has a default for {parameter.name!r}, so it might never be passed",
+                hint,
+            )
         elif parameter.kind is parameter.KEYWORD_ONLY:
             yield f"{name} takes {parameter.name!r} by keyword only", hint
 
@@ -251,20 +344,34 @@ def import_provider(
         cls = EntryPoint(name=record.name, value=record.entry_point, group="").load()
         problems = find_problems(cls, name=record.name)
         is_ep = inspect.isclass(cls) and issubclass(cls, ExecutionProvider)
-        is_too_new = is_ep and isinstance(cls.api_version, int) and cls.api_version > PLUGIN_API
+        is_too_new = (
+            is_ep and isinstance(cls.api_version, int) and cls.api_version > PLUGIN_API
+        )
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, SystemExit included
-        return mark_broken(record, error, f"{record.entry_point} failed to import"), None, error
+        return (
+            mark_broken(record, error, f"{record.entry_point} failed to import"),
+            None,
+            error,
+        )
     if problems:
         reason = "; ".join(fault for fault, _ in problems)
         if is_too_new:
-            return replace(record, state=PluginState.API_TOO_NEW, reason=reason), None, None
+            return (
+                replace(record, state=PluginState.API_TOO_NEW, reason=reason),
+                None,
+                None,
+            )
         # The plugin's author reads this, too, and can follow the hints.
         hints = " ".join(dict.fromkeys(hint for _, hint in problems)).rstrip(".")
         reason = f"{record.entry_point} breaks the contract: {reason}. {hints}"
         return replace(record, state=PluginState.BROKEN, reason=reason), None, None
     loaded = replace(
-        record, state=PluginState.LOADED, reason="", vendor=cls.vendor or None, simulated=cls.simulated
+        record,
+        state=PluginState.LOADED,
+        reason="",
+        vendor=cls.vendor or None,
+        simulated=cls.simulated,
     )
     return loaded, cls, None

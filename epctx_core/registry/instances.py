@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.errors import NotImplementedByProvider
 from epctx_core.forwarding import import_installed
 from epctx_core.plugin.hookspecs import HOOKS
-from epctx_core.registry.guard import blame, check_result, close_quietly, describe_type, plugin_error
+from epctx_core.registry.guard import (
+    blame,
+    check_result,
+    close_quietly,
+    describe_type,
+    plugin_error,
+)
 from epctx_core.registry.importing import MarkedMethod, implemented_hooks
 
 if TYPE_CHECKING:
@@ -63,9 +69,13 @@ class ProviderInstances:
         self._hooks: dict[str, dict[str, Implementation]] = {}
         self._waiting: list[str] = []
         self._lock = threading.Lock()
-        self._trace: Callable[[Implementation, str, Mapping[str, Any]], Any] | None = None
+        self._trace: Callable[[Implementation, str, Mapping[str, Any]], Any] | None = (
+            None
+        )
         if os.environ.get(TRACE_VARIABLE, "").strip() not in ("", "0"):
-            self._trace = import_installed("epctx_conformance.tracing", needed_by=TRACE_VARIABLE).trace
+            self._trace = import_installed(
+                "epctx_conformance.tracing", needed_by=TRACE_VARIABLE
+            ).trace
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -80,7 +90,12 @@ class ProviderInstances:
         """Return whether an EP of this session has a hook; cheap enough for every run."""
         return hook in self._hooks[ep]
 
-    def add(self, record: PluginRecord, cls: type[ExecutionProvider], context: ProviderContext) -> None:
+    def add(
+        self,
+        record: PluginRecord,
+        cls: type[ExecutionProvider],
+        context: ProviderContext,
+    ) -> None:
         """Make an instance and register it; on failure nothing stays registered.
 
         Args:
@@ -146,7 +161,8 @@ class ProviderInstances:
             if self.implements(ep, "shutdown"):
                 try:
                     close_quietly(
-                        partial(self.call, ep, "shutdown"), f"shutdown of {self._records[ep].label}"
+                        partial(self.call, ep, "shutdown"),
+                        f"shutdown of {self._records[ep].label}",
                     )
                 except KeyboardInterrupt as error:
                     interrupt = error
@@ -156,9 +172,7 @@ class ProviderInstances:
             if interrupt is not None:
                 raise interrupt
         finally:
-            del (
-                interrupt
-            )  # its traceback has this frame, which would keep the session in a cycle; so does an ExitStack
+            del interrupt  # its traceback has this frame, which would keep the session in a cycle; so does an ExitStack
 
 
 def collect_closers(results: Iterable[CompiledPartition]) -> list[Callable[[], None]]:
@@ -167,7 +181,11 @@ def collect_closers(results: Iterable[CompiledPartition]) -> list[Callable[[], N
     for close in (result.close for result in results):
         if close is not None:
             # A bound method is another object each time that it is asked for.
-            key = (id(close.__self__), id(close.__func__)) if isinstance(close, MethodType) else id(close)
+            key = (
+                (id(close.__self__), id(close.__func__))
+                if isinstance(close, MethodType)
+                else id(close)
+            )
             found.pop(key, None)
             found[key] = close
     return list(found.values())

@@ -7,7 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from epctx_core.errors import InvalidArgument
 from epctx_core.options.table import split_names
-from epctx_core.registry.records import PluginRecord, PluginState, is_name_of, is_same_distribution
+from epctx_core.registry.records import (
+    PluginRecord,
+    PluginState,
+    is_name_of,
+    is_same_distribution,
+)
 
 ONLY_VARIABLE = "EPCTX_PLUGINS"
 DISABLE_VARIABLE = "EPCTX_DISABLE_PLUGINS"
@@ -40,12 +45,17 @@ class Selection:
             only=None if only is None else split_names(only),
             disabled=split_names(environment.get(DISABLE_VARIABLE, "")),
             preferred=dict(
-                _parse_preference(item) for item in split_names(environment.get(PREFER_VARIABLE, ""))
+                _parse_preference(item)
+                for item in split_names(environment.get(PREFER_VARIABLE, ""))
             ),
         )
 
     def apply(
-        self, records: Iterable[PluginRecord], *, chosen: Mapping[str, str], registered: Collection[str]
+        self,
+        records: Iterable[PluginRecord],
+        *,
+        chosen: Mapping[str, str],
+        registered: Collection[str],
     ) -> list[PluginRecord]:
         """Return the records, with the states DISABLED and DUPLICATE where they apply.
 
@@ -61,9 +71,15 @@ class Selection:
         reason = ""
         if any(matches_record(name, record) for name in self.disabled):
             reason = f"{DISABLE_VARIABLE} names it"
-        elif self.only is not None and not any(matches_record(name, record) for name in self.only):
+        elif self.only is not None and not any(
+            matches_record(name, record) for name in self.only
+        ):
             reason = f"{ONLY_VARIABLE} does not name it"
-        return replace(record, state=PluginState.DISABLED, reason=reason) if reason else record
+        return (
+            replace(record, state=PluginState.DISABLED, reason=reason)
+            if reason
+            else record
+        )
 
     def _settle(
         self,
@@ -76,22 +92,44 @@ class Selection:
         if not record.usable:
             return record
         if record.name in registered:
-            return _mark_duplicate(record, "the host registered a class of this EP name", passed_over=True)
-        rivals = [r for r in records if r.name == record.name and r.entry_point and r.state not in _OUT]
+            return _mark_duplicate(
+                record, "the host registered a class of this EP name", passed_over=True
+            )
+        rivals = [
+            r
+            for r in records
+            if r.name == record.name and r.entry_point and r.state not in _OUT
+        ]
         if len(rivals) == 1:
             return record
-        preferred = [dist for ep, dist in self.preferred.items() if is_name_of(ep, record.name)]
+        preferred = [
+            dist for ep, dist in self.preferred.items() if is_name_of(ep, record.name)
+        ]
         expected = chosen.get(record.name) or next(iter(preferred), None)
-        winner = next((r for r in rivals if is_same_distribution(r.distribution, expected)), None)
+        winner = next(
+            (r for r in rivals if is_same_distribution(r.distribution, expected)), None
+        )
         if winner is not None:
             why = f"{winner.origin} was preferred"
-            return record if record is winner else _mark_duplicate(record, why, passed_over=True)
+            return (
+                record
+                if record is winner
+                else _mark_duplicate(record, why, passed_over=True)
+            )
         real = [r for r in rivals if not r.simulated]
         if len(real) == 1 and all(r.simulated is not None for r in rivals):
             why = f"it is simulated, and {real[0].origin} is not"
-            return record if record is real[0] else _mark_duplicate(record, why, passed_over=False)
+            return (
+                record
+                if record is real[0]
+                else _mark_duplicate(record, why, passed_over=False)
+            )
         why = f"{' and '.join(r.origin for r in rivals)} provide {record.name}"
-        broken = [r.origin for r in rivals if r.state is PluginState.BROKEN and r.simulated is None]
+        broken = [
+            r.origin
+            for r in rivals
+            if r.state is PluginState.BROKEN and r.simulated is None
+        ]
         if broken:
             why += f"; whether {' and '.join(broken)} is simulated is not known, as it is broken"
         return _mark_duplicate(record, why, passed_over=False)
@@ -100,13 +138,19 @@ class Selection:
 _OUT = (PluginState.DISABLED, PluginState.REMOVED)
 
 
-def _mark_duplicate(record: PluginRecord, reason: str, *, passed_over: bool) -> PluginRecord:
-    return replace(record, state=PluginState.DUPLICATE, reason=reason, passed_over=passed_over)
+def _mark_duplicate(
+    record: PluginRecord, reason: str, *, passed_over: bool
+) -> PluginRecord:
+    return replace(
+        record, state=PluginState.DUPLICATE, reason=reason, passed_over=passed_over
+    )
 
 
 def matches_record(name: str, record: PluginRecord) -> bool:
     """Return whether a name in the environment is that of an EP or of its distribution."""
-    return is_name_of(name, record.name) or is_same_distribution(name, record.distribution)
+    return is_name_of(name, record.name) or is_same_distribution(
+        name, record.distribution
+    )
 
 
 def _parse_preference(item: str) -> tuple[str, str]:
@@ -120,7 +164,11 @@ def _parse_preference(item: str) -> tuple[str, str]:
 
 
 def route_source(
-    source: str, records: Sequence[PluginRecord], *, ordered: bool, accepts: Callable[[PluginRecord], bool]
+    source: str,
+    records: Sequence[PluginRecord],
+    *,
+    ordered: bool,
+    accepts: Callable[[PluginRecord], bool],
 ) -> PluginRecord | None:
     """Return the record whose EP accepts a source, or None.
 
@@ -135,17 +183,30 @@ def route_source(
     """
     if not source:
         return None
-    for tier in ([r for r in records if r.name == source], [r for r in records if source in r.sources]):
+    for tier in (
+        [r for r in records if r.name == source],
+        [r for r in records if source in r.sources],
+    ):
         found = _pick_single(source, tier, ordered=ordered)
         if found is not None:
             return found
-    near = [r for r in records if any(s.casefold() == source.casefold() for s in r.sources)]
+    near = [
+        r for r in records if any(s.casefold() == source.casefold() for s in r.sources)
+    ]
     takers = (r for r in near if r.usable and accepts(r))
-    found = next(takers, None) if ordered else _pick_single(source, list(takers), ordered=False)
-    return found or _pick_single(source, [r for r in near if r.undecided], ordered=ordered)
+    found = (
+        next(takers, None)
+        if ordered
+        else _pick_single(source, list(takers), ordered=False)
+    )
+    return found or _pick_single(
+        source, [r for r in near if r.undecided], ordered=ordered
+    )
 
 
-def _pick_single(source: str, tier: Sequence[PluginRecord], *, ordered: bool) -> PluginRecord | None:
+def _pick_single(
+    source: str, tier: Sequence[PluginRecord], *, ordered: bool
+) -> PluginRecord | None:
     usable = [r for r in tier if r.usable]
     undecided = [r for r in tier if r.undecided]
     if usable and (ordered or len(usable) == 1):
@@ -154,14 +215,20 @@ def _pick_single(source: str, tier: Sequence[PluginRecord], *, ordered: bool) ->
         return None
     from epctx_core.registry.explaining import ambiguous_source_error, unusable_error
 
-    raise ambiguous_source_error(source, usable) if usable else unusable_error(undecided)
+    raise (
+        ambiguous_source_error(source, usable) if usable else unusable_error(undecided)
+    )
 
 
 def find_by_name(name: str, records: Iterable[PluginRecord]) -> list[PluginRecord]:
     """Return the records that match a host's name, usable or not."""
     distribution, colon, short = name.rpartition(":")
     near = [r for r in records if is_name_of(short, r.name)]
-    return [r for r in near if is_same_distribution(distribution, r.distribution)] if colon else near
+    return (
+        [r for r in near if is_same_distribution(distribution, r.distribution)]
+        if colon
+        else near
+    )
 
 
 def pick_by_name(name: str, records: Sequence[PluginRecord]) -> PluginRecord:
@@ -178,7 +245,9 @@ def pick_by_name(name: str, records: Sequence[PluginRecord]) -> PluginRecord:
     # A record without an entry point is a complaint about metadata; it must not hide an EP of a like name.
     named = [r for r in near if r.entry_point] or near
     named = [r for r in named if r.name == short] or named
-    good = [r for r in named if r.usable or (colon and r.state is PluginState.DUPLICATE)]
+    good = [
+        r for r in named if r.usable or (colon and r.state is PluginState.DUPLICATE)
+    ]
     if good and len({r.name for r in named}) == 1:
         return good[0]
     from epctx_core.registry.explaining import unresolved_error

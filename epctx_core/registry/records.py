@@ -36,7 +36,12 @@ class PluginState(Enum):
 
 
 USABLE_STATES = frozenset(
-    {PluginState.DISCOVERED, PluginState.LOADED, PluginState.UNAVAILABLE, PluginState.RESTART_NEEDED}
+    {
+        PluginState.DISCOVERED,
+        PluginState.LOADED,
+        PluginState.UNAVAILABLE,
+        PluginState.RESTART_NEEDED,
+    }
 )
 
 
@@ -69,7 +74,9 @@ class PluginRecord:
     distribution: str | None
     version: str | None
     vendor: str | None = None
-    availability: Mapping[Purpose, Availability] = field(default_factory=dict, hash=False)
+    availability: Mapping[Purpose, Availability] = field(
+        default_factory=dict, hash=False
+    )
     state: PluginState
     reason: str = ""
     entry_point: str
@@ -97,7 +104,9 @@ class PluginRecord:
         """Distribution and version for messages, such as `epctx-sim-qnn 0.1.0`."""
         if self.distribution is None:
             return "registered by the host"
-        return f"{self.distribution} {self.version}" if self.version else self.distribution
+        return (
+            f"{self.distribution} {self.version}" if self.version else self.distribution
+        )
 
     @property
     def label(self) -> str:
@@ -106,10 +115,26 @@ class PluginRecord:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object that `epctx plugins list --json` prints."""
-        names = ("name", "sources", "distribution", "version", "vendor", "simulated", "state", "reason")
-        answers = {purpose.value: asdict(answer) for purpose, answer in self.availability.items()}
+        names = (
+            "name",
+            "sources",
+            "distribution",
+            "version",
+            "vendor",
+            "simulated",
+            "state",
+            "reason",
+        )
+        answers = {
+            purpose.value: asdict(answer)
+            for purpose, answer in self.availability.items()
+        }
         shown = {name: getattr(self, name) for name in names}
-        return shown | {"sources": list(self.sources), "state": self.state.value, "availability": answers}
+        return shown | {
+            "sources": list(self.sources),
+            "state": self.state.value,
+            "availability": answers,
+        }
 
 
 def make_record(cls: type[ExecutionProvider], sources: Sequence[str]) -> PluginRecord:
@@ -127,7 +152,10 @@ def make_record(cls: type[ExecutionProvider], sources: Sequence[str]) -> PluginR
 
 
 def add_availability(
-    record: PluginRecord, purpose: Purpose, answer: Availability, traceback: str | None = None
+    record: PluginRecord,
+    purpose: Purpose,
+    answer: Availability,
+    traceback: str | None = None,
 ) -> PluginRecord:
     """Return a loaded record with the availability for one more purpose.
 
@@ -150,7 +178,9 @@ def add_availability(
     return replace(
         record,
         state=PluginState.LOADED if available else PluginState.UNAVAILABLE,
-        reason="; ".join(f"not available for {' and '.join(p)}: {why}" for why, p in lacking.items()),
+        reason="; ".join(
+            f"not available for {' and '.join(p)}: {why}" for why, p in lacking.items()
+        ),
         availability=answers,
         traceback=traceback,
     )
@@ -163,7 +193,11 @@ def sort_key(record: PluginRecord) -> tuple[str, str]:
 
 def is_same_distribution(one: str | None, other: str | None) -> bool:
     """Return whether two spellings name one distribution: case, dots, dashes and underscores don't matter."""
-    return one is not None and other is not None and normalise_name(one) == normalise_name(other)
+    return (
+        one is not None
+        and other is not None
+        and normalise_name(one) == normalise_name(other)
+    )
 
 
 def normalise_name(distribution: str) -> str:

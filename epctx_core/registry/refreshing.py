@@ -7,7 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from epctx_core.registry.discovery import Entry
-from epctx_core.registry.records import PluginRecord, PluginState, RecordKey, is_same_distribution
+from epctx_core.registry.records import (
+    PluginRecord,
+    PluginState,
+    RecordKey,
+    is_same_distribution,
+)
 
 
 def merge_entries(
@@ -20,18 +25,28 @@ def merge_entries(
         previous: the entries found before, with the classes that this process has imported.
     """
     entries: dict[RecordKey, Entry] = {}
-    for record in records:  # of two records with one key, the EP comes before a complaint about it
+    for record in (
+        records
+    ):  # of two records with one key, the EP comes before a complaint about it
         entries.setdefault(record.key, _merge(record, previous))
     for key, earlier in previous.items():
         mine = earlier.record
         if key in entries or not mine.entry_point:
             continue
-        installed = [r.origin for r in records if is_same_distribution(r.distribution, mine.distribution)]
+        installed = [
+            r.origin
+            for r in records
+            if is_same_distribution(r.distribution, mine.distribution)
+        ]
         gone = " and is not installed any more"
         if installed:
             gone = f"; {installed[0]}, which is installed now, does not provide it"
-        reason = f"{mine.origin} was {'imported' if earlier.cls else 'found earlier'}{gone}"
-        entries[key] = Entry(replace(mine, state=PluginState.REMOVED, reason=reason), earlier.cls)
+        reason = (
+            f"{mine.origin} was {'imported' if earlier.cls else 'found earlier'}{gone}"
+        )
+        entries[key] = Entry(
+            replace(mine, state=PluginState.REMOVED, reason=reason), earlier.cls
+        )
     return entries
 
 
@@ -41,23 +56,41 @@ def _merge(found: PluginRecord, previous: Mapping[RecordKey, Entry]) -> Entry:
     if earlier is not None and earlier.cls is not None:
         mine = earlier.record
         if (found.version, found.entry_point) == (mine.version, mine.entry_point):
-            known = replace(found, vendor=mine.vendor, simulated=mine.simulated, state=PluginState.LOADED)
+            known = replace(
+                found,
+                vendor=mine.vendor,
+                simulated=mine.simulated,
+                state=PluginState.LOADED,
+            )
             return Entry(known, earlier.cls)
         reason = _difference(mine, found)
         if found.state is not PluginState.DISCOVERED:
             reason = f"{reason}, and what is installed can't be used: {found.reason}"
-        return Entry(replace(mine, state=PluginState.RESTART_NEEDED, reason=reason), earlier.cls)
-    if found.entry_point.partition(":")[0] in sys.modules:  # importing again would give the old code
+        return Entry(
+            replace(mine, state=PluginState.RESTART_NEEDED, reason=reason), earlier.cls
+        )
+    if (
+        found.entry_point.partition(":")[0] in sys.modules
+    ):  # importing again would give the old code
         for other in previous.values():
             mine = other.record
-            has_imported = other.cls is not None or (mine.state is PluginState.BROKEN and mine.entry_point)
+            has_imported = other.cls is not None or (
+                mine.state is PluginState.BROKEN and mine.entry_point
+            )
             if (
                 has_imported
                 and is_same_distribution(found.distribution, mine.distribution)
                 and found.origin != mine.origin
             ):
                 reason = f"{_difference(mine, found)}: restart it"
-                return Entry(replace(found, version=mine.version, state=PluginState.BROKEN, reason=reason))
+                return Entry(
+                    replace(
+                        found,
+                        version=mine.version,
+                        state=PluginState.BROKEN,
+                        reason=reason,
+                    )
+                )
     return Entry(found)
 
 

@@ -16,14 +16,32 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile, NotFound, PluginError, suggestion
+from epctx_core.errors import (
+    EpctxError,
+    Fail,
+    InvalidArgument,
+    NoSuchFile,
+    NotFound,
+    PluginError,
+    suggestion,
+)
 from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin.types import Availability
 from epctx_core.registry.discovery import Entry, discover
 from epctx_core.registry.forking import PerProcess
-from epctx_core.registry.guard import call_class_method, describe, mark_broken, plugin_error
+from epctx_core.registry.guard import (
+    call_class_method,
+    describe,
+    mark_broken,
+    plugin_error,
+)
 from epctx_core.registry.importing import find_problems, import_provider
-from epctx_core.registry.lookup import Selection, find_by_name, pick_by_name, route_source
+from epctx_core.registry.lookup import (
+    Selection,
+    find_by_name,
+    pick_by_name,
+    route_source,
+)
 from epctx_core.registry.records import (
     PluginRecord,
     PluginState,
@@ -98,9 +116,13 @@ class Registry:
         with self._locks.get():
             if self._selected is None:
                 found = [entry.record for entry in self._discover().values()]
-                records = self._selection.apply(found, chosen=self._preferred, registered=self._registered)
+                records = self._selection.apply(
+                    found, chosen=self._preferred, registered=self._registered
+                )
                 records += [entry.record for entry in self._registered.values()]
-                self._selected = {record.key: record for record in sorted(records, key=sort_key)}
+                self._selected = {
+                    record.key: record for record in sorted(records, key=sort_key)
+                }
             return self._selected
 
     def _discover(self) -> dict[RecordKey, Entry]:
@@ -116,21 +138,26 @@ class Registry:
                 from epctx_core.registry.refreshing import merge_entries
 
                 self._found = merge_entries(records, self._found)
-            for record in records:  # of two with one key, the EP comes before a complaint about it
+            for record in (
+                records
+            ):  # of two with one key, the EP comes before a complaint about it
                 self._found.setdefault(record.key, Entry(record))
             self._selection, self._is_stale = selection, False
             if self._entry_points and selection != Selection():
                 from epctx_core.registry.explaining import find_misspelt
 
                 for sentence in find_misspelt(
-                    selection, [*records, *(e.record for e in self._registered.values())]
+                    selection,
+                    [*records, *(e.record for e in self._registered.values())],
                 ):
                     _log.warning("%s.", sentence)
         return self._found
 
     # -- changes by the host ---------------------------------------------------------------------
 
-    def register(self, cls: type[ExecutionProvider], *, sources: Sequence[str] = ()) -> None:
+    def register(
+        self, cls: type[ExecutionProvider], *, sources: Sequence[str] = ()
+    ) -> None:
         """Add a class without an entry point.
 
         Args:
@@ -142,23 +169,37 @@ class Registry:
             InvalidArgument: the name is taken, or `sources` is not a sequence of texts.
         """
         if problems := find_problems(cls):
-            label = f"{cls.__module__}:{cls.__qualname__}" if isinstance(cls, type) else f"{cls!r:.80}"
+            label = (
+                f"{cls.__module__}:{cls.__qualname__}"
+                if isinstance(cls, type)
+                else f"{cls!r:.80}"
+            )
             raise PluginError(
                 f"{label} is not a valid Execution Provider: {'; '.join(fault for fault, _ in problems)}.",
                 hint=" ".join(dict.fromkeys(hint for _, hint in problems)),
             )
-        if isinstance(sources, str) or not all(isinstance(s, str) and s for s in sources):
-            raise InvalidArgument(f"{cls.name}: sources are a sequence of non-empty texts, not {sources!r}.")
+        if isinstance(sources, str) or not all(
+            isinstance(s, str) and s for s in sources
+        ):
+            raise InvalidArgument(
+                f"{cls.name}: sources are a sequence of non-empty texts, not {sources!r}."
+            )
         if cls.name == CPU_EP:
-            raise InvalidArgument(f"the EP name {CPU_EP} is built in; give the class another.", ep=CPU_EP)
+            raise InvalidArgument(
+                f"the EP name {CPU_EP} is built in; give the class another.", ep=CPU_EP
+            )
         with self._locks.get():
             for record in self._select().values():
-                if record.name == cls.name and (record.usable or record.state is PluginState.DUPLICATE):
+                if record.name == cls.name and (
+                    record.usable or record.state is PluginState.DUPLICATE
+                ):
                     hint = f"Call unregister({cls.name!r}) first."
                     if record.distribution is not None:
                         hint = f"Set EPCTX_DISABLE_PLUGINS={record.distribution} to use your own class."
                     raise InvalidArgument(
-                        f"the EP name {cls.name} is taken: {record.origin}.", ep=cls.name, hint=hint
+                        f"the EP name {cls.name} is taken: {record.origin}.",
+                        ep=cls.name,
+                        hint=hint,
                     )
             self._selected = None
             self._registered[cls.name] = Entry(make_record(cls, sources), cls)
@@ -189,7 +230,9 @@ class Registry:
 
     def _describe_users(self, entry: Entry) -> str:
         counts = Counter(self._users.get(entry.record.key, ()))
-        return ", ".join(user if n == 1 else f"{user} ({n} times)" for user, n in counts.items())
+        return ", ".join(
+            user if n == 1 else f"{user} ({n} times)" for user, n in counts.items()
+        )
 
     @contextmanager
     def temporary(
@@ -217,9 +260,13 @@ class Registry:
             yield entry.record
         finally:
             with self._locks.get():
-                if self._registered.get(cls.name) is entry:  # else the block has unregistered it
+                if (
+                    self._registered.get(cls.name) is entry
+                ):  # else the block has unregistered it
                     if users := self._describe_users(entry):
-                        _log.warning("%s was removed while it is used by %s.", cls.name, users)
+                        _log.warning(
+                            "%s was removed while it is used by %s.", cls.name, users
+                        )
                     self._selected = None
                     del self._registered[cls.name]
 
@@ -242,14 +289,22 @@ class Registry:
         try:
             location = os.path.abspath(path)  # noqa: PTH100 - Path.absolute leaves `..` in
         except TypeError:
-            raise InvalidArgument(f"expected the path of a folder or a wheel, not {path!r:.80}.") from None
+            raise InvalidArgument(
+                f"expected the path of a folder or a wheel, not {path!r:.80}."
+            ) from None
         hint = "Pass a folder made by `pip install --target`, or a wheel; install a project with `pip install -e`."
         if not os.path.exists(location):  # noqa: PTH110 - False for a text that is not a path
-            raise NoSuchFile(f"there is no folder or wheel {location!r}.", path=location, hint=hint)
+            raise NoSuchFile(
+                f"there is no folder or wheel {location!r}.", path=location, hint=hint
+            )
         importlib.invalidate_caches()
         found = discover([location])
         if not found:
-            raise InvalidArgument(f"{location!r} provides no Execution Provider.", path=location, hint=hint)
+            raise InvalidArgument(
+                f"{location!r} provides no Execution Provider.",
+                path=location,
+                hint=hint,
+            )
         with self._locks.get():
             self._selected = None
             if location not in sys.path:
@@ -258,8 +313,14 @@ class Registry:
                 self._paths.append(location)
             self._is_stale = True
             view = self._select()
-        names = {(record.name, normalise_name(record.distribution or "")) for record in found}
-        return [r for r in view.values() if (r.name, normalise_name(r.distribution or "")) in names]
+        names = {
+            (record.name, normalise_name(record.distribution or "")) for record in found
+        }
+        return [
+            r
+            for r in view.values()
+            if (r.name, normalise_name(r.distribution or "")) in names
+        ]
 
     @contextmanager
     def in_use(self, record: PluginRecord, *, by: str) -> Iterator[None]:
@@ -286,7 +347,11 @@ class Registry:
         with self._locks.get():
             records = [entry.record for entry in self._discover().values()]
             providing = [record for record in records if is_name_of(ep, record.name)]
-            chosen = [r for r in providing if is_same_distribution(r.distribution, distribution)]
+            chosen = [
+                r
+                for r in providing
+                if is_same_distribution(r.distribution, distribution)
+            ]
             if not chosen:
                 raise InvalidArgument(
                     f"the distribution {distribution!r} does not provide {ep}.",
@@ -323,10 +388,15 @@ class Registry:
         if ":" in name:
             return self._resolve_choice(pick_by_name(name, self.records()))
         return self._log_choice(
-            pick_by_name(name, self._settle_duplicates(lambda record: is_name_of(name, record.name)))
+            pick_by_name(
+                name,
+                self._settle_duplicates(lambda record: is_name_of(name, record.name)),
+            )
         )
 
-    def _settle_duplicates(self, is_concerned: Callable[[PluginRecord], bool]) -> list[PluginRecord]:
+    def _settle_duplicates(
+        self, is_concerned: Callable[[PluginRecord], bool]
+    ) -> list[PluginRecord]:
         """Load the duplicates concerned, to learn which are simulated; return all records."""
         for record in self.records():
             if record.undecided and record.simulated is None and is_concerned(record):
@@ -336,8 +406,16 @@ class Registry:
 
     def _log_choice(self, record: PluginRecord) -> PluginRecord:
         """Return a record; log once that it is used instead of simulated ones, unless the host chose it."""
-        rivals = [r.origin for r in self.records() if r.name == record.name and r.undecided and r.simulated]
-        if rivals and record.distribution is not None and record.name not in self._noticed:
+        rivals = [
+            r.origin
+            for r in self.records()
+            if r.name == record.name and r.undecided and r.simulated
+        ]
+        if (
+            rivals
+            and record.distribution is not None
+            and record.name not in self._noticed
+        ):
             self._noticed.add(record.name)
             _log.warning(
                 "%s is used; %s is simulated. To use that one, name it as '<distribution>:%s'.",
@@ -353,10 +431,17 @@ class Registry:
 
     def _find_entry(self, record: PluginRecord) -> Entry:
         with self._locks.get():
-            entry = self._registered.get(record.name) if record.distribution is None else None
+            entry = (
+                self._registered.get(record.name)
+                if record.distribution is None
+                else None
+            )
             entry = entry or self._discover().get(record.key)
         if entry is None:
-            raise plugin_error(f"{record.label} is no longer known: unregistered or uninstalled.", record)
+            raise plugin_error(
+                f"{record.label} is no longer known: unregistered or uninstalled.",
+                record,
+            )
         return entry
 
     def load(self, record: PluginRecord) -> type[ExecutionProvider]:
@@ -370,7 +455,11 @@ class Registry:
         with entry.loading:
             # A duplicate may be loaded: the caller has chosen its record.
             current = self._select().get(record.key)
-            if current is not None and not current.usable and current.state is not PluginState.DUPLICATE:
+            if (
+                current is not None
+                and not current.usable
+                and current.state is not PluginState.DUPLICATE
+            ):
                 from epctx_core.registry.explaining import unusable_error
 
                 raise unusable_error([current])
@@ -388,7 +477,10 @@ class Registry:
         with self._locks.get():
             self._selected = None
             entry.record = record
-            if record.distribution is not None and self._found.get(record.key) is not entry:
+            if (
+                record.distribution is not None
+                and self._found.get(record.key) is not entry
+            ):
                 # A discovery during this import does not know of it.
                 self._found[record.key], self._is_stale = entry, True
 
@@ -410,14 +502,22 @@ class Registry:
         return said
 
     def _store_availability(
-        self, record: PluginRecord, purpose: Purpose, said: Availability, text: str | None = None
+        self,
+        record: PluginRecord,
+        purpose: Purpose,
+        said: Availability,
+        text: str | None = None,
     ) -> None:
         with self._locks.get():
             entry = self._find_entry(record)
-            if entry.record.usable:  # unless a refresh has found meanwhile that it is gone
+            if (
+                entry.record.usable
+            ):  # unless a refresh has found meanwhile that it is gone
                 self._store(entry, add_availability(entry.record, purpose, said, text))
 
-    def route(self, source: str, among: Sequence[PluginRecord] | None = None) -> PluginRecord | None:
+    def route(
+        self, source: str, among: Sequence[PluginRecord] | None = None
+    ) -> PluginRecord | None:
         """Return the record whose EP accepts a node's source: by exact name, else by an exact source key.
 
         Only if no name is equal, those that differ by case are imported and `accepts_source` decides; nothing else is
@@ -432,28 +532,44 @@ class Registry:
             PluginError: several distributions could accept it, and the host has chosen none.
         """
         if among is not None:
-            present = self._select()  # the host named them, so that none is an undecided duplicate
-            records = [self._resolve_choice(present.get(record.key, record)) for record in among]
+            present = (
+                self._select()
+            )  # the host named them, so that none is an undecided duplicate
+            records = [
+                self._resolve_choice(present.get(record.key, record))
+                for record in among
+            ]
         else:
             near = source.casefold()
-            records = self._settle_duplicates(lambda record: near in {s.casefold() for s in record.sources})
+            records = self._settle_duplicates(
+                lambda record: near in {s.casefold() for s in record.sources}
+            )
         found = route_source(
-            source, records, ordered=among is not None, accepts=lambda record: self._accepts(record, source)
+            source,
+            records,
+            ordered=among is not None,
+            accepts=lambda record: self._accepts(record, source),
         )
         return found if found is None or among is not None else self._log_choice(found)
 
     def _accepts(self, record: PluginRecord, source: str) -> bool:
         try:
-            return bool(call_class_method(record, self.load(record), "accepts_source", source))
+            return bool(
+                call_class_method(record, self.load(record), "accepts_source", source)
+            )
         except EpctxError as error:
             _log.warning("%s", error.message)
             entry = self._find_entry(record)
             if entry.record.usable:  # accepts_source failed, not the import
-                record = mark_broken(entry.record, error.__cause__ or error, "accepts_source failed")
+                record = mark_broken(
+                    entry.record, error.__cause__ or error, "accepts_source failed"
+                )
                 self._store(entry, record)
             return False
 
-    def explain_missing(self, source: str, among: Sequence[str] | None = None) -> tuple[str, str]:
+    def explain_missing(
+        self, source: str, among: Sequence[str] | None = None
+    ) -> tuple[str, str]:
         """Return the reason why `route` found no EP for a source among some (None: all), and a hint; import nothing."""
         from epctx_core.registry.explaining import explain_missing
 
@@ -479,7 +595,9 @@ def _describe_failure(error: EpctxError) -> tuple[Availability, str]:
     # A function of its own: a name for the cause in a frame of its traceback would be a reference cycle.
     raised = error.__cause__ or error
     reason = f"its availability failed: {describe(raised).splitlines()[0]}"
-    return Availability(False, reason=reason), "".join(traceback.format_exception(raised))
+    return Availability(False, reason=reason), "".join(
+        traceback.format_exception(raised)
+    )
 
 
 default_registry: Registry = Registry()

@@ -41,12 +41,17 @@ class GraphAssignment:
         kernel_nodes: by index, the nodes that an EP runs by one of its kernels, with both.
     """
 
-    def __init__(self, graph: GraphIndex, reserved: Mapping[SubgraphPath, Sequence[int]]) -> None:
+    def __init__(
+        self, graph: GraphIndex, reserved: Mapping[SubgraphPath, Sequence[int]]
+    ) -> None:
         self.graph = graph
         self._groups: list[Sequence[int]] = []
         self.taken = [False] * len(graph.nodes)
         self.subgraphs = {
-            node: {name: GraphAssignment(subgraph, reserved) for name, subgraph in subgraphs.items()}
+            node: {
+                name: GraphAssignment(subgraph, reserved)
+                for name, subgraph in subgraphs.items()
+            }
             for node, subgraphs in graph.subgraphs.items()
         }
         self.executed: set[int] = set()
@@ -96,7 +101,9 @@ class GraphAssignment:
     def take_control_flow(self) -> None:
         """Mark the control-flow nodes whose subgraphs contain nodes of an EP: no EP can take them whole."""
         for node, subgraphs in self.subgraphs.items():
-            if not self.taken[node] and any(any(subgraph.taken) for subgraph in subgraphs.values()):
+            if not self.taken[node] and any(
+                any(subgraph.taken) for subgraph in subgraphs.values()
+            ):
                 self.executed.add(node)
                 self.take([[node]])
 
@@ -151,7 +158,11 @@ class Assignment:
 
 
 def assign_nodes(
-    model: OpenModel, providers: ProviderSession, eps: Sequence[str], *, kernels_only: Collection[str] = ()
+    model: OpenModel,
+    providers: ProviderSession,
+    eps: Sequence[str],
+    *,
+    kernels_only: Collection[str] = (),
 ) -> Assignment:
     """Ask EPs for their claims and make partitions of them.
 
@@ -178,7 +189,9 @@ def assign_nodes(
         from epctx_core.context.decoding import read_kernel_types
 
         carried = read_kernel_types(model.source.proto)
-    assignment = Assignment(main=GraphAssignment(model.graph, reserved), carried=carried)
+    assignment = Assignment(
+        main=GraphAssignment(model.graph, reserved), carried=carried
+    )
     with pause_collection(model.node_count):
         for ep in eps:
             # Most loads ask no EP.

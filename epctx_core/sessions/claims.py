@@ -43,7 +43,9 @@ class RefusalRecord:
 class Claims:
     """Checked result of one EP's `get_capability`."""
 
-    def __init__(self, part: GraphAssignment, record: PluginRecord, refusals: list[RefusalRecord]) -> None:
+    def __init__(
+        self, part: GraphAssignment, record: PluginRecord, refusals: list[RefusalRecord]
+    ) -> None:
         self.ep = record.name
         self.fused: dict[bool, list[list[int]]] = {False: [], True: []}
         self.exact: list[tuple[list[int], ComputeCapability]] = []
@@ -59,7 +61,9 @@ class Claims:
             reason: object = to_plain(item.reason)
             if type(reason) is not str:
                 kind = type(reason).__name__
-                raise self.broken(f"gave a {kind} instead of a text as the reason of a Refusal")
+                raise self.broken(
+                    f"gave a {kind} instead of a text as the reason of a Refusal"
+                )
             self.refuse(concealed(reason), self._indices(item.nodes))
             return
         nodes = self._claim(item)
@@ -80,7 +84,10 @@ class Claims:
             problem = f"{self.describe(nodes[0])} with fuse=False and exact=True"
         for index in nodes:
             if self._claimed[index]:
-                problem = problem or f"{self.describe(index)} twice or takes it from another EP"
+                problem = (
+                    problem
+                    or f"{self.describe(index)} twice or takes it from another EP"
+                )
             self._claimed[index] = True
         if problem:
             raise self.broken(f"claims {problem}")
@@ -88,9 +95,15 @@ class Claims:
 
     def refuse(self, reason: str, nodes: Iterable[int]) -> None:
         """Record nodes that are left to the next EP."""
-        self._refusals.append(RefusalRecord(ep=self.ep, reason=reason, graph=self._graph, nodes=tuple(nodes)))
+        self._refusals.append(
+            RefusalRecord(
+                ep=self.ep, reason=reason, graph=self._graph, nodes=tuple(nodes)
+            )
+        )
 
-    def without(self, bad: Mapping[int, str], units: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+    def without(
+        self, bad: Mapping[int, str], units: Sequence[Sequence[int]]
+    ) -> Sequence[Sequence[int]]:
         """Return the sets without a bad node; refuse the others, with the reasons."""
         for unit in units:
             for reason in dict.fromkeys(bad[node] for node in unit if node in bad):
@@ -108,8 +121,14 @@ class Claims:
 
     def check_nothing_fused(self) -> None:
         """Raise PluginError if an EP without a compiler claims nodes to compile."""
-        for nodes in (*self.fused[False], *self.fused[True], *(nodes for nodes, _ in self.exact)):
-            raise self.broken(f"claims {self.describe(nodes[0])} with fuse=True, but has no compile hook")
+        for nodes in (
+            *self.fused[False],
+            *self.fused[True],
+            *(nodes for nodes, _ in self.exact),
+        ):
+            raise self.broken(
+                f"claims {self.describe(nodes[0])} with fuse=True, but has no compile hook"
+            )
 
     def describe(self, index: int) -> str:
         """Return a node's name and operator for messages."""
@@ -125,9 +144,14 @@ class Claims:
         try:
             nodes = list(islice(nodes, most + 1))
             for node in nodes:
-                indices.append(int.__index__(node if isinstance(node, int) else node.index))
+                indices.append(
+                    int.__index__(node if isinstance(node, int) else node.index)
+                )
                 if isinstance(node, Node) and not node.is_in(graph):
-                    problem = problem or f"node {node.name!r} ({node.op_type}), which is in another graph"
+                    problem = (
+                        problem
+                        or f"node {node.name!r} ({node.op_type}), which is in another graph"
+                    )
         except (TypeError, AttributeError):
             problem = "something else than nodes of the graph"
         if not problem and len(nodes) > most:
@@ -152,12 +176,16 @@ def keep_whole_groups(
         units: disjoint sets of nodes; a set is refused whole, never split.
         claims: records a set that is refused.
     """
-    while bad := part.graph.quantized.find_incomplete(chain.from_iterable(units), part.taken):
+    while bad := part.graph.quantized.find_incomplete(
+        chain.from_iterable(units), part.taken
+    ):
         units = claims.without(bad, units)
     return _joined(part.graph, units)
 
 
-def _joined(graph: GraphIndex, units: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+def _joined(
+    graph: GraphIndex, units: Sequence[Sequence[int]]
+) -> Sequence[Sequence[int]]:
     """Join sets until no unit of a quantized group lies in two of them."""
     if not graph.quantized.groups:
         return units
@@ -179,7 +207,9 @@ def _joined(graph: GraphIndex, units: Sequence[Sequence[int]]) -> Sequence[Seque
     return [sorted(unit) for unit in merged.values()]
 
 
-def apply_partition_limits(assignment: Assignment, ep: str, config: SessionConfig) -> None:
+def apply_partition_limits(
+    assignment: Assignment, ep: str, config: SessionConfig
+) -> None:
     """Release an EP's partitions that are too small or too many for the host, in the main graph and in subgraphs."""
     smallest, most = config.partition_min_nodes, config.partition_max_count
     if smallest <= 1 and most is None:
@@ -198,19 +228,25 @@ def apply_partition_limits(assignment: Assignment, ep: str, config: SessionConfi
             reason += f"not among the ep.partition_max_count={most} largest"
         else:
             continue
-        assignment.refusals.append(RefusalRecord(ep=ep, reason=reason, graph=part.graph, nodes=tuple(nodes)))
+        assignment.refusals.append(
+            RefusalRecord(ep=ep, reason=reason, graph=part.graph, nodes=tuple(nodes))
+        )
         dropped.setdefault(id(part), []).append(partition)
     # Subgraphs come before the graphs that contain them.
     for part in reversed(graphs) if dropped else ():
         part.release(dropped.get(id(part), ()))
         for node in sorted(part.executed):
             # Nothing in its subgraphs is assigned any more.
-            if not any(any(subgraph.taken) for subgraph in part.subgraphs[node].values()):
+            if not any(
+                any(subgraph.taken) for subgraph in part.subgraphs[node].values()
+            ):
                 part.executed.discard(node)
                 part.release_nodes([[node]])
 
 
-def ask_ep(assignment: Assignment, ep: str, providers: ProviderSession, *, compiles: bool) -> None:
+def ask_ep(
+    assignment: Assignment, ep: str, providers: ProviderSession, *, compiles: bool
+) -> None:
     """Ask one EP for its claims on all graphs, and make partitions and kernel nodes of them.
 
     Args:
@@ -226,7 +262,9 @@ def ask_ep(assignment: Assignment, ep: str, providers: ProviderSession, *, compi
     if registry is not None:
         assignment.matchers[ep] = matcher
     for part, parent in _open_graphs(assignment.main):
-        view = GraphSlice(part.graph, part.partitioner, part.taken, parent, assignment.main.graph)
+        view = GraphSlice(
+            part.graph, part.partitioner, part.taken, parent, assignment.main.graph
+        )
         lookup = matcher.for_graph(part.graph.types)
         claims = Claims(part, record, assignment.refusals)
         result = instances.call(ep, "get_capability", graph=view, kernels=lookup)
@@ -244,7 +282,10 @@ def ask_ep(assignment: Assignment, ep: str, providers: ProviderSession, *, compi
             with blame(record, "get_kernel_registry"):
                 kernel = lookup.lookup(Node(part.graph, index))
             if kernel is None:
-                why = lookup.refusal(Node(part.graph, index)) or "it has none of this operator"
+                why = (
+                    lookup.refusal(Node(part.graph, index))
+                    or "it has none of this operator"
+                )
                 raise claims.broken(
                     f"claims {claims.describe(index)} with fuse=False, but none of its kernels fits ({why})"
                 )
@@ -259,7 +300,9 @@ def _open_graphs(
     """Yield a graph's subgraphs, then the graph, each with its node: claims in subgraphs are known by then."""
     for node, subgraphs in part.subgraphs.items():
         # An EP may have taken a node whole.
-        for subgraph in subgraphs.values() if not part.taken[node] or node in part.executed else ():
+        for subgraph in (
+            subgraphs.values() if not part.taken[node] or node in part.executed else ()
+        ):
             yield from _open_graphs(subgraph, Node(part.graph, node))
     part.take_control_flow()
     if part.graph.nodes:
@@ -271,19 +314,26 @@ def _exact_partitions(part: GraphAssignment, claims: Claims) -> list[GraphPartit
     _check_convex(part.partitioner.check, claims, [nodes for nodes, _ in claims.exact])
     partitions = []
     for nodes, item in claims.exact:
-        partition = GraphPartition(part.graph, nodes, ep=claims.ep, keep_initializers=item.keep_initializers)
+        partition = GraphPartition(
+            part.graph, nodes, ep=claims.ep, keep_initializers=item.keep_initializers
+        )
         partition.token = item.token
-        bad = part.graph.quantized.find_incomplete(nodes, part.taken) or _untransportable([partition])
+        bad = part.graph.quantized.find_incomplete(
+            nodes, part.taken
+        ) or _untransportable([partition])
         for reason in dict.fromkeys(bad.values()):
             claims.refuse(
-                f"{reason}; the EP takes the {len(nodes)} nodes of this set together or not at all", nodes
+                f"{reason}; the EP takes the {len(nodes)} nodes of this set together or not at all",
+                nodes,
             )
         if not bad:
             partitions.append(partition)
     return partitions
 
 
-def _partitions(part: GraphAssignment, claims: Claims, view: GraphSlice, keep: bool) -> list[GraphPartition]:
+def _partitions(
+    part: GraphAssignment, claims: Claims, view: GraphSlice, keep: bool
+) -> list[GraphPartition]:
     """Make partitions of an EP's units, without those that would put a type on the boundary that EPContext can't carry.
 
     Leaving one out makes new boundaries, so this repeats until nothing changes; each round drops a unit.
@@ -298,7 +348,10 @@ def _partitions(part: GraphAssignment, claims: Claims, view: GraphSlice, keep: b
     while True:
         if groups is None:
             groups = _check_convex(part.partitioner.group, claims, units)
-        partitions = [GraphPartition(part.graph, g, ep=claims.ep, keep_initializers=keep) for g in groups]
+        partitions = [
+            GraphPartition(part.graph, g, ep=claims.ep, keep_initializers=keep)
+            for g in groups
+        ]
         bad = _untransportable(partitions)
         if not bad:
             return partitions
@@ -307,14 +360,18 @@ def _partitions(part: GraphAssignment, claims: Claims, view: GraphSlice, keep: b
 
 
 def _check_convex(
-    act: Callable[[Sequence[Sequence[int]]], _T], claims: Claims, units: Sequence[Sequence[int]]
+    act: Callable[[Sequence[Sequence[int]]], _T],
+    claims: Claims,
+    units: Sequence[Sequence[int]],
 ) -> _T:
     """Call a function with an EP's sets; blame the EP for those that enclose other nodes."""
     try:
         return act(units)
     except CyclicGroupsError as error:
         nodes = ", ".join(claims.describe(units[g][0]) for g in error.groups[:3])
-        raise claims.broken(f"claims sets that enclose nodes outside of them (at {nodes})") from None
+        raise claims.broken(
+            f"claims sets that enclose nodes outside of them (at {nodes})"
+        ) from None
 
 
 def _untransportable(partitions: Sequence[GraphPartition]) -> dict[int, str]:
@@ -351,7 +408,9 @@ def compile_partitions(
         providers.cancel.raise_if_requested()
         providers.progress("compile", len(compiled), len(assignment.partitions))
         with resume_collection():
-            result = providers.call_for_runnables(ep, "compile", partitions, purpose, partitions=partitions)
+            result = providers.call_for_runnables(
+                ep, "compile", partitions, purpose, partitions=partitions
+            )
         compiled.update(zip(partitions, result, strict=True))
         providers.progress("compile", len(compiled), len(assignment.partitions))
     providers.cancel.raise_if_requested()

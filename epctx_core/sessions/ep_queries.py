@@ -12,7 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core._version import __version__
-from epctx_core.context.manifest import COMPATIBILITY_PREFIX, EARLIER_PREFIX, read_compatibility_texts
+from epctx_core.context.manifest import (
+    COMPATIBILITY_PREFIX,
+    EARLIER_PREFIX,
+    read_compatibility_texts,
+)
 from epctx_core.context.model_head import read_metadata
 from epctx_core.errors import (
     InvalidArgument,
@@ -29,7 +33,11 @@ from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.default import plugins
 from epctx_core.registry.guard import blame, call_class_method, contract_error
 from epctx_core.registry.records import is_name_of
-from epctx_core.sessions.providers import ProviderChoice, ProviderSession, choose_provider
+from epctx_core.sessions.providers import (
+    ProviderChoice,
+    ProviderSession,
+    choose_provider,
+)
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ContextNode, ContextReader, ProviderContext
@@ -42,7 +50,9 @@ CompiledModelCompatibility = Compatibility
 """Public name of `Compatibility`."""
 
 
-def get_ep_metadata(ep: str, *, registry: Registry = default_registry) -> dict[str, str]:
+def get_ep_metadata(
+    ep: str, *, registry: Registry = default_registry
+) -> dict[str, str]:
     """Return the declarations of an EP, so that a host can check what it supports.
 
     Args:
@@ -62,7 +72,11 @@ def get_ep_metadata(ep: str, *, registry: Registry = default_registry) -> dict[s
         >>> get_ep_metadata("OpenVINO")["weightless_support"]
         'all'
     """
-    cls = ExecutionProvider if is_name_of(ep, CPU_EP) else registry.load(registry.resolve(ep))
+    cls = (
+        ExecutionProvider
+        if is_name_of(ep, CPU_EP)
+        else registry.load(registry.resolve(ep))
+    )
     modes = cls.weightless_modes
     most = {WeightlessMode.ALL} if WeightlessMode.ALL in (modes or ()) else modes
     return {
@@ -107,16 +121,26 @@ def get_model_compatibility(
     if is_name_of(ep, CPU_EP):
         read_metadata(path_or_bytes, lambda _key: False)
         return Compatibility.EP_NOT_APPLICABLE
-    choice = choose_provider(registry.resolve(ep), provider_options or {}, SessionOptions(), registry)
+    choice = choose_provider(
+        registry.resolve(ep), provider_options or {}, SessionOptions(), registry
+    )
     info = get_compatibility_info_from_model(path_or_bytes, choice.name)
     said = read_metadata(path_or_bytes, lambda key: key == EARLIER_PREFIX + choice.name)
-    texts = [*([] if info is None else [info]), *read_compatibility_texts(choice.name, said)]
+    texts = [
+        *([] if info is None else [info]),
+        *read_compatibility_texts(choice.name, said),
+    ]
     # The numbers rise with what speaks against the model.
-    return max((choice.validate(text) for text in texts), default=Compatibility.EP_NOT_APPLICABLE)
+    return max(
+        (choice.validate(text) for text in texts),
+        default=Compatibility.EP_NOT_APPLICABLE,
+    )
 
 
 @convert_errors("reading the model's compatibility")
-def get_compatibility_info_from_model(path_or_bytes: str | os.PathLike[str] | bytes, ep: str) -> str | None:
+def get_compatibility_info_from_model(
+    path_or_bytes: str | os.PathLike[str] | bytes, ep: str
+) -> str | None:
     """Return the text that an EP wrote about a compiled model, or None; imports no plugin.
 
     Args:
@@ -131,7 +155,8 @@ def get_compatibility_info_from_model(path_or_bytes: str | os.PathLike[str] | by
     infos = read_metadata(
         path_or_bytes,
         lambda key: (
-            key.startswith(COMPATIBILITY_PREFIX) and is_name_of(ep, key.removeprefix(COMPATIBILITY_PREFIX))
+            key.startswith(COMPATIBILITY_PREFIX)
+            and is_name_of(ep, key.removeprefix(COMPATIBILITY_PREFIX))
         ),
     )
     # The EP name as written comes before its short name.
@@ -140,11 +165,16 @@ def get_compatibility_info_from_model(path_or_bytes: str | os.PathLike[str] | by
 
 def _check_ep(ep: object) -> None:
     if not isinstance(ep, str) or not ep:
-        raise InvalidArgument(f"an EP is named by a text such as 'QNNExecutionProvider', not {ep!r:.80}.")
+        raise InvalidArgument(
+            f"an EP is named by a text such as 'QNNExecutionProvider', not {ep!r:.80}."
+        )
 
 
 def look_into(
-    choice: ProviderChoice, context: ProviderContext, nodes: Sequence[ContextNode], reader: ContextReader
+    choice: ProviderChoice,
+    context: ProviderContext,
+    nodes: Sequence[ContextNode],
+    reader: ContextReader,
 ) -> Sequence[Finding] | None:
     """Have an EP check its payloads; return its findings, None if it cannot check them.
 
@@ -152,15 +182,21 @@ def look_into(
         PluginError: it raised, or its result breaks the contract.
         EpctxError: it raised this one.
     """
-    found: list[Finding] | None = call_class_method(choice.record, choice.cls, LOOK, context, nodes, reader)
+    found: list[Finding] | None = call_class_method(
+        choice.record, choice.cls, LOOK, context, nodes, reader
+    )
     with blame(choice.record, LOOK):
         for finding in found or ():
             if finding.code not in CONTAINER_CODES:
-                raise contract_error(choice.record, LOOK, f"gave the code {finding.code!r:.80}")
+                raise contract_error(
+                    choice.record, LOOK, f"gave the code {finding.code!r:.80}"
+                )
     return found
 
 
-def check_weightless_mode(choices: Sequence[ProviderChoice], asked: WeightlessMode) -> WeightlessMode:
+def check_weightless_mode(
+    choices: Sequence[ProviderChoice], asked: WeightlessMode
+) -> WeightlessMode:
     """Return the weightless mode, checked against the modes that EPs support.
 
     Raises:
@@ -187,7 +223,9 @@ def check_weightless_mode(choices: Sequence[ProviderChoice], asked: WeightlessMo
 
 def format_weightless_modes(modes: Collection[WeightlessMode] | None) -> str:
     """Return the modes that an EP supports in ONNX Runtime's words."""
-    names = sorted(mode.name.lower() for mode in modes or () if mode is not WeightlessMode.NONE)
+    names = sorted(
+        mode.name.lower() for mode in modes or () if mode is not WeightlessMode.NONE
+    )
     return "_or_".join(names) or "none"
 
 
@@ -199,13 +237,20 @@ def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) 
         InvalidArgument: no EP has such an option, or a value is not allowed.
         PluginError: an EP failed.
     """
-    takers = [ep for ep in providers.instances.names if providers.instances.implements(ep, _DYNAMIC)]
+    takers = [
+        ep
+        for ep in providers.instances.names
+        if providers.instances.implements(ep, _DYNAMIC)
+    ]
     if not takers:
         raise NotImplementedByProvider(
             "no EP of this session takes dynamic options.",
             hint=f"Its EPs: {', '.join(providers.instances.names) or 'the CPU EP alone'}.",
         )
-    declared = {ep: {o.name: o for o in providers.choices[ep].cls.dynamic_options} for ep in takers}
+    declared = {
+        ep: {o.name: o for o in providers.choices[ep].cls.dynamic_options}
+        for ep in takers
+    }
     known = sorted({name for own in declared.values() for name in own})
     for key in options if all(declared.values()) else ():
         if key not in known:
@@ -233,7 +278,13 @@ def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) 
             ) from error
 
 
-_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+_LEVELS = (
+    logging.DEBUG,
+    logging.INFO,
+    logging.WARNING,
+    logging.ERROR,
+    logging.CRITICAL,
+)
 _NO_TELEMETRY = "epctx collects nothing"
 
 
@@ -262,7 +313,9 @@ def set_default_logger_severity(severity: int) -> None:
         InvalidArgument: it is another number.
     """
     if not is_whole(severity) or not 0 <= severity < len(_LEVELS):
-        raise InvalidArgument(f"a logger's severity is 0 to {len(_LEVELS) - 1}, not {severity!r:.80}.")
+        raise InvalidArgument(
+            f"a logger's severity is 0 to {len(_LEVELS) - 1}, not {severity!r:.80}."
+        )
     logging.getLogger("epctx").setLevel(_LEVELS[severity])
 
 
@@ -273,8 +326,13 @@ def set_default_logger_verbosity(verbosity: int) -> None:
         InvalidArgument: it is not a whole number.
     """
     if not is_whole(verbosity):
-        raise InvalidArgument(f"a logger's verbosity is a whole number, not {verbosity!r:.80}.")
-    log_without_effect("set_default_logger_verbosity", "the levels of the logger 'epctx' are all there are")
+        raise InvalidArgument(
+            f"a logger's verbosity is a whole number, not {verbosity!r:.80}."
+        )
+    log_without_effect(
+        "set_default_logger_verbosity",
+        "the levels of the logger 'epctx' are all there are",
+    )
 
 
 def enable_telemetry_events() -> None:

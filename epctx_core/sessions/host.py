@@ -69,7 +69,9 @@ def describe_value(name: str, types: TypeTable) -> NodeArg:
     """Return the name, type and shape of an input or output."""
     tensor, proto = types.get(name), types.get_proto(name)
     text = "unknown" if proto is None else _spelled(proto)
-    return NodeArg(name=name, type=text, shape=list(tensor.shape or ()), tensor_type=tensor)
+    return NodeArg(
+        name=name, type=text, shape=list(tensor.shape or ()), tensor_type=tensor
+    )
 
 
 def _spelled(proto: TypeProto) -> str:
@@ -83,7 +85,11 @@ def _spelled(proto: TypeProto) -> str:
         return f"map({_element(proto.map_type.key_type)},{_spelled(proto.map_type.value_type)})"
     if kind == "sparse_tensor_type":
         return f"sparse_tensor({_element(proto.sparse_tensor_type.elem_type)})"
-    return f"tensor({_element(proto.tensor_type.elem_type)})" if proto.tensor_type.elem_type else "unknown"
+    return (
+        f"tensor({_element(proto.tensor_type.elem_type)})"
+        if proto.tensor_type.elem_type
+        else "unknown"
+    )
 
 
 def _element(elem_type: int) -> str:
@@ -104,7 +110,9 @@ def describe_model(proto: ModelProto) -> ModelMetadata:
     )
 
 
-def unknown_name_error(kind: str, name: object, known: Sequence[str]) -> InvalidArgument:
+def unknown_name_error(
+    kind: str, name: object, known: Sequence[str]
+) -> InvalidArgument:
     """Return the error for an input or output that a model does not have."""
     return InvalidArgument(
         f"the model has no {kind} {name!r}.{suggestion(str(name), known)}",
@@ -123,7 +131,10 @@ def make_feed_order(
     """
     # (name, dtype, shape) of an input that needs nothing but a comparison.
     types = [(argument.name, argument.tensor_type) for argument in arguments]
-    declared = [(name, kind.dtype, kind.shape if kind.is_static else None) for name, kind in types]
+    declared = [
+        (name, kind.dtype, kind.shape if kind.is_static else None)
+        for name, kind in types
+    ]
 
     def order(feeds: Mapping[str, Any]) -> list[Any]:
         if isinstance(feeds, dict) and len(feeds) == len(declared):
@@ -147,7 +158,9 @@ def make_feed_order(
 
 
 def _converted(
-    feeds: Mapping[str, Any], arguments: Sequence[NodeArg], defaults: Mapping[str, np.ndarray]
+    feeds: Mapping[str, Any],
+    arguments: Sequence[NodeArg],
+    defaults: Mapping[str, np.ndarray],
 ) -> list[Any]:
     """Return the inputs of a run as arrays in the model's order.
 
@@ -156,7 +169,9 @@ def _converted(
     """
     known = [argument.name for argument in arguments]
     if not isinstance(feeds, Mapping):
-        raise InvalidArgument(f"run takes a mapping of input names to arrays, not a {type(feeds).__name__}.")
+        raise InvalidArgument(
+            f"run takes a mapping of input names to arrays, not a {type(feeds).__name__}."
+        )
     for name in feeds:
         if name not in known:
             raise unknown_name_error("input", name, known)
@@ -166,7 +181,10 @@ def _converted(
                 f"the input {argument.name!r} ({argument.tensor_type}) is missing.",
                 hint=f"The model's inputs: {', '.join(known)}.",
             )
-    return [_array(a, feeds[a.name]) if a.name in feeds else defaults[a.name] for a in arguments]
+    return [
+        _array(a, feeds[a.name]) if a.name in feeds else defaults[a.name]
+        for a in arguments
+    ]
 
 
 def _array(argument: NodeArg, value: Any) -> Any:
@@ -186,7 +204,9 @@ def _array(argument: NodeArg, value: Any) -> Any:
                 array = np.array(value, expected.dtype)
         if array.dtype.kind in "ST" and has_type(array, expected):
             # onnxruntime reads past the end of text of numpy's own kinds.
-            array = (np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array).astype(object)
+            array = (
+                np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
+            ).astype(object)
     except UnicodeDecodeError as error:
         problem = f"the input {argument.name!r} has bytes that are not UTF-8: {error}."
         raise InvalidArgument(problem) from error
@@ -220,7 +240,9 @@ def _are_numbers(array: np.ndarray, expected: np.dtype[Any]) -> bool:
 def has_type(array: np.ndarray, expected: TensorType) -> bool:
     """Return whether an array has a type."""
     # Text comes as objects or as one of numpy's own kinds.
-    return array.dtype == expected.dtype or (expected.dtype == object and array.dtype.kind in "OUST")
+    return array.dtype == expected.dtype or (
+        expected.dtype == object and array.dtype.kind in "OUST"
+    )
 
 
 def has_shape(array: np.ndarray, expected: TensorType) -> bool:
@@ -244,7 +266,9 @@ def check_model_argument(model: object) -> str | os.PathLike[str] | bytes:
         found = f"a {type(model).__name__}" if changeable else repr(model)
         raise InvalidArgument(
             f"a model is a path or bytes, not {found:.80}.",
-            hint="Give bytes(model)." if changeable else "Give the path of an ONNX file.",
+            hint="Give bytes(model)."
+            if changeable
+            else "Give the path of an ONNX file.",
         )
     return model
 
@@ -265,7 +289,10 @@ def check_class(name: str, value: object, expected: type[R]) -> R:
         InvalidArgument: it is not.
     """
     if not isinstance(value, expected):
-        found, cls = f"{type(value).__module__}.{type(value).__name__}", expected.__name__
+        found, cls = (
+            f"{type(value).__module__}.{type(value).__name__}",
+            expected.__name__,
+        )
         raise InvalidArgument(
             f"{name} is an object of type {found}, not a {cls}.",
             hint=f"Give an epctx_core.{cls}; that of onnxruntime is another class.",
@@ -281,7 +308,8 @@ def check_function(name: str, function: F) -> F:
     """
     if not callable(function):
         raise InvalidArgument(
-            f"{name} takes a function, not {function!r:.80}.", hint="Give something that can be called."
+            f"{name} takes a function, not {function!r:.80}.",
+            hint="Give something that can be called.",
         )
     return function
 
@@ -299,7 +327,9 @@ def parse_providers(
     if providers is None and provider_options is None:
         return list(options.providers) or None
     if isinstance(providers, str):
-        raise InvalidArgument(f"providers must be a list of EPs, not a string: [{providers!r:.80}].")
+        raise InvalidArgument(
+            f"providers must be a list of EPs, not a string: [{providers!r:.80}]."
+        )
     items = _list_of("EPs", "providers", () if providers is None else providers)
     if options.providers:
         raise InvalidArgument(
@@ -310,14 +340,20 @@ def parse_providers(
     if provider_options is not None:
         further = _list_of("mappings", "provider_options", provider_options)
     if len(further) != len(items):
-        raise InvalidArgument(f"there are {len(items)} providers and {len(further)} provider_options.")
-    return [_name_and_options(item, more) for item, more in zip(items, further, strict=True)]
+        raise InvalidArgument(
+            f"there are {len(items)} providers and {len(further)} provider_options."
+        )
+    return [
+        _name_and_options(item, more) for item, more in zip(items, further, strict=True)
+    ]
 
 
 def _list_of(items: str, name: str, given: object) -> list[object]:
     if not isinstance(given, Iterable):
         kind = type(given).__name__
-        raise InvalidArgument(f"{name} must be a list of {items}, not an object of type {kind}.")
+        raise InvalidArgument(
+            f"{name} must be a list of {items}, not an object of type {kind}."
+        )
     return list(given)
 
 
@@ -333,7 +369,9 @@ def _name_and_options(item: object, more: object) -> tuple[str, Mapping[str, obj
             hint='Each is an EP name, or a tuple of EP name and options: ("QNN", {"htp_arch": "73"}).',
         )
     if not isinstance(more, Mapping):
-        raise InvalidArgument(f"provider_options of {name} is of type {type(more).__name__}, not a mapping.")
+        raise InvalidArgument(
+            f"provider_options of {name} is of type {type(more).__name__}, not a mapping."
+        )
     return name, {**options, **more}
 
 
@@ -372,7 +410,10 @@ def host_call(doing: str) -> Iterator[None]:
 
     Each skipped EP is named once, each weight digested once, and only typed errors leave it; see `convert_errors`.
     """
-    logged, digests = logged_names.set(logged_names.get(set())), known_digests.set(known_digests.get({}))
+    logged, digests = (
+        logged_names.set(logged_names.get(set())),
+        known_digests.set(known_digests.get({})),
+    )
     try:
         with convert_errors(doing):
             yield
@@ -396,7 +437,9 @@ def wrap_progress(progress: Progress | None) -> Progress:
     return report
 
 
-def check_optional(check: Callable[[str, Any], R], name: str, value: object) -> R | None:
+def check_optional(
+    check: Callable[[str, Any], R], name: str, value: object
+) -> R | None:
     """Return the result of a check of an argument, None for one that was left out."""
     return None if value is None else check(name, value)
 
@@ -412,8 +455,13 @@ def check_path(name: str, path: object) -> str:
     Raises:
         InvalidArgument: it is not a path.
     """
-    if not isinstance(path, (str, os.PathLike)) or not isinstance(text := os.fspath(path), str):
-        raise InvalidArgument(f"{name} is {path!r:.80}, which is not a path.", hint="Give a text or a Path.")
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(
+        text := os.fspath(path), str
+    ):
+        raise InvalidArgument(
+            f"{name} is {path!r:.80}, which is not a path.",
+            hint="Give a text or a Path.",
+        )
     return text
 
 

@@ -17,18 +17,38 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.context.decoding import decode_model
 from epctx_core.context.manifest import Manifest, find_manifest, read_manifest
 from epctx_core.context.named_files import list_external_locations, read_dependencies
-from epctx_core.context.node import ContextNodeRecord, is_context_node, read_context_nodes
+from epctx_core.context.node import (
+    ContextNodeRecord,
+    is_context_node,
+    read_context_nodes,
+)
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.receipts import IN_PLACE, is_noted, make_file_receipt
 from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, list_source_files
 from epctx_core.context.weights_folder import WeightsFolder, read_seal
 from epctx_core.errors import InvalidGraph, convert_errors
-from epctx_core.graph.index import GraphIndex, SubgraphPath, walk_graphs, walk_nodes, walk_tensors
+from epctx_core.graph.index import (
+    GraphIndex,
+    SubgraphPath,
+    walk_graphs,
+    walk_nodes,
+    walk_tensors,
+)
 from epctx_core.graph.mapping import MappedFile
-from epctx_core.graph.model_io import decode_name, parse_model, read_model, require_text_names
+from epctx_core.graph.model_io import (
+    decode_name,
+    parse_model,
+    read_model,
+    require_text_names,
+)
 from epctx_core.graph.tensor_bytes import read_weight
 from epctx_core.graph.type_table import make_tensor_type
-from epctx_core.graph.weights import Weight, compute_digests_ahead, is_detached, share_digests
+from epctx_core.graph.weights import (
+    Weight,
+    compute_digests_ahead,
+    is_detached,
+    share_digests,
+)
 from epctx_core.options import InputBudget, SessionOptions, Verification
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry import Registry, default_registry
@@ -109,7 +129,11 @@ class ModelInfo:
         nodes = [
             {
                 **vars(n),
-                "attributes": {k: v for k, v in n.attributes.items() if isinstance(v, (str, int, float))},
+                "attributes": {
+                    k: v
+                    for k, v in n.attributes.items()
+                    if isinstance(v, (str, int, float))
+                },
             }
             for n in self.ep_contexts
         ]
@@ -144,23 +168,42 @@ def inspect_model(
     data, path = read_model(path_or_bytes, budget)
     model = decode_model(data, path, budget)
     records = read_context_nodes(model.graph)
-    graphs = dict(walk_graphs(model.graph)) if any(record.path for record in records) else {}
-    manifest = find_manifest(model, path, None, (budget or InputBudget()).manifest_entries)
+    graphs = (
+        dict(walk_graphs(model.graph)) if any(record.path for record in records) else {}
+    )
+    manifest = find_manifest(
+        model, path, None, (budget or InputBudget()).manifest_entries
+    )
     folder = ModelFolder(path.parent, path) if path is not None else None
     own = "" if path is None else path.name
-    named = (*(record.file_name for record in records), *map(decode_name, list_external_locations(model)))
-    sources = (str(r.attributes[FILE_ATTRIBUTE]) for r in records if FILE_ATTRIBUTE in r.attributes)
+    named = (
+        *(record.file_name for record in records),
+        *map(decode_name, list_external_locations(model)),
+    )
+    sources = (
+        str(r.attributes[FILE_ATTRIBUTE])
+        for r in records
+        if FILE_ATTRIBUTE in r.attributes
+    )
     return ModelInfo(
         path=path,
-        ep_contexts=[_node_info(record, graphs, folder, registry, manifest) for record in records],
+        ep_contexts=[
+            _node_info(record, graphs, folder, registry, manifest) for record in records
+        ],
         other_nodes=len(model.graph.node) - sum(not record.path for record in records),
-        required_files=list(dict.fromkeys(name for name in named if name and name != own)),
+        required_files=list(
+            dict.fromkeys(name for name in named if name and name != own)
+        ),
         inputs=_values(model.graph.input, {t.name for t in model.graph.initializer}),
         outputs=_values(model.graph.output, set()),
         producer=f"{_shown(model.producer_name)} {_shown(model.producer_version)}".strip(),
         manifest=manifest,
-        weightless_mode=_shown(next((p.value for p in model.metadata_props if p.key == MODE_KEY), "")),
-        source_files=list_source_files(manifest.source_weights.values() if manifest else (), sources),
+        weightless_mode=_shown(
+            next((p.value for p in model.metadata_props if p.key == MODE_KEY), "")
+        ),
+        source_files=list_source_files(
+            manifest.source_weights.values() if manifest else (), sources
+        ),
         external_dependencies=read_dependencies(model),
         custom_domains=manifest.custom_domains if manifest else {},
     )
@@ -197,7 +240,9 @@ def _node_info(
         payload_bytes=size,
         problem=problem,
         attributes={_shown(key): value for key, value in record.attributes.items()},
-        plugin=_plugin(record.source, registry, {} if manifest is None else manifest.providers),
+        plugin=_plugin(
+            record.source, registry, {} if manifest is None else manifest.providers
+        ),
     )
 
 
@@ -206,13 +251,19 @@ def _plugin(
 ) -> dict[str, str | bool | None] | None:
     """Return the plugin that declares a source, by names only: nothing is imported."""
     near = source.casefold()
-    takers = [r for r in registry.records() if near in {name.casefold() for name in (r.name, *r.sources)}]
+    takers = [
+        r
+        for r in registry.records()
+        if near in {name.casefold() for name in (r.name, *r.sources)}
+    ]
     # As a load decides: the EP name, a source as declared, a source in another case.
     takers.sort(key=lambda r: (not r.usable, r.name != source, source not in r.sources))
     record = find_maker(source, makers, registry) or next(iter(takers), None)
     if record is None:
         return None
-    shown = {name: getattr(record, name) for name in ("distribution", "version", "simulated")}
+    shown = {
+        name: getattr(record, name) for name in ("distribution", "version", "simulated")
+    }
     return {"ep": record.name, "state": record.state.value, **shown}
 
 
@@ -221,7 +272,9 @@ def _shown(text: str | bytes) -> str:
     return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
-def _body_name(graphs: Mapping[SubgraphPath, GraphProto], record: ContextNodeRecord) -> str:
+def _body_name(
+    graphs: Mapping[SubgraphPath, GraphProto], record: ContextNodeRecord
+) -> str:
     parts = []
     for level, (index, attribute) in enumerate(record.path):
         node = graphs[record.path[:level]].node[index]
@@ -231,7 +284,11 @@ def _body_name(graphs: Mapping[SubgraphPath, GraphProto], record: ContextNodeRec
 
 
 def _values(values: Sequence[ValueInfoProto], initialized: set[str]) -> dict[str, str]:
-    return {decode_name(v.name): str(make_tensor_type(v.type)) for v in values if v.name not in initialized}
+    return {
+        decode_name(v.name): str(make_tensor_type(v.type))
+        for v in values
+        if v.name not in initialized
+    }
 
 
 class ModelSource:
@@ -243,7 +300,9 @@ class ModelSource:
             of what the model may decode to.
     """
 
-    def __init__(self, model: str | os.PathLike[str] | bytes, options: SessionOptions) -> None:
+    def __init__(
+        self, model: str | os.PathLike[str] | bytes, options: SessionOptions
+    ) -> None:
         self._model, self._config = model, options.config()
         self._path = None if isinstance(model, bytes) else Path(model)
 
@@ -253,7 +312,9 @@ class ModelSource:
         Raises:
             EpctxError: the location leads out of the model's folder, or the folder that the host named does not exist.
         """
-        return WeightsFolder(self._path, self._config.external_initializers_folder).status(location)
+        return WeightsFolder(
+            self._path, self._config.external_initializers_folder
+        ).status(location)
 
     @require_text_names()
     def read(self) -> tuple[str, bool, Mapping[str, os.stat_result]]:
@@ -281,7 +342,9 @@ class ModelSource:
         weights: dict[tuple[str, int, int], Weight] = {}
         for tensor in filter(is_detached, walk_tensors(proto.graph, proto.functions)):
             weight = read_weight(tensor, opened, folder.open)
-            location = next(entry.value for entry in tensor.external_data if entry.key == "location")
+            location = next(
+                entry.value for entry in tensor.external_data if entry.key == "location"
+            )
             # The model's own file is digested as the model; it may have another name next time.
             if location != own:
                 offset = weight.mapping[1] if weight.mapping else 0
@@ -292,8 +355,16 @@ class ModelSource:
                 text = f"{location}\0{offset} {length} {weight.digest}\n"
                 sha.update(text.encode("utf-8", "surrogatepass"))
         roots = (proto.graph.node, *(function.node for function in proto.functions))
-        files = {location: mapped.status for location, mapped in opened.items() if location != own}
-        return sha.hexdigest(), any(map(is_context_node, walk_nodes(chain.from_iterable(roots)))), files
+        files = {
+            location: mapped.status
+            for location, mapped in opened.items()
+            if location != own
+        }
+        return (
+            sha.hexdigest(),
+            any(map(is_context_node, walk_nodes(chain.from_iterable(roots)))),
+            files,
+        )
 
 
 def check_files(path: Path, *, once: bool = False) -> None:
@@ -316,11 +387,17 @@ def check_files(path: Path, *, once: bool = False) -> None:
             entry.check_size(mapped.view)
             if not (once and is_noted(make_file_receipt(mapped.status, entry.root))):
                 IN_PLACE.check(
-                    mapped.view, mapped, entry, partial(entry.mismatch_error, node=None), beside=False
+                    mapped.view,
+                    mapped,
+                    entry,
+                    partial(entry.mismatch_error, node=None),
+                    beside=False,
                 )
     if (seal := read_seal(model)) is not None:
         depth = Verification.ONCE if once else Verification.FULL
-        WeightsFolder(path, None, seal=seal, verification=depth).open(seal.name, "").close()
+        WeightsFolder(path, None, seal=seal, verification=depth).open(
+            seal.name, ""
+        ).close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -350,7 +427,9 @@ class OrtEpAssignedSubgraph:
 
 
 def list_assigned_subgraphs(
-    assignment: Assignment, eps: Sequence[str], loaded: Mapping[str, Sequence[ContextNodeRecord]]
+    assignment: Assignment,
+    eps: Sequence[str],
+    loaded: Mapping[str, Sequence[ContextNodeRecord]],
 ) -> list[OrtEpAssignedSubgraph]:
     """Return the nodes of each EP, those in subgraphs included: EPs in order of priority, the CPU EP last.
 
@@ -362,21 +441,34 @@ def list_assigned_subgraphs(
         eps: the session's EPs.
         loaded: EP name to its EPContext nodes.
     """
-    graphs: Mapping[object, GraphIndex] = {part.graph.path: part.graph for part in assignment.graphs}
+    graphs: Mapping[object, GraphIndex] = {
+        part.graph.path: part.graph for part in assignment.graphs
+    }
     groups: list[tuple[str, GraphIndex, Sequence[int]]] = [
         *((p.ep, p.graph, p.node_indices) for p in assignment.partitions),
-        *((ep, graphs[r.path], [r.index]) for ep, records in loaded.items() for r in records),
+        *(
+            (ep, graphs[r.path], [r.index])
+            for ep, records in loaded.items()
+            for r in records
+        ),
     ]
     for part in assignment.graphs:
-        groups += [(ep, part.graph, [node]) for node, (ep, _) in part.kernel_nodes.items()]
-        groups += [(CPU_EP, part.graph, [i]) for i in sorted({*part.left_over(), *part.executed})]
+        groups += [
+            (ep, part.graph, [node]) for node, (ep, _) in part.kernel_nodes.items()
+        ]
+        groups += [
+            (CPU_EP, part.graph, [i])
+            for i in sorted({*part.left_over(), *part.executed})
+        ]
     order = [*eps, CPU_EP]
     return [
         OrtEpAssignedSubgraph(
             ep_name=ep,
             nodes=tuple(
                 OrtEpAssignedNode(
-                    name=graph.get_node_name(i), domain=graph.domains[i], op_type=graph.op_types[i]
+                    name=graph.get_node_name(i),
+                    domain=graph.domains[i],
+                    op_type=graph.op_types[i],
                 )
                 for i in nodes
             ),

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from epctx_core.context.manifest import Manifest, read_compatibility_info
 from epctx_core.context.paths import ModelFolder, is_folder_name
-from epctx_core.context.payload_reader import PayloadReader, Reading, find_entry, make_plugin_nodes
+from epctx_core.context.payload_reader import (
+    PayloadReader,
+    Reading,
+    find_entry,
+    make_plugin_nodes,
+)
 from epctx_core.errors import (
     EpctxError,
     Fail,
@@ -27,7 +32,12 @@ from epctx_core.options import DataReader, Isolation, SessionConfig, SessionOpti
 from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.registry.records import is_same_distribution
 from epctx_core.sessions.plan import RunStep, StepSpec, add_checks
-from epctx_core.sessions.providers import check_availability, choose_provider, choose_providers, stem
+from epctx_core.sessions.providers import (
+    check_availability,
+    choose_provider,
+    choose_providers,
+    stem,
+)
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -35,9 +45,18 @@ if TYPE_CHECKING:
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.weightless import SourceWeights
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.plugin import CompiledPartition, ContextNode, ContextReader, TensorView
+    from epctx_core.plugin import (
+        CompiledPartition,
+        ContextNode,
+        ContextReader,
+        TensorView,
+    )
     from epctx_core.registry import PluginRecord, Registry
-    from epctx_core.sessions.providers import ProviderChoice, ProviderSession, SkippedProvider
+    from epctx_core.sessions.providers import (
+        ProviderChoice,
+        ProviderSession,
+        SkippedProvider,
+    )
     from epctx_core.sessions.source import OpenModel
 
 _log = logging.getLogger("epctx.session")
@@ -46,9 +65,7 @@ _UNSUPPORTED_HINT = (
     "Compile the source model again with the EP that is installed here, or give the options that "
     "describe the device it was compiled for."
 )
-_WEIGHTS_ONLY = (
-    " 'session.model_external_initializers_file_folder_path' says where weights are, not context binaries."
-)
+_WEIGHTS_ONLY = " 'session.model_external_initializers_file_folder_path' says where weights are, not context binaries."
 
 
 def find_context_folder(
@@ -67,7 +84,9 @@ def find_context_folder(
         return ModelFolder(path.parent, path)
     folder = find_folder(path, config)
     for node in model.context_nodes if folder is None else ():
-        check_has_folder(node, replace(config, data_reader=None) if compiles else config)
+        check_has_folder(
+            node, replace(config, data_reader=None) if compiles else config
+        )
     return folder
 
 
@@ -75,7 +94,9 @@ def find_folder(path: Path | None, config: SessionConfig) -> ModelFolder | None:
     """Return the folder of a model's context binaries; None for one from bytes, without the option."""
     option = config.context_file_path
     if option is not None:
-        return ModelFolder(Path(option) if is_folder_name(option) else Path(option).parent)
+        return ModelFolder(
+            Path(option) if is_folder_name(option) else Path(option).parent
+        )
     return None if path is None else ModelFolder(path.parent, path)
 
 
@@ -116,7 +137,9 @@ def make_tensor_source(
     return lambda name: weights().tensor(name)
 
 
-def make_reading(model: OpenModel, config: SessionConfig, data_reader: DataReader | None = None) -> Reading:
+def make_reading(
+    model: OpenModel, config: SessionConfig, data_reader: DataReader | None = None
+) -> Reading:
     """Return the options for reading a model's payloads; without a callback of the host, from files."""
     return Reading(
         map_binaries=config.map_binaries,
@@ -160,14 +183,22 @@ class Routing:
         self._session, self._registry = session, registry
         self._exhaustive = requested is not None
         self._makers = manifest.providers if manifest is not None else {}
-        self.choices, self._skipped = choose_providers(requested or (), session, registry, purpose)
+        self.choices, self._skipped = choose_providers(
+            requested or (), session, registry, purpose
+        )
         self.nodes: dict[str, list[ContextNodeRecord]] = {}
         self._by_source: dict[str, str] = {}
         for node in nodes:
             self.add(node)
-        known = manifest.kernel_providers if manifest is not None and requested is None else ()
+        known = (
+            manifest.kernel_providers
+            if manifest is not None and requested is None
+            else ()
+        )
         for ep in known if purpose is not None else ():
-            is_isolated = session.config().isolation is Isolation.ALL and ep not in self.nodes
+            is_isolated = (
+                session.config().isolation is Isolation.ALL and ep not in self.nodes
+            )
             found = find_kernel_provider(ep, registry, purpose, is_isolated=is_isolated)
             if found is not None:
                 self.kernel_providers.append(found.name)
@@ -183,13 +214,18 @@ class Routing:
         if node.source not in self._by_source:
             exhaustive, registry = self._exhaustive, self._registry
             listed = [choice.record for choice in self.choices]
-            maker = None if exhaustive else find_maker(node.source, self._makers, registry)
+            maker = (
+                None if exhaustive else find_maker(node.source, self._makers, registry)
+            )
             among = listed if exhaustive else [maker] if maker is not None else None
             # Only EPs that the host allows are imported.
             record = registry.route(node.source, among=among)
             if record is None:
                 raise no_provider_error(
-                    node, [choice.name for choice in self.choices], self._skipped, registry
+                    node,
+                    [choice.name for choice in self.choices],
+                    self._skipped,
+                    registry,
                 )
             self._choose(record)
             self._by_source[node.source] = record.name
@@ -202,9 +238,18 @@ class Routing:
             yield
         except InvalidGraph as error:
             # What has a path is wrong with a file, for whichever distribution.
-            found = next((c.record for c in self.choices if c.name == error.ep and error.path is None), None)
+            found = next(
+                (
+                    c.record
+                    for c in self.choices
+                    if c.name == error.ep and error.path is None
+                ),
+                None,
+            )
             if found is not None:
-                error.hint = f"{error.hint or ''}{self.others_of(found)}".strip() or None
+                error.hint = (
+                    f"{error.hint or ''}{self.others_of(found)}".strip() or None
+                )
             raise
 
     def others_of(self, record: PluginRecord) -> str:
@@ -214,7 +259,9 @@ class Routing:
         maker = self._makers.get(record.name, {}).get("distribution")
         return describe_others(record, self._registry.records(), maker)
 
-    def check_compatibility(self, model: ModelProto, *, fail_on_suboptimal: bool) -> None:
+    def check_compatibility(
+        self, model: ModelProto, *, fail_on_suboptimal: bool
+    ) -> None:
         """Have each EP validate its text about the model; log a warning where it recommends to compile again.
 
         Called before any EP instance exists.
@@ -225,10 +272,17 @@ class Routing:
             PluginError: an EP raised, or did not return a verdict.
         """
         infos = read_compatibility_info(model)
-        said = ((choice, info) for choice in self.choices for info in infos.get(choice.name, ()))
+        said = (
+            (choice, info)
+            for choice in self.choices
+            for info in infos.get(choice.name, ())
+        )
         with self.hint_at_others():
             for choice, info in said:
-                if accept(choice, info) == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
+                if (
+                    accept(choice, info)
+                    == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION
+                ):
                     if fail_on_suboptimal:
                         raise suboptimal_error(choice, info)
                     _log.warning("%s", suboptimal_error(choice, info).message)
@@ -252,7 +306,9 @@ class Routing:
     def _choose(self, record: PluginRecord) -> None:
         """Add an EP that the host did not name, unless it is there."""
         if all(choice.name != record.name for choice in self.choices):
-            self.choices.append(choose_provider(record, {}, self._session, self._registry))
+            self.choices.append(
+                choose_provider(record, {}, self._session, self._registry)
+            )
 
 
 def find_maker(
@@ -267,7 +323,11 @@ def find_maker(
     """
     maker = providers.get(source, {}).get("distribution")
     for record in registry.records() if isinstance(maker, str) else ():
-        if record.name == source and record.undecided and is_same_distribution(record.distribution, maker):
+        if (
+            record.name == source
+            and record.undecided
+            and is_same_distribution(record.distribution, maker)
+        ):
             return registry.resolve(f"{maker}:{record.name}")
     return None
 
@@ -300,10 +360,15 @@ def find_kernel_provider(
 
 
 def no_provider_error(
-    node: ContextNodeRecord, listed: Sequence[str], skipped: Sequence[SkippedProvider], registry: Registry
+    node: ContextNodeRecord,
+    listed: Sequence[str],
+    skipped: Sequence[SkippedProvider],
+    registry: Registry,
 ) -> NotImplementedByProvider:
     """Return the error for an EPContext node that no EP takes of those listed; `skipped` could not be had."""
-    skip = next((skip for skip in skipped if stem(skip.name) == stem(node.source)), None)
+    skip = next(
+        (skip for skip in skipped if stem(skip.name) == stem(node.source)), None
+    )
     if skip is not None:
         why, hint = f"The optional EP {skip.name} was skipped: {skip.reason}", skip.hint
     else:
@@ -367,8 +432,13 @@ def load_context_nodes(
         PluginError: an EP failed or broke the contract.
     """
     steps: dict[GraphIndex, dict[int, StepSpec]] = {}
-    named = {ep: {record.name: record for record in records} for ep, records in nodes.items()}
-    config, every = providers.session.config(), [record for records in nodes.values() for record in records]
+    named = {
+        ep: {record.name: record for record in records} for ep, records in nodes.items()
+    }
+    config, every = (
+        providers.session.config(),
+        [record for records in nodes.values() for record in records],
+    )
     reading = make_reading(model, config, config.data_reader)
     source_tensor = make_tensor_source(every, folder, config, manifest)
     readers = {
@@ -378,7 +448,9 @@ def load_context_nodes(
             manifest=manifest,
             scratch=providers.scratch,
             source_tensor=source_tensor,
-            reading=replace(reading, early=not providers.choices[ep].cls.needs_verified_payloads),
+            reading=replace(
+                reading, early=not providers.choices[ep].cls.needs_verified_payloads
+            ),
         )
         for ep, records in named.items()
     }
@@ -388,20 +460,35 @@ def load_context_nodes(
     for ep, records in nodes.items():
         providers.cancel.raise_if_requested()
         owner = providers.instances.record(ep)
-        graphs = {path: model.graph_of(record) for path, record in {r.path: r for r in records}.items()}
+        graphs = {
+            path: model.graph_of(record)
+            for path, record in {r.path: r for r in records}.items()
+        }
         views = make_plugin_nodes(records, model.types, ep, manifest)
         loaded = load_nodes(ep, views, readers[ep], providers, Purpose.LOAD)
         for view, runnable in zip(views, loaded, strict=True):
             record = named[ep][view.name]
             graph = graphs[record.path]
-            spec = StepSpec(record.name, ep, cast("RunStep", runnable.run), record.inputs, record.outputs)
-            step = add_checks(spec, owner, f"the run of {record.name!r}", graph.types, is_loaded=True)
+            spec = StepSpec(
+                record.name,
+                ep,
+                cast("RunStep", runnable.run),
+                record.inputs,
+                record.outputs,
+            )
+            step = add_checks(
+                spec, owner, f"the run of {record.name!r}", graph.types, is_loaded=True
+            )
             steps.setdefault(graph, {})[record.index] = step
     return steps
 
 
 def load_nodes(
-    ep: str, nodes: Sequence[ContextNode], reader: ContextReader, providers: ProviderSession, purpose: Purpose
+    ep: str,
+    nodes: Sequence[ContextNode],
+    reader: ContextReader,
+    providers: ProviderSession,
+    purpose: Purpose,
 ) -> Sequence[CompiledPartition]:
     """Have an EP load its nodes; the results are closed with the session.
 
@@ -410,4 +497,6 @@ def load_nodes(
         PluginError: the EP failed or broke the contract.
     """
     names = [node.name for node in nodes]
-    return providers.call_for_runnables(ep, "load_context", names, purpose, nodes=nodes, reader=reader)
+    return providers.call_for_runnables(
+        ep, "load_context", names, purpose, nodes=nodes, reader=reader
+    )

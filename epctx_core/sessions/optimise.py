@@ -11,8 +11,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from onnx import GraphProto, ModelProto
 
-from epctx_core.engines.cpu_engine import INSTALL, blame_engine, load_engine_class, make_engine
-from epctx_core.errors import EpctxError, Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
+from epctx_core.engines.cpu_engine import (
+    INSTALL,
+    blame_engine,
+    load_engine_class,
+    make_engine,
+)
+from epctx_core.errors import (
+    EpctxError,
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    NotImplementedByProvider,
+)
 from epctx_core.graph.index import copy_message
 from epctx_core.graph.model_io import check_model, check_opsets
 from epctx_core.graph.tensor_bytes import detach_weights
@@ -30,10 +41,19 @@ if TYPE_CHECKING:
     from epctx_core.sessions.providers import ProviderSession
 
 HOOK = "optimize_model"
-_FRAME = ("producer_name", "producer_version", "domain", "model_version", "doc_string", "metadata_props")
+_FRAME = (
+    "producer_name",
+    "producer_version",
+    "domain",
+    "model_version",
+    "doc_string",
+    "metadata_props",
+)
 
 
-def check_level(level: GraphOptimizationLevel | int, engine: str | None) -> GraphOptimizationLevel:
+def check_level(
+    level: GraphOptimizationLevel | int, engine: str | None
+) -> GraphOptimizationLevel:
     """Return a level to which a whole model can be optimised.
 
     Args:
@@ -49,7 +69,10 @@ def check_level(level: GraphOptimizationLevel | int, engine: str | None) -> Grap
             f"graph_optimization_level is {level.name}, which would arrange weights for this machine's CPU.",
             hint="Use ORT_ENABLE_EXTENDED; EPs may go further with what they take.",
         )
-    if level > GraphOptimizationLevel.ORT_DISABLE_ALL and not load_engine_class(engine).optimizes:
+    if (
+        level > GraphOptimizationLevel.ORT_DISABLE_ALL
+        and not load_engine_class(engine).optimizes
+    ):
         raise InvalidArgument(
             f"graph_optimization_level is {level.name}, and the engine {load_engine_class(engine).name} has no optimiser.",
             hint=f"{INSTALL}, or use ORT_DISABLE_ALL.",
@@ -57,7 +80,9 @@ def check_level(level: GraphOptimizationLevel | int, engine: str | None) -> Grap
     return level
 
 
-def optimise_model(model: OpenModel, providers: ProviderSession, level: GraphOptimizationLevel) -> OpenModel:
+def optimise_model(
+    model: OpenModel, providers: ProviderSession, level: GraphOptimizationLevel
+) -> OpenModel:
     """Return the model, changed by graph transformers, optimised to a level, then changed by EPs.
 
     Levels above EXTENDED apply to single groups where they run; the whole model stays as it is. So does a model with
@@ -70,7 +95,10 @@ def optimise_model(model: OpenModel, providers: ProviderSession, level: GraphOpt
         PackageMissing: a transformer is not installed.
         ModelLoadCanceled: the host asked to stop.
     """
-    whole = level in (GraphOptimizationLevel.ORT_ENABLE_BASIC, GraphOptimizationLevel.ORT_ENABLE_EXTENDED)
+    whole = level in (
+        GraphOptimizationLevel.ORT_ENABLE_BASIC,
+        GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    )
     if model.context_nodes:
         if whole:
             raise InvalidArgument(
@@ -105,13 +133,21 @@ def _optimised(model: OpenModel, level: GraphOptimizationLevel) -> OpenModel:
         found.model,
         model,
         {**source.weights, **found.weights},
-        lambda what: Fail(f"optimising {source.where} to {level.name} {what}.", path=source.path),
+        lambda what: Fail(
+            f"optimising {source.where} to {level.name} {what}.", path=source.path
+        ),
     )
 
 
-def _changed_by(ep: str, model: OpenModel, instances: ProviderInstances, *, level: int) -> OpenModel:
+def _changed_by(
+    ep: str, model: OpenModel, instances: ProviderInstances, *, level: int
+) -> OpenModel:
     source = model.source
-    arguments = {"model": copy_message(source.proto), "weights": dict(source.weights), "level": level}
+    arguments = {
+        "model": copy_message(source.proto),
+        "weights": dict(source.weights),
+        "level": level,
+    }
     result = instances.call(ep, HOOK, **arguments)
     if result is None or result == source.proto:
         return model
@@ -119,12 +155,17 @@ def _changed_by(ep: str, model: OpenModel, instances: ProviderInstances, *, leve
     refusal = partial(contract_error, instances.record(ep), HOOK)
     changed = _accepted(own, model, model.source.weights, refusal)
     if changed.context_nodes:
-        raise refusal("gave a model with EPContext nodes, which only `get_ep_context_nodes` may describe")
+        raise refusal(
+            "gave a model with EPContext nodes, which only `get_ep_context_nodes` may describe"
+        )
     return changed
 
 
 def _accepted(
-    found: ModelProto, model: OpenModel, known: Mapping[str, TensorView], refusal: Callable[[str], EpctxError]
+    found: ModelProto,
+    model: OpenModel,
+    known: Mapping[str, TensorView],
+    refusal: Callable[[str], EpctxError],
 ) -> OpenModel:
     """Return a changed model, checked and indexed, with the metadata of the original.
 
@@ -137,7 +178,11 @@ def _accepted(
     original = model.source.proto
     for field in _FRAME:
         found.ClearField(field)
-    found.MergeFrom(ModelProto(**{f.name: value for f, value in original.ListFields() if f.name in _FRAME}))
+    found.MergeFrom(
+        ModelProto(
+            **{f.name: value for f, value in original.ListFields() if f.name in _FRAME}
+        )
+    )
     found.graph.name = original.graph.name
     found.graph.doc_string = original.graph.doc_string
     source = replace(model.source, proto=found)
@@ -163,19 +208,28 @@ def _accepted(
 
 
 def _weights(
-    graph: GraphProto, known: Mapping[str, TensorView], refusal: Callable[[str], EpctxError]
+    graph: GraphProto,
+    known: Mapping[str, TensorView],
+    refusal: Callable[[str], EpctxError],
 ) -> dict[str, Weight]:
     """Return all weights by name: mapped ones as they were, new ones out of the protobuf."""
 
     def no_files(location: str, tensor: str) -> NoReturn:
-        raise refusal(f"gave a model whose tensor {tensor!r} lies in the file {location!r}")
+        raise refusal(
+            f"gave a model whose tensor {tensor!r} lies in the file {location!r}"
+        )
 
     weights: dict[str, Any] = {}
     detached = [tensor for tensor in graph.initializer if is_detached(tensor)]
     for tensor in detached:
         old = known.get(tensor.name)
-        if old is None or (old.elem_type, old.shape) != (tensor.data_type, tuple(tensor.dims)):
-            strange = f"an external weight {tensor.name!r} that the original does not have"
+        if old is None or (old.elem_type, old.shape) != (
+            tensor.data_type,
+            tuple(tensor.dims),
+        ):
+            strange = (
+                f"an external weight {tensor.name!r} that the original does not have"
+            )
             raise refusal(f"gave a model with {strange}")
         # Weights of the optimiser and of a source are both the core's.
         weights[tensor.name] = old
@@ -188,7 +242,8 @@ def _weights(
         same = (
             old is not None
             and weight.nbytes <= INLINE_LIMIT
-            and (old.elem_type, old.shape, old.nbytes) == (weight.elem_type, weight.shape, weight.nbytes)
+            and (old.elem_type, old.shape, old.nbytes)
+            == (weight.elem_type, weight.shape, weight.nbytes)
             and old.digest == weight.digest
         )
         weights[name] = old if same else weight

@@ -51,7 +51,9 @@ class StepSpec(NamedTuple):
     in_place: bool = True
 
 
-Step: TypeAlias = tuple[RunStep, tuple[int, ...], tuple[int, ...], tuple[int, ...], StepSpec]
+Step: TypeAlias = tuple[
+    RunStep, tuple[int, ...], tuple[int, ...], tuple[int, ...], StepSpec
+]
 """`run`, the slots of inputs and outputs, the slots to clear afterwards, and the whole step."""
 
 
@@ -88,9 +90,16 @@ class Plan:
             given = {slots[name] for name in (*inputs, *constants)}
             self.steps = _with_frees(steps, slots, keep={*given, *self._outputs, 0})
         except KeyError:
-            readers = [*((step.name, step.inputs) for step in steps), ("the graph's outputs", outputs)]
-            reader, name = next((r, name) for r, names in readers for name in names if name not in slots)
-            raise InvalidGraph(f"{reader} reads {name!r}, which nothing gives.", node=reader) from None
+            readers = [
+                *((step.name, step.inputs) for step in steps),
+                ("the graph's outputs", outputs),
+            ]
+            reader, name = next(
+                (r, name) for r, names in readers for name in names if name not in slots
+            )
+            raise InvalidGraph(
+                f"{reader} reads {name!r}, which nothing gives.", node=reader
+            ) from None
         self._template: list[Any] = [None] * len(slots)
         for name, value in constants.items():
             self._template[slots[name]] = value
@@ -100,9 +109,15 @@ class Plan:
         self._only: StepSpec | None = None
         if len(self.steps) == 1 and not self._given and not steps[0].nested:
             _, taken, made, _, only = self.steps[0]
-            self._only = only if (taken, made) == (tuple(range(1, 1 + len(inputs))), self._outputs) else None
+            self._only = (
+                only
+                if (taken, made) == (tuple(range(1, 1 + len(inputs))), self._outputs)
+                else None
+            )
 
-    def run(self, feeds: Sequence[np.ndarray], options: RunOptions | None = None) -> list[Any]:
+    def run(
+        self, feeds: Sequence[np.ndarray], options: RunOptions | None = None
+    ) -> list[Any]:
         """Run all steps; return the model's outputs in order.
 
         Raises:
@@ -118,7 +133,9 @@ class Plan:
             if options is not None and options.terminate:
                 raise _stopped()
             try:
-                results = run([values[slot] for slot in inputs], options if spec.nested else None)
+                results = run(
+                    [values[slot] for slot in inputs], options if spec.nested else None
+                )
                 for slot, result in zip(outputs, results, strict=True):
                     values[slot] = result
             except EpctxError as error:
@@ -149,7 +166,9 @@ def _run_only(spec: StepSpec, feeds: Sequence[Any]) -> list[Any]:
         raise _step_failed(spec, error) from error
 
 
-def _with_frees(steps: Sequence[StepSpec], slots: Mapping[str, int], keep: set[int]) -> list[Step]:
+def _with_frees(
+    steps: Sequence[StepSpec], slots: Mapping[str, int], keep: set[int]
+) -> list[Step]:
     """Return the steps, each freeing the values of which it is the last reader."""
     seen = set(keep)
     planned: list[Step] = []
@@ -176,7 +195,9 @@ def _complete(error: EpctxError, spec: StepSpec) -> None:
     error.node = error.node or spec.name
 
 
-def _step_failed(spec: StepSpec, error: BaseException, options: RunOptions | None = None) -> RuntimeException:
+def _step_failed(
+    spec: StepSpec, error: BaseException, options: RunOptions | None = None
+) -> RuntimeException:
     if options is not None and options.terminate:
         return _stopped()
     return RuntimeException(
@@ -188,7 +209,12 @@ def _step_failed(spec: StepSpec, error: BaseException, options: RunOptions | Non
 
 
 def add_checks(
-    spec: StepSpec, owner: PluginRecord, hook: str, types: TypeTable, *, is_loaded: bool = False
+    spec: StepSpec,
+    owner: PluginRecord,
+    hook: str,
+    types: TypeTable,
+    *,
+    is_loaded: bool = False,
 ) -> StepSpec:
     """Return an EP's step with a `run` that checks its results: number, types, proven lengths, and memory.
 
@@ -203,16 +229,29 @@ def add_checks(
     hints = {
         index: ValueInfo(name, declared)
         for index, name in enumerate(spec.inputs)
-        if (declared := types.get(name)).shape is not None and declared != types.get_proven(name)
+        if (declared := types.get(name)).shape is not None
+        and declared != types.get_proven(name)
     }
-    dtype, shape = (outputs[0].dtype, outputs[0].shape) if len(outputs) == 1 else (None, None)
-    array, check = np.ndarray, _Results(owner, hook, outputs, spec.name if is_loaded else None).check
+    dtype, shape = (
+        (outputs[0].dtype, outputs[0].shape) if len(outputs) == 1 else (None, None)
+    )
+    array, check = (
+        np.ndarray,
+        _Results(owner, hook, outputs, spec.name if is_loaded else None).check,
+    )
     run = spec.run
 
-    def run_and_check(inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None) -> Sequence[Any]:
+    def run_and_check(
+        inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None
+    ) -> Sequence[Any]:
         results = run(inputs, buffers)
         # Most partitions give one array of a static shape; the whole check would be most of what a tiny run costs.
-        if dtype is not None and buffers is None and type(results) is list and len(results) == 1:
+        if (
+            dtype is not None
+            and buffers is None
+            and type(results) is list
+            and len(results) == 1
+        ):
             (result,) = results
             if (
                 type(result) is array
@@ -247,7 +286,9 @@ class _Results(NamedTuple):
     outputs: Sequence[ValueInfo]
     context_node: str | None
 
-    def check(self, results: Any, inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None) -> list[Any]:
+    def check(
+        self, results: Any, inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None
+    ) -> list[Any]:
         """Return the results as a list.
 
         Raises:
@@ -261,7 +302,9 @@ class _Results(NamedTuple):
         elif len(found) != len(self.outputs):
             problem = f"gave {len(found)} results for {len(self.outputs)} outputs"
         else:
-            for index, (output, result) in enumerate(zip(self.outputs, found, strict=True)):
+            for index, (output, result) in enumerate(
+                zip(self.outputs, found, strict=True)
+            ):
                 if buffers is None:
                     problem = problem or self._problem(output, result, inputs)
                 elif result is not buffers[index]:
@@ -281,7 +324,10 @@ class _Results(NamedTuple):
             # A result is to be no input, nor a view of memory that an input is in.
             arrays = [value for value in inputs if isinstance(value, np.ndarray)]
             is_view = isinstance(result.base, np.ndarray)
-            if any(result is a or (is_view and np.may_share_memory(result, a)) for a in arrays):
+            if any(
+                result is a or (is_view and np.may_share_memory(result, a))
+                for a in arrays
+            ):
                 return f"gave an output {name!r} that shares memory with an input"
         elif expected.dtype is not None:
             return f"gave a {type(result).__name__} instead of an array for the output {name!r}"
@@ -304,10 +350,14 @@ class _Results(NamedTuple):
         )
 
 
-def _with_hints(run: RunStep, hints: Mapping[int, ValueInfo], owner: PluginRecord) -> RunStep:
+def _with_hints(
+    run: RunStep, hints: Mapping[int, ValueInfo], owner: PluginRecord
+) -> RunStep:
     """Return an EP's `run` that names a false declaration of an input where the EP fails; `hints` are by index."""
 
-    def run_with_hints(inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None) -> Sequence[Any]:
+    def run_with_hints(
+        inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None
+    ) -> Sequence[Any]:
         try:
             return run(inputs, buffers)
         except Exception as error:
@@ -337,7 +387,11 @@ def drop_omitted_outputs(step: StepSpec) -> StepSpec:
         results = run(values, options)
         return [results[index] for index in kept]
 
-    return step._replace(run=run_and_drop, outputs=[step.outputs[index] for index in kept], in_place=False)
+    return step._replace(
+        run=run_and_drop,
+        outputs=[step.outputs[index] for index in kept],
+        in_place=False,
+    )
 
 
 class Planner:
@@ -363,16 +417,24 @@ class Planner:
         self.prepared: dict[object, RunStep] = {}
         self._steps = steps
 
-    def add_compiled(self, compiled: Mapping[GraphPartition, CompiledPartition]) -> None:
+    def add_compiled(
+        self, compiled: Mapping[GraphPartition, CompiledPartition]
+    ) -> None:
         """Add the compiled partitions."""
         for partition, runnable in compiled.items():
             owner, name = self.instances.record(partition.ep), repr(partition)
             run = cast("RunStep", runnable.run)
-            spec = StepSpec(name, partition.ep, run, partition.input_names, partition.output_names)
+            spec = StepSpec(
+                name, partition.ep, run, partition.input_names, partition.output_names
+            )
             step = add_checks(spec, owner, f"the run of {name}", partition.graph.types)
-            self._steps.setdefault(partition.graph, {})[partition.node_indices[0]] = step
+            self._steps.setdefault(partition.graph, {})[partition.node_indices[0]] = (
+                step
+            )
 
-    def prepare(self, part: GraphAssignment, cpu_groups: Sequence[Sequence[int]]) -> None:
+    def prepare(
+        self, part: GraphAssignment, cpu_groups: Sequence[Sequence[int]]
+    ) -> None:
         """Prepare the steps of one graph that are not in partitions: EPs' kernels and groups for the CPU EP.
 
         Raises:
@@ -385,7 +447,9 @@ class Planner:
         from epctx_core.sessions.steps import cpu_step, kernel_step
 
         for node, (ep, kernel) in part.kernel_nodes.items():
-            steps[node] = kernel_step(self.instances.record(ep), kernel, part.graph, node)
+            steps[node] = kernel_step(
+                self.instances.record(ep), kernel, part.graph, node
+            )
         for group in cpu_groups:
             steps[group[0]] = cpu_step(self, part.graph, group)
 
@@ -396,21 +460,34 @@ class Planner:
             # Few models have control flow around an EP's work.
             from epctx_core.sessions.steps import control_flow_step
 
-            plans = {name: self.plan(subgraph) for name, subgraph in part.subgraphs[node].items()}
+            plans = {
+                name: self.plan(subgraph)
+                for name, subgraph in part.subgraphs[node].items()
+            }
             steps[node] = control_flow_step(graph, node, plans)
         firsts = [group[0] for group in part.execution_order()]
         # A Constant node that no EP took is not a step: its output is a constant of its readers.
-        specs = [steps[i] for i in firsts if i in steps or i not in graph.node_constants]
-        if any(self.instances.implements(ep, "allocate") for ep in self.instances.names):
+        specs = [
+            steps[i] for i in firsts if i in steps or i not in graph.node_constants
+        ]
+        if any(
+            self.instances.implements(ep, "allocate") for ep in self.instances.names
+        ):
             from epctx_core.sessions.steps import use_ep_memory
 
             specs = use_ep_memory(specs, graph.types, self.instances)
-        needed = {name for spec in specs for name in spec.inputs} | set(graph.output_names)
+        needed = {name for spec in specs for name in spec.inputs} | set(
+            graph.output_names
+        )
         known = (needed & graph.constants).difference(*[spec.outputs for spec in specs])
         return Plan(
             specs,
             inputs=graph.input_names,
-            captured=[name for name in graph.captured if name in needed and name not in graph.constants],
+            captured=[
+                name
+                for name in graph.captured
+                if name in needed and name not in graph.constants
+            ],
             outputs=graph.output_names,
             constants={name: _constant(graph, name) for name in sorted(known)},
         )
@@ -431,7 +508,9 @@ def add_run_hooks(run: PlanRun, instances: ProviderInstances) -> PlanRun:
     if not on_start and not on_end:
         return run
 
-    def run_between_hooks(feeds: Sequence[Any], options: RunOptions | None) -> list[Any]:
+    def run_between_hooks(
+        feeds: Sequence[Any], options: RunOptions | None
+    ) -> list[Any]:
         tag = options.tag if options is not None else ""
         with ExitStack() as ends:
             # Every EP gets `on_run_end`, whatever the others or the run raise.

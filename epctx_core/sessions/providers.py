@@ -21,11 +21,23 @@ from epctx_core.errors import (
     suggestion,
 )
 from epctx_core.forwarding import import_installed
-from epctx_core.options import CancellationFlag, Isolation, SessionConfig, SessionOptions, WeightlessMode
+from epctx_core.options import (
+    CancellationFlag,
+    Isolation,
+    SessionConfig,
+    SessionOptions,
+    WeightlessMode,
+)
 from epctx_core.options.choices import CPU_EP
 from epctx_core.options.strict import log_without_effect
 from epctx_core.options.table import SESSION_OPTIONS
-from epctx_core.plugin import BuildInfo, Compatibility, CompiledPartition, ProviderContext, Purpose
+from epctx_core.plugin import (
+    BuildInfo,
+    Compatibility,
+    CompiledPartition,
+    ProviderContext,
+    Purpose,
+)
 from epctx_core.plugin.hookspecs import HOOKS
 from epctx_core.plugin.provider import parse_provider_options
 from epctx_core.registry import guard
@@ -86,13 +98,17 @@ class ProviderChoice:
             PluginError: it raised, or did not return a verdict.
         """
         return Compatibility(
-            guard.call_class_method(self.record, self.cls, "validate_compatibility", info, self.options)
+            guard.call_class_method(
+                self.record, self.cls, "validate_compatibility", info, self.options
+            )
         )
 
     def public_options(self) -> dict[str, Any]:
         """Return the options that may be shown: no secret ones."""
         secret = {option.name for option in self.cls.options if option.secret}
-        return {name: value for name, value in self.options.items() if name not in secret}
+        return {
+            name: value for name, value in self.options.items() if name not in secret
+        }
 
     def build_info(self) -> BuildInfo:
         """Return versions and target of the EP.
@@ -103,7 +119,10 @@ class ProviderChoice:
         method = "get_build_info"
         info = guard.call_class_method(self.record, self.cls, method, self.options)
         with guard.blame(self.record, method):
-            texts = {field.name: guard.to_plain(getattr(info, field.name)) for field in fields(BuildInfo)}
+            texts = {
+                field.name: guard.to_plain(getattr(info, field.name))
+                for field in fields(BuildInfo)
+            }
         for name, text in texts.items():
             if type(text) is not str:
                 what = f"gave a BuildInfo whose {name} is of type {type(text).__name__} instead of a text"
@@ -185,7 +204,9 @@ def choose_providers(
         except EpctxError as error:
             if stem(name) not in optional:
                 raise
-            skipped.append(SkippedProvider(name=name, reason=error.message, hint=error.hint))
+            skipped.append(
+                SkippedProvider(name=name, reason=error.message, hint=error.hint)
+            )
             continue
         choice = choose_provider(record, given, session, registry)
         if any(choice.name == other.name for other in choices):
@@ -199,7 +220,9 @@ def choose_providers(
     return choices, tuple(skipped)
 
 
-def _optional_stems(session: SessionOptions, requested: Sequence[str]) -> frozenset[str]:
+def _optional_stems(
+    session: SessionOptions, requested: Sequence[str]
+) -> frozenset[str]:
     """Return the stems of the names in `ep.optional_providers`.
 
     They apply to requested EPs only: a model's EPContext nodes need theirs.
@@ -220,26 +243,41 @@ def _optional_stems(session: SessionOptions, requested: Sequence[str]) -> frozen
 
 
 def choose_provider(
-    record: PluginRecord, given: Mapping[str, object], session: SessionOptions, registry: Registry
+    record: PluginRecord,
+    given: Mapping[str, object],
+    session: SessionOptions,
+    registry: Registry,
 ) -> ProviderChoice:
     """Import one EP and check the options for it; see `choose_providers`."""
     cls = registry.load(record)
     merged = {**session.provider_config_entries(cls.name), **given}
     for option in cls.options:
         if option.name in merged and not option.effect:
-            log_without_effect(f"the option {option.name!r} of {cls.name}", option.doc.rstrip("."))
+            log_without_effect(
+                f"the option {option.name!r} of {cls.name}", option.doc.rstrip(".")
+            )
     options = parse_provider_options(cls.name, cls.options, merged)
-    choice = ProviderChoice(record=replace(record, vendor=cls.vendor), cls=cls, options=options)
-    conceal((str(options[option.name]) for option in cls.options if option.secret), choice)
+    choice = ProviderChoice(
+        record=replace(record, vendor=cls.vendor), cls=cls, options=options
+    )
+    conceal(
+        (str(options[option.name]) for option in cls.options if option.secret), choice
+    )
     return choice
 
 
-def collect_kept_functions(choices: Iterable[ProviderChoice]) -> frozenset[tuple[str, str]]:
+def collect_kept_functions(
+    choices: Iterable[ProviderChoice],
+) -> frozenset[tuple[str, str]]:
     """Return the functions that any of the EPs keeps as calls."""
-    return frozenset(function for choice in choices for function in choice.cls.keeps_functions)
+    return frozenset(
+        function for choice in choices for function in choice.cls.keeps_functions
+    )
 
 
-def _refuse_unknown_eps(session: SessionOptions, registry: Registry, optional: Collection[str]) -> None:
+def _refuse_unknown_eps(
+    session: SessionOptions, registry: Registry, optional: Collection[str]
+) -> None:
     """Raise InvalidArgument for a config entry `ep.<name>.<key>` of an unknown EP: a typo, mostly."""
     given = session.provider_option_keys
     if not given:
@@ -249,7 +287,10 @@ def _refuse_unknown_eps(session: SessionOptions, registry: Registry, optional: C
     others = [f"ep.{name}{end}." for name in optional for end in ("", _SUFFIX)]
     for key in given:
         if not key.startswith((*starts, *others)):
-            known = [*SESSION_OPTIONS, *(start + key.rpartition(".")[2] for start in starts)]
+            known = [
+                *SESSION_OPTIONS,
+                *(start + key.rpartition(".")[2] for start in starts),
+            ]
             raise InvalidArgument(
                 f"unknown session option {key!r}, which is not an option of an installed EP either.{suggestion(key, known)}",
                 hint="Options of one EP are written ep.<lower-case EP name>.<key>.",
@@ -328,19 +369,29 @@ class ProviderSession:
 
             self.weightless = check_weightless_mode(choices, config.weightless)
         if config.isolation is not Isolation.NONE:
-            import_installed(_ISOLATION, needed_by=f"ep.isolate={config.isolation.value}")
+            import_installed(
+                _ISOLATION, needed_by=f"ep.isolate={config.isolation.value}"
+            )
         for choice in choices:
             check_availability(choice.record, purpose, registry)
             contain = choice.name in contained and config.isolation is not Isolation.ALL
             if contain:
                 _log.info("%s %s.", choice.name, _WHY)
             isolated = contain or config.isolation is not Isolation.NONE
-            cls = isolate(choice, config, purpose, contain=contain) if isolated else choice.cls
+            cls = (
+                isolate(choice, config, purpose, contain=contain)
+                if isolated
+                else choice.cls
+            )
             workspace = workspace_of(choice)
             self._stack.callback(
-                guard.close_quietly, workspace.close, "closing what an EP kept in its workspace"
+                guard.close_quietly,
+                workspace.close,
+                "closing what an EP kept in its workspace",
             )
-            self.add(choice, cls, self.context_of(choice, purpose, model, engine, workspace))
+            self.add(
+                choice, cls, self.context_of(choice, purpose, model, engine, workspace)
+            )
 
     def context_of(
         self,
@@ -367,7 +418,12 @@ class ProviderSession:
             intra_op_num_threads=self.session.intra_op_num_threads,
         )
 
-    def add(self, choice: ProviderChoice, cls: type[ExecutionProvider], context: ProviderContext) -> None:
+    def add(
+        self,
+        choice: ProviderChoice,
+        cls: type[ExecutionProvider],
+        context: ProviderContext,
+    ) -> None:
         """Make one instance."""
         self.instances.add(choice.record, cls, context)
         self.choices[choice.name] = choice
@@ -377,14 +433,26 @@ class ProviderSession:
     def context_to_read(self, ep: str) -> Iterator[ProviderContext]:
         """Yield a context for an EP that reads its own payloads: no device, nothing shared with the compiling instance."""
         with contextlib.closing(PrivateWorkspace()) as own:
-            yield replace(self._contexts[ep], purpose=Purpose.EXPORT, progress=no_progress, workspace=own)
+            yield replace(
+                self._contexts[ep],
+                purpose=Purpose.EXPORT,
+                progress=no_progress,
+                workspace=own,
+            )
 
     def keep(self, results: Iterable[Any]) -> None:
         """Own results of a hook: they are closed before their EP is shut down, a shared `close` once."""
-        self._runnables.extend(r for r in results if issubclass(type(r), CompiledPartition))
+        self._runnables.extend(
+            r for r in results if issubclass(type(r), CompiledPartition)
+        )
 
     def call_for_runnables(
-        self, ep: str, hook: str, expected: Sequence[object], purpose: Purpose, **arguments: object
+        self,
+        ep: str,
+        hook: str,
+        expected: Sequence[object],
+        purpose: Purpose,
+        **arguments: object,
     ) -> Sequence[CompiledPartition]:
         """Call a hook that returns one `CompiledPartition` for each expected item; see `keep`.
 
@@ -425,7 +493,11 @@ class ProviderSession:
 
 
 def isolate(
-    choice: ProviderChoice, config: SessionConfig, purpose: Purpose, *, contain: bool = False
+    choice: ProviderChoice,
+    config: SessionConfig,
+    purpose: Purpose,
+    *,
+    contain: bool = False,
 ) -> type[ExecutionProvider]:
     """Return the class by whose instances an EP works in another process.
 
@@ -442,7 +514,9 @@ def isolate(
     needed_by = f"{choice.name} {_WHY}; it" if contain else f"ep.isolate={mode.value}"
     isolation = import_installed(_ISOLATION, needed_by=needed_by)
     limits = {"seconds": config.isolation_seconds, "max_bytes": config.isolation_bytes}
-    isolated = isolation.IsolatedEp(record=choice.record, cls=choice.cls, mode=mode.value, **limits)
+    isolated = isolation.IsolatedEp(
+        record=choice.record, cls=choice.cls, mode=mode.value, **limits
+    )
     cls: type[ExecutionProvider] = isolation.isolated_class(isolated, purpose)
     return cls
 
@@ -463,11 +537,15 @@ def _conceal_in_record(record: logging.LogRecord) -> bool:
         text = f"a message that cannot be formatted: {guard.describe(error)}"
     record.msg, record.args = concealed(text), ()
     if record.exc_info and record.exc_info[1] is not None:
-        record.exc_text = concealed("".join(traceback.format_exception(record.exc_info[1])).rstrip())
+        record.exc_text = concealed(
+            "".join(traceback.format_exception(record.exc_info[1])).rstrip()
+        )
     return True
 
 
-def check_availability(record: PluginRecord, purpose: Purpose, registry: Registry) -> None:
+def check_availability(
+    record: PluginRecord, purpose: Purpose, registry: Registry
+) -> None:
     """Raise NotImplementedByProvider if an EP is not available for a purpose on this machine."""
     available = registry.availability(record, purpose)
     if not available.available:

@@ -17,7 +17,11 @@ from epctx_core.errors import InvalidArgument
 from epctx_core.graph.mapping import identify_file
 from epctx_core.options import Isolation, SessionConfig
 from epctx_core.registry.forking import PerProcess
-from epctx_core.sessions.providers import ProviderChoice, WorkspaceOf, make_private_workspace
+from epctx_core.sessions.providers import (
+    ProviderChoice,
+    WorkspaceOf,
+    make_private_workspace,
+)
 
 if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
@@ -93,7 +97,9 @@ def load_workspaces(
             return make_private_workspace(choice)
         check_not_isolated(config)
         # A binary is verified as the session that opened it asked for.
-        return loaded_workspaces.get().join((fingerprint_providers([choice]), config.verification, binaries))
+        return loaded_workspaces.get().join(
+            (fingerprint_providers([choice]), config.verification, binaries)
+        )
 
     return workspace_of
 
@@ -110,7 +116,11 @@ def _binaries(
         name = record.file_name
         if not record.main_context or name in found:
             continue
-        status = None if name is None else folder.status(name, what="the context binary", node=record.name)
+        status = (
+            None
+            if name is None
+            else folder.status(name, what="the context binary", node=record.name)
+        )
         if name is None or status is None:
             return None
         digest = None
@@ -131,13 +141,22 @@ def check_not_isolated(config: SessionConfig) -> None:
         )
 
 
-def fingerprint_providers(choices: Sequence[ProviderChoice]) -> tuple[tuple[str, str, str], ...]:
+def fingerprint_providers(
+    choices: Sequence[ProviderChoice],
+) -> tuple[tuple[str, str, str], ...]:
     """Return a key of EPs: name, distribution, and a digest of all options.
 
     Secret options count, so this never leaves the process.
     """
-    texts = [json.dumps(dict(choice.options), sort_keys=True, default=str) for choice in choices]
+    texts = [
+        json.dumps(dict(choice.options), sort_keys=True, default=str)
+        for choice in choices
+    ]
     return tuple(
-        (c.name, f"{c.record.distribution} {c.record.version}", hashlib.sha256(text.encode()).hexdigest())
+        (
+            c.name,
+            f"{c.record.distribution} {c.record.version}",
+            hashlib.sha256(text.encode()).hexdigest(),
+        )
         for c, text in zip(choices, texts, strict=True)
     )

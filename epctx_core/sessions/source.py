@@ -10,12 +10,23 @@ from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import INITIALIZERS, MANIFEST, get_metadata
-from epctx_core.context.node import DOMAIN, OP_TYPE, ContextNodeRecord, is_context_node, read_context_nodes
+from epctx_core.context.node import (
+    DOMAIN,
+    OP_TYPE,
+    ContextNodeRecord,
+    is_context_node,
+    read_context_nodes,
+)
 from epctx_core.context.receipts import IN_PLACE, DigestChecks
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NotImplementedByProvider
 from epctx_core.graph import model_io
 from epctx_core.graph.garbage import pause_collection
-from epctx_core.graph.index import EXECUTABLE, GraphIndex, walk_graphs, walk_indexed_nodes
+from epctx_core.graph.index import (
+    EXECUTABLE,
+    GraphIndex,
+    walk_graphs,
+    walk_indexed_nodes,
+)
 from epctx_core.graph.type_table import TypeTable, is_only_declared, make_declared_types
 from epctx_core.options import ModelOverrides, SessionConfig
 from epctx_core.plugin import EnginePolicy, ModelIdentity
@@ -90,7 +101,11 @@ class OpenModel:
             from epctx_core.graph.normalise import digest_overrides
 
             digest = digest_overrides(digest, self.overrides, self.source.weights)
-        return ModelIdentity(name=self.source.name, digest=digest, opset_imports=self.source.opset_imports)
+        return ModelIdentity(
+            name=self.source.name,
+            digest=digest,
+            opset_imports=self.source.opset_imports,
+        )
 
 
 @model_io.require_text_names()
@@ -121,7 +136,11 @@ def open_model(
             hint="Leave the option out: the bytes say the format.",
         )
     # Payloads in a model are most of it, and each decoded copy of the model holds another copy of them.
-    checked = found == "ONNX" and OP_TYPE.encode() in data and model_io.is_accepted_by_checker(data)
+    checked = (
+        found == "ONNX"
+        and OP_TYPE.encode() in data
+        and model_io.is_accepted_by_checker(data)
+    )
     if found == "ORT":
         # Modules of epctx-onnxruntime read its tables.
         from epctx_core.context.decoding import decode_model
@@ -131,14 +150,21 @@ def open_model(
         proto = model_io.parse_model(data, path)
     locations: dict[str, str] = {}
     open_weights = weights_opener(proto, path, config, checks, locations)
-    detach = partial(model_io.detach_model, proto, data, path, open_weights, checked=checked)
+    detach = partial(
+        model_io.detach_model, proto, data, path, open_weights, checked=checked
+    )
     model = open_proto(proto, detach, config, kept_functions)
     model.source.locations = locations
     model.checks = checks
     wrong = list(model.types.contradictions.values())
     if wrong:
         more = f"; {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        _log.warning("%s has wrong declarations: %s%s.", model.source.where, "; ".join(wrong[:_SHOWN]), more)
+        _log.warning(
+            "%s has wrong declarations: %s%s.",
+            model.source.where,
+            "; ".join(wrong[:_SHOWN]),
+            more,
+        )
     return model
 
 
@@ -207,13 +233,18 @@ def weights_opener(
         locations.setdefault(file.path, location)
         return file
 
-    if config.external_initializers_folder is not None or get_metadata(proto, INITIALIZERS) is not None:
+    if (
+        config.external_initializers_folder is not None
+        or get_metadata(proto, INITIALIZERS) is not None
+    ):
         # What is wrong with either is said whether or not the model names files.
         folder()
     return open_weights
 
 
-def infer_model_types(proto: ModelProto, policy: EnginePolicy, trusted: Collection[str] = ()) -> TypeTable:
+def infer_model_types(
+    proto: ModelProto, policy: EnginePolicy, trusted: Collection[str] = ()
+) -> TypeTable:
     """Return the types of a model's values, also of operators that only the engine knows; see `infer_types`."""
     from epctx_core.engines.cpu_engine import blame_engine, make_engine
     from epctx_core.graph.inference import infer_types
@@ -231,18 +262,34 @@ def index_model(source: SourceModel, policy: EnginePolicy) -> OpenModel:
     Raises:
         InvalidGraph: types that contradict each other, a name that is not UTF-8, or an output without a producer.
     """
-    with pause_collection(sum(len(graph.node) for _, graph in walk_graphs(source.proto.graph))):
+    with pause_collection(
+        sum(len(graph.node) for _, graph in walk_graphs(source.proto.graph))
+    ):
         trusted: frozenset[str] = frozenset()
         if get_metadata(source.proto, MANIFEST) is not None:
             # Of the types of values around EPContext nodes, epctx wrote what it had proven.
-            placed = (node for _, _, node in walk_indexed_nodes(source.proto.graph) if is_context_node(node))
+            placed = (
+                node
+                for _, _, node in walk_indexed_nodes(source.proto.graph)
+                if is_context_node(node)
+            )
             around = {name for node in placed for name in (*node.input, *node.output)}
-            outputs = (value for _, graph in walk_graphs(source.proto.graph) for value in graph.output)
-            trusted = frozenset(around.difference(v.name for v in outputs if is_only_declared(v)))
+            outputs = (
+                value
+                for _, graph in walk_graphs(source.proto.graph)
+                for value in graph.output
+            )
+            trusted = frozenset(
+                around.difference(v.name for v in outputs if is_only_declared(v))
+            )
         infer = partial(infer_model_types, source.proto, policy, trusted)
         compiled = any(node.op_type == OP_TYPE for node in source.proto.graph.node)
-        types = make_declared_types(source.proto, infer, trusted) if compiled else infer()
-        graph = GraphIndex(source.proto.graph, types=types, weights=source.weights, owner=source.proto)
+        types = (
+            make_declared_types(source.proto, infer, trusted) if compiled else infer()
+        )
+        graph = GraphIndex(
+            source.proto.graph, types=types, weights=source.weights, owner=source.proto
+        )
     given = graph.constants.union(graph.producer, graph.input_names)
     for name in graph.output_names:
         if name not in given:

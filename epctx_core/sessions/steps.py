@@ -19,7 +19,14 @@ from epctx_core.graph.extraction import NodeGroup
 from epctx_core.graph.index import SPECIAL, GraphIndex, Node, decode_attribute
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.guard import blame, contract_error
-from epctx_core.sessions.plan import Plan, Planner, RunStep, StepSpec, add_checks, drop_omitted_outputs
+from epctx_core.sessions.plan import (
+    Plan,
+    Planner,
+    RunStep,
+    StepSpec,
+    add_checks,
+    drop_omitted_outputs,
+)
 
 if TYPE_CHECKING:
     from epctx_core.graph.type_table import TypeTable
@@ -29,7 +36,9 @@ if TYPE_CHECKING:
     from epctx_core.registry.records import PluginRecord
 
 
-def kernel_step(owner: PluginRecord, kernel: KernelDef, graph: GraphIndex, node: int) -> StepSpec:
+def kernel_step(
+    owner: PluginRecord, kernel: KernelDef, graph: GraphIndex, node: int
+) -> StepSpec:
     """Return the step of a node that an EP runs by one of its kernels.
 
     Raises:
@@ -43,7 +52,9 @@ def kernel_step(owner: PluginRecord, kernel: KernelDef, graph: GraphIndex, node:
         raise contract_error(owner, create, problem)
     takes = kernel.takes_outputs
     run = compute if takes else lambda inputs, _outputs: compute(inputs)
-    spec = StepSpec(name, owner.name, run, graph.inputs[node], graph.outputs[node], in_place=takes)
+    spec = StepSpec(
+        name, owner.name, run, graph.inputs[node], graph.outputs[node], in_place=takes
+    )
     return add_checks(spec, owner, f"the kernel {kernel} of {name!r}", graph.types)
 
 
@@ -57,7 +68,9 @@ def cpu_step(planner: Planner, graph: GraphIndex, nodes: Sequence[int]) -> StepS
     name = graph.get_node_name(first)
     one = _form_of_one(graph, first) if len(nodes) == 1 else None
     if one in prepared:
-        return StepSpec(name, CPU_EP, prepared[one], graph.inputs[first], graph.outputs[first])
+        return StepSpec(
+            name, CPU_EP, prepared[one], graph.inputs[first], graph.outputs[first]
+        )
     group = NodeGroup(graph, nodes)
     form = group.form
     # A form is valid within its graph only.
@@ -66,8 +79,12 @@ def cpu_step(planner: Planner, graph: GraphIndex, nodes: Sequence[int]) -> StepS
         try:
             run = planner.engine.prepare_group(group.model(), group.weights).run
         except NotImplementedByProvider as error:
-            message = error.message + _refusals_of_kernels(planner, graph, nodes, error.node)
-            raise NotImplementedByProvider(message, node=error.node, hint=error.hint) from error
+            message = error.message + _refusals_of_kernels(
+                planner, graph, nodes, error.node
+            )
+            raise NotImplementedByProvider(
+                message, node=error.node, hint=error.hint
+            ) from error
     if form is not None:
         prepared[graph, form] = run
         if one is not None:
@@ -75,9 +92,13 @@ def cpu_step(planner: Planner, graph: GraphIndex, nodes: Sequence[int]) -> StepS
     return StepSpec(name, CPU_EP, run, group.input_names, group.output_names)
 
 
-def _refusals_of_kernels(planner: Planner, graph: GraphIndex, group: Sequence[int], named: str | None) -> str:
+def _refusals_of_kernels(
+    planner: Planner, graph: GraphIndex, group: Sequence[int], named: str | None
+) -> str:
     """Return the reasons for which EPs' kernels of the operators do not fit, as text for an error."""
-    nodes = [Node(graph, i) for i in group if graph.names[i] == named] or [Node(graph, i) for i in group]
+    nodes = [Node(graph, i) for i in group if graph.names[i] == named] or [
+        Node(graph, i) for i in group
+    ]
     return "".join(
         f"; {planner.instances.record(ep).label} has kernels of {node.op_type}, none fits: {reason}"
         for node in nodes
@@ -96,13 +117,21 @@ def _form_of_one(graph: GraphIndex, node: int) -> tuple[GraphIndex | int, ...] |
         return None
     inputs, outputs = graph.inputs[node], graph.outputs[node]
     names = {*inputs, *outputs}
-    if len(names) < len(inputs) + len(outputs) or "" in names or not graph.constants.isdisjoint(names):
+    if (
+        len(names) < len(inputs) + len(outputs)
+        or "" in names
+        or not graph.constants.isdisjoint(names)
+    ):
         return None
     consumers, results = graph.consumers, graph.results
     if not all(name in consumers or name in results for name in outputs):
         return None
     # A table makes equal types one object.
-    return graph, graph.signatures[node], *(id(graph.types.get_proven(name)) for name in (*inputs, *outputs))
+    return (
+        graph,
+        graph.signatures[node],
+        *(id(graph.types.get_proven(name)) for name in (*inputs, *outputs)),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +149,18 @@ class SubgraphPlan:
     input_types: Sequence[TensorType]
     output_types: Sequence[TensorType]
 
-    def run(self, own: Sequence[Any], node_inputs: Sequence[Any], options: RunOptions | None) -> list[Any]:
+    def run(
+        self, own: Sequence[Any], node_inputs: Sequence[Any], options: RunOptions | None
+    ) -> list[Any]:
         """Run the subgraph once."""
-        return self.plan.run([*own, *(node_inputs[index] for index in self.captured)], options)
+        return self.plan.run(
+            [*own, *(node_inputs[index] for index in self.captured)], options
+        )
 
 
-def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, Plan]) -> StepSpec:
+def control_flow_step(
+    graph: GraphIndex, node: int, plans: Mapping[str, Plan]
+) -> StepSpec:
     """Return the step of an If, Loop or Scan over plans of its subgraphs, by attribute.
 
     Raises:
@@ -146,7 +181,9 @@ def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, Plan]) -
     proto, called = graph.nodes[node], graph.get_node_name(node)
     given, expected = len(explicit), len(graph.outputs[node])
     # An If's branches take nothing; a Loop's body gives the condition, too.
-    needs = {"If": (0, expected), "Loop": (given, expected + 1)}.get(proto.op_type, (given, expected))
+    needs = {"If": (0, expected), "Loop": (given, expected + 1)}.get(
+        proto.op_type, (given, expected)
+    )
     for name, body in subgraphs.items():
         found = len(body.input_types), len(body.output_types)
         if found != needs:
@@ -157,28 +194,49 @@ def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, Plan]) -
     if proto.op_type == "If":
         run = _if(subgraphs["then_branch"], subgraphs["else_branch"])
     elif proto.op_type == "Loop":
-        run = _repeat(body, lambda each, own: run_loop(each, own, body.input_types, body.output_types))
+        run = _repeat(
+            body,
+            lambda each, own: run_loop(each, own, body.input_types, body.output_types),
+        )
     else:
-        attributes = {a.name: decode_attribute(a) for a in proto.attribute if a.name not in plans}
-        run = _repeat(body, lambda each, own: run_scan(each, own, attributes, body.output_types))
+        attributes = {
+            a.name: decode_attribute(a) for a in proto.attribute if a.name not in plans
+        }
+        run = _repeat(
+            body, lambda each, own: run_scan(each, own, attributes, body.output_types)
+        )
     return drop_omitted_outputs(
-        StepSpec(called, CPU_EP, run, (*explicit, *outer), graph.outputs[node], nested=True, in_place=False)
+        StepSpec(
+            called,
+            CPU_EP,
+            run,
+            (*explicit, *outer),
+            graph.outputs[node],
+            nested=True,
+            in_place=False,
+        )
     )
 
 
 def _if(then_branch: SubgraphPlan, else_branch: SubgraphPlan) -> RunStep:
     def run(inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
-        branch = then_branch if take_only(inputs[0], "the condition of If") else else_branch
+        branch = (
+            then_branch if take_only(inputs[0], "the condition of If") else else_branch
+        )
         return branch.run((), inputs, options)
 
     return run
 
 
-def _repeat(body: SubgraphPlan, run_all: Callable[[Body, Sequence[Any]], list[Any]]) -> RunStep:
+def _repeat(
+    body: SubgraphPlan, run_all: Callable[[Body, Sequence[Any]], list[Any]]
+) -> RunStep:
     """Return the `run` of a Loop or a Scan: `run_all` takes the function that runs the body once, and the inputs."""
 
     def run(inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
-        return run_all(lambda own: body.run(own, inputs, options), inputs[: len(body.input_types)])
+        return run_all(
+            lambda own: body.run(own, inputs, options), inputs[: len(body.input_types)]
+        )
 
     return run
 
@@ -186,13 +244,17 @@ def _repeat(body: SubgraphPlan, run_all: Callable[[Body, Sequence[Any]], list[An
 _Allocate: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]"
 
 
-def use_ep_memory(specs: list[StepSpec], types: TypeTable, instances: ProviderInstances) -> list[StepSpec]:
+def use_ep_memory(
+    specs: list[StepSpec], types: TypeTable, instances: ProviderInstances
+) -> list[StepSpec]:
     """Have steps write into memory of the EP that runs them, or else of the first EP that reads their outputs.
 
     Only where all outputs of a step have known types and shapes: a step gets memory for all or for none.
     """
     allocators = {
-        ep: _allocator(instances, ep) for ep in instances.names if instances.implements(ep, "allocate")
+        ep: _allocator(instances, ep)
+        for ep in instances.names
+        if instances.implements(ep, "allocate")
     }
     readers: dict[str, _Allocate] = {}
     for spec in reversed(specs):
@@ -218,14 +280,19 @@ def _allocator(instances: ProviderInstances, ep: str) -> _Allocate:
             problem = "read-only memory"
         if problem:
             asked = f"{dtype}{list(shape)}"
-            raise contract_error(record, "allocate", f"was asked for {asked} and gave {problem}")
+            raise contract_error(
+                record, "allocate", f"was asked for {asked} and gave {problem}"
+            )
         return array  # type: ignore[no-any-return]
 
     return allocate
 
 
 def _in_memory(
-    spec: StepSpec, types: TypeTable, own: _Allocate | None, readers: Mapping[str, _Allocate]
+    spec: StepSpec,
+    types: TypeTable,
+    own: _Allocate | None,
+    readers: Mapping[str, _Allocate],
 ) -> StepSpec:
     owners = [own or readers.get(name) for name in spec.outputs]
     if not spec.in_place or not any(owners):
@@ -234,7 +301,12 @@ def _in_memory(
     for owner, name in zip(owners, spec.outputs, strict=True):
         kind = types.get_proven(name)
         # Elements may be Python objects, which memory of an EP cannot contain.
-        if kind.shape is None or not kind.is_static or kind.dtype is None or kind.dtype.hasobject:
+        if (
+            kind.shape is None
+            or not kind.is_static
+            or kind.dtype is None
+            or kind.dtype.hasobject
+        ):
             return spec
         shape = tuple(dim for dim in kind.shape if isinstance(dim, int))
         buffers.append((owner or np.empty, shape, kind.dtype))

@@ -55,7 +55,9 @@ class TransformerProvider(ExecutionProvider):
     name = "graph transformer"
 
     @hookimpl
-    def optimize_model(self, model: ModelProto, weights: Mapping[str, TensorView], level: int) -> Any:
+    def optimize_model(
+        self, model: ModelProto, weights: Mapping[str, TensorView], level: int
+    ) -> Any:
         """Return the result of the transformer, which is imported here if it is a package's."""
         given = self.context.options["transformer"]
         transform = pkgutil.resolve_name(given) if isinstance(given, str) else given
@@ -71,20 +73,33 @@ def choose_transformers(session: SessionOptions) -> list[ProviderChoice]:
     """
     choices = []
     for name, given in session.graph_transformers:
-        facts: dict[str, Any] = {"name": name, "version": str(getattr(given, "version", None) or "") or None}
+        facts: dict[str, Any] = {
+            "name": name,
+            "version": str(getattr(given, "version", None) or "") or None,
+        }
         options: dict[str, Any] = {"transformer": given}
         if given is None:
             dist, entry = _find_transformer(name)
-            facts = {"name": entry.name, "distribution": dist.name, "version": dist.version}
+            facts = {
+                "name": entry.name,
+                "distribution": dist.name,
+                "version": dist.version,
+            }
             options["transformer"] = entry.value.partition("[")[0].strip()
         record = replace(make_record(TransformerProvider, ()), **facts)
-        choices.append(ProviderChoice(record=record, cls=TransformerProvider, options=options))
+        choices.append(
+            ProviderChoice(record=record, cls=TransformerProvider, options=options)
+        )
     return choices
 
 
 def _find_transformer(name: str) -> tuple[Any, EntryPoint]:
     entries = list_entries(GROUP)
-    found = {d.name: (d, e) for d, e in reversed(entries) if name in (e.name, f"{d.name}:{e.name}")}
+    found = {
+        d.name: (d, e)
+        for d, e in reversed(entries)
+        if name in (e.name, f"{d.name}:{e.name}")
+    }
     if not found:
         known = sorted({entry.name for _, entry in entries})
         raise PackageMissing(
@@ -99,7 +114,9 @@ def _find_transformer(name: str) -> tuple[Any, EntryPoint]:
     return next(iter(found.values()))
 
 
-def transform(model: OpenModel, providers: ProviderSession, change: Callable[..., OpenModel]) -> OpenModel:
+def transform(
+    model: OpenModel, providers: ProviderSession, change: Callable[..., OpenModel]
+) -> OpenModel:
     """Return a model as the host's graph transformers changed it; `providers` gets the reports.
 
     Args:
@@ -113,10 +130,17 @@ def transform(model: OpenModel, providers: ProviderSession, change: Callable[...
     """
     config, reports = providers.session.config(), []
     for choice in choose_transformers(providers.session):
-        record, cls, before, instances = choice.record, choice.cls, model, ProviderInstances()
+        record, cls, before, instances = (
+            choice.record,
+            choice.cls,
+            model,
+            ProviderInstances(),
+        )
         if config.isolation is not Isolation.NONE and record.distribution is not None:
             cls = isolate(choice, config, Purpose.EXPORT)
-        context = providers.context_of(choice, Purpose.EXPORT, model.identity, CpuEngine(model.policy))
+        context = providers.context_of(
+            choice, Purpose.EXPORT, model.identity, CpuEngine(model.policy)
+        )
         try:
             instances.add(record, cls, context)
             model = change(record.name, model, instances)
@@ -124,8 +148,14 @@ def transform(model: OpenModel, providers: ProviderSession, change: Callable[...
             instances.shutdown()
         providers.cancel.raise_if_requested()
         changed = model is not before
-        facts = {name: getattr(record, name) for name in ("name", "distribution", "version")}
+        facts = {
+            name: getattr(record, name) for name in ("name", "distribution", "version")
+        }
         reports.append(TransformerReport(**facts, changed=changed))
-        _log.info("graph transformer %s: %s.", record.label, "changed" if changed else "unchanged")
+        _log.info(
+            "graph transformer %s: %s.",
+            record.label,
+            "changed" if changed else "unchanged",
+        )
     providers.transformers = tuple(reports)
     return model

@@ -84,11 +84,15 @@ class Findings:
         self._found: dict[Finding, None] = {}
         self._counts: Counter[tuple[Severity, str]] = Counter()
 
-    def add(self, code: str, message: str, *, node: str | None = None, hint: str = "") -> None:
+    def add(
+        self, code: str, message: str, *, node: str | None = None, hint: str = ""
+    ) -> None:
         """Note a finding; one that was made before counts once."""
         self.take(Finding(CODES[code], code, message, node=node, hint=hint))
 
-    def add_error(self, code: str, error: EpctxError, *, node: str | None = None, hint: str = "") -> None:
+    def add_error(
+        self, code: str, error: EpctxError, *, node: str | None = None, hint: str = ""
+    ) -> None:
         """Note an error as a finding."""
         self.add(code, error.message, node=error.node or node, hint=error.hint or hint)
 
@@ -115,7 +119,9 @@ class Findings:
             self.add_error(code, error, node=node, hint=hint)
 
     @contextmanager
-    def collect_of_plugin(self, code: str, *, node: str | None = None) -> Iterator[None]:
+    def collect_of_plugin(
+        self, code: str, *, node: str | None = None
+    ) -> Iterator[None]:
         """Note what an EP raises: with a code what blames a file, else that a kernel is missing or the plugin broken.
 
         A wrong option or a cancellation of the host is raised.
@@ -143,7 +149,11 @@ class Findings:
 
     def is_unchecked(self, nodes: Iterable[str]) -> bool:
         """Return whether an EP could not check the payload of one of these nodes."""
-        unchecked = {finding.node for finding in self._found if finding.code == "container-not-checked"}
+        unchecked = {
+            finding.node
+            for finding in self._found
+            if finding.code == "container-not-checked"
+        }
         return not unchecked.isdisjoint(nodes)
 
     @property
@@ -168,7 +178,9 @@ class Findings:
             for (severity, code), count in self._counts.items()
             if count > LISTED
         ]
-        return tuple(sorted([*self._found, *more], key=lambda finding: _ORDER[finding.severity]))
+        return tuple(
+            sorted([*self._found, *more], key=lambda finding: _ORDER[finding.severity])
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,15 +46,37 @@ from epctx_core.context.node import (
     make_names_unique,
     read_context_node,
 )
-from epctx_core.context.payload_reader import PayloadReader, Reading, check_primaries, get_payload_key
+from epctx_core.context.payload_reader import (
+    PayloadReader,
+    Reading,
+    check_primaries,
+    get_payload_key,
+)
 from epctx_core.context.receipts import IN_PLACE
 from epctx_core.context.unfinished import STAGING_PREFIX
-from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, InvalidProtobuf, NotImplementedByProvider
+from epctx_core.errors import (
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    NotImplementedByProvider,
+)
 from epctx_core.graph.index import SubgraphPath, walk_indexed_nodes
-from epctx_core.graph.model_io import decode_name, describe_path, detach_model, read_model, require_text_names
+from epctx_core.graph.model_io import (
+    decode_name,
+    describe_path,
+    detach_model,
+    read_model,
+    require_text_names,
+)
 from epctx_core.graph.type_table import types_of
 from epctx_core.options import SessionConfig, SessionOptions, Verification
-from epctx_core.sessions.loading import Routing, check_has_folder, find_folder, make_tensor_source
+from epctx_core.sessions.loading import (
+    Routing,
+    check_has_folder,
+    find_folder,
+    make_tensor_source,
+)
 from epctx_core.sessions.providers import choose_providers, collect_kept_functions
 from epctx_core.sessions.source import OpenModel, open_proto, weights_opener
 from epctx_core.verify.findings import Findings, PayloadReport
@@ -122,7 +144,9 @@ def read_subject(
         data, path = read_model(path_or_bytes, config.input_budget)
         proto = decode_model(data, path, config.input_budget)
         if not proto.HasField("graph"):
-            raise InvalidProtobuf(f"{describe_path(path)} is not an ONNX model: it has no graph.")
+            raise InvalidProtobuf(
+                f"{describe_path(path)} is not an ONNX model: it has no graph."
+            )
         subject = Subject(
             proto=proto,
             opened=None,
@@ -147,11 +171,16 @@ def _open(subject: Subject, data: bytes) -> None:
 
     def kept() -> Collection[FunctionId]:
         with findings.collect_of_plugin("plugin-broken"):
-            choices, _ = choose_providers(session.providers or (), session, subject.registry, None)
+            choices, _ = choose_providers(
+                session.providers or (), session, subject.registry, None
+            )
             return collect_kept_functions(choices)
         return ()
 
-    entries = {**config.entries, SessionConfig.verification.key: Verification.FULL.value}
+    entries = {
+        **config.entries,
+        SessionConfig.verification.key: Verification.FULL.value,
+    }
     full = replace(config, entries=entries)
     try:
         with require_text_names():
@@ -164,7 +193,11 @@ def _open(subject: Subject, data: bytes) -> None:
         subject.proto = decode_model(data, subject.path, config.input_budget)
         if isinstance(error, InvalidGraph):
             findings.add_error("model-invalid", error, hint=_FETCH)
-        elif subject.names_weights and subject.path is None and not config.external_initializers_folder:
+        elif (
+            subject.names_weights
+            and subject.path is None
+            and not config.external_initializers_folder
+        ):
             findings.add_error("file-not-sought", error)
         else:
             raise
@@ -176,7 +209,8 @@ def read_nodes(subject: Subject) -> list[ContextNodeRecord]:
     decoded = [
         record
         for path, index, node in walk_indexed_nodes(subject.proto.graph)
-        if is_context_node(node) and (record := _read_node(node, index, path, findings)) is not None
+        if is_context_node(node)
+        and (record := _read_node(node, index, path, findings)) is not None
     ]
     for record in decoded:
         for key in SWITCHES:
@@ -195,7 +229,12 @@ def _read_node(
 ) -> ContextNodeRecord | None:
     """Return a node without the attributes that a load refuses, which are noted; None if nothing can be made of it."""
     with findings.collect("node-refused"), require_text_names():
-        for text in (node.name, *node.input, *node.output, *(a.name for a in node.attribute)):
+        for text in (
+            node.name,
+            *node.input,
+            *node.output,
+            *(a.name for a in node.attribute),
+        ):
             decode_name(text)
         with suppress(InvalidGraph):
             return read_context_node(node, index, path)
@@ -206,7 +245,9 @@ def _read_node(
                 check_attribute(name, attribute)
                 # A payload may be large, and nothing in it is read here.
                 if attribute.name != "ep_cache_context":
-                    read_context_node(NodeProto(name=name, output=["y"], attribute=[attribute]), index)
+                    read_context_node(
+                        NodeProto(name=name, output=["y"], attribute=[attribute]), index
+                    )
                 good.attribute.append(attribute)
         return read_context_node(good, index, path)
     return None
@@ -214,9 +255,15 @@ def _read_node(
 
 def check_references(subject: Subject, routing: Routing | None) -> None:
     """Check that a node of each EP carries a payload, unless nodes were left out."""
-    owners = {r.name: ep for ep, own in routing.nodes.items() for r in own} if routing is not None else {}
+    owners = (
+        {r.name: ep for ep, own in routing.nodes.items() for r in own}
+        if routing is not None
+        else {}
+    )
     by_owner: dict[str, list[ContextNodeRecord]] = {}
-    for record in subject.records if "node-refused" not in subject.findings.codes else ():
+    for record in (
+        subject.records if "node-refused" not in subject.findings.codes else ()
+    ):
         by_owner.setdefault(owners.get(record.name, record.source), []).append(record)
     for owner, same in by_owner.items():
         with subject.findings.collect("primary-missing"):
@@ -236,7 +283,11 @@ def check_types(subject: Subject) -> None:
             for name in filter(None, dict.fromkeys((*record.inputs, *record.outputs))):
                 kind = declared.get_proto(name) or TypeProto()
                 is_tensor = kind.HasField("tensor_type")
-                is_known = bool(kind.tensor_type.elem_type if is_tensor else kind.WhichOneof("value"))
+                is_known = bool(
+                    kind.tensor_type.elem_type
+                    if is_tensor
+                    else kind.WhichOneof("value")
+                )
                 if name in record.outputs and not is_known:
                     subject.findings.add(
                         "type-undeclared",
@@ -259,7 +310,9 @@ def _format_type(kind: TypeProto) -> str:
     if not kind.HasField("tensor_type"):
         return str(kind.WhichOneof("value")).removesuffix("_type")
     elem_type, names = kind.tensor_type.elem_type, TensorProto.DataType
-    return names.Name(elem_type).lower() if elem_type in names.values() else str(elem_type)
+    return (
+        names.Name(elem_type).lower() if elem_type in names.values() else str(elem_type)
+    )
 
 
 def find_payloads(subject: Subject, scratch: ExitStack) -> None:
@@ -275,17 +328,23 @@ def find_payloads(subject: Subject, scratch: ExitStack) -> None:
         folder=subject.folder,
         manifest=subject.manifest,
         scratch=scratch,
-        source_tensor=make_tensor_source(subject.records, subject.folder, config, subject.manifest),
+        source_tensor=make_tensor_source(
+            subject.records, subject.folder, config, subject.manifest
+        ),
         reading=Reading(verification=Verification.FULL, data_reader=config.data_reader),
     )
     # An exception of the host's callback is the host's.
-    refused = (InvalidGraph,) if config.data_reader is not None else (InvalidGraph, Fail)
+    refused = (
+        (InvalidGraph,) if config.data_reader is not None else (InvalidGraph, Fail)
+    )
     tried: set[tuple[str, bool]] = set()
     for record in subject.records:
         with (
             findings.collect("file-not-sought", (InvalidArgument,), node=record.name),
             findings.collect("payload-refused", refused, node=record.name),
-            findings.collect("digest-mismatch", (ReplacedBinaryError,), node=record.name),
+            findings.collect(
+                "digest-mismatch", (ReplacedBinaryError,), node=record.name
+            ),
             _report_refused(record, subject),
         ):
             if not record.main_context:
@@ -299,7 +358,10 @@ def find_payloads(subject: Subject, scratch: ExitStack) -> None:
             if key in reader.loaded:
                 payload = reader.loaded[key]
                 subject.reports[record.name] = PayloadReport(
-                    name=key[0], embedded=key[1], size=payload.nbytes, digests=payload.verified
+                    name=key[0],
+                    embedded=key[1],
+                    size=payload.nbytes,
+                    digests=payload.verified,
                 )
 
 
@@ -310,9 +372,15 @@ def _report_refused(record: ContextNodeRecord, subject: Subject) -> Iterator[Non
         yield
     except ReplacedBinaryError:
         name, embedded = key = get_payload_key(record)
-        status = None if embedded or not subject.folder else subject.folder.status(name, what="the payload")
+        status = (
+            None
+            if embedded or not subject.folder
+            else subject.folder.status(name, what="the payload")
+        )
         size = status.st_size if status is not None else len(record.cache or b"")
-        subject.refused[key] = PayloadReport(name=name, embedded=embedded, size=size, digests=False)
+        subject.refused[key] = PayloadReport(
+            name=name, embedded=embedded, size=size, digests=False
+        )
         raise
 
 
@@ -327,7 +395,11 @@ def _read_payload(record: ContextNodeRecord, subject: Subject) -> None:
             hint="The model was put together from others, or changed; compile it again to have all checked.",
         )
     file, folder = payload.mapped, subject.folder
-    if file and folder and os.path.relpath(file.path, folder.folder).startswith(STAGING_PREFIX):
+    if (
+        file
+        and folder
+        and os.path.relpath(file.path, folder.folder).startswith(STAGING_PREFIX)
+    ):
         subject.findings.add(
             "publication-unfinished",
             f"the context binary {payload.name!r} is another one, and the right one is in what an unfinished "
@@ -341,8 +413,14 @@ def check_manifest(subject: Subject, data: bytes) -> Manifest | None:
     """Return the manifest if it can be used, and note what is wrong with it, or with the model that it was sealed for."""
     findings, proto = subject.findings, subject.proto
     text = get_metadata(proto, MANIFEST) or get_metadata(proto, SEALED)
-    with findings.collect("manifest-damaged"), findings.collect("seal-broken", (ReplacedBinaryError,)):
-        digest, most = hashlib.sha256(data).hexdigest(), subject.config.input_budget.manifest_entries
+    with (
+        findings.collect("manifest-damaged"),
+        findings.collect("seal-broken", (ReplacedBinaryError,)),
+    ):
+        digest, most = (
+            hashlib.sha256(data).hexdigest(),
+            subject.config.input_budget.manifest_entries,
+        )
         manifest = find_manifest(proto, subject.path, digest, most)
         if manifest is not None:
             if not _is_as_sealed(manifest.sealed, data, text):
@@ -371,9 +449,14 @@ def check_manifest(subject: Subject, data: bytes) -> Manifest | None:
 
 def _is_as_sealed(seal: Seal | None, data: bytes, text: str | bytes | None) -> bool:
     """Return whether nothing of a model but its manifest was added since it was sealed."""
-    entry = ModelProto(metadata_props=[{"key": SEALED, "value": text}]).SerializeToString() if text else b""
+    entry = (
+        ModelProto(metadata_props=[{"key": SEALED, "value": text}]).SerializeToString()
+        if text
+        else b""
+    )
     return seal is None or (
-        hashlib.sha256(data[: seal.size]).hexdigest() == seal.digest and data[seal.size :] == entry
+        hashlib.sha256(data[: seal.size]).hexdigest() == seal.digest
+        and data[seal.size :] == entry
     )
 
 
@@ -386,9 +469,12 @@ def check_dependencies(subject: Subject) -> None:
     if stated is None or not subject.records:
         return
     needed = {
-        SOURCE_MODEL: subject.manifest is not None and bool(subject.manifest.source_weights),
+        SOURCE_MODEL: subject.manifest is not None
+        and bool(subject.manifest.source_weights),
         EXTERNAL_WEIGHTS: subject.names_weights,
-        CONTEXT_BINARY: any(r.main_context and not r.embed_mode for r in subject.records),
+        CONTEXT_BINARY: any(
+            r.main_context and not r.embed_mode for r in subject.records
+        ),
     }
     for word, is_needed in needed.items():
         if is_needed != (word in stated) and (is_needed or word != SOURCE_MODEL):

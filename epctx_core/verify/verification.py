@@ -93,12 +93,18 @@ def verify_model(
 def _get_state(path_or_bytes: str | os.PathLike[str] | bytes) -> object:
     """Return the state of a model's file; if it was replaced meanwhile, its binary was, too."""
     with suppress(OSError, ValueError, TypeError):
-        return None if isinstance(path_or_bytes, bytes) else identify_file(Path(path_or_bytes).stat())
+        return (
+            None
+            if isinstance(path_or_bytes, bytes)
+            else identify_file(Path(path_or_bytes).stat())
+        )
     return None
 
 
 def _verify_once(
-    path_or_bytes: str | os.PathLike[str] | bytes, session: SessionOptions, registry: Registry
+    path_or_bytes: str | os.PathLike[str] | bytes,
+    session: SessionOptions,
+    registry: Registry,
 ) -> VerifyReport:
     findings = Findings()
     subject = read_subject(path_or_bytes, session, registry, findings)
@@ -130,7 +136,9 @@ def _verify(subject: Subject, providers: ProviderSession) -> list[PayloadReport]
     has_source = False
     with findings.collect("source-refused"):
         # Weights that payloads left in the source model: each is checked against its digest.
-        for name in subject.manifest.source_weights if subject.manifest is not None else ():
+        for name in (
+            subject.manifest.source_weights if subject.manifest is not None else ()
+        ):
             subject.reader.source_tensor(name)
         has_source = True
     if has_source:
@@ -172,7 +180,9 @@ def route_nodes(subject: Subject) -> Routing | None:
     """
     findings, requested = subject.findings, subject.session.providers or None
     with findings.collect_of_plugin("plugin-broken"):
-        routing = Routing([], requested, subject.session, subject.registry, None, subject.manifest)
+        routing = Routing(
+            [], requested, subject.session, subject.registry, None, subject.manifest
+        )
         refused: set[str] = set()
         for record in subject.records:
             if record.source in refused:
@@ -182,14 +192,18 @@ def route_nodes(subject: Subject) -> Routing | None:
                     routing.add(record)
                     continue
                 except NotImplementedByProvider as error:
-                    findings.add_error("plugin-missing" if record.source else "source-missing", error)
+                    findings.add_error(
+                        "plugin-missing" if record.source else "source-missing", error
+                    )
             # Each node without a source is listed.
             refused.update({record.source} - {""})
         return routing
     return None
 
 
-def ask_providers(subject: Subject, routing: Routing, providers: ProviderSession) -> dict[str, str]:
+def ask_providers(
+    subject: Subject, routing: Routing, providers: ProviderSession
+) -> dict[str, str]:
     """Have each EP validate its compatibility information and check its payloads.
 
     Args:
@@ -212,11 +226,15 @@ def ask_providers(subject: Subject, routing: Routing, providers: ProviderSession
         if choice.name in routing.nodes:
             for info in infos.get(choice.name, ()):
                 _validate(choice, info, routing, subject)
-            looked |= dict.fromkeys(_look_into(choice, routing, providers, subject), choice.record.origin)
+            looked |= dict.fromkeys(
+                _look_into(choice, routing, providers, subject), choice.record.origin
+            )
     return looked
 
 
-def _validate(choice: ProviderChoice, info: str, routing: Routing, subject: Subject) -> None:
+def _validate(
+    choice: ProviderChoice, info: str, routing: Routing, subject: Subject
+) -> None:
     """Note an EP's verdict on its compatibility information."""
     findings, first = subject.findings, routing.nodes[choice.name][0].name
     verdict = Compatibility.EP_SUPPORTED_OPTIMAL
@@ -230,7 +248,9 @@ def _validate(choice: ProviderChoice, info: str, routing: Routing, subject: Subj
         findings.add_error("compatibility-outdated", suboptimal_error(choice, info))
 
 
-def select_nodes(ep: str, records: Sequence[ContextNodeRecord], subject: Subject) -> list[ContextNode]:
+def select_nodes(
+    ep: str, records: Sequence[ContextNodeRecord], subject: Subject
+) -> list[ContextNode]:
     """Return the nodes of an EP whose payloads can be looked into, as the EP gets them to load.
 
     A payload that is known to be another one than the model's would only be refused again.
@@ -238,14 +258,23 @@ def select_nodes(ep: str, records: Sequence[ContextNodeRecord], subject: Subject
     nodes: list[ContextNode] = []
     if subject.opened is not None and any(record.main_context for record in records):
         with subject.findings.collect("model-invalid"), require_text_names():
-            nodes = make_plugin_nodes(records, subject.opened.types, ep, subject.manifest)
+            nodes = make_plugin_nodes(
+                records, subject.opened.types, ep, subject.manifest
+            )
     readable = subject.reports.keys()
     all_readable = all(node.name in readable for node in nodes if node.main_context)
-    return [n for n in nodes if (all_readable if n.primary is None else n.primary.name in readable)]
+    return [
+        n
+        for n in nodes
+        if (all_readable if n.primary is None else n.primary.name in readable)
+    ]
 
 
 def _look_into(
-    choice: ProviderChoice, routing: Routing, providers: ProviderSession, subject: Subject
+    choice: ProviderChoice,
+    routing: Routing,
+    providers: ProviderSession,
+    subject: Subject,
 ) -> list[str]:
     """Have an EP look into its payloads; return the primaries into whose payloads it looked."""
     findings = subject.findings
@@ -269,14 +298,21 @@ def _look_into(
         CpuEngine(EnginePolicy(**subject.config.engine_settings, prefer_latency=False)),
         PrivateWorkspace(),
     )
-    with findings.collect_of_plugin("container-refused", node=nodes[0].name), routing.hint_at_others():
+    with (
+        findings.collect_of_plugin("container-refused", node=nodes[0].name),
+        routing.hint_at_others(),
+    ):
         found = look_into(choice, context, nodes, subject.reader)
         if found is not None:
             others = routing.others_of(choice.record)
             for finding in found:
                 more = others if finding.code == "container-refused" else ""
                 findings.take(replace(finding, hint=f"{finding.hint}{more}".strip()))
-            unchecked = {finding.node for finding in found if finding.code == "container-not-checked"}
+            unchecked = {
+                finding.node
+                for finding in found
+                if finding.code == "container-not-checked"
+            }
             return [name for name in primaries if unchecked.isdisjoint({None, name})]
         # Where it needs no device it loads them whole, later on.
         if not choice.cls.loads_without_device:
@@ -306,20 +342,36 @@ def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str
     loaded: dict[str, str] = {}
     if model is None or findings.has_errors:
         return loaded
-    engine = CpuEngine(EnginePolicy(**subject.config.engine_settings, prefer_latency=False))
-    engine.policy.custom_domains = subject.manifest.custom_domains if subject.manifest else {}
+    engine = CpuEngine(
+        EnginePolicy(**subject.config.engine_settings, prefer_latency=False)
+    )
+    engine.policy.custom_domains = (
+        subject.manifest.custom_domains if subject.manifest else {}
+    )
     routing = _start_eps(subject, model, engine, providers)
     contained = routing.find_contained() if routing is not None else ()
     for ep, choice in providers.choices.items():
-        if routing is None or ep not in routing.nodes or ep in contained or findings.has_errors:
+        if (
+            routing is None
+            or ep not in routing.nodes
+            or ep in contained
+            or findings.has_errors
+        ):
             continue
         nodes = select_nodes(ep, routing.nodes[ep], subject)
         # It loads all its nodes or none.
-        if len(nodes) < len(routing.nodes[ep]) or findings.is_unchecked(node.name for node in nodes):
+        if len(nodes) < len(routing.nodes[ep]) or findings.is_unchecked(
+            node.name for node in nodes
+        ):
             continue
-        with findings.collect_of_plugin("container-refused", node=nodes[0].name), routing.hint_at_others():
+        with (
+            findings.collect_of_plugin("container-refused", node=nodes[0].name),
+            routing.hint_at_others(),
+        ):
             load_nodes(ep, nodes, subject.reader, providers, Purpose.EXPORT)
-            loaded |= {node.name: choice.record.origin for node in nodes if node.main_context}
+            loaded |= {
+                node.name: choice.record.origin for node in nodes if node.main_context
+            }
     if not findings.has_errors:
         _prepare(subject, model, engine, providers)
     return loaded
@@ -332,12 +384,24 @@ def _start_eps(
     requested = subject.session.providers or None
 
     # An EP that cannot do it on this machine is not a fault of the file.
-    with subject.findings.collect_of_plugin("plugin-broken"), suppress(NotImplementedByProvider):
+    with (
+        subject.findings.collect_of_plugin("plugin-broken"),
+        suppress(NotImplementedByProvider),
+    ):
         routing = Routing(
-            subject.records, requested, subject.session, subject.registry, Purpose.EXPORT, subject.manifest
+            subject.records,
+            requested,
+            subject.session,
+            subject.registry,
+            Purpose.EXPORT,
+            subject.manifest,
         )
         providers.start(
-            [c for c in routing.choices if c.name in routing.settled and c.cls.loads_without_device],
+            [
+                c
+                for c in routing.choices
+                if c.name in routing.settled and c.cls.loads_without_device
+            ],
             purpose=Purpose.EXPORT,
             model=model.identity,
             engine=engine,
@@ -346,20 +410,28 @@ def _start_eps(
     return None
 
 
-def _prepare(subject: Subject, model: OpenModel, engine: CpuEngine, providers: ProviderSession) -> None:
+def _prepare(
+    subject: Subject, model: OpenModel, engine: CpuEngine, providers: ProviderSession
+) -> None:
     """Prepare what is left to the CPU EP, and plan all."""
     instances = providers.instances
     with subject.findings.collect_of_plugin("model-invalid"), require_text_names():
         assignment = assign_nodes(
             model,
             providers,
-            kernels := [ep for ep in instances.names if instances.implements(ep, "get_kernel_registry")],
+            kernels := [
+                ep
+                for ep in instances.names
+                if instances.implements(ep, "get_kernel_registry")
+            ],
             kernels_only=kernels,
         )
         groups = [(part, part.cpu_groups()) for part in assignment.graphs]
         # Instead of the runs of EPs: loaded nodes and kernels.
         steps = {
-            part.graph: {node: _make_step(part.graph, node) for node in part.kernel_nodes}
+            part.graph: {
+                node: _make_step(part.graph, node) for node in part.kernel_nodes
+            }
             for part in assignment.graphs
         }
         for record in model.context_nodes:
@@ -376,7 +448,9 @@ def _prepare(subject: Subject, model: OpenModel, engine: CpuEngine, providers: P
 
 def _make_step(graph: GraphIndex, node: int) -> StepSpec:
     outputs = [name for name in graph.outputs[node] if name]
-    return StepSpec(graph.get_node_name(node), "", _refuse_run, graph.inputs[node], outputs)
+    return StepSpec(
+        graph.get_node_name(node), "", _refuse_run, graph.inputs[node], outputs
+    )
 
 
 def _refuse_run(_inputs: Sequence[Any], _options: Any) -> NoReturn:

@@ -19,9 +19,15 @@ def source(tmp_path):
         numpy_helper.from_array(np.full(LARGE, n, np.float32), name)
         for n, name in enumerate(["taken", "left"])
     ]
-    nodes = [helper.make_node("Add", ["x", "taken"], ["a"]), helper.make_node("Mul", ["a", "left"], ["y"])]
+    nodes = [
+        helper.make_node("Add", ["x", "taken"], ["a"]),
+        helper.make_node("Mul", ["a", "left"], ["y"]),
+    ]
     return saved(
-        finished(nodes, [tensor("x", shape=["N"])], [tensor("y", shape=["N"])], weights), tmp_path / "m.onnx"
+        finished(
+            nodes, [tensor("x", shape=["N"])], [tensor("y", shape=["N"])], weights
+        ),
+        tmp_path / "m.onnx",
     )
 
 
@@ -45,10 +51,14 @@ def remember(sizes):
 
 
 @pytest.mark.parametrize("route", ["file", "bytes"])
-def test_a_model_that_onnxruntime_cannot_resolve_fails_the_test_that_wrote_it(source, monkeypatch, route):
+def test_a_model_that_onnxruntime_cannot_resolve_fails_the_test_that_wrote_it(
+    source, monkeypatch, route
+):
     # Without it the type of what an EPContext node makes is nobody's knowledge.
     monkeypatch.setattr("epctx_core.graph.splice._splice_values", lambda *_: None)
     made = compiler(source, Alpha, embed_compiled_data_into_model=True)
 
-    with pytest.raises(pytest.fail.Exception, match="onnxruntime does not resolve what was written"):
+    with pytest.raises(
+        pytest.fail.Exception, match="onnxruntime does not resolve what was written"
+    ):
         made.compile_to_file() if route == "file" else made.compile_to_bytes()

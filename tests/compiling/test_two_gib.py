@@ -27,7 +27,9 @@ def heavy(left, taken, path):
     generator = np.random.default_rng(0)
     shape = [1, 1]
     weights = [
-        numpy_helper.from_array(generator.standard_normal((size // 4, 1), dtype=np.float32), name)
+        numpy_helper.from_array(
+            generator.standard_normal((size // 4, 1), dtype=np.float32), name
+        )
         for name, size in (("left", left), ("taken", taken))
     ]
     nodes = [
@@ -35,7 +37,12 @@ def heavy(left, taken, path):
         helper.make_node("Transpose", ["a"], ["t"], name="t"),
         helper.make_node("Mul", ["t", "left"], ["y"], name="mul"),
     ]
-    return saved(finished(nodes, [tensor("x", shape=shape)], [tensor("y", shape=["a", "b"])], weights), path)
+    return saved(
+        finished(
+            nodes, [tensor("x", shape=shape)], [tensor("y", shape=["a", "b"])], weights
+        ),
+        path,
+    )
 
 
 @pytest.mark.usefixtures("limit")
@@ -43,7 +50,9 @@ def heavy(left, taken, path):
 def test_weights_that_cannot_be_embedded_are_refused_before_compiling(tmp_path, route):
     source, ep = heavy(4_000, 8_000, tmp_path / "m.onnx"), scripted()
 
-    with refused(Fail, "at least 12,000 bytes.*holds at most 10,000", folder=tmp_path) as caught:
+    with refused(
+        Fail, "at least 12,000 bytes.*holds at most 10,000", folder=tmp_path
+    ) as caught:
         if route == "session":
             session(source, ep, ep__context_enable=1, ep__context_embed_mode=1)
         else:
@@ -61,7 +70,9 @@ def test_weights_that_an_ep_would_shrink_count_by_their_size_in_the_source(tmp_p
     halved = with_qnn({"enable_htp_fp16_precision": "1"})
 
     with refused(Fail, "at least 12,... bytes", folder=tmp_path) as caught:
-        epctx.ModelCompiler(halved, source, embed_compiled_data_into_model=True).compile_to_file()
+        epctx.ModelCompiler(
+            halved, source, embed_compiled_data_into_model=True
+        ).compile_to_file()
 
     assert "ep.context_embed_mode=0" in caught.value.hint
     assert epctx.ModelCompiler(halved, source).compile_to_file().output.exists()
@@ -75,12 +86,16 @@ def test_weights_that_stay_and_do_not_fit_may_go_into_a_file(tmp_path):
         compiler(source, Alpha).compile_to_file()
 
     assert "ep.context_model_external_initializers_file_name" in caught.value.hint
-    report = compiler(source, Alpha, external_initializers_file_path="w.data").compile_to_file()
+    report = compiler(
+        source, Alpha, external_initializers_file_path="w.data"
+    ).compile_to_file()
     assert "w.data" in report.required_files
 
 
 @pytest.mark.usefixtures("limit")
-def test_what_was_not_known_before_is_refused_by_the_writer_and_nothing_is_written(tmp_path):
+def test_what_was_not_known_before_is_refused_by_the_writer_and_nothing_is_written(
+    tmp_path,
+):
     source = heavy(400, 400, tmp_path / "m.onnx")
     grows = scripted(get_ep_context_nodes=grown)
 
@@ -105,7 +120,9 @@ def test_equal_weights_count_once(tmp_path):
     twin.CopyFrom(model.graph.initializer[1])
     twin.name = "twin"
     model.graph.initializer.append(twin)
-    model.graph.node.insert(1, onnx.helper.make_node("Add", ["a", "twin"], ["b"], name="twice"))
+    model.graph.node.insert(
+        1, onnx.helper.make_node("Add", ["a", "twin"], ["b"], name="twice")
+    )
     model.graph.node[2].input[0] = "b"
     saved(model, source)
     ep = scripted()

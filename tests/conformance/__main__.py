@@ -40,20 +40,31 @@ def main() -> int:
     """Run what was asked for; tell what is not as known."""
     parser, given = _parse()
     began = time.monotonic()
-    suites = {name: load() for name, load in CATALOGUE.suites.items() if _is_chosen(name, given.suites)}
+    suites = {
+        name: load()
+        for name, load in CATALOGUE.suites.items()
+        if _is_chosen(name, given.suites)
+    }
     names = [name for cases in suites.values() for name in cases]
     # What onnxruntime does is part of what is known.
-    routes = [name for name in CATALOGUE.routes if _is_chosen(name, f"{ONNXRUNTIME},{given.routes}")]
+    routes = [
+        name
+        for name in CATALOGUE.routes
+        if _is_chosen(name, f"{ONNXRUNTIME},{given.routes}")
+    ]
     tasks = [
         (name, route)
         for suite, cases in suites.items()
         for name in cases
         if _is_chosen(name, given.cases)
         for route in routes
-        if (suite, route) not in LEFT_OUT and is_asked(suite, name, CATALOGUE.routes[route])
+        if (suite, route) not in LEFT_OUT
+        and is_asked(suite, name, CATALOGUE.routes[route])
     ]
     if not tasks:
-        parser.error("no case on a route has names of these patterns: --suites, --cases, --routes.")
+        parser.error(
+            "no case on a route has names of these patterns: --suites, --cases, --routes."
+        )
     if not load_programs().keys().isdisjoint(name for name, _ in tasks):
         try:
             print("Networks out of", *wheels.download(), sep="\n  ")  # noqa: T201 - a command
@@ -73,20 +84,35 @@ def main() -> int:
     if index is not None:
         print(f"\n{shares.describe(results, index)}\n")  # noqa: T201 - a command
     lacking = shares.find_lacking(results, index)
-    return _compare(results, names if len(suites) == len(CATALOGUE.suites) else None, lacking)
+    return _compare(
+        results, names if len(suites) == len(CATALOGUE.suites) else None, lacking
+    )
 
 
 def _parse() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    parser = argparse.ArgumentParser(prog="python tests/conformance", description=__doc__.splitlines()[0])
-    parser.add_argument("results", nargs="?", type=Path, help="where results are kept; nowhere by default")
+    parser = argparse.ArgumentParser(
+        prog="python tests/conformance", description=__doc__.splitlines()[0]
+    )
     parser.add_argument(
-        "--suites", default="*", help=f"patterns, with commas, of names of {', '.join(CATALOGUE.suites)}"
+        "results",
+        nargs="?",
+        type=Path,
+        help="where results are kept; nowhere by default",
+    )
+    parser.add_argument(
+        "--suites",
+        default="*",
+        help=f"patterns, with commas, of names of {', '.join(CATALOGUE.suites)}",
     )
     parser.add_argument("--cases", default="*", help="patterns of names")
-    parser.add_argument("--routes", default="*", help="patterns of names, such as 'qnn.*,*.direct'")
+    parser.add_argument(
+        "--routes", default="*", help="patterns of names, such as 'qnn.*,*.direct'"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument(
-        "--write-docs", metavar="BLOCK", help="write the numbers into this block of docs/conformance.md"
+        "--write-docs",
+        metavar="BLOCK",
+        help="write the numbers into this block of docs/conformance.md",
     )
     return parser, parser.parse_args()
 
@@ -95,7 +121,9 @@ def _is_chosen(name: str, patterns: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns.split(","))
 
 
-def _compare(results: Sequence[Result], exist: Sequence[str] | None, lacking: Sequence[str]) -> int:
+def _compare(
+    results: Sequence[Result], exist: Sequence[str] | None, lacking: Sequence[str]
+) -> int:
     """Tell what is not as known, and what is lacking; return 1 if anything is."""
     known = read_known_failures()
     differences = [*find_differences(results, known, exist), *lacking]

@@ -66,4 +66,6 @@ def is_asked(suite: str, case: str, route: Route) -> bool:
     Twins are there for single EPs; of context models those of 8 bits are in files, those of 16 bits embedded.
     """
     left_out = "file" if case.endswith(".a16w8") else "embed"
-    return suite != "twins" or not (route.eps in _NOT_WITH_TWINS or route.through == left_out)
+    return suite != "twins" or not (
+        route.eps in _NOT_WITH_TWINS or route.through == left_out
+    )

@@ -34,7 +34,9 @@ COLUMNS = {
 """Columns, and the outcomes that they count; `claimed` counts cases of which EPs took a node."""
 
 
-def write(results: Sequence[Result], suites: Mapping[str, Mapping[str, Case]], *, block: str) -> None:
+def write(
+    results: Sequence[Result], suites: Mapping[str, Mapping[str, Case]], *, block: str
+) -> None:
     """Replace the numbers of a block of the page.
 
     Args:
@@ -51,10 +53,14 @@ def write(results: Sequence[Result], suites: Mapping[str, Mapping[str, Case]], *
     _, end, after = rest.partition(end)
     if not end:
         raise ValueError(f"{PAGE.name} lacks the block {block!r}")
-    PAGE.write_text(f"{before}{begin}{describe(results, suites)}\n{end}{after}", "utf-8")
+    PAGE.write_text(
+        f"{before}{begin}{describe(results, suites)}\n{end}{after}", "utf-8"
+    )
 
 
-def describe(results: Sequence[Result], suites: Mapping[str, Mapping[str, Case]]) -> str:
+def describe(
+    results: Sequence[Result], suites: Mapping[str, Mapping[str, Case]]
+) -> str:
     """Return a table for each suite, the versions, and what all suites together show."""
     parts = []
     for suite, cases in suites.items():
@@ -68,28 +74,49 @@ def describe(results: Sequence[Result], suites: Mapping[str, Mapping[str, Case]]
 
 
 def _table(results: Iterable[Result]) -> str:
-    counts = Counter((r.route, what) for r in results for what in (r.outcome, "claimed" * bool(r.claimed)))
+    counts = Counter(
+        (r.route, what)
+        for r in results
+        for what in (r.outcome, "claimed" * bool(r.claimed))
+    )
     rows = [("route", *COLUMNS), ("---", *["---:"] * len(COLUMNS))]
     for route in dict.fromkeys(route for route, _ in counts):
-        numbers = [sum(counts[route, outcome] for outcome in outcomes) for outcomes in COLUMNS.values()]
+        numbers = [
+            sum(counts[route, outcome] for outcome in outcomes)
+            for outcomes in COLUMNS.values()
+        ]
         rows.append((f"`{route}`", *(f"{number:,}" for number in numbers)))
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def _versions() -> str:
-    found = {name: next((d.version for d in distributions(name=name)), "") for name in LIBRARIES}
+    found = {
+        name: next((d.version for d in distributions(name=name)), "")
+        for name in LIBRARIES
+    }
     names = ", ".join(f"{name} {version}" for name, version in found.items() if version)
     return f"{names}; CPython {platform.python_version()} on {sys.platform}, {platform.machine()}."
 
 
-def summarise(results: Sequence[Result], suites: Mapping[str, Mapping[str, Case]]) -> list[str]:
+def summarise(
+    results: Sequence[Result], suites: Mapping[str, Mapping[str, Case]]
+) -> list[str]:
     """Return what a run has to show, a sentence each."""
-    alone = {result.case for result in results if result.route == "onnxruntime.direct" and _passed(result)}
+    alone = {
+        result.case
+        for result in results
+        if result.route == "onnxruntime.direct" and _passed(result)
+    }
     routes = {result.route for result in results}
     lines = []
     if {"onnxruntime.direct", "cpu.direct"} <= routes:
-        lost = sum(r.route == "cpu.direct" and r.case in alone and not _passed(r) for r in results)
-        lines.append(f"{lost} cases that onnxruntime passes are failed by the CPU EP (`cpu.direct`).")
+        lost = sum(
+            r.route == "cpu.direct" and r.case in alone and not _passed(r)
+            for r in results
+        )
+        lines.append(
+            f"{lost} cases that onnxruntime passes are failed by the CPU EP (`cpu.direct`)."
+        )
     through = [r for r in results if not r.route.endswith(".direct") and r.claimed]
     differ = sum(r.outcome == "differs" for r in through)
     lines.append(
@@ -97,11 +124,22 @@ def summarise(results: Sequence[Result], suites: Mapping[str, Mapping[str, Case]
     )
     for eps in ("greedy", "turns"):
         if any(route.startswith(f"{eps}.") for route in routes):
-            blamed = sum(r.route.startswith(f"{eps}.") and r.kind == "PluginError" for r in results)
+            blamed = sum(
+                r.route.startswith(f"{eps}.") and r.kind == "PluginError"
+                for r in results
+            )
             lines.append(f"{blamed} `PluginError`s on the routes of `{eps}`.")
-    refused = {r.case for r in results if (r.outcome, r.kind) == ("refused", "InvalidGraph")}
-    valid = sum(_is_valid(cases[name].model()) for cases in suites.values() for name in refused & set(cases))
-    lines.append(f"{valid} of {len(refused)} cases refused as `InvalidGraph` are valid by ONNX's full check.")
+    refused = {
+        r.case for r in results if (r.outcome, r.kind) == ("refused", "InvalidGraph")
+    }
+    valid = sum(
+        _is_valid(cases[name].model())
+        for cases in suites.values()
+        for name in refused & set(cases)
+    )
+    lines.append(
+        f"{valid} of {len(refused)} cases refused as `InvalidGraph` are valid by ONNX's full check."
+    )
     aliased = sum(r.kind in {"aliasing", "inputs"} for r in results)
     lines.append(f"{aliased} second runs changed an input or the first run's outputs.")
     return lines

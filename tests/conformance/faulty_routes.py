@@ -112,7 +112,11 @@ ROUTES = [
     Route(eps="hanging", through="direct", backend=Hanging),
     Route(eps="good", through="direct", backend=Doubling),
     Route(eps="good", through="file", backend=Doubling),
-    Route(eps="unclaimed", through="direct", backend=type("None", (Doubling,), {"claimed": 0})),
+    Route(
+        eps="unclaimed",
+        through="direct",
+        backend=type("None", (Doubling,), {"claimed": 0}),
+    ),
     Route(eps="unclaimed", through="file", backend=Unclaimed),
 ]
 STUTTERING = Route(eps="stuttering", through="direct", backend=Stuttering)

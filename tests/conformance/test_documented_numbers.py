@@ -16,7 +16,10 @@ def case(name, text="agraph (float[4] x) => (float[4] y) { y = Relu(x) }"):
 
 
 SUITES = {
-    "one": {"a": case("a"), "b": case("b", "agraph (float[4] x) => (float[3] y) { y = Relu(x) }")},
+    "one": {
+        "a": case("a"),
+        "b": case("b", "agraph (float[4] x) => (float[3] y) { y = Relu(x) }"),
+    },
     "two": {"c": case("c")},
 }
 RESULTS = [
@@ -42,7 +45,9 @@ def test_a_summary_counts_what_must_not_be():
     ]
 
 
-def test_numbers_replace_those_between_their_markers_and_nothing_else(tmp_path, monkeypatch):
+def test_numbers_replace_those_between_their_markers_and_nothing_else(
+    tmp_path, monkeypatch
+):
     page = tmp_path / "page.md"
     monkeypatch.setattr(documented_numbers, "PAGE", page)
     page.write_text(
@@ -55,10 +60,15 @@ def test_numbers_replace_those_between_their_markers_and_nothing_else(tmp_path, 
 
     assert page.read_text() == once
     assert once.startswith("before\n<!-- here: begin -->\nonnx ")
-    assert once.endswith("\n<!-- here: end -->\nafter\n<!-- there: begin -->\n<!-- there: end -->")
+    assert once.endswith(
+        "\n<!-- here: end -->\nafter\n<!-- there: begin -->\n<!-- there: end -->"
+    )
     assert "\nSuite `two`, 1 cases:\n" in once
     assert "| `onnxruntime.direct` | 1 | 0 | 0 | 1 | 0 | 0 | 0 |\n" in once
-    assert "| `qnn.file` | 0 | 0 | 0 | 0 | 0 | 0 | 1 |\n| `qnn.embed` | 0 | 0 | 0 | 0 | 1 | 0 | 0 |\n" in once
+    assert (
+        "| `qnn.file` | 0 | 0 | 0 | 0 | 0 | 0 | 1 |\n| `qnn.embed` | 0 | 0 | 0 | 0 | 1 | 0 | 0 |\n"
+        in once
+    )
     assert "old" not in once
     with pytest.raises(ValueError, match="nowhere"):
         write(RESULTS, SUITES, block="nowhere")

@@ -25,7 +25,9 @@ KNOWN = KnownFailures(versions=versions(), entries=(ENTRY,))
 
 
 def ended(outcome, kind="", case="a", eps="qnn", through="file", **more):
-    return Result(case=case, route=f"{eps}.{through}", outcome=outcome, kind=kind, **more)
+    return Result(
+        case=case, route=f"{eps}.{through}", outcome=outcome, kind=kind, **more
+    )
 
 
 ALONE = ended("raised", "Fail", eps="onnxruntime", through="direct")
@@ -72,7 +74,12 @@ def test_a_known_failure_on_other_eps_is_new():
 
 @pytest.mark.parametrize(
     ("outcome", "kind"),
-    [("wrong", "shape"), ("refused", "PluginError"), ("crashed", "SIGABRT"), ("differs", "bits")],
+    [
+        ("wrong", "shape"),
+        ("refused", "PluginError"),
+        ("crashed", "SIGABRT"),
+        ("differs", "bits"),
+    ],
 )
 def test_a_known_failure_that_ends_otherwise_is_told(outcome, kind):
     (line,) = find_differences([ended(outcome, kind)], KNOWN)
@@ -82,7 +89,9 @@ def test_a_known_failure_that_ends_otherwise_is_told(outcome, kind):
 
 
 def test_a_known_failure_that_passes_is_told():
-    assert find_differences([ended("passed")], KNOWN) == ["a qnn.file: passed, known as: refused: Fail"]
+    assert find_differences([ended("passed")], KNOWN) == [
+        "a qnn.file: passed, known as: refused: Fail"
+    ]
 
 
 def test_a_route_of_a_known_failure_on_which_eps_take_nothing_is_no_difference():
@@ -90,9 +99,9 @@ def test_a_route_of_a_known_failure_on_which_eps_take_nothing_is_no_difference()
 
 
 def test_another_outcome_with_onnxruntime_alone_is_told_also_if_it_passes():
-    assert find_differences([replace(ALONE, outcome="passed", kind=""), REFUSED], KNOWN) == [
-        "a ends with onnxruntime alone as: passed, known as: raised: Fail"
-    ]
+    assert find_differences(
+        [replace(ALONE, outcome="passed", kind=""), REFUSED], KNOWN
+    ) == ["a ends with onnxruntime alone as: passed, known as: raised: Fail"]
 
 
 def test_what_onnxruntime_alone_fails_at_is_no_failure_of_ours():
@@ -100,7 +109,9 @@ def test_what_onnxruntime_alone_fails_at_is_no_failure_of_ours():
 
 
 def test_a_known_failure_of_a_case_that_does_not_exist_is_told():
-    assert find_differences([], KNOWN, ["b"]) == ["a is known as a failure, and no case"]
+    assert find_differences([], KNOWN, ["b"]) == [
+        "a is known as a failure, and no case"
+    ]
 
 
 def test_a_file_names_sets_of_eps_once(tmp_path):
@@ -109,7 +120,11 @@ def test_a_file_names_sets_of_eps_once(tmp_path):
 
     (entry,) = read_known_failures(path).entries
 
-    assert (entry.eps, entry.cases, entry.cause) == (("cpu", "qnn"), ("a", "b"), "No kernel.")
+    assert (entry.eps, entry.cases, entry.cause) == (
+        ("cpu", "qnn"),
+        ("a", "b"),
+        "No kernel.",
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,7 +137,9 @@ def test_a_file_names_sets_of_eps_once(tmp_path):
     ],
     ids=["a case twice", "no cause", "an empty cause", "an unknown key"],
 )
-def test_a_file_that_says_too_little_or_something_twice_is_refused(tmp_path, was, becomes):
+def test_a_file_that_says_too_little_or_something_twice_is_refused(
+    tmp_path, was, becomes
+):
     path = tmp_path / "known.toml"
     path.write_text(FILE.replace(was, becomes))
 

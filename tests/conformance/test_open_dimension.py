@@ -18,7 +18,9 @@ def case_of(text, inputs, outputs):
     """A case of one model in ONNX's text syntax."""
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
     return Case(
-        name="test", model=model.SerializeToString, data=lambda: [Data(inputs=inputs, outputs=outputs)]
+        name="test",
+        model=model.SerializeToString,
+        data=lambda: [Data(inputs=inputs, outputs=outputs)],
     )
 
 
@@ -29,7 +31,10 @@ def opened(case):
 
 
 def shapes_of(values):
-    return [tuple(d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim) for value in values]
+    return [
+        tuple(d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim)
+        for value in values
+    ]
 
 
 X = np.arange(6, dtype=np.float32).reshape(3, 2)
@@ -52,7 +57,11 @@ def test_a_case_is_run_with_its_own_rows_one_and_none():
 
     np.testing.assert_array_equal(own.outputs[0], SUM.data()[0].outputs[0])
     np.testing.assert_array_equal(one.outputs[0], own.outputs[0][:1])
-    assert [x.shape for x in (none.inputs["x"], none.inputs["z"], none.outputs[0])] == [(0, 2), (2,), (0, 2)]
+    assert [x.shape for x in (none.inputs["x"], none.inputs["z"], none.outputs[0])] == [
+        (0, 2),
+        (2,),
+        (0, 2),
+    ]
     assert [own.may_refuse, one.may_refuse, none.may_refuse] == [False, False, False]
 
 
@@ -92,13 +101,17 @@ def test_what_onnxruntime_alone_refuses_may_be_refused_and_is_compared_where_it_
 
 
 def test_a_number_of_rows_with_which_an_engine_contradicts_the_model_is_left_out():
-    degenerate = load_cases()["test_causal_conv_with_state_b1_c1_degenerate"]  # its weights have one row, too
+    degenerate = load_cases()[
+        "test_causal_conv_with_state_b1_c1_degenerate"
+    ]  # its weights have one row, too
 
     assert len(opened(degenerate)[1]) == 1
 
 
 def test_a_model_that_is_not_valid_with_an_open_dimension_is_no_case():
-    scalar = case_of("g (float x) => (float y) { y = Neg(x) }", {"x": X[0, 0]}, [-X[0, 0]])
+    scalar = case_of(
+        "g (float x) => (float y) { y = Neg(x) }", {"x": X[0, 0]}, [-X[0, 0]]
+    )
     text = """g (float[3] x, float[2] c) => (float[3] y) {
         z = Concat<axis = 0>(x, c)
         w = Constant<value = float[5] {1,2,3,4,5}>()
@@ -141,7 +154,15 @@ class Refusing(Backend):
     ],
 )
 def test_only_an_error_that_says_no_is_as_good_as_a_result(error, may_refuse, outcome):
-    case = Case(name="a", model=bytes, data=lambda: [Data(inputs={}, outputs=[], may_refuse=may_refuse)])
-    route = Route(eps="a", through="direct", backend=type("Failing", (Refusing,), {"error": error}))
+    case = Case(
+        name="a",
+        model=bytes,
+        data=lambda: [Data(inputs={}, outputs=[], may_refuse=may_refuse)],
+    )
+    route = Route(
+        eps="a",
+        through="direct",
+        backend=type("Failing", (Refusing,), {"error": error}),
+    )
 
     assert run_case(case, route).outcome == outcome

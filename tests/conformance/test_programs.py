@@ -21,7 +21,9 @@ def test_every_pinned_wheel_has_a_permissive_licence_and_a_network_that_is_run()
     assert set(NETWORKS) < set(load_programs())
 
 
-@pytest.mark.parametrize("line", ["magika==1.0.3  # MIT", f"magika==1.0.3 --hash=sha256:{'0' * 64}", ""])
+@pytest.mark.parametrize(
+    "line", ["magika==1.0.3  # MIT", f"magika==1.0.3 --hash=sha256:{'0' * 64}", ""]
+)
 def test_a_line_without_digest_or_licence_is_refused(line, tmp_path):
     pinned = tmp_path / "pinned.txt"
     pinned.write_text(line + "\n")
@@ -35,10 +37,13 @@ def test_without_the_package_index_the_wheels_that_are_missing_are_named_and_wha
 ):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    (tmp_path / "magika-1.0.3-py3-none-any.whl").write_bytes(b"another file than the pinned one")
+    (tmp_path / "magika-1.0.3-py3-none-any.whl").write_bytes(
+        b"another file than the pinned one"
+    )
 
     with pytest.raises(
-        wheels.WheelsMissing, match=r"cannot download the wheels of .*magika, .*rapidocr"
+        wheels.WheelsMissing,
+        match=r"cannot download the wheels of .*magika, .*rapidocr",
     ) as found:
         wheels.download(folder=tmp_path)
 

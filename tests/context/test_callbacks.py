@@ -14,8 +14,14 @@ from epctx_core.options import DataReader
 def test_an_empty_payload_is_a_payload_on_the_way():
     given = []
 
-    deliver(lambda name, data: given.append((name, data.size, data.read())), "m.bin", MemorySink())
-    payload = receive(DataReader(function=lambda _, buffer: buffer.allocate(0), max_size=1), "m.bin")
+    deliver(
+        lambda name, data: given.append((name, data.size, data.read())),
+        "m.bin",
+        MemorySink(),
+    )
+    payload = receive(
+        DataReader(function=lambda _, buffer: buffer.allocate(0), max_size=1), "m.bin"
+    )
 
     assert given == [("m.bin", 0, b"")]
     assert bytes(payload) == b""

@@ -28,7 +28,9 @@ def model_of(contents, depth=0):
     nodes = [context_node(content, number) for number, content in enumerate(contents)]
     graph = helper.make_graph(nodes, "inner", [], [])
     for level in range(depth):
-        holder = helper.make_node("If", ["c"], ["y"], f"if{level}", then_branch=graph, else_branch=graph)
+        holder = helper.make_node(
+            "If", ["c"], ["y"], f"if{level}", then_branch=graph, else_branch=graph
+        )
         relu = helper.make_node("Relu", ["x"], ["r"])
         graph = helper.make_graph([relu, holder, relu], f"g{level}", [], [])
     model = helper.make_model(graph, producer_name="p")
@@ -39,7 +41,9 @@ def model_of(contents, depth=0):
 def embedded(payloads, depth=0):
     markers = [make_marker() for _ in payloads]
     data = model_of(markers, depth).SerializeToString(deterministic=True)
-    model = embed(data, {m: memoryview(p) for m, p in zip(markers, payloads, strict=True)})
+    model = embed(
+        data, {m: memoryview(p) for m, p in zip(markers, payloads, strict=True)}
+    )
     pieces = list(model.chunks())
     assert model.size == sum(map(len, pieces))
     return b"".join(pieces), pieces
@@ -49,7 +53,9 @@ SIZES = st.sampled_from([0, 1, 31, 32, 33, 90, 127, 128, 129, 16383, 16384, 7000
 
 
 @given(st.lists(SIZES, max_size=5), st.integers(0, 3))
-def test_the_bytes_are_those_of_a_model_that_held_the_payloads_from_the_start(sizes, depth):
+def test_the_bytes_are_those_of_a_model_that_held_the_payloads_from_the_start(
+    sizes, depth
+):
     payloads = [bytes([number]) * size for number, size in enumerate(sizes)]
 
     found, _ = embedded(payloads, depth)

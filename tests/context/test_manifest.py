@@ -20,7 +20,10 @@ def test_metadata_is_replaced_where_it_stands():
     for key in ("a", "b", "a"):
         set_metadata(model, key, f"{key}{len(model.metadata_props)}")
 
-    assert [(p.key, p.value) for p in model.metadata_props] == [("a", "a2"), ("b", "b1")]
+    assert [(p.key, p.value) for p in model.metadata_props] == [
+        ("a", "a2"),
+        ("b", "b1"),
+    ]
 
 
 def test_looking_up_payloads_does_not_go_through_all_of_them():
@@ -38,10 +41,14 @@ def test_looking_up_payloads_does_not_go_through_all_of_them():
         __hash__ = str.__hash__
 
     manifest = Manifest(
-        source_digest="", providers={}, payloads=[*many, replace(entry, name="n7", embedded=False)]
+        source_digest="",
+        providers={},
+        payloads=[*many, replace(entry, name="n7", embedded=False)],
     )
 
-    found = [manifest.find_entry(Counted(f"n{i}"), embedded=True) for i in range(20_000)]
+    found = [
+        manifest.find_entry(Counted(f"n{i}"), embedded=True) for i in range(20_000)
+    ]
 
     assert found == many
     assert len(compared) < 2 * len(many)
@@ -61,7 +68,9 @@ def test_bytes_about_which_nothing_is_known_get_an_entry_that_holds_them(length,
     content = memoryview(bytes(length) + extra)
     forgotten = []
 
-    entry = digest_payload("a.bin", content, lambda offset, size: forgotten.append((offset, size)))
+    entry = digest_payload(
+        "a.bin", content, lambda offset, size: forgotten.append((offset, size))
+    )
 
     entry.check_whole(content)
     assert (entry.name, entry.size, sum(size for _, size in forgotten)) == (

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from onnx import ModelProto, helper
 
 from epctx_core.context.model_head import WINDOW, read_metadata, scan_metadata
-from epctx_core.errors import EpctxError, InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
+from epctx_core.errors import (
+    EpctxError,
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    NoSuchFile,
+)
 
 
 def everything(_key):
@@ -20,7 +26,9 @@ def everything(_key):
 
 
 def model(*entries, before=b"", graph_doc=""):
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [], [], doc_string=graph_doc)
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])], "g", [], [], doc_string=graph_doc
+    )
     proto = helper.make_model(graph, ir_version=9, producer_name="tests")
     for key, value in entries:
         proto.metadata_props.add(key=key, value=value)
@@ -55,7 +63,11 @@ def field(number, content):
 def test_all_entries_are_found():
     data = model(("a", "1"), ("ep_compatibility_info.X", "ü"), ("empty", ""))
 
-    assert read_metadata(data, everything) == {"a": "1", "ep_compatibility_info.X": "ü", "empty": ""}
+    assert read_metadata(data, everything) == {
+        "a": "1",
+        "ep_compatibility_info.X": "ü",
+        "empty": "",
+    }
 
 
 def test_only_wanted_values_are_read():
@@ -93,7 +105,9 @@ def test_a_huge_graph_costs_a_few_reads(tmp_path, size):
         file.write(entries)
 
     with CountingFile(path) as file:
-        found = scan_metadata(file, path.stat().st_size, "wanted".__eq__, where="huge.onnx")
+        found = scan_metadata(
+            file, path.stat().st_size, "wanted".__eq__, where="huge.onnx"
+        )
 
     assert found == {"wanted": "1"}
     assert len(file.reads) <= 4
@@ -135,13 +149,21 @@ def test_a_path_that_leads_nowhere_is_said_so(tmp_path):
         pytest.param(b"\x3a\x05abcd", "it is damaged at byte 0", id="cut in a field"),
         pytest.param(b"\x08\x09\x00\x00", "it is damaged at byte 2", id="field 0"),
         pytest.param(b"\x0b", "it is damaged at byte 0", id="a group"),
-        pytest.param(b"\x80" * 11, "it is damaged at byte 0", id="a number without end"),
-        pytest.param(field(14, b"\x0a\x7fkey"), "it is damaged at byte 2", id="cut in an entry"),
         pytest.param(
-            b"\x72\x02\x0a\x01" + field(7, b""), "it is damaged at byte 2", id="longer than its message"
+            b"\x80" * 11, "it is damaged at byte 0", id="a number without end"
         ),
         pytest.param(
-            b"\x72\x01\x08" + field(7, b""), "it is damaged at byte 2", id="number beyond its message"
+            field(14, b"\x0a\x7fkey"), "it is damaged at byte 2", id="cut in an entry"
+        ),
+        pytest.param(
+            b"\x72\x02\x0a\x01" + field(7, b""),
+            "it is damaged at byte 2",
+            id="longer than its message",
+        ),
+        pytest.param(
+            b"\x72\x01\x08" + field(7, b""),
+            "it is damaged at byte 2",
+            id="number beyond its message",
         ),
         (b"PK\x03\x04" + bytes(100), "not an ONNX model"),
         (b'{"json": 1}', "not an ONNX model"),
@@ -163,7 +185,9 @@ def test_a_value_that_is_no_text_is_an_invalid_graph_and_such_a_key_is_nobodys()
     assert read_metadata(model(before=field(14, bad)), "b".__eq__) == {}
     assert read_metadata(model(before=field(14, b"\x0a\x01\xff")), everything) == {}
 
-    with pytest.raises(InvalidGraph, match="the metadata 'a' of the model given as bytes is not UTF-8"):
+    with pytest.raises(
+        InvalidGraph, match="the metadata 'a' of the model given as bytes is not UTF-8"
+    ):
         read_metadata(model(before=field(14, bad)), everything)
 
 
@@ -184,7 +208,9 @@ def test_protobuf_finds_the_same(entries, doc, cut):
 
 @settings(deadline=None)
 @given(
-    data=st.binary(max_size=60), place=st.integers(0, 300), base=st.lists(st.tuples(TEXTS, TEXTS), max_size=3)
+    data=st.binary(max_size=60),
+    place=st.integers(0, 300),
+    base=st.lists(st.tuples(TEXTS, TEXTS), max_size=3),
 )
 def test_protobuf_takes_what_is_taken(data, place, base):
     whole = model(*base)

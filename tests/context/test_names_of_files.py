@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from epctx_core.context.named_files import find_free_name, make_binary_name, make_context_model_path
+from epctx_core.context.named_files import (
+    find_free_name,
+    make_binary_name,
+    make_context_model_path,
+)
 from epctx_core.context.paths import is_folder_name
 
 
@@ -56,8 +60,14 @@ def test_an_output_that_ends_in_a_separator_or_exists_as_a_folder_is_a_folder(tm
         ("A", ("m_qnn_a.bin",), "m_qnn_A_1.bin"),
     ],
 )
-def test_a_binary_gets_a_number_if_another_file_has_its_name_in_any_case(name, taken, found):
+def test_a_binary_gets_a_number_if_another_file_has_its_name_in_any_case(
+    name, taken, found
+):
     assert (
-        find_free_name(lambda payload: make_binary_name(Path("m_ctx.onnx"), "qnn", payload), name, taken)
+        find_free_name(
+            lambda payload: make_binary_name(Path("m_ctx.onnx"), "qnn", payload),
+            name,
+            taken,
+        )
         == found
     )

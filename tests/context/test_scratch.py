@@ -12,9 +12,17 @@ from epctx_core.context.scratch import get_user_folder
     [
         ("linux", {"HOME": "/home/user"}, "/home/user/.cache/epctx"),
         ("linux", {"HOME": "/home/user", "XDG_CACHE_HOME": "/var/x"}, "/var/x/epctx"),
-        ("linux", {"HOME": "/home/user", "XDG_CACHE_HOME": "relative"}, "/home/user/.cache/epctx"),
+        (
+            "linux",
+            {"HOME": "/home/user", "XDG_CACHE_HOME": "relative"},
+            "/home/user/.cache/epctx",
+        ),
         ("darwin", {"HOME": "/home/user"}, "/home/user/Library/Caches/epctx"),
-        ("win32", {"HOME": "/home/user", "LOCALAPPDATA": "/local"}, "/local/epctx/cache"),
+        (
+            "win32",
+            {"HOME": "/home/user", "LOCALAPPDATA": "/local"},
+            "/local/epctx/cache",
+        ),
     ],
 )
 def test_each_platform_has_its_place_for_a_users_caches(platform, environment, folder):

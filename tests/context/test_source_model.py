@@ -32,8 +32,13 @@ def model_of(arrays):
     tensors = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
     tensors.append(helper.make_tensor("typed", TensorProto.FLOAT, [2], [1.5, 2.5]))
     tensors.append(helper.make_tensor("words", TensorProto.STRING, [1], [b"text"]))
-    nodes = [helper.make_node("Identity", ["small"], [f"y{i}"], name=f"node {i}") for i in range(20)]
-    return helper.make_model(helper.make_graph(nodes, "g", [], [], tensors), producer_name="p")
+    nodes = [
+        helper.make_node("Identity", ["small"], [f"y{i}"], name=f"node {i}")
+        for i in range(20)
+    ]
+    return helper.make_model(
+        helper.make_graph(nodes, "g", [], [], tensors), producer_name="p"
+    )
 
 
 def read(content, expected=None):
@@ -53,10 +58,15 @@ def test_all_initializers_are_found_with_their_values():
 def test_only_those_asked_for_are_looked_at():
     model = model_of(ARRAYS)
     model.graph.initializer.append(
-        TensorProto(name="elsewhere", data_type=1, dims=[4], data_location=TensorProto.EXTERNAL)
+        TensorProto(
+            name="elsewhere", data_type=1, dims=[4], data_location=TensorProto.EXTERNAL
+        )
     )
 
-    assert set(read(model.SerializeToString(), {"small", "large", "unknown"})) == {"small", "large"}
+    assert set(read(model.SerializeToString(), {"small", "large", "unknown"})) == {
+        "small",
+        "large",
+    }
 
 
 def test_raw_data_stays_where_it_lies_in_a_mapped_file(tmp_path):
@@ -68,7 +78,10 @@ def test_raw_data_stays_where_it_lies_in_a_mapped_file(tmp_path):
     weight = read_weights(mapped, {"large"}, no_files, where="it")["large"]
 
     assert weight.extent.file == str(path)
-    assert path.read_bytes()[weight.extent.offset :][: weight.extent.length] == ARRAYS["large"].tobytes()
+    assert (
+        path.read_bytes()[weight.extent.offset :][: weight.extent.length]
+        == ARRAYS["large"].tobytes()
+    )
     assert np.shares_memory(np.frombuffer(mapped.view, np.uint8), weight.array())
 
 
@@ -84,7 +97,9 @@ def test_raw_data_stays_where_it_lies_in_a_buffer():
 def test_a_graph_in_two_pieces_is_one_graph():
     first, second = model_of({"a": ARRAYS["small"]}), model_of({"b": ARRAYS["half"]})
 
-    assert {"a", "b"} <= set(read(first.SerializeToString() + second.SerializeToString()))
+    assert {"a", "b"} <= set(
+        read(first.SerializeToString() + second.SerializeToString())
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,13 +147,19 @@ def test_a_cut_model_gives_weights_or_a_typed_error(length):
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.dictionaries(st.text(min_size=1, max_size=5), st.integers(0, 300), max_size=6))
+@given(
+    st.dictionaries(st.text(min_size=1, max_size=5), st.integers(0, 300), max_size=6)
+)
 def test_what_is_found_is_what_onnx_reads(sizes):
-    model = model_of({name: np.arange(size, dtype=np.float64) for name, size in sizes.items()})
+    model = model_of(
+        {name: np.arange(size, dtype=np.float64) for name, size in sizes.items()}
+    )
     again = onnx.load_from_string(model.SerializeToString())
 
     found = read(io.BytesIO(model.SerializeToString()).getbuffer())
 
     for tensor in again.graph.initializer:
         if tensor.data_type != TensorProto.STRING:
-            np.testing.assert_array_equal(found[tensor.name].array(), numpy_helper.to_array(tensor))
+            np.testing.assert_array_equal(
+                found[tensor.name].array(), numpy_helper.to_array(tensor)
+            )

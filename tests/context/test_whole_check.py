@@ -9,7 +9,9 @@ from epctx_core.errors import InvalidGraph
 from epctx_core.graph.mapping import MappedFile
 
 
-def test_the_whole_check_tells_what_it_read_so_that_a_mapping_need_not_stay_in_memory(tmp_path):
+def test_the_whole_check_tells_what_it_read_so_that_a_mapping_need_not_stay_in_memory(
+    tmp_path,
+):
     entry, content = written(noise((20 << 20) + 5))
     path = tmp_path / "p.bin"
     path.write_bytes(content)
@@ -29,6 +31,8 @@ def test_the_whole_check_finds_a_wrong_size_before_it_reads():
     reads = []
 
     with pytest.raises(InvalidGraph, match="has 99 bytes"):
-        entry.check_whole(memoryview(content)[1:], "n", forget=lambda *extent: reads.append(extent))
+        entry.check_whole(
+            memoryview(content)[1:], "n", forget=lambda *extent: reads.append(extent)
+        )
 
     assert reads == []

@@ -23,7 +23,14 @@ def written(*pieces, name="a_x.bin"):
 def weight_in_file(path, offset, length, name="w"):
     with path.open("rb") as file:
         mapped = MappedFile(file.fileno(), str(path))
-    return Weight(name, 2, (length,), mapped.view[offset : offset + length], mapped=mapped, offset=offset)
+    return Weight(
+        name,
+        2,
+        (length,),
+        mapped.view[offset : offset + length],
+        mapped=mapped,
+        offset=offset,
+    )
 
 
 def noise(size, seed=0):

@@ -26,14 +26,18 @@ from epctx_core.options import CancellationFlag
 from epctx_core.plugin import UNKNOWN_TYPE, hookimpl
 
 MEMORY_COUNTERS = Path("/proc/self/clear_refs")
-X = np.random.Generator(np.random.PCG64(3)).standard_normal((2, 3, 8, 8), dtype=np.float32)
+X = np.random.Generator(np.random.PCG64(3)).standard_normal(
+    (2, 3, 8, 8), dtype=np.float32
+)
 
 
 def partition_of(source, *, keep_initializers=False):
     """The whole of a model as one partition."""
     graph = indexed(source)
     nodes = range(len(graph.nodes))
-    return GraphPartition(graph, nodes, ep="TestExecutionProvider", keep_initializers=keep_initializers)
+    return GraphPartition(
+        graph, nodes, ep="TestExecutionProvider", keep_initializers=keep_initializers
+    )
 
 
 def outputs_of(partition, results):
@@ -45,7 +49,9 @@ def reference(tmp_path):
     """The results of the convolutional network as it was before anything took it apart, by name."""
     path = tmp_path / "reference.onnx"
     onnx.save(convolutional_network(), path)
-    return dict(zip(("scores", "features"), run_onnxruntime(path, {"x": X}), strict=True))
+    return dict(
+        zip(("scores", "features"), run_onnxruntime(path, {"x": X}), strict=True)
+    )
 
 
 def assert_equal(results, reference):
@@ -72,7 +78,10 @@ def test_a_saved_model_finds_its_weights_after_both_moved(tmp_path, reference):
     partition.save(str(built / "saved.v2.onnx"))
     built.rename(moved)
 
-    assert sorted(path.name for path in moved.iterdir()) == ["saved.v2.onnx", "saved.v2.weights"]
+    assert sorted(path.name for path in moved.iterdir()) == [
+        "saved.v2.onnx",
+        "saved.v2.weights",
+    ]
     results = run_onnxruntime(moved / "saved.v2.onnx", {"x": X})
     assert_equal(outputs_of(partition, results), reference)
 
@@ -83,7 +92,9 @@ def test_large_weights_are_saved_beside_the_model_and_small_ones_in_it(tmp_path)
 
     partition.save(tmp_path / "saved.onnx")
 
-    saved = onnx.load(tmp_path / "saved.onnx", load_external_data=False).graph.initializer
+    saved = onnx.load(
+        tmp_path / "saved.onnx", load_external_data=False
+    ).graph.initializer
     weights = (tmp_path / "saved.weights").read_bytes()
     places = {t.name: {e.key: e.value for e in t.external_data} for t in saved}
     found = {
@@ -93,11 +104,16 @@ def test_large_weights_are_saved_beside_the_model_and_small_ones_in_it(tmp_path)
     }
     assert found == {"w1": raw["w1"], "w2": raw["w2"]}
     assert len(weights) == len(raw["w1"]) + len(raw["w2"])
-    assert {t.name: t.raw_data for t in saved if t.name not in found} == {"b1": raw["b1"], "b2": raw["b2"]}
+    assert {t.name: t.raw_data for t in saved if t.name not in found} == {
+        "b1": raw["b1"],
+        "b2": raw["b2"],
+    }
 
 
 def test_a_partition_without_large_weights_can_be_saved_too(tmp_path):
-    partition = partition_of(onnx.load_from_string(negation(onnx.TensorProto.FLOAT, [2, 3])))
+    partition = partition_of(
+        onnx.load_from_string(negation(onnx.TensorProto.FLOAT, [2, 3]))
+    )
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
 
     partition.save(tmp_path / "saved.onnx")
@@ -109,9 +125,13 @@ def test_a_partition_without_large_weights_can_be_saved_too(tmp_path):
 def with_weights_file(folder, *, rows, columns=1024):
     """y = x @ w, where w lies in a file that holds nothing but a one at its very end."""
     made = model(
-        [node("MatMul", ["x", "w"], ["y"])], [value("x", shape=[1, rows])], [value("y", shape=[1, columns])]
+        [node("MatMul", ["x", "w"], ["y"])],
+        [value("x", shape=[1, rows])],
+        [value("y", shape=[1, columns])],
     )
-    weight = made.graph.initializer.add(name="w", data_type=onnx.TensorProto.FLOAT, dims=[rows, columns])
+    weight = made.graph.initializer.add(
+        name="w", data_type=onnx.TensorProto.FLOAT, dims=[rows, columns]
+    )
     weight.data_location = onnx.TensorProto.EXTERNAL
     weight.external_data.add(key="location", value="w.bin")
     with (folder / "w.bin").open("wb") as file:
@@ -119,16 +139,26 @@ def with_weights_file(folder, *, rows, columns=1024):
         file.seek(0, 2)
         file.write(np.float32(1).tobytes())
     inside = ModelFolder(folder)
-    return opened(made, lambda location, name: inside.open(location, what="the weights file", node=name))
+    return opened(
+        made,
+        lambda location, name: inside.open(
+            location, what="the weights file", node=name
+        ),
+    )
 
 
 def memory(counter):
     """Bytes resident now (`VmRSS`) or at the most (`VmHWM`) since the counters were cleared."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{counter}:"))
+    return next(
+        int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{counter}:")
+    )
 
 
-@pytest.mark.skipif(not MEMORY_COUNTERS.exists(), reason="the peak of memory can be cleared on Linux only")
+@pytest.mark.skipif(
+    not MEMORY_COUNTERS.exists(),
+    reason="the peak of memory can be cleared on Linux only",
+)
 def test_weights_are_saved_piece_by_piece(tmp_path):
     partition = partition_of(with_weights_file(tmp_path, rows=48 * 1024))
     size = partition.weights["w"].nbytes
@@ -156,7 +186,9 @@ def test_an_inline_model_needs_nothing_beside_it(tmp_path, reference):
     )
     inside = ModelFolder(tmp_path)
     stored = onnx.load(tmp_path / "net.onnx", load_external_data=False)
-    source = opened(stored, lambda name, node: inside.open(name, what="the weights file", node=node))
+    source = opened(
+        stored, lambda name, node: inside.open(name, what="the weights file", node=node)
+    )
     partition = partition_of(source)
 
     complete = partition.model(inline_weights=True)
@@ -165,7 +197,9 @@ def test_an_inline_model_needs_nothing_beside_it(tmp_path, reference):
     assert not any(is_detached(t) for t in complete.graph.initializer)
     onnx.checker.check_model(complete, full_check=True)
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.graph_optimization_level = (
+        onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    )
     session = onnxruntime.InferenceSession(complete.SerializeToString(), options)
     assert_equal(outputs_of(partition, session.run(None, {"x": X})), reference)
 
@@ -175,7 +209,10 @@ def test_an_inline_model_leaves_the_next_one_without_data():
 
     partition.model(inline_weights=True)
 
-    assert [t.name for t in partition.model().graph.initializer if is_detached(t)] == ["w1", "w2"]
+    assert [t.name for t in partition.model().graph.initializer if is_detached(t)] == [
+        "w1",
+        "w2",
+    ]
 
 
 def test_kept_initializers_are_fed_from_the_weights(tmp_path, reference):
@@ -185,7 +222,10 @@ def test_kept_initializers_are_fed_from_the_weights(tmp_path, reference):
 
     assert set(partition.weights) == {"w1", "b1", "w2", "b2"}
     assert list(partition.model(inline_weights=True).graph.initializer) == []
-    feeds = {"x": X, **{name: weight.array() for name, weight in partition.weights.items()}}
+    feeds = {
+        "x": X,
+        **{name: weight.array() for name, weight in partition.weights.items()},
+    }
     results = run_onnxruntime(tmp_path / "saved.onnx", feeds)
     assert_equal(outputs_of(partition, results), reference)
 
@@ -193,9 +233,14 @@ def test_kept_initializers_are_fed_from_the_weights(tmp_path, reference):
 def test_a_partition_knows_the_types_of_its_inner_values():
     partition = partition_of(convolutional_network())
 
-    shown = {name: str(partition.value(name).type) for name in ("x", "c", "flat", "scores", "w2")}
+    shown = {
+        name: str(partition.value(name).type)
+        for name in ("x", "c", "flat", "scores", "w2")
+    }
 
-    assert {v.name for v in (*partition.inputs, *partition.outputs)}.isdisjoint({"c", "flat", "w2"})
+    assert {v.name for v in (*partition.inputs, *partition.outputs)}.isdisjoint(
+        {"c", "flat", "w2"}
+    )
     assert shown == {
         "x": "float[2,3,8,8]",
         "c": "float[2,16,8,8]",
@@ -217,7 +262,11 @@ def sliced(source, taken=()):
 def reshaped():
     """A network whose inner shapes follow from the value of a small weight."""
     return model(
-        [node("MatMul", ["x", "w"], ["m"]), node("Reshape", ["m", "s"], ["r"]), node("Relu", ["r"], ["y"])],
+        [
+            node("MatMul", ["x", "w"], ["m"]),
+            node("Reshape", ["m", "s"], ["r"]),
+            node("Relu", ["r"], ["y"]),
+        ],
         [value("x", shape=[4, 30])],
         [value("y", shape=[2, 60])],
         [tensor("w", np.ones((30, 30))), tensor("s", [2, 60], np.int64)],
@@ -229,8 +278,13 @@ def test_onnx_infers_all_shapes_of_a_graphs_model_from_it_alone():
 
     copy = view.model()
 
-    inferred = onnx.shape_inference.infer_shapes(copy, check_type=True, strict_mode=True)
-    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in inferred.graph.value_info}
+    inferred = onnx.shape_inference.infer_shapes(
+        copy, check_type=True, strict_mode=True
+    )
+    shapes = {
+        v.name: [d.dim_value for d in v.type.tensor_type.shape.dim]
+        for v in inferred.graph.value_info
+    }
     assert shapes == {"m": [4, 30], "r": [2, 60]}
     assert [t.name for t in copy.graph.initializer if is_detached(t)] == ["w"]
     assert copy.graph.initializer[0].ByteSize() < 100
@@ -308,7 +362,9 @@ def test_a_waiting_ep_is_woken_when_the_host_cancels_from_another_thread():
     start = time.monotonic()
     thread.start()
     with pytest.raises(epctx.ModelLoadCanceled):
-        epctx.InferenceSession(negation(onnx.TensorProto.FLOAT, [2]), options, registry=harness.registry)
+        epctx.InferenceSession(
+            negation(onnx.TensorProto.FLOAT, [2]), options, registry=harness.registry
+        )
     thread.join()
 
     assert answers == [True]

@@ -53,7 +53,9 @@ def behaviour(
 
 
 def operators(path: str | Path) -> list[str]:
-    return [node.op_type for node in onnx.load(path, load_external_data=False).graph.node]
+    return [
+        node.op_type for node in onnx.load(path, load_external_data=False).graph.node
+    ]
 
 
 def held(path: str | Path) -> list[tuple[str, bool]]:
@@ -124,7 +126,13 @@ def defaults_of_session_options(s):
 @behaviour()
 def defaults_of_run_options(s):
     o = s.ort.RunOptions()
-    return [o.log_severity_level, o.log_verbosity_level, o.logid, o.terminate, o.only_execute_path_to_fetches]
+    return [
+        o.log_severity_level,
+        o.log_verbosity_level,
+        o.logid,
+        o.terminate,
+        o.only_execute_path_to_fetches,
+    ]
 
 
 @behaviour()
@@ -220,10 +228,17 @@ def bytes_to_a_file(s):
 @behaviour(7, 8, 9)
 def a_model_to_a_stream(s):
     weight = "float[4, 9000] w = {" + ",".join(["1"] * 36000) + "}"
-    text = HEAD + f"(float[4, 9000] x) => (float[4, 9000] y) <{weight}> {{ y = Add(x, w) }}"
+    text = (
+        HEAD
+        + f"(float[4, 9000] x) => (float[4, 9000] y) <{weight}> {{ y = Add(x, w) }}"
+    )
     pieces = []
     s.compiler(s.model(text)).compile_to_stream(pieces.append)
-    return [len(pieces) > 1, {len(p) for p in pieces[:-1]} == {65536}, 0 < len(pieces[-1]) <= 65536]
+    return [
+        len(pieces) > 1,
+        {len(p) for p in pieces[:-1]} == {65536},
+        0 < len(pieces[-1]) <= 65536,
+    ]
 
 
 @behaviour(49, 50)
@@ -264,7 +279,9 @@ def an_output_without_an_extension(s):
 
 @behaviour(45)
 def an_output_of_a_session_that_is_a_folder(s):
-    s.session(s.model(), s.options(ep__context_enable=1, ep__context_file_path=s.out("sub/")))
+    s.session(
+        s.model(), s.options(ep__context_enable=1, ep__context_file_path=s.out("sub/"))
+    )
 
 
 @behaviour(40)
@@ -275,7 +292,9 @@ def a_session_that_compiles_nothing(s):
 
 @behaviour(differs=KEYS)
 def context_enable_as_a_word(s):
-    return s.session(s.model(), s.options(ep__context_enable="true")).run(None, {"x": ROWS})
+    return s.session(s.model(), s.options(ep__context_enable="true")).run(
+        None, {"x": ROWS}
+    )
 
 
 @behaviour(46)
@@ -321,7 +340,9 @@ def an_output_that_is_the_input(s):
 
 @behaviour(27)
 def names_with_spaces_and_umlauts(s):
-    s.compiler(s.model(name="ein Mödell.onnx")).compile_to_file(s.out("übersetzt so.onnx"))
+    s.compiler(s.model(name="ein Mödell.onnx")).compile_to_file(
+        s.out("übersetzt so.onnx")
+    )
     return operators(s.out("übersetzt so.onnx"))
 
 
@@ -365,15 +386,21 @@ def the_write_callback_changed_within_a_compile(s):
 
 @behaviour(21)
 def casts_that_a_level_drops(s):
-    casts = "".join(f"v{i + 1} = Cast<to = {(1, 10)[i % 2]}>(v{i}) " for i in range(1, 5))
+    casts = "".join(
+        f"v{i + 1} = Cast<to = {(1, 10)[i % 2]}>(v{i}) " for i in range(1, 5)
+    )
     text = HEAD + f"(float[3] x) => (float[3] y) {{ v1 = Relu(x) {casts} y = Neg(v5) }}"
     counts = []
     for level in (
         s.ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
         s.ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
     ):
-        data = s.compiler(s.model(text), graph_optimization_level=level).compile_to_bytes()
-        counts.append(sum(n.op_type == "Cast" for n in onnx.load_from_string(data).graph.node))
+        data = s.compiler(
+            s.model(text), graph_optimization_level=level
+        ).compile_to_bytes()
+        counts.append(
+            sum(n.op_type == "Cast" for n in onnx.load_from_string(data).graph.node)
+        )
     return counts
 
 
@@ -397,7 +424,10 @@ def an_outer_initializer_that_only_a_body_reads(s):
 
 @behaviour(16)
 def the_order_of_inputs(s):
-    text = HEAD + "(float[2] late, float[2] early) => (float[2] y) { a = Relu(early) y = Sub(a, late) }"
+    text = (
+        HEAD
+        + "(float[2] late, float[2] early) => (float[2] y) { a = Relu(early) y = Sub(a, late) }"
+    )
     s.compiler(s.model(text)).compile_to_file(s.out())
     return [i.name for i in onnx.load(s.out()).graph.input]
 
@@ -420,7 +450,9 @@ def who_made_the_model(s):
     return [proto.producer_name, proto.model_version, proto.ir_version]
 
 
-@behaviour(differs="an argument of `ModelCompiler` of a wrong kind; unknown bits in `flags`")
+@behaviour(
+    differs="an argument of `ModelCompiler` of a wrong kind; unknown bits in `flags`"
+)
 def unknown_flags(s):
     s.compiler(s.model(), flags=64).compile_to_file(s.out())
 
@@ -462,7 +494,9 @@ def a_compile_that_was_cancelled_before(s):
 
 @behaviour(37)
 def weights_in_a_file(s):
-    s.compiler(s.weighted(), external_initializers_file_path="w.bin").compile_to_file(s.out())
+    s.compiler(s.weighted(), external_initializers_file_path="w.bin").compile_to_file(
+        s.out()
+    )
     return [held(s.out()), s.session(s.out()).run(None, {"x": LINE})[0][:3]]
 
 
@@ -474,14 +508,18 @@ def external_weights_without_a_file_named(s):
 
 @behaviour(29)
 def external_weights_into_another_file(s):
-    s.compiler(s.weighted(external=True), external_initializers_file_path="n.bin").compile_to_file(s.out())
+    s.compiler(
+        s.weighted(external=True), external_initializers_file_path="n.bin"
+    ).compile_to_file(s.out())
     Path(s.out("w.data")).unlink()
     return s.session(s.out()).run(None, {"x": LINE})[0][:3]
 
 
 @behaviour(36, differs="an absolute name for external initializers")
 def an_absolute_file_for_weights(s):
-    s.compiler(s.weighted(), external_initializers_file_path=s.out("w.bin")).compile_to_file(s.out())
+    s.compiler(
+        s.weighted(), external_initializers_file_path=s.out("w.bin")
+    ).compile_to_file(s.out())
 
 
 EMPTY = "an empty name for external initializers; one in a folder that does not exist"
@@ -489,17 +527,25 @@ EMPTY = "an empty name for external initializers; one in a folder that does not 
 
 @behaviour(36, differs=EMPTY)
 def an_empty_name_for_weights(s):
-    s.compiler(s.weighted(), external_initializers_file_path="").compile_to_file(s.out())
+    s.compiler(s.weighted(), external_initializers_file_path="").compile_to_file(
+        s.out()
+    )
 
 
 @behaviour(36, differs=EMPTY)
 def a_file_for_weights_in_a_missing_folder(s):
-    s.compiler(s.weighted(), external_initializers_file_path="sub/w.bin").compile_to_file(s.out())
+    s.compiler(
+        s.weighted(), external_initializers_file_path="sub/w.bin"
+    ).compile_to_file(s.out())
 
 
 @behaviour(35)
 def a_file_and_a_function_for_weights(s):
-    s.compiler(s.weighted(), external_initializers_file_path="w.bin", get_initializer_location_func=print)
+    s.compiler(
+        s.weighted(),
+        external_initializers_file_path="w.bin",
+        get_initializer_location_func=print,
+    )
 
 
 @behaviour(32)
@@ -509,7 +555,9 @@ def a_function_that_keeps_all_weights(s):
     def keep(name, value, info):
         seen.append((name, list(value.shape()), info is None))
 
-    s.compiler(s.weighted(), get_initializer_location_func=keep).compile_to_file(s.out())
+    s.compiler(s.weighted(), get_initializer_location_func=keep).compile_to_file(
+        s.out()
+    )
     return [sorted(seen), held(s.out())]
 
 
@@ -518,9 +566,15 @@ def a_function_that_places_weights(s):
     Path(s.out("own.bin")).write_bytes(np.arange(512, dtype=np.float32).tobytes())
 
     def place(name, _value, _info):
-        return s.ort.OrtExternalInitializerInfo("own.bin", 0, 2048) if name == "w" else None
+        return (
+            s.ort.OrtExternalInitializerInfo("own.bin", 0, 2048)
+            if name == "w"
+            else None
+        )
 
-    s.compiler(s.weighted(), get_initializer_location_func=place).compile_to_file(s.out())
+    s.compiler(s.weighted(), get_initializer_location_func=place).compile_to_file(
+        s.out()
+    )
     return [held(s.out()), s.session(s.out()).run(None, {"x": LINE})[0][:3]]
 
 
@@ -530,10 +584,17 @@ def a_function_that_is_told_where_weights_lie(s):
 
     def look(name, _value, info):
         seen.append(
-            (name, None if info is None else (Path(info.filepath).name, info.file_offset, info.byte_size))
+            (
+                name,
+                None
+                if info is None
+                else (Path(info.filepath).name, info.file_offset, info.byte_size),
+            )
         )
 
-    s.compiler(s.weighted(external=True), get_initializer_location_func=look).compile_to_file(s.out())
+    s.compiler(
+        s.weighted(external=True), get_initializer_location_func=look
+    ).compile_to_file(s.out())
     return sorted(seen, key=str)
 
 

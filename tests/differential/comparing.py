@@ -58,7 +58,12 @@ def main() -> int:
         done = [compare(each, Path(folder) / each.name) for each in BEHAVIOURS]
     faults = [each for each in done if each.fault]
     tried = {each.behaviour.differs for each in done} - {""}
-    lines = [line for each in done if each.fault or each.behaviour.differs for line in _told(each)]
+    lines = [
+        line
+        for each in done
+        if each.fault or each.behaviour.differs
+        for line in _told(each)
+    ]
     modules = f"onnxruntime {onnxruntime.__version__}{vendor}"
     lines.append(
         f"{len(done)} behaviours of {modules}: {len(done) - len(faults)} as the document says, {len(faults)} not; "

@@ -40,7 +40,12 @@ class Harness:
         self.before.add(name)
         return path
 
-    def model(self, text: str = CHAIN, name: str = "m.onnx", edit: Callable[[Any], object] = id) -> str:
+    def model(
+        self,
+        text: str = CHAIN,
+        name: str = "m.onnx",
+        edit: Callable[[Any], object] = id,
+    ) -> str:
         """Write a model in ONNX's text form, after `edit` changed it; return its path."""
         proto = onnx.parser.parse_model(text)
         edit(proto)
@@ -53,18 +58,31 @@ class Harness:
             self.write("w.data", weight.raw_data)
             weight.ClearField("raw_data")
             weight.data_location = TensorProto.EXTERNAL
-            for key, value in (("location", location), ("offset", "0"), ("length", "2048")):
+            for key, value in (
+                ("location", location),
+                ("offset", "0"),
+                ("length", "2048"),
+            ):
                 weight.external_data.add(key=key, value=value)
         scalar = numpy_helper.from_array(np.float32(2), "s")
-        nodes = [helper.make_node("Add", ["x", "w"], ["a"]), helper.make_node("Mul", ["a", "s"], ["y"])]
-        x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [512]) for n in "xy")
+        nodes = [
+            helper.make_node("Add", ["x", "w"], ["a"]),
+            helper.make_node("Mul", ["a", "s"], ["y"]),
+        ]
+        x, y = (
+            helper.make_tensor_value_info(n, TensorProto.FLOAT, [512]) for n in "xy"
+        )
         graph = helper.make_graph(nodes, "g", [x], [y], [weight, scalar])
-        proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        proto = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        )
         return str(self.write("m.onnx", proto.SerializeToString()))
 
     def context(self, **attributes: Any) -> str:
         """Write a model of one EPContext node with these attributes."""
-        node = helper.make_node("EPContext", ["x"], ["y"], name="c", domain="com.microsoft", **attributes)
+        node = helper.make_node(
+            "EPContext", ["x"], ["y"], name="c", domain="com.microsoft", **attributes
+        )
         x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in "xy")
         opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
         proto = helper.make_model(
@@ -83,11 +101,15 @@ class Harness:
     def session(self, model: Any, options: Any = None, **arguments: Any) -> Any:
         """Return a session on the CPU EP."""
         arguments.setdefault("providers", [CPU])
-        return self.ort.InferenceSession(model, self.options() if options is None else options, **arguments)
+        return self.ort.InferenceSession(
+            model, self.options() if options is None else options, **arguments
+        )
 
     def compiler(self, model: Any, options: Any = None, **arguments: Any) -> Any:
         """Return a compiler with the CPU EP alone."""
-        return self.ort.ModelCompiler(self.options() if options is None else options, model, **arguments)
+        return self.ort.ModelCompiler(
+            self.options() if options is None else options, model, **arguments
+        )
 
     def out(self, name: str = "out.onnx") -> str:
         """Return a path in the folder."""
@@ -126,8 +148,14 @@ def outcome_of(act: Callable[[Harness], Any], ort: Any, folder: Path) -> Outcome
         value = comparable(act(harness))
     except Exception as raised:  # noqa: BLE001 - every error is an outcome
         error = raised
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    return Outcome(value=value, error=error, files=tuple(sorted(found - harness.before)))
+    found = {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    return Outcome(
+        value=value, error=error, files=tuple(sorted(found - harness.before))
+    )
 
 
 def comparable(value: Any) -> Any:
@@ -150,5 +178,7 @@ def agree(theirs: Outcome, ours: Outcome) -> bool:
     kind = type(theirs.error)
     if kind.__module__ == "builtins":
         return isinstance(ours.error, kind)
-    name = {"NotImplemented": "NotImplementedByProvider"}.get(kind.__name__, kind.__name__)
+    name = {"NotImplemented": "NotImplementedByProvider"}.get(
+        kind.__name__, kind.__name__
+    )
     return name in {cls.__name__ for cls in type(ours.error).__mro__}

@@ -34,7 +34,9 @@ def qnn(s: Harness, given: dict[str, str] | None = None, **entries: object) -> A
     }
     if s.ort is onnxruntime:
         devices = [device for device in s.ort.get_ep_devices() if device.ep_name == QNN]
-        o.add_provider_for_devices(devices[:1], {**options, "enable_htp_fp16_precision": "1"})
+        o.add_provider_for_devices(
+            devices[:1], {**options, "enable_htp_fp16_precision": "1"}
+        )
     else:
         o.add_provider(QNN, options)
     return o
@@ -88,7 +90,9 @@ def qnn_loads_from_a_file(s):
 @behaviour(42)
 def qnn_keeps_an_output_that_exists_under_the_flag(s):
     path = compiled(s)
-    s.ort.ModelCompiler(qnn(s), s.model(TEXT), flags=ERROR_IF_EXISTS).compile_to_file(path)
+    s.ort.ModelCompiler(qnn(s), s.model(TEXT), flags=ERROR_IF_EXISTS).compile_to_file(
+        path
+    )
 
 
 @behaviour(40)
@@ -200,14 +204,19 @@ def qnn_with_a_name_for_an_embedded_payload(s):
     loaded(s, changed(s, embed_mode=1))
 
 
-@behaviour(63, differs="a model from bytes with a binary in a file, and no `ep.context_file_path`")
+@behaviour(
+    63,
+    differs="a model from bytes with a binary in a file, and no `ep.context_file_path`",
+)
 def qnn_from_bytes_without_a_folder(s):
     loaded(s, Path(compiled(s)).read_bytes())
 
 
 @behaviour(63)
 def qnn_from_bytes_with_a_folder(s):
-    return loaded(s, Path(compiled(s)).read_bytes(), ep__context_file_path=s.out("any.onnx"))
+    return loaded(
+        s, Path(compiled(s)).read_bytes(), ep__context_file_path=s.out("any.onnx")
+    )
 
 
 @behaviour(135, differs="provider options")

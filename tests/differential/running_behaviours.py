@@ -20,7 +20,11 @@ IN_A_RUN = "a kernel that fails in a run; a run that was terminated"
 
 @behaviour(59, 60)
 def a_source_that_no_ep_takes(s):
-    s.session(s.context(source="NoSuchEP", main_context=1, embed_mode=1, ep_cache_context=b"abc"))
+    s.session(
+        s.context(
+            source="NoSuchEP", main_context=1, embed_mode=1, ep_cache_context=b"abc"
+        )
+    )
 
 
 @behaviour(59)
@@ -30,16 +34,28 @@ def a_node_without_a_source(s):
 
 @behaviour(71, 72)
 def a_missing_binary_of_a_source_that_no_ep_takes(s):
-    s.session(s.context(source="NoSuchEP", main_context=1, embed_mode=0, ep_cache_context=b"none.bin"))
+    s.session(
+        s.context(
+            source="NoSuchEP",
+            main_context=1,
+            embed_mode=0,
+            ep_cache_context=b"none.bin",
+        )
+    )
 
 
 @behaviour(47, 48, differs="compiling a compiled model, also by `ep.context_enable=1`")
 def a_compiled_model_compiled_again(s):
-    path = s.context(source="NoSuchEP", main_context=1, embed_mode=1, ep_cache_context=b"abc")
+    path = s.context(
+        source="NoSuchEP", main_context=1, embed_mode=1, ep_cache_context=b"abc"
+    )
     s.compiler(path).compile_to_file(s.out())
 
 
-@behaviour(67, differs="`session.disable_cpu_ep_fallback=1` with the CPU EP among the providers")
+@behaviour(
+    67,
+    differs="`session.disable_cpu_ep_fallback=1` with the CPU EP among the providers",
+)
 def a_fallback_that_is_off(s):
     s.session(s.model(), s.options(session__disable_cpu_ep_fallback=1))
 
@@ -88,13 +104,17 @@ def an_operator_of_an_unknown_domain(s):
 @behaviour(differs=INVALID)
 def an_opset_that_nobody_knows(s):
     s.session(
-        s.model('<ir_version: 8, opset_import: ["" : 99]> g (float[2] x) => (float[2] y) { y = Relu(x) }')
+        s.model(
+            '<ir_version: 8, opset_import: ["" : 99]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+        )
     )
 
 
 @behaviour(differs=INVALID)
 def types_that_contradict_each_other(s):
-    s.session(s.model(HEAD + "(float[2] x, int64[2] z) => (float[2] y) { y = Add(x, z) }"))
+    s.session(
+        s.model(HEAD + "(float[2] x, int64[2] z) => (float[2] y) { y = Add(x, z) }")
+    )
 
 
 @behaviour(differs=INVALID)
@@ -104,14 +124,16 @@ def a_value_that_nobody_makes(s):
 
 @behaviour()
 def nodes_out_of_order(s):
-    return s.session(s.model(HEAD + "(float[2] x) => (float[2] y) { y = Neg(a) a = Relu(x) }")).run(
-        None, {"x": np.ones(2, np.float32)}
-    )
+    return s.session(
+        s.model(HEAD + "(float[2] x) => (float[2] y) { y = Neg(a) a = Relu(x) }")
+    ).run(None, {"x": np.ones(2, np.float32)})
 
 
 @behaviour(61, differs='`providers=["QNNExecutionProvider"]` for a plugin EP')
 def a_session_with_a_provider_that_nobody_has(s):
-    return s.session(s.model(), providers=["NoSuchExecutionProvider", CPU]).get_providers()
+    return s.session(
+        s.model(), providers=["NoSuchExecutionProvider", CPU]
+    ).get_providers()
 
 
 @behaviour()
@@ -137,7 +159,9 @@ def a_load_that_was_cancelled_before(s):
     s.session(s.model(), o)
 
 
-@behaviour(differs="`get_provider_graph_assignment_info` of a session that did not record")
+@behaviour(
+    differs="`get_provider_graph_assignment_info` of a session that did not record"
+)
 def an_assignment_that_was_not_recorded(s):
     s.session(s.model()).get_provider_graph_assignment_info()
 
@@ -152,7 +176,9 @@ def an_assignment_that_was_recorded(s):
 
 @behaviour(69, differs="`set_ep_dynamic_options`")
 def dynamic_options_of_the_cpu_ep(s):
-    s.session(s.model()).set_ep_dynamic_options({"ep.dynamic.workload_type": "Efficient"})
+    s.session(s.model()).set_ep_dynamic_options(
+        {"ep.dynamic.workload_type": "Efficient"}
+    )
 
 
 # --- running -----------------------------------------------------------------------------------------
@@ -229,7 +255,9 @@ def texts(s):
 
 @behaviour(differs="a numpy scalar as value in `run`")
 def a_scalar(s):
-    return s.session(s.model(HEAD + "(float x) => (float y) { y = Neg(x) }")).run(None, {"x": np.float32(3)})
+    return s.session(s.model(HEAD + "(float x) => (float y) { y = Neg(x) }")).run(
+        None, {"x": np.float32(3)}
+    )
 
 
 @behaviour(differs=IN_A_RUN)
@@ -241,7 +269,9 @@ def a_run_that_was_terminated_before(s):
 
 @behaviour()
 def a_declared_length_that_is_wrong(s):
-    text = HEAD + "(float[N, 3] x) => (float[1] y) { y = ReduceSum<keepdims = 0>(x, a) }"
+    text = (
+        HEAD + "(float[N, 3] x) => (float[1] y) { y = ReduceSum<keepdims = 0>(x, a) }"
+    )
     text = text.replace("=> (float[1] y)", "=> (float[1] y) <int64[1] a = {1}>")
     return s.session(s.model(text)).run(None, {"x": np.ones((2, 3), np.float32)})
 
@@ -249,7 +279,9 @@ def a_declared_length_that_is_wrong(s):
 @behaviour()
 def inputs_and_outputs(s):
     made = s.session(s.model())
-    return [[(v.name, v.type, v.shape) for v in (*made.get_inputs(), *made.get_outputs())]]
+    return [
+        [(v.name, v.type, v.shape) for v in (*made.get_inputs(), *made.get_outputs())]
+    ]
 
 
 @behaviour()
@@ -260,18 +292,33 @@ def what_a_model_says_of_itself(s):
 
 @behaviour(differs="a model without a version")
 def a_model_without_a_version(s):
-    return s.session(s.model(edit=lambda proto: proto.ClearField("model_version"))).get_modelmeta().version
+    return (
+        s.session(s.model(edit=lambda proto: proto.ClearField("model_version")))
+        .get_modelmeta()
+        .version
+    )
 
 
 @behaviour()
 def an_input_with_a_default(s):
     def add(proto):
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.full(2, 5, np.float32), "d"))
+        proto.graph.initializer.append(
+            onnx.numpy_helper.from_array(np.full(2, 5, np.float32), "d")
+        )
 
-    made = s.session(s.model(HEAD + "(float[2] x, float[2] d) => (float[2] y) { y = Add(x, d) }", edit=add))
+    made = s.session(
+        s.model(
+            HEAD + "(float[2] x, float[2] d) => (float[2] y) { y = Add(x, d) }",
+            edit=add,
+        )
+    )
     feed = {"x": np.zeros(2, np.float32)}
     overridable = [i.name for i in made.get_overridable_initializers()]
-    return [overridable, made.run(None, feed), made.run(None, {**feed, "d": np.ones(2, np.float32)})]
+    return [
+        overridable,
+        made.run(None, feed),
+        made.run(None, {**feed, "d": np.ones(2, np.float32)}),
+    ]
 
 
 @behaviour(differs=IN_A_RUN)

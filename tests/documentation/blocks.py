@@ -32,17 +32,31 @@ def files(page: str) -> dict[str, str]:
 
 def snippets(page: str) -> list[str]:
     """Return the Python that belongs to no file, in order."""
-    return [block["text"] for block in blocks(page) if block["kind"] == "python" and not block["file"]]
+    return [
+        block["text"]
+        for block in blocks(page)
+        if block["kind"] == "python" and not block["file"]
+    ]
 
 
 def commands(page: str) -> list[str]:
     """Return the commands of a page, in order."""
     consoles = [block["text"] for block in blocks(page) if block["kind"] == "console"]
-    return [line[2:] for text in consoles for line in text.splitlines() if line.startswith("$ ")]
+    return [
+        line[2:]
+        for text in consoles
+        for line in text.splitlines()
+        if line.startswith("$ ")
+    ]
 
 
 def sections(page: str, level: int = 2) -> dict[str, str]:
     """Return heading to text, for the headings of one level; the backquotes around a name are left out."""
     mark = "#" * level
-    parts = re.split(rf"^{mark} (.+)$", (DOCS / page).read_text("utf-8"), flags=re.MULTILINE)
-    return {title.strip().strip("`"): text for title, text in zip(parts[1::2], parts[2::2], strict=True)}
+    parts = re.split(
+        rf"^{mark} (.+)$", (DOCS / page).read_text("utf-8"), flags=re.MULTILINE
+    )
+    return {
+        title.strip().strip("`"): text
+        for title, text in zip(parts[1::2], parts[2::2], strict=True)
+    }

@@ -15,8 +15,13 @@ COLUMNS = ("key", "default", "allowed", "meaning", "error", "cache")
 
 def options_table(page: str) -> str:
     """Return the table of session options, a row for each key, with the errors that a page has."""
-    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in page.splitlines()]
-    errors = {row[0]: row[COLUMNS.index("error")] for row in rows if len(row) == len(COLUMNS)}
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in page.splitlines()
+    ]
+    errors = {
+        row[0]: row[COLUMNS.index("error")] for row in rows if len(row) == len(COLUMNS)
+    }
     rows = [
         [
             f"`{option.key}`",
@@ -35,7 +40,9 @@ def options_table(page: str) -> str:
 def with_tables(page: str) -> str:
     """Return the text of docs/options.md with the table as the code has it."""
     before, begin, rest = page.partition("| key | default |")
-    return before + options_table(page) + rest[rest.index("\n\n") + 1 :] if begin else page
+    return (
+        before + options_table(page) + rest[rest.index("\n\n") + 1 :] if begin else page
+    )
 
 
 if __name__ == "__main__":

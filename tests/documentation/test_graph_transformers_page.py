@@ -25,14 +25,22 @@ def folder(tmp_path, network, monkeypatch):
     for name, text in files(PAGE).items():
         (tmp_path / name).write_text(text)
     project = tomllib.loads(files(PAGE)["pyproject.toml"])["project"]
-    info = tmp_path / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info = (
+        tmp_path / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    )
     info.mkdir()
     (info / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
     )
     ((group, entries),) = project["entry-points"].items()
     (info / "entry_points.txt").write_text(
-        "\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()), ""])
+        "\n".join(
+            [
+                f"[{group}]",
+                *(f"{name} = {value}" for name, value in entries.items()),
+                "",
+            ]
+        )
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -45,11 +53,15 @@ def test_every_block_of_the_page_is_run_here():
     assert set(files(PAGE)) == {"without_isnan.py", "pyproject.toml"}
 
 
-def test_the_page_s_transformer_makes_one_partition_of_five_and_the_same_results(folder, capsys):
+def test_the_page_s_transformer_makes_one_partition_of_five_and_the_same_results(
+    folder, capsys
+):
     folder, bert = folder
     options = epctx.SessionOptions()
     options.add_provider("OpenVINO")
-    assert len(epctx.ModelCompiler(options, "bert.onnx").compile_to_file().partitions) == 5
+    assert (
+        len(epctx.ModelCompiler(options, "bert.onnx").compile_to_file().partitions) == 5
+    )
     names = {}
 
     for text in snippets(PAGE):
@@ -57,13 +69,20 @@ def test_the_page_s_transformer_makes_one_partition_of_five_and_the_same_results
 
     assert capsys.readouterr().out == "1 partition\n"
     with epctx.InferenceSession(folder / "bert_ctx.onnx") as session:
-        for found, expected in zip(session.run(None, bert.inputs), bert.reference, strict=True):
+        for found, expected in zip(
+            session.run(None, bert.inputs), bert.reference, strict=True
+        ):
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_installed_transformer_is_used_by_name_on_the_command_line_and_listed(capsys):
-    assert [shlex.split(command)[1] for command in commands(PAGE)] == ["compile", "explain"]
+def test_the_installed_transformer_is_used_by_name_on_the_command_line_and_listed(
+    capsys,
+):
+    assert [shlex.split(command)[1] for command in commands(PAGE)] == [
+        "compile",
+        "explain",
+    ]
     for command in commands(PAGE):
         assert main(shlex.split(command)[1:]) == 0, "nothing is left to the CPU EP"
     assert "without_isnan changed the model." in capsys.readouterr().out

@@ -49,7 +49,10 @@ def test_the_overview_of_hooks_is_the_table_of_the_contract():
 
     rows = re.findall(r"^\| `\w+` \|.*$", text, re.MULTILINE)
 
-    of_the_class = [f"| `{method.name}` | {answer_in_words(method)} |" for method in CLASS_METHODS.values()]
+    of_the_class = [
+        f"| `{method.name}` | {answer_in_words(method)} |"
+        for method in CLASS_METHODS.values()
+    ]
     assert rows == [*(overview_row(hook) for hook in HOOKS.values()), *of_the_class]
 
 
@@ -73,14 +76,18 @@ def overview_row(hook):
 def lacking(texts, *parts):
     """Return what is missing: by heading, the parts that its text has not."""
     return {
-        name: gone for name, text in texts.items() if (gone := [part for part in parts if part not in text])
+        name: gone
+        for name, text in texts.items()
+        if (gone := [part for part in parts if part not in text])
     }
 
 
 def test_each_hook_is_described_in_full():
     texts = {name: REFERENCE[name] for name in HOOKS}
 
-    unsigned = [h for h in HOOKS if f"`{h}({', '.join(HOOKS[h].arguments)})`" not in texts[h]]
+    unsigned = [
+        h for h in HOOKS if f"`{h}({', '.join(HOOKS[h].arguments)})`" not in texts[h]
+    ]
     assert unsigned == []
     assert lacking(texts, "**When.**", "**Rules.**", "**Errors.**", "```python") == {}
 
@@ -88,7 +95,11 @@ def test_each_hook_is_described_in_full():
 def test_each_class_method_is_described_with_its_signature():
     texts = {name: REFERENCE[name] for name in CLASS_METHODS}
 
-    unsigned = [m for m in CLASS_METHODS if f"`{m}({', '.join(CLASS_METHODS[m].arguments)})`" not in texts[m]]
+    unsigned = [
+        m
+        for m in CLASS_METHODS
+        if f"`{m}({', '.join(CLASS_METHODS[m].arguments)})`" not in texts[m]
+    ]
     assert unsigned == []
     assert lacking(texts, "**When.**", "**Rules.**", "```python") == {}
 
@@ -98,9 +109,14 @@ def test_an_example_of_the_reference_keeps_the_contract(name):
     (example,) = re.findall(r"```python\n(.*?)```", REFERENCE[name], re.DOTALL)
     names = vars(plugin).copy()
 
-    exec(f"class Example(ExecutionProvider):\n    name = 'Example'\n{indented(example)}", names)  # noqa: S102 - the page's own code
+    exec(  # noqa: S102 - the page's own code
+        f"class Example(ExecutionProvider):\n    name = 'Example'\n{indented(example)}",
+        names,
+    )
 
-    missing = [f"the required hook {hook} is missing" for hook in ("get_capability", "compile")]
+    missing = [
+        f"the required hook {hook} is missing" for hook in ("get_capability", "compile")
+    ]
     problems = [what for what, _ in find_problems(names["Example"])]
     assert name in vars(names["Example"])
     assert [what for what in problems if what not in missing] == []
@@ -110,7 +126,9 @@ def test_each_member_of_what_hooks_are_given_and_give_is_described():
     texts = sections("hooks.md", level=3)
 
     described = {
-        name: sorted(re.findall(r"^\| `(\w+)(?:\(.*\))?` \| .+ \|$", texts[name], re.MULTILINE))
+        name: sorted(
+            re.findall(r"^\| `(\w+)(?:\(.*\))?` \| .+ \|$", texts[name], re.MULTILINE)
+        )
         for name in OBJECTS
     }
 
@@ -119,15 +137,27 @@ def test_each_member_of_what_hooks_are_given_and_give_is_described():
 
 def members(cls):
     """Return the public names that a class has of its own."""
-    inherited = {*dir(tuple), "count", "index"} - {*cls.__annotations__} if issubclass(cls, tuple) else set()
-    return sorted(n for n in {*cls.__annotations__, *vars(cls)} - inherited if not n.startswith("_"))
+    inherited = (
+        {*dir(tuple), "count", "index"} - {*cls.__annotations__}
+        if issubclass(cls, tuple)
+        else set()
+    )
+    return sorted(
+        n
+        for n in {*cls.__annotations__, *vars(cls)} - inherited
+        if not n.startswith("_")
+    )
 
 
 def test_each_error_has_its_heading_with_what_to_do():
     texts = {name: ERRORS[name] for name in CLASSES if name != "EpctxError"}
 
     assert lacking(texts, "**When.**", "**What to do.**") == {}
-    assert [name for name, text in texts.items() if not re.search(r"^> .+", text, re.MULTILINE)] == []
+    assert [
+        name
+        for name, text in texts.items()
+        if not re.search(r"^> .+", text, re.MULTILINE)
+    ] == []
 
 
 def test_no_error_is_described_that_is_not_there():
@@ -138,14 +168,18 @@ def test_the_exit_codes_of_errors_are_the_command_lines():
     from epctx_cli.exit_codes import exit_code
 
     said = {
-        name: int(re.search(r"Exit code (\d)", ERRORS[name])[1]) for name in CLASSES if name != "EpctxError"
+        name: int(re.search(r"Exit code (\d)", ERRORS[name])[1])
+        for name in CLASSES
+        if name != "EpctxError"
     }
 
     assert said == {name: exit_code(getattr(errors, name)("m")) for name in said}
 
 
 def test_each_state_of_a_plugin_has_its_heading():
-    assert {state.value for state in PluginState} - set(sections("plugins.md", level=3)) == set()
+    assert {state.value for state in PluginState} - set(
+        sections("plugins.md", level=3)
+    ) == set()
 
 
 def test_the_table_of_session_options_is_the_one_that_the_code_gives():
@@ -176,11 +210,19 @@ def test_each_command_is_named_in_the_readme():
 
     commands = [command.name.partition(" ")[0] for command in OWN]
 
-    assert [c for c in commands if not re.search(rf"^\| .*`(epctx )?{c}\b.*\|", text, re.MULTILINE)] == []
+    assert [
+        c
+        for c in commands
+        if not re.search(rf"^\| .*`(epctx )?{c}\b.*\|", text, re.MULTILINE)
+    ] == []
 
 
 def test_links_between_documents_lead_somewhere():
-    pages = [*DOCS.glob("*.md"), DOCS.parent / "README.md", *DOCS.parent.glob("plugins/*/README.md")]
+    pages = [
+        *DOCS.glob("*.md"),
+        DOCS.parent / "README.md",
+        *DOCS.parent.glob("plugins/*/README.md"),
+    ]
 
     broken = {
         f"{page.name}: {target}"
@@ -196,9 +238,14 @@ def test_python_in_the_documents_is_python():
     pages = [*DOCS.glob("*.md"), DOCS.parent / "README.md"]
 
     for page in pages:
-        for text in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+        for text in re.findall(
+            r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
+        ):
             ast.parse(text if not text.startswith("    ") else f"class Body:\n{text}")
 
 
 def indented(text):
-    return "".join(f"    {line}" if line.strip() else line for line in text.splitlines(keepends=True))
+    return "".join(
+        f"    {line}" if line.strip() else line
+        for line in text.splitlines(keepends=True)
+    )

@@ -35,7 +35,9 @@ def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("page")
     for name, text in files(PAGE).items():
         (made / name).write_text(text)
-    (made / "npuc").write_text(f"#!{sys.executable}\n{files(PAGE)['npuc'].partition(chr(10))[2]}")
+    (made / "npuc").write_text(
+        f"#!{sys.executable}\n{files(PAGE)['npuc'].partition(chr(10))[2]}"
+    )
     (made / "npuc").chmod(0o755)
     onnx.save(onnx.parser.parse_model(NETWORK), made / "network.onnx")
     return made
@@ -56,10 +58,18 @@ def provider(folder):
 
 def test_every_block_of_the_page_is_of_a_kind_that_is_run_here():
     assert {block["kind"] for block in blocks(PAGE)} == {"console", "python", "toml"}
-    assert set(files(PAGE)) == {"acme.py", "test_acme.py", "pyproject.toml", "npuc", "npuc_epctx.py"}
+    assert set(files(PAGE)) == {
+        "acme.py",
+        "test_acme.py",
+        "pyproject.toml",
+        "npuc",
+        "npuc_epctx.py",
+    }
 
 
-def test_the_snippets_run_the_network_and_compile_it(folder, provider, monkeypatch, capsys):
+def test_the_snippets_run_the_network_and_compile_it(
+    folder, provider, monkeypatch, capsys
+):
     provider("acme", "AcmeProvider")
     monkeypatch.chdir(folder)
     names = {"x": X}
@@ -71,7 +81,10 @@ def test_the_snippets_run_the_network_and_compile_it(folder, provider, monkeypat
         epctx.unregister_execution_provider("AcmeExecutionProvider")
 
     assert capsys.readouterr().out == f"{[Y]}\n" * 2
-    assert [file.path for file in names["report"].outputs] == ["network_acme.bin", "network_ctx.onnx"]
+    assert [file.path for file in names["report"].outputs] == [
+        "network_acme.bin",
+        "network_ctx.onnx",
+    ]
 
 
 def test_two_hooks_alone_are_enough_to_run(tmp_path, monkeypatch):
@@ -82,7 +95,9 @@ def test_two_hooks_alone_are_enough_to_run(tmp_path, monkeypatch):
     registry.register(names["AcmeProvider"])
     model = onnx.parser.parse_model(NETWORK).SerializeToString()
 
-    with epctx.InferenceSession(model, providers=["Acme"], registry=registry) as session:
+    with epctx.InferenceSession(
+        model, providers=["Acme"], registry=registry
+    ) as session:
         (y,) = session.run(None, {"x": X})
         assert session.get_providers()[0] == "AcmeExecutionProvider"
 
@@ -91,7 +106,10 @@ def test_two_hooks_alone_are_enough_to_run(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "only",
-    [["signatures", "claims", "nodes", "payloads"], pytest.param(None, marks=pytest.mark.stress)],
+    [
+        ["signatures", "claims", "nodes", "payloads"],
+        pytest.param(None, marks=pytest.mark.stress),
+    ],
     ids=["sample", "whole"],
 )
 def test_the_first_ep_keeps_the_contract(provider, only):
@@ -104,7 +122,9 @@ def test_the_first_ep_keeps_the_contract(provider, only):
     "only",
     [
         ["signatures", "claims", "payloads_may_go_through_the_host_s_callbacks"],
-        pytest.param(["partitions", "boundaries", "contexts", "nodes"], marks=pytest.mark.stress),
+        pytest.param(
+            ["partitions", "boundaries", "contexts", "nodes"], marks=pytest.mark.stress
+        ),
     ],
     ids=["sample", "more"],
 )
@@ -118,14 +138,18 @@ def test_the_command_line_compilers_ep_keeps_the_contract(provider, only):
     assert report.ok, report.text()
 
 
-def test_what_the_command_line_compiler_made_is_loaded_and_runs(folder, provider, tmp_path):
+def test_what_the_command_line_compiler_made_is_loaded_and_runs(
+    folder, provider, tmp_path
+):
     registry = epctx.Registry(entry_points=False)
     registry.register(provider("npuc_epctx", "NpucProvider"))
     options = epctx.SessionOptions()
     options.add_provider("Npuc")
     output = tmp_path / "network_ctx.onnx"
 
-    epctx.ModelCompiler(options, folder / "network.onnx", registry=registry).compile_to_file(output)
+    epctx.ModelCompiler(
+        options, folder / "network.onnx", registry=registry
+    ).compile_to_file(output)
     with epctx.InferenceSession(output, registry=registry) as session:
         (y,) = session.run(None, {"x": X})
 
@@ -133,13 +157,17 @@ def test_what_the_command_line_compiler_made_is_loaded_and_runs(folder, provider
 
 
 @pytest.mark.parametrize("place", [0, 7, 8, -1])
-def test_a_damaged_program_of_the_command_line_compiler_is_refused(folder, provider, tmp_path, place):
+def test_a_damaged_program_of_the_command_line_compiler_is_refused(
+    folder, provider, tmp_path, place
+):
     registry = epctx.Registry(entry_points=False)
     registry.register(provider("npuc_epctx", "NpucProvider"))
     options = epctx.SessionOptions()
     options.add_provider("Npuc")
     output = tmp_path / "network_ctx.onnx"
-    epctx.ModelCompiler(options, folder / "network.onnx", registry=registry).compile_to_file(output)
+    epctx.ModelCompiler(
+        options, folder / "network.onnx", registry=registry
+    ).compile_to_file(output)
     binary = tmp_path / "network_npuc.bin"
     data = bytearray(binary.read_bytes())
     data[place] ^= 1
@@ -149,7 +177,9 @@ def test_a_damaged_program_of_the_command_line_compiler_is_refused(folder, provi
         epctx.InferenceSession(output, registry=registry)
 
 
-def test_what_the_tool_refuses_becomes_an_error_with_its_words(folder, provider, tmp_path):
+def test_what_the_tool_refuses_becomes_an_error_with_its_words(
+    folder, provider, tmp_path
+):
     cls = provider("npuc_epctx", "NpucProvider")
     registry = epctx.Registry(entry_points=False)
     registry.register(type("Npuc", (cls,), {"get_capability": taking_all(cls)}))
@@ -158,10 +188,15 @@ def test_what_the_tool_refuses_becomes_an_error_with_its_words(folder, provider,
     options.add_provider("Npuc")
 
     compiler = epctx.ModelCompiler(
-        options, onnx.parser.parse_model(text).SerializeToString(), True, registry=registry
+        options,
+        onnx.parser.parse_model(text).SerializeToString(),
+        True,
+        registry=registry,
     )
 
-    with pytest.raises(epctx.EPFail, match=r"on: npuc: error: no pattern matches Softmax"):
+    with pytest.raises(
+        epctx.EPFail, match=r"on: npuc: error: no pattern matches Softmax"
+    ):
         compiler.compile_to_bytes()
 
 
@@ -197,10 +232,14 @@ def test_the_commands_work_once_the_package_is_there(folder, tmp_path):
     info = folder / "epctx_acme-0.1.0.dist-info"
     info.mkdir()
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: epctx-acme\nVersion: 0.1.0\n")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: epctx-acme\nVersion: 0.1.0\n"
+    )
     points = project["entry-points"]["epctx.execution_providers"]
     lines = [f"{name} = {value}" for name, value in points.items()]
-    (info / "entry_points.txt").write_text("\n".join(["[epctx.execution_providers]", *lines, ""]))
+    (info / "entry_points.txt").write_text(
+        "\n".join(["[epctx.execution_providers]", *lines, ""])
+    )
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
 
     after = commands(PAGE)[commands(PAGE).index("epctx plugins info acme") :]

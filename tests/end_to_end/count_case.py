@@ -32,16 +32,22 @@ def write_network(folder: Path) -> None:
     """Write MatMul, Erf, MatMul with its weights in a file: two partitions for QNN, one node for the CPU."""
     random = np.random.default_rng(0)
     weights = [
-        numpy_helper.from_array(random.standard_normal((SIDE, SIDE), np.float32), name) for name in "vw"
+        numpy_helper.from_array(random.standard_normal((SIDE, SIDE), np.float32), name)
+        for name in "vw"
     ]
     nodes = [
         helper.make_node("MatMul", ["x", "v"], ["a"]),
         helper.make_node("Erf", ["a"], ["b"]),
         helper.make_node("MatMul", ["b", "w"], ["y"]),
     ]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, SIDE]) for name in "xy"]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, SIDE])
+        for name in "xy"
+    ]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8
+    )
     onnx.save(model, folder / SOURCE, save_as_external_data=True, location=DATA)
 
 
@@ -54,7 +60,9 @@ def with_qnn() -> epctx.SessionOptions:
 
 
 def compiled(folder: Path, *, embedded: bool) -> None:
-    epctx.ModelCompiler(with_qnn(), folder / SOURCE, embedded).compile_to_file(folder / CONTEXT)
+    epctx.ModelCompiler(with_qnn(), folder / SOURCE, embedded).compile_to_file(
+        folder / CONTEXT
+    )
 
 
 def opened(path: Path) -> epctx.InferenceSession:
@@ -64,9 +72,12 @@ def opened(path: Path) -> epctx.InferenceSession:
 def warm_up() -> None:
     """Import what epctx imports late, and have onnxruntime allocate what it keeps."""
     relu = helper.make_node("Relu", ["x"], ["y"])
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"
+    ]
     model = helper.make_model(
-        helper.make_graph([relu], "g", ends[:1], ends[1:]), opset_imports=[helper.make_opsetid("", 18)]
+        helper.make_graph([relu], "g", ends[:1], ends[1:]),
+        opset_imports=[helper.make_opsetid("", 18)],
     )
     with epctx.InferenceSession(model.SerializeToString(), with_qnn()) as session:
         session.run(None, {"x": np.ones(1, np.float32)})
@@ -83,7 +94,9 @@ class Counts:
         self.engines = 0
         self.read = self.written = self.copied = self._in_kernel = 0
         sys.addaudithook(self._heard)
-        self._look_at(ProviderInstances, "call", lambda _ep, hook, **_: self.hooks.update([hook]))
+        self._look_at(
+            ProviderInstances, "call", lambda _ep, hook, **_: self.hooks.update([hook])
+        )
         self._look_at(OnnxRuntimeEngine, "prepare", self._count_engine)
         self._copy = os.copy_file_range
         os.copy_file_range = self._copy_file_range
@@ -99,7 +112,10 @@ class Counts:
         _, peak = tracemalloc.get_traced_memory()
         self.copied = max(peak, anonymous_memory() - memory)
         now_read, now_written = transferred()
-        self.read, self.written = now_read - read - self._in_kernel, now_written - written
+        self.read, self.written = (
+            now_read - read - self._in_kernel,
+            now_written - written,
+        )
 
     def _count_engine(self, *_args, **_keywords) -> None:
         self.engines += 1
@@ -133,14 +149,18 @@ class Counts:
 
 def transferred() -> tuple[int, int]:
     """Return the bytes that this process has read and written by calls."""
-    counters = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    counters = dict(
+        line.split(": ") for line in Path("/proc/self/io").read_text().splitlines()
+    )
     return int(counters["rchar"]), int(counters["wchar"])
 
 
 def anonymous_memory() -> int:
     """Return the resident bytes that no file lies behind."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
+    return next(
+        int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")
+    )
 
 
 def halves(size: int) -> float:
@@ -158,7 +178,9 @@ def main(case: str, folder: Path) -> None:
         if case.startswith("compile"):
             compiled(folder, embedded=case == "compile embedded")
         elif case.startswith("session"):
-            session = opened(folder / (SOURCE if case == "session from source" else CONTEXT))
+            session = opened(
+                folder / (SOURCE if case == "session from source" else CONTEXT)
+            )
         else:
             session.run(None, feeds)
     sys.stdout.write(

@@ -42,7 +42,9 @@ EP: Final = "TesseraExecutionProvider"
 
 def _weight_is_known(node: NodeView, graph: GraphView) -> str | None:
     known = is_constant(graph, node.inputs[1])
-    return None if known else f"{node.op_type}: Tessera needs its weight when it compiles"
+    return (
+        None if known else f"{node.op_type}: Tessera needs its weight when it compiles"
+    )
 
 
 def _zeros(node: NodeView, _graph: GraphView) -> str | None:
@@ -79,12 +81,17 @@ RULES: Final[Rules] = {
     **field_rules("sdk", VERSION, older=OPTIMAL),
     **field_rules("tiles", NUMBER, older=RECOMPILE),
 }
-CLAIMS: Final = {"ep_sdk_version": Claim("sdk", needed=True), "tessera_tiles": Claim("tiles", needed=True)}
+CLAIMS: Final = {
+    "ep_sdk_version": Claim("sdk", needed=True),
+    "tessera_tiles": Claim("tiles", needed=True),
+}
 
 
 def facts(options: Mapping[str, Any], _target: str | None = None) -> dict[str, str]:
     """Return what the rules are about: of what is compiled, and of the chip that loads."""
-    return stated_facts(EP, "Tessera", options, {"sdk": SDK_VERSION}) | {"tiles": str(options["tiles"])}
+    return stated_facts(EP, "Tessera", options, {"sdk": SDK_VERSION}) | {
+        "tiles": str(options["tiles"])
+    }
 
 
 # --- the EP --------------------------------------------------------------------------------------------
@@ -98,18 +105,31 @@ class TesseraProvider(SimulatedProvider):
     binary_suffix: ClassVar[str] = "tessera"
     notes: ClassVar[str] = "Simulated Tessera payload: not for hardware."
     options: ClassVar[Sequence[ProviderOption]] = (
-        ProviderOption("tiles", int, default=16, choices=(4, 16, 64), doc="How many tiles the chip has."),
+        ProviderOption(
+            "tiles",
+            int,
+            default=16,
+            choices=(4, 16, 64),
+            doc="How many tiles the chip has.",
+        ),
         *runtime_options("sdk"),
     )
     compiler_facts = staticmethod(facts)
     support = staticmethod(Support)
 
     @staticmethod
-    def load_policy(options: Mapping[str, Any], target: str | None = None) -> LoadPolicy:
+    def load_policy(
+        options: Mapping[str, Any], target: str | None = None
+    ) -> LoadPolicy:
         """Return the rules, and the facts of the chip that loads."""
-        return LoadPolicy(ep=EP, rules=RULES, runtime=facts(options, target), claims=CLAIMS)
+        return LoadPolicy(
+            ep=EP, rules=RULES, runtime=facts(options, target), claims=CLAIMS
+        )
 
     def node_attributes(self, *_: object) -> Sequence[Mapping[str, Any]]:
         """Return what each node states beside its payload."""
-        stated = {"ep_sdk_version": self._made_by["sdk"], "tessera_tiles": self._made_by["tiles"]}
+        stated = {
+            "ep_sdk_version": self._made_by["sdk"],
+            "tessera_tiles": self._made_by["tiles"],
+        }
         return [stated] * len(self._session.graphs)

@@ -17,7 +17,9 @@ import pytest
 from end_to_end import count_case
 from end_to_end.count_case import BINARY, CONTEXT, DATA, SOURCE
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="bytes are counted on Linux only")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/io").exists(), reason="bytes are counted on Linux only"
+)
 
 
 class Counts(NamedTuple):
@@ -45,7 +47,10 @@ def once(*names: str) -> dict[str, int]:
 
 
 # The instance that reads back what was written is shut down, too.
-EXPORT = {**once("get_capability", "compile", "get_ep_context_nodes", "load_context"), "shutdown": 2}
+EXPORT = {
+    **once("get_capability", "compile", "get_ep_context_nodes", "load_context"),
+    "shutdown": 2,
+}
 
 # A file that is written is opened to be staged, to be written out and to be moved.
 CASES = {
@@ -73,7 +78,9 @@ CASES = {
 @pytest.fixture(scope="module")
 def counts(tmp_path_factory):
     """Cost of each case: the compile first, into a folder of its own, then the others on its output."""
-    folders = {embedded: tmp_path_factory.mktemp("counts") for embedded in (False, True)}
+    folders = {
+        embedded: tmp_path_factory.mktemp("counts") for embedded in (False, True)
+    }
     for folder in folders.values():
         count_case.write_network(folder)
     return {case: measured(case, folders["embedded" in case]) for case in CASES}
@@ -81,7 +88,9 @@ def counts(tmp_path_factory):
 
 def measured(case: str, folder: Path) -> dict[str, Any]:
     script = str(Path(count_case.__file__))
-    output = subprocess.check_output([sys.executable, script, case, str(folder)], text=True, timeout=120)
+    output = subprocess.check_output(
+        [sys.executable, script, case, str(folder)], text=True, timeout=120
+    )
     counts: dict[str, Any] = json.loads(output)
     return counts
 

@@ -40,7 +40,9 @@ def with_tessera(tiles=16):
 
 
 def compiled(source, folder, *, tiles=16, embedded=False):
-    compiler = epctx.ModelCompiler(with_tessera(tiles), source, embedded, registry=registry())
+    compiler = epctx.ModelCompiler(
+        with_tessera(tiles), source, embedded, registry=registry()
+    )
     return compiler.compile_to_file(folder / "net_ctx.onnx")
 
 
@@ -57,7 +59,12 @@ def source(tmp_path):
 def packages_imported(path):
     """Return the first names of all that a module imports."""
     nodes = list(ast.walk(ast.parse(path.read_bytes())))
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names = [
+        alias.name
+        for node in nodes
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    ]
     names += [node.module for node in nodes if isinstance(node, ast.ImportFrom)]
     return {name.split(".")[0] for name in names}
 
@@ -73,7 +80,10 @@ def test_a_complete_ep_takes_about_100_lines():
 
 def test_it_has_share_groups_without_anything_global_of_its_own(tmp_path):
     operators = {"a": ["Relu", "Add", "Mul"], "b": ["Add", "Relu", "Mul"]}
-    sources = [saved(chain(ops, seed=3), tmp_path / f"{name}.onnx") for name, ops in operators.items()]
+    sources = [
+        saved(chain(ops, seed=3), tmp_path / f"{name}.onnx")
+        for name, ops in operators.items()
+    ]
 
     with epctx.ShareGroup(registry=registry()) as group:
         for source in sources:
@@ -84,13 +94,17 @@ def test_it_has_share_groups_without_anything_global_of_its_own(tmp_path):
     sharing = with_tessera()
     sharing.add_session_config_entry("ep.share_ep_contexts", "1")
     for source in sources:
-        found = results(source.with_name(f"{source.stem}_ctx.onnx"), {"x": example()}, sharing)
+        found = results(
+            source.with_name(f"{source.stem}_ctx.onnx"), {"x": example()}, sharing
+        )
         assert np.allclose(found[0], results(source, {"x": example()})[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("embedded", [False, True], ids=["file", "embedded"])
 @pytest.mark.parametrize("name", ["resnet", "squeezenet"])
-def test_a_network_is_compiled_moved_and_agrees_with_onnxruntime(network, tmp_path, name, embedded):
+def test_a_network_is_compiled_moved_and_agrees_with_onnxruntime(
+    network, tmp_path, name, embedded
+):
     source = network(name)
     built, moved = tmp_path / "built", tmp_path / "far away"
     built.mkdir()
@@ -111,8 +125,15 @@ def test_a_network_is_compiled_moved_and_agrees_with_onnxruntime(network, tmp_pa
 def test_its_nodes_say_what_is_its_own(source, tmp_path):
     report = compiled(source, tmp_path)
 
-    nodes = [node for node in onnx.load(report.output).graph.node if node.op_type == "EPContext"]
-    said = [{a.name: onnx.helper.get_attribute_value(a) for a in node.attribute} for node in nodes]
+    nodes = [
+        node
+        for node in onnx.load(report.output).graph.node
+        if node.op_type == "EPContext"
+    ]
+    said = [
+        {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        for node in nodes
+    ]
     assert [attributes["main_context"] for attributes in said] == [1, 0]
     assert {attributes["source"] for attributes in said} == {EP.encode()}
     assert {attributes["tessera_tiles"] for attributes in said} == {b"16"}
@@ -121,13 +142,17 @@ def test_its_nodes_say_what_is_its_own(source, tmp_path):
 def test_what_it_leaves_has_a_reason(source, tmp_path):
     report = compiled(source, tmp_path)
 
-    assert {refusal.reason for refusal in report.refusals} == {"Erf is not an operator of Tessera's"}
+    assert {refusal.reason for refusal in report.refusals} == {
+        "Erf is not an operator of Tessera's"
+    }
 
 
 @pytest.mark.parametrize(("made", "chip", "verdict"), TILES)
 def test_its_table_decides_what_loads(source, tmp_path, made, chip, verdict):
     report = compiled(source, tmp_path, tiles=made)
-    judged = epctx.get_model_compatibility(report.output, EP, {"tiles": str(chip)}, registry=registry())
+    judged = epctx.get_model_compatibility(
+        report.output, EP, {"tiles": str(chip)}, registry=registry()
+    )
 
     assert judged.name == verdict.name
     if verdict is Compatibility.EP_UNSUPPORTED:
@@ -155,7 +180,9 @@ def test_without_it_the_error_names_node_and_source(source, tmp_path):
     report = compiled(source, tmp_path)
 
     with pytest.raises(epctx.EpctxError, match=EP) as caught:
-        epctx.InferenceSession(report.output, registry=epctx.Registry(entry_points=False))
+        epctx.InferenceSession(
+            report.output, registry=epctx.Registry(entry_points=False)
+        )
 
     assert caught.value.node == report.partitions[0].name
 

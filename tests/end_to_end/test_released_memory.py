@@ -38,7 +38,9 @@ def network() -> onnx.ModelProto:
     random = np.random.default_rng(0)
 
     def weight(name: str) -> TensorProto:
-        return numpy_helper.from_array(random.standard_normal((SIDE, SIDE), np.float32), name)
+        return numpy_helper.from_array(
+            random.standard_normal((SIDE, SIDE), np.float32), name
+        )
 
     def branch(name: str) -> onnx.GraphProto:
         product = helper.make_node("MatMul", ["b", f"{name}_w"], [f"{name}_y"])
@@ -49,7 +51,9 @@ def network() -> onnx.ModelProto:
         helper.make_node("MatMul", ["x", "v"], ["a"]),
         helper.make_node("CumSum", ["a", "axis"], ["s"]),
         helper.make_node("Einsum", ["s", "t"], ["b"], equation="ij,jk->ik"),
-        helper.make_node("If", ["c"], ["d"], then_branch=branch("yes"), else_branch=branch("no")),
+        helper.make_node(
+            "If", ["c"], ["d"], then_branch=branch("yes"), else_branch=branch("no")
+        ),
         helper.make_node("QuantizeLinear", ["d", "scale", "zero"], ["e"]),
         helper.make_node("DequantizeLinear", ["e", "scale", "zero"], ["f"]),
         helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["g"]),
@@ -73,7 +77,12 @@ def network() -> onnx.ModelProto:
 def source(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("released") / "m.onnx"
     # A file for each weight, those in bodies too.
-    onnx.save(network(), path, save_as_external_data=request.param == "in files", location="m.data")
+    onnx.save(
+        network(),
+        path,
+        save_as_external_data=request.param == "in files",
+        location="m.data",
+    )
     return path
 
 
@@ -86,7 +95,11 @@ def held_objects() -> list[object]:
     weights = [o for o in found if type(o) is Weight and o.name in WEIGHTS]
     return [
         *weights,
-        *(o for o in found if type(o) is MappedFile and Path(o.path).name.startswith(("m.", "m_"))),
+        *(
+            o
+            for o in found
+            if type(o) is MappedFile and Path(o.path).name.startswith(("m.", "m_"))
+        ),
     ]
 
 
@@ -121,7 +134,9 @@ def assert_nothing_stays(action) -> None:
 @pytest.mark.parametrize("embedded", [False, True])
 def test_a_compile_leaves_no_weight_in_memory(source, eps, embedded, tmp_path):
     def compiled():
-        epctx.ModelCompiler(with_eps(*eps), source, embedded).compile_to_file(tmp_path / "m_ctx.onnx")
+        epctx.ModelCompiler(with_eps(*eps), source, embedded).compile_to_file(
+            tmp_path / "m_ctx.onnx"
+        )
 
     assert_nothing_stays(compiled)
 
@@ -133,7 +148,11 @@ class Failing(QnnProvider):
 
     @hookimpl
     def compile(self, partitions):
-        views = [view.array() for partition in partitions for view in partition.weights.values()]
+        views = [
+            view.array()
+            for partition in partitions
+            for view in partition.weights.values()
+        ]
         raise ValueError(len(views))
 
 
@@ -142,13 +161,19 @@ def interrupted(stage, _done, _total):
         raise ValueError(stage)
 
 
-@pytest.mark.parametrize(("ep", "progress"), [(QnnProvider, interrupted), (Failing, None)])
-def test_a_compile_that_fails_leaves_no_weight_in_memory(source, ep, progress, tmp_path):
+@pytest.mark.parametrize(
+    ("ep", "progress"), [(QnnProvider, interrupted), (Failing, None)]
+)
+def test_a_compile_that_fails_leaves_no_weight_in_memory(
+    source, ep, progress, tmp_path
+):
     registry = epctx.Registry(entry_points=False)
     registry.register(ep)
 
     def failed():
-        compiler = epctx.ModelCompiler(with_eps(ep.name), source, progress=progress, registry=registry)
+        compiler = epctx.ModelCompiler(
+            with_eps(ep.name), source, progress=progress, registry=registry
+        )
         with pytest.raises((epctx.Fail, epctx.EPFail), match="ValueError"):
             compiler.compile_to_file(tmp_path / "m_ctx.onnx")
 
@@ -166,12 +191,16 @@ class Unreadable(QnnProvider):
         raise epctx.InvalidGraph(f"none of {len(views)} payloads has an end.")
 
 
-def test_a_compile_whose_payload_cannot_be_read_back_leaves_no_weight_in_memory(source, tmp_path):
+def test_a_compile_whose_payload_cannot_be_read_back_leaves_no_weight_in_memory(
+    source, tmp_path
+):
     registry = epctx.Registry(entry_points=False)
     registry.register(Unreadable)
 
     def failed():
-        compiler = epctx.ModelCompiler(with_eps(Unreadable.name), source, registry=registry)
+        compiler = epctx.ModelCompiler(
+            with_eps(Unreadable.name), source, registry=registry
+        )
         with pytest.raises(epctx.PluginError, match="cannot read back"):
             compiler.compile_to_file(tmp_path / "m_ctx.onnx")
 
@@ -179,7 +208,9 @@ def test_a_compile_whose_payload_cannot_be_read_back_leaves_no_weight_in_memory(
 
 
 @pytest.mark.parametrize("damage", ["altered", "missing"])
-def test_a_session_that_cannot_be_made_leaves_no_weight_in_memory(source, damage, tmp_path):
+def test_a_session_that_cannot_be_made_leaves_no_weight_in_memory(
+    source, damage, tmp_path
+):
     epctx.ModelCompiler(with_eps(QNN), source).compile_to_file(tmp_path / "m_ctx.onnx")
     binary = tmp_path / "m_qnn.bin"
     if damage == "altered":
@@ -220,9 +251,15 @@ class Interrupted(QnnProvider):
 
 @pytest.mark.parametrize(
     ("ep", "error"),
-    [(Unavailable, epctx.NotFound), (Older, epctx.Fail), (Interrupted, KeyboardInterrupt)],
+    [
+        (Unavailable, epctx.NotFound),
+        (Older, epctx.Fail),
+        (Interrupted, KeyboardInterrupt),
+    ],
 )
-def test_an_error_about_an_ep_keeps_no_model_and_no_session_in_memory(source, ep, error, tmp_path):
+def test_an_error_about_an_ep_keeps_no_model_and_no_session_in_memory(
+    source, ep, error, tmp_path
+):
     epctx.ModelCompiler(with_eps(QNN), source).compile_to_file(tmp_path / "m_ctx.onnx")
     registry = epctx.Registry(entry_points=False)
     registry.register(ep)
@@ -231,20 +268,30 @@ def test_an_error_about_an_ep_keeps_no_model_and_no_session_in_memory(source, ep
 
     def failed():
         with pytest.raises(error):
-            epctx.InferenceSession(tmp_path / "m_ctx.onnx", options, registry=registry).close()
+            epctx.InferenceSession(
+                tmp_path / "m_ctx.onnx", options, registry=registry
+            ).close()
 
     failed()
     gc.collect()
-    others = {id(each) for each in gc.get_objects() if type(each) in {OpenModel, ProviderSession}}
+    others = {
+        id(each)
+        for each in gc.get_objects()
+        if type(each) in {OpenModel, ProviderSession}
+    }
     failed()
     assert [
-        o for o in gc.get_objects() if type(o) in {OpenModel, ProviderSession} and id(o) not in others
+        o
+        for o in gc.get_objects()
+        if type(o) in {OpenModel, ProviderSession} and id(o) not in others
     ] == []
 
 
 @pytest.mark.parametrize("look", [epctx.verify_model, epctx.inspect_model])
 def test_looking_at_a_model_leaves_no_weight_in_memory(source, look, tmp_path):
-    epctx.ModelCompiler(with_eps(QNN, OPENVINO), source).compile_to_file(tmp_path / "m_ctx.onnx")
+    epctx.ModelCompiler(with_eps(QNN, OPENVINO), source).compile_to_file(
+        tmp_path / "m_ctx.onnx"
+    )
 
     def looked_at():
         look(tmp_path / "m_ctx.onnx")
@@ -259,7 +306,9 @@ def test_a_session_leaves_no_weight_in_memory(source, eps, route, end, tmp_path)
     model = source
     if route != "source":
         model = tmp_path / "m_ctx.onnx"
-        epctx.ModelCompiler(with_eps(*eps), source, route == "embedded").compile_to_file(model)
+        epctx.ModelCompiler(
+            with_eps(*eps), source, route == "embedded"
+        ).compile_to_file(model)
     kept = []
 
     def used():

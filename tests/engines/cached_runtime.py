@@ -75,6 +75,9 @@ def in_place(patch):
 def session_options(**entries):
     """Return onnxruntime's session options; compiles are in process unless told otherwise."""
     options = onnxruntime.SessionOptions()
-    for key, value in {"ep.isolate": "", **{k.replace("__", "."): v for k, v in entries.items()}}.items():
+    for key, value in {
+        "ep.isolate": "",
+        **{k.replace("__", "."): v for k, v in entries.items()},
+    }.items():
         options.add_session_config_entry(key, value)
     return options

@@ -55,11 +55,18 @@ FEED = np.array([1.5, 2, -3, 7], np.float32)
 
 
 def parts_of(made):
-    return [([n.op_type for n in part.nodes], is_fast) for part, is_fast in split(made, ENGINE)]
+    return [
+        ([n.op_type for n in part.nodes], is_fast)
+        for part, is_fast in split(made, ENGINE)
+    ]
 
 
 def test_only_the_node_without_a_kernel_is_slow():
-    assert parts_of(diamond()) == [(["Relu", "Cast"], True), (["Max"], False), (["Cast", "Sub"], True)]
+    assert parts_of(diamond()) == [
+        (["Relu", "Cast"], True),
+        (["Max"], False),
+        (["Cast", "Sub"], True),
+    ]
 
 
 def test_a_split_group_computes_what_the_whole_says():
@@ -67,7 +74,9 @@ def test_a_split_group_computes_what_the_whole_says():
 
     results = CpuEngine(EnginePolicy()).prepare(made).run([FEED])
 
-    for result, expected in zip(results, ReferenceEvaluator(made).run(None, {"f": FEED}), strict=True):
+    for result, expected in zip(
+        results, ReferenceEvaluator(made).run(None, {"f": FEED}), strict=True
+    ):
         np.testing.assert_array_equal(result, expected)
         assert result.dtype == expected.dtype
 
@@ -78,14 +87,20 @@ def test_a_split_group_says_once_what_is_slow(caplog):
 
     assert prepared_by(prepared) is SplitModel
     assert len(caplog.messages) == 1
-    assert caplog.messages[0].startswith("1 of the 5 nodes of a group run on onnx.reference")
+    assert caplog.messages[0].startswith(
+        "1 of the 5 nodes of a group run on onnx.reference"
+    )
     assert caplog.messages[0].endswith(": Max")
 
 
 def test_a_group_that_onnxruntime_runs_is_not_looked_into(monkeypatch):
-    monkeypatch.setattr(OnnxRuntimeEngine, "has_kernels", lambda *_: pytest.fail("asked for a kernel"))
+    monkeypatch.setattr(
+        OnnxRuntimeEngine, "has_kernels", lambda *_: pytest.fail("asked for a kernel")
+    )
 
-    prepared = CpuEngine(EnginePolicy()).prepare(model([node("Neg", ["x"], ["y"])], ["x"], ["y"]))
+    prepared = CpuEngine(EnginePolicy()).prepare(
+        model([node("Neg", ["x"], ["y"])], ["x"], ["y"])
+    )
 
     assert prepared.run([np.ones(2, np.float32)])[0].tolist() == [-1, -1]
 
@@ -101,7 +116,9 @@ def test_the_engine_is_asked_once_for_equal_operators_on_equal_types(monkeypatch
     names = [f"v{i}" for i in range(40)]
     chain = [node("Max", [a, a], [b]) for a, b in pairwise(names)]
     made = model(
-        [*chain, node("Add", [names[-1], names[-1]], ["y"])], [short_value(names[0])], [short_value("y")]
+        [*chain, node("Add", [names[-1], names[-1]], ["y"])],
+        [short_value(names[0])],
+        [short_value("y")],
     )
 
     split(made, ENGINE)
@@ -111,7 +128,11 @@ def test_the_engine_is_asked_once_for_equal_operators_on_equal_types(monkeypatch
 
 def test_large_weights_are_found_by_both_engines():
     made = model(
-        [node("Max", ["b", "w"], ["s"]), node("Cast", ["s"], ["f"], to=1), node("Add", ["f", "v"], ["y"])],
+        [
+            node("Max", ["b", "w"], ["s"]),
+            node("Cast", ["s"], ["f"], to=1),
+            node("Add", ["f", "v"], ["y"]),
+        ],
         [short_value("b", (SIZE,))],
         [value("y", shape=(SIZE,))],
     )
@@ -152,13 +173,18 @@ def test_given_outputs_are_written_in_place():
 
 def test_an_operator_that_no_engine_has_is_named():
     made = model(
-        [node("Relu", ["x"], ["r"]), helper.make_node("Nowhere", ["r"], ["y"], name="odd", domain="made.up")],
+        [
+            node("Relu", ["x"], ["r"]),
+            helper.make_node("Nowhere", ["r"], ["y"], name="odd", domain="made.up"),
+        ],
         ["x"],
         ["y"],
         opsets=(("", 21), ("made.up", 1)),
     )
 
-    with pytest.raises(NotImplementedByProvider, match=r"'odd' \(made\.up::Nowhere\)") as caught:
+    with pytest.raises(
+        NotImplementedByProvider, match=r"'odd' \(made\.up::Nowhere\)"
+    ) as caught:
         CpuEngine(EnginePolicy()).prepare(made)
 
     assert caught.value.node == "odd"
@@ -204,5 +230,7 @@ def test_any_split_computes_what_the_whole_says(made):
 
     results = CpuEngine(EnginePolicy()).prepare(made).run([feed])
 
-    for result, expected in zip(results, ReferenceEvaluator(made).run(None, {"x": feed}), strict=True):
+    for result, expected in zip(
+        results, ReferenceEvaluator(made).run(None, {"x": feed}), strict=True
+    ):
         np.testing.assert_array_equal(result, expected)

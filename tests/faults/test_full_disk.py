@@ -57,7 +57,9 @@ def small_disk(tmp_path):
     if os.geteuid() != 0 or mount is None:
         pytest.skip("only root makes a file system")
     made = subprocess.run(
-        [mount, "-t", "tmpfs", "-o", "size=100k", "tmpfs", folder], capture_output=True, check=False
+        [mount, "-t", "tmpfs", "-o", "size=100k", "tmpfs", folder],
+        capture_output=True,
+        check=False,
     )
     if made.returncode:
         pytest.skip("no file system can be made here")
@@ -100,11 +102,16 @@ def contents(folder):
 
 @pytest.mark.parametrize("name", ["m_ctx.onnx", "m_scripted.bin"])
 @pytest.mark.parametrize("links", [True, False])
-def test_without_clobbering_a_file_that_appears_at_the_last_moment_stays(source, tmp_path, name, links):
+def test_without_clobbering_a_file_that_appears_at_the_last_moment_stays(
+    source, tmp_path, name, links
+):
     output = tmp_path / "out" / "m_ctx.onnx"
     output.parent.mkdir()
 
-    with take_name_last(name, links=links), pytest.raises(Fail, match=f"{name} exists already"):
+    with (
+        take_name_last(name, links=links),
+        pytest.raises(Fail, match=f"{name} exists already"),
+    ):
         compile_with(scripted(), source, output, flags=NO_CLOBBER)
 
     assert list(contents(output.parent)) == [name]
@@ -112,13 +119,19 @@ def test_without_clobbering_a_file_that_appears_at_the_last_moment_stays(source,
 
 
 @pytest.mark.parametrize("flags", [NO_CLOBBER, epctx.OrtCompileApiFlags.NONE])
-def test_a_binary_that_appears_while_the_ep_compiles_is_kept_if_a_model_names_it(source, tmp_path, flags):
+def test_a_binary_that_appears_while_the_ep_compiles_is_kept_if_a_model_names_it(
+    source, tmp_path, flags
+):
     out, other = tmp_path / "out", tmp_path / "other"
     out.mkdir()
     other.mkdir()
     compile_with(scripted(), source, other / "n_ctx.onnx")
     (other / "n_scripted.bin").rename(other / "m_scripted.bin")
-    model = (other / "n_ctx.onnx").read_bytes().replace(b"n_scripted.bin", b"m_scripted.bin")
+    model = (
+        (other / "n_ctx.onnx")
+        .read_bytes()
+        .replace(b"n_scripted.bin", b"m_scripted.bin")
+    )
     (other / "n_ctx.onnx").write_bytes(model)
 
     def copying(honest):
@@ -133,7 +146,9 @@ def test_a_binary_that_appears_while_the_ep_compiles_is_kept_if_a_model_names_it
     assert contents(out) == contents(other)
 
 
-def test_a_model_that_may_be_replaced_is_replaced_even_if_it_appears_at_the_last_moment(source, tmp_path):
+def test_a_model_that_may_be_replaced_is_replaced_even_if_it_appears_at_the_last_moment(
+    source, tmp_path
+):
     output = tmp_path / "m_ctx.onnx"
 
     with at_final("replace", output.name, lambda path: path.write_bytes(b"theirs")):

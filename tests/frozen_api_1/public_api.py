@@ -48,7 +48,9 @@ def described_class(name: str, cls: type) -> Iterator[str]:
         if member.startswith("_"):
             continue
         if isinstance(value, classmethod | staticmethod):
-            yield from described_call(f"{type(value).__name__} {name}.{member}", value.__func__)
+            yield from described_call(
+                f"{type(value).__name__} {name}.{member}", value.__func__
+            )
         elif inspect.isfunction(value):
             yield from described_call(f"{name}.{member}", value)
         elif isinstance(value, property) and value.fget is not None:

@@ -36,7 +36,8 @@ def model(rows=4):
     """Return a network of two partitions with a kernel's node between them, and one node for the CPU EP."""
     weights = [
         numpy_helper.from_array(
-            np.random.default_rng(i).standard_normal((SIZE, SIZE), dtype=np.float32), f"w{i}"
+            np.random.default_rng(i).standard_normal((SIZE, SIZE), dtype=np.float32),
+            f"w{i}",
         )
         for i in range(2)
     ]
@@ -48,7 +49,9 @@ def model(rows=4):
         helper.make_node("Tanh", ["d"], ["y"], name="bound"),
     ]
     shape = (rows, SIZE)
-    return finished(nodes, [tensor("x", shape=shape)], [tensor("y", shape=shape)], weights)
+    return finished(
+        nodes, [tensor("x", shape=shape)], [tensor("y", shape=shape)], weights
+    )
 
 
 @pytest.fixture
@@ -84,7 +87,9 @@ def options(level=2, **entries):
 
 
 def run(path, registry, session_options=None):
-    with epctx.InferenceSession(path, session_options or options(), registry=registry) as session:
+    with epctx.InferenceSession(
+        path, session_options or options(), registry=registry
+    ) as session:
         assert session.get_providers()[0] == NAME
         return session.run(None, {"x": X})[0]
 
@@ -92,7 +97,9 @@ def run(path, registry, session_options=None):
 def test_the_frozen_plugin_was_not_edited():
     text = (HERE / "frozen_ep.py").read_bytes()
 
-    assert hashlib.sha256(text).hexdigest() == DIGEST, "frozen_ep.py is never edited: see README.md"
+    assert hashlib.sha256(text).hexdigest() == DIGEST, (
+        "frozen_ep.py is never edited: see README.md"
+    )
 
 
 def test_the_frozen_plugin_uses_every_name_and_every_hook_of_its_day():
@@ -104,12 +111,21 @@ def test_the_frozen_plugin_uses_every_name_and_every_hook_of_its_day():
         for alias in node.names
     }
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    methods = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    methods = {
+        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
+    }
 
     assert imported <= used
     assert len(imported) == 41
     assert imported <= set(plugin.__all__)
-    assert {"get_capability", "compile", "load_context", "allocate", "shutdown", *CLASS_METHODS} <= methods
+    assert {
+        "get_capability",
+        "compile",
+        "load_context",
+        "allocate",
+        "shutdown",
+        *CLASS_METHODS,
+    } <= methods
 
 
 def test_the_plugin_api_still_takes_plugins_of_version_1():
@@ -117,8 +133,12 @@ def test_the_plugin_api_still_takes_plugins_of_version_1():
 
 
 @pytest.mark.parametrize("embedded", [False, True], ids=["file", "embedded"])
-def test_the_frozen_plugin_compiles_loads_and_runs(source, registry, expected, embedded, seen):
-    report = epctx.ModelCompiler(options(), source, embedded, registry=registry).compile_to_file()
+def test_the_frozen_plugin_compiles_loads_and_runs(
+    source, registry, expected, embedded, seen
+):
+    report = epctx.ModelCompiler(
+        options(), source, embedded, registry=registry
+    ).compile_to_file()
 
     result = run(report.output, registry)
 
@@ -126,12 +146,19 @@ def test_the_frozen_plugin_compiles_loads_and_runs(source, registry, expected, e
     assert [file.path for file in report.outputs] == (
         ["m_ctx.onnx"] if embedded else ["m_frozen.bin", "m_ctx.onnx"]
     )
-    assert [partition.node_names for partition in report.partitions] == [("first",), ("second", "clip")]
+    assert [partition.node_names for partition in report.partitions] == [
+        ("first",),
+        ("second", "clip"),
+    ]
 
 
-def test_every_hook_and_class_method_of_the_frozen_plugin_is_called(source, registry, seen):
+def test_every_hook_and_class_method_of_the_frozen_plugin_is_called(
+    source, registry, seen
+):
     path = (
-        epctx.ModelCompiler(options(), source, registry=registry, graph_optimization_level=1)
+        epctx.ModelCompiler(
+            options(), source, registry=registry, graph_optimization_level=1
+        )
         .compile_to_file()
         .output
     )
@@ -158,7 +185,9 @@ NOT_IN_API_1: frozenset[str] = frozenset()
 """Hooks that came later; the frozen plugin knows nothing of them."""
 
 
-def test_the_frozen_plugins_kernel_runs_its_node(source, registry, expected, monkeypatch):
+def test_the_frozen_plugins_kernel_runs_its_node(
+    source, registry, expected, monkeypatch
+):
     session_options = options(session__record_ep_graph_assignment_info=1)
 
     with epctx.InferenceSession(source, session_options, registry=registry) as session:
@@ -166,27 +195,39 @@ def test_the_frozen_plugins_kernel_runs_its_node(source, registry, expected, mon
         info = session.get_provider_graph_assignment_info()
 
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
-    assert "negate" in {node.name for part in info if part.ep_name == NAME for node in part.get_nodes()}
+    assert "negate" in {
+        node.name for part in info if part.ep_name == NAME for node in part.get_nodes()
+    }
 
 
 def test_the_frozen_plugin_takes_part_in_a_share_group(tmp_path, registry):
     for name, rows, stop in (("a", 4, 0), ("b", 1, 1)):
         saved(model(rows), tmp_path / f"{name}.onnx")
         group = options(ep__share_ep_contexts=1, ep__stop_share_ep_contexts=stop)
-        epctx.ModelCompiler(group, tmp_path / f"{name}.onnx", registry=registry).compile_to_file()
+        epctx.ModelCompiler(
+            group, tmp_path / f"{name}.onnx", registry=registry
+        ).compile_to_file()
 
     for name, x in (("a", X), ("b", X[:1])):
         sharing = options(ep__share_ep_contexts=1)
-        with epctx.InferenceSession(tmp_path / f"{name}_ctx.onnx", sharing, registry=registry) as session:
+        with epctx.InferenceSession(
+            tmp_path / f"{name}_ctx.onnx", sharing, registry=registry
+        ) as session:
             (result,) = session.run(None, {"x": x})
         with epctx.InferenceSession(tmp_path / f"{name}.onnx") as plain:
-            np.testing.assert_allclose(result, plain.run(None, {"x": x})[0], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(
+                result, plain.run(None, {"x": x})[0], rtol=1e-5, atol=1e-6
+            )
     assert [path.name for path in tmp_path.glob("*.bin")] == ["a_frozen.bin"]
 
 
 def test_the_frozen_plugin_leaves_weights_in_the_source(source, registry, expected):
     weightless = options(ep__enable_weightless_mode=2)
-    path = epctx.ModelCompiler(weightless, source, registry=registry).compile_to_file().output
+    path = (
+        epctx.ModelCompiler(weightless, source, registry=registry)
+        .compile_to_file()
+        .output
+    )
     size = path.with_name("m_frozen.bin").stat().st_size
 
     assert size < 2 * SIZE * SIZE * 4
@@ -194,7 +235,11 @@ def test_the_frozen_plugin_leaves_weights_in_the_source(source, registry, expect
 
 
 def test_what_the_frozen_plugin_says_of_its_payloads_is_heard(source, registry):
-    path = epctx.ModelCompiler(options(), source, registry=registry).compile_to_file().output
+    path = (
+        epctx.ModelCompiler(options(), source, registry=registry)
+        .compile_to_file()
+        .output
+    )
     good = epctx.verify_model(path, registry=registry)
     changed = onnx.load(path)
     del changed.metadata_props[:]
@@ -209,15 +254,24 @@ def test_what_the_frozen_plugin_says_of_its_payloads_is_heard(source, registry):
 
 
 def test_the_frozen_plugins_verdicts_count(source, registry):
-    path = epctx.ModelCompiler(options(level=1), source, registry=registry).compile_to_file().output
+    path = (
+        epctx.ModelCompiler(options(level=1), source, registry=registry)
+        .compile_to_file()
+        .output
+    )
 
     same = epctx.get_model_compatibility(path, NAME, {"level": "1"}, registry=registry)
     other = epctx.get_model_compatibility(path, NAME, {"level": "2"}, registry=registry)
 
-    assert (same.name, other.name) == ("EP_SUPPORTED_OPTIMAL", "EP_SUPPORTED_PREFER_RECOMPILATION")
+    assert (same.name, other.name) == (
+        "EP_SUPPORTED_OPTIMAL",
+        "EP_SUPPORTED_PREFER_RECOMPILATION",
+    )
 
 
-def test_the_frozen_plugin_says_where_it_is_not_available(source, registry, monkeypatch):
+def test_the_frozen_plugin_says_where_it_is_not_available(
+    source, registry, monkeypatch
+):
     monkeypatch.setattr(FrozenProvider, "lacks", Purpose.RUN)
 
     with pytest.raises(epctx.NotImplementedByProvider, match="frozen out") as caught:
@@ -231,7 +285,9 @@ def test_no_public_name_or_signature_of_the_contract_goes_or_changes():
 
     gone = sorted(set(kept) - set(public_api.lines()))
 
-    assert gone == [], "this breaks plugins: it takes a new PLUGIN_API; see docs/stability.md"
+    assert gone == [], (
+        "this breaks plugins: it takes a new PLUGIN_API; see docs/stability.md"
+    )
 
 
 def test_what_is_added_to_the_contract_is_written_down():

@@ -21,11 +21,20 @@ _HOSTILE_TEXT = st.integers(0, len(TEXTS) - 1).map(TEXTS.__getitem__)
 TEXT = _HOSTILE_TEXT | st.text(st.characters(), max_size=20)
 """Halves of surrogate pairs among it: JSON can say them, UTF-8 cannot."""
 NUMBER = st.one_of(
-    st.sampled_from(NUMBERS), st.just(4300).map(lambda digits: 10**digits - 1), st.integers(), st.floats()
+    st.sampled_from(NUMBERS),
+    st.just(4300).map(lambda digits: 10**digits - 1),
+    st.integers(),
+    st.floats(),
 )
 ANY_JSON = st.recursive(
-    st.none() | st.booleans() | NUMBER | TEXT | st.sampled_from(["0" * 64, "m.data", "m_qnn.bin"]),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | NUMBER
+    | TEXT
+    | st.sampled_from(["0" * 64, "m.data", "m_qnn.bin"]),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4)
+    ),
     max_leaves=8,
 )
 
@@ -33,7 +42,10 @@ ANY_JSON = st.recursive(
 def json_near(text: str | bytes) -> st.SearchStrategy[str]:
     """Texts like one of JSON: with some parts replaced or gone, cut off, or something else altogether."""
     content = json.loads(text)
-    changes = st.lists(st.tuples(st.sampled_from(_paths(content)), st.just(_GONE) | ANY_JSON), max_size=3)
+    changes = st.lists(
+        st.tuples(st.sampled_from(_paths(content)), st.just(_GONE) | ANY_JSON),
+        max_size=3,
+    )
     near = changes.map(lambda drawn: json.dumps(_changed(content, drawn)))
     cut = st.integers(0, len(text)).map(lambda end: json.dumps(content)[:end])
     # Near ones most often: the others are refused at the door.
@@ -49,7 +61,13 @@ def _paths(content: Any) -> list[Path]:
     pending: list[tuple[Path, Any]] = [((), content)]
     while pending:
         path, value = pending.pop()
-        keys = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+        keys = (
+            value
+            if isinstance(value, dict)
+            else range(len(value))
+            if isinstance(value, list)
+            else ()
+        )
         below = [((*path, key), value[key]) for key in keys]
         found += [way for way, _ in below]
         pending += below
@@ -88,9 +106,16 @@ FILES = (
     ".",
     "sub/../m_qnn.bin",
 )
-SOURCES = ("QNN", "qnnexecutionprovider", "OpenVINOExecutionProvider", "VitisAIExecutionProvider")
+SOURCES = (
+    "QNN",
+    "qnnexecutionprovider",
+    "OpenVINOExecutionProvider",
+    "VitisAIExecutionProvider",
+)
 _STRINGS = st.one_of(
-    st.sampled_from([*FILES, *SOURCES, "sim-2.51.0", "htp-v73 (simulated)", "{}"]).map(str.encode),
+    st.sampled_from([*FILES, *SOURCES, "sim-2.51.0", "htp-v73 (simulated)", "{}"]).map(
+        str.encode
+    ),
     _HOSTILE_TEXT.map(str.encode),
     ANY_JSON.map(lambda content: json.dumps(content).encode()),
     st.binary(max_size=40),
@@ -105,9 +130,17 @@ _TENSORS = st.builds(
     data_location=st.sampled_from([TensorProto.DEFAULT, TensorProto.EXTERNAL]),
 )
 _CONTEXT_NODE = helper.make_node(
-    "EPContext", ["x"], ["in_a_body"], "inner", domain="com.microsoft", source="QNN", main_context=0
+    "EPContext",
+    ["x"],
+    ["in_a_body"],
+    "inner",
+    domain="com.microsoft",
+    source="QNN",
+    main_context=0,
 )
-_GRAPHS = st.sampled_from([onnx.GraphProto(), helper.make_graph([_CONTEXT_NODE], "body", [], [])])
+_GRAPHS = st.sampled_from(
+    [onnx.GraphProto(), helper.make_graph([_CONTEXT_NODE], "body", [], [])]
+)
 _SPARSE = st.builds(onnx.SparseTensorProto, values=_TENSORS, indices=_TENSORS)
 _TYPES = st.sampled_from([onnx.TypeProto(), helper.make_tensor_type_proto(1, [2])])
 FIELDS: dict[int, tuple[str, st.SearchStrategy[Any]]] = {
@@ -130,23 +163,38 @@ FIELDS: dict[int, tuple[str, st.SearchStrategy[Any]]] = {
 """The field that holds an attribute's value, by its kind."""
 
 
-def _attribute(names: st.SearchStrategy[str], says: int, holds: int) -> st.SearchStrategy[AttributeProto]:
+def _attribute(
+    names: st.SearchStrategy[str], says: int, holds: int
+) -> st.SearchStrategy[AttributeProto]:
     field, values = FIELDS[holds]
     return st.builds(AttributeProto, name=names, type=st.just(says), **{field: values})
 
 
-FITTING = st.one_of(*(_attribute(st.sampled_from(names), kind, kind) for kind, names in SAID.items()))
-_NAMES = st.sampled_from([name for names in SAID.values() for name in names]) | st.text(max_size=10)
+FITTING = st.one_of(
+    *(_attribute(st.sampled_from(names), kind, kind) for kind, names in SAID.items())
+)
+_NAMES = st.sampled_from([name for names in SAID.values() for name in names]) | st.text(
+    max_size=10
+)
 _KINDS = st.sampled_from(sorted(FIELDS))
-ATTRIBUTE = FITTING | st.tuples(_KINDS, _KINDS).flatmap(lambda kinds: _attribute(_NAMES, *kinds)) | FITTING
+ATTRIBUTE = (
+    FITTING
+    | st.tuples(_KINDS, _KINDS).flatmap(lambda kinds: _attribute(_NAMES, *kinds))
+    | FITTING
+)
 """Attributes that mostly are of their kind; others are of any, or say one kind and hold another."""
 
 
 def bytes_near(content: bytes) -> st.SearchStrategy[bytes]:
     """Bytes like given ones: with up to three places overwritten, filled in, or cut out; or cut off."""
-    change = st.tuples(st.integers(0, len(content)), st.integers(0, 20), st.binary(max_size=20))
+    change = st.tuples(
+        st.integers(0, len(content)), st.integers(0, 20), st.binary(max_size=20)
+    )
     cut = st.integers(0, len(content)).map(lambda end: content[:end])
-    return st.lists(change, max_size=3).map(lambda changes: _overwritten(content, changes)) | cut
+    return (
+        st.lists(change, max_size=3).map(lambda changes: _overwritten(content, changes))
+        | cut
+    )
 
 
 def _overwritten(content: bytes, changes: list[tuple[int, int, bytes]]) -> bytes:
@@ -158,12 +206,14 @@ def _overwritten(content: bytes, changes: list[tuple[int, int, bytes]]) -> bytes
 def container_near(content: bytes) -> st.SearchStrategy[bytes]:
     """Containers of the simulated SDK: any part differs, and the digest over them is right."""
     weights, structures, tables = split(content)
-    sizes = st.sampled_from([0, 1, 15, 16, len(content), (1 << 32) - 1, (1 << 63) - 1, (1 << 64) - 1])
+    sizes = st.sampled_from(
+        [0, 1, 15, 16, len(content), (1 << 32) - 1, (1 << 63) - 1, (1 << 64) - 1]
+    )
     wrong = st.just({}) | st.dictionaries(st.integers(0, 3), sizes, max_size=2)
     texts = json_near(tables).map(lambda text: text.encode("utf-8", "replace"))
-    return st.builds(joined, st.just(weights), st.just(structures), texts, st.just({})) | st.builds(
-        joined, bytes_near(weights), bytes_near(structures), texts, wrong
-    )
+    return st.builds(
+        joined, st.just(weights), st.just(structures), texts, st.just({})
+    ) | st.builds(joined, bytes_near(weights), bytes_near(structures), texts, wrong)
 
 
 def archive_near(content: bytes) -> st.SearchStrategy[bytes]:
@@ -184,5 +234,13 @@ def payload_near(
     content: bytes, near: Callable[[bytes], st.SearchStrategy[bytes]]
 ) -> st.SearchStrategy[bytes]:
     """Payloads like one: by the rules of its format, by bytes, with the right first bytes only, or arbitrary."""
-    begun = st.binary(max_size=200).map(lambda rest: content[: len(container.head())] + rest)
-    return near(content) | near(content) | bytes_near(content) | begun | st.binary(max_size=200)
+    begun = st.binary(max_size=200).map(
+        lambda rest: content[: len(container.head())] + rest
+    )
+    return (
+        near(content)
+        | near(content)
+        | bytes_near(content)
+        | begun
+        | st.binary(max_size=200)
+    )

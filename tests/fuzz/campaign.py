@@ -22,9 +22,16 @@ def main(first: int, count: int) -> int:
         seeds.mkdir()
         write_seeds(seeds)
         results = Results()
-        with Worker(seeds, Path(folder) / "case") as worker, contextlib.suppress(KeyboardInterrupt):
+        with (
+            Worker(seeds, Path(folder) / "case") as worker,
+            contextlib.suppress(KeyboardInterrupt),
+        ):
             worker.run(range(first, first + count), results)
-    print(json.dumps({"cases": results.cases, **dict(sorted(results.outcomes.items()))}, indent=1))  # noqa: T201
+    print(  # noqa: T201
+        json.dumps(
+            {"cases": results.cases, **dict(sorted(results.outcomes.items()))}, indent=1
+        )
+    )
     for fault in results.faults:
         print(fault)  # noqa: T201
     return bool(results.faults)

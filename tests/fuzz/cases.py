@@ -8,7 +8,14 @@ from pathlib import Path
 from random import Random
 
 import onnx
-from fuzz.mutations import any_bytes, fields_of_a_model, json_text, transplant, unset_field, wire
+from fuzz.mutations import (
+    any_bytes,
+    fields_of_a_model,
+    json_text,
+    transplant,
+    unset_field,
+    wire,
+)
 from fuzz.payloads import npz, payload
 from fuzz.seals import sealed_again
 from fuzz.seeds import INDEX, NPZ
@@ -41,7 +48,11 @@ def read_seeds(folder: Path) -> list[Seed]:
     """Read what `write_seeds` wrote."""
     models: dict[str, str] = json.loads((folder / INDEX).read_text(encoding="utf-8"))
     return [
-        Seed(name=name, model=model, files={p.name: p.read_bytes() for p in (folder / name).iterdir()})
+        Seed(
+            name=name,
+            model=model,
+            files={p.name: p.read_bytes() for p in (folder / name).iterdir()},
+        )
         for name, model in sorted(models.items())
     ]
 
@@ -50,7 +61,12 @@ def case(seeds: list[Seed], number: int) -> Case:
     """Return a case."""
     random = Random(number)  # noqa: S311 - the same every time
     seed = seeds[number % len(seeds)]
-    return Case(number=number, seed=seed.name, model=seed.model, files=changed(random, seed, seeds))
+    return Case(
+        number=number,
+        seed=seed.name,
+        model=seed.model,
+        files=changed(random, seed, seeds),
+    )
 
 
 def changed(random: Random, seed: Seed, donors: list[Seed]) -> dict[str, bytes]:

@@ -18,7 +18,11 @@ from verify.harness import EP, Alpha, context_node, knowing
 from epctx_core.plugin import CompiledPartition, hookimpl
 
 MODEL, BINARY, WEIGHTS = "g_ctx.onnx", "g_alpha.bin", "w.bin"
-_MANIFEST, _TYPES, _SEAL = "epctx.manifest", "epctx.kernel_type_constraints", "epctx.initializers"
+_MANIFEST, _TYPES, _SEAL = (
+    "epctx.manifest",
+    "epctx.kernel_type_constraints",
+    "epctx.initializers",
+)
 _DEFINING = ("name", "key", "domain", "tensor_name", "dim_param", "configuration_id")
 """Fields that say what a message is called; a copy gets another name."""
 _PAYLOAD = bytes(range(200))
@@ -54,8 +58,16 @@ def repeated_fields() -> list[str]:
         if message.full_name in seen:
             continue
         seen.add(message.full_name)
-        found += [f"{message.name}.{field.name}" for field in message.fields if field.is_repeated]
-        pending += [field.message_type for field in message.fields if field.message_type is not None]
+        found += [
+            f"{message.name}.{field.name}"
+            for field in message.fields
+            if field.is_repeated
+        ]
+        pending += [
+            field.message_type
+            for field in message.fields
+            if field.message_type is not None
+        ]
     return found
 
 
@@ -94,7 +106,11 @@ class Growable:
             (
                 field,
                 message,
-                [_copy(v) for v in getattr(message, field.partition(".")[2]) if not _is_call(v, called)],
+                [
+                    _copy(v)
+                    for v in getattr(message, field.partition(".")[2])
+                    if not _is_call(v, called)
+                ],
             )
             for field in fields
             if "." in field
@@ -103,9 +119,16 @@ class Growable:
         ]
         for field, message, templates in sites:
             apart = renamed and not (self._loadable and field == "NodeProto.input")
-            _grow(getattr(message, field.partition(".")[2]), templates, count, renamed=apart)
+            _grow(
+                getattr(message, field.partition(".")[2]),
+                templates,
+                count,
+                renamed=apart,
+            )
         for key, text in _metadata({f: count for f in fields if "." not in f}).items():
-            next(entry for entry in model.metadata_props if entry.key == key).value = text
+            next(
+                entry for entry in model.metadata_props if entry.key == key
+            ).value = text
         self.path.write_bytes(model.SerializeToString())
         return self.path
 
@@ -119,7 +142,9 @@ def _copy(value: Any) -> Any:
 
 
 def _is_call(value: Any, functions: set[tuple[str, str]]) -> bool:
-    return isinstance(value, onnx.NodeProto) and (value.domain, value.op_type) in functions
+    return (
+        isinstance(value, onnx.NodeProto) and (value.domain, value.op_type) in functions
+    )
 
 
 def _is_open(message: Message, field: str) -> bool:
@@ -146,14 +171,20 @@ def _grow(values: Any, templates: list[Any], count: int, *, renamed: bool) -> No
         if isinstance(template, Message):
             _name_apart(values.add(), template, i, renamed=renamed)
         else:
-            values.append(f"{template}_{i}" if isinstance(template, str) and renamed else template)
+            values.append(
+                f"{template}_{i}" if isinstance(template, str) and renamed else template
+            )
 
 
 def _name_apart(copy: Any, template: Message, number: int, *, renamed: bool) -> None:
     copy.CopyFrom(template)
     if not renamed:
         return
-    names = {field.name for field in copy.DESCRIPTOR.fields if field.type == field.TYPE_STRING}
+    names = {
+        field.name
+        for field in copy.DESCRIPTOR.fields
+        if field.type == field.TYPE_STRING
+    }
     for name in _DEFINING:
         if (
             name in names
@@ -173,7 +204,10 @@ def _metadata(counts: dict[str, int]) -> dict[str, str]:
 
     def segments(name: str) -> list[list[Any]]:
         empty = [0, hashlib.sha256().hexdigest()]
-        return [[len(_PAYLOAD), hashlib.sha256(_PAYLOAD).hexdigest()], *[empty for _ in many(name)]]
+        return [
+            [len(_PAYLOAD), hashlib.sha256(_PAYLOAD).hexdigest()],
+            *[empty for _ in many(name)],
+        ]
 
     parts = segments("segments")
     first = {
@@ -191,8 +225,14 @@ def _metadata(counts: dict[str, int]) -> dict[str, str]:
     manifest = {
         "version": 1,
         "source_model": "",
-        "providers": {EP: {}, **{f"{EP}_{i}": {"distribution": "d"} for i in many("providers")}},
-        "payloads": [first, *[{**payload, "name": f"p{i}.bin"} for i in many("payloads")]],
+        "providers": {
+            EP: {},
+            **{f"{EP}_{i}": {"distribution": "d"} for i in many("providers")},
+        },
+        "payloads": [
+            first,
+            *[{**payload, "name": f"p{i}.bin"} for i in many("payloads")],
+        ],
         "source_weights": {f"w{i}": weight for i in many("source_weights")},
         "pending": [f"q{i}.bin" for i in many("pending")],
         "kernel_providers": [f"K{i}" for i in many("kernel_providers")],
@@ -205,7 +245,9 @@ def _metadata(counts: dict[str, int]) -> dict[str, str]:
     ]
     parts = segments("sealed")
     sealed = {"name": "sealed.data", "digest": _root(parts), "segments": parts}
-    sealed["bytes"] = sum(length for length, _ in parts) + len(f"epctx initializers {_root(parts)}\n")
+    sealed["bytes"] = sum(length for length, _ in parts) + len(
+        f"epctx initializers {_root(parts)}\n"
+    )
     return {
         _MANIFEST: json.dumps(manifest),
         _TYPES: json.dumps({"version": 1, "operators": operators}),
@@ -232,10 +274,21 @@ def _base(*, loadable: bool) -> onnx.ModelProto:
         for name in ("one", "two")
     ]  # fmt: skip
     nodes = [
-        context_node("a", ["x"], ["v"], main_context=1, ep_cache_context=BINARY.encode()),
+        context_node(
+            "a", ["x"], ["v"], main_context=1, ep_cache_context=BINARY.encode()
+        ),
         context_node("b", ["v"], ["w"]),
-        context_node("e", ["v"], ["u"], main_context=1, embed_mode=1, ep_cache_context=b"payload"),
-        helper.make_node("If", ["c"], ["chosen"], "choice", then_branch=bodies[0], else_branch=bodies[1]),
+        context_node(
+            "e", ["v"], ["u"], main_context=1, embed_mode=1, ep_cache_context=b"payload"
+        ),
+        helper.make_node(
+            "If",
+            ["c"],
+            ["chosen"],
+            "choice",
+            then_branch=bodies[0],
+            else_branch=bodies[1],
+        ),
         helper.make_node("Relu", ["w"], ["r"], "relu"),
         _holder(bodies),
         helper.make_node("F", ["w"], ["y"], "call", domain="own"),
@@ -259,7 +312,10 @@ def _base(*, loadable: bool) -> onnx.ModelProto:
 def _weights() -> list[TensorProto]:
     """Return initializers in raw bytes, in a file, and in each typed field."""
     outside = TensorProto(
-        name="outside", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL
+        name="outside",
+        data_type=TensorProto.FLOAT,
+        dims=[2],
+        data_location=TensorProto.EXTERNAL,
     )
     outside.external_data.add(key="location", value=WEIGHTS)
     return [
@@ -275,7 +331,9 @@ def _weights() -> list[TensorProto]:
 
 def _sparse() -> onnx.SparseTensorProto:
     values = helper.make_tensor("values", TensorProto.FLOAT, [1], [1.0])
-    return helper.make_sparse_tensor(values, helper.make_tensor("indices", TensorProto.INT64, [1], [0]), [2])
+    return helper.make_sparse_tensor(
+        values, helper.make_tensor("indices", TensorProto.INT64, [1], [0]), [2]
+    )
 
 
 def _holder(bodies: list[onnx.GraphProto]) -> onnx.NodeProto:
@@ -287,7 +345,9 @@ def _holder(bodies: list[onnx.GraphProto]) -> onnx.NodeProto:
         "sparse_tensors": [_sparse()], "type_protos": [kind], "body": bodies[1],
     }.items():  # fmt: skip
         node.attribute.append(helper.make_attribute(name, value))
-    node.attribute.append(AttributeProto(name="outside", type=AttributeProto.TENSOR, t=_weights()[1]))
+    node.attribute.append(
+        AttributeProto(name="outside", type=AttributeProto.TENSOR, t=_weights()[1])
+    )
     return node
 
 
@@ -300,7 +360,9 @@ def _function(name: str) -> onnx.FunctionProto:
 
 def _add_rare_messages(model: onnx.ModelProto) -> None:
     """Give each field that has no entry anywhere one, where its message stands last."""
-    missing = [field for field in repeated_fields() if next(_sites(model, field), None) is None]
+    missing = [
+        field for field in repeated_fields() if next(_sites(model, field), None) is None
+    ]
     while missing:
         before = len(missing)
         for field in list(missing):
@@ -308,7 +370,9 @@ def _add_rare_messages(model: onnx.ModelProto) -> None:
             hosts = list(_all_messages(model, kind))
             if hosts:
                 values = getattr(hosts[-1], name)
-                values.add() if hasattr(values, "add") else values.append(_filler(hosts[-1], name))
+                values.add() if hasattr(values, "add") else values.append(
+                    _filler(hosts[-1], name)
+                )
                 missing.remove(field)
         assert len(missing) < before, missing
 

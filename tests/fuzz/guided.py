@@ -18,7 +18,13 @@ from random import Random
 
 import atheris
 
-PACKAGES = ("epctx_core", "epctx_sim_sdk", "epctx_sim_qnn", "epctx_sim_openvino", "epctx_sim_vitisai")
+PACKAGES = (
+    "epctx_core",
+    "epctx_sim_sdk",
+    "epctx_sim_qnn",
+    "epctx_sim_openvino",
+    "epctx_sim_vitisai",
+)
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / "api"), str(TESTS)]
 with atheris.instrument_imports(include=list(PACKAGES)):
@@ -75,7 +81,9 @@ def _fuzzed(corpus: Path, finds: Path, seeds: Path, scratch: Path, seconds: int)
         )  # fmt: skip
     text = log.read_text(errors="replace")
     (finds.with_name("log.txt")).write_text(text)
-    counts = re.findall(r"^#(\d+)\s", text, re.MULTILINE) + re.findall(r"executed_units:\s*(\d+)", text)
+    counts = re.findall(r"^#(\d+)\s", text, re.MULTILINE) + re.findall(
+        r"executed_units:\s*(\d+)", text
+    )
     return max(map(int, counts), default=0)
 
 
@@ -89,7 +97,11 @@ def cases(seeds: Path, folder: Path, finds: Path, arguments: list[str]) -> None:
     def one(data: bytes) -> None:
         case = unpacked(data)
         answer = worker.attempt(
-            worker.put(Case(number=-1, seed=case.name, model=case.model, files=case.files), folder), folder
+            worker.put(
+                Case(number=-1, seed=case.name, model=case.model, files=case.files),
+                folder,
+            ),
+            folder,
         )
         for fault in answer["faults"]:
             if (kind := kind_of(fault)) not in told:
@@ -110,7 +122,9 @@ def cases(seeds: Path, folder: Path, finds: Path, arguments: list[str]) -> None:
         made = packed(changed(random, seed, [unpacked(second)]), seed.model)
         return made if len(made) <= most else first[:most]
 
-    atheris.Setup([sys.argv[0], *arguments], one, custom_mutator=mutate, custom_crossover=cross)
+    atheris.Setup(
+        [sys.argv[0], *arguments], one, custom_mutator=mutate, custom_crossover=cross
+    )
     atheris.Fuzz()
 
 
@@ -144,7 +158,9 @@ def _minimised(finds: Path, seeds: Path, folder: Path) -> dict[Path, str]:
             end = time.monotonic() + MINIMISING
             random = Random(0)  # noqa: S311 - the same every time
             while time.monotonic() < end:
-                tried = Seed(name=best.name, model=best.model, files=smaller(random, best.files))
+                tried = Seed(
+                    name=best.name, model=best.model, files=smaller(random, best.files)
+                )
                 again = fault_of(tried)
                 if again is not None and kind_of(again) == kind_of(fault):
                     best = tried

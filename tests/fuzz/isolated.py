@@ -40,7 +40,12 @@ class Worker:
     """The long-lived child process; use as a context manager."""
 
     def __init__(self, seeds: Path, folder: Path) -> None:
-        self._arguments = [sys.executable, str(TESTS / "fuzz" / "worker.py"), str(seeds), str(folder)]
+        self._arguments = [
+            sys.executable,
+            str(TESTS / "fuzz" / "worker.py"),
+            str(seeds),
+            str(folder),
+        ]
         self._errors = folder.with_name(f"{folder.name}.errors")
         self._process: subprocess.Popen[str] | None = None
 
@@ -50,14 +55,21 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self._stop()
 
-    def run(self, cases: Iterable[int | Path], results: Results | None = None) -> Results:
+    def run(
+        self, cases: Iterable[int | Path], results: Results | None = None
+    ) -> Results:
         """Run cases by number, or from the folders they lie in; count them in `results` as they end, if given."""
         results = Results() if results is None else results
         for which in cases:
             answer = self._answer(which)
             results.cases += 1
-            results.outcomes.update(f"{name} {outcome}" for name, outcome in answer["outcomes"].items())
-            results.faults.extend(f"case {which} ({answer['seed']}): {fault}" for fault in answer["faults"])
+            results.outcomes.update(
+                f"{name} {outcome}" for name, outcome in answer["outcomes"].items()
+            )
+            results.faults.extend(
+                f"case {which} ({answer['seed']}): {fault}"
+                for fault in answer["faults"]
+            )
         return results
 
     def _answer(self, which: int | Path) -> dict[str, Any]:
@@ -68,14 +80,24 @@ class Worker:
         line = self._line(process, LONGEST, _PATIENCE)
         if line:
             return json.loads(line)
-        what = "hangs" if process.poll() is None else f"ends the process ({process.wait()})"
+        what = (
+            "hangs"
+            if process.poll() is None
+            else f"ends the process ({process.wait()})"
+        )
         self._stop()
-        return {"seed": "?", "outcomes": {"process": what}, "faults": [f"{what}; {self._last_words()}"]}
+        return {
+            "seed": "?",
+            "outcomes": {"process": what},
+            "faults": [f"{what}; {self._last_words()}"],
+        }
 
     def _start(self) -> subprocess.Popen[str]:
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(TESTS / "api"), str(TESTS), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": os.pathsep.join(
+                [str(TESTS / "api"), str(TESTS), os.environ.get("PYTHONPATH", "")]
+            ),
             # Each arena of glibc would count against the limit with 64 MiB of addresses.
             "MALLOC_ARENA_MAX": "1",
             "PYTHONFAULTHANDLER": "1",
@@ -89,12 +111,17 @@ class Worker:
         assert line == "ready\n", self._last_words()
         return self._process
 
-    def _line(self, process: subprocess.Popen[str], processor: float, clock: float) -> str:
+    def _line(
+        self, process: subprocess.Popen[str], processor: float, clock: float
+    ) -> str:
         """Return a line of the worker's; nothing when it ended or takes too long."""
         assert process.stdout is not None
         begun, used = time.monotonic(), _processor_time(process.pid)
         while not select.select([process.stdout], [], [], 1.0)[0]:
-            if time.monotonic() - begun > clock or _processor_time(process.pid) - used > processor:
+            if (
+                time.monotonic() - begun > clock
+                or _processor_time(process.pid) - used > processor
+            ):
                 return ""
         line = process.stdout.readline()
         if not line:
@@ -114,7 +141,12 @@ class Worker:
 def _processor_time(process: int) -> float:
     """Return the seconds of processor time that a process used."""
     try:
-        words = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        words = (
+            Path(f"/proc/{process}/stat")
+            .read_text(encoding="ascii")
+            .rpartition(")")[2]
+            .split()
+        )
     except OSError:
         return 0.0
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")

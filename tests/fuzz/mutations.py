@@ -34,14 +34,26 @@ def any_bytes(random: Random, data: bytes) -> bytes:
     piece = data[at : at + length]
     return random.choice(
         (
-            lambda: data[:at] + bytes([data[at] ^ 1 << random.randrange(8)]) + data[at + 1 :],
-            lambda: data[:at] + random.choice((b"\0", b"\xff", b"\x80", b"\x7f")) + data[at + 1 :],
+            lambda: (
+                data[:at]
+                + bytes([data[at] ^ 1 << random.randrange(8)])
+                + data[at + 1 :]
+            ),
+            lambda: (
+                data[:at]
+                + random.choice((b"\0", b"\xff", b"\x80", b"\x7f"))
+                + data[at + 1 :]
+            ),
             lambda: data[:at] + data[at + length :],
             lambda: data[:at] + piece + data[at:],
             lambda: data[:at] + random.randbytes(length) + data[at:],
             lambda: data[:at],
             lambda: data[:at] + b"\xff" * len(piece) + data[at + length :],
-            lambda: data[: (other := random.randrange(len(data)))] + piece + data[other + len(piece) :],
+            lambda: (
+                data[: (other := random.randrange(len(data)))]
+                + piece
+                + data[other + len(piece) :]
+            ),
         )
     )()
 
@@ -80,7 +92,9 @@ def _without_a_field(random: Random, data: bytes) -> bytes:
     return b"".join(_as_field(*field) for field in fields)
 
 
-def _change_field(random: Random, fields: list[tuple[int, int, Any]], place: int) -> None:
+def _change_field(
+    random: Random, fields: list[tuple[int, int, Any]], place: int
+) -> None:
     number, kind, value = field = fields[place]
     change = random.randrange(8)
     if change == 0:
@@ -88,9 +102,15 @@ def _change_field(random: Random, fields: list[tuple[int, int, Any]], place: int
     elif change == 1:
         fields.insert(random.randrange(len(fields) + 1), field)
     elif change == 2:
-        fields[place : place + 1] = [field] * min(_OFTEN, 1 + (1 << 21) // max(1, _length(value)))
+        fields[place : place + 1] = [field] * min(
+            _OFTEN, 1 + (1 << 21) // max(1, _length(value))
+        )
     elif change == 3:
-        fields[place] = (random.choice((1, 2, 5, 7, 20, number + 1, (1 << 29) - 1)), kind, value)
+        fields[place] = (
+            random.choice((1, 2, 5, 7, 20, number + 1, (1 << 29) - 1)),
+            kind,
+            value,
+        )
     elif change == 4:
         fields[place] = (number, _VARINT, random.choice(NUMBERS) & (1 << 64) - 1)
     elif change == 5:
@@ -160,7 +180,9 @@ def _as_varint(value: int) -> bytes:
 
 def _as_field(number: int, kind: int, value: Any) -> bytes:
     if kind == _VARINT:
-        return _as_varint(number << 3) + _as_varint(value if isinstance(value, int) else 0)
+        return _as_varint(number << 3) + _as_varint(
+            value if isinstance(value, int) else 0
+        )
     content = value if isinstance(value, bytes) else bytes(8)
     if kind == _NESTED:
         return _as_varint(number << 3 | kind) + _as_varint(len(content)) + content
@@ -211,13 +233,15 @@ def unset_field(random: Random, data: bytes) -> bytes:
     return model.SerializeToString()
 
 
-def _fill(random: Random, message: Message, field: Any, names: list[str], *, depth: int) -> None:
+def _fill(
+    random: Random, message: Message, field: Any, names: list[str], *, depth: int
+) -> None:
     if field.message_type is None:
         value = _value(random, field, names)
         try:
-            getattr(message, field.name).append(value) if field.is_repeated else setattr(
-                message, field.name, value
-            )
+            getattr(message, field.name).append(
+                value
+            ) if field.is_repeated else setattr(message, field.name, value)
         except (ValueError, TypeError):
             message.ClearField(field.name)
         return
@@ -235,7 +259,9 @@ def transplant(random: Random, data: bytes, donor: bytes) -> bytes:
     if model is None or other is None:
         return any_bytes(random, data)
     own, foreign = _messages(model), _messages(other)
-    kind = random.choice(sorted((own.keys() & foreign.keys()) - {"ModelProto"}) or ["ModelProto"])
+    kind = random.choice(
+        sorted((own.keys() & foreign.keys()) - {"ModelProto"}) or ["ModelProto"]
+    )
     target, source = random.choice(own[kind]), random.choice(foreign[kind])
     if random.random() < 0.5:
         target.Clear()
@@ -256,7 +282,9 @@ def _messages(model: Message) -> dict[str, list[Message]]:
     for message, field in _places(model):
         if field.message_type is not None:
             value = getattr(message, field.name)
-            found.setdefault(field.message_type.name, []).extend(value if field.is_repeated else [value])
+            found.setdefault(field.message_type.name, []).extend(
+                value if field.is_repeated else [value]
+            )
     return {kind: messages for kind, messages in found.items() if messages}
 
 
@@ -270,7 +298,13 @@ def _names(places: list[tuple[Message, Any]]) -> list[str]:
     return [text for text in texts if isinstance(text, str)] or [""]
 
 
-def _change(random: Random, message: Message, field: Any, others: list[Message], names: list[str]) -> None:
+def _change(
+    random: Random,
+    message: Message,
+    field: Any,
+    others: list[Message],
+    names: list[str],
+) -> None:
     name = field.name
     if field.message_type is not None:
         _change_messages(random, message, field, others)
@@ -278,7 +312,9 @@ def _change(random: Random, message: Message, field: Any, others: list[Message],
     value = _value(random, field, names)
     try:
         if not field.is_repeated:
-            message.ClearField(name) if random.random() < 0.2 else setattr(message, name, value)
+            message.ClearField(name) if random.random() < 0.2 else setattr(
+                message, name, value
+            )
             return
         values = getattr(message, name)
         change = random.randrange(4)
@@ -298,7 +334,9 @@ def _value(random: Random, field: Any, names: list[str]) -> Any:
     if field.type == field.TYPE_STRING:
         return random.choice(TEXTS) if random.random() < 0.4 else random.choice(names)
     if field.type == field.TYPE_BYTES:
-        return random.choice((random.choice(TEXTS).encode(), random.randbytes(random.randrange(80))))
+        return random.choice(
+            (random.choice(TEXTS).encode(), random.randbytes(random.randrange(80)))
+        )
     if field.type in {field.TYPE_FLOAT, field.TYPE_DOUBLE}:
         return random.choice((0.0, -1.0, 1e38, float("nan"), float("inf")))
     if field.type == field.TYPE_ENUM:
@@ -308,7 +346,9 @@ def _value(random: Random, field: Any, names: list[str]) -> Any:
     return number if -(1 << bits) <= number < 1 << bits else number % (1 << bits)
 
 
-def _change_messages(random: Random, message: Message, field: Any, others: list[Message]) -> None:
+def _change_messages(
+    random: Random, message: Message, field: Any, others: list[Message]
+) -> None:
     name = field.name
     if not field.is_repeated:
         if others and random.random() < 0.6:
@@ -344,7 +384,9 @@ def _no_text(random: Random, model: Message, message: Message, field: Any) -> by
         setattr(message, field.name, mark)
     else:
         value[random.randrange(len(value))] = mark
-    return model.SerializeToString().replace(mark.encode(), b"\xff\xfe\x80" + mark.encode()[3:])
+    return model.SerializeToString().replace(
+        mark.encode(), b"\xff\xfe\x80" + mark.encode()[3:]
+    )
 
 
 def json_text(random: Random, text: bytes) -> bytes:
@@ -355,7 +397,15 @@ def json_text(random: Random, text: bytes) -> bytes:
         return any_bytes(random, text)
     if random.random() < 0.1:
         return random.choice(
-            (b"[" * 100_000, b"", b"null", b"{}", b"1" * 6000, b'{"version":1}', text[: len(text) // 2])
+            (
+                b"[" * 100_000,
+                b"",
+                b"null",
+                b"{}",
+                b"1" * 6000,
+                b'{"version":1}',
+                text[: len(text) // 2],
+            )
         )
     places = _json_places(content)
     if not places:

@@ -66,7 +66,9 @@ def _with_facts(tables: bytes, made_by: dict[str, str]) -> bytes:
     return json.dumps(content).encode()
 
 
-def _other_graph(random: Random, structures: bytes, tables: bytes) -> tuple[bytes, bytes]:
+def _other_graph(
+    random: Random, structures: bytes, tables: bytes
+) -> tuple[bytes, bytes]:
     """Change one graph; it goes behind the others, so that their places stay."""
     content = json.loads(tables)
     place = random.choice(content["structures"])
@@ -76,17 +78,30 @@ def _other_graph(random: Random, structures: bytes, tables: bytes) -> tuple[byte
     return structures + graph, json.dumps(content).encode()
 
 
-def _packed(random: Random, weights: bytes, structures: bytes, tables: bytes, *, honest: bool) -> bytes:
+def _packed(
+    random: Random, weights: bytes, structures: bytes, tables: bytes, *, honest: bool
+) -> bytes:
     wrong = {} if honest else {random.randrange(4): random.choice(NUMBERS) & _MOST}
     return joined(weights, structures, tables, wrong)
 
 
-def joined(weights: bytes, structures: bytes, tables: bytes, wrong: Mapping[int, int]) -> bytes:
+def joined(
+    weights: bytes, structures: bytes, tables: bytes, wrong: Mapping[int, int]
+) -> bytes:
     """Return a container whose digest is right; `wrong` are sizes that its foot says, by their place there."""
     body = structures + tables
-    sizes = [len(weights), len(structures), len(tables), len(weights) + len(body) + layout.FOOT_SIZE]
-    start, inner, table, total = (wrong.get(place, size) for place, size in enumerate(sizes))
-    foot = layout.Foot(structures_start=start, structures=inner, tables=table, total=total)
+    sizes = [
+        len(weights),
+        len(structures),
+        len(tables),
+        len(weights) + len(body) + layout.FOOT_SIZE,
+    ]
+    start, inner, table, total = (
+        wrong.get(place, size) for place, size in enumerate(sizes)
+    )
+    foot = layout.Foot(
+        structures_start=start, structures=inner, tables=table, total=total
+    )
     return weights + body + foot.pack(body)
 
 
@@ -114,25 +129,42 @@ def members(data: bytes) -> tuple[bytes, bytes]:
 def archived(context: bytes, compiled: bytes) -> bytes:
     """Return an archive whose container knows what the archive says of itself."""
     weights, structures, tables = split(compiled)
-    tables = _with_facts(tables, {archive.CONTEXT_FACT: hashlib.sha256(context).hexdigest()})
+    tables = _with_facts(
+        tables, {archive.CONTEXT_FACT: hashlib.sha256(context).hexdigest()}
+    )
     compiled = joined(weights, structures, tables, {})
     return _tar((archive.CONTEXT, context), (archive.COMPILED, compiled))
 
 
 def _tar(*files: tuple[str, bytes]) -> bytes:
-    return b"".join(tar.header(n, len(c)) + c + tar.padding(len(c)) for n, c in files) + tar.END
+    return (
+        b"".join(tar.header(n, len(c)) + c + tar.padding(len(c)) for n, c in files)
+        + tar.END
+    )
 
 
 def _with_header(random: Random, data: bytes) -> bytes:
     """Change one field of the first header and make its sum right."""
     field, values = random.choice(
         (
-            (slice(0, 100), (b"/etc/passwd", b"../../x", b"a\\..\\b", b"C:x", b"\xff\xfe", b"")),
+            (
+                slice(0, 100),
+                (b"/etc/passwd", b"../../x", b"a\\..\\b", b"C:x", b"\xff\xfe", b""),
+            ),
             (
                 slice(124, 136),
-                (b"77777777777\0", b"\x80" + b"\xff" * 11, b"\xff" * 12, b"-0000000001\0", b"0" * 12),
+                (
+                    b"77777777777\0",
+                    b"\x80" + b"\xff" * 11,
+                    b"\xff" * 12,
+                    b"-0000000001\0",
+                    b"0" * 12,
+                ),
             ),
-            (slice(156, 157), (b"0", b"1", b"2", b"3", b"5", b"6", b"g", b"x", b"L", b"S", b"\0")),
+            (
+                slice(156, 157),
+                (b"0", b"1", b"2", b"3", b"5", b"6", b"g", b"x", b"L", b"S", b"\0"),
+            ),
             (slice(157, 257), (b"/etc/passwd", b"..")),
             (slice(345, 500), (b"..", b"/")),
         )
@@ -148,7 +180,10 @@ def npz(random: Random, data: bytes) -> bytes:
     if random.random() < 0.4:
         return any_bytes(random, data)
     out = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
+    with (
+        zipfile.ZipFile(io.BytesIO(data)) as old,
+        zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new,
+    ):
         for name in old.namelist():
             inside = random.choice(("", "", "../", "/")) + name
             new.writestr(inside, _array(random, old.read(name)))
@@ -161,9 +196,33 @@ def _array(random: Random, content: bytes) -> bytes:
         return any_bytes(random, content)
     if change == 1:
         return bytes(1 << 24)
-    shape = tuple(random.choice((*NUMBERS, 2)) for _ in range(random.choice((0, 1, 2, 40, 70))))
-    kind = random.choice(("<f4", "|O", "<U1000000000", "|V8", "|S0", "<M8[s]", ">i8", "?", "(3,)f4", "f4,f4"))
-    header = repr({"descr": kind, "fortran_order": random.random() < 0.3, "shape": shape}).encode()
-    header = random.choice((header, header, b"{" * 3000, b"__import__('os').getpid()", header[:-1]))
+    shape = tuple(
+        random.choice((*NUMBERS, 2)) for _ in range(random.choice((0, 1, 2, 40, 70)))
+    )
+    kind = random.choice(
+        (
+            "<f4",
+            "|O",
+            "<U1000000000",
+            "|V8",
+            "|S0",
+            "<M8[s]",
+            ">i8",
+            "?",
+            "(3,)f4",
+            "f4,f4",
+        )
+    )
+    header = repr(
+        {"descr": kind, "fortran_order": random.random() < 0.3, "shape": shape}
+    ).encode()
+    header = random.choice(
+        (header, header, b"{" * 3000, b"__import__('os').getpid()", header[:-1])
+    )
     header += b" " * (-(len(header) + 11) % 64) + b"\n"
-    return np.lib.format.magic(1, 0) + len(header).to_bytes(2, "little") + header + content[128:]
+    return (
+        np.lib.format.magic(1, 0)
+        + len(header).to_bytes(2, "little")
+        + header
+        + content[128:]
+    )

@@ -20,7 +20,10 @@ def sealed_again(
     random: Random, model: onnx.ModelProto, model_name: str, files: Mapping[str, bytes]
 ) -> dict[str, bytes]:
     """Return the model and its file with a seal that fits, over other segments; nothing if the model says no file."""
-    entry = next((entry for entry in model.metadata_props if entry.key == "epctx.initializers"), None)
+    entry = next(
+        (entry for entry in model.metadata_props if entry.key == "epctx.initializers"),
+        None,
+    )
     content = _content(entry.value) if entry is not None else {}
     name = content.get("name")
     if entry is None or not isinstance(name, str) or name not in files:
@@ -29,7 +32,9 @@ def sealed_again(
     segments = [_segment(random, piece) for piece in _pieces(random, body)]
     root = root_of(segments)
     data = body + _MARK + f"{root}\n".encode()
-    entry.value = json.dumps({**content, "bytes": len(data), "digest": root, "segments": segments})
+    entry.value = json.dumps(
+        {**content, "bytes": len(data), "digest": root, "segments": segments}
+    )
     return {name: data, model_name: model.SerializeToString()}
 
 
@@ -52,8 +57,13 @@ def _content(text: str | bytes) -> dict[str, Any]:
 
 def _pieces(random: Random, body: bytes) -> list[bytes]:
     """Cut somewhere; pieces may be empty."""
-    cuts = sorted(random.choices(range(len(body) + 1), k=random.randrange(_MOST_PIECES)))
-    return [body[start:end] for start, end in zip([0, *cuts], [*cuts, len(body)], strict=True)]
+    cuts = sorted(
+        random.choices(range(len(body) + 1), k=random.randrange(_MOST_PIECES))
+    )
+    return [
+        body[start:end]
+        for start, end in zip([0, *cuts], [*cuts, len(body)], strict=True)
+    ]
 
 
 def _segment(random: Random, piece: bytes) -> list[int | str]:

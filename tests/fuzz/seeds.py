@@ -36,8 +36,16 @@ def write_seeds(folder: Path) -> None:
     for name in (*EPS, "mixed"):
         for embed in (False, True):
             models[f"{name}_embedded" if embed else f"{name}_file"] = "m_ctx.onnx"
-            _compiled(folder / (f"{name}_embedded" if embed else f"{name}_file"), name, embed=embed)
-    for name, model in (("body", _if()), ("functions", _functions()), ("kinds", _kinds())):
+            _compiled(
+                folder / (f"{name}_embedded" if embed else f"{name}_file"),
+                name,
+                embed=embed,
+            )
+    for name, model in (
+        ("body", _if()),
+        ("functions", _functions()),
+        ("kinds", _kinds()),
+    ):
         models[name] = "m.onnx"
         (folder / name).mkdir()
         saved(model, folder / name / "m.onnx")
@@ -58,7 +66,9 @@ def write_seeds(folder: Path) -> None:
             shutil.copy(REAL / file, folder / name / file)
         models[name] = files[0]
     (folder / "npz").mkdir()
-    np.savez_compressed(folder / "npz" / NPZ, x=np.ones((2, 3), np.float32), y=np.array(["a", "bc"]))
+    np.savez_compressed(
+        folder / "npz" / NPZ, x=np.ones((2, 3), np.float32), y=np.array(["a", "bc"])
+    )
     models["npz"] = NPZ
     (folder / INDEX).write_text(json.dumps(models), encoding="utf-8")
 
@@ -84,21 +94,32 @@ def _quantised() -> onnx.ModelProto:
 
     def node(kind: str, *inputs: str, **attributes: object) -> str:
         name = f"{kind}_{len(nodes)}"
-        nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
+        nodes.append(
+            helper.make_node(kind, list(inputs), [name], name=name, **attributes)
+        )
         return name
 
     def quantised(value: str) -> str:
-        return node("DequantizeLinear", node("QuantizeLinear", value, "s", "z"), "s", "z")
+        return node(
+            "DequantizeLinear", node("QuantizeLinear", value, "s", "z"), "s", "z"
+        )
 
     for step in range(2):
         weights[f"w{step}"] = generator.integers(-100, 100, (4, 4, 3, 3), dtype=np.int8)
         weights[f"b{step}"] = generator.integers(-100, 100, 4, dtype=np.int32)
         weight = node("DequantizeLinear", f"w{step}", "sw", "z")
         bias = node("DequantizeLinear", f"b{step}", "sb", "zb")
-        value = quantised(node("Relu", node("Conv", quantised(value), weight, bias, pads=[1, 1, 1, 1])))
+        value = quantised(
+            node(
+                "Relu", node("Conv", quantised(value), weight, bias, pads=[1, 1, 1, 1])
+            )
+        )
         value = node("Add", node("Erf", value), "a")
     outputs = [helper.make_tensor_value_info(value, TensorProto.FLOAT, (1, 4, 8, 8))]
-    arrays = [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()]
+    arrays = [
+        numpy_helper.from_array(np.asarray(array), name)
+        for name, array in weights.items()
+    ]
     return finished(nodes, [tensor("x", shape=(1, 4, 8, 8))], outputs, arrays)
 
 
@@ -116,7 +137,11 @@ def _if() -> onnx.ModelProto:
             helper.make_node("Identity", ["k"], ["again"]),
         ],
         "body",
-        [tensor("i", TensorProto.INT64, []), tensor("k", TensorProto.BOOL, []), tensor("v")],
+        [
+            tensor("i", TensorProto.INT64, []),
+            tensor("k", TensorProto.BOOL, []),
+            tensor("v"),
+        ],
         [tensor("again", TensorProto.BOOL, []), tensor("chosen")],
     )
     count = numpy_helper.from_array(np.array(3), "count")
@@ -133,10 +158,17 @@ def _in_a_body(model: bytes, folder: Path) -> str:
     proto = onnx.load_from_string(model)
     graph = proto.graph
     branch = helper.make_graph(
-        graph.node, "b", [], graph.output, graph.initializer, value_info=graph.value_info
+        graph.node,
+        "b",
+        [],
+        graph.output,
+        graph.initializer,
+        value_info=graph.value_info,
     )
     result = graph.output[0].name
-    choice = helper.make_node("If", ["c"], [f"{result}_chosen"], then_branch=branch, else_branch=branch)
+    choice = helper.make_node(
+        "If", ["c"], [f"{result}_chosen"], then_branch=branch, else_branch=branch
+    )
     for field in ("node", "initializer", "value_info"):
         graph.ClearField(field)
     graph.node.append(choice)
@@ -158,7 +190,11 @@ def _functions() -> onnx.ModelProto:
         helper.make_node("Inner", ["t"], ["b"], domain="own"),
     ]
     outer = helper.make_function("own", "Outer", ["a"], ["b"], twice, imports)
-    model = finished([helper.make_node("Outer", ["x"], ["y"], domain="own")], [tensor("x")], [tensor("y")])
+    model = finished(
+        [helper.make_node("Outer", ["x"], ["y"], domain="own")],
+        [tensor("x")],
+        [tensor("y")],
+    )
     model.opset_import.add(domain="own", version=1)
     model.functions.extend([inner, outer])
     return model
@@ -167,7 +203,9 @@ def _functions() -> onnx.ModelProto:
 def _kinds() -> onnx.ModelProto:
     """Return a model with shapes as values, constants, text, sub-byte types and an open dimension."""
     nodes = [
-        helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.ones(3, np.float32))),
+        helper.make_node(
+            "Constant", [], ["c"], value=numpy_helper.from_array(np.ones(3, np.float32))
+        ),
         helper.make_node("Add", ["x", "c"], ["s"]),
         helper.make_node("Shape", ["s"], ["shape"]),
         helper.make_node("ConstantOfShape", ["shape"], ["zeros"]),
@@ -180,13 +218,17 @@ def _kinds() -> onnx.ModelProto:
     integers = {
         "flat": [-1], "wide": [2, 3], "start": 0, "limit": 5, "delta": 1, "repeats": [1, 2],
     }  # fmt: skip
-    weights = [numpy_helper.from_array(np.array(v, np.int64), k) for k, v in integers.items()]
+    weights = [
+        numpy_helper.from_array(np.array(v, np.int64), k) for k, v in integers.items()
+    ]
     weights += [
         numpy_helper.from_array(np.ones((1, 1), np.float32), "one"),
         helper.make_tensor("text", TensorProto.STRING, [2], [b"a", b"\xffb"]),
         helper.make_tensor("four", TensorProto.INT4, [3], [1, 2, 3]),
     ]
-    return finished(nodes, [tensor("x", shape=("n", 3))], [tensor("y", shape=("n", 6))], weights)
+    return finished(
+        nodes, [tensor("x", shape=("n", 3))], [tensor("y", shape=("n", 6))], weights
+    )
 
 
 def _with_weights_outside(folder: Path) -> str:
@@ -208,7 +250,11 @@ def _moved_outside(weight: TensorProto, offset: int) -> bytes:
     data = weight.raw_data
     weight.ClearField("raw_data")
     weight.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", "w.bin"), ("offset", str(offset)), ("length", str(len(data)))):
+    for key, value in (
+        ("location", "w.bin"),
+        ("offset", str(offset)),
+        ("length", str(len(data))),
+    ):
         weight.external_data.add(key=key, value=value)
     return data
 
@@ -229,13 +275,17 @@ def _weightless(folder: Path) -> str:
 def _with_custom_operators(folder: Path) -> str:
     """Write a compiled model around operators that only an EP's kernels know."""
     folder.mkdir()
-    body = "a = Relu(x) b = acme.Scale(a) c = Sigmoid(b) d = acme.Scale(c, a) y = Neg(d)"
+    body = (
+        "a = Relu(x) b = acme.Scale(a) c = Sigmoid(b) d = acme.Scale(c, a) y = Neg(d)"
+    )
     source = saved(model_of(body, inner="float[2] b, float[2] d"), folder / "m.onnx")
     registry, options = epctx.Registry(), epctx.SessionOptions()
     registry.register(Acme)
     for name in (QNN, Acme.name):
         options.add_provider(name)
-    compiler = epctx.ModelCompiler(options, source, embed_compiled_data_into_model=True, registry=registry)
+    compiler = epctx.ModelCompiler(
+        options, source, embed_compiled_data_into_model=True, registry=registry
+    )
     compiler.compile_to_file(folder / "m_ctx.onnx")
     source.unlink()
     return "m_ctx.onnx"
@@ -253,14 +303,21 @@ def _with_initializers_outside(folder: Path) -> str:
         helper.make_node("Cast", ["widest"], ["y"], to=TensorProto.FLOAT),
     ]
     arrays = [
-        numpy_helper.from_array(np.arange(6, dtype=kind).reshape(2, 3) + len(name), name)
+        numpy_helper.from_array(
+            np.arange(6, dtype=kind).reshape(2, 3) + len(name), name
+        )
         for name, kind in weights.items()
     ]
-    source = saved(finished(nodes, [tensor("x")], [tensor("y")], arrays), folder / "m.onnx")
+    source = saved(
+        finished(nodes, [tensor("x")], [tensor("y")], arrays), folder / "m.onnx"
+    )
     options = epctx.SessionOptions()
     options.add_provider(QNN)
     compiler = epctx.ModelCompiler(
-        options, source, external_initializers_file_path="m.data", external_initializers_size_threshold=0
+        options,
+        source,
+        external_initializers_file_path="m.data",
+        external_initializers_size_threshold=0,
     )
     compiler.compile_to_file(folder / "m_ctx.onnx")
     source.unlink()

@@ -13,15 +13,28 @@ from collections import Counter
 import onnx
 import pytest
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI
-from fuzz.any_values import ATTRIBUTE, archive_near, container_near, json_near, payload_near
+from fuzz.any_values import (
+    ATTRIBUTE,
+    archive_near,
+    container_near,
+    json_near,
+    payload_near,
+)
 from fuzz.cases import read_seeds
 from fuzz.isolated import Worker
 from fuzz.seeds import write_seeds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-MANIFEST, KERNEL_TYPES, INITIALIZERS = "epctx.manifest", "epctx.kernel_type_constraints", "epctx.initializers"
-COMPATIBILITY_PREFIX, EARLIER_PREFIX = "ep_compatibility_info.", "epctx.earlier_compatibility_info."
+MANIFEST, KERNEL_TYPES, INITIALIZERS = (
+    "epctx.manifest",
+    "epctx.kernel_type_constraints",
+    "epctx.initializers",
+)
+COMPATIBILITY_PREFIX, EARLIER_PREFIX = (
+    "ep_compatibility_info.",
+    "epctx.earlier_compatibility_info.",
+)
 ENTRIES = (
     ("mixed_file", MANIFEST),
     ("weightless", MANIFEST),
@@ -29,7 +42,11 @@ ENTRIES = (
     ("initializers", INITIALIZERS),
     ("qnn_embedded", EARLIER_PREFIX + QNN),
 )
-COMPATIBILITY = {"qnn_embedded": QNN, "openvino_embedded": OPENVINO, "vitisai_embedded": VITISAI}
+COMPATIBILITY = {
+    "qnn_embedded": QNN,
+    "openvino_embedded": OPENVINO,
+    "vitisai_embedded": VITISAI,
+}
 FORMATS = {
     "qnn_embedded": container_near,
     "openvino_embedded": container_near,
@@ -69,7 +86,10 @@ class Host:
             derandomize=True,
             database=None,
             deadline=None,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example],
+            suppress_health_check=[
+                HealthCheck.too_slow,
+                HealthCheck.large_base_example,
+            ],
         )
         @given(strategy)
         def ends_well(value):
@@ -123,9 +143,13 @@ def without(model, key):
 @pytest.mark.parametrize(("name", "key"), ENTRIES)
 def test_any_json_in_an_entry_of_the_metadata_ends_well(host, name, key, examples):
     seed = host.seeds[name]
-    written = model_of(seed)[1].get(key, json.dumps(["epctx-sim;api=1", "epctx-sim;api=1;sdk=sim-2.51.0"]))
+    written = model_of(seed)[1].get(
+        key, json.dumps(["epctx-sim;api=1", "epctx-sim;api=1;sdk=sim-2.51.0"])
+    )
 
-    outcomes = host.outcomes(json_near(written), lambda text: with_metadata(seed, key, text), examples)
+    outcomes = host.outcomes(
+        json_near(written), lambda text: with_metadata(seed, key, text), examples
+    )
 
     # What only ever is refused at the door tests the door.
     assert {"load ok", "load InvalidGraph"} <= outcomes.keys()
@@ -137,12 +161,22 @@ def test_any_json_in_a_seal_ends_well(host, beside, examples):
     model, said = model_of(seed)
     without(model, MANIFEST)
     plain = model.SerializeToString()
-    origin = {"by": "a tool", "bytes": len(plain), "sha256": hashlib.sha256(plain).hexdigest()}
-    written = json.dumps({**json.loads(said[MANIFEST]), "providers": {}, "sealed": origin})
+    origin = {
+        "by": "a tool",
+        "bytes": len(plain),
+        "sha256": hashlib.sha256(plain).hexdigest(),
+    }
+    written = json.dumps(
+        {**json.loads(said[MANIFEST]), "providers": {}, "sealed": origin}
+    )
 
     def list_source_files(text):
         if beside:
-            return {**seed.files, seed.model: plain, f"{seed.model}.epctx.json": text.encode()}
+            return {
+                **seed.files,
+                seed.model: plain,
+                f"{seed.model}.epctx.json": text.encode(),
+            }
         entry = onnx.ModelProto(metadata_props=[{"key": "epctx.sealed", "value": text}])
         return {**seed.files, seed.model: plain + entry.SerializeToString()}
 
@@ -155,7 +189,9 @@ def test_any_json_in_a_seal_ends_well(host, beside, examples):
 def test_any_compatibility_text_ends_well(host, name, ep, examples):
     seed = host.seeds[name]
     said = model_of(seed)[1][COMPATIBILITY_PREFIX + ep].split(";")
-    facts = st.lists(st.sampled_from(said) | st.text(max_size=10), max_size=len(said) + 1)
+    facts = st.lists(
+        st.sampled_from(said) | st.text(max_size=10), max_size=len(said) + 1
+    )
     texts = (
         st.permutations(said)
         | facts
@@ -163,13 +199,17 @@ def test_any_compatibility_text_ends_well(host, name, ep, examples):
     )
 
     outcomes = host.outcomes(
-        texts.map(";".join), lambda text: with_metadata(seed, COMPATIBILITY_PREFIX + ep, text), examples
+        texts.map(";".join),
+        lambda text: with_metadata(seed, COMPATIBILITY_PREFIX + ep, text),
+        examples,
     )
 
     assert {"load ok", "load InvalidGraph"} <= outcomes.keys()
 
 
-@pytest.mark.parametrize("name", ["qnn_file", "openvino_file", "vitisai_file", "mixed_file"])
+@pytest.mark.parametrize(
+    "name", ["qnn_file", "openvino_file", "vitisai_file", "mixed_file"]
+)
 def test_any_attributes_of_a_context_node_end_well(host, name, examples):
     seed = host.seeds[name]
     count = len(context_nodes(model_of(seed)[0]))
@@ -187,7 +227,12 @@ def test_any_attributes_of_a_context_node_end_well(host, name, examples):
         return {**seed.files, seed.model: model.SerializeToString()}
 
     attributes = st.lists(ATTRIBUTE, min_size=1, max_size=3)
-    values = st.tuples(st.integers(0, count - 1), attributes, st.booleans() | st.just(True), st.booleans())
+    values = st.tuples(
+        st.integers(0, count - 1),
+        attributes,
+        st.booleans() | st.just(True),
+        st.booleans(),
+    )
     outcomes = host.outcomes(values, list_source_files, examples)
 
     assert {"load ok", "load InvalidGraph"} <= outcomes.keys()
@@ -198,7 +243,12 @@ def test_any_payload_ends_well(host, name, near, examples):
     seed = host.seeds[name]
 
     def payload_in(model):
-        (found,) = (a for n in context_nodes(model) for a in n.attribute if a.name == "ep_cache_context")
+        (found,) = (
+            a
+            for n in context_nodes(model)
+            for a in n.attribute
+            if a.name == "ep_cache_context"
+        )
         return found
 
     def list_source_files(payload):
@@ -207,6 +257,8 @@ def test_any_payload_ends_well(host, name, near, examples):
         without(model, MANIFEST)
         return {seed.model: model.SerializeToString()}
 
-    outcomes = host.outcomes(payload_near(payload_in(model_of(seed)[0]).s, near), list_source_files, examples)
+    outcomes = host.outcomes(
+        payload_near(payload_in(model_of(seed)[0]).s, near), list_source_files, examples
+    )
 
     assert {"load ok", "load InvalidGraph"} <= outcomes.keys()

@@ -33,7 +33,11 @@ def worker(seeds, tmp_path):
 
 def kinds(results, action):
     """Return the outcomes of an action."""
-    return {word.split(" ", 1)[1] for word in results.outcomes if word.startswith(f"{action} ")}
+    return {
+        word.split(" ", 1)[1]
+        for word in results.outcomes
+        if word.startswith(f"{action} ")
+    }
 
 
 def test_mutated_files_give_typed_errors(worker):
@@ -86,6 +90,11 @@ def test_a_worker_that_dies_or_hangs_is_seen_and_replaced(seeds, tmp_path, monke
         hanging = running.run([Path("worker:hang")])
         after = running.run([0])
 
-    assert [len(results.faults) for results in (before, dead, hanging, after)] == [0, 1, 1, 0]
+    assert [len(results.faults) for results in (before, dead, hanging, after)] == [
+        0,
+        1,
+        1,
+        0,
+    ]
     assert "ends the process (-11)" in dead.faults[0]
     assert "hangs" in hanging.faults[0]

@@ -67,7 +67,12 @@ def test_a_host_that_trusts_a_file_raises_the_bound(tmp_path):
     text = refusals(model)
     assert "262,144 messages" in text
 
-    assert epctx.inspect_model(model, budget=epctx.InputBudget(bytes_per_message=1)).other_nodes == 1
+    assert (
+        epctx.inspect_model(
+            model, budget=epctx.InputBudget(bytes_per_message=1)
+        ).other_nodes
+        == 1
+    )
 
 
 GROUP = b"\xa3\x06", b"\xa4\x06"
@@ -99,7 +104,9 @@ def counted(model):
             if each.message_type is not None:
                 counts["messages"] += len(values)
                 counts["nodes"] += len(values) * (each.message_type.name == "NodeProto")
-                counts["bodies"] += len(values) * (each.message_type.name == "GraphProto")
+                counts["bodies"] += len(values) * (
+                    each.message_type.name == "GraphProto"
+                )
                 pending.extend(values)
             elif each.type == each.TYPE_STRING:
                 counts["names"] += len(values)
@@ -132,9 +139,13 @@ def test_the_cache_reads_a_model_by_the_hosts_budget(tmp_path):
         epctx.load_or_compile(model, epctx.SessionOptions(), tmp_path / "cache")
     with pytest.raises(epctx.InvalidGraph, match="more than 1 nodes"):
         epctx.load_or_compile(
-            chain(["Relu", "Relu"]).SerializeToString(), with_budget(nodes=1), tmp_path / "cache"
+            chain(["Relu", "Relu"]).SerializeToString(),
+            with_budget(nodes=1),
+            tmp_path / "cache",
         )
-    epctx.load_or_compile(model, with_budget(bytes_per_message=1), tmp_path / "cache").close()
+    epctx.load_or_compile(
+        model, with_budget(bytes_per_message=1), tmp_path / "cache"
+    ).close()
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "many", True, 1.5])

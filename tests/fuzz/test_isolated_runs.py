@@ -13,7 +13,14 @@ from fuzz.cases import case, read_seeds
 from fuzz.isolated import Worker
 from fuzz.seeds import write_seeds
 from isolation.faulty_eps import Pointing
-from isolation.harness import children, compiled, open_pipes, options_for, registry_of, source
+from isolation.harness import (
+    children,
+    compiled,
+    open_pipes,
+    options_for,
+    registry_of,
+    source,
+)
 
 import epctx_core as epctx
 
@@ -56,7 +63,9 @@ def inputs_for(session):
     for each in session.get_inputs():
         shape = [d if isinstance(d, int) and d >= 0 else 1 for d in each.shape or ()]
         if each.tensor_type.dtype is None or math.prod(shape) > 1 << 20:
-            raise epctx.InvalidArgument(f"no values are made for the input {each.name!r}.")
+            raise epctx.InvalidArgument(
+                f"no values are made for the input {each.name!r}."
+            )
         inputs[each.name] = np.ones(shape, each.tensor_type.dtype)
     return inputs
 
@@ -96,12 +105,20 @@ def agree(cases, folder, count):
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_a_mutated_model_that_loads_runs_in_isolation_as_it_does_without(mutated, tmp_path, count):
+def test_a_mutated_model_that_loads_runs_in_isolation_as_it_does_without(
+    mutated, tmp_path, count
+):
     def has_run(outcomes):
-        return any(word.startswith("run ") and word != "run Stopped" for word in outcomes)
+        return any(
+            word.startswith("run ") and word != "run Stopped" for word in outcomes
+        )
 
     ran = (made for made, outcomes in mutated() if has_run(outcomes))
-    working = (made for made in ran if holds_work(written(made, tmp_path / f"found {made.number}")))
+    working = (
+        made
+        for made in ran
+        if holds_work(written(made, tmp_path / f"found {made.number}"))
+    )
 
     endings = agree(working, tmp_path, count)
 
@@ -123,23 +140,32 @@ def test_a_mutated_payload_that_its_ep_refuses_is_refused_in_isolation_in_the_sa
     assert {kind for kind, *_ in endings} == {epctx.InvalidGraph}
 
 
-def test_a_mutated_payload_that_crashes_its_ep_is_a_plugin_error_and_the_host_goes_on(tmp_path):
+def test_a_mutated_payload_that_crashes_its_ep_is_a_plugin_error_and_the_host_goes_on(
+    tmp_path,
+):
     options = options_for(Pointing, isolate="all")
-    folder = compiled(tmp_path / "out", source(tmp_path), Pointing, options_for(Pointing, isolate=""))
+    folder = compiled(
+        tmp_path / "out", source(tmp_path), Pointing, options_for(Pointing, isolate="")
+    )
     model, binary = folder / "m_ctx.onnx", folder / "m_pointing.bin"
     proto = onnx.load(model)
-    del proto.metadata_props[:]  # the manifest would give the change away before the EP sees it
+    del proto.metadata_props[
+        :
+    ]  # the manifest would give the change away before the EP sees it
     onnx.save(proto, model)
     payload = binary.read_bytes()
     before = children(), open_pipes()
 
     binary.write_bytes(payload[:-8] + b"\x08" + payload[-7:])
     with pytest.raises(
-        epctx.PluginError, match="failed in load_context: its process is gone; it was ended by SIGSEGV"
+        epctx.PluginError,
+        match="failed in load_context: its process is gone; it was ended by SIGSEGV",
     ):
         epctx.InferenceSession(model, options, registry=registry_of(Pointing))
     binary.write_bytes(payload)
-    with epctx.InferenceSession(model, options, registry=registry_of(Pointing)) as session:
+    with epctx.InferenceSession(
+        model, options, registry=registry_of(Pointing)
+    ) as session:
         (result,) = session.run(None, {"x": example()})
 
     assert result.size

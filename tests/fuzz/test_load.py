@@ -31,7 +31,10 @@ def differing(session: epctx.InferenceSession, runs: int) -> int:
     """Run from all threads at once; return how many results are not what one thread alone gets."""
     (given,) = session.get_inputs()
     random = np.random.default_rng(3)
-    feeds = [{given.name: random.standard_normal(given.shape, dtype=np.float32)} for _ in range(FEEDS)]
+    feeds = [
+        {given.name: random.standard_normal(given.shape, dtype=np.float32)}
+        for _ in range(FEEDS)
+    ]
     alone = [session.run(None, feed)[0] for feed in feeds]
     assert len({result.tobytes() for result in alone}) == FEEDS
     gate = threading.Barrier(THREADS)
@@ -39,7 +42,10 @@ def differing(session: epctx.InferenceSession, runs: int) -> int:
     def work(number: int) -> int:
         gate.wait(timeout=60)
         places = [(number + step) % FEEDS for step in range(runs)]
-        return sum(not np.array_equal(session.run(None, feeds[at])[0], alone[at]) for at in places)
+        return sum(
+            not np.array_equal(session.run(None, feeds[at])[0], alone[at])
+            for at in places
+        )
 
     with ThreadPoolExecutor(THREADS) as pool:
         return sum(pool.map(work, range(THREADS)))

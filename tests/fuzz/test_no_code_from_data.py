@@ -10,7 +10,17 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = [*(ROOT / "epctx_core").rglob("*.py"), *ROOT.glob("plugins/*/src/**/*.py")]
-MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "code", "codeop", "yaml"}
+MODULES = {
+    "pickle",
+    "marshal",
+    "shelve",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "code",
+    "codeop",
+    "yaml",
+}
 FUNCTIONS = {"eval", "exec", "compile", "__import__"}
 SWITCHES = {"allow_pickle", "shell"}
 
@@ -19,13 +29,23 @@ def code_runners(tree: ast.Module) -> Iterator[str]:
     """Yield what in a module could run what data says: modules imported, functions called, switches set."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.split(".")[0] in MODULES)
+            yield from (
+                alias.name
+                for alias in node.names
+                if alias.name.split(".")[0] in MODULES
+            )
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield from {str(node.module)} if str(node.module).split(".")[0] in MODULES else ()
+            yield from (
+                {str(node.module)} if str(node.module).split(".")[0] in MODULES else ()
+            )
         elif isinstance(node, ast.Call):
             if isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS:
                 yield node.func.id
-            yield from (k.arg for k in node.keywords if k.arg in SWITCHES and ast.unparse(k.value) != "False")
+            yield from (
+                k.arg
+                for k in node.keywords
+                if k.arg in SWITCHES and ast.unparse(k.value) != "False"
+            )
 
 
 def test_no_shipped_module_runs_what_data_says():

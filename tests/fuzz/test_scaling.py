@@ -30,8 +30,14 @@ PAIRS = 25
 FIELDS = [*repeated_fields(), *METADATA_LISTS]
 ALL_PAIRS = list(combinations(FIELDS, 2))
 FOUND = [
-    *[("GraphProto.node", field) for field in ("ModelProto.opset_import", "pending", "TensorShapeProto.dim")],
-    *[("TensorShapeProto.dim", field) for field in ("NodeProto.attribute", "AttributeProto.graphs")],
+    *[
+        ("GraphProto.node", field)
+        for field in ("ModelProto.opset_import", "pending", "TensorShapeProto.dim")
+    ],
+    *[
+        ("TensorShapeProto.dim", field)
+        for field in ("NodeProto.attribute", "AttributeProto.graphs")
+    ],
 ]
 """Pairs that multiplied once."""
 DRAWN = [*FOUND, *Random(8).sample(ALL_PAIRS, PAIRS)]  # noqa: S311 - the same every time
@@ -103,20 +109,28 @@ def multiplying(folder, cost, cases, count, *, used=USED, most=MOST_STEPS, least
         # What is made once and kept is made before anything is counted.
         for _ in range(3):
             attempted(action, model.write(count, *FIELDS[::7]))
-        grown = cache(lambda *fields, m=model, a=action: cost(a, m.write(COUNT, *fields)))
+        grown = cache(
+            lambda *fields, m=model, a=action: cost(a, m.write(COUNT, *fields))
+        )
         for fields in cases:
             # Two that cost no more together than each alone are measured once, not three times.
-            if len(fields) > 1 and grown(*fields) <= sum(map(grown, fields)) - grown() + TOGETHER:
+            if (
+                len(fields) > 1
+                and grown(*fields) <= sum(map(grown, fields)) - grown() + TOGETHER
+            ):
                 continue
             # What happens once, such as freeing what other tests left, is not there when it is measured again.
             for _ in range(2):
                 half, once, twice = (
-                    cost(action, model.write(times * count // 2, *fields)) for times in (1, 2, 4)
+                    cost(action, model.write(times * count // 2, *fields))
+                    for times in (1, 2, 4)
                 )
                 if twice - once <= most * max(once - half, 0) + least:
                     break
             else:
-                found.append(f"{action} of {' and '.join(fields)}: {half:.4g}, {once:.4g}, {twice:.4g}")
+                found.append(
+                    f"{action} of {' and '.join(fields)}: {half:.4g}, {once:.4g}, {twice:.4g}"
+                )
     return found
 
 
@@ -130,13 +144,17 @@ def test_every_repeated_field_of_onnx_can_be_grown(tmp_path):
 
 
 EXTENT = pytest.mark.parametrize(
-    "used", [USED[1::2], pytest.param(USED[::2], marks=pytest.mark.stress)], ids=["daily", "more"]
+    "used",
+    [USED[1::2], pytest.param(USED[::2], marks=pytest.mark.stress)],
+    ids=["daily", "more"],
 )
 
 
 @EXTENT
 def test_no_repeated_field_makes_the_cost_grow_faster_than_the_model(used, tmp_path):
-    assert not multiplying(tmp_path, steps, [(field,) for field in FIELDS], 2 * COUNT, used=used)
+    assert not multiplying(
+        tmp_path, steps, [(field,) for field in FIELDS], 2 * COUNT, used=used
+    )
 
 
 @EXTENT
@@ -188,10 +206,17 @@ def test_what_a_function_is_written_for_is_looked_up_once_a_node(tmp_path):
 
 def test_a_domain_that_nobody_knows_costs_the_same_in_any_version(tmp_path):
     def cost(version):
-        values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
-        graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], values[1:])
+        values = [
+            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1])
+            for name in "xy"
+        ]
+        graph = helper.make_graph(
+            [helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], values[1:]
+        )
         imports = [("", 17), *((f"d{i}", version) for i in range(COUNT))]
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*i) for i in imports])
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid(*i) for i in imports]
+        )
         path = tmp_path / "m.onnx"
         path.write_bytes(model.SerializeToString())
         return steps("load", path)
@@ -203,7 +228,9 @@ def test_a_domain_that_nobody_knows_costs_the_same_in_any_version(tmp_path):
 
 @pytest.mark.stress
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("used", USED, ids=["inspect", "verify a refused model", "verify", "load"])
+@pytest.mark.parametrize(
+    "used", USED, ids=["inspect", "verify a refused model", "verify", "load"]
+)
 def test_no_two_repeated_fields_multiply(used, tmp_path):
     assert not multiplying(tmp_path, steps, ALL_PAIRS, 3 * COUNT, used=[used])
 
@@ -213,4 +240,6 @@ def test_no_two_repeated_fields_multiply(used, tmp_path):
 def test_no_repeated_field_takes_time_that_grows_faster_than_the_model(tmp_path):
     cases = [(field,) for field in FIELDS]
 
-    assert not multiplying(tmp_path, seconds, cases, 40 * COUNT, most=MOST_SECONDS, least=0.2)
+    assert not multiplying(
+        tmp_path, seconds, cases, 40 * COUNT, most=MOST_SECONDS, least=0.2
+    )

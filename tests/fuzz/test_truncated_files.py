@@ -50,7 +50,14 @@ def folder(tmp_path):
 def cut_and_run(folder: Path, mapping: str) -> subprocess.CompletedProcess[str]:
     """Load in a child, cut the binary under it, run."""
     command = [sys.executable, "-c", CHILD, str(folder), mapping]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=os.environ)
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=os.environ,
+    )
 
 
 def test_a_session_with_a_copy_of_its_binary_goes_on_when_the_file_is_cut(folder):
@@ -61,9 +68,12 @@ def test_a_session_with_a_copy_of_its_binary_goes_on_when_the_file_is_cut(folder
 
 
 @pytest.mark.skipif(
-    sys.platform != "linux", reason="what a system does to a process that reads behind a file"
+    sys.platform != "linux",
+    reason="what a system does to a process that reads behind a file",
 )
-def test_a_session_over_a_mapped_binary_is_ended_by_the_system_when_the_file_is_cut(folder):
+def test_a_session_over_a_mapped_binary_is_ended_by_the_system_when_the_file_is_cut(
+    folder,
+):
     ended = cut_and_run(folder, "1")
 
     assert ended.returncode == -signal.SIGBUS

@@ -50,10 +50,17 @@ def attempt(made: Case, folder: Path) -> dict[str, Any]:
         actions = {"npz": lambda: load_inputs(str(path), ())}
     for name, action in actions.items():
         _watched(name, action, outcomes, faults)
-    return {"number": made.number, "seed": made.seed, "outcomes": outcomes, "faults": faults}
+    return {
+        "number": made.number,
+        "seed": made.seed,
+        "outcomes": outcomes,
+        "faults": faults,
+    }
 
 
-def _watched(name: str, action: Callable[[], object], outcomes: dict[str, str], faults: list[str]) -> None:
+def _watched(
+    name: str, action: Callable[[], object], outcomes: dict[str, str], faults: list[str]
+) -> None:
     _forget_peak()
     before = _memory("VmRSS")
     try:
@@ -62,7 +69,9 @@ def _watched(name: str, action: Callable[[], object], outcomes: dict[str, str], 
     except epctx.EpctxError as error:
         outcomes[name] = type(error).__name__
         # An EP that stumbles over a file has not looked at it; a verification ends with a report.
-        stumbled = isinstance(error, epctx.PluginError) and not isinstance(error.__cause__, epctx.EpctxError)
+        stumbled = isinstance(error, epctx.PluginError) and not isinstance(
+            error.__cause__, epctx.EpctxError
+        )
         if stumbled or name == "verify" or isinstance(error, epctx.InternalError):
             faults.append(f"{name}: {_story(error)}")
     except BaseException as error:  # noqa: BLE001 - this is what is looked for
@@ -76,7 +85,9 @@ def _watched(name: str, action: Callable[[], object], outcomes: dict[str, str], 
 def _verify(path: Path, faults: list[str]) -> None:
     report = epctx.verify_model(path, _options())
     json.dumps(report.as_dict())
-    faults.extend(f"verify: {f.message}" for f in report.findings if f.code == "plugin-broken")
+    faults.extend(
+        f"verify: {f.message}" for f in report.findings if f.code == "plugin-broken"
+    )
 
 
 def _load_and_run(path: Path, outcomes: dict[str, str], faults: list[str]) -> None:
@@ -93,7 +104,9 @@ class Stopped(epctx.RuntimeException):
 
 def _run(session: epctx.InferenceSession, inputs: Any) -> None:
     options = epctx.RunOptions()
-    timer = threading.Timer(_SECONDS_OF_A_RUN, lambda: setattr(options, "terminate", True))
+    timer = threading.Timer(
+        _SECONDS_OF_A_RUN, lambda: setattr(options, "terminate", True)
+    )
     timer.start()
     try:
         session.run(None, make_inputs(inputs, 0), options)
@@ -150,7 +163,11 @@ def _cases(seeds: Path) -> Iterator[Case]:
         else:
             folder = Path(word)
             files = {p.name: p.read_bytes() for p in folder.iterdir()}
-            model = NPZ if NPZ in files else next(n for n in sorted(files) if n.endswith(".onnx"))
+            model = (
+                NPZ
+                if NPZ in files
+                else next(n for n in sorted(files) if n.endswith(".onnx"))
+            )
             yield Case(number=-1, seed=folder.name, model=model, files=files)
 
 
@@ -161,7 +178,13 @@ def prepare(seeds: list[Seed], folder: Path) -> None:
     logging.disable(logging.CRITICAL)
     epctx.register_execution_provider(KERNEL_EP)
     for seed in seeds:
-        attempt(put(Case(number=-1, seed=seed.name, model=seed.model, files=seed.files), folder), folder)
+        attempt(
+            put(
+                Case(number=-1, seed=seed.name, model=seed.model, files=seed.files),
+                folder,
+            ),
+            folder,
+        )
     limit = (_memory("VmSize") << 10) + ADDRESS_SPACE
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

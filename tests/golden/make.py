@@ -28,7 +28,9 @@ Array = np.ndarray
 
 def weight(name: str, seed: int) -> TensorProto:
     """Return a square float weight."""
-    array = np.random.default_rng(seed).standard_normal((WIDTH, WIDTH), dtype=np.float32)
+    array = np.random.default_rng(seed).standard_normal(
+        (WIDTH, WIDTH), dtype=np.float32
+    )
     return numpy_helper.from_array(array, name)
 
 
@@ -37,9 +39,13 @@ def finished(
 ) -> onnx.ModelProto:
     """Return the model `x -> y` of these parts."""
     shape = [rows, WIDTH]
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy"
+    )
     graph = helper.make_graph(nodes, "golden", [x], [y], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10
+    )
 
 
 def floats(seed: int = 0, rows: int = ROWS) -> onnx.ModelProto:
@@ -52,7 +58,9 @@ def floats(seed: int = 0, rows: int = ROWS) -> onnx.ModelProto:
     return finished(nodes, [weight("w0", seed), weight("w1", seed + 1)], rows)
 
 
-def integers(after: Sequence[onnx.NodeProto] = (), weights: Sequence[TensorProto] = ()) -> onnx.ModelProto:
+def integers(
+    after: Sequence[onnx.NodeProto] = (), weights: Sequence[TensorProto] = ()
+) -> onnx.ModelProto:
     """Return an INT8 product with what quantizes around it, and more nodes behind it."""
     values = np.random.default_rng(5).integers(-8, 8, (WIDTH, WIDTH), dtype=np.int8)
     constants = [
@@ -61,12 +69,25 @@ def integers(after: Sequence[onnx.NodeProto] = (), weights: Sequence[TensorProto
         numpy_helper.from_array(values, "w"),
     ]
     nodes = [
-        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], name="quantize"),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"], name="dequantize"),
-        helper.make_node("DequantizeLinear", ["w", "scale", "zero"], ["dw"], name="weight"),
+        helper.make_node(
+            "QuantizeLinear", ["x", "scale", "zero"], ["q"], name="quantize"
+        ),
+        helper.make_node(
+            "DequantizeLinear", ["q", "scale", "zero"], ["d"], name="dequantize"
+        ),
+        helper.make_node(
+            "DequantizeLinear", ["w", "scale", "zero"], ["dw"], name="weight"
+        ),
         helper.make_node("MatMul", ["d", "dw"], ["m"], name="product"),
-        helper.make_node("QuantizeLinear", ["m", "scale", "zero"], ["r"], name="requantize"),
-        helper.make_node("DequantizeLinear", ["r", "scale", "zero"], ["z" if after else "y"], name="back"),
+        helper.make_node(
+            "QuantizeLinear", ["m", "scale", "zero"], ["r"], name="requantize"
+        ),
+        helper.make_node(
+            "DequantizeLinear",
+            ["r", "scale", "zero"],
+            ["z" if after else "y"],
+            name="back",
+        ),
     ]
     return finished([*nodes, *after], [*constants, *weights])
 
@@ -91,12 +112,16 @@ def options(*eps: str, **entries: object) -> epctx.SessionOptions:
     return result
 
 
-def compiled(model: onnx.ModelProto, *eps: str, **entries: object) -> Callable[[Path], None]:
+def compiled(
+    model: onnx.ModelProto, *eps: str, **entries: object
+) -> Callable[[Path], None]:
     """Return what writes a model and its context model into a folder."""
 
     def write(folder: Path) -> None:
         onnx.save(model, folder / "model.onnx")
-        epctx.ModelCompiler(options(*eps, **entries), folder / "model.onnx").compile_to_file()
+        epctx.ModelCompiler(
+            options(*eps, **entries), folder / "model.onnx"
+        ).compile_to_file()
 
     return write
 
@@ -116,7 +141,9 @@ def sealed(folder: Path) -> None:
         path = folder / f"{name}_ctx.onnx"
         epctx.ModelCompiler(options(QNN), folder / f"{name}.onnx").compile_to_file(path)
         model = onnx.load(path)
-        kept = [entry for entry in model.metadata_props if entry.key != "epctx.manifest"]
+        kept = [
+            entry for entry in model.metadata_props if entry.key != "epctx.manifest"
+        ]
         del model.metadata_props[:]
         model.metadata_props.extend(kept)
         onnx.save(model, path)

@@ -19,7 +19,9 @@ import epctx_core as epctx
 
 HERE = Path(__file__).parent
 CHANGELOG = HERE.parents[1] / "CHANGELOG.md"
-VERSIONS = sorted(path.name for path in HERE.iterdir() if re.fullmatch(r"\d+\.\d+", path.name))
+VERSIONS = sorted(
+    path.name for path in HERE.iterdir() if re.fullmatch(r"\d+\.\d+", path.name)
+)
 CONTEXT_MODELS = sorted(HERE.glob("[0-9]*/*/*_ctx.onnx"))
 RELEASED: dict[str, str] = {}
 """Version folder to its digest, from the release on."""
@@ -77,10 +79,14 @@ def test_a_context_model_of_any_version_passes_verification(path):
 
     assert report.ok, report
     for ep in sources_of_nodes(path):
-        assert epctx.get_model_compatibility(path, ep) <= epctx.CompiledModelCompatibility(2)
+        assert epctx.get_model_compatibility(
+            path, ep
+        ) <= epctx.CompiledModelCompatibility(2)
 
 
-@pytest.mark.parametrize("path", [p for p in CONTEXT_MODELS if "weightless" not in p.parent.name], ids=shown)
+@pytest.mark.parametrize(
+    "path", [p for p in CONTEXT_MODELS if "weightless" not in p.parent.name], ids=shown
+)
 def test_a_context_model_of_any_version_can_be_compiled_again(path, tmp_path):
     report = epctx.ModelCompiler(epctx.SessionOptions(), path, True).compile_to_file(
         tmp_path / "again_ctx.onnx"
@@ -89,21 +95,29 @@ def test_a_context_model_of_any_version_can_be_compiled_again(path, tmp_path):
         (result,) = session.run(None, {"x": make.example(source_of(path))})
 
     assert report.kept_nodes
-    np.testing.assert_allclose(result, np.load(source_of(path).with_suffix(".npy")), rtol=2e-2, atol=1e-2)
+    np.testing.assert_allclose(
+        result, np.load(source_of(path).with_suffix(".npy")), rtol=2e-2, atol=1e-2
+    )
 
 
-def test_what_a_later_version_says_of_payloads_is_left_out_with_a_warning(tmp_path, caplog):
+def test_what_a_later_version_says_of_payloads_is_left_out_with_a_warning(
+    tmp_path, caplog
+):
     shutil.copytree(make.FOLDER / "qnn_file", tmp_path, dirs_exist_ok=True)
     path = tmp_path / "model_ctx.onnx"
     model = onnx.load(path)
-    (manifest,) = [entry for entry in model.metadata_props if entry.key == "epctx.manifest"]
+    (manifest,) = [
+        entry for entry in model.metadata_props if entry.key == "epctx.manifest"
+    ]
     manifest.value = json.dumps({**json.loads(manifest.value), "version": 2})
     onnx.save(model, path)
 
     with epctx.InferenceSession(path) as session:
         (result,) = session.run(None, {"x": make.example(source_of(path))})
 
-    np.testing.assert_allclose(result, np.load(tmp_path / "model.npy"), rtol=2e-2, atol=1e-2)
+    np.testing.assert_allclose(
+        result, np.load(tmp_path / "model.npy"), rtol=2e-2, atol=1e-2
+    )
     assert "has the version 2, and this epctx reads 1" in caplog.text
 
 
@@ -112,29 +126,51 @@ def test_this_version_writes_what_it_wrote(case, tmp_path):
     kept = make.FOLDER / case
     made_with = (make.FOLDER / "onnxruntime").read_text("utf-8").strip()
     if case in OPTIMISED and installed_onnxruntime() != made_with:
-        pytest.skip(f"its payloads hold what the optimiser of onnxruntime {made_with} made")
+        pytest.skip(
+            f"its payloads hold what the optimiser of onnxruntime {made_with} made"
+        )
 
     make.CASES[case](tmp_path)
 
-    written = {name: content for name, content in snapshot(kept).items() if not name.endswith(".npy")}
-    different = [name for name, content in snapshot(tmp_path).items() if written.get(name) != content]
+    written = {
+        name: content
+        for name, content in snapshot(kept).items()
+        if not name.endswith(".npy")
+    }
+    different = [
+        name
+        for name, content in snapshot(tmp_path).items()
+        if written.get(name) != content
+    ]
     assert snapshot(tmp_path).keys() == written.keys()
-    assert different == [], "if that is meant: run tests/golden/make.py, and say in CHANGELOG.md what changed"
+    assert different == [], (
+        "if that is meant: run tests/golden/make.py, and say in CHANGELOG.md what changed"
+    )
 
 
 def test_every_version_has_its_folder_with_every_case():
     assert make.FOLDER.name in VERSIONS
-    assert {path.name for path in make.FOLDER.iterdir() if path.is_dir()} == set(make.CASES)
+    assert {path.name for path in make.FOLDER.iterdir() if path.is_dir()} == set(
+        make.CASES
+    )
 
 
 def test_folders_of_released_versions_never_change():
-    dated = re.findall(r"^## \[(\d+\.\d+)\.\d+\] - \d{4}-", CHANGELOG.read_text("utf-8"), re.MULTILINE)
+    dated = re.findall(
+        r"^## \[(\d+\.\d+)\.\d+\] - \d{4}-", CHANGELOG.read_text("utf-8"), re.MULTILINE
+    )
 
     assert {name: digest(HERE / name) for name in RELEASED} == RELEASED
-    assert set(dated) & set(VERSIONS) == set(RELEASED), "a release adds its folder's digest to RELEASED"
+    assert set(dated) & set(VERSIONS) == set(RELEASED), (
+        "a release adds its folder's digest to RELEASED"
+    )
 
 
 def test_golden_files_are_small_enough_to_carry():
-    sizes = [path.stat().st_size for path in HERE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    sizes = [
+        path.stat().st_size
+        for path in HERE.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    ]
 
     assert sum(sizes) < 300_000 * len(VERSIONS)

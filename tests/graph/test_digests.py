@@ -48,7 +48,11 @@ def large(count, size=PARALLEL_FROM):
 
 
 def digest_threads():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("epctx-digest")]
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread.name.startswith("epctx-digest")
+    ]
 
 
 def sha256(data):
@@ -102,11 +106,16 @@ def test_small_weights_cost_no_thread():
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-def test_after_an_error_the_threads_stop_at_their_next_piece_and_are_gone(tmp_path, error):
+def test_after_an_error_the_threads_stop_at_their_next_piece_and_are_gone(
+    tmp_path, error
+):
     path = tmp_path / "w.bin"
     with path.open("wb") as file:
         file.truncate(2 << 30)  # a second of hashing in each of several threads
-    weights = [weight_in_file(path, 0, 2 << 30), weight_in_file(path, 0, (2 << 30) - 1)] * 8
+    weights = [
+        weight_in_file(path, 0, 2 << 30),
+        weight_in_file(path, 0, (2 << 30) - 1),
+    ] * 8
 
     start = time.perf_counter()
     with pytest.raises(error), compute_digests_ahead(weights):
@@ -125,11 +134,17 @@ def test_a_digest_that_was_stopped_is_made_when_it_is_asked_for():
         threading.Timer(0.05, lambda: [weight.held.set() for weight in weights]).start()
         raise OSError("full")
 
-    assert [weight.digest for weight in weights] == [sha256(weight.array()) for weight in weights]
+    assert [weight.digest for weight in weights] == [
+        sha256(weight.array()) for weight in weights
+    ]
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is counted on Linux only")
-@pytest.mark.parametrize("piece", [1 << 20, 64 << 20], ids=["many middling weights", "a few large ones"])
+@pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="memory is counted on Linux only"
+)
+@pytest.mark.parametrize(
+    "piece", [1 << 20, 64 << 20], ids=["many middling weights", "a few large ones"]
+)
 def test_weights_in_a_file_are_digested_with_little_of_it_in_memory(tmp_path, piece):
     size = 256 << 20
     path = tmp_path / "w.bin"
@@ -137,7 +152,14 @@ def test_weights_in_a_file_are_digested_with_little_of_it_in_memory(tmp_path, pi
     whole = weight_in_file(path, 0, size)
     mapped, _ = whole.mapping
     weights = [
-        Weight(f"w{start}", 2, (piece,), mapped.view[start : start + piece], mapped=mapped, offset=start)
+        Weight(
+            f"w{start}",
+            2,
+            (piece,),
+            mapped.view[start : start + piece],
+            mapped=mapped,
+            offset=start,
+        )
         for start in range(0, size, piece)
     ]
     Path("/proc/self/clear_refs").write_text("5")
@@ -162,12 +184,18 @@ def read_by(weights, monkeypatch):
     return [weight.digest for weight in weights], sum(read)
 
 
-def test_one_place_of_one_file_is_digested_once_whoever_opened_it_and_by_which_name(tmp_path, monkeypatch):
+def test_one_place_of_one_file_is_digested_once_whoever_opened_it_and_by_which_name(
+    tmp_path, monkeypatch
+):
     data = noise(3000)
     path, link = tmp_path / "w.bin", tmp_path / "other.bin"
     path.write_bytes(data)
     link.hardlink_to(path)
-    weights = [weight_in_file(path, 0, 1000), weight_in_file(link, 0, 1000), weight_in_file(path, 1000, 2000)]
+    weights = [
+        weight_in_file(path, 0, 1000),
+        weight_in_file(link, 0, 1000),
+        weight_in_file(path, 1000, 2000),
+    ]
 
     extents: dict = {}
     for weight in weights:
@@ -179,7 +207,9 @@ def test_one_place_of_one_file_is_digested_once_whoever_opened_it_and_by_which_n
 
 
 @pytest.mark.parametrize("how", ["replaced", "written in place"])
-def test_another_content_at_the_same_path_is_digested_for_itself(tmp_path, monkeypatch, how):
+def test_another_content_at_the_same_path_is_digested_for_itself(
+    tmp_path, monkeypatch, how
+):
     old, new = noise(1000, 0), noise(1000, 1)
     path = tmp_path / "w.bin"
     path.write_bytes(old)
@@ -206,4 +236,6 @@ def test_another_content_at_the_same_path_is_digested_for_itself(tmp_path, monke
 
 def memory(counter):
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{counter}:"))
+    return next(
+        int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{counter}:")
+    )

@@ -22,7 +22,9 @@ def inferred(graph):
 
 
 def test_the_operators_that_compute_shapes_are_those_of_onnx():
-    known = {s.name for s in onnx.defs.get_all_schemas() if s.has_data_propagation_function}
+    known = {
+        s.name for s in onnx.defs.get_all_schemas() if s.has_data_propagation_function
+    }
 
     assert known == PROPAGATING
 
@@ -45,15 +47,21 @@ def test_a_shape_that_a_body_computes_is_followed():
 
 
 @pytest.mark.parametrize("length", [LONGEST_SHAPE, LONGEST_SHAPE + 1])
-def test_values_of_a_long_vector_are_not_followed_and_types_are_found_all_the_same(length, monkeypatch):
+def test_values_of_a_long_vector_are_not_followed_and_types_are_found_all_the_same(
+    length, monkeypatch
+):
     asked, real = [], onnx.shape_inference.infer_shapes
     monkeypatch.setattr(
         inference.onnx.shape_inference,
         "infer_shapes",
-        lambda *given, **named: asked.append(named["data_prop"]) or real(*given, **named),
+        lambda *given, **named: (
+            asked.append(named["data_prop"]) or real(*given, **named)
+        ),
     )
 
-    types = inferred(f"g (float[1,{length}] x, int64[1] s) => (y) {{ v = Squeeze(x)  y = Add(v, v) }}")
+    types = inferred(
+        f"g (float[1,{length}] x, int64[1] s) => (y) {{ v = Squeeze(x)  y = Add(v, v) }}"
+    )
 
     assert types.get("y").shape == (length,)
     assert asked == ([False, True] if length == LONGEST_SHAPE else [False])
@@ -75,7 +83,9 @@ def test_long_vectors_cost_no_memory_for_their_elements():
 
 
 def test_a_declared_type_that_inference_refutes_is_not_proven_by_having_been_asked_for_before():
-    graph = "g (float[2,3] x) => (float[N,M] z) <float[9,9] y> { y = Relu(x) z = Neg(y) }"
+    graph = (
+        "g (float[2,3] x) => (float[N,M] z) <float[9,9] y> { y = Relu(x) z = Neg(y) }"
+    )
     model = parser.parse_model(HEADER + graph)
     types = make_declared_types(model, lambda: infer_types(model))
 

@@ -14,7 +14,9 @@ from epctx_core.graph.mapping import CHUNK, MappedFile, copy_range
 
 PAGE = mmap.PAGESIZE
 NEAR_A_PAGE = st.builds(
-    lambda pages, more: pages * PAGE + more, st.integers(0, 3), st.sampled_from([0, 1, 512])
+    lambda pages, more: pages * PAGE + more,
+    st.integers(0, 3),
+    st.sampled_from([0, 1, 512]),
 )
 
 
@@ -32,14 +34,20 @@ def target(tmp_path):
         yield file
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     offset=NEAR_A_PAGE,
     place=NEAR_A_PAGE,
     length=st.sampled_from([0, PAGE, CHUNK, 2 * CHUNK]),
     more=NEAR_A_PAGE,
 )
-def test_any_range_is_copied_to_any_place_and_nothing_around_it(source, target, offset, place, length, more):
+def test_any_range_is_copied_to_any_place_and_nothing_around_it(
+    source, target, offset, place, length, more
+):
     length = min(length + more, source.size - offset)
     target.truncate(0)
     target.seek(0)

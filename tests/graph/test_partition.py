@@ -9,21 +9,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epctx_core.graph.partition import CyclicGroupsError, Partitioner, compute_level_keys, shift_late
+from epctx_core.graph.partition import (
+    CyclicGroupsError,
+    Partitioner,
+    compute_level_keys,
+    shift_late,
+)
 
 
 @st.composite
 def dags(draw, max_size=24):
     """Predecessors of each node of a DAG, nodes in topological order."""
     size = draw(st.integers(1, max_size))
-    return [sorted(draw(st.sets(st.integers(0, i - 1), max_size=3))) if i else [] for i in range(size)]
+    return [
+        sorted(draw(st.sets(st.integers(0, i - 1), max_size=3))) if i else []
+        for i in range(size)
+    ]
 
 
 @st.composite
 def claims(draw, max_size=24):
     """A DAG and the nodes that an EP takes."""
     predecessors = draw(dags(max_size))
-    return predecessors, sorted(draw(st.sets(st.sampled_from(range(len(predecessors))))))
+    return predecessors, sorted(
+        draw(st.sets(st.sampled_from(range(len(predecessors)))))
+    )
 
 
 @st.composite
@@ -31,7 +41,9 @@ def owners(draw, count, max_size=24):
     """A DAG and, for each node, the number of the EP that takes it; `count` means nobody."""
     predecessors = draw(dags(max_size))
     size = len(predecessors)
-    return predecessors, draw(st.lists(st.integers(0, count), min_size=size, max_size=size))
+    return predecessors, draw(
+        st.lists(st.integers(0, count), min_size=size, max_size=size)
+    )
 
 
 def is_acyclic(predecessors, groups):
@@ -70,7 +82,9 @@ def is_convex(predecessors, group):
     before = reachable(predecessors)
     inside = set(group)
     return not any(
-        node not in inside and before[node] & inside and any(node in before[m] for m in inside)
+        node not in inside
+        and before[node] & inside
+        and any(node in before[m] for m in inside)
         for node in range(len(predecessors))
     )
 
@@ -162,8 +176,14 @@ def test_shifting_keeps_the_number_of_groups_and_lets_no_more_values_cross(harne
         k for k, c in zip(early, claimed, strict=True) if c
     }
     assert all((key % 2 == 0) == c for key, c in zip(late, claimed, strict=True))
-    assert all(late[p] <= late[node] for node, needed in enumerate(predecessors) for p in needed)
-    assert crossing(predecessors, claimed, late) <= crossing(predecessors, claimed, early)
+    assert all(
+        late[p] <= late[node]
+        for node, needed in enumerate(predecessors)
+        for p in needed
+    )
+    assert crossing(predecessors, claimed, late) <= crossing(
+        predecessors, claimed, early
+    )
 
 
 def test_a_node_is_put_beside_its_only_reader():
@@ -199,11 +219,17 @@ def test_what_several_eps_take_one_after_another_leaves_no_cycle(harness):
     order = partitioner.execution_order()
     assert sorted(map(sorted, order)) == sorted(everything)
     place = {node: i for i, group in enumerate(order) for node in group}
-    assert all(place[p] <= place[node] for node, needed in enumerate(predecessors) for p in needed)
+    assert all(
+        place[p] <= place[node]
+        for node, needed in enumerate(predecessors)
+        for p in needed
+    )
 
 
 @given(owners(count=2, max_size=7))
-def test_a_later_ep_gets_the_fewest_groups_that_the_earlier_one_leaves_possible(harness):
+def test_a_later_ep_gets_the_fewest_groups_that_the_earlier_one_leaves_possible(
+    harness,
+):
     predecessors, owner = harness
     partitioner = Partitioner(predecessors)
     partitioner.take(partitioner.group([[n] for n, o in enumerate(owner) if o == 0]))
@@ -212,7 +238,9 @@ def test_a_later_ep_gets_the_fewest_groups_that_the_earlier_one_leaves_possible(
 
     groups = partitioner.group([[n] for n in rest])
 
-    assert len(groups) == min(len(d) for d in set_partitions(rest) if is_acyclic(predecessors, d + taken))
+    assert len(groups) == min(
+        len(d) for d in set_partitions(rest) if is_acyclic(predecessors, d + taken)
+    )
 
 
 @given(owners(count=2))
@@ -265,7 +293,9 @@ def test_nothing_claimed_gives_no_group():
 
 @given(dags())
 def test_the_order_without_groups_is_the_models(predecessors):
-    assert Partitioner(predecessors).execution_order() == [[n] for n in range(len(predecessors))]
+    assert Partitioner(predecessors).execution_order() == [
+        [n] for n in range(len(predecessors))
+    ]
 
 
 @given(dags(), st.data())
@@ -308,7 +338,9 @@ def chain(length):
     return CountedList([[i - 1] if i else [] for i in range(length)])
 
 
-@pytest.mark.parametrize("claim", [range(20_000), range(0, 20_000, 2)], ids=["all", "every second"])
+@pytest.mark.parametrize(
+    "claim", [range(20_000), range(0, 20_000, 2)], ids=["all", "every second"]
+)
 def test_grouping_a_long_chain_looks_at_each_node_a_fixed_number_of_times(claim):
     predecessors = chain(20_000)
 
@@ -362,6 +394,10 @@ def test_groups_stand_where_their_first_nodes_stood_if_that_can_be_run(harness):
 
     made = {node: place for place, unit in enumerate(order) for node in unit}
     assert sorted(made) == list(range(len(predecessors)))
-    assert all(made[p] <= made[node] for node, needed in enumerate(predecessors) for p in needed)
+    assert all(
+        made[p] <= made[node]
+        for node, needed in enumerate(predecessors)
+        for p in needed
+    )
     in_order = first_nodes_in_order(predecessors, groups)
     assert in_order is None or [unit[0] for unit in order] == in_order

@@ -117,7 +117,11 @@ def test_a_whole_group_is_one_unit_and_other_nodes_are_one_each():
 def test_what_is_left_of_a_group_is_left_out_with_the_reason():
     graph = one_group()
 
-    for missing, name in ((1, "DequantizeLinear 'd1'"), (3, "QuantizeLinear 'q1'"), (2, "Relu 'r'")):
+    for missing, name in (
+        (1, "DequantizeLinear 'd1'"),
+        (3, "QuantizeLinear 'q1'"),
+        (2, "Relu 'r'"),
+    ):
         left_out = graph.quantized.find_incomplete(set(range(6)) - {missing}, FREE)
 
         assert set(left_out) == {1, 2, 3} - {missing}
@@ -157,8 +161,13 @@ def test_a_shared_dequantize_belongs_to_every_group_and_stands_with_its_first_re
 def test_a_shared_dequantize_is_taken_for_the_group_that_is_whole():
     graph = shared()
 
-    assert names(graph, graph.quantized.find_incomplete({0, 1, 3, 4, 5, 6}, FREE)) == ["q1"]
-    assert names(graph, graph.quantized.find_incomplete({0, 1, 2, 3, 4, 5}, FREE)) == ["a", "d2"]
+    assert names(graph, graph.quantized.find_incomplete({0, 1, 3, 4, 5, 6}, FREE)) == [
+        "q1"
+    ]
+    assert names(graph, graph.quantized.find_incomplete({0, 1, 2, 3, 4, 5}, FREE)) == [
+        "a",
+        "d2",
+    ]
 
 
 def test_without_its_shared_dequantize_no_group_is_taken():
@@ -203,8 +212,12 @@ def quantized_graphs(draw):
         elif kind == "q":
             quantized.append(b.q(f"v{number}", draw(st.sampled_from(floats))))
         else:
-            inputs = [draw(st.sampled_from(floats)) for _ in range(2 if kind == "op2" else 1)]
-            floats.append(b.add("Add" if kind == "op2" else "Relu", f"v{number}", *inputs))
+            inputs = [
+                draw(st.sampled_from(floats)) for _ in range(2 if kind == "op2" else 1)
+            ]
+            floats.append(
+                b.add("Add" if kind == "op2" else "Relu", f"v{number}", *inputs)
+            )
     read = {name for n in b.nodes for name in n.input}
     ends = [n.output[0] for n in b.nodes if n.output[0] not in read]
     return b.index(*ends), draw(st.sets(st.sampled_from(range(len(b.nodes)))))

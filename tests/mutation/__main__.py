@@ -106,17 +106,35 @@ AREAS = {
 
 def main() -> int:
     """Run mutants that have no result yet, and say what survived."""
-    parser = argparse.ArgumentParser(prog="python tests/mutation", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python tests/mutation", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("results", type=Path)
-    parser.add_argument("--draw", type=int, metavar="COUNT", help="draw so many mutants")
+    parser.add_argument(
+        "--draw", type=int, metavar="COUNT", help="draw so many mutants"
+    )
     parser.add_argument("--seed", type=int, default=9)
-    parser.add_argument("--first", type=int, metavar="COUNT", help="run only so many, a fair sample of all")
-    parser.add_argument("--tree", type=Path, default=ROOT, help="the tree to copy; this one by default")
+    parser.add_argument(
+        "--first",
+        type=int,
+        metavar="COUNT",
+        help="run only so many, a fair sample of all",
+    )
+    parser.add_argument(
+        "--tree", type=Path, default=ROOT, help="the tree to copy; this one by default"
+    )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only-tell", action="store_true", help="run nothing")
-    parser.add_argument("--write-baseline", action="store_true", help="take the results for the new baseline")
+    parser.add_argument(
+        "--write-baseline",
+        action="store_true",
+        help="take the results for the new baseline",
+    )
     given = parser.parse_args()
-    known = {each["mutant"]: each for each in json.loads(BASELINE.read_text("utf-8"))["mutants"]}
+    known = {
+        each["mutant"]: each
+        for each in json.loads(BASELINE.read_text("utf-8"))["mutants"]
+    }
     names = (
         drawn(given.tree, given.draw, given.seed)
         if given.draw
@@ -127,14 +145,18 @@ def main() -> int:
         run(names[: given.first], given.tree, given.results, given.jobs, killers)
     results = {each["mutant"]: each for each in read(given.results)}
     mutants = [
-        results.get(name, {"area": area, "mutant": name, "outcome": "not run"}) for area, name in names
+        results.get(name, {"area": area, "mutant": name, "outcome": "not run"})
+        for area, name in names
     ]
     for each in mutants:
         if each["outcome"] == "survived" and "why" in known.get(each["mutant"], {}):
             each["why"] = known[each["mutant"]]["why"]
     tell(mutants)
     if given.write_baseline:
-        BASELINE.write_text(json.dumps({"seed": given.seed, "mutants": mutants}, indent=1) + "\n", "utf-8")
+        BASELINE.write_text(
+            json.dumps({"seed": given.seed, "mutants": mutants}, indent=1) + "\n",
+            "utf-8",
+        )
     return 0
 
 
@@ -151,15 +173,24 @@ def drawn(tree: Path, count: int, seed: int) -> list[tuple[str, str]]:
 
 
 def run(
-    names: list[tuple[str, str]], tree: Path, results: Path, jobs: int, killers: Mapping[str, str]
+    names: list[tuple[str, str]],
+    tree: Path,
+    results: Path,
+    jobs: int,
+    killers: Mapping[str, str],
 ) -> None:
     """Run what has no result, in order, each job in a copy of its own; a line for each."""
     done = {each["mutant"] for each in read(results)}
     left = [(area, name) for area, name in names if name not in done]
     lock, copies = Lock(), SimpleQueue[Path]()
-    with tempfile.TemporaryDirectory(prefix="mutation-") as folder, ThreadPoolExecutor(jobs) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="mutation-") as folder,
+        ThreadPoolExecutor(jobs) as pool,
+    ):
         for number in range(jobs):
-            copy = Path(shutil.copytree(tree, Path(folder, str(number)), ignore=LEFT_OUT))
+            copy = Path(
+                shutil.copytree(tree, Path(folder, str(number)), ignore=LEFT_OUT)
+            )
             copies.put(copy)
         places = {
             mutant.name: (path.relative_to(copy), mutant)
@@ -171,9 +202,13 @@ def run(
             copy = copies.get()
             outcome, by = "gone", ""
             if name in places:
-                outcome, by = judged_with(copy, area, killers.get(name, ""), *places[name])
+                outcome, by = judged_with(
+                    copy, area, killers.get(name, ""), *places[name]
+                )
             copies.put(copy)
-            result = {"area": area, "mutant": name, "outcome": outcome} | ({"by": by} if by else {})
+            result = {"area": area, "mutant": name, "outcome": outcome} | (
+                {"by": by} if by else {}
+            )
             line = json.dumps(result) + "\n"
             with lock, results.open("a", encoding="utf-8") as file:
                 file.write(line)
@@ -181,14 +216,18 @@ def run(
         for area in dict.fromkeys(area for area, _ in left):
             missing = [test for test in AREAS[area].tests if not found(ROOT, test)]
             if missing:
-                raise RuntimeError(f"no file below tests is called {', '.join(missing)}, which notice {area}")
+                raise RuntimeError(
+                    f"no file below tests is called {', '.join(missing)}, which notice {area}"
+                )
             outcome, by = judged(copy, area)
             if outcome != "survived":
                 raise RuntimeError(f"the tests of {area} fail without any mutant: {by}")
         list(pool.map(judge, *zip(*left, strict=True)))
 
 
-def judged_with(copy: Path, area: str, killer: str, place: Path, mutant: Mutant) -> tuple[str, str]:
+def judged_with(
+    copy: Path, area: str, killer: str, place: Path, mutant: Mutant
+) -> tuple[str, str]:
     """Return what becomes of a mutant; the copy is as before then."""
     path = copy / place
     source = path.read_bytes()
@@ -213,11 +252,19 @@ def _write(path: Path, source: bytes) -> None:
 
 def judged(copy: Path, area: str) -> tuple[str, str]:
     """Run an area's tests; return killed or survived, and the first test that failed."""
-    code, output = _tested(copy, [path for test in AREAS[area].tests for path in found(copy, test)])
+    code, output = _tested(
+        copy, [path for test in AREAS[area].tests for path in found(copy, test)]
+    )
     if code == 0:
         return "survived", ""
-    failed = [line.split(" - ")[0] for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return "killed", failed[0].split(" ", 1)[1] if failed else "it hangs" if code is None else f"exit {code}"
+    failed = [
+        line.split(" - ")[0]
+        for line in output.splitlines()
+        if line.startswith(("FAILED", "ERROR"))
+    ]
+    return "killed", failed[0].split(" ", 1)[
+        1
+    ] if failed else "it hangs" if code is None else f"exit {code}"
 
 
 def found(tree: Path, test: str) -> list[str]:
@@ -227,10 +274,23 @@ def found(tree: Path, test: str) -> list[str]:
 
 def _tested(copy: Path, tests: list[str]) -> tuple[int | None, str]:
     """Run tests up to the first that fails; return pytest's exit code and what it printed."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=60", *tests]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--timeout=60",
+        *tests,
+    ]
     paths = [copy, *copy.glob("plugins/*/src")]
     # On a CI server hypothesis draws the same each time and has no deadline: a busy machine kills no mutant.
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "CI": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "CI": "1",
+    }
     try:
         done = subprocess.run(
             command,
@@ -262,7 +322,9 @@ def tell(mutants: list[dict[str, str]]) -> None:
     ]
     for area in (*AREAS, ""):
         own = [each["outcome"] for each in mutants if area in {each["area"], ""}]
-        lines.append(f"{area or 'all':14}" + "  ".join(f"{own.count(o):4} {o}" for o in outcomes))
+        lines.append(
+            f"{area or 'all':14}" + "  ".join(f"{own.count(o):4} {o}" for o in outcomes)
+        )
     print(*lines, sep="\n")  # noqa: T201 - a command
 
 

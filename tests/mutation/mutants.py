@@ -50,7 +50,9 @@ class Mutant:
 
     def applied(self, source: bytes) -> bytes:
         """Return the changed file."""
-        return source[: self.start] + (self.after or "pass").encode() + source[self.end :]
+        return (
+            source[: self.start] + (self.after or "pass").encode() + source[self.end :]
+        )
 
 
 def mutants_of(source: bytes) -> list[Mutant]:
@@ -66,7 +68,14 @@ def mutants_of(source: bytes) -> list[Mutant]:
         number = known[function, before, after]
         known[function, before, after] += 1
         found.append(
-            Mutant(function=function, before=before, after=after, number=number, start=start, end=end)
+            Mutant(
+                function=function,
+                before=before,
+                after=after,
+                number=number,
+                start=start,
+                end=end,
+            )
         )
     return found
 
@@ -77,11 +86,18 @@ def _changes(tree: ast.Module) -> Iterator[tuple[str, ast.expr | ast.stmt, str]]
     while stack:
         scope, inside, node = stack.pop()
         if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            scope, inside = f"{scope}.{node.name}".lstrip("."), inside or isinstance(node, FUNCTIONS)
-            children = list(node.body)  # neither decorators nor annotations nor defaults
+            scope, inside = (
+                f"{scope}.{node.name}".lstrip("."),
+                inside or isinstance(node, FUNCTIONS),
+            )
+            children = list(
+                node.body
+            )  # neither decorators nor annotations nor defaults
         else:
             children = [
-                each for each in ast.iter_child_nodes(node) if each is not getattr(node, "annotation", None)
+                each
+                for each in ast.iter_child_nodes(node)
+                if each is not getattr(node, "annotation", None)
             ]
         children = [each for each in children if not _is_text(each)]
         if inside:
@@ -99,7 +115,10 @@ def _is_text(node: ast.AST) -> bool:
 def _in_place(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
     match node:
         case ast.Compare(left, [first, *ops], others):
-            yield node, ast.unparse(ast.Compare(left, [SWAPPED[type(first)](), *ops], others))
+            yield (
+                node,
+                ast.unparse(ast.Compare(left, [SWAPPED[type(first)](), *ops], others)),
+            )
             for text in (left, *others):
                 if isinstance(text, ast.Constant) and isinstance(text.value, str):
                     yield text, repr(text.value + "?")
@@ -116,7 +135,11 @@ def _in_place(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
 
 
 def _negated(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    tests = [node.test] if isinstance(node, (ast.If, ast.While, ast.IfExp)) else getattr(node, "ifs", [])
+    tests = (
+        [node.test]
+        if isinstance(node, (ast.If, ast.While, ast.IfExp))
+        else getattr(node, "ifs", [])
+    )
     for test in tests:
         if not isinstance(test, (ast.Compare, ast.UnaryOp)):  # those change in place
             yield test, f"(not ({ast.unparse(test)}))"

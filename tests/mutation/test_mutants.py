@@ -60,11 +60,16 @@ def test_a_change_leaves_a_module_and_all_else_as_it_was(mutant):
     compile(changed, "changed.py", "exec")
     assert changed != SOURCE
     rest = len(SOURCE) - mutant.end
-    assert (changed[: mutant.start], changed[-rest:]) == (SOURCE[: mutant.start], SOURCE[-rest:])
+    assert (changed[: mutant.start], changed[-rest:]) == (
+        SOURCE[: mutant.start],
+        SOURCE[-rest:],
+    )
 
 
 def test_names_are_the_same_wherever_the_function_stands_and_equal_texts_are_counted():
-    assert changes(b"import os\n\n\n" + SOURCE.replace(b"LIMIT = 4\n", b"")) == changes(SOURCE)
+    assert changes(b"import os\n\n\n" + SOURCE.replace(b"LIMIT = 4\n", b"")) == changes(
+        SOURCE
+    )
     assert changes(b"def f():\n    a(1)\n    a(1)\n") == [
         "f: a(1) -> removed",
         "f: 1 -> 2",
@@ -76,4 +81,8 @@ def test_names_are_the_same_wherever_the_function_stands_and_equal_texts_are_cou
 def test_every_mutant_of_the_baseline_that_may_survive_has_a_reason():
     mutants = json.loads(BASELINE.read_text("utf-8"))["mutants"]
 
-    assert [each["mutant"] for each in mutants if each["outcome"] == "survived" and not each.get("why")] == []
+    assert [
+        each["mutant"]
+        for each in mutants
+        if each["outcome"] == "survived" and not each.get("why")
+    ] == []

@@ -91,7 +91,11 @@ class _Master:
     def example(self, seed: int) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
         """Return inputs and the reference for them."""
         if seed not in self._examples:
-            self._examples[seed] = self._stored() if seed == 0 and self.name in EXPORTED else self._made(seed)
+            self._examples[seed] = (
+                self._stored()
+                if seed == 0 and self.name in EXPORTED
+                else self._made(seed)
+            )
         return self._examples[seed]
 
     def _stored(self) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
@@ -104,7 +108,10 @@ class _Master:
     def _made(self, seed: int) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
         generator = np.random.Generator(np.random.PCG64(seed))
         if self.name in EXPORTED:
-            inputs = {name: _another(array, generator) for name, array in self.example(0)[0].items()}
+            inputs = {
+                name: _another(array, generator)
+                for name, array in self.example(0)[0].items()
+            }
         else:
             inputs = {
                 name: generator.standard_normal(shape, dtype=np.float32)
@@ -123,7 +130,9 @@ class _Master:
     @property
     def _input_shapes(self) -> dict[str, tuple[int, ...]]:
         return {
-            value.name: tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim)
+            value.name: tuple(
+                dimension.dim_value for dimension in value.type.tensor_type.shape.dim
+            )
             for value in self._graph.input
         }
 
@@ -145,5 +154,7 @@ def run_onnxruntime(path: Path, inputs: dict[str, np.ndarray]) -> list[np.ndarra
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        str(path), options, providers=["CPUExecutionProvider"]
+    )
     return list(session.run(None, inputs))

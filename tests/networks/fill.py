@@ -56,7 +56,14 @@ def fill(name: str, seed: int = 0) -> onnx.ModelProto:
     if name not in NETWORKS:
         message = f"no light network {name!r}; there are {', '.join(NETWORKS)}"
         raise ValueError(message)
-    light = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / f"light_{name}.onnx"
+    light = (
+        Path(onnx.__file__).parent
+        / "backend"
+        / "test"
+        / "data"
+        / "light"
+        / f"light_{name}.onnx"
+    )
     model = onnx.load(light)
     _Filling(model.graph, seed).apply()
     # From IR version 4 on an initializer need not be a graph input.
@@ -71,7 +78,13 @@ def save(model: onnx.ModelProto, path: Path, *, external: bool = False) -> None:
         onnx.save(model, path)
         return
     Path(f"{path}.data").unlink(missing_ok=True)  # onnx would append to an older one
-    onnx.save(model, path, save_as_external_data=True, location=f"{path.name}.data", size_threshold=1024)
+    onnx.save(
+        model,
+        path,
+        save_as_external_data=True,
+        location=f"{path.name}.data",
+        size_threshold=1024,
+    )
 
 
 class _Signal(NamedTuple):
@@ -90,15 +103,25 @@ class _Filling:
     def __init__(self, graph: onnx.GraphProto, seed: int) -> None:
         self.graph = graph
         self.seed = seed
-        self.given = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+        self.given = {
+            tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer
+        }
         self.weights: dict[str, np.ndarray] = {}
-        self.signals = {v.name: _Signal(0.0, 1.0, 0.0) for v in graph.input if v.name not in self.given}
+        self.signals = {
+            v.name: _Signal(0.0, 1.0, 0.0)
+            for v in graph.input
+            if v.name not in self.given
+        }
         self.shapes = {
             node.output[0]: _dimensions(self.given[node.input[0]])
             for node in graph.node
             if node.op_type == "ConstantOfShape"
         }
-        self.shapes |= {name: array.shape for name, array in self.given.items() if array.dtype == np.float32}
+        self.shapes |= {
+            name: array.shape
+            for name, array in self.given.items()
+            if array.dtype == np.float32
+        }
         self.origin = self._origins()
         self.last_layer: tuple[str, ...] = ()
 
@@ -108,8 +131,12 @@ class _Filling:
             if node.output[0] not in self.origin:
                 self._visit(node)
         self._scale_logits()
-        kept = [_copy(node) for node in self.graph.node if node.op_type != "ConstantOfShape"]
-        inputs = [_copy(value) for value in self.graph.input if value.name not in self.given]
+        kept = [
+            _copy(node) for node in self.graph.node if node.op_type != "ConstantOfShape"
+        ]
+        inputs = [
+            _copy(value) for value in self.graph.input if value.name not in self.given
+        ]
         used = {name for node in kept for name in node.input}
         for field in ("node", "initializer", "input"):
             self.graph.ClearField(field)
@@ -117,7 +144,9 @@ class _Filling:
         self.graph.input.extend(inputs)
         for name, array in (self.given | self.weights).items():
             if name in used:
-                tensor = self.graph.initializer.add(name=name, dims=array.shape, raw_data=array.tobytes())
+                tensor = self.graph.initializer.add(
+                    name=name, dims=array.shape, raw_data=array.tobytes()
+                )
                 tensor.data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
 
     def _origins(self) -> dict[str, str]:
@@ -132,7 +161,9 @@ class _Filling:
 
     def _generator(self, weight: str) -> np.random.Generator:
         # One stream for each weight: the values do not depend on the order of the nodes.
-        return np.random.Generator(np.random.PCG64([self.seed, zlib.crc32(weight.encode())]))
+        return np.random.Generator(
+            np.random.PCG64([self.seed, zlib.crc32(weight.encode())])
+        )
 
     def _visit(self, node: onnx.NodeProto) -> None:
         data = [self.signals[name] for name in node.input if name in self.signals]
@@ -144,7 +175,9 @@ class _Filling:
             mean, variance, pattern = data[0]
             result = _Signal(mean, variance, pattern + 2 * SMALL**2)
         elif node.op_type in ("Mul", "Add"):
-            weight = next(self.origin[name] for name in node.input if name in self.origin)
+            weight = next(
+                self.origin[name] for name in node.input if name in self.origin
+            )
             self._draw(weight, centre=float(node.op_type == "Mul"))
         else:
             result = _signal_after(node, data)
@@ -159,7 +192,9 @@ class _Filling:
         # to zero over channels alone also holds where a filter hangs over the border of the image.
         total = signal.variance + signal.pattern
         filter_axes = tuple(range(1, len(shape)))
-        array -= array.mean(axis=1 if shape[1] >= FEWEST_CHANNELS else filter_axes, keepdims=True)
+        array -= array.mean(
+            axis=1 if shape[1] >= FEWEST_CHANNELS else filter_axes, keepdims=True
+        )
         norm = np.sqrt(np.square(array).sum(axis=filter_axes, keepdims=True))
         array /= norm * np.float32(math.sqrt(total))
         self.weights[weight] = array.reshape(self.shapes[weight])
@@ -181,15 +216,21 @@ class _Filling:
         self.weights[scale] *= np.sqrt(self.weights[variance])
 
     def _draw(self, weight: str, *, centre: float) -> None:
-        normal = self._generator(weight).standard_normal(self.shapes[weight], dtype=np.float32)
+        normal = self._generator(weight).standard_normal(
+            self.shapes[weight], dtype=np.float32
+        )
         self.weights[weight] = normal * np.float32(SMALL) + np.float32(centre)
 
     def _scale_logits(self) -> None:
         """Give the values that enter the last Softmax their expected spread; ReLU and pools scale along."""
         last = self.graph.node[-1]
-        logits = self.signals[last.input[0] if last.op_type == "Softmax" else last.output[0]]
+        logits = self.signals[
+            last.input[0] if last.op_type == "Softmax" else last.output[0]
+        ]
         for weight in self.last_layer:
-            self.weights[weight] *= np.float32(LOGIT_DEVIATION / math.sqrt(logits.variance + logits.pattern))
+            self.weights[weight] *= np.float32(
+                LOGIT_DEVIATION / math.sqrt(logits.variance + logits.pattern)
+            )
 
 
 def _dimensions(shape: np.ndarray) -> tuple[int, ...]:
@@ -211,15 +252,29 @@ def _signal_after(node: onnx.NodeProto, data: Sequence[_Signal]) -> _Signal:
     if node.op_type == "Sum":
         return _Signal(*(sum(parts) for parts in zip(*data, strict=True)))
     if node.op_type == "Concat":
-        mean, variance, pattern = (sum(parts) / len(data) for parts in zip(*data, strict=True))
-        return _Signal(mean, variance, pattern + sum((s.mean - mean) ** 2 for s in data) / len(data))
+        mean, variance, pattern = (
+            sum(parts) / len(data) for parts in zip(*data, strict=True)
+        )
+        return _Signal(
+            mean,
+            variance,
+            pattern + sum((s.mean - mean) ** 2 for s in data) / len(data),
+        )
     if node.op_type == "MaxPool":
         return _Signal(mean + math.sqrt(variance), variance, pattern)
     if node.op_type == "AveragePool":
         # Neighbours in an image resemble each other: a mean of k*k counts as one of k.
-        window = next(attribute.ints for attribute in node.attribute if attribute.name == "kernel_shape")
+        window = next(
+            attribute.ints
+            for attribute in node.attribute
+            if attribute.name == "kernel_shape"
+        )
         return _Signal(mean, variance / math.sqrt(math.prod(window)), pattern)
-    return _Signal(mean, variance / WHOLE_IMAGE, pattern) if node.op_type == "GlobalAveragePool" else data[0]
+    return (
+        _Signal(mean, variance / WHOLE_IMAGE, pattern)
+        if node.op_type == "GlobalAveragePool"
+        else data[0]
+    )
 
 
 def _rectified(signal: _Signal) -> _Signal:
@@ -229,19 +284,29 @@ def _rectified(signal: _Signal) -> _Signal:
     positive = 0.5 * (1 + math.erf(ratio / math.sqrt(2)))
     density = math.exp(-0.5 * ratio * ratio) / math.sqrt(2 * math.pi)
     mean = signal.mean * positive + deviation * density
-    square = (signal.mean**2 + signal.variance) * positive + signal.mean * deviation * density
+    square = (
+        signal.mean**2 + signal.variance
+    ) * positive + signal.mean * deviation * density
     return _Signal(mean, square - mean * mean, signal.pattern * positive * positive)
 
 
 def main() -> None:
     """Write one filled network."""
-    parser = argparse.ArgumentParser(description="Give a light network of the onnx package random weights.")
+    parser = argparse.ArgumentParser(
+        description="Give a light network of the onnx package random weights."
+    )
     parser.add_argument("network", choices=NETWORKS)
     parser.add_argument("output", type=Path)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--external", action="store_true", help="store the weights in OUTPUT.data")
+    parser.add_argument(
+        "--external", action="store_true", help="store the weights in OUTPUT.data"
+    )
     arguments = parser.parse_args()
-    save(fill(arguments.network, arguments.seed), arguments.output, external=arguments.external)
+    save(
+        fill(arguments.network, arguments.seed),
+        arguments.output,
+        external=arguments.external,
+    )
 
 
 if __name__ == "__main__":

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 DEEP = ("densenet121", "inception_v1", "inception_v2", "resnet50", "resnet50_int8")
 """Networks that take seconds: two of them in one combination every day, all else in `make stress`."""
-SMALL = tuple(name for name in (*EXPORTED, *FILLED, *QUANTISED) if name not in {*DEEP, *LARGE})
+SMALL = tuple(
+    name for name in (*EXPORTED, *FILLED, *QUANTISED) if name not in {*DEEP, *LARGE}
+)
 """Networks that take a tenth of a second."""
 
 
@@ -65,7 +67,9 @@ class Compiled:
 class Compile(Protocol):
     """`compiled("bert", (QNN,), embedded=True)` gives a network of the matrix."""
 
-    def __call__(self, name: str, eps: tuple[str, ...], *, embedded: bool = False) -> Compiled:
+    def __call__(
+        self, name: str, eps: tuple[str, ...], *, embedded: bool = False
+    ) -> Compiled:
         """Return a network that EPs compiled, in order of priority."""
 
 
@@ -93,14 +97,18 @@ class Matrix:
         """End the other process."""
         self._other_process.shutdown()
 
-    def compiled(self, name: str, eps: tuple[str, ...], *, embedded: bool = False) -> Compiled:
+    def compiled(
+        self, name: str, eps: tuple[str, ...], *, embedded: bool = False
+    ) -> Compiled:
         """Return a network that EPs compiled, in order of priority."""
         key = name, eps, embedded
         if key not in self._known:
             built = self._folder / "built"
             built.mkdir()
             try:
-                self._known[key] = self._compile(self._network(name), eps, built, embedded)
+                self._known[key] = self._compile(
+                    self._network(name), eps, built, embedded
+                )
             finally:
                 for path in (built, self._folder / "far away"):
                     shutil.rmtree(path, ignore_errors=True)
@@ -108,13 +116,19 @@ class Matrix:
                 gc.collect()
         return self._known[key]
 
-    def _compile(self, source: Network, eps: tuple[str, ...], built: Path, embedded: bool) -> Compiled:
-        steps = steps_of(source.path) if source.name in QUANTISED else [None] * len(source.reference)
+    def _compile(
+        self, source: Network, eps: tuple[str, ...], built: Path, embedded: bool
+    ) -> Compiled:
+        steps = (
+            steps_of(source.path)
+            if source.name in QUANTISED
+            else [None] * len(source.reference)
+        )
         graph = _without_weights(source.path)
 
-        report = epctx.ModelCompiler(with_eps(*eps), source.path, embedded).compile_to_file(
-            built / "net_ctx.onnx"
-        )
+        report = epctx.ModelCompiler(
+            with_eps(*eps), source.path, embedded
+        ).compile_to_file(built / "net_ctx.onnx")
         moved = built.rename(built.with_name("far away"))
         shutil.rmtree(source.path.parent)
 
@@ -123,9 +137,9 @@ class Matrix:
             source=graph,
             graph=_without_weights(moved / "net_ctx.onnx"),
             files={path.name for path in moved.iterdir()},
-            outputs=self._other_process.submit(run, moved / "net_ctx.onnx", source.inputs).result(
-                timeout=240
-            ),
+            outputs=self._other_process.submit(
+                run, moved / "net_ctx.onnx", source.inputs
+            ).result(timeout=240),
             reference=source.reference,
             steps=steps,
         )
@@ -134,7 +148,9 @@ class Matrix:
 def _without_weights(path: Path) -> onnx.GraphProto:
     graph = onnx.load(path, load_external_data=False).graph
     del graph.initializer[:]
-    for attribute in (a for node in graph.node for a in node.attribute if a.name == "ep_cache_context"):
+    for attribute in (
+        a for node in graph.node for a in node.attribute if a.name == "ep_cache_context"
+    ):
         if len(attribute.s) > 200:
             attribute.ClearField("s")
     return graph

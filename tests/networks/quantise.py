@@ -33,7 +33,10 @@ NOT_QUANTISED = frozenset({"Softmax", "Sum"})
 def quantise(source: Path, output: Path, seed: int = 0) -> None:
     """Write the QDQ INT8 form of a network with float inputs; the same bytes for the same source and seed."""
     with _advice_silenced(), tempfile.TemporaryDirectory() as scratch:
-        folded, quantised = Path(scratch) / "folded.onnx", Path(scratch) / "quantised.onnx"
+        folded, quantised = (
+            Path(scratch) / "folded.onnx",
+            Path(scratch) / "quantised.onnx",
+        )
         _fold(source, folded)
         _quantise(folded, quantised, _inputs(folded, seed))
         model = onnx.load(quantised)
@@ -72,9 +75,13 @@ def _fold(source: Path, output: Path) -> None:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.graph_optimization_level = (
+        onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    )
     options.optimized_model_filepath = str(output)
-    onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+    onnxruntime.InferenceSession(
+        str(source), options, providers=["CPUExecutionProvider"]
+    )
     model = onnx.load(output)
     used = {node.domain for node in model.graph.node}
     imports = [opset for opset in model.opset_import if opset.domain in used]
@@ -87,19 +94,29 @@ def _inputs(model: Path, seed: int) -> list[dict[str, np.ndarray]]:
     graph = onnx.load(model, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
     shapes = {
-        value.name: [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
+        value.name: [
+            dimension.dim_value for dimension in value.type.tensor_type.shape.dim
+        ]
         for value in graph.input
         if value.name not in weights
     }
     generator = np.random.Generator(np.random.PCG64([seed, 1]))
     return [
-        {name: generator.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
+        {
+            name: generator.standard_normal(shape, dtype=np.float32)
+            for name, shape in shapes.items()
+        }
         for _ in range(CALIBRATION_INPUTS)
     ]
 
 
 def _quantise(source: Path, output: Path, inputs: list[dict[str, np.ndarray]]) -> None:
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        QuantFormat,
+        QuantType,
+        quantize_static,
+    )
 
     class Inputs(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -108,7 +125,9 @@ def _quantise(source: Path, output: Path, inputs: list[dict[str, np.ndarray]]) -
         def get_next(self) -> dict[str, np.ndarray] | None:
             return next(self._left, None)
 
-    operators = {node.op_type for node in onnx.load(source, load_external_data=False).graph.node}
+    operators = {
+        node.op_type for node in onnx.load(source, load_external_data=False).graph.node
+    }
     quantize_static(
         source,
         output,
@@ -128,7 +147,11 @@ class _Rounding:
         self._graph = graph
         self._tensors = {tensor.name: tensor for tensor in graph.initializer}
         self._originals = {tensor.name: tensor for tensor in source.initializer}
-        self._sources = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
+        self._sources = {
+            node.output[0]: node
+            for node in graph.node
+            if node.op_type == "DequantizeLinear"
+        }
 
     def apply(self) -> None:
         """Change the graph in place."""
@@ -139,26 +162,37 @@ class _Rounding:
         for name in {node.input[1] for node in quantizers}:
             self._set(name, 2.0 ** np.ceil(np.log2(self._array(name))))
         for node in self._sources.values():
-            if node.input[0] in self._tensors and self._array(node.input[0]).dtype == np.int8:
+            if (
+                node.input[0] in self._tensors
+                and self._array(node.input[0]).dtype == np.int8
+            ):
                 self._requantise(node, self._array(node.input[1]))
         for node in self._graph.node:
             sources = [self._sources.get(name) for name in node.input]
             if len(sources) == WITH_BIAS and None not in sources:
                 data, weight, bias = sources
-                self._requantise(bias, self._array(data.input[1]) * self._array(weight.input[1]))
+                self._requantise(
+                    bias, self._array(data.input[1]) * self._array(weight.input[1])
+                )
 
     def _requantise(self, source: onnx.NodeProto, scale: np.ndarray) -> None:
-        original = numpy_helper.to_array(self._originals[source.input[0].removesuffix("_quantized")])
+        original = numpy_helper.to_array(
+            self._originals[source.input[0].removesuffix("_quantized")]
+        )
         limit = np.iinfo(self._array(source.input[0]).dtype).max
         self._set(source.input[0], np.clip(np.rint(original / scale), -limit, limit))
-        self._set(source.input[1], np.broadcast_to(scale, self._array(source.input[1]).shape))
+        self._set(
+            source.input[1], np.broadcast_to(scale, self._array(source.input[1]).shape)
+        )
 
     def _array(self, name: str) -> np.ndarray:
         return numpy_helper.to_array(self._tensors[name])
 
     def _set(self, name: str, values: np.ndarray) -> None:
         stored = np.ascontiguousarray(values, self._array(name).dtype)
-        self._tensors[name].CopyFrom(numpy_helper.from_array(stored.reshape(self._array(name).shape), name))
+        self._tensors[name].CopyFrom(
+            numpy_helper.from_array(stored.reshape(self._array(name).shape), name)
+        )
 
 
 def main() -> None:
@@ -166,7 +200,9 @@ def main() -> None:
     from networks.catalog import EXPORTED, EXPORTED_FOLDER
     from networks.fill import NETWORKS, fill, save
 
-    parser = argparse.ArgumentParser(description="Quantise a network of the tests to QDQ INT8.")
+    parser = argparse.ArgumentParser(
+        description="Quantise a network of the tests to QDQ INT8."
+    )
     parser.add_argument("network", choices=[*EXPORTED, *NETWORKS])
     parser.add_argument("output", type=Path)
     parser.add_argument("--seed", type=int, default=0)
@@ -181,5 +217,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))  # of itself, a script sees its own folder only
+    sys.path.insert(
+        0, str(Path(__file__).parents[1])
+    )  # of itself, a script sees its own folder only
     main()

@@ -26,7 +26,11 @@ from epctx_core.options.table import SESSION_OPTIONS, SessionOption
 
 PACKAGE = Path(errors.__file__).parent
 PLUGINS = PACKAGE.parent / "plugins"
-ROWS = {name: row for name, row in vars(SessionConfig).items() if isinstance(row, SessionOption)}
+ROWS = {
+    name: row
+    for name, row in vars(SessionConfig).items()
+    if isinstance(row, SessionOption)
+}
 FLAGS = [
     "ep.context_enable",
     "ep.context_embed_mode",
@@ -84,7 +88,11 @@ def test_the_defaults_are_those_of_onnxruntime(options):
     )
     assert options.graph_optimization_level is GraphOptimizationLevel.ORT_ENABLE_ALL
     assert options.execution_mode is ExecutionMode.ORT_SEQUENTIAL
-    assert (options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level) == (
+    assert (
+        options.intra_op_num_threads,
+        options.inter_op_num_threads,
+        options.log_severity_level,
+    ) == (
         0,
         0,
         2,
@@ -97,7 +105,9 @@ def test_every_entry_is_read_as_what_it_means(options):
         options.add_session_config_entry(key, "1")
     options.add_session_config_entry("ep.context_file_path", "out/m_ctx.onnx")
     options.add_session_config_entry("ep.context_node_name_prefix", "pre-")
-    options.add_session_config_entry("ep.context_model_external_initializers_file_name", "sub/m.data")
+    options.add_session_config_entry(
+        "ep.context_model_external_initializers_file_name", "sub/m.data"
+    )
     options.add_session_config_entry("ep.context_file_mapping", "0")
     options.add_session_config_entry("ep.context_verify", "full")
     options.add_session_config_entry("ep.context_source_model_path", "/models/m.onnx")
@@ -105,7 +115,9 @@ def test_every_entry_is_read_as_what_it_means(options):
     options.add_session_config_entry("ep.prefer_latency", "0")
     options.add_session_config_entry("ep.partition_min_nodes", "3")
     options.add_session_config_entry("ep.partition_max_count", "7")
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", "weights")
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", "weights"
+    )
     options.add_session_config_entry("ep.optional_providers", "A, B,")
     options.add_session_config_entry("ep.context_read_back", "0")
     options.add_session_config_entry("session.load_model_format", "ORT")
@@ -166,7 +178,9 @@ def test_a_flag_is_0_or_1(options, key, value):
         ("0", "0", WeightlessMode.NONE),
     ],
 )
-def test_of_two_keys_for_weightless_mode_the_newer_says_which_weights(options, switch, mode, means):
+def test_of_two_keys_for_weightless_mode_the_newer_says_which_weights(
+    options, switch, mode, means
+):
     set_weightless(options, switch, mode)
 
     assert options.config().weightless is means
@@ -178,12 +192,18 @@ def test_the_first_name_of_weightless_mode_means_the_same(options):
     assert options.config().weightless is WeightlessMode.ALL
 
     options.add_session_config_entry("ep.enable_weightless", "0")
-    with pytest.raises(InvalidArgument, match=r"nodes=1 and ep\.enable_weightless=0 contradict each other"):
+    with pytest.raises(
+        InvalidArgument,
+        match=r"nodes=1 and ep\.enable_weightless=0 contradict each other",
+    ):
         options.config()
 
 
 def set_weightless(options, switch, mode):
-    for key, value in (("ep.enable_weightless", switch), ("ep.enable_weightless_mode", mode)):
+    for key, value in (
+        ("ep.enable_weightless", switch),
+        ("ep.enable_weightless_mode", mode),
+    ):
         if value is not None:
             options.add_session_config_entry(key, value)
 
@@ -191,21 +211,33 @@ def set_weightless(options, switch, mode):
 def test_every_key_in_onnxruntimes_binary_is_known():
     import onnxruntime
 
-    binary = next(Path(onnxruntime.__file__).parent.glob("capi/onnxruntime_pybind11_state*.so")).read_bytes()
+    binary = next(
+        Path(onnxruntime.__file__).parent.glob("capi/onnxruntime_pybind11_state*.so")
+    ).read_bytes()
     theirs = {
-        match.decode() for match in re.findall(rb"\0((?:session|ep)\.[a-z0-9_.]+[a-z0-9])(?=\0)", binary)
+        match.decode()
+        for match in re.findall(
+            rb"\0((?:session|ep)\.[a-z0-9_.]+[a-z0-9])(?=\0)", binary
+        )
     }
 
     assert len(theirs) > 50
-    assert {key for key in theirs if not is_ignored(key) and key not in SESSION_OPTIONS} == set()
+    assert {
+        key for key in theirs if not is_ignored(key) and key not in SESSION_OPTIONS
+    } == set()
 
 
 def test_lengths_are_those_of_onnxruntime(options):
     options.add_session_config_entry("k" * MAX_KEY_LENGTH, "v" * MAX_VALUE_LENGTH)
 
-    for key, value in (("", "v"), ("k" * (MAX_KEY_LENGTH + 1), "v"), ("k", "v" * (MAX_VALUE_LENGTH + 1))):
+    for key, value in (
+        ("", "v"),
+        ("k" * (MAX_KEY_LENGTH + 1), "v"),
+        ("k", "v" * (MAX_VALUE_LENGTH + 1)),
+    ):
         with pytest.raises(
-            InvalidArgument, match=f"1 to {MAX_KEY_LENGTH} and a value at most {MAX_VALUE_LENGTH}"
+            InvalidArgument,
+            match=f"1 to {MAX_KEY_LENGTH} and a value at most {MAX_VALUE_LENGTH}",
         ):
             options.add_session_config_entry(key, value)
 
@@ -232,7 +264,10 @@ def tables_of_the_document():
     text = (Path(__file__).parents[2] / "docs" / "options.md").read_text()
     tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
     return [
-        [[cell.strip() for cell in row.strip("|").split(" | ")] for row in table.splitlines()[2:]]
+        [
+            [cell.strip() for cell in row.strip("|").split(" | ")]
+            for row in table.splitlines()[2:]
+        ]
         for table in tables
     ]
 
@@ -244,7 +279,9 @@ def test_the_document_names_errors_that_there_are():
         error = row[4]
         named = re.findall(r"`([A-Z]\w+)`", error)
         assert (error == "none") == (not named)
-        assert all(issubclass(getattr(errors, name), errors.EpctxError) for name in named)
+        assert all(
+            issubclass(getattr(errors, name), errors.EpctxError) for name in named
+        )
 
 
 def test_keys_of_one_option_have_one_part_in_a_cache():

@@ -24,9 +24,14 @@ def told(caplog, monkeypatch):
     return lambda: [r.message for r in caplog.records if r.name == "epctx.options"]
 
 
-@pytest.mark.parametrize(("owner", "name"), [(o, n) for o, names in WITHOUT_EFFECT.items() for n in names])
+@pytest.mark.parametrize(
+    ("owner", "name"), [(o, n) for o, names in WITHOUT_EFFECT.items() for n in names]
+)
 def test_a_name_that_only_tunes_is_accepted_and_logged_once(owner, name, told):
-    default, other = getattr(getattr(onnxruntime, owner)(), name), {bool: False, int: 3, str: "x"}
+    default, other = (
+        getattr(getattr(onnxruntime, owner)(), name),
+        {bool: False, int: 3, str: "x"},
+    )
     made = getattr(epctx, owner)()
     assert getattr(made, name) == default
     value = (not default) if isinstance(default, bool) else other[type(default)]
@@ -58,11 +63,20 @@ def test_the_same_wishes_as_keys_of_sessions_and_runs_are_logged_once(told):
 
 @pytest.mark.parametrize(
     ("ep", "option"),
-    [("QNN", "backend_path"), ("QNN", "profiling_level"), ("OpenVINO", "device_id"), ("VitisAI", "xclbin")],
+    [
+        ("QNN", "backend_path"),
+        ("QNN", "profiling_level"),
+        ("OpenVINO", "device_id"),
+        ("VitisAI", "xclbin"),
+    ],
 )
-def test_what_only_the_real_ep_acts_on_is_accepted_and_logged_once(ep, option, source, tmp_path, told):
+def test_what_only_the_real_ep_acts_on_is_accepted_and_logged_once(
+    ep, option, source, tmp_path, told
+):
     outputs = []
-    for number, given in enumerate(({}, {option: "libQnnHtp.so"}, {option: "QnnHtp.dll"})):
+    for number, given in enumerate(
+        ({}, {option: "libQnnHtp.so"}, {option: "QnnHtp.dll"})
+    ):
         options = epctx.SessionOptions()
         options.add_provider(ep, given)
         output = tmp_path / f"{number}" / "m_ctx.onnx"
@@ -71,4 +85,7 @@ def test_what_only_the_real_ep_acts_on_is_accepted_and_logged_once(ep, option, s
 
     assert outputs[0] == outputs[1] == outputs[2]
     (line,) = told()
-    assert f"the option '{option}' of {ep}ExecutionProvider is accepted and has no effect" in line
+    assert (
+        f"the option '{option}' of {ep}ExecutionProvider is accepted and has no effect"
+        in line
+    )

@@ -10,7 +10,16 @@ import numpy as np
 import onnx
 from end_to_end.share_models import example, write_model
 from end_to_end.sim_eps import OPENVINO, PACKAGES, QNN
-from packaged.distributions import CACHE, COMMANDS, CORE, ENGINE, ISOLATION, KIT, SDK, Environment
+from packaged.distributions import (
+    CACHE,
+    COMMANDS,
+    CORE,
+    ENGINE,
+    ISOLATION,
+    KIT,
+    SDK,
+    Environment,
+)
 
 EPS: Final = sorted(PACKAGES)
 FLOAT_EPS: Final = (OPENVINO, QNN)
@@ -36,7 +45,10 @@ def _use_of_ep(ep: str) -> str:
 
 
 USES: Final[Mapping[str, tuple[str, str]]] = {
-    KIT: ("from epctx_core.testing import check_provider", "pip install epctx-conformance"),
+    KIT: (
+        "from epctx_core.testing import check_provider",
+        "pip install epctx-conformance",
+    ),
     CACHE: ("epctx.load_or_compile", "pip install epctx-cache"),
     ENGINE: (
         "import logging; logging.basicConfig(stream=sys.stdout); epctx.InferenceSession(model)",
@@ -47,7 +59,10 @@ USES: Final[Mapping[str, tuple[str, str]]] = {
         "pip install epctx-isolation",
     ),
     SDK: (_use_of_ep(QNN), "No module named 'epctx_sim_sdk'"),
-    **{package: (_use_of_ep(ep), f"pip install {package}") for ep, package in PACKAGES.items()},
+    **{
+        package: (_use_of_ep(ep), f"pip install {package}")
+        for ep, package in PACKAGES.items()
+    },
 }
 """By package other than the commands, a use of it and what is said where it is missing."""
 
@@ -61,7 +76,9 @@ def said_without(environment: Environment, package: str) -> str:
 
 def check_missing(environment: Environment, package: str) -> None:
     """A package that is not installed is named where it is used, with the way to have it."""
-    sentence = "pip install 'epctx-core[cli]'" if package == COMMANDS else USES[package][1]
+    sentence = (
+        "pip install 'epctx-core[cli]'" if package == COMMANDS else USES[package][1]
+    )
     assert sentence in said_without(environment, package)
 
 
@@ -84,9 +101,9 @@ def check_core(environment: Environment, extra: str = "") -> None:
     check_smoke(environment, SDK)
     environment.install(COMMANDS)
     assert environment.plugins() == {}
-    assert environment.python("import epctx_core; print(epctx_core.get_available_providers())") == (
-        "['CPUExecutionProvider']\n"
-    )
+    assert environment.python(
+        "import epctx_core; print(epctx_core.get_available_providers())"
+    ) == ("['CPUExecutionProvider']\n")
     assert "No broken requirements found" in environment.pip("check")
 
 
@@ -130,7 +147,9 @@ def work(environment: Environment, folder: Path, *eps: str) -> set[str]:
     asked = [part for ep in eps for part in ("--ep", ep)]
     compiled = environment.epctx("compile", model, *asked, "-o", folder / "m_ctx.onnx")
     near = ("--rtol", "1e-2", "--atol", "1e-2")
-    compared = environment.epctx("compare", folder / "m_ctx.onnx", model, "--input", folder / "in.npz", *near)
+    compared = environment.epctx(
+        "compare", folder / "m_ctx.onnx", model, "--input", folder / "in.npz", *near
+    )
     assert compared["equal"]
     assert environment.epctx("verify", folder / "m_ctx.onnx")["ok"]
     return {partition["ep"] for partition in compiled["partitions"]}

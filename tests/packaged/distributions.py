@@ -20,16 +20,25 @@ COMMANDS: Final = "epctx-cli"
 ISOLATION: Final = "epctx-isolation"
 CACHE: Final = "epctx-cache"
 ENGINE: Final = "epctx-onnxruntime"
-FOLDERS: Final = {CORE: ROOT} | {folder.name: folder for folder in sorted(ROOT.glob("plugins/epctx-*"))}
+FOLDERS: Final = {CORE: ROOT} | {
+    folder.name: folder for folder in sorted(ROOT.glob("plugins/epctx-*"))
+}
 """By distribution, the folder of its pyproject.toml."""
 
 
 def called(*command: str | Path, code: int = 0, **options: Any) -> str:
     """Run a command; return what it printed (of a failure, its errors), or fail with that unless it exits with `code`."""
     done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, timeout=600, check=False, **options
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        **options,
     )
-    assert done.returncode == code, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == code, (
+        f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    )
     return done.stdout if code == 0 else done.stderr
 
 
@@ -37,7 +46,17 @@ def build(folder: Path, target: str, output: Path) -> Path:
     """Build one wheel or sdist from a project's folder into one where it is not yet."""
     output.mkdir(parents=True, exist_ok=True)
     before = set(output.iterdir())
-    called(sys.executable, "-m", "hatchling", "build", "-t", target, "-d", output, cwd=folder)
+    called(
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "-t",
+        target,
+        "-d",
+        output,
+        cwd=folder,
+    )
     (built,) = set(output.iterdir()) - before
     return built
 
@@ -51,7 +70,10 @@ def libraries() -> set[str]:
     return {
         need
         for project in projects
-        for extra, needs in {"": project["dependencies"], **project.get("optional-dependencies", {})}.items()
+        for extra, needs in {
+            "": project["dependencies"],
+            **project.get("optional-dependencies", {}),
+        }.items()
         for need in needs
         if extra != "test" and not need.startswith("epctx-")
     }
@@ -59,7 +81,16 @@ def libraries() -> set[str]:
 
 def download(output: Path) -> None:
     """Put the libraries, and what these need, into a folder; they come from where pip is told to look."""
-    called(sys.executable, "-m", "pip", "download", "--quiet", "-d", output, *sorted(libraries()))
+    called(
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "-d",
+        output,
+        *sorted(libraries()),
+    )
 
 
 def unpacked(sdist: Path, output: Path) -> Path:
@@ -81,7 +112,9 @@ class Environment:
     def __init__(self, folder: Path, *sources: Path) -> None:
         venv.create(folder, symlinks=True)
         self._folder = folder
-        self._find = [part for source in sources for part in ("--find-links", str(source))]
+        self._find = [
+            part for source in sources for part in ("--find-links", str(source))
+        ]
         self._variables = {
             name: value
             for name, value in os.environ.items()
@@ -91,7 +124,15 @@ class Environment:
     def pip(self, *arguments: str) -> str:
         """Run pip on this environment."""
         python = self._folder / "bin" / "python"
-        return called(sys.executable, "-m", "pip", "--python", python, *arguments, env=self._variables)
+        return called(
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            python,
+            *arguments,
+            env=self._variables,
+        )
 
     def install(self, *requirements: str) -> None:
         """Install from the wheels."""
@@ -104,7 +145,9 @@ class Environment:
     def run(self, command: str, *arguments: str | Path, code: int = 0) -> str:
         """Run a command of the environment; return what it printed, or fail with that unless it exits with `code`."""
         program = self._folder / "bin" / command
-        return called(program, *arguments, code=code, env=self._variables, cwd=self._folder)
+        return called(
+            program, *arguments, code=code, env=self._variables, cwd=self._folder
+        )
 
     def python(self, program: str, *arguments: str | Path) -> str:
         """Run a program."""
@@ -117,7 +160,10 @@ class Environment:
 
     def plugins(self) -> dict[str, str]:
         """Return EP type to the distribution that brings it."""
-        return {p["name"]: p["distribution"] for p in self.epctx("plugins", "list")["plugins"]}
+        return {
+            p["name"]: p["distribution"]
+            for p in self.epctx("plugins", "list")["plugins"]
+        }
 
     def files(self) -> set[str]:
         """Return every file of every installed package."""

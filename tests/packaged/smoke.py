@@ -35,7 +35,9 @@ class SmokeProvider(ExecutionProvider):
 
     @hookimpl
     def get_capability(self, graph):
-        return supported_partitions(graph, lambda node: node.op_type == "Relu" or "not Relu")
+        return supported_partitions(
+            graph, lambda node: node.op_type == "Relu" or "not Relu"
+        )
 
     @hookimpl
     def compile(self, partitions):
@@ -55,11 +57,18 @@ class SmokeProvider(ExecutionProvider):
 
 
 def main(folder: Path, eps: list[str]) -> None:
-    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in "xy"]
-    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Add", ["r", "r"], ["y"])]
+    value = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in "xy"
+    ]
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Add", ["r", "r"], ["y"]),
+    ]
     graph = helper.make_graph(nodes, "smoke", value[:1], value[1:])
     onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10),
+        helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10
+        ),
         folder / "m.onnx",
     )
     registry = epctx.Registry()
@@ -67,9 +76,9 @@ def main(folder: Path, eps: list[str]) -> None:
     for ep in [EP, *eps]:
         options = epctx.SessionOptions()
         options.add_provider(ep)
-        report = epctx.ModelCompiler(options, folder / "m.onnx", registry=registry).compile_to_file(
-            folder / f"{ep}_ctx.onnx"
-        )
+        report = epctx.ModelCompiler(
+            options, folder / "m.onnx", registry=registry
+        ).compile_to_file(folder / f"{ep}_ctx.onnx")
         with epctx.InferenceSession(report.output, registry=registry) as session:
             (found,) = session.run(None, {"x": X})
         assert report.assignments[ep], f"{ep} took nothing"

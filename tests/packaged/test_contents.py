@@ -23,7 +23,9 @@ from packaged.distributions import (
 NAMES = sorted(FOLDERS)
 EXACT = [CACHE, COMMANDS, ENGINE, ISOLATION, KIT]
 PACKAGES = {
-    name: ROOT / "epctx_core" if name == CORE else FOLDERS[name] / "src" / name.replace("-", "_")
+    name: ROOT / "epctx_core"
+    if name == CORE
+    else FOLDERS[name] / "src" / name.replace("-", "_")
     for name in NAMES
 }
 
@@ -40,7 +42,9 @@ def metadata(wheel):
 
 
 def project(name):
-    return tomllib.loads((FOLDERS[name] / "pyproject.toml").read_text("utf-8"))["project"]
+    return tomllib.loads((FOLDERS[name] / "pyproject.toml").read_text("utf-8"))[
+        "project"
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,7 +72,9 @@ def test_a_wheel_holds_its_package_whole_and_its_metadata_alone(wheels, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_wheel_carries_the_projects_licence(wheels, name):
-    assert read(wheels[name], "licenses/LICENSE") == (ROOT / "LICENSE").read_text("utf-8")
+    assert read(wheels[name], "licenses/LICENSE") == (ROOT / "LICENSE").read_text(
+        "utf-8"
+    )
     assert metadata(wheels[name])["License-Expression"] == "MIT"
 
 
@@ -125,7 +131,9 @@ def test_a_package_that_uses_the_cores_own_names_needs_exactly_that_core(wheels,
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_sdist_builds_the_same_wheel_byte_for_byte(wheels, sdists, name, tmp_path):
-    rebuilt = build(unpacked(sdists[name], tmp_path / "unpacked"), "wheel", tmp_path / "rebuilt")
+    rebuilt = build(
+        unpacked(sdists[name], tmp_path / "unpacked"), "wheel", tmp_path / "rebuilt"
+    )
 
     assert rebuilt.name == wheels[name].name
     assert rebuilt.read_bytes() == wheels[name].read_bytes()

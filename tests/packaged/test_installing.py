@@ -9,8 +9,24 @@ from __future__ import annotations
 import pytest
 from end_to_end.share_models import write_model
 from end_to_end.sim_eps import PACKAGES, QNN
-from packaged.checks import EPS, USES, check_core, check_missing, check_together, check_without, work
-from packaged.distributions import CACHE, COMMANDS, CORE, FOLDERS, ISOLATION, SDK, Environment
+from packaged.checks import (
+    EPS,
+    USES,
+    check_core,
+    check_missing,
+    check_together,
+    check_without,
+    work,
+)
+from packaged.distributions import (
+    CACHE,
+    COMMANDS,
+    CORE,
+    FOLDERS,
+    ISOLATION,
+    SDK,
+    Environment,
+)
 
 DAILY = PACKAGES[QNN]
 USE_OF_ISOLATION = """
@@ -71,7 +87,9 @@ def environment(tmp_path_factory, sources):
     return made
 
 
-def test_the_core_goes_on_without_the_command_line_and_says_how_to_install_it(environment):
+def test_the_core_goes_on_without_the_command_line_and_says_how_to_install_it(
+    environment,
+):
     before = environment.files()
 
     environment.uninstall(COMMANDS)
@@ -82,7 +100,9 @@ def test_the_core_goes_on_without_the_command_line_and_says_how_to_install_it(en
     assert without_caches(environment.files()) == without_caches(before)
 
 
-def test_isolation_is_missed_by_name_and_works_once_its_package_is_installed(environment, tmp_path):
+def test_isolation_is_missed_by_name_and_works_once_its_package_is_installed(
+    environment, tmp_path
+):
     environment.install(PACKAGES[QNN])
     model = write_model(QNN, tmp_path / "m.onnx", rows=4)
 
@@ -96,20 +116,31 @@ def test_isolation_is_missed_by_name_and_works_once_its_package_is_installed(env
     assert after == f"['{QNN}']\n"
 
 
-def test_the_cache_installs_alone_works_and_leaves_nothing_behind(environment, tmp_path):
-    model, before = write_model(EPS[0], tmp_path / "m.onnx", rows=4), environment.files()
+def test_the_cache_installs_alone_works_and_leaves_nothing_behind(
+    environment, tmp_path
+):
+    model, before = (
+        write_model(EPS[0], tmp_path / "m.onnx", rows=4),
+        environment.files(),
+    )
     environment.install(CACHE)
 
     said = environment.python(USE_OF_CACHE, model)
     environment.uninstall(CACHE)
 
     assert said == "model_ctx.onnx\n" * 2
-    assert environment.python(USE_OF_CACHE) == "PackageMissing pip install epctx-cache\n"
-    assert [name for name in environment.files() - before if "epctx_cache" in name] == []
+    assert (
+        environment.python(USE_OF_CACHE) == "PackageMissing pip install epctx-cache\n"
+    )
+    assert [
+        name for name in environment.files() - before if "epctx_cache" in name
+    ] == []
 
 
 @pytest.mark.parametrize("ep", EPS)
-def test_each_plugin_installs_alone_works_and_leaves_nothing_behind(environment, ep, tmp_path):
+def test_each_plugin_installs_alone_works_and_leaves_nothing_behind(
+    environment, ep, tmp_path
+):
     check_plugin(environment, ep, tmp_path / "work")
 
 
@@ -124,7 +155,9 @@ def test_one_extra_installs_every_package(environment, tmp_path):
         for name in sorted({COMMANDS, *USES})
     ],
 )
-def test_a_package_that_is_removed_is_named_where_it_is_missed_and_the_rest_works(environment, package):
+def test_a_package_that_is_removed_is_named_where_it_is_missed_and_the_rest_works(
+    environment, package
+):
     environment.install(f"{CORE}[all]")
 
     check_without(environment, package)

@@ -24,7 +24,10 @@ def extras(name):
 
 def needs_of_own(name):
     """Return what a package and its extras need of epctx's own packages."""
-    texts = [*PROJECTS[name]["dependencies"], *(text for found in extras(name).values() for text in found)]
+    texts = [
+        *PROJECTS[name]["dependencies"],
+        *(text for found in extras(name).values() for text in found),
+    ]
     return [need for need in map(Requirement, texts) if need.name.startswith("epctx-")]
 
 
@@ -71,7 +74,9 @@ def test_a_package_asks_for_packages_that_are_here_in_this_version(name):
     for need in needs_of_own(name):
         assert need.name in FOLDERS
         assert need.specifier.contains(__version__), str(need)
-        assert all(one.version == __version__ for one in need.specifier if one.operator == "==")
+        assert all(
+            one.version == __version__ for one in need.specifier if one.operator == "=="
+        )
 
 
 def test_the_cores_extras_ask_for_exactly_this_version():
@@ -84,7 +89,9 @@ def test_the_extra_all_brings_every_package():
     asked = [Requirement(text) for text in extras(CORE)["all"]]
     (core,) = [need for need in asked if need.name == CORE]
     own = {need.name for need in asked if need.name != CORE}
-    by_others = {Requirement(text).name for extra in core.extras for text in extras(CORE)[extra]}
+    by_others = {
+        Requirement(text).name for extra in core.extras for text in extras(CORE)[extra]
+    }
 
     # An EP of a vendor goes before the simulated one of its name.
     assert core.extras == set(extras(CORE)) - {"all", "openvino", "test"}

@@ -37,12 +37,16 @@ Files = dict[str, bytes]
 # --- files: a model names the digests of its binaries -------------------------------------------
 
 
-def make_files(version: str, models: tuple[str, ...], binaries: tuple[str, ...]) -> Files:
+def make_files(
+    version: str, models: tuple[str, ...], binaries: tuple[str, ...]
+) -> Files:
     """Make the files of one publication, which differ from those of other versions."""
     data = {name: f"{name} of {version}\n".encode() * 50 for name in binaries}
     digests = {name: hashlib.sha256(blob).hexdigest() for name, blob in data.items()}
     for name in models:
-        data[name] = json.dumps({"model": name, "version": version, "binaries": digests}).encode()
+        data[name] = json.dumps(
+            {"model": name, "version": version, "binaries": digests}
+        ).encode()
     return data
 
 
@@ -50,7 +54,9 @@ def put(folder: Path, files: Files, *, replace: bool = True) -> None:
     """Publish files; `.onnx` ones are the models."""
     with Publication(folder) as publication:
         for name, data in files.items():
-            publication.create(name, replace=replace or not name.endswith(".onnx")).write(data)
+            publication.create(
+                name, replace=replace or not name.endswith(".onnx")
+            ).write(data)
         publication.commit(models=[name for name in files if name.endswith(".onnx")])
 
 
@@ -62,8 +68,15 @@ def finish_interrupted(folder: Path) -> None:
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:
     """Return all files and sub-folders (None) outside of staging."""
-    found = (p for p in sorted(folder.rglob("*")) if not p.relative_to(folder).parts[0].startswith(".epctx-"))
-    return {str(p.relative_to(folder)): None if p.is_dir() else p.read_bytes() for p in found}
+    found = (
+        p
+        for p in sorted(folder.rglob("*"))
+        if not p.relative_to(folder).parts[0].startswith(".epctx-")
+    )
+    return {
+        str(p.relative_to(folder)): None if p.is_dir() else p.read_bytes()
+        for p in found
+    }
 
 
 def list_staging(folder: Path) -> list[str]:
@@ -74,7 +87,11 @@ def list_staging(folder: Path) -> list[str]:
 def list_missing_binaries(folder: Path, model: str) -> list[str]:
     """Read a model as a loader does; return the binaries whose bytes are nowhere to be found."""
     fields = json.loads((folder / model).read_bytes())
-    return [name for name, digest in fields["binaries"].items() if not _is_found(folder, name, digest)]
+    return [
+        name
+        for name, digest in fields["binaries"].items()
+        if not _is_found(folder, name, digest)
+    ]
 
 
 def _is_found(folder: Path, name: str, digest: str) -> bool:
@@ -263,7 +280,9 @@ def _left_half_done(folder: Path) -> None:
     _old(folder)
 
     def work() -> None:
-        with at_final("replace", MODELS[0], lambda _path: os.kill(os.getpid(), signal.SIGKILL)):
+        with at_final(
+            "replace", MODELS[0], lambda _path: os.kill(os.getpid(), signal.SIGKILL)
+        ):
             put(folder, NEW)
 
     assert is_child_killed(work)
@@ -273,7 +292,9 @@ def _left_half_done_and_name_taken(folder: Path) -> None:
     _orphan(folder)
 
     def work() -> None:
-        with at_final("link", MODELS[1], lambda _path: os.kill(os.getpid(), signal.SIGKILL)):
+        with at_final(
+            "link", MODELS[1], lambda _path: os.kill(os.getpid(), signal.SIGKILL)
+        ):
             put(folder, NEW, replace=False)
 
     assert is_child_killed(work)
@@ -283,12 +304,18 @@ def _left_half_done_and_name_taken(folder: Path) -> None:
 SCENARIOS = {
     "into an empty folder": Scenario(before=_nothing, act=_publish_new, ends=({}, NEW)),
     "over an older one": Scenario(before=_old, act=_publish_new, ends=(OLD, NEW)),
-    "without hard links": Scenario(before=_old, act=_publish_new_by_copies, ends=(OLD, NEW)),
-    "into sub-folders": Scenario(before=_nothing, act=_publish_nested, ends=({}, NESTED_END)),
+    "without hard links": Scenario(
+        before=_old, act=_publish_new_by_copies, ends=(OLD, NEW)
+    ),
+    "into sub-folders": Scenario(
+        before=_nothing, act=_publish_nested, ends=({}, NESTED_END)
+    ),
     "into sub-folders, taken back": Scenario(
         before=_nothing, act=_publish_nested_onto_broken_disk, ends=({}, NESTED_END)
     ),
-    "without replacing": Scenario(before=_orphan, act=_publish_unless_there, ends=(ORPHAN, NEW)),
+    "without replacing": Scenario(
+        before=_orphan, act=_publish_unless_there, ends=(ORPHAN, NEW)
+    ),
     "without replacing or links": Scenario(
         before=_orphan, act=_publish_unless_there_by_copies, ends=(ORPHAN, NEW)
     ),

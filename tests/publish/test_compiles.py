@@ -69,9 +69,15 @@ def history(folder, act):
 
     def note(name, args):
         given = args[-1] if name in {"replace", "link"} else args[0]
-        path = Path(f"/proc/self/fd/{given}").readlink() if isinstance(given, int) else Path(given)
+        path = (
+            Path(f"/proc/self/fd/{given}").readlink()
+            if isinstance(given, int)
+            else Path(given)
+        )
         parts = Path(os.path.relpath(path, folder)).parts
-        calls.append((name, "/".join("staging" if p.startswith(".epctx-") else p for p in parts)))
+        calls.append(
+            (name, "/".join("staging" if p.startswith(".epctx-") else p for p in parts))
+        )
 
     with before_calls(note, "fsync", "replace", "link", "unlink", "mkdir"):
         act()
@@ -111,7 +117,9 @@ def test_sub_folders_are_on_disk_before_the_commit_and_what_lies_in_them_before_
     gone = calls.index(("unlink", "staging/journal.json"))
     renamed = calls.index(("link", "m_ctx.onnx"))
     assert synced(calls[:commit]) >= {
-        f"staging/{side}{folder}" for side in ("new", "old") for folder in ("", "/weights", "/weights/of")
+        f"staging/{side}{folder}"
+        for side in ("new", "old")
+        for folder in ("", "/weights", "/weights/of")
     }
     assert synced(calls[renamed:gone]) >= {"", "weights", "weights/of"}
 
@@ -196,7 +204,9 @@ def test_compiles_leave_no_file_or_folder_open(source, folder):
 # --- what a killed compile left --------------------------------------------------------------------
 
 
-def test_the_next_compile_into_a_folder_discards_what_a_killed_one_staged(source, folder):
+def test_the_next_compile_into_a_folder_discards_what_a_killed_one_staged(
+    source, folder
+):
     staged = folder / ".epctx-0123456789abcdef" / "new"
     staged.mkdir(parents=True)
     (staged / "m_scripted.bin").write_bytes(b"half a payload")
@@ -209,7 +219,9 @@ def test_the_next_compile_into_a_folder_discards_what_a_killed_one_staged(source
 # --- what file systems lack or refuse --------------------------------------------------------------
 
 
-def test_without_hard_links_an_older_model_is_replaced_and_taken_back_by_copies(source, folder):
+def test_without_hard_links_an_older_model_is_replaced_and_taken_back_by_copies(
+    source, folder
+):
     compiled(source, folder)
     older = snapshot(folder)
     newer = saved(chain(["Add", "Mul"], seed=1), source)
@@ -253,9 +265,16 @@ def test_without_hard_links_a_free_name_is_claimed_by_a_rename(source, folder):
     ],
     ids=["255 bytes", "256 bytes", "1024 bytes in folders", "1025 bytes in folders"],
 )
-def test_a_name_may_have_as_many_bytes_as_file_systems_allow(source, folder, name, fits):
+def test_a_name_may_have_as_many_bytes_as_file_systems_allow(
+    source, folder, name, fits
+):
     def publish():
-        compiled(source, folder, external_initializers_file_path=name, external_initializers_size_threshold=0)
+        compiled(
+            source,
+            folder,
+            external_initializers_file_path=name,
+            external_initializers_size_threshold=0,
+        )
 
     if fits:
         publish()
@@ -277,7 +296,13 @@ def with_external_weight(folder):
         [tensor("y", shape=WEIGHT.shape)],
         [numpy_helper.from_array(WEIGHT, "w")],
     )
-    onnx.save_model(model, folder / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    onnx.save_model(
+        model,
+        folder / "m.onnx",
+        save_as_external_data=True,
+        location="m.data",
+        size_threshold=0,
+    )
     return folder / "m.onnx"
 
 
@@ -312,11 +337,17 @@ def test_what_an_ep_writes_after_a_mapped_weight_stands_behind_it(tmp_path, fold
 
     written = (folder / "m_scripted.bin").read_bytes()
     assert written.startswith(b"head" + WEIGHT.tobytes())
-    assert onnx.load_from_string(written[4 + WEIGHT.nbytes :]).graph.node[0].op_type == "Add"
+    assert (
+        onnx.load_from_string(written[4 + WEIGHT.nbytes :]).graph.node[0].op_type
+        == "Add"
+    )
 
 
 def test_a_disk_that_refuses_a_copy_of_a_mapped_weight_is_named(tmp_path, folder):
-    with pytest.raises(Fail, match="writing a file: No space left") as caught, refusing_copies():
+    with (
+        pytest.raises(Fail, match="writing a file: No space left") as caught,
+        refusing_copies(),
+    ):
         compiled(with_external_weight(tmp_path), folder, ep=Describing)
 
     assert "space" in caught.value.hint
@@ -349,7 +380,9 @@ def refusing_copies(meanwhile=lambda: None):
 
 
 @pytest.mark.parametrize("piece", [1, 2], ids=["a mapped weight", "bytes"])
-def test_whoever_wants_a_compile_to_stop_waits_for_one_piece_at_most(tmp_path, folder, piece):
+def test_whoever_wants_a_compile_to_stop_waits_for_one_piece_at_most(
+    tmp_path, folder, piece
+):
     source = with_external_weight(tmp_path)
     options, registry = epctx.SessionOptions(), epctx.Registry(entry_points=False)
     reached = []
@@ -362,7 +395,9 @@ def test_whoever_wants_a_compile_to_stop_waits_for_one_piece_at_most(tmp_path, f
     registry.register(Stopped)
     options.add_provider(Stopped.name)
     with pytest.raises(ModelLoadCanceled):
-        epctx.ModelCompiler(options, source, registry=registry).compile_to_file(folder / "m_ctx.onnx")
+        epctx.ModelCompiler(options, source, registry=registry).compile_to_file(
+            folder / "m_ctx.onnx"
+        )
 
     assert len(reached) == piece
     assert list(folder.iterdir()) == []

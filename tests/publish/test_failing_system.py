@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-def calls_of_one_publication(harness: ModuleType, parent: Path, *, replace: bool) -> int:
+def calls_of_one_publication(
+    harness: ModuleType, parent: Path, *, replace: bool
+) -> int:
     folder = prepared(harness, parent, 0, replace=replace)
     with harness.fail_call(0, errno.EIO, for_ever=False) as count:
         harness.put(folder, harness.NEW, replace=replace)
@@ -98,7 +100,9 @@ def _maybe_failing() -> Iterator[None]:
         assert failure.hint
 
 
-def test_the_error_says_what_is_left_when_even_taking_back_fails(harness: ModuleType, tmp_path: Path) -> None:
+def test_the_error_says_what_is_left_when_even_taking_back_fails(
+    harness: ModuleType, tmp_path: Path
+) -> None:
     harness.put(tmp_path, harness.OLD)
     renames = 0
 
@@ -118,7 +122,9 @@ def test_the_error_says_what_is_left_when_even_taking_back_fails(harness: Module
     assert harness.list_missing_binaries(tmp_path, "a_ctx.onnx") == []
 
 
-def test_what_can_not_be_finished_stays_for_a_later_attempt(harness: ModuleType, tmp_path: Path) -> None:
+def test_what_can_not_be_finished_stays_for_a_later_attempt(
+    harness: ModuleType, tmp_path: Path
+) -> None:
     harness.run_program("finishing", tmp_path, "prepare")
     n = 0
 
@@ -136,10 +142,15 @@ def test_what_can_not_be_finished_stays_for_a_later_attempt(harness: ModuleType,
     assert harness.snapshot(tmp_path) == harness.NEW
 
 
-def test_a_write_that_the_system_cuts_short_raises_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_write_that_the_system_cuts_short_raises_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    with pytest.raises(Fail, match="writing a file") as caught, Publication(tmp_path) as publication:
+    with (
+        pytest.raises(Fail, match="writing a file") as caught,
+        Publication(tmp_path) as publication,
+    ):
         file = publication.create("big.bin")
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
         try:
@@ -159,7 +170,10 @@ def test_a_folder_that_is_not_writable_is_named() -> None:
         if root:
             os.seteuid(65534)  # root may write anywhere
         try:
-            with pytest.raises(Fail, match="Permission denied") as caught, Publication(folder):
+            with (
+                pytest.raises(Fail, match="Permission denied") as caught,
+                Publication(folder),
+            ):
                 pass
         finally:
             if root:
@@ -180,11 +194,16 @@ def test_a_file_in_place_of_the_folder_is_named(tmp_path: Path) -> None:
     assert caught.value.path == tmp_path / "file"
 
 
-def test_a_folder_that_is_removed_while_files_are_staged_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_removed_while_files_are_staged_is_named(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
 
-    with pytest.raises(Fail, match="No such file") as caught, Publication(folder) as publication:
+    with (
+        pytest.raises(Fail, match="No such file") as caught,
+        Publication(folder) as publication,
+    ):
         shutil.rmtree(folder)
         publication.create("a.bin")
 
@@ -197,7 +216,10 @@ def test_a_folder_that_is_moved_away_before_the_commit_is_named(tmp_path: Path) 
     folder = tmp_path / "out"
     folder.mkdir()
 
-    with pytest.raises(Fail, match=str(folder)) as caught, Publication(folder) as publication:
+    with (
+        pytest.raises(Fail, match=str(folder)) as caught,
+        Publication(folder) as publication,
+    ):
         publication.create("m.onnx").write(b"y")
         folder.rename(tmp_path / "elsewhere")
         publication.commit(models=["m.onnx"])

@@ -55,7 +55,9 @@ def assert_discarded(
     assert harness.snapshot(folder.parent / "outside") == {"victim": b"outside"}
 
 
-def test_the_planted_journal_is_one_that_would_be_followed(harness: ModuleType, folder: Path) -> None:
+def test_the_planted_journal_is_one_that_would_be_followed(
+    harness: ModuleType, folder: Path
+) -> None:
     commit(folder, plant(folder, "x"))
 
     harness.finish_interrupted(folder)
@@ -64,7 +66,8 @@ def test_the_planted_journal_is_one_that_would_be_followed(harness: ModuleType, 
 
 
 @pytest.mark.parametrize(
-    "name", ["../outside/victim", "/etc/x", "a/../../x", "", "x/", "./x", STAGING + "/new/x"]
+    "name",
+    ["../outside/victim", "/etc/x", "a/../../x", "", "x/", "./x", STAGING + "/new/x"],
 )
 @pytest.mark.parametrize("file", ["journal.json", "undo.json"])
 def test_a_journal_with_a_name_that_leaves_is_discarded(
@@ -110,8 +113,12 @@ def test_a_journal_cut_anywhere_is_discarded(harness: ModuleType, folder: Path) 
         assert_discarded(harness, folder)
 
 
-@pytest.mark.parametrize("data", [b"[" * 100_000, b"9" * 100_000, b"\xff\xfe", b'{"a":' * 5000])
-def test_a_journal_that_breaks_parsers_is_discarded(harness: ModuleType, folder: Path, data: bytes) -> None:
+@pytest.mark.parametrize(
+    "data", [b"[" * 100_000, b"9" * 100_000, b"\xff\xfe", b'{"a":' * 5000]
+)
+def test_a_journal_that_breaks_parsers_is_discarded(
+    harness: ModuleType, folder: Path, data: bytes
+) -> None:
     plant(folder, "x")
     (folder / STAGING / "journal.json").write_bytes(data)
 
@@ -129,7 +136,9 @@ def test_a_journal_of_a_size_that_no_publication_writes_is_not_read(
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
-def test_a_journal_that_is_no_file_is_discarded(harness: ModuleType, folder: Path, kind: str) -> None:
+def test_a_journal_that_is_no_file_is_discarded(
+    harness: ModuleType, folder: Path, kind: str
+) -> None:
     journal = plant(folder, "x")
     path = folder / STAGING / "journal.json"
     if kind == "pipe":
@@ -143,12 +152,16 @@ def test_a_journal_that_is_no_file_is_discarded(harness: ModuleType, folder: Pat
     assert_discarded(harness, folder)
 
 
-def test_a_staged_link_is_not_brought_to_a_name(harness: ModuleType, folder: Path) -> None:
+def test_a_staged_link_is_not_brought_to_a_name(
+    harness: ModuleType, folder: Path
+) -> None:
     commit(folder, plant(folder, "x"))
     (folder / STAGING / "new" / "x").unlink()
     (folder / STAGING / "new" / "x").symlink_to(folder.parent / "outside" / "victim")
 
-    assert list(find_interrupted_copies(folder, "x")) == [folder / STAGING / "old" / "x"]
+    assert list(find_interrupted_copies(folder, "x")) == [
+        folder / STAGING / "old" / "x"
+    ]
     assert_discarded(harness, folder)
 
 
@@ -161,12 +174,16 @@ def test_a_file_is_not_taken_through_a_link_in_staging(
     (folder / STAGING / side).rename(folder / STAGING / "aside")
     (folder / STAGING / side).symlink_to(folder.parent / "outside")
 
-    assert side not in {path.parent.name for path in find_interrupted_copies(folder, "victim")}
+    assert side not in {
+        path.parent.name for path in find_interrupted_copies(folder, "victim")
+    }
     assert_discarded(harness, folder)
 
 
 @pytest.mark.parametrize("file", ["journal.json", "undo.json"])
-def test_a_file_is_not_put_through_a_link_in_the_folder(harness: ModuleType, folder: Path, file: str) -> None:
+def test_a_file_is_not_put_through_a_link_in_the_folder(
+    harness: ModuleType, folder: Path, file: str
+) -> None:
     commit(folder, plant(folder, "sub/victim", existed=True), file)
     (folder / "sub").symlink_to(folder.parent / "outside")
 
@@ -176,14 +193,18 @@ def test_a_file_is_not_put_through_a_link_in_the_folder(harness: ModuleType, fol
     assert harness.list_staging(folder) == []
 
 
-def test_a_name_taken_by_a_folder_is_discarded(harness: ModuleType, folder: Path) -> None:
+def test_a_name_taken_by_a_folder_is_discarded(
+    harness: ModuleType, folder: Path
+) -> None:
     commit(folder, plant(folder, "x"))
     (folder / "x").mkdir()
 
     assert_discarded(harness, folder, also={"x": None})
 
 
-def test_a_staging_folder_that_is_a_link_is_ignored(harness: ModuleType, folder: Path) -> None:
+def test_a_staging_folder_that_is_a_link_is_ignored(
+    harness: ModuleType, folder: Path
+) -> None:
     away = folder.parent / "outside"
     commit(folder, plant(folder, "x"))
     (folder / STAGING).rename(away / "staging")
@@ -198,14 +219,18 @@ def test_a_staging_folder_that_is_a_link_is_ignored(harness: ModuleType, folder:
     assert not (folder / "x").exists()
 
 
-def test_links_in_staging_are_removed_and_not_what_they_lead_to(harness: ModuleType, folder: Path) -> None:
+def test_links_in_staging_are_removed_and_not_what_they_lead_to(
+    harness: ModuleType, folder: Path
+) -> None:
     plant(folder, "x")
     (folder / STAGING / "new" / "out").symlink_to(folder.parent / "outside")
 
     assert_discarded(harness, folder)
 
 
-def test_a_staging_folder_nested_deeper_than_the_stack_is_removed(harness: ModuleType, folder: Path) -> None:
+def test_a_staging_folder_nested_deeper_than_the_stack_is_removed(
+    harness: ModuleType, folder: Path
+) -> None:
     deep = folder / STAGING
     deep.mkdir()
     for _ in range(1500):
@@ -220,7 +245,9 @@ def test_copies_of_a_folder_that_is_not_there_are_none(tmp_path: Path) -> None:
     assert list(find_interrupted_copies(tmp_path / "gone" / ".." / "x\0", "x")) == []
 
 
-def test_copies_that_vanish_while_listing_give_nothing(harness: ModuleType, folder: Path) -> None:
+def test_copies_that_vanish_while_listing_give_nothing(
+    harness: ModuleType, folder: Path
+) -> None:
     plant(folder, "x")
     copies = find_interrupted_copies(folder, "x")
 

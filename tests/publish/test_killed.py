@@ -31,7 +31,10 @@ def played(harness: ModuleType, name: str, parent: Path) -> list[Path]:
 def assert_models_load(harness: ModuleType, folder: Path) -> None:
     for name in harness.snapshot(folder):
         if name.endswith(".onnx"):
-            assert harness.list_missing_binaries(folder, name) == [], (folder.name, name)
+            assert harness.list_missing_binaries(folder, name) == [], (
+                folder.name,
+                name,
+            )
 
 
 def tidied(harness: ModuleType, folder: Path) -> dict[str, bytes | None]:
@@ -56,7 +59,9 @@ def test_a_kill_before_the_commit_point_is_discarded_and_after_it_is_finished(
 
     for folder in folders:
         assert_models_load(harness, folder)
-        committed = any(folder.glob(".epctx-*/journal.json")) or harness.snapshot(folder) == new
+        committed = (
+            any(folder.glob(".epctx-*/journal.json")) or harness.snapshot(folder) == new
+        )
         finished += committed
 
         assert tidied(harness, folder) == (new if committed else old), folder.name
@@ -78,7 +83,9 @@ def test_a_kill_while_a_publication_is_taken_back_leaves_one_of_the_two_states(
 
     assert len(folders) > len(harness.NEW)
     assert seen[0] == 0
-    assert ends[seen[-1]] != harness.NEW  # the last one was not killed: it was taken back in the end
+    assert (
+        ends[seen[-1]] != harness.NEW
+    )  # the last one was not killed: it was taken back in the end
 
 
 @pytest.mark.parametrize("name", RECOVERING)
@@ -101,7 +108,10 @@ def test_the_bytes_of_the_old_binary_are_found_until_a_killed_publication_is_fin
 ) -> None:
     harness.run_program("finishing", tmp_path, "prepare")
 
-    copies = [path.read_bytes() for path in harness.find_interrupted_copies(tmp_path, "./x/../a_qnn.bin")]
+    copies = [
+        path.read_bytes()
+        for path in harness.find_interrupted_copies(tmp_path, "./x/../a_qnn.bin")
+    ]
 
     assert (tmp_path / "a_qnn.bin").read_bytes() == harness.NEW["a_qnn.bin"]
     assert (tmp_path / "a_ctx.onnx").read_bytes() == harness.OLD["a_ctx.onnx"]

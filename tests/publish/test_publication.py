@@ -39,7 +39,9 @@ def test_a_commit_brings_every_file_to_its_name_and_leaves_nothing_else(
     assert harness.list_staging(tmp_path) == []
 
 
-def test_an_exception_before_the_commit_leaves_nothing(harness: ModuleType, tmp_path: Path) -> None:
+def test_an_exception_before_the_commit_leaves_nothing(
+    harness: ModuleType, tmp_path: Path
+) -> None:
     harness.put(tmp_path, harness.OLD)
 
     with pytest.raises(StopHere), Publication(tmp_path) as publication:
@@ -59,13 +61,18 @@ def test_leaving_without_a_commit_discards_what_was_staged(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_ctrl_c_between_two_renames_restores_the_old_state(harness: ModuleType, tmp_path: Path) -> None:
+def test_a_ctrl_c_between_two_renames_restores_the_old_state(
+    harness: ModuleType, tmp_path: Path
+) -> None:
     harness.put(tmp_path, harness.OLD)
 
     def interrupt(_path: Path) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), harness.at_final("replace", "b_ctx.onnx", interrupt):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        harness.at_final("replace", "b_ctx.onnx", interrupt),
+    ):
         harness.put(tmp_path, harness.NEW)
 
     assert harness.snapshot(tmp_path) == harness.OLD
@@ -85,7 +92,9 @@ def test_a_rename_that_fails_restores_the_old_state_and_names_the_reason(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sub_folders_are_created_and_existing_ones_are_kept(harness: ModuleType, tmp_path: Path) -> None:
+def test_sub_folders_are_created_and_existing_ones_are_kept(
+    harness: ModuleType, tmp_path: Path
+) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "other").write_bytes(b"other")
 
@@ -109,7 +118,9 @@ def test_a_staged_file_can_be_read_back_and_patched(tmp_path: Path) -> None:
     assert (tmp_path / "a.bin").read_bytes() == content
 
 
-def test_a_link_to_a_folder_is_published_through(harness: ModuleType, tmp_path: Path) -> None:
+def test_a_link_to_a_folder_is_published_through(
+    harness: ModuleType, tmp_path: Path
+) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
 
@@ -119,7 +130,9 @@ def test_a_link_to_a_folder_is_published_through(harness: ModuleType, tmp_path: 
     assert harness.snapshot(tmp_path / "real") == harness.NEW
 
 
-def test_a_link_to_a_file_is_replaced_and_what_it_leads_to_is_kept(tmp_path: Path) -> None:
+def test_a_link_to_a_file_is_replaced_and_what_it_leads_to_is_kept(
+    tmp_path: Path,
+) -> None:
     outside, folder = tmp_path / "blob", tmp_path / "folder"
     folder.mkdir()
     outside.write_bytes(b"blob")
@@ -162,16 +175,23 @@ def test_without_replace_an_existing_model_is_refused_before_anything_changes(
     assert harness.snapshot(tmp_path) == harness.OLD
 
 
-def test_without_replace_a_link_that_leads_nowhere_also_counts_as_existing(tmp_path: Path) -> None:
+def test_without_replace_a_link_that_leads_nowhere_also_counts_as_existing(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "m.onnx").symlink_to("nowhere")
 
-    with pytest.raises(Fail, match="exists already"), Publication(tmp_path) as publication:
+    with (
+        pytest.raises(Fail, match="exists already"),
+        Publication(tmp_path) as publication,
+    ):
         publication.create("m.onnx", replace=False)
 
     assert (tmp_path / "m.onnx").readlink() == Path("nowhere")
 
 
-def test_without_replace_a_lost_race_takes_the_binaries_back(harness: ModuleType, tmp_path: Path) -> None:
+def test_without_replace_a_lost_race_takes_the_binaries_back(
+    harness: ModuleType, tmp_path: Path
+) -> None:
     (tmp_path / "a_qnn.bin").write_bytes(b"orphan")
 
     with (
@@ -180,7 +200,10 @@ def test_without_replace_a_lost_race_takes_the_binaries_back(harness: ModuleType
     ):
         harness.put(tmp_path, harness.NEW, replace=False)
 
-    assert harness.snapshot(tmp_path) == {"a_qnn.bin": b"orphan", "b_ctx.onnx": harness.FOREIGN}
+    assert harness.snapshot(tmp_path) == {
+        "a_qnn.bin": b"orphan",
+        "b_ctx.onnx": harness.FOREIGN,
+    }
     assert harness.list_staging(tmp_path) == []
 
 
@@ -203,7 +226,9 @@ def test_a_binary_whose_name_was_free_is_not_put_over_what_came_since(
     assert harness.list_staging(tmp_path) == []
 
 
-def test_a_model_that_may_be_replaced_is_put_over_what_came_since(tmp_path: Path) -> None:
+def test_a_model_that_may_be_replaced_is_put_over_what_came_since(
+    tmp_path: Path,
+) -> None:
     with Publication(tmp_path) as publication:
         publication.create("m.onnx", replace=True).write(b"ours")
         (tmp_path / "m.onnx").write_bytes(b"a stranger's")
@@ -228,7 +253,9 @@ def test_a_file_that_comes_just_before_it_would_be_replaced_stays_and_all_else_i
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
-def test_a_name_taken_by_something_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_name_taken_by_something_that_is_no_file_is_refused(
+    tmp_path: Path, kind: str
+) -> None:
     final = tmp_path / "m.onnx"
     if kind == "folder":
         final.mkdir()
@@ -237,7 +264,10 @@ def test_a_name_taken_by_something_that_is_no_file_is_refused(tmp_path: Path, ki
     else:
         final.symlink_to(os.devnull)
 
-    with pytest.raises(Fail, match="not a regular file"), Publication(tmp_path) as publication:
+    with (
+        pytest.raises(Fail, match="not a regular file"),
+        Publication(tmp_path) as publication,
+    ):
         publication.create("m.onnx")
         publication.commit(models=["m.onnx"])
 
@@ -264,8 +294,13 @@ LEAVING = [
 
 
 @pytest.mark.parametrize("name", [*LEAVING, ".epctx-1/new/x", "a/.EPCTX-1"])
-def test_a_name_that_leaves_the_folder_or_enters_staging_is_refused(tmp_path: Path, name: str) -> None:
-    with Publication(tmp_path) as publication, pytest.raises(InvalidArgument, match="can't be published"):
+def test_a_name_that_leaves_the_folder_or_enters_staging_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    with (
+        Publication(tmp_path) as publication,
+        pytest.raises(InvalidArgument, match="can't be published"),
+    ):
         publication.create(name)
 
     assert list(find_interrupted_copies(tmp_path, name)) == []
@@ -277,18 +312,25 @@ def test_a_sub_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "bin").symlink_to(outside)
 
-    with Publication(folder) as publication, pytest.raises(InvalidArgument, match="a link or no folder"):
+    with (
+        Publication(folder) as publication,
+        pytest.raises(InvalidArgument, match="a link or no folder"),
+    ):
         publication.create("bin/x.bin")
 
     assert list(outside.iterdir()) == []
 
 
-@pytest.mark.parametrize("names", [("a", "a"), ("a", "x/../a"), ("a", "a/b"), ("a/b", "a")])
+@pytest.mark.parametrize(
+    "names", [("a", "a"), ("a", "x/../a"), ("a", "a/b"), ("a/b", "a")]
+)
 def test_a_name_can_be_staged_once(tmp_path: Path, names: Sequence[str]) -> None:
     with Publication(tmp_path) as publication:
         publication.create(names[0])
 
-        with pytest.raises(Fail, match=r"preparing .*(File exists|Not a directory|Is a directory)") as caught:
+        with pytest.raises(
+            Fail, match=r"preparing .*(File exists|Not a directory|Is a directory)"
+        ) as caught:
             publication.create(names[1])
 
         assert caught.value.path == tmp_path
@@ -309,7 +351,9 @@ def test_a_binary_that_was_changed_before_the_commit_returns_is_left_out(
     harness: ModuleType, tmp_path: Path, change: str
 ) -> None:
     def meddle(_name: str, args: tuple[object, ...]) -> None:
-        if Path(str(args[0])).name == "journal.json":  # it goes when all files have their names
+        if (
+            Path(str(args[0])).name == "journal.json"
+        ):  # it goes when all files have their names
             binary = tmp_path / "a.bin"
             if change == "replaced":
                 binary.rename(tmp_path / "away")
@@ -324,7 +368,9 @@ def test_a_binary_that_was_changed_before_the_commit_returns_is_left_out(
     assert states == {}
 
 
-def test_one_thread_entering_one_folder_twice_is_told_instead_of_waiting_for_itself(tmp_path: Path) -> None:
+def test_one_thread_entering_one_folder_twice_is_told_instead_of_waiting_for_itself(
+    tmp_path: Path,
+) -> None:
     with Publication(tmp_path) as publication:
         with pytest.raises(InvalidArgument, match="already publishing"):
             Publication(tmp_path).__enter__()
@@ -356,7 +402,9 @@ def test_another_thread_waits_for_its_turn(tmp_path: Path) -> None:
     assert events == ["first", "second"]
 
 
-@given(st.text(alphabet=st.sampled_from("ab./\\:\0é"), max_size=12) | st.text(max_size=300))
+@given(
+    st.text(alphabet=st.sampled_from("ab./\\:\0é"), max_size=12) | st.text(max_size=300)
+)
 def test_a_canonical_name_stays_in_the_folder_and_has_one_spelling(name: str) -> None:
     try:
         spelled = normalise_path(name)
@@ -371,7 +419,9 @@ def test_a_canonical_name_stays_in_the_folder_and_has_one_spelling(name: str) ->
 # --- durability -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO], ids=["not supported", "broken"])
+@pytest.mark.parametrize(
+    "code", [errno.EINVAL, errno.EIO], ids=["not supported", "broken"]
+)
 def test_a_folder_that_its_file_system_cannot_sync_is_accepted_and_a_broken_disk_is_not(
     harness: ModuleType, tmp_path: Path, code: int
 ) -> None:
@@ -396,9 +446,15 @@ def test_everything_is_on_disk_before_the_commit_point_and_before_the_journal_go
 
     def before(name: str, args: tuple[object, ...]) -> None:
         first = args[0]
-        path = Path(f"/proc/self/fd/{first}").readlink() if isinstance(first, int) else Path(str(args[-1]))
+        path = (
+            Path(f"/proc/self/fd/{first}").readlink()
+            if isinstance(first, int)
+            else Path(str(args[-1]))
+        )
         parts = path.relative_to(tmp_path).parts
-        calls.append((name, "/".join("staging" if p.startswith(".epctx-") else p for p in parts)))
+        calls.append(
+            (name, "/".join("staging" if p.startswith(".epctx-") else p for p in parts))
+        )
 
     with harness.intercepted(before, ("fsync", "replace", "unlink")):
         harness.put(tmp_path, harness.NEW)
@@ -408,7 +464,14 @@ def test_everything_is_on_disk_before_the_commit_point_and_before_the_journal_go
     gone = calls.index(("unlink", "staging/journal.json"))
 
     staged = {f"staging/new/{name}" for name in harness.NEW}
-    assert synced == {*staged, "staging/new", "staging/old", "staging", "staging/journal.tmp", ""}
+    assert synced == {
+        *staged,
+        "staging/new",
+        "staging/old",
+        "staging",
+        "staging/journal.tmp",
+        "",
+    }
     assert calls[commit + 1] == ("fsync", "staging")
     assert [calls[i][1] for i in renames[1:]] == [*harness.BINARIES, *harness.MODELS]
     assert ("fsync", "") in calls[renames[-1] : gone]

@@ -36,9 +36,13 @@ def load(harness: ModuleType, folder: Path) -> str:
 def test_a_loader_finds_a_whole_model_while_two_processes_publish(
     harness: ModuleType, tmp_path: Path
 ) -> None:
-    harness.put(tmp_path, harness.make_files("first", ("m_ctx.onnx",), ("m_qnn.bin", "m.data")))
+    harness.put(
+        tmp_path, harness.make_files("first", ("m_ctx.onnx",), ("m_qnn.bin", "m.data"))
+    )
     writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(harness.__file__), tmp_path, who, "40"])
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(harness.__file__), tmp_path, who, "40"]
+        )
         for who in ("left", "right")
     ]
 
@@ -52,4 +56,8 @@ def test_a_loader_finds_a_whole_model_while_two_processes_publish(
     assert any(version.startswith("right") for version in versions)
     assert load(harness, tmp_path) in {"left-39", "right-39"}
     assert harness.list_staging(tmp_path) == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.data", "m_ctx.onnx", "m_qnn.bin"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "m.data",
+        "m_ctx.onnx",
+        "m_qnn.bin",
+    ]

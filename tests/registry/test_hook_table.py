@@ -32,11 +32,16 @@ def own_hook(monkeypatch):
 
 
 def test_a_new_hook_is_called_and_checked_by_its_row(own_hook, session):
-    instances = session(ep("A", prefer=lambda self, tag: () if tag == "none" else [tag]))
+    instances = session(
+        ep("A", prefer=lambda self, tag: () if tag == "none" else [tag])
+    )
 
     assert instances.implements("A", "prefer")
     assert instances.call("A", "prefer", nodes=1, tag="none") == []
-    with pytest.raises(PluginError, match="broke the contract in prefer: it gave a str instead of a Refusal"):
+    with pytest.raises(
+        PluginError,
+        match="broke the contract in prefer: it gave a str instead of a Refusal",
+    ):
         instances.call("A", "prefer", nodes=1, tag="t")
 
 
@@ -50,4 +55,7 @@ def test_a_new_hook_is_traced_by_its_row(own_hook, session, monkeypatch, capsys)
 def test_implementations_of_a_new_hook_are_checked_by_its_row(own_hook):
     ((problem, _),) = find_problems(ep("A", prefer=lambda self, tags: []))
 
-    assert "takes 'tags', which the hook does not give (it gives ep, nodes, tag)" in problem
+    assert (
+        "takes 'tags', which the hook does not give (it gives ep, nodes, tag)"
+        in problem
+    )

@@ -20,7 +20,10 @@ def test_eps_are_kept_in_the_order_of_the_host(session, context):
     names = ["Z", "A"]
 
     instances = session(
-        *(ep(name, __init__=lambda self, given: made.append((self.name, given))) for name in names)
+        *(
+            ep(name, __init__=lambda self, given: made.append((self.name, given)))
+            for name in names
+        )
     )
 
     assert instances.names == ("Z", "A")
@@ -32,10 +35,14 @@ def test_only_the_owner_is_called_and_its_one_result_returned(session):
     instances = session(ep("A"), ep("B"))
 
     assert instances.call("A", "compile", partitions=[1, 2]) == [("A", 1), ("A", 2)]
-    assert instances.call("B", "get_capability", graph="g", kernels=None) == [Refusal("B", ["g"])]
+    assert instances.call("B", "get_capability", graph="g", kernels=None) == [
+        Refusal("B", ["g"])
+    ]
 
 
-def test_an_ep_added_later_is_not_called_for_those_before_it(session, record_of, context):
+def test_an_ep_added_later_is_not_called_for_those_before_it(
+    session, record_of, context
+):
     instances = session(ep("A"))
     before = instances.call("A", "compile", partitions=[1])
     late = ep("B")
@@ -82,7 +89,9 @@ def test_an_unimplemented_hook_is_not_implemented_by_this_provider(session):
     instances = session(ep("A"))
 
     assert not instances.implements("A", "load_context")
-    with pytest.raises(NotImplementedByProvider, match=r"A \(epctx-test 1\.2\).*load_context") as caught:
+    with pytest.raises(
+        NotImplementedByProvider, match=r"A \(epctx-test 1\.2\).*load_context"
+    ) as caught:
         instances.call("A", "load_context", nodes=[], reader=None)
     assert caught.value.ep == "A"
 
@@ -95,7 +104,9 @@ def test_none_is_a_result_where_the_hook_allows_it(session):
 
 
 @pytest.mark.parametrize("result", [None, {}, "text", 3, iter(())])
-@pytest.mark.parametrize("hook", ["get_capability", "compile", "get_ep_context_nodes", "load_context"])
+@pytest.mark.parametrize(
+    "hook", ["get_capability", "compile", "get_ep_context_nodes", "load_context"]
+)
 def test_a_result_that_is_no_list_is_a_fault_of_the_plugin(session, hook, result):
     arguments = {
         "get_capability": {"graph": None, "kernels": None},
@@ -114,9 +125,19 @@ def test_a_result_that_is_no_list_is_a_fault_of_the_plugin(session, hook, result
 @pytest.mark.parametrize(
     ("hook", "arguments", "answer", "expected"),
     [
-        ("get_capability", {"graph": None, "kernels": None}, [5], "a ComputeCapability or a Refusal"),
+        (
+            "get_capability",
+            {"graph": None, "kernels": None},
+            [5],
+            "a ComputeCapability or a Refusal",
+        ),
         ("get_ep_context_nodes", {"writer": None}, [5], "an EPContextNode"),
-        ("optimize_model", {"model": None, "weights": {}, "level": 0}, 5, "an onnx.ModelProto or None"),
+        (
+            "optimize_model",
+            {"model": None, "weights": {}, "level": 0},
+            5,
+            "an onnx.ModelProto or None",
+        ),
         ("get_kernel_registry", {}, 5, "a KernelRegistry or None"),
     ],
 )
@@ -125,7 +146,9 @@ def test_an_answer_has_the_type_that_the_specification_of_the_hook_says(
 ):
     instances = session(ep("A", **{hook: lambda self: answer}))
 
-    with pytest.raises(PluginError, match=f"in {hook}: it gave a int instead of {expected}") as caught:
+    with pytest.raises(
+        PluginError, match=f"in {hook}: it gave a int instead of {expected}"
+    ) as caught:
         instances.call("A", hook, **arguments)
 
     assert (caught.value.ep, caught.value.hook) == ("A", hook)
@@ -135,12 +158,15 @@ def test_an_answer_has_the_type_that_the_specification_of_the_hook_says(
 
 
 @pytest.mark.parametrize(
-    "error", [KeyError("k"), SystemExit(3), StopIteration(), RecursionError(), AssertionError()]
+    "error",
+    [KeyError("k"), SystemExit(3), StopIteration(), RecursionError(), AssertionError()],
 )
 def test_what_an_ep_raises_is_attributed_to_it(session, error):
     instances = session(ep("A", allocate=raising(error)))
 
-    with pytest.raises(PluginError, match=r"A \(epctx-test 1\.2\) failed in allocate") as caught:
+    with pytest.raises(
+        PluginError, match=r"A \(epctx-test 1\.2\) failed in allocate"
+    ) as caught:
         instances.call("A", "allocate", shape=(), dtype=None)
 
     raised = caught.value
@@ -159,7 +185,8 @@ def test_what_an_ep_raises_while_it_compiles_is_an_ep_fail(session):
     instances = session(ep("A", compile=raising(error)))
 
     with pytest.raises(
-        EPFail, match=r"A \(epctx-test 1\.2\) failed in compile: RuntimeError: out of tiles"
+        EPFail,
+        match=r"A \(epctx-test 1\.2\) failed in compile: RuntimeError: out of tiles",
     ) as caught:
         instances.call("A", "compile", partitions=[])
 
@@ -168,8 +195,13 @@ def test_what_an_ep_raises_while_it_compiles_is_an_ep_fail(session):
 
 
 def test_our_own_errors_pass_with_the_ep_filled_in(session):
-    cancelled, foreign = ModelLoadCanceled("cancelled"), InvalidArgument("no", ep="Other")
-    instances = session(ep("A", compile=raising(cancelled), set_dynamic_options=raising(foreign)))
+    cancelled, foreign = (
+        ModelLoadCanceled("cancelled"),
+        InvalidArgument("no", ep="Other"),
+    )
+    instances = session(
+        ep("A", compile=raising(cancelled), set_dynamic_options=raising(foreign))
+    )
 
     with pytest.raises(ModelLoadCanceled) as first:
         instances.call("A", "compile", partitions=[])
@@ -202,7 +234,9 @@ def test_an_interrupt_of_the_user_passes(session):
 
 
 @pytest.mark.parametrize("error", [ValueError("no device"), SystemExit(1)])
-def test_an_ep_that_can_not_be_made_is_not_registered(session, record_of, context, error):
+def test_an_ep_that_can_not_be_made_is_not_registered(
+    session, record_of, context, error
+):
     def init(self, context):
         raise error
 
@@ -270,7 +304,9 @@ def test_an_ep_that_compares_and_hashes_strangely_does_no_harm(session):
     def explode(self, *_):
         raise AssertionError("compared")
 
-    instances = session(ep("A", __eq__=explode, __hash__=None), ep("B", __eq__=explode, __hash__=None))
+    instances = session(
+        ep("A", __eq__=explode, __hash__=None), ep("B", __eq__=explode, __hash__=None)
+    )
 
     assert instances.call("A", "compile", partitions=[1]) == [("A", 1)]
     assert instances.call("B", "compile", partitions=[1]) == [("B", 1)]
@@ -288,4 +324,6 @@ def test_an_instance_attribute_does_not_replace_a_hook(session):
     def init(self, context):
         self.compile = "a setting"
 
-    assert session(ep("A", __init__=init)).call("A", "compile", partitions=[1]) == [("A", 1)]
+    assert session(ep("A", __init__=init)).call("A", "compile", partitions=[1]) == [
+        ("A", 1)
+    ]

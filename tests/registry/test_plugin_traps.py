@@ -18,7 +18,9 @@ from epctx_core.plugin import EPContextNode, Refusal
 
 def test_one_broken_import_does_not_end_the_loading_of_the_others(packages):
     for letter in "abcd":
-        packages.install(f"epctx-{letter}", letter.upper(), code="1 / 0" if letter == "b" else None)
+        packages.install(
+            f"epctx-{letter}", letter.upper(), code="1 / 0" if letter == "b" else None
+        )
     registry = Registry()
     loaded = []
 
@@ -29,7 +31,12 @@ def test_one_broken_import_does_not_end_the_loading_of_the_others(packages):
             assert record.name == "B"
 
     assert loaded == ["A", "C", "D"]
-    assert [r.state.value for r in registry.records()] == ["loaded", "broken", "loaded", "loaded"]
+    assert [r.state.value for r in registry.records()] == [
+        "loaded",
+        "broken",
+        "loaded",
+        "loaded",
+    ]
 
 
 def test_of_two_distributions_with_one_ep_type_none_is_silently_skipped(packages):
@@ -44,7 +51,9 @@ def test_of_two_distributions_with_one_ep_type_none_is_silently_skipped(packages
     ]
 
 
-def test_the_order_of_eps_is_the_hosts_and_not_that_of_registration_or_of_a_set(session):
+def test_the_order_of_eps_is_the_hosts_and_not_that_of_registration_or_of_a_set(
+    session,
+):
     names = ["M", "A", "Z", "B"]
 
     instances = session(*(ep(name) for name in names))
@@ -53,13 +62,19 @@ def test_the_order_of_eps_is_the_hosts_and_not_that_of_registration_or_of_a_set(
 
 
 def test_an_exception_in_one_eps_hook_does_not_end_the_hooks_of_the_others(session):
-    instances = session(ep("A"), ep("B", get_capability=raising(ValueError("odd graph"))), ep("C"))
+    instances = session(
+        ep("A"), ep("B", get_capability=raising(ValueError("odd graph"))), ep("C")
+    )
 
     with pytest.raises(PluginError, match="odd graph"):
         instances.call("B", "get_capability", graph="g", kernels=None)
 
-    assert instances.call("A", "get_capability", graph="g", kernels=None) == [Refusal("A", ["g"])]
-    assert instances.call("C", "get_capability", graph="g", kernels=None) == [Refusal("C", ["g"])]
+    assert instances.call("A", "get_capability", graph="g", kernels=None) == [
+        Refusal("A", ["g"])
+    ]
+    assert instances.call("C", "get_capability", graph="g", kernels=None) == [
+        Refusal("C", ["g"])
+    ]
 
 
 def test_whose_answer_it_is_never_gets_lost(session):
@@ -68,7 +83,10 @@ def test_whose_answer_it_is_never_gets_lost(session):
 
     instances = session(*(ep(name, get_ep_context_nodes=nodes) for name in "ABC"))
 
-    answers = {name: instances.call(name, "get_ep_context_nodes", writer=None) for name in instances.names}
+    answers = {
+        name: instances.call(name, "get_ep_context_nodes", writer=None)
+        for name in instances.names
+    }
 
     assert answers == {name: [EPContextNode(name)] for name in "ABC"}
 
@@ -78,7 +96,8 @@ def test_an_argument_with_a_default_that_pluggy_would_not_pass_is_refused_by_nam
         return list(partitions)
 
     with pytest.raises(
-        PluginError, match="compile has a default for 'partitions', so it might never be passed"
+        PluginError,
+        match="compile has a default for 'partitions', so it might never be passed",
     ):
         Registry(entry_points=False).register(ep("A", compile=compile_some))
 
@@ -87,7 +106,9 @@ MODEL = chain(["Relu"]).SerializeToString()
 X = np.ones((2, 3), np.float32)
 
 
-def test_annotations_that_name_nothing_at_run_time_do_not_keep_a_hook_from_being_called(packages):
+def test_annotations_that_name_nothing_at_run_time_do_not_keep_a_hook_from_being_called(
+    packages,
+):
     body = (
         "    seen = []\n"
         "    @hookimpl\n"
@@ -127,7 +148,11 @@ def test_hooks_are_called_through_no_plugin_manager(monkeypatch):
     registry = Registry(entry_points=False)
     started = []
     registry.register(
-        ep("A", get_capability=lambda self: [], on_run_start=lambda self, tag: started.append(tag))
+        ep(
+            "A",
+            get_capability=lambda self: [],
+            on_run_start=lambda self, tag: started.append(tag),
+        )
     )
 
     with InferenceSession(MODEL, providers=["A"], registry=registry) as session:

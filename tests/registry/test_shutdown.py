@@ -22,7 +22,9 @@ def noting(log, name, error=None):
 
 def test_eps_are_shut_down_once_in_reverse_order(session):
     log = []
-    instances = session(*(ep(name, shutdown=noting(log, name)) for name in "ABC"), ep("D"))
+    instances = session(
+        *(ep(name, shutdown=noting(log, name)) for name in "ABC"), ep("D")
+    )
 
     instances.shutdown()
     instances.shutdown()
@@ -30,10 +32,16 @@ def test_eps_are_shut_down_once_in_reverse_order(session):
     assert log == ["C", "B", "A"]
 
 
-@pytest.mark.parametrize("error", [ValueError("stuck"), SystemExit(2), InvalidArgument("stuck")])
-def test_an_ep_that_fails_to_shut_down_is_logged_and_does_not_stop_the_others(session, error, caplog):
+@pytest.mark.parametrize(
+    "error", [ValueError("stuck"), SystemExit(2), InvalidArgument("stuck")]
+)
+def test_an_ep_that_fails_to_shut_down_is_logged_and_does_not_stop_the_others(
+    session, error, caplog
+):
     log = []
-    instances = session(ep("A", shutdown=noting(log, "A")), ep("B", shutdown=noting(log, "B", error)))
+    instances = session(
+        ep("A", shutdown=noting(log, "A")), ep("B", shutdown=noting(log, "B", error))
+    )
 
     instances.shutdown()
     instances.shutdown()
@@ -47,7 +55,8 @@ def test_an_ep_that_fails_to_shut_down_is_logged_and_does_not_stop_the_others(se
 def test_an_interrupt_while_shutting_down_waits_until_all_are(session):
     log = []
     instances = session(
-        ep("A", shutdown=noting(log, "A")), ep("B", shutdown=noting(log, "B", KeyboardInterrupt()))
+        ep("A", shutdown=noting(log, "A")),
+        ep("B", shutdown=noting(log, "B", KeyboardInterrupt())),
     )
 
     with pytest.raises(KeyboardInterrupt):
@@ -58,7 +67,9 @@ def test_an_interrupt_while_shutting_down_waits_until_all_are(session):
 
 def test_an_ep_is_shut_down_after_a_failed_compile(session):
     log = []
-    instances = session(ep("A", compile=raising(ValueError()), shutdown=noting(log, "A")))
+    instances = session(
+        ep("A", compile=raising(ValueError()), shutdown=noting(log, "A"))
+    )
     with pytest.raises(EPFail):
         instances.call("A", "compile", partitions=[])
 
@@ -83,21 +94,30 @@ def test_threads_that_close_at_the_same_time_shut_an_ep_down_once(session):
     assert log == ["A"]
 
 
-def test_an_ep_that_shuts_the_session_down_from_its_own_shutdown_leaves_none_out(session):
+def test_an_ep_that_shuts_the_session_down_from_its_own_shutdown_leaves_none_out(
+    session,
+):
     log, found = [], []
 
     def again(self):
         log.append("C")
         found[0].shutdown()
 
-    found.append(session(*(ep(name, shutdown=noting(log, name)) for name in "AB"), ep("C", shutdown=again)))
+    found.append(
+        session(
+            *(ep(name, shutdown=noting(log, name)) for name in "AB"),
+            ep("C", shutdown=again),
+        )
+    )
 
     found[0].shutdown()
 
     assert log == ["C", "B", "A"]
 
 
-def test_while_one_thread_shuts_eps_down_another_that_asks_for_it_too_takes_none_from_it(session):
+def test_while_one_thread_shuts_eps_down_another_that_asks_for_it_too_takes_none_from_it(
+    session,
+):
     log, began, goes_on = [], threading.Event(), threading.Event()
 
     def slowly(self):
@@ -105,7 +125,10 @@ def test_while_one_thread_shuts_eps_down_another_that_asks_for_it_too_takes_none
         began.set()
         assert goes_on.wait(60)
 
-    instances = session(*(ep(name, shutdown=noting(log, name)) for name in "AB"), ep("C", shutdown=slowly))
+    instances = session(
+        *(ep(name, shutdown=noting(log, name)) for name in "AB"),
+        ep("C", shutdown=slowly),
+    )
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(instances.shutdown)
         assert began.wait(60)

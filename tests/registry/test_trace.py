@@ -25,11 +25,15 @@ def tracing(monkeypatch):
 def lines(capsys):
     """Return what was written, without durations, which are checked to be there."""
     written = capsys.readouterr().err.splitlines()
-    assert all(re.fullmatch(r"epctx\.trace: .* \[\d+\.\d{3} ms\]", line) for line in written), written
+    assert all(
+        re.fullmatch(r"epctx\.trace: .* \[\d+\.\d{3} ms\]", line) for line in written
+    ), written
     return [re.sub(r"^epctx\.trace: (.*) \[.* ms\]$", r"\1", line) for line in written]
 
 
-def test_each_call_is_a_line_with_ep_hook_arguments_and_result(tracing, session, capsys):
+def test_each_call_is_a_line_with_ep_hook_arguments_and_result(
+    tracing, session, capsys
+):
     instances = session(ep("A"), ep("B", on_run_start=lambda self, tag: None))
 
     instances.call("A", "compile", partitions=["p", "q"])
@@ -41,14 +45,18 @@ def test_each_call_is_a_line_with_ep_hook_arguments_and_result(tracing, session,
     ]
 
 
-def test_a_call_that_fails_is_a_line_with_the_exception_that_passes_unchanged(tracing, session, capsys):
+def test_a_call_that_fails_is_a_line_with_the_exception_that_passes_unchanged(
+    tracing, session, capsys
+):
     instances = session(ep("A", compile=raising(ValueError("no memory"))))
 
     with pytest.raises(EPFail, match="no memory") as caught:
         instances.call("A", "compile", partitions=[])
 
     (line,) = lines(capsys)
-    assert line.startswith("A.compile(partitions=[]) raised EPFail: A (epctx-test 1.2) failed in compile")
+    assert line.startswith(
+        "A.compile(partitions=[]) raised EPFail: A (epctx-test 1.2) failed in compile"
+    )
     assert isinstance(caught.value.__cause__, ValueError)
 
 
@@ -57,7 +65,9 @@ def test_a_whole_session_is_traced_to_the_end(tracing, capsys):
     registry.register(Alpha)
     model = chain(["Relu", "Sigmoid", "Relu"]).SerializeToString()
 
-    with epctx.InferenceSession(model, providers=["Alpha"], registry=registry) as session:
+    with epctx.InferenceSession(
+        model, providers=["Alpha"], registry=registry
+    ) as session:
         session.run(None, {"x": np.ones((2, 3), np.float32)})
 
     said = lines(capsys)
@@ -68,7 +78,9 @@ def test_a_whole_session_is_traced_to_the_end(tracing, capsys):
     assert "partitions=[2 GraphPartition]) -> [2 CompiledPartition]" in said[1]
 
 
-def test_where_the_host_logs_such_lines_its_log_gets_them(tracing, session, capsys, caplog):
+def test_where_the_host_logs_such_lines_its_log_gets_them(
+    tracing, session, capsys, caplog
+):
     caplog.set_level(logging.INFO, logger="epctx.trace")
     instances = session(ep("A"))
 
@@ -99,12 +111,17 @@ class Absent:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def test_without_the_package_that_tells_them_the_request_is_an_error(tracing, monkeypatch):
+def test_without_the_package_that_tells_them_the_request_is_an_error(
+    tracing, monkeypatch
+):
     for name in [name for name in sys.modules if name.startswith("epctx_conformance")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [Absent, *sys.meta_path])
 
-    with pytest.raises(epctx.errors.PackageMissing, match="EPCTX_TRACE needs the package epctx-conformance"):
+    with pytest.raises(
+        epctx.errors.PackageMissing,
+        match="EPCTX_TRACE needs the package epctx-conformance",
+    ):
         epctx.InferenceSession(chain(["Relu"]).SerializeToString())
 
 
@@ -125,7 +142,11 @@ def test_without_the_package_that_tells_them_the_request_is_an_error(tracing, mo
         (threading.Event(), "Event"),
     ],
 )
-def test_arguments_are_abbreviated_and_no_value_of_an_option_is_shown(value, text, tracing, session, capsys):
-    session(ep("A", on_run_start=lambda self, tag: None)).call("A", "on_run_start", tag=value)
+def test_arguments_are_abbreviated_and_no_value_of_an_option_is_shown(
+    value, text, tracing, session, capsys
+):
+    session(ep("A", on_run_start=lambda self, tag: None)).call(
+        "A", "on_run_start", tag=value
+    )
 
     assert lines(capsys) == [f"A.on_run_start(tag={text}) -> None"]

@@ -51,7 +51,9 @@ def compiled(network, folder):
     options = epctx.SessionOptions()
     options.add_provider("QNN")
     output = folder / "model_ctx.onnx"
-    epctx.ModelCompiler(options, MODELS / network / "model.onnx").compile_to_file(output)
+    epctx.ModelCompiler(options, MODELS / network / "model.onnx").compile_to_file(
+        output
+    )
     return output
 
 
@@ -63,7 +65,11 @@ def context_model(tmp_path_factory):
 
 def seen_by(program, model):
     done = subprocess.run(
-        [sys.executable, "-c", program, str(model)], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", program, str(model)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -75,14 +81,24 @@ def ordinary(context_model):
 
 
 def test_a_load_imports_nothing_of_compiling_or_of_publication(ordinary):
-    rooms = {name.split(".")[1] for name in ordinary["names"] if name.startswith("epctx_core.")}
+    rooms = {
+        name.split(".")[1]
+        for name in ordinary["names"]
+        if name.startswith("epctx_core.")
+    }
 
     assert rooms >= {"sessions", "context"}
     assert rooms.isdisjoint({"compiling", "publish", "cache", "verify", "testing"})
-    assert not [name for name in ordinary["names"] if name.startswith(("epctx_cli", "epctx_isolation"))]
+    assert not [
+        name
+        for name in ordinary["names"]
+        if name.startswith(("epctx_cli", "epctx_isolation"))
+    ]
 
 
-def test_loading_a_model_of_epcontext_nodes_alone_imports_few_modules_and_little_code(tmp_path):
+def test_loading_a_model_of_epcontext_nodes_alone_imports_few_modules_and_little_code(
+    tmp_path,
+):
     seen = seen_by(LOAD, compiled("resnet", tmp_path))
 
     assert len(seen["names"]) <= MOST_MODULES
@@ -109,4 +125,6 @@ def test_a_load_imports_nothing_of_its_rooms_for_what_did_not_happen(ordinary):
 
 
 def test_a_load_needs_nothing_that_only_posix_has(ordinary, context_model):
-    assert seen_by(WITHOUT_POSIX + LOAD, context_model)["sum"] == pytest.approx(ordinary["sum"])
+    assert seen_by(WITHOUT_POSIX + LOAD, context_model)["sum"] == pytest.approx(
+        ordinary["sum"]
+    )

@@ -28,8 +28,12 @@ def model(tmp_path):
     return saved(chain(["Neg", "Relu", "Add"]), tmp_path / "m.onnx")
 
 
-@pytest.mark.parametrize("answer", [lambda model: None, lambda model: model], ids=["None", "the same model"])
-def test_a_transformer_that_changes_nothing_costs_no_second_index(model, tmp_path, monkeypatch, answer):
+@pytest.mark.parametrize(
+    "answer", [lambda model: None, lambda model: model], ids=["None", "the same model"]
+)
+def test_a_transformer_that_changes_nothing_costs_no_second_index(
+    model, tmp_path, monkeypatch, answer
+):
     def refuse(*_given):
         raise AssertionError("indexed again")
 
@@ -40,17 +44,25 @@ def test_a_transformer_that_changes_nothing_costs_no_second_index(model, tmp_pat
     options = epctx.SessionOptions()
     options.add_provider("QNN")
     options.add_graph_transformer(look)
-    report = epctx.ModelCompiler(options, model).compile_to_file(tmp_path / "m_ctx.onnx")
+    report = epctx.ModelCompiler(options, model).compile_to_file(
+        tmp_path / "m_ctx.onnx"
+    )
 
     assert [each.changed for each in report.graph_transformers] == [False]
 
 
-def test_an_isolated_transformer_that_hangs_ends_with_the_cancellation(model, tmp_path, monkeypatch):
+def test_an_isolated_transformer_that_hangs_ends_with_the_cancellation(
+    model, tmp_path, monkeypatch
+):
     monkeypatch.setattr("epctx_isolation.process.GRACE_SECONDS", 0.2)
     info, begun = tmp_path / "hanging-1.0.dist-info", tmp_path / "begun"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hanging\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[epctx.graph_transformers]\nhang = hanging_transformer:hang\n")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: hanging\nVersion: 1.0\n"
+    )
+    (info / "entry_points.txt").write_text(
+        "[epctx.graph_transformers]\nhang = hanging_transformer:hang\n"
+    )
     (tmp_path / "hanging_transformer.py").write_text(HANGING.format(path=str(begun)))
     monkeypatch.syspath_prepend(str(tmp_path))
     options = epctx.SessionOptions()

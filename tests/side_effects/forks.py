@@ -81,12 +81,16 @@ def close(session):
 
 
 def compiled(model, folder):
-    report = epctx.ModelCompiler(options(), model).compile_to_file(folder / "child_ctx.onnx")
+    report = epctx.ModelCompiler(options(), model).compile_to_file(
+        folder / "child_ctx.onnx"
+    )
     return [file.path for file in report.outputs]
 
 
 def use_registry():
-    epctx.register_execution_provider(type("Beta", (Alpha,), {"name": "ChildExecutionProvider"}))
+    epctx.register_execution_provider(
+        type("Beta", (Alpha,), {"name": "ChildExecutionProvider"})
+    )
     epctx.refresh_plugins()
     return epctx.get_available_providers()
 

@@ -28,7 +28,9 @@ def heavy():
     """Return a model whose run wakes the threads of onnxruntime's pool."""
     random = np.random.default_rng(0)
     weights = [
-        numpy_helper.from_array(random.standard_normal((SIZE, SIZE), dtype=np.float32) / 32, f"w{i}")
+        numpy_helper.from_array(
+            random.standard_normal((SIZE, SIZE), dtype=np.float32) / 32, f"w{i}"
+        )
         for i in range(2)
     ]
     nodes = [
@@ -51,7 +53,14 @@ def seen(tmp_path_factory):
     tests = Path(__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
     command = [sys.executable, str(Path(__file__).with_name("forks.py")), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -132,7 +141,9 @@ print(folder.exists())
 
 
 def test_a_child_that_ends_removes_no_scratch_folder_of_its_parent():
-    output = subprocess.check_output([sys.executable, "-W", "ignore", "-c", SCRATCH], text=True, timeout=60)
+    output = subprocess.check_output(
+        [sys.executable, "-W", "ignore", "-c", SCRATCH], text=True, timeout=60
+    )
 
     assert output.split() == ["True", "False"]
 
@@ -147,8 +158,12 @@ def test_a_scratch_folder_is_private_and_goes_with_its_block():
 
 
 @pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_a_session_cannot_be_pickled_or_copied_and_says_what_to_do_instead(tmp_path, way):
-    model = finished([helper.make_node("Relu", ["x"], ["y"])], [tensor("x")], [tensor("y")])
+def test_a_session_cannot_be_pickled_or_copied_and_says_what_to_do_instead(
+    tmp_path, way
+):
+    model = finished(
+        [helper.make_node("Relu", ["x"], ["y"])], [tensor("x")], [tensor("y")]
+    )
     with epctx.InferenceSession(saved(model, tmp_path / "m.onnx")) as session:
         with pytest.raises(epctx.InvalidArgument, match="cannot be pickled") as caught:
             way(session)
@@ -157,7 +172,11 @@ def test_a_session_cannot_be_pickled_or_copied_and_says_what_to_do_instead(tmp_p
         assert session.run(None, {"x": np.ones(SHAPE, np.float32)})[0].shape == SHAPE
 
 
-ERRORS = [getattr(epctx, name) for name in sorted(dir(epctx)) if isinstance(getattr(epctx, name), type)]
+ERRORS = [
+    getattr(epctx, name)
+    for name in sorted(dir(epctx))
+    if isinstance(getattr(epctx, name), type)
+]
 ERRORS = [cls for cls in ERRORS if issubclass(cls, epctx.EpctxError)]
 
 
@@ -168,4 +187,9 @@ def test_an_error_crosses_to_another_process_whole(cls):
     back = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
 
     assert type(back) is cls
-    assert (str(back), back.node, back.ep, back.path) == (str(error), "n", "E", "m.onnx")
+    assert (str(back), back.node, back.ep, back.path) == (
+        str(error),
+        "n",
+        "E",
+        "m.onnx",
+    )

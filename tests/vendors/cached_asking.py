@@ -27,7 +27,9 @@ def asked(model, cache):
     """Return the model's answer."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    session = load_or_compile(model, options, provider=QNN, provider_options=qnn_options(), cache_dir=cache)
+    session = load_or_compile(
+        model, options, provider=QNN, provider_options=qnn_options(), cache_dir=cache
+    )
     return session.run(None, X)[0].tolist()
 
 
@@ -37,4 +39,6 @@ if __name__ == "__main__":
     logger.addHandler(ear)
     logger.setLevel(logging.INFO)
     answers = [asked(*sys.argv[1:]) for _ in range(3)]
-    sys.stdout.write("\n" + json.dumps({"compiles": ear.compiles, "answers": answers}) + "\n")
+    sys.stdout.write(
+        "\n" + json.dumps({"compiles": ear.compiles, "answers": answers}) + "\n"
+    )

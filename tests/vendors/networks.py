@@ -39,8 +39,14 @@ def network(name: str) -> Network:
     if name in FILLED:
         model = fill(name)
         generator = np.random.Generator(np.random.PCG64(0))
-        shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
-        inputs = {name: generator.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+        shapes = {
+            v.name: [d.dim_value for d in v.type.tensor_type.shape.dim]
+            for v in model.graph.input
+        }
+        inputs = {
+            name: generator.standard_normal(shape, np.float32)
+            for name, shape in shapes.items()
+        }
         return Network(model.SerializeToString(), inputs)
     if name in {*OF_THE_ZOO, *MORE_OF_THE_ZOO}:
         path = TESTS / "zoo" / "models" / f"{OF_THE_ZOO.get(name, name)}.onnx"
@@ -50,8 +56,16 @@ def network(name: str) -> Network:
 
 def _lstm(generator: np.random.Generator) -> Network:
     """Return an LSTM over a fixed number of steps: with an open one, QNN refuses the whole model."""
-    shapes = {"w": (1, 4 * HIDDEN, WIDTH), "r": (1, 4 * HIDDEN, HIDDEN), "b": (1, 8 * HIDDEN)}
-    nodes = [helper.make_node("LSTM", ["x", "w", "r", "b"], ["y", "h", "c"], hidden_size=HIDDEN)]
+    shapes = {
+        "w": (1, 4 * HIDDEN, WIDTH),
+        "r": (1, 4 * HIDDEN, HIDDEN),
+        "b": (1, 8 * HIDDEN),
+    }
+    nodes = [
+        helper.make_node(
+            "LSTM", ["x", "w", "r", "b"], ["y", "h", "c"], hidden_size=HIDDEN
+        )
+    ]
     outputs = {"y": [STEPS, 1, 1, HIDDEN], "h": [1, 1, HIDDEN], "c": [1, 1, HIDDEN]}
     return _made(generator, nodes, {"x": [STEPS, 1, WIDTH]}, outputs, shapes)
 
@@ -73,16 +87,25 @@ def _three_parts(generator: np.random.Generator) -> Network:
     shape = [2, WIDTH // 2, WIDTH // 2]
     nodes = [
         helper.make_node("Add", ["x", "eye"], ["a0"], name="add_0"),
-        helper.make_node("Inverse", ["a0"], ["b0"], name="inverse_0", domain="com.microsoft"),
+        helper.make_node(
+            "Inverse", ["a0"], ["b0"], name="inverse_0", domain="com.microsoft"
+        ),
         helper.make_node("MatMul", ["b0", "w"], ["c1"], name="product_1"),
         helper.make_node("Add", ["c1", "eye"], ["a1"], name="add_1"),
-        helper.make_node("Inverse", ["a1"], ["b1"], name="inverse_1", domain="com.microsoft"),
+        helper.make_node(
+            "Inverse", ["a1"], ["b1"], name="inverse_1", domain="com.microsoft"
+        ),
         helper.make_node("MatMul", ["b1", "w"], ["y"], name="product_2"),
     ]
     eye = helper.make_node(
-        "Constant", [], ["eye"], value=numpy_helper.from_array(2 * np.eye(shape[1], dtype=np.float32))
+        "Constant",
+        [],
+        ["eye"],
+        value=numpy_helper.from_array(2 * np.eye(shape[1], dtype=np.float32)),
     )
-    return _made(generator, [eye, *nodes], {"x": shape}, {"y": shape}, {"w": tuple(shape[1:])})
+    return _made(
+        generator, [eye, *nodes], {"x": shape}, {"y": shape}, {"w": tuple(shape[1:])}
+    )
 
 
 SEEDED: dict[str, Callable[[np.random.Generator], Network]] = {
@@ -111,15 +134,23 @@ MORE_NETWORKS = (*MORE_OF_THE_ZOO, *FILLED)
 def _made(generator, nodes, inputs, outputs, weights) -> Network:
     def declared(shapes):
         return [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+            for name, shape in shapes.items()
         ]
 
     def drawn(shape):
         return (generator.standard_normal(shape) / 5).astype(np.float32)
 
-    tensors = [numpy_helper.from_array(drawn(shape), name) for name, shape in weights.items()]
-    graph = helper.make_graph(nodes, "seeded", declared(inputs), declared(outputs), tensors)
+    tensors = [
+        numpy_helper.from_array(drawn(shape), name) for name, shape in weights.items()
+    ]
+    graph = helper.make_graph(
+        nodes, "seeded", declared(inputs), declared(outputs), tensors
+    )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
     onnx.checker.check_model(model)
-    return Network(model.SerializeToString(), {name: drawn(shape) for name, shape in inputs.items()})
+    return Network(
+        model.SerializeToString(),
+        {name: drawn(shape) for name, shape in inputs.items()},
+    )

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from vendors.vendors_onnxruntime import OPENVINO, QNN, PluginEP, devices, openvino_options, qnn_options
+from vendors.vendors_onnxruntime import (
+    OPENVINO,
+    QNN,
+    PluginEP,
+    devices,
+    openvino_options,
+    qnn_options,
+)
 
 import epctx_core as epctx
 
@@ -39,15 +46,21 @@ class Epctx:
 
     def compile_to_file(self, model: bytes, output: Path, *, embedded: bool) -> Path:
         """Write a context model and return its path."""
-        report = epctx.ModelCompiler(self.session_options(), model, embedded).compile_to_file(output)
+        report = epctx.ModelCompiler(
+            self.session_options(), model, embedded
+        ).compile_to_file(output)
         assert report.partitions
         return output
 
     def compile_to_bytes(self, model: bytes) -> bytes:
         """Return a context model with embedded payloads."""
-        return epctx.ModelCompiler(self.session_options(), model, True).compile_to_bytes()
+        return epctx.ModelCompiler(
+            self.session_options(), model, True
+        ).compile_to_bytes()
 
-    def run(self, model: Path | bytes, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def run(
+        self, model: Path | bytes, inputs: Mapping[str, np.ndarray]
+    ) -> list[np.ndarray]:
         """Load a model, source or compiled, and run it."""
         with epctx.InferenceSession(model, self.session_options()) as session:
             return session.run(None, dict(inputs))
@@ -76,10 +89,14 @@ def route(name: str) -> PluginEP | Epctx:
     if name in OTHERS:
         return Epctx(ep=OTHERS[name])
     if not openvino_devices():
-        assert "GenuineIntel" not in Path("/proc/cpuinfo").read_text(), "no device on an Intel CPU"
+        assert "GenuineIntel" not in Path("/proc/cpuinfo").read_text(), (
+            "no device on an Intel CPU"
+        )
         pytest.skip(NEEDS_INTEL)
     if name == "onnxruntime with OpenVINO":
-        return PluginEP(ep=OPENVINO, devices=openvino_devices(), options=openvino_options())
+        return PluginEP(
+            ep=OPENVINO, devices=openvino_devices(), options=openvino_options()
+        )
     return Epctx(ep="epctx-onnxruntime:OpenVINO", options=openvino_options())
 
 

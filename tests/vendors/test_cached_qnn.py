@@ -34,7 +34,9 @@ def quiet_options(**entries):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     # As what is compared: what optimisations fuse would be computed in another order.
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.graph_optimization_level = (
+        onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    )
     for key, value in entries.items():
         options.add_session_config_entry(key.replace("__", "."), value)
     return options
@@ -49,7 +51,12 @@ class Host:
 
     def session(self, model, options=None, **arguments):
         options = quiet_options() if options is None else options
-        given = {"provider": QNN, "provider_options": qnn_options(), "cache_dir": self.folder, **arguments}
+        given = {
+            "provider": QNN,
+            "provider_options": qnn_options(),
+            "cache_dir": self.folder,
+            **arguments,
+        }
         return load_or_compile(model, options, **given)
 
     def answer(self, model, inputs, options=None, **arguments):
@@ -57,7 +64,10 @@ class Host:
 
     @property
     def compiles(self):
-        return sum(r.getMessage().startswith("compiled ") for r in self._caplog.get_records("call"))
+        return sum(
+            r.getMessage().startswith("compiled ")
+            for r in self._caplog.get_records("call")
+        )
 
     @property
     def entries(self):
@@ -74,17 +84,24 @@ def host(tmp_path, caplog):
 def qnn():
     import onnxruntime_qnn
 
-    return PluginEP(ep=QNN, devices=devices(QNN, onnxruntime_qnn)[:1], options=qnn_options())
+    return PluginEP(
+        ep=QNN, devices=devices(QNN, onnxruntime_qnn)[:1], options=qnn_options()
+    )
 
 
 def multiply_by(factor):
     """Return a model that multiplies four numbers: those of two factors have binaries of one size."""
     shape = [1, 4]
     weight = numpy_helper.from_array(np.full(shape, factor, np.float32), "w")
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "y")]
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name in ("x", "y")
+    ]
     nodes = [helper.make_node("Mul", ["x", "w"], ["y"], name="times")]
     graph = helper.make_graph(nodes, "times", values[:1], values[1:], [weight])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+    )
 
 
 @pytest.fixture
@@ -102,8 +119,12 @@ def rounded(outputs):
     return sorted(set(np.round(outputs, 3).ravel().tolist()))
 
 
-@pytest.mark.parametrize("name", ["bert", "resnet", "attention", "quantised", "lstm", "two_parts"])
-def test_a_network_is_compiled_once_and_gives_the_direct_result(name, host, qnn, tmp_path):
+@pytest.mark.parametrize(
+    "name", ["bert", "resnet", "attention", "quantised", "lstm", "two_parts"]
+)
+def test_a_network_is_compiled_once_and_gives_the_direct_result(
+    name, host, qnn, tmp_path
+):
     source, inputs = network(name)
     path = tmp_path / f"{name}.onnx"
     path.write_bytes(source)
@@ -114,7 +135,12 @@ def test_a_network_is_compiled_once_and_gives_the_direct_result(name, host, qnn,
     for session in sessions:
         assert type(session) is onnxruntime.InferenceSession
         assert session.get_providers()[0] == QNN
-        assert worst_relative_error(session.run(None, dict(inputs)), qnn.run(source, inputs)) <= HALF
+        assert (
+            worst_relative_error(
+                session.run(None, dict(inputs)), qnn.run(source, inputs)
+            )
+            <= HALF
+        )
 
 
 def test_what_is_loaded_is_the_compiled_model(host, model):
@@ -186,7 +212,9 @@ def test_vendors_options_are_in_the_key_and_those_of_runs_are_not(host, model):
     assert host.compiles == 2
 
 
-def test_session_options_with_entries_about_the_source_load_the_compiled_model(host, tmp_path):
+def test_session_options_with_entries_about_the_source_load_the_compiled_model(
+    host, tmp_path
+):
     source, inputs = network("two_parts")
     options = quiet_options(
         ep__context_enable="1",
@@ -215,7 +243,9 @@ def test_the_example_says_that_the_ep_was_used(host, model):
     example = HERE.parents[1] / "examples" / "keep_onnxruntime.py"
     options = [f"{key}={value}" for key, value in qnn_options().items()]
 
-    said = subprocess.check_output([sys.executable, example, model, host.folder, QNN, *options], text=True)
+    said = subprocess.check_output(
+        [sys.executable, example, model, host.folder, QNN, *options], text=True
+    )
 
     starts = [line for line in said.splitlines() if " start: " in line]
     assert len(starts) == 2
@@ -223,7 +253,10 @@ def test_the_example_says_that_the_ep_was_used(host, model):
 
 
 def started(program, *arguments):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }
     command = [sys.executable, str(HERE / program), *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
@@ -246,7 +279,9 @@ def kills(model, folder, first, last, step):
     text, _ = process.communicate(timeout=1200)
     assert process.returncode == 0
     found = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    assert [(kill["entries"], kill["faults"], kill["left"]) for kill in found] == [(1, [], [])] * len(found)
+    assert [(kill["entries"], kill["faults"], kill["left"]) for kill in found] == [
+        (1, [], [])
+    ] * len(found)
     assert all(rounded(kill["answers"]) == [8] for kill in found)
     return sum(kill["killed"] for kill in found)
 

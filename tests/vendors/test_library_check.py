@@ -38,7 +38,9 @@ def test_outcomes_are_those_of_the_ep_in_onnxruntime_and_behind_the_hooks(report
 
 
 def test_what_passes_ran_on_the_ep_by_onnxruntimes_own_account(report):
-    passed = [trial.notes["nodes"] for trial in report.trials if trial.outcome == "passed"]
+    passed = [
+        trial.notes["nodes"] for trial in report.trials if trial.outcome == "passed"
+    ]
 
     assert all(nodes["taken"] and nodes["ran"] for nodes in passed)
     assert all(nodes["elsewhere"] == {} for nodes in passed)
@@ -47,6 +49,9 @@ def test_what_passes_ran_on_the_ep_by_onnxruntimes_own_account(report):
 def test_the_command_of_a_failure_names_library_options_case_and_way(report):
     command = report.reproduce(report.faults[0])
 
-    assert f"--library {onnxruntime_qnn.get_library_path()} --ep QNNExecutionProvider" in command
+    assert (
+        f"--library {onnxruntime_qnn.get_library_path()} --ep QNNExecutionProvider"
+        in command
+    )
     assert "-p QNNExecutionProvider.htp_arch=73" in command
     assert "--only test_averagepool_2d_same_lower --through onnxruntime" in command

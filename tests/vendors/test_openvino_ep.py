@@ -31,35 +31,58 @@ def onnxruntime_alone():
 
 
 def test_three_partitions_are_one_binary(openvino, tmp_path):
-    openvino.compile_to_file(network("three_parts").model, tmp_path / "m_ctx.onnx", embedded=False)
+    openvino.compile_to_file(
+        network("three_parts").model, tmp_path / "m_ctx.onnx", embedded=False
+    )
 
-    nodes = [n for n in onnx.load(tmp_path / "m_ctx.onnx").graph.node if n.op_type == "EPContext"]
+    nodes = [
+        n
+        for n in onnx.load(tmp_path / "m_ctx.onnx").graph.node
+        if n.op_type == "EPContext"
+    ]
 
-    caches = {a.s for node in nodes for a in node.attribute if a.name == "ep_cache_context"}
+    caches = {
+        a.s for node in nodes for a in node.attribute if a.name == "ep_cache_context"
+    }
     assert len(nodes) == 3
     assert caches == {b"m_OpenVINOExecutionProvider.bin"}
     assert len(list(tmp_path.glob("*.bin"))) == 1
 
 
-def test_a_context_model_with_renamed_values_loads(openvino, onnxruntime_alone, tmp_path):
+def test_a_context_model_with_renamed_values_loads(
+    openvino, onnxruntime_alone, tmp_path
+):
     source, inputs = network("two_parts")
     path = openvino.compile_to_file(source, tmp_path / "m_ctx.onnx", embedded=True)
     model = onnx.load(path)
-    for values in (*(node.input for node in model.graph.node), *(node.output for node in model.graph.node)):
+    for values in (
+        *(node.input for node in model.graph.node),
+        *(node.output for node in model.graph.node),
+    ):
         values[:] = [f"renamed {name}" for name in values]
     for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
         value.name = f"renamed {value.name}"
     onnx.save(model, path)
 
-    results = openvino.run(path, {f"renamed {name}": array for name, array in inputs.items()})
+    results = openvino.run(
+        path, {f"renamed {name}": array for name, array in inputs.items()}
+    )
 
-    assert worst_relative_error(results, onnxruntime_alone.run(source, inputs)) <= ROUNDING
+    assert (
+        worst_relative_error(results, onnxruntime_alone.run(source, inputs)) <= ROUNDING
+    )
 
 
-def test_a_context_model_of_another_openvino_is_refused_where_onnxruntime_asks_nobody(openvino, tmp_path):
-    path = openvino.compile_to_file(network("bert").model, tmp_path / "m_ctx.onnx", embedded=True)
+def test_a_context_model_of_another_openvino_is_refused_where_onnxruntime_asks_nobody(
+    openvino, tmp_path
+):
+    path = openvino.compile_to_file(
+        network("bert").model, tmp_path / "m_ctx.onnx", embedded=True
+    )
     model = onnx.load(path)
-    (info,) = (p for p in model.metadata_props if p.key == f"ep_compatibility_info.{OPENVINO}")
+    (info,) = (
+        p for p in model.metadata_props if p.key == f"ep_compatibility_info.{OPENVINO}"
+    )
     said = json.loads(info.value)
     said["ov_compat_string"] = said["ov_compat_string"].replace("ov=20", "ov=19")
     info.value = json.dumps(said)
@@ -72,11 +95,14 @@ def test_a_context_model_of_another_openvino_is_refused_where_onnxruntime_asks_n
 def test_a_binary_of_another_model_is_refused(openvino, tmp_path):
     """In onnxruntime a binary that holds the names runs, whatever it computes."""
     bert, resnet = (
-        openvino.compile_to_file(network(name).model, tmp_path / f"{name}_ctx.onnx", embedded=False)
+        openvino.compile_to_file(
+            network(name).model, tmp_path / f"{name}_ctx.onnx", embedded=False
+        )
         for name in ("bert", "resnet")
     )
     binary_of = {
-        path: path.with_name(f"{path.stem.removesuffix('_ctx')}_{OPENVINO}.bin") for path in (bert, resnet)
+        path: path.with_name(f"{path.stem.removesuffix('_ctx')}_{OPENVINO}.bin")
+        for path in (bert, resnet)
     }
     binary_of[bert].write_bytes(binary_of[resnet].read_bytes())
 

@@ -40,14 +40,18 @@ def test_a_context_model_loads_in_a_process_that_compiled_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("attempt", range(4))
-def test_a_verdict_after_sessions_have_ended_does_not_end_the_process(attempt, tmp_path):
+def test_a_verdict_after_sessions_have_ended_does_not_end_the_process(
+    attempt, tmp_path
+):
     # onnxruntime's own call reads freed memory then: one process in four died.
     done = in_a_process(tmp_path, "compile()\nfor _ in range(5): load().close()")
 
     assert done.returncode == 0, done.stderr
 
 
-def test_tensors_without_elements_are_left_to_the_cpu_ep_and_do_not_end_the_process(tmp_path):
+def test_tensors_without_elements_are_left_to_the_cpu_ep_and_do_not_end_the_process(
+    tmp_path,
+):
     # Qualcomm's compiler divides by their length.
     done = in_a_process(
         tmp_path,

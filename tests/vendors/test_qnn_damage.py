@@ -86,14 +86,18 @@ def test_a_damaged_binary_with_digests_is_refused_before_the_library_sees_it(
 ):
     path = put(good, tmp_path, damaged)
 
-    with pytest.raises(epctx.InvalidGraph, match="is not the one that the model was written with"):
+    with pytest.raises(
+        epctx.InvalidGraph, match="is not the one that the model was written with"
+    ):
         epctx.InferenceSession(path, options(context_verify=mode))
 
     assert opened == []
 
 
 @pytest.mark.parametrize("damaged", [AT_LOAD, IN_A_RUN], ids=["at-load", "in-a-run"])
-def test_one_without_digests_ends_the_process_of_the_ep_and_the_host_goes_on(good, tmp_path, damaged):
+def test_one_without_digests_ends_the_process_of_the_ep_and_the_host_goes_on(
+    good, tmp_path, damaged
+):
     path = put(good, tmp_path, damaged, bare=True)
 
     def load_and_run():
@@ -133,13 +137,18 @@ def test_what_onnxruntime_compiled_runs_out_of_process_and_in_it_where_the_host_
 ):
     import onnxruntime_qnn
 
-    route = PluginEP(ep=QNN, devices=devices(QNN, onnxruntime_qnn)[:1], options=qnn_options())
+    route = PluginEP(
+        ep=QNN, devices=devices(QNN, onnxruntime_qnn)[:1], options=qnn_options()
+    )
     source, inputs = network(NAME)
     path = route.compile_to_file(source, tmp_path / "m_ctx.onnx", embedded=False)
     expected = route.run(path, inputs)
     opened.clear()
 
-    with caplog.at_level(logging.INFO, "epctx"), epctx.InferenceSession(path, options()) as session:
+    with (
+        caplog.at_level(logging.INFO, "epctx"),
+        epctx.InferenceSession(path, options()) as session,
+    ):
         apart, sessions = answer(session), len(opened)
     with epctx.InferenceSession(path, options(context_trust_unverified="1")) as session:
         together = answer(session)
@@ -151,7 +160,9 @@ def test_what_onnxruntime_compiled_runs_out_of_process_and_in_it_where_the_host_
     assert worst_relative_error(apart, expected) <= HALF
 
 
-def test_a_verification_does_not_give_the_library_a_binary_without_digests(good, tmp_path, opened):
+def test_a_verification_does_not_give_the_library_a_binary_without_digests(
+    good, tmp_path, opened
+):
     report = epctx.verify_model(put(good, tmp_path, AT_LOAD, bare=True), options())
 
     assert "container-not-checked" in [finding.code for finding in report.findings]
@@ -161,9 +172,14 @@ def test_a_verification_does_not_give_the_library_a_binary_without_digests(good,
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("ep.dynamic.qnn_htp_performance_mode", "no such mode"), ("ep.dynamic.no_such_option", "1")],
+    [
+        ("ep.dynamic.qnn_htp_performance_mode", "no such mode"),
+        ("ep.dynamic.no_such_option", "1"),
+    ],
 )
-def test_a_wrong_dynamic_option_which_the_library_aborts_at_is_refused_before_it(good, name, value):
+def test_a_wrong_dynamic_option_which_the_library_aborts_at_is_refused_before_it(
+    good, name, value
+):
     with (
         epctx.InferenceSession(good[0], options()) as session,
         pytest.raises(epctx.InvalidArgument, match="option"),

@@ -19,12 +19,16 @@ REAL = Path(__file__).parent.parent / "real"
 def qnn():
     import onnxruntime_qnn
 
-    return PluginEP(ep=QNN, devices=devices(QNN, onnxruntime_qnn)[:1], options=qnn_options())
+    return PluginEP(
+        ep=QNN, devices=devices(QNN, onnxruntime_qnn)[:1], options=qnn_options()
+    )
 
 
 def options_for(given=None, **entries):
     options = epctx.SessionOptions()
-    options.add_provider("epctx-onnxruntime:QNN", qnn_options() if given is None else given)
+    options.add_provider(
+        "epctx-onnxruntime:QNN", qnn_options() if given is None else given
+    )
     for key, value in entries.items():
         options.add_session_config_entry(f"ep.{key}", value)
     return options
@@ -55,17 +59,26 @@ def test_a_payload_that_the_simulator_cannot_load_does_not_end_the_process():
 
 def test_nodes_have_the_names_by_which_the_ep_finds_their_graphs(tmp_path):
     (tmp_path / "m.onnx").write_bytes(network("bert").model)
-    epctx.ModelCompiler(options_for(), tmp_path / "m.onnx").compile_to_file(tmp_path / "m_ctx.onnx")
+    epctx.ModelCompiler(options_for(), tmp_path / "m.onnx").compile_to_file(
+        tmp_path / "m_ctx.onnx"
+    )
 
     model = onnx.load(tmp_path / "m_ctx.onnx", load_external_data=False)
     nodes = [node for node in model.graph.node if node.op_type == "EPContext"]
-    attributes = [{a.name: onnx.helper.get_attribute_value(a) for a in node.attribute} for node in nodes]
-    assert [each["partition_name"].decode() for each in attributes] == [node.name for node in nodes]
+    attributes = [
+        {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        for node in nodes
+    ]
+    assert [each["partition_name"].decode() for each in attributes] == [
+        node.name for node in nodes
+    ]
     assert [each["main_context"] for each in attributes] == [1, 0]
     assert all(each["ep_sdk_version"].startswith(b"v2.") for each in attributes)
 
 
-def test_a_constant_that_nodes_of_others_read_too_leads_out_of_no_set_of_nodes(tmp_path):
+def test_a_constant_that_nodes_of_others_read_too_leads_out_of_no_set_of_nodes(
+    tmp_path,
+):
     # QNN takes what is behind Mod, and onnxruntime folds the CastLike of the constant into it.
     text = """<ir_version: 9, opset_import: ["": 17]> g (float[2,8] x) => (float[2,8] y) {
         half = Constant<value: tensor = float {0.5}>()
@@ -77,9 +90,13 @@ def test_a_constant_that_nodes_of_others_read_too_leads_out_of_no_set_of_nodes(t
     model = onnx.parser.parse_model(text).SerializeToString()
     inputs = {"x": np.arange(16, dtype=np.float32).reshape(2, 8)}
 
-    report = epctx.ModelCompiler(options_for(), model).compile_to_file(tmp_path / "m_ctx.onnx")
+    report = epctx.ModelCompiler(options_for(), model).compile_to_file(
+        tmp_path / "m_ctx.onnx"
+    )
 
-    assert [set(p.operators) for p in report.partitions] == [{"Softmax", "CastLike", "Mul"}]
+    assert [set(p.operators) for p in report.partitions] == [
+        {"Softmax", "CastLike", "Mul"}
+    ]
     (found,) = epctx.InferenceSession(report.output, options_for()).run(None, inputs)
     (expected,) = epctx.InferenceSession(model).run(None, inputs)
     np.testing.assert_allclose(found, expected, rtol=5e-3)
@@ -90,10 +107,17 @@ def test_values_of_a_context_model_may_be_renamed(tmp_path, qnn):
     source, inputs = network("bert")
     epctx.ModelCompiler(options_for(), source).compile_to_file(tmp_path / "m_ctx.onnx")
     model = onnx.load(tmp_path / "m_ctx.onnx", load_external_data=False)
-    kept = {value.name for value in (*model.graph.input, *model.graph.output, *model.graph.initializer)}
+    kept = {
+        value.name
+        for value in (*model.graph.input, *model.graph.output, *model.graph.initializer)
+    }
     for node in model.graph.node:
-        node.input[:] = [name if name in kept else f"renamed {name}" for name in node.input]
-        node.output[:] = [name if name in kept else f"renamed {name}" for name in node.output]
+        node.input[:] = [
+            name if name in kept else f"renamed {name}" for name in node.input
+        ]
+        node.output[:] = [
+            name if name in kept else f"renamed {name}" for name in node.output
+        ]
     for value in model.graph.value_info:
         value.name = value.name if value.name in kept else f"renamed {value.name}"
     (tmp_path / "m_ctx.onnx").write_bytes(model.SerializeToString())
@@ -109,7 +133,9 @@ def test_a_back_end_that_is_not_there_is_refused():
     """onnxruntime-qnn itself would create the EP, and compile nothing."""
     options = options_for({"backend_path": "/missing/libQnnHtp.so"})
 
-    with pytest.raises(epctx.InvalidArgument, match=r"'/missing/libQnnHtp\.so', which is not a file"):
+    with pytest.raises(
+        epctx.InvalidArgument, match=r"'/missing/libQnnHtp\.so', which is not a file"
+    ):
         epctx.ModelCompiler(options, network("lstm").model, True).compile_to_bytes()
 
 
@@ -124,7 +150,10 @@ def test_several_models_in_one_binary_are_refused(tmp_path):
     (tmp_path / "m.onnx").write_bytes(network("lstm").model)
 
     with (
-        pytest.raises(epctx.NotImplementedByProvider, match="cannot put those of a share group into one"),
+        pytest.raises(
+            epctx.NotImplementedByProvider,
+            match="cannot put those of a share group into one",
+        ),
         epctx.ShareGroup(output_dir=tmp_path) as group,
     ):
         group.compile(tmp_path / "m.onnx", options_for())

@@ -18,7 +18,9 @@ def compiled(request, tmp_path):
     vendor, (source, inputs) = route("onnxruntime with QNN"), network(request.param)
 
     def compile_network(*, embedded):
-        path = vendor.compile_to_file(source, tmp_path / "net_ctx.onnx", embedded=embedded)
+        path = vendor.compile_to_file(
+            source, tmp_path / "net_ctx.onnx", embedded=embedded
+        )
         return path, inputs, vendor.run(path, inputs)
 
     return compile_network
@@ -26,7 +28,9 @@ def compiled(request, tmp_path):
 
 @pytest.mark.parametrize("beside", [False, True], ids=["inside", "beside"])
 @pytest.mark.parametrize("embedded", [False, True], ids=["file", "embedded"])
-def test_a_sealed_model_gives_the_same_results_in_onnxruntime_and_in_epctx(compiled, embedded, beside):
+def test_a_sealed_model_gives_the_same_results_in_onnxruntime_and_in_epctx(
+    compiled, embedded, beside
+):
     path, inputs, expected = compiled(embedded=embedded)
 
     epctx.seal_model(path, beside=beside)
@@ -36,11 +40,15 @@ def test_a_sealed_model_gives_the_same_results_in_onnxruntime_and_in_epctx(compi
             np.testing.assert_array_equal(result, same)
     report = epctx.verify_model(path, route("epctx with QNN").session_options())
     assert report.ok
-    assert [payload.digests for payload in report.payloads] == [True] * len(report.payloads)
+    assert [payload.digests for payload in report.payloads] == [True] * len(
+        report.payloads
+    )
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["inside", "beside"])
-def test_a_binary_that_was_changed_after_it_was_sealed_is_refused(compiled, beside, tmp_path):
+def test_a_binary_that_was_changed_after_it_was_sealed_is_refused(
+    compiled, beside, tmp_path
+):
     path, inputs, _ = compiled(embedded=False)
     (binary,) = tmp_path.glob("*.bin")
     epctx.seal_model(path, beside=beside)

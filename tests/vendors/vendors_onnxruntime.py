@@ -79,13 +79,21 @@ class PluginEP:
 
     def compile_to_bytes(self, model: bytes) -> bytes:
         """Return a context model with embedded payloads."""
-        return onnxruntime.ModelCompiler(self.session_options(), model, True).compile_to_bytes()
+        return onnxruntime.ModelCompiler(
+            self.session_options(), model, True
+        ).compile_to_bytes()
 
-    def run(self, model: Path | bytes, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def run(
+        self, model: Path | bytes, inputs: Mapping[str, np.ndarray]
+    ) -> list[np.ndarray]:
         """Load a model, source or compiled, and run it."""
         options = self.session_options()
         # As ModelCompiler does by default: what optimisations fuse would be computed in another order.
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = onnxruntime.InferenceSession(str(model) if isinstance(model, Path) else model, options)
+        options.graph_optimization_level = (
+            onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        )
+        session = onnxruntime.InferenceSession(
+            str(model) if isinstance(model, Path) else model, options
+        )
         session.disable_fallback()
         return session.run(None, dict(inputs))

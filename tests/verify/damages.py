@@ -23,9 +23,15 @@ _ROW = re.compile(r"\| `([a-z-]+)` \| (\w+) \| (.+?) \| (.+?) \|")
 
 def documented_codes() -> list[tuple[str, str, str, str]]:
     """Return the rows of docs/verify.md: code, severity, meaning, what to do."""
-    text = (Path(__file__).parents[2] / "docs" / "verify.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "verify.md").read_text(
+        encoding="utf-8"
+    )
     matches = map(_ROW.fullmatch, text.splitlines())
-    return [(match[1], match[2], match[3], match[4]) for match in matches if match is not None]
+    return [
+        (match[1], match[2], match[3], match[4])
+        for match in matches
+        if match is not None
+    ]
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,11 @@ def _(harness):
 
 @damage("model-invalid")
 def _(harness):
-    harness.edit(lambda proto: proto.graph.node.append(helper.make_node("Relu", ["nowhere"], ["z"])))
+    harness.edit(
+        lambda proto: proto.graph.node.append(
+            helper.make_node("Relu", ["nowhere"], ["z"])
+        )
+    )
 
 
 @damage("no-context-nodes", "plain")
@@ -79,7 +89,9 @@ def _(harness):
 
 @damage("node-refused")
 def _(harness):
-    harness.edit_node(1, lambda node: node.attribute.append(helper.make_attribute("notes", 7)))
+    harness.edit_node(
+        1, lambda node: node.attribute.append(helper.make_attribute("notes", 7))
+    )
 
 
 @damage("source-missing")
@@ -107,7 +119,9 @@ def _(harness):
 
 @damage("type-not-allowed")
 def _(harness):
-    harness.edit(lambda proto: proto.graph.input[0].CopyFrom(tensor("x", TensorProto.STRING)))
+    harness.edit(
+        lambda proto: proto.graph.input[0].CopyFrom(tensor("x", TensorProto.STRING))
+    )
 
 
 @damage("type-undeclared")
@@ -159,7 +173,9 @@ def _(harness):
 
 def state_dependencies(proto: onnx.ModelProto, words: str) -> None:
     """Replace what a model says that it needs besides its file."""
-    (entry,) = [entry for entry in proto.metadata_props if entry.key == "external_dependencies"]
+    (entry,) = [
+        entry for entry in proto.metadata_props if entry.key == "external_dependencies"
+    ]
     entry.value = words
 
 
@@ -170,7 +186,9 @@ def _(harness):
 
 @damage("kernel-types-damaged", "compiled")
 def _(harness):
-    harness.edit_metadata("epctx.kernel_type_constraints", '{"version": 1, "operators": 7}')
+    harness.edit_metadata(
+        "epctx.kernel_type_constraints", '{"version": 1, "operators": 7}'
+    )
 
 
 @damage("manifest-unlisted", "compiled")
@@ -186,8 +204,12 @@ def _(harness):
 @damage("source-refused", "compiled")
 def _(harness):
     reference = ["0" * 64, 1, [2, 3], "w.data", 0]
-    harness.edit_manifest(lambda content: content.update(source_weights={"w0": reference}))
-    harness.edit(lambda proto: state_dependencies(proto, "source_model;ep_context_binary"))
+    harness.edit_manifest(
+        lambda content: content.update(source_weights={"w0": reference})
+    )
+    harness.edit(
+        lambda proto: state_dependencies(proto, "source_model;ep_context_binary")
+    )
 
 
 @damage("publication-unfinished", "compiled")
@@ -219,14 +241,18 @@ def _(harness):
     def fail(context, nodes, reader):
         raise ZeroDivisionError("the SDK is broken")
 
-    harness.registry = knowing(type("Broken", (Alpha,), {"verify_payloads": staticmethod(fail)}))
+    harness.registry = knowing(
+        type("Broken", (Alpha,), {"verify_payloads": staticmethod(fail)})
+    )
 
 
 @damage("compatibility-damaged")
 def _(harness):
     harness.edit_metadata(f"{INFO}{Alpha.name}", "EP_SUPPORTED_OPTIMAL")
     content = harness.path.read_bytes()
-    harness.path.write_bytes(content.replace(b"EP_SUPPORTED_OPTIMAL", b"EP_SUPPORTED_OPTIM\xff\xff"))
+    harness.path.write_bytes(
+        content.replace(b"EP_SUPPORTED_OPTIMAL", b"EP_SUPPORTED_OPTIM\xff\xff")
+    )
 
 
 @damage("compatibility-unsupported")
@@ -241,7 +267,9 @@ def _(harness):
 
 @damage("container-refused", "compiled")
 def _(harness):
-    harness.edit_node(1, lambda node: setattr(attribute(node, "partition_name"), "s", b"another"))
+    harness.edit_node(
+        1, lambda node: setattr(attribute(node, "partition_name"), "s", b"another")
+    )
 
 
 @damage("kernel-missing")
@@ -260,4 +288,6 @@ def _(harness):
     def none(context, nodes, reader):
         return None
 
-    harness.registry = knowing(type("Silent", (Alpha,), {"verify_payloads": staticmethod(none)}))
+    harness.registry = knowing(
+        type("Silent", (Alpha,), {"verify_payloads": staticmethod(none)})
+    )

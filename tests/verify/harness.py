@@ -14,7 +14,12 @@ from end_to_end.small_models import OPSET, finished, saved, tensor
 from onnx import helper, numpy_helper
 
 import epctx_core as epctx
-from epctx_core.plugin import Compatibility, CompiledPartition, ExecutionProvider, hookimpl
+from epctx_core.plugin import (
+    Compatibility,
+    CompiledPartition,
+    ExecutionProvider,
+    hookimpl,
+)
 
 EP = "AlphaExecutionProvider"
 KEY = "epctx.manifest"
@@ -75,7 +80,9 @@ class Harness:
     def verify(self) -> epctx.VerifyReport:
         """Verify it."""
         more = {} if self.registry is None else {"registry": self.registry}
-        return epctx.verify_model(self.path if self.given is None else self.given, self.options, **more)
+        return epctx.verify_model(
+            self.path if self.given is None else self.given, self.options, **more
+        )
 
     def codes(self) -> list[str]:
         """Verify it; return the codes of what is found."""
@@ -107,7 +114,11 @@ class Harness:
         """Change the manifest."""
         proto = onnx.load(self.path, load_external_data=False)
         content = json.loads(
-            next(entry.value for entry in proto.metadata_props if entry.key == "epctx.manifest")
+            next(
+                entry.value
+                for entry in proto.metadata_props
+                if entry.key == "epctx.manifest"
+            )
         )
         change(content)
         self.edit_metadata("epctx.manifest", json.dumps(content))
@@ -136,21 +147,35 @@ def drop(node: onnx.NodeProto, name: str) -> None:
     node.attribute.extend(kept)
 
 
-def context_node(name: str, inputs: list[str], outputs: list[str], **attributes: Any) -> onnx.NodeProto:
+def context_node(
+    name: str, inputs: list[str], outputs: list[str], **attributes: Any
+) -> onnx.NodeProto:
     """Return an EPContext node for Alpha; an attribute of None is left out."""
-    values = {"source": EP, "partition_name": name, "embed_mode": 0, "main_context": 0, **attributes}
+    values = {
+        "source": EP,
+        "partition_name": name,
+        "embed_mode": 0,
+        "main_context": 0,
+        **attributes,
+    }
     known = {key: value for key, value in values.items() if value is not None}
-    return helper.make_node("EPContext", inputs, outputs, name, domain="com.microsoft", **known)
+    return helper.make_node(
+        "EPContext", inputs, outputs, name, domain="com.microsoft", **known
+    )
 
 
 def by_hand(folder: Path) -> Harness:
     """Make a context model of two nodes; the second refers to the first one's binary. It has no manifest."""
     folder.mkdir()
     nodes = [
-        context_node("a", ["x"], ["v"], main_context=1, ep_cache_context=b"h_alpha.bin"),
+        context_node(
+            "a", ["x"], ["v"], main_context=1, ep_cache_context=b"h_alpha.bin"
+        ),
         context_node("b", ["v"], ["y"]),
     ]
-    graph = helper.make_graph(nodes, "g", [tensor("x")], [tensor("y")], value_info=[tensor("v")])
+    graph = helper.make_graph(
+        nodes, "g", [tensor("x")], [tensor("y")], value_info=[tensor("v")]
+    )
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
     (folder / "h_alpha.bin").write_bytes(bytes(range(200)))
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
@@ -169,7 +194,9 @@ def by_qnn(folder: Path) -> Path:
             inputs.append(f"w{number}")
         nodes.append(helper.make_node(operator, inputs, [output], name=f"n{number}"))
         value = output
-    model = finished(nodes, [tensor("x", shape=SHAPE)], [tensor("y", shape=SHAPE)], weights)
+    model = finished(
+        nodes, [tensor("x", shape=SHAPE)], [tensor("y", shape=SHAPE)], weights
+    )
     source = saved(model, folder / "m.onnx")
     options = epctx.SessionOptions()
     options.add_provider("QNN")

@@ -33,16 +33,26 @@ print(json.dumps(opened))
 """
 
 
-@pytest.mark.parametrize("order", [["a#2", "a", "a"], ["a", "a", "a#1"], ["a", "a#1", "a"]])
+@pytest.mark.parametrize(
+    "order", [["a#2", "a", "a"], ["a", "a", "a#1"], ["a", "a#1", "a"]]
+)
 @pytest.mark.parametrize("hostile", range(3))
 def test_no_name_hides_a_node_from_the_verification(tmp_path, order, hostile):
     harness = by_hand(tmp_path / "m")
 
     def edit(proto):
-        files = [b"../../../etc/passwd" if i == hostile else b"h_alpha.bin" for i in range(3)]
+        files = [
+            b"../../../etc/passwd" if i == hostile else b"h_alpha.bin" for i in range(3)
+        ]
         values = ["x", "u", "v", "y"]
         nodes = [
-            context_node(name, [values[i]], [values[i + 1]], main_context=1, ep_cache_context=files[i])
+            context_node(
+                name,
+                [values[i]],
+                [values[i + 1]],
+                main_context=1,
+                ep_cache_context=files[i],
+            )
             for i, name in enumerate(order)
         ]
         del proto.graph.node[:]
@@ -53,7 +63,9 @@ def test_no_name_hides_a_node_from_the_verification(tmp_path, order, hostile):
     report = harness.verify()
 
     assert report.nodes == 3
-    assert [f.code for f in report.findings if f.severity.value == "error"] == ["payload-refused"]
+    assert [f.code for f in report.findings if f.severity.value == "error"] == [
+        "payload-refused"
+    ]
     with pytest.raises(epctx.InvalidGraph, match="leave"):
         epctx.InferenceSession(harness.path, registry=REGISTRY)
 
@@ -64,9 +76,16 @@ def in_one_file(folder, count):
     nodes = []
     for i in range(count):
         weight = TensorProto(
-            name=f"w{i}", data_type=TensorProto.FLOAT, dims=[2, 3], data_location=TensorProto.EXTERNAL
+            name=f"w{i}",
+            data_type=TensorProto.FLOAT,
+            dims=[2, 3],
+            data_location=TensorProto.EXTERNAL,
         )
-        for key, text in (("location", "w.bin"), ("offset", str(24 * i)), ("length", "24")):
+        for key, text in (
+            ("location", "w.bin"),
+            ("offset", str(24 * i)),
+            ("length", "24"),
+        ):
             weight.external_data.add(key=key, value=text)
         if i % 2:
             nodes.append(helper.make_node("Constant", [], [weight.name], value=weight))
@@ -75,7 +94,9 @@ def in_one_file(folder, count):
         nodes.append(helper.make_node("Add", [value, weight.name], [f"v{i}"]))
         value = f"v{i}"
     (folder / "w.bin").write_bytes(np.ones((count, 2, 3), np.float32).tobytes())
-    return saved(finished(nodes, [tensor("x")], [tensor(value)], weights), folder / "m.onnx")
+    return saved(
+        finished(nodes, [tensor("x")], [tensor(value)], weights), folder / "m.onnx"
+    )
 
 
 @pytest.mark.parametrize("action", ["verify", "load"])
@@ -83,7 +104,10 @@ def test_a_file_of_many_weights_is_opened_once(tmp_path, action):
     path = in_one_file(tmp_path, 20)
 
     done = subprocess.run(
-        [sys.executable, "-c", COUNTING, action, path], capture_output=True, text=True, check=True
+        [sys.executable, "-c", COUNTING, action, path],
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
     assert json.loads(done.stdout)["w.bin"] == 1
@@ -93,7 +117,9 @@ def test_a_weight_that_cannot_be_had_is_found_with_what_a_load_says(tmp_path):
     path = in_one_file(tmp_path, 4)
     (tmp_path / "w.bin").unlink()
 
-    (finding,) = [f for f in epctx.verify_model(path).findings if f.severity.value == "error"]
+    (finding,) = [
+        f for f in epctx.verify_model(path).findings if f.severity.value == "error"
+    ]
 
     assert finding.code == "model-invalid"
     assert "which is missing" in finding.message
@@ -136,18 +162,24 @@ def test_an_ep_that_is_stopped_while_it_looks_is_not_to_blame(handmade):
     def look(cls, context, nodes, reader):
         context.cancel.raise_if_requested()
 
-    handmade.registry = knowing(type("Looking", (Alpha,), {"verify_payloads": classmethod(look)}))
+    handmade.registry = knowing(
+        type("Looking", (Alpha,), {"verify_payloads": classmethod(look)})
+    )
     handmade.options.set_load_cancellation_flag(True)
 
     with pytest.raises(epctx.ModelLoadCanceled):
         handmade.verify()
 
 
-def test_of_very_many_findings_of_one_code_the_first_are_listed_and_the_others_counted(handmade):
+def test_of_very_many_findings_of_one_code_the_first_are_listed_and_the_others_counted(
+    handmade,
+):
     wrong = [context_node(f"wrong{i}", ["x"], [f"w{i}"], notes=7) for i in range(1500)]
     handmade.edit(lambda proto: proto.graph.node.extend(wrong))
 
-    messages = [f.message for f in handmade.verify().findings if f.code == "node-refused"]
+    messages = [
+        f.message for f in handmade.verify().findings if f.code == "node-refused"
+    ]
 
     assert len(messages) == 1001
     assert messages[-1] == "500 more findings of the code node-refused are not listed."
@@ -155,7 +187,9 @@ def test_of_very_many_findings_of_one_code_the_first_are_listed_and_the_others_c
 
 def of_other_lengths(graph):
     for name, length in (("two", 2), ("three", 3)):
-        graph.initializer.append(numpy_helper.from_array(np.ones(length, np.float32), name))
+        graph.initializer.append(
+            numpy_helper.from_array(np.ones(length, np.float32), name)
+        )
     graph.node.append(helper.make_node("Add", ["two", "three"], ["z"], "sum"))
 
 
@@ -164,7 +198,9 @@ def of_no_element_type(graph):
 
 
 def of_a_sequence_of_no_element_type(graph):
-    graph.value_info.add(name="z").type.sequence_type.elem_type.tensor_type.elem_type = 99
+    graph.value_info.add(
+        name="z"
+    ).type.sequence_type.elem_type.tensor_type.elem_type = 99
 
 
 def of_a_sequence_of_nothing(graph):
@@ -180,10 +216,18 @@ def of_sparse_values_at_one_place(graph):
 def of_bodies_of_other_outputs(graph):
     def body(name, outputs):
         nodes = [
-            context_node(f"{name}{i}", ["x"], [f"{name}{i}"], main_context=1, ep_cache_context=b"h_alpha.bin")
+            context_node(
+                f"{name}{i}",
+                ["x"],
+                [f"{name}{i}"],
+                main_context=1,
+                ep_cache_context=b"h_alpha.bin",
+            )
             for i in range(outputs)
         ]
-        return helper.make_graph(nodes, name, [], [tensor(f"{name}{i}") for i in range(outputs)])
+        return helper.make_graph(
+            nodes, name, [], [tensor(f"{name}{i}") for i in range(outputs)]
+        )
 
     graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
     branches = {"then_branch": body("t", 1), "else_branch": body("e", 2)}
@@ -208,7 +252,9 @@ def test_what_a_load_refuses_a_verification_has_found(tmp_path, wrong):
 
     report = harness.verify()
 
-    assert [f.code for f in report.findings if f.severity.value == "error"] == ["model-invalid"]
+    assert [f.code for f in report.findings if f.severity.value == "error"] == [
+        "model-invalid"
+    ]
     with pytest.raises(epctx.InvalidGraph):
         epctx.InferenceSession(harness.path, registry=harness.registry)
 
@@ -229,8 +275,14 @@ class Reader(Alpha):
         """Load them, or raise what the class says."""
         if self.error is not None:
             raise self.error
-        run = None if self.context.purpose is Purpose.EXPORT else lambda inputs, _outputs: list(inputs)
-        return [CompiledPartition(run) for _ in nodes if len(reader.payload(nodes[0]).view)]
+        run = (
+            None
+            if self.context.purpose is Purpose.EXPORT
+            else lambda inputs, _outputs: list(inputs)
+        )
+        return [
+            CompiledPartition(run) for _ in nodes if len(reader.payload(nodes[0]).view)
+        ]
 
 
 @pytest.mark.parametrize(
@@ -243,14 +295,20 @@ class Reader(Alpha):
     ],
     ids=str,
 )
-def test_an_ep_that_needs_no_device_loads_its_nodes_for_a_verification(tmp_path, error, code):
+def test_an_ep_that_needs_no_device_loads_its_nodes_for_a_verification(
+    tmp_path, error, code
+):
     harness = by_hand(tmp_path / "m")
     harness.registry = knowing(type("Raising", (Reader,), {"error": error}))
 
     report = harness.verify()
 
     assert report.ok is (code in {None, "kernel-missing"})
-    told = {"manifest-missing", code, "not-checked" if code == "kernel-missing" else None}
+    told = {
+        "manifest-missing",
+        code,
+        "not-checked" if code == "kernel-missing" else None,
+    }
     assert {f.code for f in report.findings} == told - {None}
     assert (report.payloads[0].looked_into_by is None) is (code is not None)
 
@@ -264,7 +322,9 @@ def changed(random, data):
         if random.random() < 0.3:
             model = onnx.ModelProto.FromString(data)
             entry = model.metadata_props[random.randrange(len(model.metadata_props))]
-            text = entry.value if isinstance(entry.value, bytes) else entry.value.encode()
+            text = (
+                entry.value if isinstance(entry.value, bytes) else entry.value.encode()
+            )
             entry.value = json_text(random, text).decode("utf-8", "replace")
             data = model.SerializeToString()
         else:
@@ -282,7 +342,10 @@ def disagreement(path):
         told = {finding.code for finding in report.findings}
         epctx.InferenceSession(path, registry=REGISTRY).close()
     except epctx.EpctxError as error:
-        if isinstance(error, epctx.NotImplementedByProvider) and told & {"plugin-missing", "kernel-missing"}:
+        if isinstance(error, epctx.NotImplementedByProvider) and told & {
+            "plugin-missing",
+            "kernel-missing",
+        }:
             return None  # this machine has no EP or no kernel for it
         return f"{type(error).__name__}: {error}"
     return None

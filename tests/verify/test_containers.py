@@ -30,7 +30,12 @@ def retabled(content, change):
     new = json.dumps(tables, sort_keys=True, separators=(",", ":")).encode()
     head, graphs = content[: foot.structures_start], body[: foot.structures]
     total = len(head) + len(graphs) + len(new) + FOOT_SIZE
-    made = Foot(structures_start=foot.structures_start, structures=len(graphs), tables=len(new), total=total)
+    made = Foot(
+        structures_start=foot.structures_start,
+        structures=len(graphs),
+        tables=len(new),
+        total=total,
+    )
     return head + graphs + new + made.pack(graphs + new)
 
 
@@ -56,11 +61,23 @@ DAMAGES = {
     "cut": (lambda content: content[:-100], "truncated"),
     "longer": (lambda content: content + bytes(10), "longer than it should be"),
     "short": (lambda content: content[:30], "truncated"),
-    "bounds": (tables(lambda t: t["weights"][0].update(offset=1 << 40)), "are named, but there are only"),
+    "bounds": (
+        tables(lambda t: t["weights"][0].update(offset=1 << 40)),
+        "are named, but there are only",
+    ),
     "reference": (tables(lambda t: t["graphs"][0].update(structure=99)), "is damaged"),
-    "another SDK": (tables(lambda t: t["made_by"].update(sdk="sim-9.0.0")), "has sdk sim-9.0.0"),
-    "another vendor": (tables(lambda t: t["made_by"].update(vendor="acme")), "has vendor acme"),
-    "another device": (tables(lambda t: t["made_by"].update(htp_arch="99")), "has htp_arch 99"),
+    "another SDK": (
+        tables(lambda t: t["made_by"].update(sdk="sim-9.0.0")),
+        "has sdk sim-9.0.0",
+    ),
+    "another vendor": (
+        tables(lambda t: t["made_by"].update(vendor="acme")),
+        "has vendor acme",
+    ),
+    "another device": (
+        tables(lambda t: t["made_by"].update(htp_arch="99")),
+        "has htp_arch 99",
+    ),
 }
 
 
@@ -71,7 +88,9 @@ def test_a_payload_that_its_ep_would_refuse_is_found_once(bare, what):
 
     report = bare.verify()
 
-    (refused,) = [finding for finding in report.findings if finding.code == "container-refused"]
+    (refused,) = [
+        finding for finding in report.findings if finding.code == "container-refused"
+    ]
     assert not report.ok
     assert words in refused.message
     assert refused.hint
@@ -79,7 +98,9 @@ def test_a_payload_that_its_ep_would_refuse_is_found_once(bare, what):
 
 
 @pytest.mark.parametrize("what", [what for what in DAMAGES if what != "a weight"])
-def test_a_load_refuses_what_is_found_but_for_weights_which_it_does_not_read(bare, what):
+def test_a_load_refuses_what_is_found_but_for_weights_which_it_does_not_read(
+    bare, what
+):
     change, words = DAMAGES[what]
     bare.binary.write_bytes(change(bare.binary.read_bytes()))
 
@@ -97,7 +118,9 @@ def test_each_graph_that_is_missing_or_other_than_its_node_is_found(bare):
 
     report = bare.verify()
 
-    refused = [finding for finding in report.findings if finding.code == "container-refused"]
+    refused = [
+        finding for finding in report.findings if finding.code == "container-refused"
+    ]
     assert len(refused) == 3
     assert len({finding.node for finding in refused}) == 3
     assert sum("holds a graph" in finding.message for finding in refused) == 2
@@ -105,7 +128,9 @@ def test_each_graph_that_is_missing_or_other_than_its_node_is_found(bare):
 
 
 def test_what_a_node_states_is_judged(compiled):
-    compiled.edit_node(1, lambda node: setattr(attribute(node, QNN_VERSION), "s", b"sim-9.0.0"))
+    compiled.edit_node(
+        1, lambda node: setattr(attribute(node, QNN_VERSION), "s", b"sim-9.0.0")
+    )
 
     (finding,) = compiled.verify().findings
 
@@ -130,21 +155,32 @@ def test_a_vendors_payload_in_a_vendors_node_is_refused_by_that_name(bare):
     (refused, _) = bare.verify().findings
 
     assert refused.code == "container-refused"
-    assert "is an ELF file, as real vendors' compilers for an NPU write it" in refused.message
+    assert (
+        "is an ELF file, as real vendors' compilers for an NPU write it"
+        in refused.message
+    )
 
 
 def test_a_flipped_bit_of_a_weight_is_found_and_a_load_does_not_see_it(compiled):
     content = compiled.binary.read_bytes()
     foot = Foot.unpack(memoryview(content)[-FOOT_SIZE:])
-    weight = json.loads(content[foot.structures_start + foot.structures : -FOOT_SIZE])["weights"][-1]
+    weight = json.loads(content[foot.structures_start + foot.structures : -FOOT_SIZE])[
+        "weights"
+    ][-1]
     compiled.flip(weight["offset"] + 2)
 
     report = compiled.verify()
 
     (finding,) = report.findings
     assert finding.code == "digest-mismatch"
-    assert f"bytes {weight['offset']:,} to {weight['offset'] + weight['length']:,}" in finding.message
-    assert hashlib.sha256(content[weight["offset"] :][: weight["length"]]).hexdigest() == weight["digest"]
+    assert (
+        f"bytes {weight['offset']:,} to {weight['offset'] + weight['length']:,}"
+        in finding.message
+    )
+    assert (
+        hashlib.sha256(content[weight["offset"] :][: weight["length"]]).hexdigest()
+        == weight["digest"]
+    )
 
 
 def test_a_payload_for_another_device_is_judged_by_the_options_of_a_load(compiled):
@@ -155,7 +191,10 @@ def test_a_payload_for_another_device_is_judged_by_the_options_of_a_load(compile
     report = epctx.verify_model(compiled.path, options)
 
     assert without == []
-    assert {finding.code for finding in report.findings} == {"compatibility-unsupported", "container-refused"}
+    assert {finding.code for finding in report.findings} == {
+        "compatibility-unsupported",
+        "container-refused",
+    }
 
 
 def test_a_wrong_option_is_the_callers_error(compiled):

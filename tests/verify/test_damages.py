@@ -24,7 +24,11 @@ INSTEAD = {
     "budget-exceeded": ["budget-exceeded"],
     # Without a manifest the EP's own check is all there is.
     "plugin-missing": ["plugin-missing", "manifest-missing", "not-checked"],
-    "container-not-checked": ["manifest-missing", "container-not-checked", "not-checked"],
+    "container-not-checked": [
+        "manifest-missing",
+        "container-not-checked",
+        "not-checked",
+    ],
     "not-checked": ["manifest-missing", "container-not-checked", "not-checked"],
 }
 """Damages that give more than their own code."""
@@ -62,22 +66,34 @@ def test_a_damage_gives_exactly_its_finding(harness, code):
 
     report = damaged.verify()
 
-    expected = INSTEAD.get(code) or [code, *(c for c in BEFORE[damage.harness] if c != code)]
-    assert sorted(finding.code for finding in report.findings) == sorted(expected), report.findings
+    expected = INSTEAD.get(code) or [
+        code,
+        *(c for c in BEFORE[damage.harness] if c != code),
+    ]
+    assert sorted(finding.code for finding in report.findings) == sorted(expected), (
+        report.findings
+    )
     assert report.ok is (SEVERITIES[code] is not Severity.ERROR)
     for finding in report.findings:
         assert finding.severity is SEVERITIES[finding.code]
         assert finding.message.endswith(".") or ": " in finding.message
 
 
-NODES = {"node-refused": "b", "source-missing": "b", "primary-missing": "a", "type-undeclared": "a"}
+NODES = {
+    "node-refused": "b",
+    "source-missing": "b",
+    "primary-missing": "a",
+    "type-undeclared": "a",
+}
 
 
 @pytest.mark.parametrize("code", NODES)
 def test_a_finding_names_the_node(handmade, code):
     DAMAGES[code].apply(handmade)
 
-    (finding,) = [finding for finding in handmade.verify().findings if finding.code == code]
+    (finding,) = [
+        finding for finding in handmade.verify().findings if finding.code == code
+    ]
 
     assert finding.node == NODES[code]
     assert finding.hint
@@ -90,21 +106,32 @@ def test_several_damages_give_several_findings_errors_first(handmade):
 
     codes = handmade.codes()
 
-    assert codes == ["node-refused", "type-undeclared", "payload-refused", "manifest-missing"]
+    assert codes == [
+        "node-refused",
+        "type-undeclared",
+        "payload-refused",
+        "manifest-missing",
+    ]
 
 
 def spoil_name(harness):
     """Give a node a name that is not UTF-8."""
-    harness.edit(lambda proto: proto.graph.node.append(context_node("spoilt!", ["x"], ["z"])))
+    harness.edit(
+        lambda proto: proto.graph.node.append(context_node("spoilt!", ["x"], ["z"]))
+    )
     content = harness.path.read_bytes()
-    index = content.rindex(b"spoilt!", 0, content.index(b"partition_name", content.index(b"spoilt!")))
+    index = content.rindex(
+        b"spoilt!", 0, content.index(b"partition_name", content.index(b"spoilt!"))
+    )
     harness.path.write_bytes(content[:index] + b"\xff" + content[index + 1 :])
 
 
 def spoil_attribute(harness):
     """Give a node an attribute whose tensor has too few bytes."""
     short = TensorProto(data_type=TensorProto.FLOAT, dims=[4], raw_data=b"123")
-    harness.edit_node(0, lambda node: node.attribute.append(helper.make_attribute("extra", short)))
+    harness.edit_node(
+        0, lambda node: node.attribute.append(helper.make_attribute("extra", short))
+    )
 
 
 REFUSED_NODES = {
@@ -114,12 +141,19 @@ REFUSED_NODES = {
         "'notes' as INT; the operator has STRING",
     ),
     "a switch that is neither 0 nor 1": (
-        lambda harness: harness.edit_node(1, lambda node: setattr(attribute(node, "main_context"), "i", 2)),
+        lambda harness: harness.edit_node(
+            1, lambda node: setattr(attribute(node, "main_context"), "i", 2)
+        ),
         "main_context=2; the operator has 0 and 1",
     ),
-    "an attribute that cannot be read": (spoil_attribute, "'extra', which cannot be read"),
+    "an attribute that cannot be read": (
+        spoil_attribute,
+        "'extra', which cannot be read",
+    ),
     "no outputs": (
-        lambda harness: harness.edit(lambda proto: proto.graph.node.append(context_node("c", ["x"], []))),
+        lambda harness: harness.edit(
+            lambda proto: proto.graph.node.append(context_node("c", ["x"], []))
+        ),
         "'c' has no outputs",
     ),
 }
@@ -130,14 +164,22 @@ def test_a_node_that_a_load_refuses_is_found_with_what_a_load_says(handmade, fau
     damage, says = REFUSED_NODES[fault]
     damage(handmade)
 
-    (finding,) = [finding for finding in handmade.verify().findings if finding.code == "node-refused"]
+    (finding,) = [
+        finding
+        for finding in handmade.verify().findings
+        if finding.code == "node-refused"
+    ]
 
     assert says in finding.message
     with pytest.raises(epctx.InvalidGraph):
-        epctx.InferenceSession(handmade.path, handmade.options, registry=handmade.registry)
+        epctx.InferenceSession(
+            handmade.path, handmade.options, registry=handmade.registry
+        )
 
 
-def test_each_attribute_that_a_load_refuses_is_found_and_the_payload_is_checked_all_the_same(handmade):
+def test_each_attribute_that_a_load_refuses_is_found_and_the_payload_is_checked_all_the_same(
+    handmade,
+):
     def spoil(node):
         attribute(node, "embed_mode").i = 7
         attribute(node, "main_context").i = 9
@@ -148,8 +190,12 @@ def test_each_attribute_that_a_load_refuses_is_found_and_the_payload_is_checked_
 
     report = handmade.verify()
 
-    says = "\n".join(finding.message for finding in report.findings if finding.code == "node-refused")
-    assert [word in says for word in ("embed_mode=7", "main_context=9", "'notes' as INT")] == [True] * 3
+    says = "\n".join(
+        finding.message for finding in report.findings if finding.code == "node-refused"
+    )
+    assert [
+        word in says for word in ("embed_mode=7", "main_context=9", "'notes' as INT")
+    ] == [True] * 3
     assert "payload-refused" in {finding.code for finding in report.findings}
     assert report.nodes == 2
 
@@ -164,7 +210,9 @@ def link_outside(harness):
 REFUSED_PAYLOADS = {
     "missing": (lambda harness: harness.binary.unlink(), "which is missing"),
     "not said": (
-        lambda harness: harness.edit_node(0, lambda node: drop(node, "ep_cache_context")),
+        lambda harness: harness.edit_node(
+            0, lambda node: drop(node, "ep_cache_context")
+        ),
         "no file name in ep_cache_context",
     ),
     "a link that leaves": (link_outside, "a link that leaves the model's folder"),
@@ -269,24 +317,33 @@ def test_a_plugin_that_cannot_be_imported_is_broken(handmade, monkeypatch):
 
     (finding, _) = handmade.verify().findings
 
-    assert (finding.code, finding.message) == ("plugin-broken", "alpha cannot be imported.")
+    assert (finding.code, finding.message) == (
+        "plugin-broken",
+        "alpha cannot be imported.",
+    )
 
 
 @pytest.mark.parametrize("answer", ["nonsense", 7, ["text"], {"a": 1}])
 def test_an_answer_that_is_none_of_the_contract_is_the_plugins_fault(handmade, answer):
     wrong = type(
-        "Wrong", (Alpha,), {"verify_payloads": classmethod(lambda cls, context, nodes, reader: answer)}
+        "Wrong",
+        (Alpha,),
+        {"verify_payloads": classmethod(lambda cls, context, nodes, reader: answer)},
     )
     handmade.registry = knowing(wrong)
 
     (finding, _) = handmade.verify().findings
 
     assert finding.code == "plugin-broken"
-    assert re.search(r"verify_payloads.* instead of a (list|Finding)\.$", finding.message)
+    assert re.search(
+        r"verify_payloads.* instead of a (list|Finding)\.$", finding.message
+    )
 
 
 def test_the_verdict_of_a_plugin_that_raises_is_the_plugins_fault(handmade):
-    handmade.edit_metadata("ep_compatibility_info.AlphaExecutionProvider", "NO_SUCH_VERDICT")
+    handmade.edit_metadata(
+        "ep_compatibility_info.AlphaExecutionProvider", "NO_SUCH_VERDICT"
+    )
 
     (finding, _) = handmade.verify().findings
 
@@ -300,15 +357,24 @@ def test_an_ep_gets_the_nodes_and_their_payloads(handmade):
     def look(cls, context, nodes, reader):
         for node in nodes:
             payload = reader.payload(node)
-            seen[node.name] = (node.main_context, bytes(payload.view[:3]), payload.name, payload.digest)
-        with pytest.raises(epctx.InvalidGraph, match="no EPContext node names its file"):
+            seen[node.name] = (
+                node.main_context,
+                bytes(payload.view[:3]),
+                payload.name,
+                payload.digest,
+            )
+        with pytest.raises(
+            epctx.InvalidGraph, match="no EPContext node names its file"
+        ):
             reader.source_tensor("w")
         with context.scratch() as folder:
             assert folder.is_dir()
         seen["as_file"] = Path(payload.as_file()).read_bytes()[:3]
         return []
 
-    handmade.registry = knowing(type("Looking", (Alpha,), {"verify_payloads": classmethod(look)}))
+    handmade.registry = knowing(
+        type("Looking", (Alpha,), {"verify_payloads": classmethod(look)})
+    )
 
     report = handmade.verify()
 
@@ -327,10 +393,14 @@ def test_a_path_that_is_not_there_is_the_callers_error(tmp_path):
         epctx.verify_model(tmp_path)
 
 
-def test_a_model_that_is_replaced_meanwhile_is_verified_as_it_is_then(compiled, tmp_path):
+def test_a_model_that_is_replaced_meanwhile_is_verified_as_it_is_then(
+    compiled, tmp_path
+):
     good = compiled.path.read_bytes()
     other = tmp_path / "other_ctx.onnx"
-    compiled.edit_manifest(lambda content: content["payloads"][0].update(bytes=1, segments=[[1, "0" * 64]]))
+    compiled.edit_manifest(
+        lambda content: content["payloads"][0].update(bytes=1, segments=[[1, "0" * 64]])
+    )
     verdicts = []
 
     def replace(cls, info, options):
@@ -342,7 +412,10 @@ def test_a_model_that_is_replaced_meanwhile_is_verified_as_it_is_then(compiled, 
     replacing = type(
         "Replacing",
         (Alpha,),
-        {"name": "QNNExecutionProvider", "validate_compatibility": classmethod(replace)},
+        {
+            "name": "QNNExecutionProvider",
+            "validate_compatibility": classmethod(replace),
+        },
     )
     compiled.registry = knowing(replacing)
 

@@ -30,7 +30,11 @@ def test_every_code_is_used_and_no_other():
     text = "".join(path.read_text(encoding="utf-8") for path in sources)
 
     # Once in the table.
-    assert [code for code in CODES if text.count(f'"{code}"') == 1 and code not in CONTAINER_CODES] == []
+    assert [
+        code
+        for code in CODES
+        if text.count(f'"{code}"') == 1 and code not in CONTAINER_CODES
+    ] == []
 
 
 def test_what_eps_can_find_is_documented():

@@ -25,7 +25,9 @@ CASES = [
 
 @pytest.mark.parametrize("embed", ["0", "1"], ids=["file", "embedded"])
 @pytest.mark.parametrize(("name", "eps", "least"), CASES, ids=str)
-def test_what_the_simulated_eps_write_is_good(network, tmp_path, name, eps, least, embed):
+def test_what_the_simulated_eps_write_is_good(
+    network, tmp_path, name, eps, least, embed
+):
     options = epctx.SessionOptions()
     for ep in eps:
         options.add_provider(ep)
@@ -75,7 +77,9 @@ VENDORS = {
 def test_a_vendors_model_is_refused_by_a_simulated_ep_and_said_whose_it_is(name):
     report = epctx.verify_model(REAL / f"{name}.onnx")
 
-    (refused,) = [finding for finding in report.findings if finding.severity is Severity.ERROR]
+    (refused,) = [
+        finding for finding in report.findings if finding.severity is Severity.ERROR
+    ]
     assert refused.code == "container-refused"
     assert VENDORS[name] in refused.message
     assert "simulated" in refused.message
@@ -83,10 +87,14 @@ def test_a_vendors_model_is_refused_by_a_simulated_ep_and_said_whose_it_is(name)
 
 
 @pytest.mark.parametrize("name", VENDORS)
-def test_a_vendors_model_without_a_plugin_is_good_with_a_warning_that_says_what_to_install(name):
+def test_a_vendors_model_without_a_plugin_is_good_with_a_warning_that_says_what_to_install(
+    name,
+):
     report = epctx.verify_model(REAL / f"{name}.onnx", registry=knowing())
 
-    (missing,) = [finding for finding in report.findings if finding.code == "plugin-missing"]
+    (missing,) = [
+        finding for finding in report.findings if finding.code == "plugin-missing"
+    ]
     assert report.ok
     assert missing.severity is Severity.WARNING
     assert missing.hint
@@ -96,4 +104,7 @@ def test_the_report_as_json_has_the_keys_that_stay():
     answer = epctx.verify_model(REAL / "qnn_ctx0.onnx").as_dict()
 
     assert answer["ok"] is False
-    assert all(f.keys() == {"severity", "code", "node", "message", "hint"} for f in answer["findings"])
+    assert all(
+        f.keys() == {"severity", "code", "node", "message", "hint"}
+        for f in answer["findings"]
+    )

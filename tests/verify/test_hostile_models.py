@@ -59,9 +59,15 @@ def in_a_body(path):
     """Return a model whose nodes lie in the body of an If."""
     proto = onnx.load(path)
     body = onnx.helper.make_graph(
-        list(proto.graph.node), "b", [], list(proto.graph.output), value_info=proto.graph.value_info
+        list(proto.graph.node),
+        "b",
+        [],
+        list(proto.graph.output),
+        value_info=proto.graph.value_info,
     )
-    choose = onnx.helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)
+    choose = onnx.helper.make_node(
+        "If", ["c"], ["y"], then_branch=body, else_branch=body
+    )
     condition = onnx.helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, [])
     del proto.graph.node[:], proto.graph.value_info[:]
     proto.graph.node.append(choose)
@@ -73,12 +79,20 @@ def with_weights(path):
     """Return a model with weights of its own: small, large, and in a file."""
     proto = onnx.load(path)
     for name, rows in (("w0", 2), ("w1", 400), ("w2", 3)):
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((rows, 3), np.float32), name))
-        proto.graph.node.append(onnx.helper.make_node("Add", [name, name], [f"sum_{name}"]))
+        proto.graph.initializer.append(
+            onnx.numpy_helper.from_array(np.ones((rows, 3), np.float32), name)
+        )
+        proto.graph.node.append(
+            onnx.helper.make_node("Add", [name, name], [f"sum_{name}"])
+        )
     outside = proto.graph.initializer[-1]
     outside.ClearField("raw_data")
     outside.data_location = onnx.TensorProto.EXTERNAL
-    for key, value in (("location", path.with_name("h_alpha.bin").name), ("offset", "8"), ("length", "36")):
+    for key, value in (
+        ("location", path.with_name("h_alpha.bin").name),
+        ("offset", "8"),
+        ("length", "36"),
+    ):
         outside.external_data.add(key=key, value=value)
     return proto.SerializeToString()
 
@@ -146,7 +160,9 @@ def test_a_mutated_payload_gives_a_report(seeds, tmp_path_factory, changes):
     proto = onnx.load(path)
     del proto.metadata_props[:]
     (folder / "m_ctx.onnx").write_bytes(proto.SerializeToString())
-    (folder / "m_qnn.bin").write_bytes(mutated(path.with_name("m_qnn.bin").read_bytes(), changes))
+    (folder / "m_qnn.bin").write_bytes(
+        mutated(path.with_name("m_qnn.bin").read_bytes(), changes)
+    )
 
     report = epctx.verify_model(folder / "m_ctx.onnx")
 
@@ -157,7 +173,10 @@ def test_a_mutated_payload_gives_a_report(seeds, tmp_path_factory, changes):
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 
@@ -169,8 +188,12 @@ JSON = st.recursive(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
-    key=st.sampled_from(["version", "source_model", "providers", "payloads", "source_weights"]),
-    inner=st.sampled_from([None, "name", "embedded", "bytes", "root", "segments", "references"]),
+    key=st.sampled_from(
+        ["version", "source_model", "providers", "payloads", "source_weights"]
+    ),
+    inner=st.sampled_from(
+        [None, "name", "embedded", "bytes", "root", "segments", "references"]
+    ),
     value=JSON,
 )
 def test_a_manifest_that_says_anything_gives_a_report(seeds, key, inner, value):
@@ -187,7 +210,9 @@ def test_a_manifest_that_says_anything_gives_a_report(seeds, key, inner, value):
     assert verified(proto.SerializeToString(), path)
 
 
-@pytest.mark.parametrize("name", [b"w0", b"w1", b"h_alpha.bin", b"location", b"sum_w1", b"36"])
+@pytest.mark.parametrize(
+    "name", [b"w0", b"w1", b"h_alpha.bin", b"location", b"sum_w1", b"36"]
+)
 def test_a_name_that_is_not_text_is_a_finding_and_a_typed_error_of_a_load(seeds, name):
     content, beside = seeds["weights"]
     spoilt = content.replace(name, b"\xff" + name[1:])

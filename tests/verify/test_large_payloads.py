@@ -53,7 +53,9 @@ def large(handmade, tmp_path):
         first = file.read(WEIGHT)
     digests = [hashlib.sha256(piece).hexdigest() for piece in (first, bytes(WEIGHT))]
     segments = [(start, WEIGHT, digests[start > 0]) for start in range(0, SIZE, WEIGHT)]
-    lines = "".join(f"{start} {length} {digest}\n" for start, length, digest in segments)
+    lines = "".join(
+        f"{start} {length} {digest}\n" for start, length, digest in segments
+    )
     entry = {
         "name": "h_alpha.bin",
         "embedded": False,
@@ -66,12 +68,21 @@ def large(handmade, tmp_path):
     return handmade
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="measured by what Linux tells of a process")
+@pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(),
+    reason="measured by what Linux tells of a process",
+)
 def test_a_quarter_of_a_gigabyte_is_verified_in_bounded_memory(large, tmp_path):
     small = tmp_path / "small"
     small.mkdir()
     (small / "h_ctx.onnx").write_bytes(large.path.read_bytes())
-    command = [sys.executable, "-c", MEASURE, str(large.path), str(small / "h_ctx.onnx")]
+    command = [
+        sys.executable,
+        "-c",
+        MEASURE,
+        str(large.path),
+        str(small / "h_ctx.onnx"),
+    ]
 
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     output = subprocess.check_output(command, text=True, timeout=120, env=environment)
@@ -89,7 +100,10 @@ def test_one_bit_of_it_is_found(large):
     (finding,) = large.verify().findings
 
     assert finding.code == "digest-mismatch"
-    assert f"its bytes {SIZE - WEIGHT:,} to {SIZE:,} have another digest" in finding.message
+    assert (
+        f"its bytes {SIZE - WEIGHT:,} to {SIZE:,} have another digest"
+        in finding.message
+    )
 
 
 def test_segments_are_digested_by_several_threads(large, monkeypatch):

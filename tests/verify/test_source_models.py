@@ -41,7 +41,9 @@ def test_a_source_that_is_no_model_is_a_finding(context, damage):
     context.with_name("source.onnx").write_bytes(damage)
 
     assert found(context) == ["source-refused"]
-    with pytest.raises(epctx.InvalidProtobuf, match=r"'source\.onnx' is not an ONNX model"):
+    with pytest.raises(
+        epctx.InvalidProtobuf, match=r"'source\.onnx' is not an ONNX model"
+    ):
         epctx.InferenceSession(context)
 
 

@@ -38,11 +38,17 @@ class Truth:
         options.log_severity_level = 4
         session = onnxruntime.InferenceSession(path_of(name), options, providers=[CPU])
         given = read_inputs(FOLDER / f"{name}.npz")
-        is_open = {x.name: bool(x.shape) and not isinstance(x.shape[0], int) for x in session.get_inputs()}
+        is_open = {
+            x.name: bool(x.shape) and not isinstance(x.shape[0], int)
+            for x in session.get_inputs()
+        }
         rows = [len(next(iter(given.values())))]
         if any(is_open.values()):
             rows += [1, 0]
-        self.inputs = [{key: x[:n] if is_open[key] else x for key, x in given.items()} for n in rows]
+        self.inputs = [
+            {key: x[:n] if is_open[key] else x for key, x in given.items()}
+            for n in rows
+        ]
         ends = name.startswith(ENDS_ONNXRUNTIME)
         self.answers = [
             None if ends and n == 0 else answer(session, feeds)
@@ -64,7 +70,10 @@ def answer(session, feeds):
 
 def arguments_of(session):
     """Return names and types of inputs and outputs, in the session's order."""
-    return [[(x.name, x.type) for x in xs] for xs in (session.get_inputs(), session.get_outputs())]
+    return [
+        [(x.name, x.type) for x in xs]
+        for xs in (session.get_inputs(), session.get_outputs())
+    ]
 
 
 def assert_plain(session, name):

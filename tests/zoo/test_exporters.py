@@ -25,7 +25,9 @@ SCRIPTS = sorted((HERE / "exporters").glob("*_models.py"))
 
 def header(script):
     """Return the metadata in a script's first comment, which names what it needs and what it makes."""
-    block = re.match(r"# /// script\n((?:#.*\n)+?)# ///\n", script.read_text("utf-8"))[1]
+    block = re.match(r"# /// script\n((?:#.*\n)+?)# ///\n", script.read_text("utf-8"))[
+        1
+    ]
     return tomllib.loads(re.sub(r"(?m)^# ?", "", block))
 
 
@@ -37,16 +39,26 @@ def models_of(script):
 
 def results(model, inputs):
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    found = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, inputs)
-    return [[list(row.values()) for row in each] if isinstance(each, list) else each for each in found]
+    options.graph_optimization_level = (
+        onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    )
+    found = onnxruntime.InferenceSession(
+        model, options, providers=["CPUExecutionProvider"]
+    ).run(None, inputs)
+    return [
+        [list(row.values()) for row in each] if isinstance(each, list) else each
+        for each in found
+    ]
 
 
 def assert_same_model(made, shipped, inputs):
     """Expect the same bytes, or the same operators and near results: training sums differ between CPUs."""
     if made == shipped:
         return
-    one, other = (Counter(n.op_type for n in onnx.load_from_string(m).graph.node) for m in (made, shipped))
+    one, other = (
+        Counter(n.op_type for n in onnx.load_from_string(m).graph.node)
+        for m in (made, shipped)
+    )
     assert one == other
     for a, b in zip(results(made, inputs), results(shipped, inputs), strict=True):
         if np.asarray(a).dtype.kind in "fiub":
@@ -60,7 +72,9 @@ def test_each_model_is_made_by_one_script_and_all_are_small():
 
     assert made == dict.fromkeys((path.stem for path in FOLDER.glob("*.onnx")), 1)
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 2_000_000
-    assert all(script.name in (HERE / "README.md").read_text("utf-8") for script in SCRIPTS)
+    assert all(
+        script.name in (HERE / "README.md").read_text("utf-8") for script in SCRIPTS
+    )
 
 
 @pytest.mark.stress
@@ -69,7 +83,10 @@ def test_each_model_is_made_by_one_script_and_all_are_small():
 def test_a_script_makes_its_models_again(script, tmp_path):
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *header(script)["dependencies"]], check=True)
+    subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", *header(script)["dependencies"]],
+        check=True,
+    )
 
     subprocess.run(
         [python, "-W", "ignore", script, tmp_path / "made"],
@@ -81,6 +98,11 @@ def test_a_script_makes_its_models_again(script, tmp_path):
     made = {path.stem: path for path in (tmp_path / "made").glob("*.onnx")}
     assert made.keys() == models_of(script)
     for name, path in made.items():
-        inputs, again = read_inputs(FOLDER / f"{name}.npz"), read_inputs(path.with_suffix(".npz"))
+        inputs, again = (
+            read_inputs(FOLDER / f"{name}.npz"),
+            read_inputs(path.with_suffix(".npz")),
+        )
         np.testing.assert_equal(again, inputs)
-        assert_same_model(path.read_bytes(), (FOLDER / f"{name}.onnx").read_bytes(), inputs)
+        assert_same_model(
+            path.read_bytes(), (FOLDER / f"{name}.onnx").read_bytes(), inputs
+        )

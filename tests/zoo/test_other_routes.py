@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from command_line import main
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI, with_eps
-from zoo.onnxruntime_truth import FOLDER, QUANTISED, STEP, assert_compiled, assert_results, path_of, truth
+from zoo.onnxruntime_truth import (
+    FOLDER,
+    QUANTISED,
+    STEP,
+    assert_compiled,
+    assert_results,
+    path_of,
+    truth,
+)
 
 import epctx_core as epctx
 
@@ -28,23 +36,33 @@ def test_commands_compile_check_verify_and_run_a_model(name, tmp_path):
     written, results = tmp_path / "m_ctx.onnx", tmp_path / "results.npz"
     eps = [word for ep in EPS for word in ("--ep", ep)]
 
-    assert main(["compile", str(path_of(name)), *eps, "-o", str(written), "--check"]) == 0
+    assert (
+        main(["compile", str(path_of(name)), *eps, "-o", str(written), "--check"]) == 0
+    )
     assert main(["verify", str(written)]) == 0
     inputs = str(FOLDER / f"{name}.npz")
     assert main(["run", str(written), "--input", inputs, "--output", str(results)]) == 0
 
     with np.load(results) as stored:
-        assert_results(list(stored.values()), truth(name).answers[0], STEP if name in QUANTISED else 0)
+        assert_results(
+            list(stored.values()),
+            truth(name).answers[0],
+            STEP if name in QUANTISED else 0,
+        )
 
 
 @pytest.mark.parametrize("name", TENSORS + MAPS)
 def test_the_cache_gives_the_same_when_it_compiles_and_when_it_loads(name, tmp_path):
     for _ in range(2):
-        with epctx.load_or_compile(path_of(name), with_eps(*EPS), tmp_path / "cache") as session:
+        with epctx.load_or_compile(
+            path_of(name), with_eps(*EPS), tmp_path / "cache"
+        ) as session:
             assert_compiled(session, name)
 
 
-@pytest.mark.parametrize("name", ["sklearn_text_columns", "quantised_qdq_fixed", "paddle_detector_minus_one"])
+@pytest.mark.parametrize(
+    "name", ["sklearn_text_columns", "quantised_qdq_fixed", "paddle_detector_minus_one"]
+)
 def test_isolated_eps_give_the_same(name, tmp_path):
     options = with_eps(*EPS)
     options.add_session_config_entry("ep.isolate", "all")
@@ -56,7 +74,9 @@ def test_isolated_eps_give_the_same(name, tmp_path):
 
 
 def test_a_share_group_of_exports_of_one_network_gives_the_same(tmp_path):
-    names = [f"torch_convolutions_opset{opset}" for opset in (7, 9, 11)] + ["torch_convolutions"]
+    names = [f"torch_convolutions_opset{opset}" for opset in (7, 9, 11)] + [
+        "torch_convolutions"
+    ]
     with epctx.ShareGroup(tmp_path) as group:
         for name in names:
             group.compile(path_of(name), with_eps(QNN, OPENVINO))

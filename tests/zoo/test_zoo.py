@@ -18,9 +18,19 @@ from zoo.onnxruntime_truth import (
 
 import epctx_core as epctx
 
-EPS = {"qnn": (QNN,), "openvino": (OPENVINO,), "vitisai": (VITISAI,), "all": (VITISAI, QNN, OPENVINO)}
+EPS = {
+    "qnn": (QNN,),
+    "openvino": (OPENVINO,),
+    "vitisai": (VITISAI,),
+    "all": (VITISAI, QNN, OPENVINO),
+}
 
-OPERATORS_OF_ONNXRUNTIME = ("quantised_four_bits", "quantised_qoperator", "sklearn_count", "sklearn_tfidf")
+OPERATORS_OF_ONNXRUNTIME = (
+    "quantised_four_bits",
+    "quantised_qoperator",
+    "sklearn_count",
+    "sklearn_tfidf",
+)
 """Beginnings of models with operators of com.microsoft, which `onnx.reference` does not have."""
 
 
@@ -38,27 +48,37 @@ def test_on_the_reference_rows_give_the_same_or_an_operator_is_refused(name):
             epctx.InferenceSession(path_of(name), on_the_reference(), providers=[CPU])
         return
 
-    with epctx.InferenceSession(path_of(name), on_the_reference(), providers=[CPU]) as session:
-        for inputs, results in zip(expected.inputs[:2], expected.answers[:2], strict=True):
-            assert_results(session.run(None, inputs), results, STEP if name in QUANTISED else 0)
+    with epctx.InferenceSession(
+        path_of(name), on_the_reference(), providers=[CPU]
+    ) as session:
+        for inputs, results in zip(
+            expected.inputs[:2], expected.answers[:2], strict=True
+        ):
+            assert_results(
+                session.run(None, inputs), results, STEP if name in QUANTISED else 0
+            )
 
 
 @pytest.mark.parametrize("eps", EPS)
 @pytest.mark.parametrize("name", MODELS)
-def test_each_ep_gives_what_onnxruntime_gives_in_a_session_a_file_and_embedded(name, eps, tmp_path):
+def test_each_ep_gives_what_onnxruntime_gives_in_a_session_a_file_and_embedded(
+    name, eps, tmp_path
+):
     with epctx.InferenceSession(path_of(name), with_eps(*EPS[eps])) as session:
         assert_compiled(session, name)
     for embedded in (False, True):
         written = tmp_path / f"{'embedded' if embedded else 'file'}_ctx.onnx"
-        epctx.ModelCompiler(with_eps(*EPS[eps]), path_of(name), embedded).compile_to_file(written)
+        epctx.ModelCompiler(
+            with_eps(*EPS[eps]), path_of(name), embedded
+        ).compile_to_file(written)
         with epctx.InferenceSession(written) as session:
             assert_compiled(session, name)
 
 
 @pytest.mark.parametrize("eps", EPS)
 def test_each_ep_has_work_in_the_zoo(eps, tmp_path):
-    report = epctx.ModelCompiler(with_eps(*EPS[eps]), path_of("quantised_qdq_fixed")).compile_to_file(
-        tmp_path / "m_ctx.onnx"
-    )
+    report = epctx.ModelCompiler(
+        with_eps(*EPS[eps]), path_of("quantised_qdq_fixed")
+    ).compile_to_file(tmp_path / "m_ctx.onnx")
 
     assert sum(partition.nodes for partition in report.partitions) > 15

@@ -50,7 +50,9 @@ def main(model, cache, times):
     answers = set()
     for _ in range(1 if times == "hang" else int(times)):
         with epctx.load_or_compile(model, options, cache) as session:
-            answers.add(hashlib.sha256(session.run(None, {"x": x})[0].tobytes()).hexdigest())
+            answers.add(
+                hashlib.sha256(session.run(None, {"x": x})[0].tobytes()).hexdigest()
+            )
     say(json.dumps({"compiles": ear.compiles, "answers": sorted(answers)}))
 
 

@@ -25,10 +25,14 @@ class Cache:
         self._caplog = caplog
 
     def session(self, model, options=None, **arguments):
-        return epctx.load_or_compile(model, options or with_eps(QNN), self.folder, **arguments)
+        return epctx.load_or_compile(
+            model, options or with_eps(QNN), self.folder, **arguments
+        )
 
     def path(self, model, options=None, **arguments):
-        return epctx.compile_cached(model, options or with_eps(QNN), self.folder, **arguments)
+        return epctx.compile_cached(
+            model, options or with_eps(QNN), self.folder, **arguments
+        )
 
     def key(self, model, options=None, **arguments):
         return self.path(model, options, **arguments).parent.name
@@ -39,11 +43,17 @@ class Cache:
 
     @property
     def _records(self):
-        return [record for when in ("setup", "call") for record in self._caplog.get_records(when)]
+        return [
+            record
+            for when in ("setup", "call")
+            for record in self._caplog.get_records(when)
+        ]
 
     @property
     def compiles(self):
-        return sum(record.getMessage().startswith("compiled ") for record in self._records)
+        return sum(
+            record.getMessage().startswith("compiled ") for record in self._records
+        )
 
     @property
     def warnings(self):
@@ -80,11 +90,20 @@ def with_weights(tmp_path):
         weight = numpy_helper.from_array(np.full((128, 128), value, np.float32), "w")
         nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["y"], name="n")]
         values = [
-            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 128]) for name in ("x", "y")
+            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 128])
+            for name in ("x", "y")
         ]
         graph = onnx.helper.make_graph(nodes, "big", values[:1], values[1:], [weight])
-        made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=8)
-        onnx.save(made, home / name, save_as_external_data=True, location="w.bin", size_threshold=0)
+        made = onnx.helper.make_model(
+            graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=8
+        )
+        onnx.save(
+            made,
+            home / name,
+            save_as_external_data=True,
+            location="w.bin",
+            size_threshold=0,
+        )
         return home / name
 
     return write

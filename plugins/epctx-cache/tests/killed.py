@@ -65,7 +65,9 @@ def killing(number, work):
 
         def count(event, args):
             nonlocal seen
-            if event in CHANGES or (event == "open" and isinstance(args[2], int) and args[2] & _WRITES):
+            if event in CHANGES or (
+                event == "open" and isinstance(args[2], int) and args[2] & _WRITES
+            ):
                 seen += 1
                 if seen == number:
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -81,7 +83,11 @@ def afterwards(cache):
     store = EntryStore(cache)
     collect(store, 1 << 30)
     faults = [fault for _, fault in verify(store) if fault]
-    left = [path.name for name in ("staging", "locks") for path in (cache / "v1" / name).glob("*")]
+    left = [
+        path.name
+        for name in ("staging", "locks")
+        for path in (cache / "v1" / name).glob("*")
+    ]
     return {"entries": len(list(store.entries())), "faults": faults, "left": left}
 
 
@@ -124,7 +130,9 @@ def read(older, cache):
     """Return the answers of the older model and of every entry, opened as its context model."""
     answers = [asked(older, cache)]
     for entry in list(EntryStore(cache).entries()):
-        with epctx.InferenceSession(entry.folder / entry.record.files[-1].path) as session:
+        with epctx.InferenceSession(
+            entry.folder / entry.record.files[-1].path
+        ) as session:
             answers.append(session.run(None, {"x": X})[0].tolist())
     return answers
 
@@ -135,12 +143,20 @@ def main(model, cache, first, last, step, older=None):
         work = killing(number, lambda f=folder: asked(model, f))
         before = forked(lambda f=folder: asked(older, f)) if older else None
         found = []
-        with watched(lambda f=folder: read(older, f), found) if older else nullcontext():
+        with (
+            watched(lambda f=folder: read(older, f), found) if older else nullcontext()
+        ):
             made = forked(work)
             answers = [forked(lambda f=folder: asked(model, f)) for _ in range(2)]
         after = forked(lambda f=folder: afterwards(f))
         said = json.dumps(
-            {"killed": made is None, "answers": answers, "older": before, "read": found, **after}
+            {
+                "killed": made is None,
+                "answers": answers,
+                "older": before,
+                "read": found,
+                **after,
+            }
         )
         say(said)
         if made is not None:

@@ -37,7 +37,9 @@ def entry(cache, model):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_flipped_bit_anywhere_is_found_dropped_and_compiled_anew(cache, model, entry, name):
+def test_a_flipped_bit_anywhere_is_found_dropped_and_compiled_anew(
+    cache, model, entry, name
+):
     expected = answer(cache.session(model))
     size = (entry / name).stat().st_size
     places = sorted({0, size - 1, *range(7, size, max(size // 10, 1))})
@@ -52,8 +54,12 @@ def test_a_flipped_bit_anywhere_is_found_dropped_and_compiled_anew(cache, model,
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", ["emptied", "cut", "longer", "gone", "a folder", "another entry's"])
-def test_a_file_that_is_no_longer_what_it_was_is_compiled_anew(cache, model, entry, tmp_path, name, damage):
+@pytest.mark.parametrize(
+    "damage", ["emptied", "cut", "longer", "gone", "a folder", "another entry's"]
+)
+def test_a_file_that_is_no_longer_what_it_was_is_compiled_anew(
+    cache, model, entry, tmp_path, name, damage
+):
     expected = answer(cache.session(model))
     file = entry / name
     data = file.read_bytes()
@@ -65,7 +71,11 @@ def test_a_file_that_is_no_longer_what_it_was_is_compiled_anew(cache, model, ent
         if damage == "a folder":
             file.mkdir()
     else:
-        file.write_bytes({"emptied": b"", "cut": data[: len(data) // 2], "longer": data + b"\0"}[damage])
+        file.write_bytes(
+            {"emptied": b"", "cut": data[: len(data) // 2], "longer": data + b"\0"}[
+                damage
+            ]
+        )
     before = cache.compiles
 
     answers = [answer(cache.session(model)) for _ in range(2)]
@@ -75,7 +85,9 @@ def test_a_file_that_is_no_longer_what_it_was_is_compiled_anew(cache, model, ent
     assert sorted(path.name for path in entry.iterdir()) == sorted([*FILES, "used"])
 
 
-def test_weights_that_were_altered_where_a_load_does_not_look_are_found_by_verify(cache, with_weights):
+def test_weights_that_were_altered_where_a_load_does_not_look_are_found_by_verify(
+    cache, with_weights
+):
     options = epctx.SessionOptions()
     path = with_weights()
     weights = cache.path(path, options).parent / "model.weights"
@@ -99,7 +111,9 @@ def test_verify_finds_nothing_wrong_with_what_was_written(cache, model, with_wei
     assert len(cache.keys) == 3
 
 
-def test_an_entry_that_an_ep_no_longer_loads_is_compiled_anew(cache, model, monkeypatch):
+def test_an_entry_that_an_ep_no_longer_loads_is_compiled_anew(
+    cache, model, monkeypatch
+):
     cls = epctx.Registry().load(epctx.Registry().resolve("QNN"))
     expected = answer(cache.session(model))
     original, refusals = cls.load_context, []
@@ -132,8 +146,12 @@ def test_an_error_that_is_not_the_entrys_fault_drops_nothing(cache, model, entry
     assert all(text.startswith("nothing was compiled") for text in cache.warnings)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"digest": "x", "context": false}', b"\xff" * 100])
-def test_a_damaged_index_only_means_that_the_model_is_read_again(cache, model, none_too_new, content):
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"digest": "x", "context": false}', b"\xff" * 100]
+)
+def test_a_damaged_index_only_means_that_the_model_is_read_again(
+    cache, model, none_too_new, content
+):
     cache.path(model)
     (record,) = (cache.folder / "v1" / "index").rglob("*.json")
     record.write_bytes(content)
@@ -156,9 +174,13 @@ def test_a_damaged_secret_is_drawn_again(cache, model):
     assert cache.compiles == 2
 
 
-def test_checked_once_an_entry_is_read_again_only_where_it_has_changed(cache, model, entry, monkeypatch):
+def test_checked_once_an_entry_is_read_again_only_where_it_has_changed(
+    cache, model, entry, monkeypatch
+):
     read = []
-    monkeypatch.setattr(receipts, "find_damage", lambda view, *_: read.append(len(view)) or iter(()))
+    monkeypatch.setattr(
+        receipts, "find_damage", lambda view, *_: read.append(len(view)) or iter(())
+    )
     binary, record = entry / "model_qnn.bin", store.read_record(entry)
 
     store.check_whole(entry, record, once=True)

@@ -66,10 +66,14 @@ def test_a_file_in_another_state_is_read_again(cache, rested, reads, file, chang
     if change == "time":
         os.utime(path, (LONG_AGO + 1, LONG_AGO + 1))
     elif change == "size":
-        path.write_bytes(path.read_bytes() + b"\x32\x00")  # to a protobuf an empty field
+        path.write_bytes(
+            path.read_bytes() + b"\x32\x00"
+        )  # to a protobuf an empty field
         rest(path)
     else:
-        path.write_bytes(b"")  # the old file keeps its inode, so that the new one has another
+        path.write_bytes(
+            b""
+        )  # the old file keeps its inode, so that the new one has another
         path.rename(path.with_name("aside"))
         return_to(path, rested, file)
 
@@ -91,11 +95,18 @@ def return_to(path, model, file):
         state = weights.stat()
         weight = onnx.numpy_helper.from_array(np.full((128, 128), 0.5, np.float32), "w")
         nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["y"], name="n")]
-        values = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, 128]) for n in ("x", "y")]
+        values = [
+            onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, 128])
+            for n in ("x", "y")
+        ]
         graph = onnx.helper.make_graph(nodes, "big", values[:1], values[1:], [weight])
-        made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=8)
+        made = onnx.helper.make_model(
+            graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=8
+        )
         weights.unlink()
-        onnx.save(made, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+        onnx.save(
+            made, path, save_as_external_data=True, location="w.bin", size_threshold=0
+        )
         os.utime(weights, ns=(state.st_atime_ns, state.st_mtime_ns))
     rest(path)
 
@@ -104,13 +115,17 @@ def return_to(path, model, file):
 def test_other_bytes_under_the_same_size_time_and_inode_are_seen(cache, rested, file):
     before = cache.key(rested)
     path = rested.parent / file
-    data = path.read_bytes().replace(b"big", b"gib") if file == "big.onnx" else bytes(64)
+    data = (
+        path.read_bytes().replace(b"big", b"gib") if file == "big.onnx" else bytes(64)
+    )
     write_and_set_back(path, data)
 
     assert cache.key(rested) != before
 
 
-def test_what_the_state_does_not_tell_is_not_seen_unless_all_is_read(cache, rested, monkeypatch):
+def test_what_the_state_does_not_tell_is_not_seen_unless_all_is_read(
+    cache, rested, monkeypatch
+):
     monkeypatch.setattr(content, "file_state", state_without_ctime)
     before = cache.key(rested)
     write_and_set_back(rested.parent / "w.bin", b"\0" * 64)

@@ -79,10 +79,14 @@ def test_an_option_given_either_way_is_one_option(cache, model):
 
 
 def test_the_order_of_eps_matters(cache, model):
-    assert cache.key(model, with_eps(QNN, OPENVINO)) != cache.key(model, with_eps(OPENVINO, QNN))
+    assert cache.key(model, with_eps(QNN, OPENVINO)) != cache.key(
+        model, with_eps(OPENVINO, QNN)
+    )
 
 
-def test_the_value_of_an_initializer_and_the_length_of_a_dimension_matter(cache, tmp_path):
+def test_the_value_of_an_initializer_and_the_length_of_a_dimension_matter(
+    cache, tmp_path
+):
     model = chain(["Relu", "Add"])
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     path = saved(model, tmp_path / "open.onnx")
@@ -99,12 +103,16 @@ def test_the_value_of_an_initializer_and_the_length_of_a_dimension_matter(cache,
 
 
 def test_the_optimisation_level_matters(cache, model, plain):
-    basic = cache.key(model, graph_optimization_level=epctx.GraphOptimizationLevel.ORT_ENABLE_BASIC)
+    basic = cache.key(
+        model, graph_optimization_level=epctx.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    )
 
     assert basic != plain
 
 
-def test_a_weight_in_a_file_matters_and_its_place_on_the_machine_does_not(cache, with_weights):
+def test_a_weight_in_a_file_matters_and_its_place_on_the_machine_does_not(
+    cache, with_weights
+):
     first = cache.key(with_weights(0.5, "a", "one.onnx"))
 
     assert cache.key(with_weights(0.5, "b", "two.onnx")) == first
@@ -126,7 +134,15 @@ def changed(field, value):
         changed((keys, "newest_change"), lambda _path: "edited"),
         changed((ProviderChoice, "build_info"), lambda _choice: BuildInfo(sdk="9.9")),
     ],
-    ids=["core version", "plugin API", "key version", "machine", "distribution", "core's code", "SDK"],
+    ids=[
+        "core version",
+        "plugin API",
+        "key version",
+        "machine",
+        "distribution",
+        "core's code",
+        "SDK",
+    ],
 )
 def test_what_compiles_matters(cache, model, plain, monkeypatch, change):
     change(monkeypatch)
@@ -154,7 +170,9 @@ def test_what_compiles_matters(cache, model, plain, monkeypatch, change):
         "assignment", "short name",
     ],
 )  # fmt: skip
-def test_what_does_not_change_the_output_gives_the_same_entry(cache, model, plain, options):
+def test_what_does_not_change_the_output_gives_the_same_entry(
+    cache, model, plain, options
+):
     assert cache.key(model, options) == plain
 
 
@@ -199,7 +217,10 @@ def test_a_secret_option_matters_and_is_nowhere_in_the_cache(cache, model):
 
     assert key == cache.key(model, options) != cache.key(model, other)
     files = [path.read_bytes() for path in cache.folder.rglob("*") if path.is_file()]
-    assert all(SECRET.encode() not in data and bytes.fromhex(SECRET) not in data for data in files)
+    assert all(
+        SECRET.encode() not in data and bytes.fromhex(SECRET) not in data
+        for data in files
+    )
     assert (cache.folder / "v1" / "secret").stat().st_mode & 0o077 == 0
 
 
@@ -222,7 +243,9 @@ def test_two_caches_hide_a_secret_differently():
     assert {**first, "eps": []} == {**second, "eps": []}
 
 
-def test_a_class_that_the_host_registered_counts_by_its_module(cache, model, monkeypatch):
+def test_a_class_that_the_host_registered_counts_by_its_module(
+    cache, model, monkeypatch
+):
     registry = epctx.Registry(entry_points=False)
     registry.register(Alpha)
     options = with_eps(Alpha.name)
@@ -260,9 +283,18 @@ print(epctx.compile_cached(sys.argv[2], options, sys.argv[3]).parent.name)
 
 def test_the_key_is_the_same_in_every_process(cache, model):
     def key(seed):
-        command = [sys.executable, "-c", PROGRAM, str(Path.cwd()), str(model), str(cache.folder)]
+        command = [
+            sys.executable,
+            "-c",
+            PROGRAM,
+            str(Path.cwd()),
+            str(model),
+            str(cache.folder),
+        ]
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        return subprocess.check_output(command, env=environment, text=True, timeout=120).strip()
+        return subprocess.check_output(
+            command, env=environment, text=True, timeout=120
+        ).strip()
 
     assert len({key(seed) for seed in ("0", "1", "random")}) == 1
 
@@ -303,7 +335,11 @@ def forget():
 
 
 def test_a_distributions_state_holds_what_it_requires(site):
-    site.add("acme_ep", "1.2", requires=["acme-sdk>=2", 'acme-fast; extra == "fast"', "not-there"])
+    site.add(
+        "acme_ep",
+        "1.2",
+        requires=["acme-sdk>=2", 'acme-fast; extra == "fast"', "not-there"],
+    )
     site.add("acme_sdk", "2.1", requires=["acme-ep", 'acme-docs; extra == "docs"'])
     site.add("acme_fast", "3.0")
     site.add("acme_docs", "4.0")
@@ -313,17 +349,23 @@ def test_a_distributions_state_holds_what_it_requires(site):
     assert states == {"acme-ep": "1.2", "acme-sdk": "2.1", "acme-fast": "3.0"}
 
 
-def test_a_distribution_whose_files_were_replaced_within_a_version_has_another_state(site):
+def test_a_distribution_whose_files_were_replaced_within_a_version_has_another_state(
+    site,
+):
     site.add("acme", files="acme/libacme.so,sha256=aaaa,10\n")
     first = keys.installed_states(["acme"])
-    (site.folder / "acme-1.0.dist-info" / "RECORD").write_text("acme/libacme.so,sha256=bbbb,10\n")
+    (site.folder / "acme-1.0.dist-info" / "RECORD").write_text(
+        "acme/libacme.so,sha256=bbbb,10\n"
+    )
     forget()
 
     assert keys.installed_states(["acme"]) != first
     assert first["acme"].startswith("1.0, files ")
 
 
-def test_an_editable_installation_has_another_state_after_each_change_of_its_packages(site, tmp_path):
+def test_an_editable_installation_has_another_state_after_each_change_of_its_packages(
+    site, tmp_path
+):
     source = tmp_path / "acme" / "src" / "acme"
     source.mkdir(parents=True)
     (source / "__init__.py").write_text("")

@@ -23,7 +23,10 @@ def used(cache, key, ago):
 
 @pytest.fixture
 def models(tmp_path):
-    return [saved(chain(["Relu", "Add"], seed=seed), tmp_path / f"{seed}.onnx") for seed in range(4)]
+    return [
+        saved(chain(["Relu", "Add"], seed=seed), tmp_path / f"{seed}.onnx")
+        for seed in range(4)
+    ]
 
 
 @pytest.fixture
@@ -136,7 +139,9 @@ def test_two_processes_may_sweep_the_same_leftovers(cache, keys, monkeypatch):
     assert not outgoing.exists()
 
 
-def test_the_index_forgets_what_was_not_asked_for_in_a_season(cache, models, none_too_new):
+def test_the_index_forgets_what_was_not_asked_for_in_a_season(
+    cache, models, none_too_new
+):
     for model in models[:2]:
         cache.path(model)
     records = sorted((cache.folder / "v1" / "index").rglob("*.json"))
@@ -148,7 +153,9 @@ def test_the_index_forgets_what_was_not_asked_for_in_a_season(cache, models, non
     assert [record.exists() for record in records] == [False, True]
 
 
-def test_clear_leaves_no_entry_and_nothing_in_the_index(cache, keys, models, none_too_new):
+def test_clear_leaves_no_entry_and_nothing_in_the_index(
+    cache, keys, models, none_too_new
+):
     cache.path(models[0])
 
     collected = clear(cache.store)
@@ -160,7 +167,14 @@ def test_clear_leaves_no_entry_and_nothing_in_the_index(cache, keys, models, non
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("0", 0), ("1024", 1024), ("2K", 2048), ("512M", 512 << 20), ("10 GiB", 10 << 30), ("1t", 1 << 40)],
+    [
+        ("0", 0),
+        ("1024", 1024),
+        ("2K", 2048),
+        ("512M", 512 << 20),
+        ("10 GiB", 10 << 30),
+        ("1t", 1 << 40),
+    ],
 )
 def test_a_size_is_read_as_people_write_it(text, size):
     assert parse_size(text) == size
@@ -173,7 +187,11 @@ def test_what_is_no_size_is_refused(text):
 
 
 def test_arguments_win_over_the_environment_and_that_over_defaults(tmp_path):
-    said = {"EPCTX_CACHE_DIR": str(tmp_path / "a"), "EPCTX_CACHE_SIZE": "1M", "EPCTX_CACHE_TRUST_STAT": "0"}
+    said = {
+        "EPCTX_CACHE_DIR": str(tmp_path / "a"),
+        "EPCTX_CACHE_SIZE": "1M",
+        "EPCTX_CACHE_TRUST_STAT": "0",
+    }
 
     default = cache_settings(environment={"HOME": "/home/user"})
     environment = cache_settings(environment=said)
@@ -182,12 +200,27 @@ def test_arguments_win_over_the_environment_and_that_over_defaults(tmp_path):
     assert (default.folder.as_posix(), default.size, default.trust_stat) == (
         "/home/user/.cache/epctx", DEFAULT_SIZE, True,
     )  # fmt: skip
-    assert (environment.folder, environment.size, environment.trust_stat) == (tmp_path / "a", 1 << 20, False)
-    assert (arguments.folder, arguments.size, arguments.trust_stat) == (tmp_path / "b", 7, True)
+    assert (environment.folder, environment.size, environment.trust_stat) == (
+        tmp_path / "a",
+        1 << 20,
+        False,
+    )
+    assert (arguments.folder, arguments.size, arguments.trust_stat) == (
+        tmp_path / "b",
+        7,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"size": -1}, {"size": True}, {"size": "1G"}, {"trust_stat": "no"}, {"folder": b"x"}]
+    "wrong",
+    [
+        {"size": -1},
+        {"size": True},
+        {"size": "1G"},
+        {"trust_stat": "no"},
+        {"folder": b"x"},
+    ],
 )
 def test_settings_that_are_none_are_refused(wrong):
     with pytest.raises(epctx.InvalidArgument):

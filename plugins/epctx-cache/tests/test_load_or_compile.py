@@ -62,7 +62,12 @@ def test_a_copy_elsewhere_under_another_name_is_the_same_model(cache, model, tmp
     other.parent.mkdir()
     shutil.copyfile(model, other)
 
-    assert cache.key(model) == cache.key(other) == cache.key(str(other)) == cache.key(model.read_bytes())
+    assert (
+        cache.key(model)
+        == cache.key(other)
+        == cache.key(str(other))
+        == cache.key(model.read_bytes())
+    )
     assert cache.compiles == 1
 
 
@@ -81,7 +86,9 @@ def test_providers_may_be_given_as_to_a_session(cache, model):
     options = epctx.SessionOptions()
 
     first = cache.key(model, options, providers=["QNN", "CPUExecutionProvider"])
-    second = cache.key(model, options, providers=["QNN"], provider_options=[{"htp_arch": "73"}])
+    second = cache.key(
+        model, options, providers=["QNN"], provider_options=[{"htp_arch": "73"}]
+    )
 
     assert first == cache.key(model, with_eps("QNN"))
     assert first == second  # 73 is what the EP takes for itself
@@ -90,7 +97,9 @@ def test_providers_may_be_given_as_to_a_session(cache, model):
 
 
 def test_several_eps_share_an_entry(cache, tmp_path):
-    path = saved(chain(["Relu", "Add", "Erf"]), tmp_path / "two.onnx")  # QNN takes no Erf
+    path = saved(
+        chain(["Relu", "Add", "Erf"]), tmp_path / "two.onnx"
+    )  # QNN takes no Erf
 
     answers = [answer(cache.session(path, with_eps(QNN, OPENVINO))) for _ in range(2)]
 
@@ -117,14 +126,17 @@ def test_weights_that_stay_are_mapped_from_a_file_of_their_own(cache, tmp_path):
     kind = onnx.TensorProto.DOUBLE
     values = [tensor("x", kind, [1, 64])], [tensor("y", kind, [1, 64])]
     path = saved(
-        finished([helper.make_node("MatMul", ["x", "w"], ["y"])], *values, [weight]), tmp_path / "m.onnx"
+        finished([helper.make_node("MatMul", ["x", "w"], ["y"])], *values, [weight]),
+        tmp_path / "m.onnx",
     )
 
     model = cache.path(path)
 
     assert model.stat().st_size < 4096
     assert (model.parent / "model.weights").stat().st_size > 64 * 64 * 8
-    assert np.array_equal(answer(cache.session(path), np.ones((1, 64))), np.full((1, 64), 32.0))
+    assert np.array_equal(
+        answer(cache.session(path), np.ones((1, 64))), np.full((1, 64), 32.0)
+    )
 
 
 def test_a_context_model_is_loaded_as_it_is(cache, model, tmp_path):
@@ -133,7 +145,9 @@ def test_a_context_model_is_loaded_as_it_is(cache, model, tmp_path):
     with cache.session(tmp_path / "m_ctx.onnx") as session:
         assert session.get_providers() == [QNN, CPU]
     assert cache.keys == set()
-    with pytest.raises(epctx.InvalidArgument, match=r"m_ctx\.onnx is a context model already"):
+    with pytest.raises(
+        epctx.InvalidArgument, match=r"m_ctx\.onnx is a context model already"
+    ):
         cache.path(tmp_path / "m_ctx.onnx")
 
 
@@ -159,8 +173,14 @@ def test_payloads_may_be_in_the_model(cache, model):
 
     path = cache.path(model, options)
 
-    assert sorted(p.name for p in path.parent.iterdir()) == ["entry.json", "model_ctx.onnx", "used"]
-    assert np.allclose(answer(cache.session(model, options)), answer(cache.session(model)))
+    assert sorted(p.name for p in path.parent.iterdir()) == [
+        "entry.json",
+        "model_ctx.onnx",
+        "used",
+    ]
+    assert np.allclose(
+        answer(cache.session(model, options)), answer(cache.session(model))
+    )
 
 
 def test_the_entry_of_a_model_that_needs_a_larger_budget_loads_by_that_budget(cache):
@@ -170,7 +190,9 @@ def test_the_entry_of_a_model_that_needs_a_larger_budget_loads_by_that_budget(ca
     options = with_eps(QNN)
     options.input_budget = epctx.InputBudget(bytes_per_message=1)
 
-    answers = [answer(cache.session(model.SerializeToString(), options)) for _ in range(2)]
+    answers = [
+        answer(cache.session(model.SerializeToString(), options)) for _ in range(2)
+    ]
 
     assert cache.compiles == 1
     assert cache.warnings == []
@@ -188,7 +210,11 @@ def test_the_hosts_name_for_the_initializers_file_is_kept(cache, with_weights):
 
 def test_the_weights_of_a_model_from_bytes_lie_where_the_host_says(cache, with_weights):
     path = with_weights()
-    options = entry(with_eps(QNN), "session.model_external_initializers_file_folder_path", str(path.parent))
+    options = entry(
+        with_eps(QNN),
+        "session.model_external_initializers_file_folder_path",
+        str(path.parent),
+    )
 
     from_bytes = cache.key(path.read_bytes(), options)
 
@@ -206,7 +232,9 @@ def test_the_weights_of_a_model_from_bytes_lie_where_the_host_says(cache, with_w
         ("ep.enable_weightless_mode", "2"),
     ],
 )
-def test_options_whose_result_is_not_alone_in_its_files_are_refused_by_name(cache, model, key, value):
+def test_options_whose_result_is_not_alone_in_its_files_are_refused_by_name(
+    cache, model, key, value
+):
     options = entry(with_eps(QNN), key, value)
 
     for ask in (cache.session, cache.path):
@@ -251,7 +279,9 @@ def test_a_graph_transformer_without_a_version_is_refused_by_name(cache, model):
     noting, options = counting([])
     del noting.version
 
-    with pytest.raises(epctx.InvalidArgument, match="graph transformer 'noting' changes") as caught:
+    with pytest.raises(
+        epctx.InvalidArgument, match="graph transformer 'noting' changes"
+    ) as caught:
         cache.session(model, options)
 
     assert "`version`" in caught.value.hint
@@ -268,7 +298,9 @@ def test_a_callback_that_reads_payloads_is_refused(cache, model):
 def test_where_compiling_is_forbidden_only_what_is_in_the_cache_loads(cache, model):
     options = entry(with_eps(QNN), "session.disable_model_compile", "1")
 
-    with pytest.raises(epctx.ModelRequiresCompilation, match=r"small\.onnx is not in the cache"):
+    with pytest.raises(
+        epctx.ModelRequiresCompilation, match=r"small\.onnx is not in the cache"
+    ):
         cache.session(model, options)
     cache.path(model)
 
@@ -292,7 +324,9 @@ def test_asking_a_session_to_export_does_not_export_from_the_cache(cache, model)
     assert [path.name for path in model.parent.iterdir()] == ["small.onnx"]
 
 
-def test_what_is_wrong_with_the_model_or_the_options_is_said_as_without_a_cache(cache, tmp_path, model):
+def test_what_is_wrong_with_the_model_or_the_options_is_said_as_without_a_cache(
+    cache, tmp_path, model
+):
     (tmp_path / "text.onnx").write_text("no model")
 
     with pytest.raises(epctx.NoSuchFile, match=r"missing\.onnx"):

@@ -26,7 +26,9 @@ KILLED = Path(__file__).with_name("killed.py")
 
 def started(*arguments, program=PROGRAM):
     return subprocess.Popen(
-        [sys.executable, str(program), *map(str, arguments)], stdout=subprocess.PIPE, text=True
+        [sys.executable, str(program), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -75,7 +77,9 @@ def test_a_lock_file_that_is_not_locked_has_no_holder(cache, hanging):
     assert holders(cache.store.locks_folder) == []
 
 
-def test_when_the_compiling_process_is_killed_one_that_waits_takes_over(cache, model, hanging):
+def test_when_the_compiling_process_is_killed_one_that_waits_takes_over(
+    cache, model, hanging
+):
     answers = []
 
     def ask():
@@ -173,7 +177,9 @@ def killed(model, cache, first, last, step, *older):
 
 def assert_nothing_lost(kills):
     assert all(kill["answers"] == kills[0]["answers"] for kill in kills)
-    assert [(kill["entries"], kill["faults"], kill["left"]) for kill in kills] == [(1, [], [])] * len(kills)
+    assert [(kill["entries"], kill["faults"], kill["left"]) for kill in kills] == [
+        (1, [], [])
+    ] * len(kills)
 
 
 def test_killed_at_any_change_the_next_one_who_asks_gets_a_whole_entry(cache, model):
@@ -184,18 +190,24 @@ def test_killed_at_any_change_the_next_one_who_asks_gets_a_whole_entry(cache, mo
 
 
 @pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.stress)])
-def test_killed_at_any_change_whoever_reads_finds_whole_entries_old_or_new(cache, model, step):
+def test_killed_at_any_change_whoever_reads_finds_whole_entries_old_or_new(
+    cache, model, step
+):
     older = saved(chain(["Sigmoid", "Add"]), model.with_name("older.onnx"))
 
     kills = killed(model, cache, 1, 1000, step, older)
 
     assert sum(kill["killed"] for kill in kills) >= 15
     assert all(kill["answers"] == kills[0]["answers"] for kill in kills)
-    assert [(kill["entries"], kill["faults"], kill["left"]) for kill in kills] == [(2, [], [])] * len(kills)
+    assert [(kill["entries"], kill["faults"], kill["left"]) for kill in kills] == [
+        (2, [], [])
+    ] * len(kills)
     for kill in kills:
         assert kill["older"] != kill["answers"][0]
         assert kill["older"] in kill["read"]
-        assert all(answer in (kill["older"], kill["answers"][0]) for answer in kill["read"])
+        assert all(
+            answer in (kill["older"], kill["answers"][0]) for answer in kill["read"]
+        )
     assert any(kill["answers"][0] in kill["read"] for kill in kills)
 
 

@@ -50,13 +50,24 @@ def failing_call(number, code):
         return call
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("fsync", "rename", "replace", "mkdir", "link", "ftruncate", "rmdir", "unlink"):
+        for name in (
+            "fsync",
+            "rename",
+            "replace",
+            "mkdir",
+            "link",
+            "ftruncate",
+            "rmdir",
+            "unlink",
+        ):
             patch.setattr(os, name, before(getattr(os, name)))
         yield lambda: seen
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
-def test_each_call_may_fail_and_the_session_is_there(cache, model, expected, code, monkeypatch):
+def test_each_call_may_fail_and_the_session_is_there(
+    cache, model, expected, code, monkeypatch
+):
     number, calls = 0, 1
     while number <= calls:
         number += 1
@@ -111,7 +122,9 @@ def test_a_cache_that_can_only_be_read_gives_hits(cache, model, expected, monkey
     assert cache.warnings == []
 
 
-def test_a_file_system_without_locks_gives_a_session(cache, model, expected, monkeypatch):
+def test_a_file_system_without_locks_gives_a_session(
+    cache, model, expected, monkeypatch
+):
     def no_locks(*_arguments):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -124,7 +137,9 @@ def test_a_file_system_without_locks_gives_a_session(cache, model, expected, mon
 def test_without_a_cache_the_whole_model_is_optimised_as_asked(cache, model, expected):
     cache.folder.write_text("")
 
-    session = cache.session(model, graph_optimization_level=epctx.GraphOptimizationLevel.ORT_ENABLE_BASIC)
+    session = cache.session(
+        model, graph_optimization_level=epctx.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    )
 
     assert np.allclose(answer(session), expected, atol=1e-6)
 
@@ -152,19 +167,27 @@ def test_all_folders_are_the_users_alone_whatever_the_umask(cache, model):
     finally:
         os.umask(before)
 
-    folders = [cache.folder, *(path for path in cache.folder.rglob("*") if path.is_dir())]
+    folders = [
+        cache.folder,
+        *(path for path in cache.folder.rglob("*") if path.is_dir()),
+    ]
 
     assert len(folders) > 5
     # What an entry holds is published as into any folder, and nobody else gets there.
     inner = {path for path in folders if "entries" in path.parts}
-    assert {path.stat().st_mode & 0o777 for path in folders if path not in inner} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in folders if path not in inner} == {
+        0o700
+    }
     assert cache.warnings == []
 
 
 @pytest.mark.parametrize(
-    ("mode", "words"), [(0o777, "can be written by other users"), (0o770, "can be written")]
+    ("mode", "words"),
+    [(0o777, "can be written by other users"), (0o770, "can be written")],
 )
-def test_a_cache_that_others_can_write_to_is_a_warning_once(cache, model, expected, mode, words):
+def test_a_cache_that_others_can_write_to_is_a_warning_once(
+    cache, model, expected, mode, words
+):
     cache.folder.mkdir()
     cache.folder.chmod(mode)
 

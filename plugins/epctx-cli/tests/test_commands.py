@@ -38,9 +38,13 @@ def package(tmp_path):
         module = name.replace("-", "_")
         info = site / f"{module}-1.0.dist-info"
         info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+        )
         lines = [f"{command} = {module}:add_arguments" for command in commands]
-        (info / "entry_points.txt").write_text("\n".join(["[epctx.commands]", *lines, ""]))
+        (info / "entry_points.txt").write_text(
+            "\n".join(["[epctx.commands]", *lines, ""])
+        )
         (site / f"{module}.py").write_text(code)
         return site
 
@@ -50,18 +54,24 @@ def package(tmp_path):
 def test_help_imports_neither_a_command_nor_anything_heavy():
     code = "import json, sys; from epctx_cli import main; main(['--help']); print(json.dumps([*sys.modules]))"
 
-    output = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60)
+    output = subprocess.check_output(
+        [sys.executable, "-c", code], text=True, timeout=60
+    )
 
     modules = set(json.loads(output.splitlines()[-1]))
     commands = {command.target.partition(":")[0] for command in OWN if command.target}
     assert {"epctx_cli.command_table", "argparse"} <= modules
-    assert modules & {"onnx", "numpy", "rich", "packaging", "onnxruntime", *commands} == set()
+    assert (
+        modules & {"onnx", "numpy", "rich", "packaging", "onnxruntime", *commands}
+        == set()
+    )
 
 
 def test_each_command_of_ours_is_where_the_table_says():
     functions = {
         command.name: getattr(
-            import_module(command.target.partition(":")[0]), command.target.partition(":")[2]
+            import_module(command.target.partition(":")[0]),
+            command.target.partition(":")[2],
         )
         for command in OWN
         if command.target
@@ -89,10 +99,16 @@ def test_a_command_of_another_package_is_listed_by_name_and_works(epctx, package
 @pytest.mark.parametrize(
     ("code", "cause"),
     [
-        ("import no_such_module", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
+        (
+            "import no_such_module",
+            "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'",
+        ),
         ("raise SystemExit(4)", "cannot be loaded: SystemExit: 4"),
         ("pass", "cannot be loaded: AttributeError: "),
-        ("def add_arguments(parser): pass", "cannot be run: AttributeError: it set no default `run`"),
+        (
+            "def add_arguments(parser): pass",
+            "cannot be run: AttributeError: it set no default `run`",
+        ),
         (
             "def add_arguments(parser): parser.set_defaults(run=lambda *_: 1 // 0)",
             "failed: ZeroDivisionError: integer division or modulo by zero",
@@ -144,36 +160,55 @@ def test_metadata_that_cannot_be_read_hides_no_other_command(epctx, package):
 
 
 def test_a_command_of_ours_cannot_be_replaced_and_doctor_says_so(epctx, package):
-    site = package("epctx-acme", "raise RuntimeError('imported')", commands=("doctor", "weigh"))
+    site = package(
+        "epctx-acme", "raise RuntimeError('imported')", commands=("doctor", "weigh")
+    )
 
     said = epctx("doctor", "--json", path=[site])
 
     notes = [finding["message"] for finding in said.json["findings"]]
     assert said.code == 0
-    assert "the command 'doctor' of epctx-acme 1.0 is not used: epctx has one of that name." in notes
+    assert (
+        "the command 'doctor' of epctx-acme 1.0 is not used: epctx has one of that name."
+        in notes
+    )
 
 
 def test_a_command_that_two_packages_have_is_an_error_that_names_both(epctx, package):
-    path = [package("epctx-acme", WORKING), package("epctx-other", WORKING, folder="other")]
+    path = [
+        package("epctx-acme", WORKING),
+        package("epctx-other", WORKING, folder="other"),
+    ]
 
     said = epctx("weigh", "m", path=path)
     examined = epctx("doctor", "--json", path=path)
 
-    words = "the command 'weigh' is ambiguous: epctx-acme 1.0 and epctx-other 1.0 have it."
-    assert (said.code, said.err) == (3, f"error: {words}\n  Uninstall all but one of them.\n")
+    words = (
+        "the command 'weigh' is ambiguous: epctx-acme 1.0 and epctx-other 1.0 have it."
+    )
+    assert (said.code, said.err) == (
+        3,
+        f"error: {words}\n  Uninstall all but one of them.\n",
+    )
     assert examined.code == 1
     assert words in [finding["message"] for finding in examined.json["findings"]]
 
 
 @pytest.mark.parametrize("name", ["weigh it", "-w"])
-def test_a_command_that_cannot_be_typed_is_not_listed_and_doctor_reports_it(epctx, package, name):
+def test_a_command_that_cannot_be_typed_is_not_listed_and_doctor_reports_it(
+    epctx, package, name
+):
     site = package("epctx-acme", WORKING, commands=(name,))
 
     listed = epctx("--help", path=[site])
     examined = epctx("doctor", "--json", path=[site])
 
     assert "epctx-acme" not in listed.out
-    (message,) = [f["message"] for f in examined.json["findings"] if "cannot be typed" in f["message"]]
+    (message,) = [
+        f["message"]
+        for f in examined.json["findings"]
+        if "cannot be typed" in f["message"]
+    ]
     assert message.startswith(f"the command {name!r} of epctx-acme 1.0 ")
     assert examined.code == 1
 
@@ -181,7 +216,9 @@ def test_a_command_that_cannot_be_typed_is_not_listed_and_doctor_reports_it(epct
 def test_doctor_reports_an_engine_that_two_packages_have(epctx, package):
     path = [package("epctx-acme", ""), package("epctx-other", "", folder="other")]
     for info in (info for site in path for info in site.glob("*.dist-info")):
-        (info / "entry_points.txt").write_text("[epctx.engines]\nacme = nowhere:Engine\n")
+        (info / "entry_points.txt").write_text(
+            "[epctx.engines]\nacme = nowhere:Engine\n"
+        )
 
     examined = epctx("doctor", "--json", path=path)
 
@@ -204,14 +241,21 @@ def test_what_commands_of_other_packages_import_stays_small_and_is_described():
 
 
 def test_our_commands_in_other_packages_use_only_what_is_meant_for_them():
-    modules = {command.target.partition(":")[0] for command in OWN if command.package != "epctx-cli"}
-    paths = [next(PLUGINS.glob(f"*/src/{module.replace('.', '/')}.py")) for module in modules]
+    modules = {
+        command.target.partition(":")[0]
+        for command in OWN
+        if command.package != "epctx-cli"
+    }
+    paths = [
+        next(PLUGINS.glob(f"*/src/{module.replace('.', '/')}.py")) for module in modules
+    ]
 
     imported = {
         node.module
         for path in paths
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("epctx_cli")
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith("epctx_cli")
     }
 
     assert imported == {"epctx_cli.command"}
@@ -220,12 +264,18 @@ def test_our_commands_in_other_packages_use_only_what_is_meant_for_them():
 @pytest.mark.parametrize("module", ["epctx_core", "epctx_core.__main__"])
 def test_without_this_package_the_script_says_how_to_install_it(tmp_path, module):
     (tmp_path / "epctx_cli").mkdir()
-    absent = "raise ModuleNotFoundError('No module named ' + repr(__name__), name=__name__)"
+    absent = (
+        "raise ModuleNotFoundError('No module named ' + repr(__name__), name=__name__)"
+    )
     (tmp_path / "epctx_cli" / "__init__.py").write_text(absent)
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import runpy; runpy.run_module({module!r}, run_name='__main__')"
 
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
     assert (done.returncode, done.stdout) == (3, "")

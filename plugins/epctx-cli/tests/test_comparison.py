@@ -13,9 +13,9 @@ from hypothesis.extra import numpy as arrays
 STRICT = Tolerance(absolute=0.0, relative=0.0)
 USUAL = Tolerance(absolute=0.0, relative=agreement.TOLERANCE)
 SHAPES = arrays.array_shapes(min_dims=0, min_side=0)
-ANY = st.sampled_from([np.float32, np.float64, np.int8, np.int64, np.uint64, np.bool_]).flatmap(
-    lambda kind: arrays.arrays(kind, SHAPES)
-)
+ANY = st.sampled_from(
+    [np.float32, np.float64, np.int8, np.int64, np.uint64, np.bool_]
+).flatmap(lambda kind: arrays.arrays(kind, SHAPES))
 FINITE = arrays.arrays(np.float32, (2, 3), elements=st.floats(-1e6, 1e6, width=32))
 
 
@@ -33,7 +33,9 @@ def test_the_relative_error_is_the_one_that_the_whole_project_uses(a, b):
 
     expected = agreement.relative_error(a, b)
     assert found.max_rel == pytest.approx(expected, rel=1e-9)
-    assert found.equal == (expected <= agreement.TOLERANCE) or expected == pytest.approx(agreement.TOLERANCE)
+    assert found.equal == (
+        expected <= agreement.TOLERANCE
+    ) or expected == pytest.approx(agreement.TOLERANCE)
 
 
 @given(FINITE, FINITE)
@@ -89,7 +91,11 @@ def test_text_is_compared_exactly():
     a, b = np.array(["a", "b"], object), np.array(["a", "c"], object)
 
     assert compare("y", a, a, STRICT).equal
-    assert compare("y", a, b, Tolerance(absolute=9, relative=9)).first == {"index": [1], "a": "b", "b": "c"}
+    assert compare("y", a, b, Tolerance(absolute=9, relative=9)).first == {
+        "index": [1],
+        "a": "b",
+        "b": "c",
+    }
 
 
 def test_sequences_are_compared_element_by_element():
@@ -102,6 +108,14 @@ def test_sequences_are_compared_element_by_element():
 
 
 def test_results_are_matched_by_name_and_nothing_is_left_out():
-    found = compare_all({"a": np.zeros(1), "b": np.zeros(1)}, {"b": np.zeros(1), "c": np.zeros(1)}, STRICT)
+    found = compare_all(
+        {"a": np.zeros(1), "b": np.zeros(1)},
+        {"b": np.zeros(1), "c": np.zeros(1)},
+        STRICT,
+    )
 
-    assert [(f.name, f.equal) for f in found] == [("a", False), ("b", True), ("c", False)]
+    assert [(f.name, f.equal) for f in found] == [
+        ("a", False),
+        ("b", True),
+        ("c", False),
+    ]

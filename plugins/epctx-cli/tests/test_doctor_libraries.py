@@ -51,4 +51,11 @@ def test_versions_are_compared_as_pip_does(version, bounds, verdict):
 
 
 def library(name, *, version=None, fits=None, extra=None):
-    return Library(name=name, user="epctx-core", required=">=1.23", extra=extra, version=version, fits=fits)
+    return Library(
+        name=name,
+        user="epctx-core",
+        required=">=1.23",
+        extra=extra,
+        version=version,
+        fits=fits,
+    )

@@ -42,6 +42,9 @@ def test_an_unforeseen_failure_is_a_block_as_well(epctx, monkeypatch, model):
     short, long = epctx("inspect", model("y = Relu(x)")), epctx("inspect", "m", "-v")
 
     assert short.code == 1
-    assert "the command failed within epctx itself: LookupError: a mistake of ours" in short.err
+    assert (
+        "the command failed within epctx itself: LookupError: a mistake of ours"
+        in short.err
+    )
     assert "Traceback" not in short.err
     assert "Traceback" in long.err

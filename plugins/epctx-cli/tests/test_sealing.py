@@ -13,7 +13,9 @@ from epctx_core.errors import Fail
 REAL = Path(__file__).parents[3] / "tests" / "real"
 
 
-def test_a_model_that_is_replaced_while_its_payloads_are_digested_is_not_sealed(tmp_path, monkeypatch):
+def test_a_model_that_is_replaced_while_its_payloads_are_digested_is_not_sealed(
+    tmp_path, monkeypatch
+):
     real = shutil.copytree(REAL, tmp_path / "real")
     path, make_entry = real / "qnn_ctx0.onnx", sealing._make_payload_entry
 

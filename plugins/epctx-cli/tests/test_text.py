@@ -8,7 +8,13 @@ from epctx_cli import text
 
 @pytest.mark.parametrize(
     ("number", "shown"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (3 << 20, "3.0 MiB"), (5 << 40, "5.0 TiB")],
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1024, "1.0 KiB"),
+        (3 << 20, "3.0 MiB"),
+        (5 << 40, "5.0 TiB"),
+    ],
 )
 def test_sizes_are_readable(number, shown):
     assert text.byte_size(number) == shown

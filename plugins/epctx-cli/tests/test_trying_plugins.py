@@ -16,11 +16,17 @@ from epctx_core.registry import Registry
     ("then", "timeout", "reason"),
     [
         ("child.wait()", 3.0, "it took longer than 3 s while it was tried"),
-        ("import os; os._exit(7)", 60.0, "its process ended with exit code 7 while it was tried"),
+        (
+            "import os; os._exit(7)",
+            60.0,
+            "its process ended with exit code 7 while it was tried",
+        ),
     ],
     ids=["hangs", "ends"],
 )
-def test_what_a_plugin_started_is_ended_with_it(site, monkeypatch, tmp_path, then, timeout, reason):
+def test_what_a_plugin_started_is_ended_with_it(
+    site, monkeypatch, tmp_path, then, timeout, reason
+):
     note = tmp_path / "pid"
     code = (
         "import pathlib, subprocess, sys\n"
@@ -28,7 +34,9 @@ def test_what_a_plugin_started_is_ended_with_it(site, monkeypatch, tmp_path, the
         f"pathlib.Path({str(note)!r}).write_text(str(child.pid))\n"
         f"{then}\n"
     )
-    monkeypatch.syspath_prepend(str(site("epctx-slow", "SlowExecutionProvider", code=code)))
+    monkeypatch.syspath_prepend(
+        str(site("epctx-slow", "SlowExecutionProvider", code=code))
+    )
     records = [r for r in Registry().records() if r.name == "SlowExecutionProvider"]
 
     (slow,) = try_all(records, log=lambda text: None, timeout=timeout)
@@ -38,16 +46,24 @@ def test_what_a_plugin_started_is_ended_with_it(site, monkeypatch, tmp_path, the
     assert is_gone(int(note.read_text()))
 
 
-@pytest.mark.parametrize("code", ["", "import time; time.sleep(600)"], ids=["ends", "hangs"])
-def test_a_group_of_processes_is_ended_while_its_number_is_still_the_plugins(site, monkeypatch, code):
+@pytest.mark.parametrize(
+    "code", ["", "import time; time.sleep(600)"], ids=["ends", "hangs"]
+)
+def test_a_group_of_processes_is_ended_while_its_number_is_still_the_plugins(
+    site, monkeypatch, code
+):
     kept, end_group = [], os.killpg
 
     def killpg(number, what):
-        kept.append(Path(f"/proc/{number}").exists())  # a number that was waited for may be anybody's
+        kept.append(
+            Path(f"/proc/{number}").exists()
+        )  # a number that was waited for may be anybody's
         end_group(number, what)
 
     monkeypatch.setattr(os, "killpg", killpg)
-    monkeypatch.syspath_prepend(str(site("epctx-any", "AnyExecutionProvider", code=code)))
+    monkeypatch.syspath_prepend(
+        str(site("epctx-any", "AnyExecutionProvider", code=code))
+    )
     records = [r for r in Registry().records() if r.name == "AnyExecutionProvider"]
 
     try_all(records, log=lambda text: None, timeout=3.0)
@@ -60,7 +76,10 @@ def is_gone(process):
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:
-            if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            if (
+                Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+                == "Z"
+            ):
                 return True
         except FileNotFoundError:
             return True

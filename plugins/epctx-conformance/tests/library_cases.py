@@ -29,19 +29,33 @@ def load_cases() -> dict[str, Case]:
         ),
         _case(HOSTILE, RELU, given, [1, 1, 1]),
         # There is no kernel for doubles.
-        _case("lacking", "agraph (double[3] x) => (double[3] y) { y = HardSwish(x) }", {"x": X}, X),
+        _case(
+            "lacking",
+            "agraph (double[3] x) => (double[3] y) { y = HardSwish(x) }",
+            {"x": X},
+            X,
+        ),
         _case(
             "refused",
             "agraph (float[3] x, int64[1] i) => (float[1] y) { y = Gather(x, i) }",
             {"x": X, "i": np.array([7])},
             [0],
         ),
-        Case(name="unknown", model=_bytes_of(RELU), data=lambda: [Data(inputs=given, outputs=[])]),
+        Case(
+            name="unknown",
+            model=_bytes_of(RELU),
+            data=lambda: [Data(inputs=given, outputs=[])],
+        ),
         Case(
             name="two_tolerances",
-            model=_bytes_of("agraph (float[3] x) => (float[3] y, float[3] z) { y = Relu(x) z = Neg(x) }"),
+            model=_bytes_of(
+                "agraph (float[3] x) => (float[3] y, float[3] z) { y = Relu(x) z = Neg(x) }"
+            ),
             data=lambda: [
-                Data(inputs=given, outputs=[np.float32([0.1, 0, 2]), np.float32([1, 0, -2])]),
+                Data(
+                    inputs=given,
+                    outputs=[np.float32([0.1, 0, 2]), np.float32([1, 0, -2])],
+                ),
             ],
             atol=(0.2, 1e-7),
         ),

@@ -85,19 +85,32 @@ class OnlyRuns(ExecutionProvider):
     @hookimpl
     def get_capability(self, graph):
         return supported_partitions(
-            graph, lambda node: not node.domain and node.op_type in {"Add", "Mul", "Relu"}
+            graph,
+            lambda node: not node.domain and node.op_type in {"Add", "Mul", "Relu"},
         )
 
     @hookimpl
     def compile(self, partitions):
-        made = [self.context.engine.prepare(each.model(inline_weights=True)) for each in partitions]
+        made = [
+            self.context.engine.prepare(each.model(inline_weights=True))
+            for each in partitions
+        ]
         return [CompiledPartition(each.run, close=each.close) for each in made]
 
 
 # --- EPs that keep the contract -------------------------------------------------------------------------
 
 
-SAMPLE = ("signatures", "claims", "partitions", "kernels", "boundaries", "contexts", "nodes", "export")
+SAMPLE = (
+    "signatures",
+    "claims",
+    "partitions",
+    "kernels",
+    "boundaries",
+    "contexts",
+    "nodes",
+    "export",
+)
 """The groups that run with every suite; the small EP's own test class and the faults run others."""
 
 
@@ -107,7 +120,9 @@ SAMPLE = ("signatures", "claims", "partitions", "kernels", "boundaries", "contex
     ids=["small", "kernels"],
 )
 @pytest.mark.parametrize(
-    "only", [SAMPLE, pytest.param(None, marks=pytest.mark.stress)], ids=["sample", "whole"]
+    "only",
+    [SAMPLE, pytest.param(None, marks=pytest.mark.stress)],
+    ids=["sample", "whole"],
 )
 def test_an_ep_that_keeps_the_contract_passes(provider, requirements, only):
     report = check_provider(provider, requirements=requirements, only=only)
@@ -160,7 +175,8 @@ class TakesOnlyItsVendorsOperators(OnlyRuns):
 
 def test_verdicts_on_foreign_texts_are_checked_though_the_ep_takes_none_of_the_kits_models():
     report = check_provider(
-        TakesOnlyItsVendorsOperators, only=["it_does_not_claim_to_support_what_it_cannot_read"]
+        TakesOnlyItsVendorsOperators,
+        only=["it_does_not_claim_to_support_what_it_cannot_read"],
     )
 
     (failed,) = report.failed
@@ -179,10 +195,14 @@ def outcomes(provider):
     return {result.name: result.outcome.value for result in report.results}
 
 
-def test_an_ep_of_a_module_on_no_path_is_checked_from_its_file_and_not_isolated(monkeypatch):
+def test_an_ep_of_a_module_on_no_path_is_checked_from_its_file_and_not_isolated(
+    monkeypatch,
+):
     # As `pytest --import-mode=importlib` leaves a test's module.
     name = "acme_tests.test_acme_ep"
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / "conformance" / "small_ep.py")
+    spec = importlib.util.spec_from_file_location(
+        name, Path(__file__).parent / "conformance" / "small_ep.py"
+    )
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, name, module)
     spec.loader.exec_module(module)
@@ -198,10 +218,16 @@ def test_an_ep_of_a_module_on_a_path_is_isolated():
     assert outcomes(SmallProvider) == dict.fromkeys(OTHER_PROCESSES, "passed")
 
 
-def test_without_the_package_for_isolation_the_check_that_needs_it_is_skipped(monkeypatch):
-    monkeypatch.setattr("epctx_conformance.checks.contexts.find_spec", lambda _name: None)
+def test_without_the_package_for_isolation_the_check_that_needs_it_is_skipped(
+    monkeypatch,
+):
+    monkeypatch.setattr(
+        "epctx_conformance.checks.contexts.find_spec", lambda _name: None
+    )
 
-    report = check_provider(SmallProvider, requirements=SMALL, only=OTHER_PROCESSES[1:2])
+    report = check_provider(
+        SmallProvider, requirements=SMALL, only=OTHER_PROCESSES[1:2]
+    )
 
     assert [(r.outcome.value, r.reason) for r in report.results] == [
         ("skipped", "epctx-isolation is not installed")
@@ -210,7 +236,11 @@ def test_without_the_package_for_isolation_the_check_that_needs_it_is_skipped(mo
 
 @pytest.mark.parametrize("module", [__name__, "__main__"], ids=["factory", "script"])
 def test_a_class_that_no_other_process_can_find_is_checked_in_none(module, monkeypatch):
-    made = type("Made", (SmallProvider,), {"name": "MadeExecutionProvider", "__module__": module})
+    made = type(
+        "Made",
+        (SmallProvider,),
+        {"name": "MadeExecutionProvider", "__module__": module},
+    )
     if module == "__main__":
         monkeypatch.setattr(sys.modules["__main__"], "Made", made, raising=False)
 
@@ -224,7 +254,9 @@ def test_a_class_that_no_other_process_can_find_is_checked_in_none(module, monke
 def test_a_fault_fails_its_check(name):
     provider, seen_by, requirements = FAULTS[name]
 
-    report = check_provider(provider, requirements=Requirements(**requirements), only=seen_by)
+    report = check_provider(
+        provider, requirements=Requirements(**requirements), only=seen_by
+    )
 
     assert {result.name: result.outcome for result in report.results} == dict.fromkeys(
         seen_by, Outcome.FAILED
@@ -236,16 +268,23 @@ CHECKS_OTHER_THINGS = {
     "boundaries": set(),
     "contexts": {"verification_finds_no_error_in_its_context_model"},
     "nodes": {"each_attribute_of_its_nodes_comes_back_as_it_was_written"},
-    "sharing": {"a_discarded_group_leaves_nothing", "the_same_group_gives_the_same_bytes"},
+    "sharing": {
+        "a_discarded_group_leaves_nothing",
+        "the_same_group_gives_the_same_bytes",
+    },
 }
 """By group, the checks that do not compare results."""
 
 
 @pytest.mark.parametrize("group", CHECKS_OTHER_THINGS)
 def test_wrong_results_fail_every_check_that_compares_results(group):
-    report = check_provider(OffByALittle, only=[group], requirements=Requirements(weight_sharing=False))
+    report = check_provider(
+        OffByALittle, only=[group], requirements=Requirements(weight_sharing=False)
+    )
 
-    passed = {result.name for result in report.results if result.outcome is Outcome.PASSED}
+    passed = {
+        result.name for result in report.results if result.outcome is Outcome.PASSED
+    }
     assert passed == CHECKS_OTHER_THINGS[group]
 
 
@@ -273,7 +312,15 @@ def test_a_report_is_json_with_a_schema():
     assert found["ok"] is True
     assert found["ep"] == "SmallExecutionProvider"
     assert sum(found["counts"].values()) == len(found["checks"])
-    assert found["checks"][0].keys() == {"group", "name", "title", "outcome", "reason", "hint", "seconds"}
+    assert found["checks"][0].keys() == {
+        "group",
+        "name",
+        "title",
+        "outcome",
+        "reason",
+        "hint",
+        "seconds",
+    }
 
 
 def test_checks_of_an_ability_that_the_author_declares_missing_are_skipped_with_this_reason():
@@ -313,7 +360,9 @@ def test_an_ep_that_does_not_return_fails_the_check():
             return super().compile(partitions)
 
     report = check_provider(
-        Sleeping, requirements=Requirements(seconds=0.5), only=["a_chain_gives_the_right_results"]
+        Sleeping,
+        requirements=Requirements(seconds=0.5),
+        only=["a_chain_gives_the_right_results"],
     )
 
     assert report.failed[0].reason == "the check was not over after 0.5 s"
@@ -323,7 +372,9 @@ def test_an_ep_that_does_not_return_fails_the_check():
 def test_progress_is_called_with_each_result():
     seen = []
 
-    report = check_provider(SmallProvider, requirements=SMALL, only=["signatures"], progress=seen.append)
+    report = check_provider(
+        SmallProvider, requirements=SMALL, only=["signatures"], progress=seen.append
+    )
 
     assert tuple(seen) == report.results
 
@@ -337,7 +388,9 @@ def test_models_of_its_author_replace_the_kits_own():
     model = chain(["Relu", "Add", "Relu"])
     model.graph.name = "particular"
 
-    without = check_provider(Particular, requirements=SMALL, only=["it_takes_at_least_one_node_of_a_model"])
+    without = check_provider(
+        Particular, requirements=SMALL, only=["it_takes_at_least_one_node_of_a_model"]
+    )
     given = check_provider(
         Particular,
         requirements=SMALL,
@@ -360,9 +413,15 @@ class TestSmallProvider(ProviderConformance):
 
 
 def test_a_test_class_has_a_test_for_each_check():
-    expected = {f"test_{made.name}" for made in chosen_checks() if made.group in TestSmallProvider.only}
+    expected = {
+        f"test_{made.name}"
+        for made in chosen_checks()
+        if made.group in TestSmallProvider.only
+    }
 
-    assert {name for name in dir(TestSmallProvider) if name.startswith("test_")} == expected
+    assert {
+        name for name in dir(TestSmallProvider) if name.startswith("test_")
+    } == expected
 
 
 def test_a_test_class_fails_with_what_the_check_says(tmp_path):
@@ -408,7 +467,9 @@ def test_a_test_class_fails_with_what_the_check_says(tmp_path):
 def test_importing_the_kit_imports_neither_pytest_nor_onnx():
     code = "import sys, epctx_conformance; print(sorted({'pytest', 'onnx', 'numpy'} & set(sys.modules)))"
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
 
     assert done.stdout.strip() == "[]"
 
@@ -416,7 +477,9 @@ def test_importing_the_kit_imports_neither_pytest_nor_onnx():
 # --- its page -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("names", [GROUPS, NEEDS | {"tolerance", "seconds"}], ids=["groups", "requirements"])
+@pytest.mark.parametrize(
+    "names", [GROUPS, NEEDS | {"tolerance", "seconds"}], ids=["groups", "requirements"]
+)
 def test_the_page_names_every_group_and_requirement(names):
     page = (Path(__file__).parents[3] / "docs" / "conformance.md").read_text()
 

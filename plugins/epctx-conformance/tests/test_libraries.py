@@ -65,27 +65,45 @@ def test_each_case_has_an_outcome_in_each_way(report):
         "refused": dict.fromkeys(everywhere, "REFUSED"),
         HOSTILE: dict.fromkeys(everywhere, "WRONG"),
     }
-    assert {judge(check) for check in report.checks} <= {Verdict.PASS, Verdict.UNSUPPORTED}
+    assert {judge(check) for check in report.checks} <= {
+        Verdict.PASS,
+        Verdict.UNSUPPORTED,
+    }
     assert not report.ok
 
 
-def test_the_report_has_the_nodes_of_the_ep_and_kernels_that_onnxruntime_ran_on_it(report):
+def test_the_report_has_the_nodes_of_the_ep_and_kernels_that_onnxruntime_ran_on_it(
+    report,
+):
     nodes = trial_of(report, "right", "file").notes["nodes"]
 
     assert nodes == {"taken": ["Relu_0"], "left": [], "ran": 2, "elsewhere": {}}
-    assert report.count_passes()["file"] == {"whole": 1, "lenient": 0, "elsewhere": 0, "other bits": 0}
+    assert report.count_passes()["file"] == {
+        "whole": 1,
+        "lenient": 0,
+        "elsewhere": 0,
+        "other bits": 0,
+    }
     assert report.count_operators()["Relu"] == {Verdict.PASS: 1, Verdict.WRONG: 2}
 
 
-def test_wrong_numbers_have_a_size_and_the_outcome_without_the_ep_stands_beside_a_failure(report):
-    assert "off by 0.005 of the largest" in report.explain(trial_of(report, "near", "direct"))
+def test_wrong_numbers_have_a_size_and_the_outcome_without_the_ep_stands_beside_a_failure(
+    report,
+):
+    assert "off by 0.005 of the largest" in report.explain(
+        trial_of(report, "near", "direct")
+    )
     assert "Gather" in report.explain(trial_of(report, "refused", "onnxruntime"))
-    assert "without the EP, too" in report.explain(trial_of(report, "lacking", "onnxruntime"))
+    assert "without the EP, too" in report.explain(
+        trial_of(report, "lacking", "onnxruntime")
+    )
 
 
 def test_a_tolerance_lets_close_results_pass_and_is_told():
     lenient = check_library(
-        Subject(ep="CPU", cases=CASES, tolerance=0.01), only=["near"], ways=["onnxruntime"]
+        Subject(ep="CPU", cases=CASES, tolerance=0.01),
+        only=["near"],
+        ways=["onnxruntime"],
     )
 
     assert lenient.ok
@@ -96,11 +114,16 @@ def test_a_tolerance_lets_close_results_pass_and_is_told():
 def test_cases_may_have_unknown_results_and_a_tolerance_for_each_output():
     report = check_library(CPU, only=("unknown", "two_tolerances"), ways=("direct",))
 
-    assert verdicts(report) == {"unknown": {"direct": "PASS"}, "two_tolerances": {"direct": "PASS"}}
+    assert verdicts(report) == {
+        "unknown": {"direct": "PASS"},
+        "two_tolerances": {"direct": "PASS"},
+    }
 
 
 def test_a_crash_and_a_hang_are_outcomes_and_the_next_case_runs():
-    report = check_library(CPU, only=["crash", "hang", "right"], ways=["onnxruntime"], seconds=1)
+    report = check_library(
+        CPU, only=["crash", "hang", "right"], ways=["onnxruntime"], seconds=1
+    )
 
     assert [(trial.case, judge(trial).name) for trial in report.trials] == [
         ("crash", "CRASH"),
@@ -113,14 +136,22 @@ def test_a_crash_and_a_hang_are_outcomes_and_the_next_case_runs():
     assert not report.ok
 
 
-def test_results_that_are_kept_are_not_computed_again_but_for_another_subject(kept, report, tmp_path):
+def test_results_that_are_kept_are_not_computed_again_but_for_another_subject(
+    kept, report, tmp_path
+):
     again, seen = tmp_path / "again.jsonl", []
     again.write_bytes(kept.read_bytes())
 
-    known = check_library(CPU, only=FINE, results=again, progress=lambda *told: seen.append(told))
+    known = check_library(
+        CPU, only=FINE, results=again, progress=lambda *told: seen.append(told)
+    )
     other = Subject(ep="CPU", cases=CASES, tolerance=0.5)
     check_library(
-        other, only=["near"], ways=["direct"], results=again, progress=lambda *told: seen.append(told)
+        other,
+        only=["near"],
+        ways=["direct"],
+        results=again,
+        progress=lambda *told: seen.append(told),
     )
 
     assert verdicts(known) == verdicts(report)
@@ -132,13 +163,21 @@ def test_work_that_other_eps_do_for_the_ep_is_no_pass():
         @property
         def plugin(self):
             found = super().plugin
-            return SimpleNamespace(ep="AcmeExecutionProvider", list_devices=found.list_devices)
+            return SimpleNamespace(
+                ep="AcmeExecutionProvider", list_devices=found.list_devices
+            )
 
     case = library_cases.load_cases()["right"]
-    results = [try_case(case, Way(way, "0"), Lent(ep="CPU", cases=CASES)) for way in ("onnxruntime", "file")]
+    results = [
+        try_case(case, Way(way, "0"), Lent(ep="CPU", cases=CASES))
+        for way in ("onnxruntime", "file")
+    ]
 
     assert [result.outcome for result in results] == ["unclaimed", "unclaimed"]
-    assert results[1].reason == "it takes 1 nodes, but runs none: Relu ran on other EPs instead"
+    assert (
+        results[1].reason
+        == "it takes 1 nodes, but runs none: Relu ran on other EPs instead"
+    )
 
 
 class Checked(HTMLParser):
@@ -183,7 +222,11 @@ def test_the_command_line_of_a_failure_reproduces_it(report, process, tmp_path):
 
     assert said.code == 1
     (case,) = said.json["cases"]
-    assert (case["case"], case["verdict"], list(case["ways"])) == (HOSTILE, "WRONG", ["direct"])
+    assert (case["case"], case["verdict"], list(case["ways"])) == (
+        HOSTILE,
+        "WRONG",
+        ["direct"],
+    )
     assert shlex.split(case["ways"]["direct"]["command"]) == words
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
     assert said.json["counts"]["cases"]["WRONG"] == 1
@@ -205,8 +248,14 @@ def test_the_command_line_of_a_failure_reproduces_it(report, process, tmp_path):
             ["--ep", "CPU", "--only", "test_add", "--results", "none/kept.jsonl"],
             "results cannot be kept in none/kept",
         ),
-        (["--ep", "CPU", "--without", "dynamic_shape"], "Did you mean 'dynamic_shapes'?"),
-        (["--ep", "epctx-sim-qnn:QNN", "-p", "QNN.htp_arhc=1"], "Did you mean 'htp_arch'?"),
+        (
+            ["--ep", "CPU", "--without", "dynamic_shape"],
+            "Did you mean 'dynamic_shapes'?",
+        ),
+        (
+            ["--ep", "epctx-sim-qnn:QNN", "-p", "QNN.htp_arhc=1"],
+            "Did you mean 'htp_arch'?",
+        ),
     ],
 )
 def test_wrong_usage_is_exit_2(epctx, arguments, words):
@@ -228,15 +277,20 @@ def test_a_library_that_is_none_cannot_be_used_and_the_reason_says_so(tmp_path):
     path.write_bytes(b"not a library")
 
     with pytest.raises(
-        NotImplementedByProvider, match=r"libacme_ep\.so of AcmeExecutionProvider does not load"
+        NotImplementedByProvider,
+        match=r"libacme_ep\.so of AcmeExecutionProvider does not load",
     ):
         check_library(Subject(ep="Acme", library=str(path), cases=CASES))
     with pytest.raises(NotImplementedByProvider, match="missing"):
-        check_library(Subject(ep="Acme", library=str(tmp_path / "absent.so"), cases=CASES))
+        check_library(
+            Subject(ep="Acme", library=str(tmp_path / "absent.so"), cases=CASES)
+        )
 
 
 def test_an_installed_ep_that_onnxruntime_does_not_run_has_no_session_there():
-    report = check_library(Subject(ep="epctx-sim-qnn:QNN", cases=CASES), only=["in_part"])
+    report = check_library(
+        Subject(ep="epctx-sim-qnn:QNN", cases=CASES), only=["in_part"]
+    )
 
     assert report.ways == ("direct", "file", "embed")
     assert report.cases == {"in_part": Verdict.PASS}

@@ -19,12 +19,22 @@ from conformance.lying_plugins.table import all_lies
 from conformance.lying_plugins.trusting import DiesOfItsHead
 from conformance.thorough_ep import ThoroughProvider
 
-from epctx_core.testing import GROUPS, Outcome, Requirements, check_provider, chosen_checks
+from epctx_core.testing import (
+    GROUPS,
+    Outcome,
+    Requirements,
+    check_provider,
+    chosen_checks,
+)
 
 LIES = all_lies()
-IN_A_PROCESS = frozenset(check.name for check in chosen_checks(None) if check.group == "side_effects")
+IN_A_PROCESS = frozenset(
+    check.name for check in chosen_checks(None) if check.group == "side_effects"
+)
 FIRST = {lie.check: lie for lie in reversed(LIES)}
-SAMPLE = [lie for lie in LIES if lie.check not in IN_A_PROCESS or lie is FIRST[lie.check]]
+SAMPLE = [
+    lie for lie in LIES if lie.check not in IN_A_PROCESS or lie is FIRST[lie.check]
+]
 """All, but of those that need a process of their own one for each check; `make stress` runs the others, too."""
 ENDLESS = """
 import sys, threading
@@ -92,7 +102,9 @@ def test_there_is_a_lie_in_every_group_of_checks():
 
 @pytest.mark.parametrize("lie", SAMPLE, ids=repr)
 def test_the_kit_catches_a_plugin_that_lies(lie):
-    report = check_provider(lie.provider, requirements=Requirements(**lie.requirements), only=[lie.check])
+    report = check_provider(
+        lie.provider, requirements=Requirements(**lie.requirements), only=[lie.check]
+    )
 
     (result,) = report.results
     assert result.outcome is Outcome.FAILED
@@ -104,11 +116,15 @@ def test_an_ep_that_declares_that_its_compiles_differ_fails_no_check_of_what_is_
     declared = Requirements(deterministic=False, weight_sharing=False)
 
     report = check_provider(
-        NumbersItsPayloads, requirements=declared, only=("determinism", "contexts", "nodes", "sharing")
+        NumbersItsPayloads,
+        requirements=declared,
+        only=("determinism", "contexts", "nodes", "sharing"),
     )
 
     assert reasons(report) == {}
-    skipped = {result.name for result in report.results if result.outcome is Outcome.SKIPPED}
+    skipped = {
+        result.name for result in report.results if result.outcome is Outcome.SKIPPED
+    }
     assert "a_second_compile_in_another_folder_gives_the_same_files" in skipped
     assert "it_describes_the_same_nodes_each_time" not in skipped
 
@@ -116,14 +132,18 @@ def test_an_ep_that_declares_that_its_compiles_differ_fails_no_check_of_what_is_
 def test_an_ep_that_declares_it_describes_the_same_nodes_each_time_all_the_same():
     only = ("it_describes_the_same_nodes_each_time",)
 
-    report = check_provider(AnswersOnce, requirements=Requirements(deterministic=False), only=only)
+    report = check_provider(
+        AnswersOnce, requirements=Requirements(deterministic=False), only=only
+    )
 
     assert reasons(report).keys() == set(only)
 
 
 def test_the_kit_catches_a_plugin_whose_import_does_harm(monkeypatch):
     monkeypatch.delenv("ACME_HOME", raising=False)
-    cls = importlib.import_module("conformance.lying_plugins.at_import").ChangesTheHostAtImport
+    cls = importlib.import_module(
+        "conformance.lying_plugins.at_import"
+    ).ChangesTheHostAtImport
     monkeypatch.delenv("ACME_HOME")
     logging.getLogger().setLevel(logging.WARNING)
 
@@ -133,7 +153,9 @@ def test_the_kit_catches_a_plugin_whose_import_does_harm(monkeypatch):
     assert "root logger" in report.failed[0].reason
 
 
-def test_the_kit_catches_a_plugin_whose_import_starts_a_thread_that_never_ends(tmp_path, monkeypatch):
+def test_the_kit_catches_a_plugin_whose_import_starts_a_thread_that_never_ends(
+    tmp_path, monkeypatch
+):
     (tmp_path / "endless_ep.py").write_text(ENDLESS, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     cls = importlib.import_module("endless_ep").EndlessProvider
@@ -141,22 +163,32 @@ def test_the_kit_catches_a_plugin_whose_import_starts_a_thread_that_never_ends(t
     report = check_provider(
         cls,
         requirements=Requirements(seconds=60),
-        only=["importing_the_ep_does_not_change_the_process", "importing_the_ep_writes_nothing"],
+        only=[
+            "importing_the_ep_does_not_change_the_process",
+            "importing_the_ep_writes_nothing",
+        ],
     )
 
     (failed,) = report.failed
     assert "threads that keep the process from ending (acme driver)" in failed.reason
 
 
-def test_side_effects_of_a_plugin_that_another_process_cannot_import_fail_the_checks(tmp_path, monkeypatch):
+def test_side_effects_of_a_plugin_that_another_process_cannot_import_fail_the_checks(
+    tmp_path, monkeypatch
+):
     (tmp_path / "unlicensed_ep.py").write_text(UNLICENSED, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     cls = importlib.import_module("unlicensed_ep").UnlicensedProvider
 
-    report = check_provider(cls, only=["compiling_loading_and_running_start_no_program"])
+    report = check_provider(
+        cls, only=["compiling_loading_and_running_start_no_program"]
+    )
 
     (failed,) = report.failed
-    assert "failed in import: RuntimeError: no licence for a second process" in failed.reason
+    assert (
+        "failed in import: RuntimeError: no licence for a second process"
+        in failed.reason
+    )
 
 
 def test_a_check_ends_with_the_process_that_it_watches_though_a_daemon_of_the_ep_lives_on(
@@ -171,21 +203,30 @@ def test_a_check_ends_with_the_process_that_it_watches_though_a_daemon_of_the_ep
         "another_process_loads_what_this_one_compiled",
     ]
 
-    report = check_provider(cls, requirements=Requirements(seconds=60), only=in_processes)
+    report = check_provider(
+        cls, requirements=Requirements(seconds=60), only=in_processes
+    )
 
     daemons = (tmp_path / "daemons").read_text("utf-8").split()
-    for daemon in daemons:  # a kill fails if one has ended: there would have been nothing to wait for
+    for daemon in (
+        daemons
+    ):  # a kill fails if one has ended: there would have been nothing to wait for
         os.kill(int(daemon), signal.SIGKILL)
     assert reasons(report) == {}
     assert len(daemons) == len(in_processes)
 
 
 def test_what_ends_the_process_of_an_ep_is_named_with_its_last_words():
-    report = check_provider(DiesOfItsHead, only=["it_refuses_a_payload_with_any_other_byte_in_its_head"])
+    report = check_provider(
+        DiesOfItsHead, only=["it_refuses_a_payload_with_any_other_byte_in_its_head"]
+    )
 
     (failed,) = report.failed
     assert failed.reason.startswith("a payload whose byte 0 of ")
-    assert "ends its process: the EP failed in another process (exit code -" in failed.reason
+    assert (
+        "ends its process: the EP failed in another process (exit code -"
+        in failed.reason
+    )
     assert "needs_verified_payloads = True" in failed.hint
 
 
@@ -193,14 +234,17 @@ def test_an_ep_that_needs_verified_payloads_may_end_its_process_at_a_damaged_one
     report = check_provider(FragileProvider, only=["payloads"])
 
     skipped = {r.name: r.reason for r in report.results if r.outcome is Outcome.SKIPPED}
-    assert {name for name, _ in reasons(report).items()} == {"it_refuses_a_node_whose_graph_is_missing"}
+    assert {name for name, _ in reasons(report).items()} == {
+        "it_refuses_a_node_whose_graph_is_missing"
+    }
     assert skipped["it_refuses_a_truncated_payload"] == (
         "a payload cut in half ends its process. The EP declares needs_verified_payloads: the core gives it no byte"
         " that is not checked."
     )
-    assert {"it_refuses_a_damaged_payload_in_the_model", "it_loads_a_good_payload_after_a_refusal"} < {
-        *skipped
-    }
+    assert {
+        "it_refuses_a_damaged_payload_in_the_model",
+        "it_loads_a_good_payload_after_a_refusal",
+    } < {*skipped}
 
 
 def test_an_ep_that_needs_verified_payloads_may_compute_with_a_damaged_one_and_the_report_says_so():
@@ -236,9 +280,13 @@ def test_a_plugin_that_keeps_the_contract_passes(group):
     assert report.count(Outcome.PASSED) >= 8
 
 
-@pytest.mark.parametrize("group", ["signatures", "claims", "nodes", "export", "sharing"])
+@pytest.mark.parametrize(
+    "group", ["signatures", "claims", "nodes", "export", "sharing"]
+)
 def test_a_plugin_that_uses_the_whole_contract_passes(group):
-    report = check_provider(ThoroughProvider, only=[group], requirements=Requirements(weight_sharing=False))
+    report = check_provider(
+        ThoroughProvider, only=[group], requirements=Requirements(weight_sharing=False)
+    )
 
     assert reasons(report) == {}
     assert report.count(Outcome.PASSED) >= 7
@@ -260,7 +308,9 @@ def test_a_plugin_that_keeps_the_contract_passes_the_whole_kit(honest):
 @pytest.mark.not_for_onnxruntime("it refuses some of the node models, too")
 @pytest.mark.parametrize("lie", LIES, ids=repr)
 def test_the_whole_kit_catches_a_plugin_that_lies_and_comes_to_its_end(lie):
-    report = check_provider(lie.provider, requirements=Requirements(**{"seconds": 60, **lie.requirements}))
+    report = check_provider(
+        lie.provider, requirements=Requirements(**{"seconds": 60, **lie.requirements})
+    )
 
     assert lie.check in reasons(report)
     assert len(report.results) == len(chosen_checks(None))

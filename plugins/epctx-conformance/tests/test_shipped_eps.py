@@ -20,7 +20,9 @@ SAMPLE = ("signatures", "claims", "partitions", "boundaries", "nodes", "sharing"
 def checked(ep, **arguments):
     registry = Registry()
     provider = registry.load(registry.resolve(ep))
-    return check_provider(provider, requirements=Requirements(**CANNOT.get(ep, {})), **arguments)
+    return check_provider(
+        provider, requirements=Requirements(**CANNOT.get(ep, {})), **arguments
+    )
 
 
 @pytest.mark.parametrize("ep", [QNN, OPENVINO, VITISAI])

@@ -17,8 +17,12 @@ import epctx_core as epctx
 
 def test_the_wish_to_cancel_loads_ends_no_run(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "GRACE_SECONDS", 0.0)
-    options = options_for(Faulty, isolate="all", provider_options={"fault": "slow", "hook": "run"})
-    with epctx.InferenceSession(source(tmp_path), options, registry=registry_of(Faulty)) as session:
+    options = options_for(
+        Faulty, isolate="all", provider_options={"fault": "slow", "hook": "run"}
+    )
+    with epctx.InferenceSession(
+        source(tmp_path), options, registry=registry_of(Faulty)
+    ) as session:
         options.set_load_cancellation_flag(True)
 
         (result,) = session.run(None, {"x": example()})
@@ -35,7 +39,9 @@ def test_an_ep_that_does_not_look_at_the_hosts_wish_to_stop_is_ended_after_a_whi
     monkeypatch.setenv("EPCTX_TEST_NOTE", str(note))
     monkeypatch.setattr(process, "GRACE_SECONDS", 0.3)
     options = options_for(Faulty, provider_options={"fault": "leave-a-child"})
-    compiler = epctx.ModelCompiler(options, source(tmp_path), registry=registry_of(Faulty))
+    compiler = epctx.ModelCompiler(
+        options, source(tmp_path), registry=registry_of(Faulty)
+    )
 
     def cancel():
         wait_for(note.exists)
@@ -47,4 +53,6 @@ def test_an_ep_that_does_not_look_at_the_hosts_wish_to_stop_is_ended_after_a_whi
         compiler.compile_to_file()
 
     _, grandchild = map(int, note.read_text().split())
-    assert wait_for(lambda: not is_alive(grandchild)), "what it started is ended with it"
+    assert wait_for(lambda: not is_alive(grandchild)), (
+        "what it started is ended with it"
+    )

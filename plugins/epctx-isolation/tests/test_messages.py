@@ -46,13 +46,17 @@ def framed(head):
 
 @pytest.fixture(scope="module")
 def view():
-    graph = open_model(chain(["Add", "Relu", "Mul"]).SerializeToString(), SessionOptions().config()).graph
+    graph = open_model(
+        chain(["Add", "Relu", "Mul"]).SerializeToString(), SessionOptions().config()
+    ).graph
     return GraphSlice(graph, Partitioner(graph.predecessors), [False] * 3)
 
 
 def test_a_message_arrives_as_it_was_sent():
     pipe = io.BytesIO()
-    Channel(io.BytesIO(), pipe).send({"say": "é"}, [b"abc", b"", np.arange(3, dtype=np.int16)])
+    Channel(io.BytesIO(), pipe).send(
+        {"say": "é"}, [b"abc", b"", np.arange(3, dtype=np.int16)]
+    )
 
     message = received(pipe.getvalue())
 
@@ -77,7 +81,10 @@ def test_a_message_arrives_as_it_was_sent():
         framed({"sizes": [1 << 62]}),
         framed({"sizes": [1 << 80]}),
         framed({"sizes": [101]}),
-        pytest.param(framed({"sizes": [0] * (MOST_BLOBS + 1)}), id="more pieces than any message has"),
+        pytest.param(
+            framed({"sizes": [0] * (MOST_BLOBS + 1)}),
+            id="more pieces than any message has",
+        ),
     ],
 )
 def test_what_is_no_message_is_noticed_before_anything_is_made_of_it(data):
@@ -104,7 +111,9 @@ def test_claims_say_all_that_claims_say_and_name_parts_of_the_model(view, claims
         decode_claims(Message({"claims": claims}), view)
 
 
-def test_what_an_ep_claims_and_is_no_node_of_the_view_is_left_for_the_core_to_judge(view):
+def test_what_an_ep_claims_and_is_no_node_of_the_view_is_left_for_the_core_to_judge(
+    view,
+):
     said = Message({"claims": [{"nodes": [1, 99, -1, None, [[], 2]], "reason": 5}]})
 
     (refusal,) = decode_claims(said, view)
@@ -145,17 +154,28 @@ def test_what_an_ep_claims_and_is_no_node_of_the_view_is_left_for_the_core_to_ju
 )
 def test_descriptions_name_what_was_compiled_and_written(nodes, attributes):
     with pytest.raises(ProtocolError):
-        decode_descriptions(Message({"nodes": nodes, "attributes": attributes}), [object()], [object()])
+        decode_descriptions(
+            Message({"nodes": nodes, "attributes": attributes}), [object()], [object()]
+        )
 
 
 def test_what_an_ep_describes_and_the_host_does_not_know_is_left_for_the_core_to_judge():
-    said = Message({"nodes": [[-1, -1, 1, 0, 5, {"type": "set"}, 6, [[7, 8]]]], "attributes": [[[5, 5]]]})
+    said = Message(
+        {
+            "nodes": [[-1, -1, 1, 0, 5, {"type": "set"}, 6, [[7, 8]]]],
+            "attributes": [[[5, 5]]],
+        }
+    )
     known = object()
 
     (node,) = decode_descriptions(said, [known], [known])
 
     assert known not in (node.partition, node.payload)
-    assert (node.attributes, node.doc_string, type(node.graph_name).__name__) == ({5: 5}, 5, "set")
+    assert (node.attributes, node.doc_string, type(node.graph_name).__name__) == (
+        {5: 5},
+        5,
+        "set",
+    )
     assert node.compatibility_info == 6
     assert node.shapes == {7: 8}
 
@@ -167,11 +187,22 @@ def test_what_an_ep_describes_and_the_host_does_not_know_is_left_for_the_core_to
 )  # fmt: skip
 def test_an_array_has_the_bytes_that_its_shape_needs(kinds, sizes):
     with pytest.raises(ProtocolError):
-        decode_arrays(Message({"arrays": kinds}, [memoryview(bytes(size)) for size in sizes]))
+        decode_arrays(
+            Message({"arrays": kinds}, [memoryview(bytes(size)) for size in sizes])
+        )
 
 
 @pytest.mark.parametrize(
-    "key", [None, [], [[], 1], [[], "nothing"], [[[0, "body"]], "w0"], [5, "w0"], [[[[], []]], "w0"]]
+    "key",
+    [
+        None,
+        [],
+        [[], 1],
+        [[], "nothing"],
+        [[[0, "body"]], "w0"],
+        [5, "w0"],
+        [[[[], []]], "w0"],
+    ],
 )
 def test_a_weight_is_named_by_graph_and_name(view, key):
     reference = writer_handlers(None, view.root, None, [])["reference"]
@@ -198,17 +229,42 @@ def test_an_error_is_one_of_the_tree_and_says_what_such_errors_say(error):
 
 
 def test_an_error_keeps_its_class_and_all_that_it_names():
-    error = PluginError("m", node="n", ep="e", path="p", hint="h", hook="k", distribution="d", version="1")
+    error = PluginError(
+        "m",
+        node="n",
+        ep="e",
+        path="p",
+        hint="h",
+        hook="k",
+        distribution="d",
+        version="1",
+    )
 
     found = decode_error(Message(json.loads(json.dumps(encode_error(error)))))
 
     assert (type(found), vars(found)) == (PluginError, vars(error))
-    assert type(decode_error(Message(encode_error(type("Own", (InvalidGraph,), {})("m"))))) is InvalidGraph
+    assert (
+        type(decode_error(Message(encode_error(type("Own", (InvalidGraph,), {})("m")))))
+        is InvalidGraph
+    )
 
 
 @pytest.mark.parametrize(
     "value",
-    [None, 1, -(1 << 62), 0.1, float("inf"), "é", b"\xff\0", [1, 2], [], ["a", b"b"], [0.5], True],
+    [
+        None,
+        1,
+        -(1 << 62),
+        0.1,
+        float("inf"),
+        "é",
+        b"\xff\0",
+        [1, 2],
+        [],
+        ["a", b"b"],
+        [0.5],
+        True,
+    ],
 )
 def test_an_attribute_arrives_as_it_was(value):
     found = decode_attribute(json.loads(json.dumps(encode_attribute(value))))
@@ -220,7 +276,9 @@ def test_numbers_of_numpy_and_tensors_are_attributes_too():
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
 
     assert encode_attribute(np.int64(5)) == 5
-    assert np.array_equal(onnx.numpy_helper.to_array(decode_attribute(encode_attribute(array))), array)
+    assert np.array_equal(
+        onnx.numpy_helper.to_array(decode_attribute(encode_attribute(array))), array
+    )
 
 
 def test_of_what_no_attribute_can_hold_the_type_arrives():
@@ -230,7 +288,9 @@ def test_of_what_no_attribute_can_hold_the_type_arrives():
     assert not isinstance(found, set)
 
 
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int4", "uint8", "bool", "float16", "float8_e4m3fn"])
+@pytest.mark.parametrize(
+    "kind", ["float32", "bfloat16", "int4", "uint8", "bool", "float16", "float8_e4m3fn"]
+)
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)])
 def test_arrays_of_every_kind_arrive_as_they_were(kind, shape):
     import ml_dtypes
@@ -238,7 +298,9 @@ def test_arrays_of_every_kind_arrive_as_they_were(kind, shape):
     array = np.ones(shape, getattr(ml_dtypes, kind, None) or kind)
     kinds, blobs = encode_arrays([array])
 
-    (found,) = decode_arrays(Message({"arrays": kinds}, [memoryview(blob.tobytes()) for blob in blobs]))
+    (found,) = decode_arrays(
+        Message({"arrays": kinds}, [memoryview(blob.tobytes()) for blob in blobs])
+    )
 
     assert (found.dtype, found.shape) == (array.dtype, array.shape)
     assert np.array_equal(found, array)
@@ -260,7 +322,9 @@ def test_arrays_of_every_kind_arrive_as_they_were(kind, shape):
 def test_text_of_every_kind_arrives_as_text(array):
     kinds, blobs = encode_arrays([array])
 
-    (found,) = decode_arrays(Message({"arrays": kinds}, [memoryview(blob.tobytes()) for blob in blobs]))
+    (found,) = decode_arrays(
+        Message({"arrays": kinds}, [memoryview(blob.tobytes()) for blob in blobs])
+    )
 
     assert (found.dtype, found.shape) == (np.dtype(object), array.shape)
     assert [str(t) for t in found.flat] == [
@@ -290,13 +354,20 @@ def lengths(*numbers):
 )
 def test_text_has_the_lengths_that_it_says_and_is_utf_8(shape, blob):
     with pytest.raises(ProtocolError):
-        decode_arrays(Message({"arrays": [[onnx.TensorProto.STRING, shape]]}, [memoryview(blob)]))
+        decode_arrays(
+            Message({"arrays": [[onnx.TensorProto.STRING, shape]]}, [memoryview(blob)])
+        )
 
 
 def test_messages_with_bits_turned_over_are_messages_or_none():
     pipe = io.BytesIO()
     Channel(io.BytesIO(), pipe).send(
-        {"say": "result", "runnables": [0, 1], "nodes": [[0, None, 1, 0, "", None]], "attributes": [[]]},
+        {
+            "say": "result",
+            "runnables": [0, 1],
+            "nodes": [[0, None, 1, 0, "", None]],
+            "attributes": [[]],
+        },
         [b"x" * 64],
     )
     generator = random.Random(0)  # noqa: S311 - damage, no secrets

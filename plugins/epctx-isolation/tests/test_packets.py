@@ -24,7 +24,9 @@ def path(tmp_path):
 
 
 def weight(data, mapped=None, offset=0):
-    return Weight("w", onnx.TensorProto.UINT8, (len(data),), data, mapped=mapped, offset=offset)
+    return Weight(
+        "w", onnx.TensorProto.UINT8, (len(data),), data, mapped=mapped, offset=offset
+    )
 
 
 def arrived(packet):
@@ -50,7 +52,11 @@ def test_a_weight_in_a_file_arrives_by_its_place_and_one_in_memory_by_its_bytes(
     found = unpack_weights(head, pieces)
 
     assert count == 3, "what lies in a file does not travel"
-    assert [w.array().tobytes() for w in found] == [bytes(range(2, 6)), b"abc", bytes(range(2, 6))]
+    assert [w.array().tobytes() for w in found] == [
+        bytes(range(2, 6)),
+        b"abc",
+        bytes(range(2, 6)),
+    ]
     assert found[0].extent == in_file.extent
     assert (found[0].source_name, found[1].source_name, found[1].lazy_digest.known) == (
         "source",
@@ -70,14 +76,19 @@ def test_a_large_weight_in_memory_travels_in_portions_that_are_not_copied():
     assert np.shares_memory(np.frombuffer(first, np.uint8), large)
 
 
-def test_a_file_is_mapped_as_the_host_has_it_open_whatever_lies_under_its_name_now(path):
+def test_a_file_is_mapped_as_the_host_has_it_open_whatever_lies_under_its_name_now(
+    path,
+):
     sent = mapped_weight(path)
     path.unlink()
     path.write_bytes(b"other")
 
     (found,) = unpack_weights(pack_weights([sent])[0], [])
 
-    assert (found.array().tobytes(), found.extent.file) == (bytes(range(2, 6)), str(path))
+    assert (found.array().tobytes(), found.extent.file) == (
+        bytes(range(2, 6)),
+        str(path),
+    )
 
 
 def test_a_file_of_a_host_that_is_gone_is_not_another_one(path):

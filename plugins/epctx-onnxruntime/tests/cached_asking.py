@@ -24,7 +24,9 @@ class Ear(logging.Handler):
 
 def asked(model, cache):
     """Return the model's answer."""
-    session = load_or_compile(model, session_options(), provider=EP, cache_dir=cache, registry=registry())
+    session = load_or_compile(
+        model, session_options(), provider=EP, cache_dir=cache, registry=registry()
+    )
     return session.run(None, {"x": X})[0].tolist()
 
 

@@ -15,7 +15,13 @@ import numpy as np
 import onnxruntime
 import pytest
 from end_to_end.small_models import chain, example, saved
-from engines.cached_runtime import EP, OptionalCpuExecutionProvider, in_place, registry, session_options
+from engines.cached_runtime import (
+    EP,
+    OptionalCpuExecutionProvider,
+    in_place,
+    registry,
+    session_options,
+)
 from epctx_cache.store import EntryStore
 from epctx_onnxruntime import cached
 from epctx_onnxruntime.cached import load_or_compile, translate
@@ -41,7 +47,12 @@ class Host:
 
     def session(self, model, options=None, **arguments):
         options = session_options() if options is None else options
-        given = {"provider": EP, "cache_dir": self.folder, "registry": self.registry, **arguments}
+        given = {
+            "provider": EP,
+            "cache_dir": self.folder,
+            "registry": self.registry,
+            **arguments,
+        }
         return load_or_compile(model, options, **given)
 
     def answer(self, model, options=None, **arguments):
@@ -53,11 +64,17 @@ class Host:
 
     def _messages(self, level):
         records = self._caplog.get_records("call")
-        return [r.getMessage() for r in records if r.levelno >= level and r.name == "epctx.cache"]
+        return [
+            r.getMessage()
+            for r in records
+            if r.levelno >= level and r.name == "epctx.cache"
+        ]
 
     @property
     def compiles(self):
-        return sum(text.startswith("compiled ") for text in self._messages(logging.INFO))
+        return sum(
+            text.startswith("compiled ") for text in self._messages(logging.INFO)
+        )
 
     @property
     def warnings(self):
@@ -89,13 +106,17 @@ def expected(model):
 # -- a load ------------------------------------------------------------------------------------------------
 
 
-def test_the_model_is_compiled_the_first_time_and_loaded_after_that(host, model, expected, runtime):
+def test_the_model_is_compiled_the_first_time_and_loaded_after_that(
+    host, model, expected, runtime
+):
     answers = [host.answer(model) for _ in range(3)]
 
     assert all(np.allclose(answer, expected, atol=1e-6) for answer in answers)
     assert host.compiles == 1
     (entry,) = host.entries
-    assert [opened for opened, _ in runtime.opened] == [entry.folder / "model_ctx.onnx"] * 3
+    assert [opened for opened, _ in runtime.opened] == [
+        entry.folder / "model_ctx.onnx"
+    ] * 3
 
 
 def test_bytes_are_a_model_too(host, model, expected, runtime):
@@ -104,7 +125,9 @@ def test_bytes_are_a_model_too(host, model, expected, runtime):
     assert host.compiles == 1
 
 
-def test_a_model_whose_compiled_form_onnxruntime_cannot_load_is_loaded_as_it_is(host, model, expected):
+def test_a_model_whose_compiled_form_onnxruntime_cannot_load_is_loaded_as_it_is(
+    host, model, expected
+):
     sessions = [host.session(model) for _ in range(2)]
 
     assert all(type(session) is onnxruntime.InferenceSession for session in sessions)
@@ -124,8 +147,12 @@ def test_a_context_model_is_loaded_as_it_is(host, model, runtime):
 
 
 @pytest.mark.parametrize("isolate", [None, "compile"])
-def test_a_compile_is_isolated_by_default(host, model, expected, runtime, isolate, monkeypatch):
-    monkeypatch.setattr(ProgramMaker, "make", lambda _self: pytest.fail("compiled in this process"))
+def test_a_compile_is_isolated_by_default(
+    host, model, expected, runtime, isolate, monkeypatch
+):
+    monkeypatch.setattr(
+        ProgramMaker, "make", lambda _self: pytest.fail("compiled in this process")
+    )
     options = onnxruntime.SessionOptions()
     if isolate is not None:
         options.add_session_config_entry("ep.isolate", isolate)
@@ -139,7 +166,10 @@ def test_open_dimensions_get_their_lengths_by_the_argument(host, tmp_path, runti
         value.type.tensor_type.shape.dim[0].dim_param = OPEN_BATCH
     path = saved(made, tmp_path / "open.onnx")
 
-    (shape,) = [each.shape for each in host.session(path, free_dimensions={OPEN_BATCH: 2}).get_inputs()]
+    (shape,) = [
+        each.shape
+        for each in host.session(path, free_dimensions={OPEN_BATCH: 2}).get_inputs()
+    ]
     host.session(path, free_dimensions={OPEN_BATCH: 4})
 
     assert shape == [2, 3]
@@ -150,21 +180,35 @@ def test_open_dimensions_get_their_lengths_by_the_argument(host, tmp_path, runti
 
 FOR_RUNS = {
     "threads": lambda options: setattr(options, "intra_op_num_threads", 2),
-    "threads between operators": lambda options: setattr(options, "inter_op_num_threads", 2),
+    "threads between operators": lambda options: setattr(
+        options, "inter_op_num_threads", 2
+    ),
     "log": lambda options: setattr(options, "log_severity_level", 3),
     "name in logs": lambda options: setattr(options, "logid", "host"),
     "arena": lambda options: setattr(options, "enable_cpu_mem_arena", False),
-    "mode": lambda options: setattr(options, "execution_mode", onnxruntime.ExecutionMode.ORT_PARALLEL),
-    "level of the load": lambda options: setattr(
-        options, "graph_optimization_level", onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    "mode": lambda options: setattr(
+        options, "execution_mode", onnxruntime.ExecutionMode.ORT_PARALLEL
     ),
-    "spinning": lambda options: options.add_session_config_entry("session.intra_op.allow_spinning", "0"),
-    "checks": lambda options: options.add_session_config_entry("ep.context_verify", "full"),
-    "fallback": lambda options: options.add_session_config_entry("session.disable_cpu_ep_fallback", "0"),
+    "level of the load": lambda options: setattr(
+        options,
+        "graph_optimization_level",
+        onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    ),
+    "spinning": lambda options: options.add_session_config_entry(
+        "session.intra_op.allow_spinning", "0"
+    ),
+    "checks": lambda options: options.add_session_config_entry(
+        "ep.context_verify", "full"
+    ),
+    "fallback": lambda options: options.add_session_config_entry(
+        "session.disable_cpu_ep_fallback", "0"
+    ),
 }
 FOR_COMPILES = {
     "option of the EP": {"provider_options": {"effort": "3"}},
-    "level of the compile": {"graph_optimization_level": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC},
+    "level of the compile": {
+        "graph_optimization_level": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    },
     "embedded": {"options": {"ep__context_embed_mode": "1"}},
     "prefix": {"options": {"ep__context_node_name_prefix": "acme_"}},
     "least nodes": {"options": {"ep__partition_min_nodes": "2"}},
@@ -196,8 +240,12 @@ def test_an_option_of_the_compile_compiles_again(host, model, runtime, change):
 def test_another_library_of_the_ep_compiles_again(host, model, runtime, monkeypatch):
     host.answer(model)
     before = OptionalCpuExecutionProvider.get_build_info({})
-    newer = type(before)(sdk=f"{before.sdk} later", driver=before.driver, target=before.target)
-    monkeypatch.setattr(OptionalCpuExecutionProvider, "get_build_info", lambda _options: newer)
+    newer = type(before)(
+        sdk=f"{before.sdk} later", driver=before.driver, target=before.target
+    )
+    monkeypatch.setattr(
+        OptionalCpuExecutionProvider, "get_build_info", lambda _options: newer
+    )
 
     host.answer(model)
 
@@ -220,7 +268,9 @@ def test_an_entry_that_the_ep_calls_unsupported_is_compiled_again(
     assert "EP_UNSUPPORTED of what was compiled from small.onnx" in warning
 
 
-def test_an_ep_that_prefers_to_compile_again_does_so_once(host, model, expected, runtime, monkeypatch):
+def test_an_ep_that_prefers_to_compile_again_does_so_once(
+    host, model, expected, runtime, monkeypatch
+):
     host.answer(model)
     asked_of(monkeypatch, lambda: Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION)
 
@@ -228,7 +278,9 @@ def test_an_ep_that_prefers_to_compile_again_does_so_once(host, model, expected,
     assert host.compiles == 2
 
 
-def test_an_ep_that_refuses_what_it_has_just_compiled_is_an_error(host, model, runtime, monkeypatch):
+def test_an_ep_that_refuses_what_it_has_just_compiled_is_an_error(
+    host, model, runtime, monkeypatch
+):
     asked_of(monkeypatch, lambda: Compatibility.EP_UNSUPPORTED)
 
     with pytest.raises(epctx.InvalidGraph, match="EP_UNSUPPORTED"):
@@ -237,14 +289,18 @@ def test_an_ep_that_refuses_what_it_has_just_compiled_is_an_error(host, model, r
 
 def asked_of(monkeypatch, verdict):
     """Have the EP say something about every compiled model."""
-    monkeypatch.setattr(OptionalCpuExecutionProvider, "get_compatibility_info", lambda *_: "1")
+    monkeypatch.setattr(
+        OptionalCpuExecutionProvider, "get_compatibility_info", lambda *_: "1"
+    )
     monkeypatch.setattr(cached, "get_model_compatibility", lambda *_a, **_k: verdict())
 
 
 def test_a_binary_swapped_for_that_of_another_model_is_compiled_again(
     host, model, expected, runtime, tmp_path
 ):
-    other = saved(chain(["Relu", "Add", "Sigmoid", "Add"], seed=9), tmp_path / "other.onnx")
+    other = saved(
+        chain(["Relu", "Add", "Sigmoid", "Add"], seed=9), tmp_path / "other.onnx"
+    )
     host.answer(model)
     (first,) = host.entries
     host.answer(other)
@@ -259,8 +315,12 @@ def test_a_binary_swapped_for_that_of_another_model_is_compiled_again(
     assert "have another digest" in host.warnings[-1]
 
 
-@pytest.mark.parametrize("kind", [epctx.InvalidGraph, epctx.EPFail, epctx.RuntimeException])
-def test_an_entry_that_the_runtime_cannot_load_is_compiled_again(host, model, expected, runtime, kind):
+@pytest.mark.parametrize(
+    "kind", [epctx.InvalidGraph, epctx.EPFail, epctx.RuntimeException]
+)
+def test_an_entry_that_the_runtime_cannot_load_is_compiled_again(
+    host, model, expected, runtime, kind
+):
     host.answer(model)
     runtime.fail = kind("the driver is another one")
 
@@ -268,7 +328,9 @@ def test_an_entry_that_the_runtime_cannot_load_is_compiled_again(host, model, ex
     assert host.compiles == 2
 
 
-def test_an_error_of_onnxruntime_that_is_not_the_entrys_fault_leaves_it(host, model, runtime):
+def test_an_error_of_onnxruntime_that_is_not_the_entrys_fault_leaves_it(
+    host, model, runtime
+):
     host.answer(model)
     runtime.fail = epctx.InvalidArgument("these options do not fit")
 
@@ -290,7 +352,10 @@ def test_a_translation_has_the_entries_that_epctx_acts_on_and_the_threads():
 
     options = translate(given, {"batch": 4})
 
-    assert dict(options.config_entries) == {"ep.isolate": "compile", "ep.context_embed_mode": "1"}
+    assert dict(options.config_entries) == {
+        "ep.isolate": "compile",
+        "ep.context_embed_mode": "1",
+    }
     assert options.intra_op_num_threads == 3
     assert dict(options.model_overrides.dimensions) == {"batch": 4}
 
@@ -312,7 +377,9 @@ def test_a_wrong_entry_is_refused_by_its_name():
 
 
 def test_session_options_of_epctx_are_refused(host, model):
-    with pytest.raises(epctx.InvalidArgument, match=r"takes onnxruntime\.SessionOptions"):
+    with pytest.raises(
+        epctx.InvalidArgument, match=r"takes onnxruntime\.SessionOptions"
+    ):
         host.session(model, epctx.SessionOptions())
 
 
@@ -324,7 +391,9 @@ OF_THE_SOURCE = {
 }
 
 
-def test_entries_about_the_source_do_not_reach_the_compiled_model_and_stay_the_hosts(host, model, runtime):
+def test_entries_about_the_source_do_not_reach_the_compiled_model_and_stay_the_hosts(
+    host, model, runtime
+):
     options = session_options()
     for key, value in OF_THE_SOURCE.items():
         options.add_session_config_entry(key, value)
@@ -335,7 +404,9 @@ def test_entries_about_the_source_do_not_reach_the_compiled_model_and_stay_the_h
     assert {key: entries[key] for key in OF_THE_SOURCE} == {
         key: SESSION_OPTIONS[key].default for key in OF_THE_SOURCE
     }
-    assert {key: options.get_session_config_entry(key) for key in OF_THE_SOURCE} == OF_THE_SOURCE
+    assert {
+        key: options.get_session_config_entry(key) for key in OF_THE_SOURCE
+    } == OF_THE_SOURCE
 
 
 def test_session_options_can_be_used_for_many_models(host, model, tmp_path):
@@ -351,7 +422,9 @@ def test_session_options_can_be_used_for_many_models(host, model, tmp_path):
 
 def test_session_options_with_an_ep_of_the_hosts_own_are_refused(host, model):
     options = session_options()
-    options.add_provider_for_devices(OptionalCpuExecutionProvider.library.list_devices()[:1], {})
+    options.add_provider_for_devices(
+        OptionalCpuExecutionProvider.library.list_devices()[:1], {}
+    )
 
     with pytest.raises(epctx.InvalidArgument, match="have an EP already"):
         host.session(model, options)
@@ -366,12 +439,18 @@ def test_an_ep_that_is_not_one_of_onnxruntimes_is_refused(host, model):
         host.session(model, provider="VitisAI", registry=epctx.default_registry)
 
 
-def test_an_ep_that_is_not_installed_is_an_error_and_an_optional_one_is_left_out(host, model, expected):
+def test_an_ep_that_is_not_installed_is_an_error_and_an_optional_one_is_left_out(
+    host, model, expected
+):
     with pytest.raises(epctx.EpctxError, match="NoSuchExecutionProvider"):
         host.session(model, provider="NoSuchExecutionProvider")
 
     options = session_options(ep__optional_providers="NoSuchExecutionProvider")
-    assert np.allclose(host.answer(model, options, provider="NoSuchExecutionProvider"), expected, atol=1e-6)
+    assert np.allclose(
+        host.answer(model, options, provider="NoSuchExecutionProvider"),
+        expected,
+        atol=1e-6,
+    )
 
 
 @pytest.mark.parametrize("provider", [None, 3, ["QNN"]])
@@ -394,7 +473,9 @@ def test_the_cpu_ep_compiles_nothing(host, model, expected):
     assert host.entries == []
 
 
-def test_where_compiling_is_forbidden_only_what_is_cached_is_loaded(host, model, runtime):
+def test_where_compiling_is_forbidden_only_what_is_cached_is_loaded(
+    host, model, runtime
+):
     options = session_options(session__disable_model_compile="1")
 
     with pytest.raises(epctx.ModelRequiresCompilation):
@@ -414,7 +495,9 @@ class Absent:
 
 
 def test_a_missing_package_is_named(host, model, monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "epctx_cache"]:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] == "epctx_cache"
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
 
@@ -449,11 +532,20 @@ def test_an_error_of_onnxruntime_has_the_class_of_its_code(host, tmp_path):
 def test_the_example_starts_twice(host):
     root = HERE.parents[2]
     network = root / "tests" / "models" / "resnet" / "model.onnx"
-    command = [sys.executable, root / "examples" / "keep_onnxruntime.py", network, host.folder]
+    command = [
+        sys.executable,
+        root / "examples" / "keep_onnxruntime.py",
+        network,
+        host.folder,
+    ]
 
     said = subprocess.check_output(command, text=True, timeout=300).splitlines()
 
-    assert [line.split(":")[0] for line in said] == ["first start", "second start", "results"]
+    assert [line.split(":")[0] for line in said] == [
+        "first start",
+        "second start",
+        "results",
+    ]
 
 
 # -- many processes -----------------------------------------------------------------------------------------
@@ -472,7 +564,9 @@ def test_eight_processes_compile_once(host, model):
     said = [json.loads(process.communicate(timeout=300)[0]) for process in processes]
 
     assert sum(each["compiles"] for each in said) == 1
-    assert all(answer == said[0]["answers"][0] for each in said for answer in each["answers"])
+    assert all(
+        answer == said[0]["answers"][0] for each in said for answer in each["answers"]
+    )
     assert len(host.entries) == 1
 
 
@@ -489,4 +583,6 @@ def test_killed_at_any_change_the_next_one_gets_a_whole_entry(host, model, step)
 
     assert sum(kill["killed"] for kill in found) >= 16
     assert all(kill["answers"] == found[0]["answers"] for kill in found)
-    assert [(kill["entries"], kill["faults"], kill["left"]) for kill in found] == [(1, [], [])] * len(found)
+    assert [(kill["entries"], kill["faults"], kill["left"]) for kill in found] == [
+        (1, [], [])
+    ] * len(found)

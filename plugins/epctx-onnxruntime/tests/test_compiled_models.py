@@ -24,7 +24,9 @@ class Recorder(onnxruntime.ModelCompiler):
 
     def __init__(self, options, content, *args, **kwargs):
         self.models.append(onnx.ModelProto.FromString(content))
-        self.names.append(Path(options.get_session_config_entry("ep.context_file_path")).name)
+        self.names.append(
+            Path(options.get_session_config_entry("ep.context_file_path")).name
+        )
         super().__init__(options, content, *args, **kwargs)
 
 
@@ -41,16 +43,28 @@ def scaled(weight=1.0, shape=(4, 8)):
     """Return MatMul, Scaler and Relu; ONNX infers nothing of what a Scaler gives, its model says it."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["summed"]),
-        helper.make_node("Scaler", ["summed"], ["scaled"], domain="ai.onnx.ml", offset=[0.5], scale=[0.1]),
+        helper.make_node(
+            "Scaler",
+            ["summed"],
+            ["scaled"],
+            domain="ai.onnx.ml",
+            offset=[0.5],
+            scale=[0.1],
+        ),
         helper.make_node("Relu", ["scaled"], ["y"]),
     ]
     x, inner, y = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "scaled", "y")
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name in ("x", "scaled", "y")
     )
-    tensors = [numpy_helper.from_array(np.full((shape[1], shape[1]), weight, np.float32), "w")]
+    tensors = [
+        numpy_helper.from_array(np.full((shape[1], shape[1]), weight, np.float32), "w")
+    ]
     graph = helper.make_graph(nodes, "scaled", [x], [y], tensors, value_info=[inner])
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    return helper.make_model(
+        graph, opset_imports=opsets, ir_version=10
+    ).SerializeToString()
 
 
 def compiled(model):
@@ -58,7 +72,9 @@ def compiled(model):
     registry.register(CpuProvider)
     options = epctx.SessionOptions()
     options.add_provider(CpuProvider.name, {})
-    return epctx.ModelCompiler(options, model, True, registry=registry).compile_to_bytes()
+    return epctx.ModelCompiler(
+        options, model, True, registry=registry
+    ).compile_to_bytes()
 
 
 def test_the_compiler_gets_the_types_of_inner_values_that_it_cannot_infer(recorder):
@@ -75,7 +91,9 @@ def test_binaries_are_named_by_what_is_compiled(recorder):
     for model in (scaled(), scaled(), scaled(weight=2.0), scaled(shape=(4, 16))):
         compiled(model)
 
-    first, again, other_weights, other_shape = recorder.names[:: len(recorder.names) // 4]
+    first, again, other_weights, other_shape = recorder.names[
+        :: len(recorder.names) // 4
+    ]
     assert first == again
     assert len({first, other_weights, other_shape}) == 3
 
@@ -87,17 +105,26 @@ class ByName(CpuProvider):
 def context_node(attributes, *names):
     """Return what the core passes of a node whose payload is three bytes long."""
     values = [
-        epctx.plugin.ValueInfo(name, epctx.plugin.TensorType(TensorProto.FLOAT, (4, 8))) for name in names
+        epctx.plugin.ValueInfo(name, epctx.plugin.TensorType(TensorProto.FLOAT, (4, 8)))
+        for name in names
     ]
     return SimpleNamespace(
-        name="node", partition_name="graph", inputs=values[:1], outputs=values[1:], attributes=attributes
+        name="node",
+        partition_name="graph",
+        inputs=values[:1],
+        outputs=values[1:],
+        attributes=attributes,
     )
 
 
 def load(node):
     cancel = SimpleNamespace(raise_if_requested=lambda: None)
-    context = SimpleNamespace(options={}, intra_op_num_threads=1, purpose=Purpose.LOAD, cancel=cancel)
-    reader = SimpleNamespace(payload=lambda _node: SimpleNamespace(view=memoryview(b"abc")))
+    context = SimpleNamespace(
+        options={}, intra_op_num_threads=1, purpose=Purpose.LOAD, cancel=cancel
+    )
+    reader = SimpleNamespace(
+        payload=lambda _node: SimpleNamespace(view=memoryview(b"abc"))
+    )
     return ByName(context).load_context([node], reader)
 
 
@@ -105,7 +132,9 @@ def load(node):
     ("attributes", "asked"),
     [({"epctx_value_names": ["x", "y"]}, ["x", "y"]), ({}, ["renamed x", "renamed y"])],
 )
-def test_a_graph_that_knows_its_values_by_name_is_asked_for_them_by_these(monkeypatch, attributes, asked):
+def test_a_graph_that_knows_its_values_by_name_is_asked_for_them_by_these(
+    monkeypatch, attributes, asked
+):
     seen = []
 
     def refuse(model, *_args, **_kwargs):
@@ -124,5 +153,7 @@ def test_a_graph_that_knows_its_values_by_name_is_asked_for_them_by_these(monkey
 
 @pytest.mark.parametrize("names", [["x"], ["x", "y", "z"], "xy"])
 def test_names_that_fit_another_node_are_refused(names):
-    with pytest.raises(epctx.InvalidGraph, match="does not name its 2 inputs and outputs"):
+    with pytest.raises(
+        epctx.InvalidGraph, match="does not name its 2 inputs and outputs"
+    ):
         load(context_node({"epctx_value_names": names}, "x", "y"))

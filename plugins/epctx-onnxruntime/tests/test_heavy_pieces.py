@@ -38,7 +38,9 @@ def whole(source):
 
 
 def prepared(piece, pieces=2):
-    return CpuEngine(EnginePolicy(optimizes=True, pieces=pieces)).prepare_group(piece.model(), piece.weights)
+    return CpuEngine(EnginePolicy(optimizes=True, pieces=pieces)).prepare_group(
+        piece.model(), piece.weights
+    )
 
 
 def wanted(made, x=X):
@@ -51,7 +53,9 @@ def test_weights_in_memory_are_optimised_in_the_session_that_runs_them(optimised
     handle = prepared(whole(opened(made)))
 
     assert not optimised
-    np.testing.assert_allclose(handle.run([X])[0], wanted(made)[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        handle.run([X])[0], wanted(made)[0], rtol=1e-4, atol=1e-4
+    )
 
 
 @pytest.fixture
@@ -65,24 +69,34 @@ def source_in_a_file(tmp_path):
     )
     folder = ModelFolder(tmp_path)
     proto = onnx.load(tmp_path / "m.onnx", load_external_data=False)
-    return opened(proto, lambda name, tensor: folder.open(name, what="weights", node=tensor))
+    return opened(
+        proto, lambda name, tensor: folder.open(name, what="weights", node=tensor)
+    )
 
 
 def test_weights_in_a_file_stay_there(source_in_a_file, optimised):
     handle = prepared(whole(source_in_a_file))
 
     assert len(optimised) == 1
-    np.testing.assert_allclose(handle.run([X])[0], wanted(convolution_and_normalisation())[0], atol=1e-4)
+    np.testing.assert_allclose(
+        handle.run([X])[0], wanted(convolution_and_normalisation())[0], atol=1e-4
+    )
 
 
-def test_the_only_piece_of_a_session_is_onnxruntimes_to_optimise_and_to_map(source_in_a_file, optimised):
+def test_the_only_piece_of_a_session_is_onnxruntimes_to_optimise_and_to_map(
+    source_in_a_file, optimised
+):
     handle = prepared(whole(source_in_a_file), pieces=1)
 
     assert not optimised
-    assert np.array_equal(handle.run([X])[0], wanted(convolution_and_normalisation())[0])
+    assert np.array_equal(
+        handle.run([X])[0], wanted(convolution_and_normalisation())[0]
+    )
 
 
-def test_weights_that_no_optimiser_changes_are_not_copied_above_a_limit(monkeypatch, optimised):
+def test_weights_that_no_optimiser_changes_are_not_copied_above_a_limit(
+    monkeypatch, optimised
+):
     made = convolution_and_normalisation()
     monkeypatch.setattr(optimiser, "PREPACK_LIMIT", 14 * WIDE * 4 - 1)
 

@@ -29,7 +29,8 @@ def container(blobs, version="1.1.0", *more):
     places, body, offset = [], b"", BLOCK
     for name, blob in blobs.items():
         numbers = [
-            element(0x10, k, struct.pack("<i", v)) for k, v in (("data_offset", offset), ("size", len(blob)))
+            element(0x10, k, struct.pack("<i", v))
+            for k, v in (("data_offset", offset), ("size", len(blob)))
         ]
         places.append(element(0x03, name, document(*numbers)))
         padded = blob + bytes(-len(blob) % BLOCK)
@@ -74,7 +75,10 @@ def test_the_blobs_of_all_are_in_one(join):
 
     joined = join(container(blobs), container({"b_0": b"third"}))
 
-    assert {name: find_blob(joined, name) for name in ("a_0", "a_1", "b_0")} == {**blobs, "b_0": b"third"}
+    assert {name: find_blob(joined, name) for name in ("a_0", "a_1", "b_0")} == {
+        **blobs,
+        "b_0": b"third",
+    }
     assert len(joined) % BLOCK == 0
     assert joined.startswith(b"OVEP_BIN" + struct.pack("<3Q", 1, 40, 40))
 
@@ -90,13 +94,27 @@ def test_a_single_one_stays_as_it_is(join):
     [
         container({"a_0": b"the same name"}),
         container({"b_0": b"of another version"}, "2.0.0"),
-        container({"b_0": b"with weights"}, "1.1.0", element(0x03, "weights_metadata_map", document())),
+        container(
+            {"b_0": b"with weights"},
+            "1.1.0",
+            element(0x03, "weights_metadata_map", document()),
+        ),
         container({"b_0": b"of another producer's version"}, "1.2.0"),
-        container({"b_0": b"of an unknown table"}, "1.1.0", element(0x08, "flag", b"\x01")),
+        container(
+            {"b_0": b"of an unknown table"}, "1.1.0", element(0x08, "flag", b"\x01")
+        ),
         container({"b_0": b"cut off"})[:100],
         b"no container",
     ],
-    ids=["a name twice", "version", "weights", "tables that differ", "unknown element", "cut", "other bytes"],
+    ids=[
+        "a name twice",
+        "version",
+        "weights",
+        "tables that differ",
+        "unknown element",
+        "cut",
+        "other bytes",
+    ],
 )
 def test_what_is_not_known_whole_is_not_joined(join, other):
     assert join(container({"a_0": b"first"}), other) is None

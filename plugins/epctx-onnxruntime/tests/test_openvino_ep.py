@@ -24,33 +24,51 @@ def devices(*types):
 def made(**options):
     """Return an instance, as the core makes it; nothing of onnxruntime is called for it."""
     declared = {option.name: option.default for option in OpenVINO.options}
-    context = SimpleNamespace(options={**declared, **options}, logger=logging.getLogger("epctx.ep"))
+    context = SimpleNamespace(
+        options={**declared, **options}, logger=logging.getLogger("epctx.ep")
+    )
     return OpenVINO(context)
 
 
 @pytest.mark.parametrize("wanted", ["CPU", "GPU", "NPU"])
 def test_the_device_of_the_type_that_the_options_say_is_used(wanted):
-    (chosen,) = OpenVINO.select_devices(devices("NPU", "GPU", "CPU", "GPU"), {"device_type": wanted})
+    (chosen,) = OpenVINO.select_devices(
+        devices("NPU", "GPU", "CPU", "GPU"), {"device_type": wanted}
+    )
 
     assert chosen.ep_metadata["ov_device"] == wanted
 
 
 def test_a_device_that_is_not_listed_is_refused_with_those_that_are():
-    with pytest.raises(epctx.InvalidArgument, match=r"'device_type' is NPU, but .* lists CPU, GPU alone"):
+    with pytest.raises(
+        epctx.InvalidArgument,
+        match=r"'device_type' is NPU, but .* lists CPU, GPU alone",
+    ):
         OpenVINO.select_devices(devices("GPU", "CPU"), {"device_type": "NPU"})
 
 
 def test_onnxruntime_gets_the_options_that_its_ep_reads():
-    given = {"device_type": "GPU", "load_config": FLOAT32, "enable_causallm": True, "reshape_input": None}
+    given = {
+        "device_type": "GPU",
+        "load_config": FLOAT32,
+        "enable_causallm": True,
+        "reshape_input": None,
+    }
 
-    assert OpenVINO.vendor_options(given) == {"load_config": FLOAT32, "enable_causallm": "1"}
+    assert OpenVINO.vendor_options(given) == {
+        "load_config": FLOAT32,
+        "enable_causallm": "1",
+    }
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         ('{"CPU": ', "cannot be read as JSON"),
-        ('{"INFERENCE_PRECISION_HINT": "f32"}', "not an object of properties by device"),
+        (
+            '{"INFERENCE_PRECISION_HINT": "f32"}',
+            "not an object of properties by device",
+        ),
         ("/missing/config.json", "cannot be read as JSON from that file"),
         ("[]", "cannot be read as JSON from that file"),
     ],
@@ -73,7 +91,9 @@ def test_properties_are_json_or_in_a_file(tmp_path):
 
 def test_a_workload_type_is_ignored_on_devices_that_have_none(caplog):
     with caplog.at_level(logging.INFO, "epctx.ep"):
-        made(device_type="CPU").set_dynamic_options({"ep.dynamic.workload_type": "Efficient"})
+        made(device_type="CPU").set_dynamic_options(
+            {"ep.dynamic.workload_type": "Efficient"}
+        )
 
     assert "ep.dynamic.workload_type has no effect on the device CPU" in caplog.text
 
@@ -86,7 +106,9 @@ def test_a_workload_type_is_ignored_on_devices_that_have_none(caplog):
         ("Relu", None, "the rank of 'x' is not known"),
     ],
 )
-def test_nodes_for_which_it_would_refuse_a_whole_model_are_told_apart(op_type, shape, verdict):
+def test_nodes_for_which_it_would_refuse_a_whole_model_are_told_apart(
+    op_type, shape, verdict
+):
     value = SimpleNamespace(shape=shape, type=SimpleNamespace(is_static=True))
     graph = SimpleNamespace(initializer=lambda _name: None, value=lambda _name: value)
     node = SimpleNamespace(op_type=op_type, domain="", inputs=["x"], outputs=["y"])
@@ -103,12 +125,16 @@ def refuse(_name, _path):
 
 
 @pytest.mark.parametrize("call", [register, refuse], ids=["by us", "by the host"])
-def test_where_no_device_is_listed_the_ep_says_which_it_lists_and_what_else_there_is(monkeypatch, call):
+def test_where_no_device_is_listed_the_ep_says_which_it_lists_and_what_else_there_is(
+    monkeypatch, call
+):
     monkeypatch.setattr(onnxruntime, "register_execution_provider_library", call)
     loaded = _ctypes.__file__
 
     class Unlisted(OpenVINO):
-        library = replace(OpenVINO.library, ep=f"Unlisted {call.__name__}", module="", path=loaded)
+        library = replace(
+            OpenVINO.library, ep=f"Unlisted {call.__name__}", module="", path=loaded
+        )
 
     found = Unlisted.availability(Purpose.RUN)
 

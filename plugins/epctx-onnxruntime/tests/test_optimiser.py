@@ -22,13 +22,18 @@ from epctx_core.graph.weights import is_detached
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.plugin import EnginePolicy
 
-BASIC, EXTENDED = GraphOptimizationLevel.ORT_ENABLE_BASIC, GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+BASIC, EXTENDED = (
+    GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+)
 ONNX_ONLY = Allowed()
 
 
 def results(found, x):
     engine = CpuEngine(EnginePolicy())
-    return engine.prepare(found[0], {n: w.array() for n, w in found[1].items()}).run([x])
+    return engine.prepare(found[0], {n: w.array() for n, w in found[1].items()}).run(
+        [x]
+    )
 
 
 def operators(found):
@@ -40,7 +45,11 @@ class Untouchable:
 
     def __init__(self, weight):
         self.name, self.shape, self.nbytes = weight.name, weight.shape, weight.nbytes
-        self.elem_type, self.extent, self.dtype = weight.elem_type, weight.extent, weight.dtype
+        self.elem_type, self.extent, self.dtype = (
+            weight.elem_type,
+            weight.extent,
+            weight.dtype,
+        )
 
     def array(self):
         raise AssertionError(f"the weight {self.name} is read")
@@ -60,7 +69,9 @@ def test_nodes_become_fewer_and_results_stay(ir_version):
     found.model.ir_version = 10
     plain = opened(convolution_and_normalisation())
     before = results((plain.proto, plain.weights), x)[0]
-    assert np.max(np.abs(results(found, x)[0] - before)) <= 1e-5 * np.max(np.abs(before))
+    assert np.max(np.abs(results(found, x)[0] - before)) <= 1e-5 * np.max(
+        np.abs(before)
+    )
 
 
 @pytest.mark.parametrize("ir_version", [3, 10])
@@ -77,7 +88,9 @@ def test_what_a_model_says_about_itself_stays(ir_version):
     assert found.graph.input[0] == source.proto.graph.input[0]
     assert found.graph.output == source.proto.graph.output
     listed = {v.name for v in found.graph.input[1:]}
-    assert listed == ({t.name for t in found.graph.initializer} if ir_version < 4 else set())
+    assert listed == (
+        {t.name for t in found.graph.initializer} if ir_version < 4 else set()
+    )
 
 
 def test_the_model_given_is_not_changed():
@@ -98,15 +111,25 @@ def test_an_unchanged_weight_stays_the_view_that_was_given_and_a_changed_one_is_
     (folded,) = [w for n, w in found.weights.items() if n != "dense"]
     assert folded.shape == (32, 3, 3, 3)
     assert not np.array_equal(folded.array(), source.weights["w"].array())
-    assert {t.name for t in found.model.graph.initializer if is_detached(t)} == found.weights.keys()
+    assert {
+        t.name for t in found.model.graph.initializer if is_detached(t)
+    } == found.weights.keys()
 
 
 def test_an_unchanged_weight_in_a_file_is_not_read(tmp_path):
     made = convolution_and_normalisation()
-    onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, location="m.weights", size_threshold=0)
+    onnx.save(
+        made,
+        tmp_path / "m.onnx",
+        save_as_external_data=True,
+        location="m.weights",
+        size_threshold=0,
+    )
     proto = onnx.load(tmp_path / "m.onnx", load_external_data=False)
     folder = ModelFolder(tmp_path)
-    source = opened(proto, lambda name, tensor: folder.open(name, what="weights", node=tensor))
+    source = opened(
+        proto, lambda name, tensor: folder.open(name, what="weights", node=tensor)
+    )
     views = {name: Untouchable(weight) for name, weight in source.weights.items()}
 
     found = optimize(source.proto, views, BASIC, ONNX_ONLY)
@@ -119,14 +142,24 @@ def test_an_unchanged_weight_in_a_file_is_not_read(tmp_path):
 def in_a_file(tmp_path):
     """The network with its weights in a file of another folder, and that file."""
     made = convolution_and_normalisation()
-    onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, location="m.weights", size_threshold=0)
+    onnx.save(
+        made,
+        tmp_path / "m.onnx",
+        save_as_external_data=True,
+        location="m.weights",
+        size_threshold=0,
+    )
     proto = onnx.load(tmp_path / "m.onnx", load_external_data=False)
     folder = ModelFolder(tmp_path)
-    source = opened(proto, lambda name, tensor: folder.open(name, what="weights", node=tensor))
+    source = opened(
+        proto, lambda name, tensor: folder.open(name, what="weights", node=tensor)
+    )
     return source, tmp_path / "m.weights"
 
 
-def test_what_was_computed_from_another_file_put_in_the_place_of_the_weights_is_not_used(in_a_file):
+def test_what_was_computed_from_another_file_put_in_the_place_of_the_weights_is_not_used(
+    in_a_file,
+):
     source, weights = in_a_file
     other = weights.with_name("other")
     other.write_bytes(bytes(weights.stat().st_size))
@@ -149,11 +182,16 @@ def test_onnxruntimes_own_operators_come_only_where_they_are_allowed():
     source = opened(gelu())
 
     without = optimize(source.proto, source.weights, EXTENDED, ONNX_ONLY).model
-    with_them = optimize(source.proto, source.weights, EXTENDED, Allowed(contrib=True)).model
+    with_them = optimize(
+        source.proto, source.weights, EXTENDED, Allowed(contrib=True)
+    ).model
 
     assert {n.domain for n in without.graph.node} == {""}
     assert [(n.domain, n.op_type) for n in with_them.graph.node] == [(CONTRIB, "Gelu")]
-    assert [(o.domain, o.version) for o in with_them.opset_import] == [("", 13), (CONTRIB, 1)]
+    assert [(o.domain, o.version) for o in with_them.opset_import] == [
+        ("", 13),
+        (CONTRIB, 1),
+    ]
 
 
 def test_an_optimiser_that_is_not_known_here_costs_a_level_and_no_more(monkeypatch):
@@ -175,19 +213,29 @@ def test_an_optimiser_that_is_not_known_here_costs_a_level_and_no_more(monkeypat
 def test_the_result_is_the_same_each_time():
     source = opened(convolution_and_normalisation())
 
-    first, again = (optimize(source.proto, source.weights, EXTENDED, ONNX_ONLY) for _ in range(2))
-
-    assert first.model.SerializeToString(deterministic=True) == again.model.SerializeToString(
-        deterministic=True
+    first, again = (
+        optimize(source.proto, source.weights, EXTENDED, ONNX_ONLY) for _ in range(2)
     )
-    assert {n: w.digest for n, w in first.weights.items()} == {n: w.digest for n, w in again.weights.items()}
+
+    assert first.model.SerializeToString(
+        deterministic=True
+    ) == again.model.SerializeToString(deterministic=True)
+    assert {n: w.digest for n, w in first.weights.items()} == {
+        n: w.digest for n, w in again.weights.items()
+    }
 
 
 def test_weights_inside_control_flow_stay_inside():
     inner = onnx.helper.make_graph(
-        [node("Add", ["x", "large"], ["t"])], "inner", [], [value("t", shape=[400])], [drawn("large", 400)]
+        [node("Add", ["x", "large"], ["t"])],
+        "inner",
+        [],
+        [value("t", shape=[400])],
+        [drawn("large", 400)],
     )
-    other = onnx.helper.make_graph([node("Neg", ["x"], ["e"])], "other", [], [value("e", shape=[400])])
+    other = onnx.helper.make_graph(
+        [node("Neg", ["x"], ["e"])], "other", [], [value("e", shape=[400])]
+    )
     made = model(
         [node("If", ["c"], ["y"], then_branch=inner, else_branch=other)],
         [value("c", TensorProto.BOOL, []), value("x", shape=[400])],
@@ -202,7 +250,8 @@ def test_weights_inside_control_flow_stay_inside():
     x = np.ones(400, np.float32)
     prepared = CpuEngine(EnginePolicy()).prepare(found.model, {})
     assert np.array_equal(
-        prepared.run([np.array(True), x])[0], x + numpy_helper.to_array(inner.initializer[0])
+        prepared.run([np.array(True), x])[0],
+        x + numpy_helper.to_array(inner.initializer[0]),
     )
 
 
@@ -210,16 +259,25 @@ def test_a_model_that_would_need_too_much_memory_is_refused(monkeypatch):
     monkeypatch.setattr(optimiser, "REWRITE_LIMIT", 1000)
     source = opened(convolution_and_normalisation())
 
-    with pytest.raises(NotImplementedByProvider, match="bytes of weights would be rewritten"):
+    with pytest.raises(
+        NotImplementedByProvider, match="bytes of weights would be rewritten"
+    ):
         optimize(source.proto, source.weights, BASIC, ONNX_ONLY)
 
 
 def test_a_model_that_onnxruntime_refuses_is_refused_with_its_words():
     source = opened(
-        model([node("Nothing", ["x"], ["y"], domain="nobody")], ["x"], ["y"], opsets=[("nobody", 1)])
+        model(
+            [node("Nothing", ["x"], ["y"], domain="nobody")],
+            ["x"],
+            ["y"],
+            opsets=[("nobody", 1)],
+        )
     )
 
-    with pytest.raises(NotImplementedByProvider, match=r"onnxruntime refuses it: .*nobody"):
+    with pytest.raises(
+        NotImplementedByProvider, match=r"onnxruntime refuses it: .*nobody"
+    ):
         optimize(source.proto, source.weights, BASIC, ONNX_ONLY)
 
 

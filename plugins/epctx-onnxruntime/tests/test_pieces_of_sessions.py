@@ -27,14 +27,20 @@ def source(tmp_path):
         (LEVEL.ORT_ENABLE_BASIC, 0),
     ],
 )
-def test_a_sessions_pieces_on_the_cpu_are_optimised_by_default_only(source, monkeypatch, number, count):
+def test_a_sessions_pieces_on_the_cpu_are_optimised_by_default_only(
+    source, monkeypatch, number, count
+):
     asked, real = [], OnnxRuntimeEngine.prepare_optimized
     monkeypatch.setattr(
-        OnnxRuntimeEngine, "prepare_optimized", lambda self, *given: asked.append(given) or real(self, *given)
+        OnnxRuntimeEngine,
+        "prepare_optimized",
+        lambda self, *given: asked.append(given) or real(self, *given),
     )
     options = epctx.SessionOptions()
     options.graph_optimization_level = number
 
-    epctx.InferenceSession(source, options).run(None, {"x": np.ones((1, 3, 16, 16), np.float32)})
+    epctx.InferenceSession(source, options).run(
+        None, {"x": np.ones((1, 3, 16, 16), np.float32)}
+    )
 
     assert len(asked) == count

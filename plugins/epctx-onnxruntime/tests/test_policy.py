@@ -23,7 +23,9 @@ def session_options(policy, made, weight, *, heavy=None):
 def test_prepacking_follows_the_rule(prefer_latency, megabytes, prepacked):
     weight = np.empty(megabytes << 20, np.uint8)
 
-    options = session_options(EnginePolicy(prefer_latency=prefer_latency), group_model(), weight)
+    options = session_options(
+        EnginePolicy(prefer_latency=prefer_latency), group_model(), weight
+    )
 
     try:
         disabled = options.get_session_config_entry("session.disable_prepacking")
@@ -46,7 +48,9 @@ def test_prepacking_follows_the_rule(prefer_latency, megabytes, prepacked):
     ],
 )
 def test_threads_follow_the_rule(policy, heavy, threads):
-    options = session_options(policy, group_model(), np.empty(1, np.float32), heavy=heavy)
+    options = session_options(
+        policy, group_model(), np.empty(1, np.float32), heavy=heavy
+    )
 
     assert options.intra_op_num_threads == threads
 
@@ -63,8 +67,13 @@ def test_threads_follow_the_rule(policy, heavy, threads):
         ("Neg", 9, [32, 32], 1),
     ],
 )
-def test_one_piece_of_several_has_threads_of_its_own_if_it_has_work_for_them(op, nodes, shape, threads):
-    chain = [node(op, [f"v{i}", f"v{i}"][: 1 + (op != "Neg")], [f"v{i + 1}"]) for i in range(nodes)]
+def test_one_piece_of_several_has_threads_of_its_own_if_it_has_work_for_them(
+    op, nodes, shape, threads
+):
+    chain = [
+        node(op, [f"v{i}", f"v{i}"][: 1 + (op != "Neg")], [f"v{i + 1}"])
+        for i in range(nodes)
+    ]
     ends = [value("v0", FLOAT, shape), value(f"v{nodes}", FLOAT, shape)]
 
     made = model(chain, ends[:1], ends[1:])

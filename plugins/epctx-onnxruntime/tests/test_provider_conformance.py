@@ -8,7 +8,9 @@ from engines.onnxruntime_cpu_ep import OrtCpuExecutionProvider
 from epctx_core.testing import ProviderConformance, Requirements
 
 # It takes no subgraphs, as no EP of onnxruntime does; models in a payload have their weights inside.
-ABILITIES = Requirements(control_flow_bodies=False, weight_sharing=False, compatibility=False)
+ABILITIES = Requirements(
+    control_flow_bodies=False, weight_sharing=False, compatibility=False
+)
 
 
 class CutExecutionProvider(OrtCpuExecutionProvider):
@@ -17,13 +19,26 @@ class CutExecutionProvider(OrtCpuExecutionProvider):
     name = "CutExecutionProvider"
 
     def can_take(self, graph, node):
-        return f"{node.op_type} is left to others" if node.op_type in {"Erf", "Sin"} else True
+        return (
+            f"{node.op_type} is left to others"
+            if node.op_type in {"Erf", "Sin"}
+            else True
+        )
 
 
 class TestSample(ProviderConformance):
     provider = CutExecutionProvider
     requirements = ABILITIES
-    only = ("signatures", "claims", "nodes", "export", "sharing", "payloads", "side_effects", "cancellation")
+    only = (
+        "signatures",
+        "claims",
+        "nodes",
+        "export",
+        "sharing",
+        "payloads",
+        "side_effects",
+        "cancellation",
+    )
 
 
 @pytest.mark.stress

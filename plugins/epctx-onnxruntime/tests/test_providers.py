@@ -43,7 +43,9 @@ def options_for(ep, given=None, **entries):
 
 
 def run(model, inputs, cls=CpuProvider, **entries):
-    with epctx.InferenceSession(model, options_for(cls, **entries), registry=registry_of(cls)) as session:
+    with epctx.InferenceSession(
+        model, options_for(cls, **entries), registry=registry_of(cls)
+    ) as session:
         return session.run(None, inputs)
 
 
@@ -59,25 +61,34 @@ def test_a_session_runs_the_network_on_the_ep(networks, name):
 
 @pytest.mark.parametrize("embedded", [False, True])
 @pytest.mark.parametrize("name", EXPORTED)
-def test_a_compiled_network_loads_without_its_source(networks, tmp_path, name, embedded):
+def test_a_compiled_network_loads_without_its_source(
+    networks, tmp_path, name, embedded
+):
     network = networks.get(name)
     context = tmp_path / "out" / "m_ctx.onnx"
     context.parent.mkdir()
 
     compiler = epctx.ModelCompiler(
-        options_for(CpuProvider), network.path, embedded, registry=registry_of(CpuProvider)
+        options_for(CpuProvider),
+        network.path,
+        embedded,
+        registry=registry_of(CpuProvider),
     )
     report = compiler.compile_to_file(context)
     network.path.unlink()
 
     assert {partition.ep for partition in report.partitions} == {CpuProvider.name}
-    for result, expected in zip(run(context, network.inputs), network.reference, strict=True):
+    for result, expected in zip(
+        run(context, network.inputs), network.reference, strict=True
+    ):
         np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_an_ep_is_not_available_whose_package_is_not_installed():
     class Absent(CpuProvider):
-        library = PluginLibrary(ep="Absent", distribution="onnxruntime-absent", module="onnxruntime_absent")
+        library = PluginLibrary(
+            ep="Absent", distribution="onnxruntime-absent", module="onnxruntime_absent"
+        )
 
     found = Absent.availability(Purpose.EXPORT)
 
@@ -89,14 +100,19 @@ def test_an_ep_is_not_available_whose_package_is_not_installed():
 @pytest.mark.parametrize(
     ("told", "reason"),
     [
-        ("def get_library_path(): raise OSError('gone')", "cannot be used: OSError: gone"),
+        (
+            "def get_library_path(): raise OSError('gone')",
+            "cannot be used: OSError: gone",
+        ),
         ("library_path = '/missing/libacme.so'", "is missing at /missing/libacme.so"),
         ("EP_NAME = 'Acme'", "is missing"),
         ("import no_such_module_anywhere", "cannot be used: ModuleNotFoundError"),
         ("library_path = __file__", "does not load"),
     ],
 )
-def test_an_ep_is_not_available_whose_library_does_not_load(tmp_path, monkeypatch, told, reason):
+def test_an_ep_is_not_available_whose_library_does_not_load(
+    tmp_path, monkeypatch, told, reason
+):
     name = f"vendors_package_{abs(hash(told))}"
     Path(tmp_path, f"{name}.py").write_text(told)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -113,14 +129,19 @@ def test_an_ep_is_not_available_whose_library_does_not_load(tmp_path, monkeypatc
 
 def test_a_package_that_is_installed_meanwhile_is_found(tmp_path, monkeypatch):
     class Late(CpuProvider):
-        library = PluginLibrary(ep="Late", distribution="onnxruntime-late", module="onnxruntime_late")
+        library = PluginLibrary(
+            ep="Late", distribution="onnxruntime-late", module="onnxruntime_late"
+        )
 
     before = Late.availability(Purpose.RUN)
     Path(tmp_path, "onnxruntime_late.py").write_text("library_path = __file__")
     monkeypatch.syspath_prepend(str(tmp_path))
 
     assert before.hint == "pip install onnxruntime-late"
-    assert "onnxruntime_late.py of Late does not load" in Late.availability(Purpose.RUN).reason
+    assert (
+        "onnxruntime_late.py of Late does not load"
+        in Late.availability(Purpose.RUN).reason
+    )
 
 
 def test_a_library_that_does_not_load_is_tried_once(tmp_path, monkeypatch):
@@ -160,7 +181,9 @@ def test_a_vendor_not_known_by_name_is_registered_by_one_call(tmp_path):
     library.write_bytes(b"no library")
     option = ProviderOption("device", str, default=None, doc="The device.")
 
-    made = register_plugin_ep("AcmeExecutionProvider", library=library, options=[option], registry=registry)
+    made = register_plugin_ep(
+        "AcmeExecutionProvider", library=library, options=[option], registry=registry
+    )
 
     (record,) = registry.find("AcmeExecutionProvider")
     assert issubclass(made, OnnxRuntimeProvider)
@@ -174,7 +197,9 @@ def test_a_vendor_not_known_by_name_is_registered_by_one_call(tmp_path):
 
 @pytest.mark.parametrize("given", [{}, {"library": "a.so", "module": "a"}])
 def test_a_registration_needs_a_library_or_a_module(given):
-    with pytest.raises(epctx.InvalidArgument, match="either the path of its library or its module"):
+    with pytest.raises(
+        epctx.InvalidArgument, match="either the path of its library or its module"
+    ):
         register_plugin_ep("AcmeExecutionProvider", **given)
 
 
@@ -213,12 +238,16 @@ def test_facts_for_keys_of_caches_name_versions_device_and_library():
 
 
 class Configured(CpuProvider):
-    options = (ProviderOption("config", str, default=None, doc="Properties, or their file."),)
+    options = (
+        ProviderOption("config", str, default=None, doc="Properties, or their file."),
+    )
     file_options = ("config",)
 
 
 @pytest.mark.parametrize("form", ["{}", "Add:{}:Interface,Mul:{}:Other:HTP"])
-def test_a_file_that_an_option_names_changes_the_build_as_its_content_does(tmp_path, form):
+def test_a_file_that_an_option_names_changes_the_build_as_its_content_does(
+    tmp_path, form
+):
     file = tmp_path / "config.json"
     given = {"config": form.format(file, file)}
 
@@ -231,7 +260,9 @@ def test_a_file_that_an_option_names_changes_the_build_as_its_content_does(tmp_p
     assert written("one") == first
 
 
-@pytest.mark.parametrize("text", [None, "", "{}", '{"CPU": {"' + 300 * "x" + '": ""}}', "missing.json", "."])
+@pytest.mark.parametrize(
+    "text", [None, "", "{}", '{"CPU": {"' + 300 * "x" + '": ""}}', "missing.json", "."]
+)
 def test_an_option_that_names_no_file_leaves_the_build_as_it_is(text):
     assert Configured.get_build_info({"config": text}) == CpuProvider.get_build_info({})
 
@@ -262,13 +293,17 @@ def test_nodes_of_another_ep_are_left_out_of_the_model_that_is_compiled(networks
 def test_a_share_group_is_one_payload(networks, tmp_path):
     chosen = [networks.get(name) for name in ("lstm", "resnet")]
 
-    with epctx.ShareGroup(output_dir=tmp_path, registry=registry_of(CpuProvider)) as group:
+    with epctx.ShareGroup(
+        output_dir=tmp_path, registry=registry_of(CpuProvider)
+    ) as group:
         for network in chosen:
             group.compile(network.path, options_for(CpuProvider))
 
     assert len(list(tmp_path.glob("*.bin"))) == 1
     for context, network in zip(sorted(tmp_path.glob("*.onnx")), chosen, strict=True):
-        for result, expected in zip(run(context, network.inputs), network.reference, strict=True):
+        for result, expected in zip(
+            run(context, network.inputs), network.reference, strict=True
+        ):
             np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-5)
 
 
@@ -282,8 +317,12 @@ def test_a_share_group_is_one_payload(networks, tmp_path):
 def test_binaries_of_a_vendor_are_not_those_of_a_share_group(writer):
     program = Program(binary=Binary(b"of the vendor"), name="graph")
     workspace = SimpleNamespace(get_or_create=lambda _key, factory: factory())
-    ep = CpuProvider(SimpleNamespace(options={}, purpose=Purpose.EXPORT, workspace=workspace))
+    ep = CpuProvider(
+        SimpleNamespace(options={}, purpose=Purpose.EXPORT, workspace=workspace)
+    )
     ep.compile([SimpleNamespace(name="first", token=program)])
 
-    with pytest.raises(epctx.NotImplementedByProvider, match="writes a binary for each model"):
+    with pytest.raises(
+        epctx.NotImplementedByProvider, match="writes a binary for each model"
+    ):
         ep.get_ep_context_nodes(writer)

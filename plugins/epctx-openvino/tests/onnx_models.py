@@ -15,7 +15,10 @@ def model_of(nodes, inputs, outputs, weights=None, opset=18):
         "g",
         [helper.make_tensor_value_info(name, *kind) for name, kind in inputs.items()],
         [helper.make_tensor_value_info(name, *kind) for name, kind in outputs.items()],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in (weights or {}).items()],
+        [
+            numpy_helper.from_array(np.asarray(array), name)
+            for name, array in (weights or {}).items()
+        ],
     )
     imports = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", 3)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=9)
@@ -32,7 +35,9 @@ def single(op_type, inputs, outputs, weights=None, opset=18, **attributes):
 def two_partitions(rows="n"):
     """Return two MatMuls with a node between that OpenVINO does not take, a double addition."""
     numbers = np.random.Generator(np.random.PCG64(3))
-    weights = {f"w{i}": numbers.standard_normal((32, 32), dtype=np.float32) for i in (1, 2)}
+    weights = {
+        f"w{i}": numbers.standard_normal((32, 32), dtype=np.float32) for i in (1, 2)
+    }
     nodes = [
         helper.make_node("MatMul", ["x", "w1"], ["a"], name="first"),
         helper.make_node("Cast", ["a"], ["b"], name="to_double", to=TensorProto.DOUBLE),
@@ -40,4 +45,6 @@ def two_partitions(rows="n"):
         helper.make_node("Cast", ["c"], ["d"], name="to_float", to=FLOAT),
         helper.make_node("MatMul", ["d", "w2"], ["y"], name="last"),
     ]
-    return model_of(nodes, {"x": (FLOAT, [rows, 32])}, {"y": (FLOAT, [rows, 32])}, weights)
+    return model_of(
+        nodes, {"x": (FLOAT, [rows, 32])}, {"y": (FLOAT, [rows, 32])}, weights
+    )

@@ -17,7 +17,16 @@ ABILITIES = Requirements(deterministic=False, weight_sharing=False)
 class TestSample(ProviderConformance):
     provider = OpenVINOExecutionProvider
     requirements = ABILITIES
-    only = ("signatures", "claims", "nodes", "export", "sharing", "payloads", "side_effects", "cancellation")
+    only = (
+        "signatures",
+        "claims",
+        "nodes",
+        "export",
+        "sharing",
+        "payloads",
+        "side_effects",
+        "cancellation",
+    )
 
 
 @pytest.mark.stress

@@ -28,7 +28,12 @@ class Memory:
     """A payload in memory, as a writer and a reader have it."""
 
     def __init__(self, content=b"", digest=None):
-        self.content, self.name, self.digest, self.verified = bytearray(content), "net.bin", digest, False
+        self.content, self.name, self.digest, self.verified = (
+            bytearray(content),
+            "net.bin",
+            digest,
+            False,
+        )
 
     @property
     def view(self):
@@ -50,7 +55,11 @@ class Memory:
 def written(blobs):
     memory = Memory()
     write_container(
-        memory, {name: Blob(data=memoryview(data), precision="FP32") for name, data in blobs.items()}
+        memory,
+        {
+            name: Blob(data=memoryview(data), precision="FP32")
+            for name, data in blobs.items()
+        },
     )
     return memory
 
@@ -58,13 +67,17 @@ def written(blobs):
 def made_by_hand(table, *, magic=b"OVEP_BIN", version=1, size=None, tail=PAGE):
     """Return a container as onnxruntime's EP lays it out, with a table of one's own."""
     text = table if isinstance(table, bytes) else bson.encode(table)
-    head = HEADER.pack(magic, version, 40, 40, len(text) if size is None else size) + text
+    head = (
+        HEADER.pack(magic, version, 40, 40, len(text) if size is None else size) + text
+    )
     return Memory(head + bytes(-len(head) % PAGE) + bytes(tail))
 
 
 def entries(*places):
     return {
-        "blob_metadata_map": {f"b{i}": {"data_offset": o, "size": s} for i, (o, s) in enumerate(places)},
+        "blob_metadata_map": {
+            f"b{i}": {"data_offset": o, "size": s} for i, (o, s) in enumerate(places)
+        },
         "producer": "onnxruntime-openvino-ep-1.24.1",
         "version": "1.0.0",
     }
@@ -106,18 +119,30 @@ def test_a_container_of_onnxruntimes_ep_is_read():
     [
         (Memory(b""), "does not begin with OVEP_BIN"),
         (Memory(bytes(PAGE)), "does not begin with OVEP_BIN"),
-        (Memory(bytes(written({"a": b"x"}).content)[:-1]), "its length is not a multiple"),
+        (
+            Memory(bytes(written({"a": b"x"}).content)[:-1]),
+            "its length is not a multiple",
+        ),
         (made_by_hand(entries(), version=2), "has version 2"),
         (made_by_hand(entries(), size=1 << 40), "lies outside of it, or is too long"),
         (made_by_hand(b"no bson"), "its table cannot be read"),
-        (made_by_hand({**entries(), "version": "2.0.0"}), "its table has version '2.0.0'"),
+        (
+            made_by_hand({**entries(), "version": "2.0.0"}),
+            "its table has version '2.0.0'",
+        ),
         (made_by_hand({"blob_metadata_map": {}}), "its table has version None"),
         (made_by_hand({"version": "1.0.0"}), "its table has no blobs"),
-        (made_by_hand({**entries(), "weights_metadata_map": {"w": {}}}), "its weights lie in other files"),
+        (
+            made_by_hand({**entries(), "weights_metadata_map": {"w": {}}}),
+            "its weights lie in other files",
+        ),
         (made_by_hand(entries((PAGE, PAGE + 1))), "the blob 'b0' lies outside of it"),
         (made_by_hand(entries((-1, 5))), "the blob 'b0' lies outside of it"),
         (made_by_hand(entries((0, 5))), "the blob 'b0' lies outside of it"),
-        (made_by_hand(entries((PAGE, "5"))), "no offset, size and precision of the blob 'b0'"),
+        (
+            made_by_hand(entries((PAGE, "5"))),
+            "no offset, size and precision of the blob 'b0'",
+        ),
         (made_by_hand(entries((PAGE, 20), (PAGE + 19, 5))), "two of its blobs overlap"),
     ],
 )
@@ -177,11 +202,19 @@ def stripped(path):
 
 
 def test_damage_that_only_openvino_can_find_is_refused_by_name(harness, compile_into):
-    path, _ = compile_into(harness, single("Relu", {"x": (FLOAT, [4])}, {"y": (FLOAT, [4])}), embed=True)
+    path, _ = compile_into(
+        harness, single("Relu", {"x": (FLOAT, [4])}, {"y": (FLOAT, [4])}), embed=True
+    )
     model = stripped(path)
-    (payload,) = [a for a in model.graph.node[0].attribute if a.name == "ep_cache_context"]
+    (payload,) = [
+        a for a in model.graph.node[0].attribute if a.name == "ep_cache_context"
+    ]
     table = {"blob_metadata_map": {}, "producer": "a tool", "version": "1.0.0"}
-    name = next(a.s.decode() for a in model.graph.node[0].attribute if a.name == "partition_name")
+    name = next(
+        a.s.decode()
+        for a in model.graph.node[0].attribute
+        if a.name == "partition_name"
+    )
     table["blob_metadata_map"][name] = {"data_offset": PAGE, "size": 64}
     payload.s = bytes(made_by_hand(table).content)
 
@@ -190,7 +223,9 @@ def test_damage_that_only_openvino_can_find_is_refused_by_name(harness, compile_
 
 
 def test_a_node_whose_blob_is_missing_is_refused(harness, compile_into):
-    path, _ = compile_into(harness, single("Relu", {"x": (FLOAT, [4])}, {"y": (FLOAT, [4])}), embed=True)
+    path, _ = compile_into(
+        harness, single("Relu", {"x": (FLOAT, [4])}, {"y": (FLOAT, [4])}), embed=True
+    )
     model = stripped(path)
     (name,) = [a for a in model.graph.node[0].attribute if a.name == "partition_name"]
     name.s = b"another"
@@ -206,19 +241,31 @@ def with_blob_of(path, change):
     payload = Memory(attributes["ep_cache_context"].s)
     ((name, blob),) = Container(payload).items()
     changed = change(bytes(blob.data))
-    table = {**entries(), "blob_metadata_map": {name: {"data_offset": PAGE, "size": len(changed)}}}
+    table = {
+        **entries(),
+        "blob_metadata_map": {name: {"data_offset": PAGE, "size": len(changed)}},
+    }
     container = made_by_hand(table, tail=0).content + changed
     attributes["ep_cache_context"].s = bytes(container + bytes(-len(container) % PAGE))
     return model
 
 
-def test_a_program_of_another_version_fails_a_verification_and_a_load(harness, compile_into, tmp_path):
-    path, _ = compile_into(harness, single("Relu", {"x": (FLOAT, [4])}, {"y": (FLOAT, [4])}), embed=True)
-    onnx.save(with_blob_of(path, lambda blob: blob.replace(b"ov=20", b"ov=19")), tmp_path / "old.onnx")
+def test_a_program_of_another_version_fails_a_verification_and_a_load(
+    harness, compile_into, tmp_path
+):
+    path, _ = compile_into(
+        harness, single("Relu", {"x": (FLOAT, [4])}, {"y": (FLOAT, [4])}), embed=True
+    )
+    onnx.save(
+        with_blob_of(path, lambda blob: blob.replace(b"ov=20", b"ov=19")),
+        tmp_path / "old.onnx",
+    )
 
     found = epctx.verify_model(tmp_path / "old.onnx", registry=harness.registry)
 
-    assert [f.code for f in found.findings if f.severity.value == "error"] == ["container-refused"]
+    assert [f.code for f in found.findings if f.severity.value == "error"] == [
+        "container-refused"
+    ]
     with pytest.raises(InvalidGraph, match="OpenVINO refuses the program"):
         harness.run(tmp_path / "old.onnx", {"x": np.zeros(4, np.float32)})
 
@@ -246,8 +293,14 @@ print("alive")
 def test_openvino_survives_programs_that_are_damaged(harness, compile_into, tmp_path):
     """So the EP need not ask for payloads that were digested before."""
     path, _ = compile_into(harness, two_partitions(rows=2), embed=True)
-    (payload,) = [a.s for a in onnx.load(path).graph.node[0].attribute if a.name == "ep_cache_context"]
-    (tmp_path / "program").write_bytes(next(iter(Container(Memory(payload)).values())).data)
+    (payload,) = [
+        a.s
+        for a in onnx.load(path).graph.node[0].attribute
+        if a.name == "ep_cache_context"
+    ]
+    (tmp_path / "program").write_bytes(
+        next(iter(Container(Memory(payload)).values())).data
+    )
 
     done = subprocess.run(
         [sys.executable, "-c", LOAD_DAMAGED, tmp_path / "program"],

@@ -40,7 +40,9 @@ def test_without_a_device_the_reason_is_said(monkeypatch):
     assert (found.available, found.reason) == (False, "OpenVINO finds no device")
 
 
-@pytest.mark.parametrize("device", ["GPU.7", "NPU.7", "HETERO:NPU.7,CPU", "cpu", "AUTO:NPU.7"])
+@pytest.mark.parametrize(
+    "device", ["GPU.7", "NPU.7", "HETERO:NPU.7,CPU", "cpu", "AUTO:NPU.7"]
+)
 def test_a_device_that_is_not_there_is_named_with_those_that_are(harness_with, device):
     with pytest.raises(InvalidArgument, match="it finds CPU") as caught:
         harness_with(device_type=device).run(RELU, X)
@@ -48,7 +50,9 @@ def test_a_device_that_is_not_there_is_named_with_those_that_are(harness_with, d
     assert device in caught.value.message
 
 
-@pytest.mark.parametrize("device", ["CPU", "AUTO", "AUTO:CPU", "MULTI:CPU", "HETERO:CPU"])
+@pytest.mark.parametrize(
+    "device", ["CPU", "AUTO", "AUTO:CPU", "MULTI:CPU", "HETERO:CPU"]
+)
 def test_devices_and_modes_run_models(harness_with, device):
     assert harness_with(device_type=device).run(RELU, X)[0].tolist() == [0, 2, 0, 4]
 
@@ -85,7 +89,9 @@ def test_options_reach_openvino_and_results_stay(harness_with, compile_into, opt
     path, _ = compile_into(harness, two_partitions())
     x = {"x": np.ones((2, 32), np.float32)}
 
-    np.testing.assert_allclose(harness.run(path, x)[0], harness.run(two_partitions(), x)[0], rtol=1e-6)
+    np.testing.assert_allclose(
+        harness.run(path, x)[0], harness.run(two_partitions(), x)[0], rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +103,9 @@ def test_options_reach_openvino_and_results_stay(harness_with, compile_into, opt
         ({"num_streams": "many"}, "needs a whole number"),
     ],
 )
-def test_a_bad_value_is_refused_before_anything_is_compiled(harness_with, options, fault):
+def test_a_bad_value_is_refused_before_anything_is_compiled(
+    harness_with, options, fault
+):
     with pytest.raises(InvalidArgument, match=fault):
         harness_with(**options).run(RELU, X)
 
@@ -107,7 +115,9 @@ def test_a_property_that_openvino_does_not_know_is_its_error(harness_with):
         harness_with(load_config='{"CPU": {"NO_SUCH_PROPERTY": "1"}}').run(RELU, X)
 
 
-def test_a_payload_is_loaded_with_the_precision_it_was_compiled_with(harness, harness_with, network):
+def test_a_payload_is_loaded_with_the_precision_it_was_compiled_with(
+    harness, harness_with, network
+):
     """OpenVINO's programs do not hold it; a CPU with bfloat16 would compute in it where nothing is said."""
     source = network("resnet")
     context, _ = harness.compile(source.path)
@@ -141,7 +151,9 @@ def test_another_openvino_or_instruction_set_is_unsupported(change):
     assert EP.validate_compatibility(text, CPU) is Compatibility.EP_UNSUPPORTED
 
 
-@pytest.mark.parametrize("text", ["", "{}", "no json", "[]", '{"ovep_compat_ver": "9.0"}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "{}", "no json", "[]", '{"ovep_compat_ver": "9.0"}', "[" * 100_000]
+)
 def test_a_text_of_another_ep_is_not_applicable(text):
     assert EP.validate_compatibility(text, CPU) is Compatibility.EP_NOT_APPLICABLE
 
@@ -150,14 +162,26 @@ def test_a_text_of_onnxruntimes_ep_is_judged():
     ours = written_text()
     theirs = {**ours, "ovep_ver": "1.8.1+95d534b.ci.79", "ovep_bin_ver": "1.1"}
 
-    assert set(ours) == {"ovep_compat_ver", "ovep_ver", "ovep_bin_ver", "ov_compat_string"}
-    assert EP.validate_compatibility(json.dumps(theirs), CPU) is Compatibility.EP_SUPPORTED_OPTIMAL
+    assert set(ours) == {
+        "ovep_compat_ver",
+        "ovep_ver",
+        "ovep_bin_ver",
+        "ov_compat_string",
+    }
+    assert (
+        EP.validate_compatibility(json.dumps(theirs), CPU)
+        is Compatibility.EP_SUPPORTED_OPTIMAL
+    )
 
 
-def test_a_model_of_another_version_is_refused_before_its_payload_is_opened(harness, compile_into):
+def test_a_model_of_another_version_is_refused_before_its_payload_is_opened(
+    harness, compile_into
+):
     path, _ = compile_into(harness, RELU)
     model = onnx.load(path)
-    (entry,) = [e for e in model.metadata_props if e.key.startswith("ep_compatibility_info")]
+    (entry,) = [
+        e for e in model.metadata_props if e.key.startswith("ep_compatibility_info")
+    ]
     entry.value = entry.value.replace("ov=20", "ov=19")
     onnx.save(model, path)
     path.with_name(f"net_{EP.name}.bin").unlink()
@@ -178,4 +202,6 @@ def test_a_share_group_has_one_binary(harness, tmp_path):
 
     assert len(contexts) == 2
     assert len(list(tmp_path.glob("*.bin"))) == 1
-    np.testing.assert_allclose(harness.run(contexts[0], x)[0], harness.run(contexts[1], x)[0], rtol=1e-6)
+    np.testing.assert_allclose(
+        harness.run(contexts[0], x)[0], harness.run(contexts[1], x)[0], rtol=1e-6
+    )

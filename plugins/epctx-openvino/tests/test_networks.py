@@ -43,7 +43,10 @@ def test_a_compiled_network_gives_onnxruntimes_results(harness, network, name, e
 def test_a_session_that_compiles_gives_onnxruntimes_results(harness, network, name):
     source = network(name)
 
-    assert worst_relative_error(harness.run(source.path, source.inputs), source.reference) <= TOLERANCE
+    assert (
+        worst_relative_error(harness.run(source.path, source.inputs), source.reference)
+        <= TOLERANCE
+    )
 
 
 def test_a_transformer_is_taken_whole(harness, network):
@@ -54,7 +57,9 @@ def test_a_transformer_is_taken_whole(harness, network):
     assert [partition.nodes > 160 for partition in report.partitions] == [True]
 
 
-def test_a_context_model_loads_in_another_process_and_folder(harness, network, tmp_path):
+def test_a_context_model_loads_in_another_process_and_folder(
+    harness, network, tmp_path
+):
     source = network("resnet")
     context, _ = harness.compile(source.path)
     source.path.unlink()
@@ -62,19 +67,30 @@ def test_a_context_model_loads_in_another_process_and_folder(harness, network, t
     np.savez(tmp_path / "inputs.npz", **source.inputs)
 
     subprocess.run(
-        [sys.executable, "-c", LOAD, moved / context.name, tmp_path / "inputs.npz", tmp_path / "outputs.npz"],
+        [
+            sys.executable,
+            "-c",
+            LOAD,
+            moved / context.name,
+            tmp_path / "inputs.npz",
+            tmp_path / "outputs.npz",
+        ],
         check=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
 
     with np.load(tmp_path / "outputs.npz") as outputs:
-        assert worst_relative_error(list(outputs.values()), source.reference) <= TOLERANCE
+        assert (
+            worst_relative_error(list(outputs.values()), source.reference) <= TOLERANCE
+        )
 
 
 def test_a_quantised_network_gives_openvinos_own_results(harness, network):
     """OpenVINO's quantised arithmetic is its own: it differs from onnxruntime's, so it is compared with itself."""
     source = network("resnet_int8")
-    model = core().compile_model(source.path, "CPU", {"EXECUTION_MODE_HINT": "ACCURACY", "NUM_STREAMS": 1})
+    model = core().compile_model(
+        source.path, "CPU", {"EXECUTION_MODE_HINT": "ACCURACY", "NUM_STREAMS": 1}
+    )
     direct = [np.array(each) for each in model(source.inputs).values()]
 
     context, report = harness.compile(source.path)
@@ -86,12 +102,17 @@ def test_a_quantised_network_gives_openvinos_own_results(harness, network):
 
 
 def test_partitions_of_one_model_share_one_binary(harness, compile_into):
-    x = np.random.Generator(np.random.PCG64(5)).standard_normal((3, 32), dtype=np.float32)
+    x = np.random.Generator(np.random.PCG64(5)).standard_normal(
+        (3, 32), dtype=np.float32
+    )
     model = two_partitions()
     path, report = compile_into(harness, model)
 
     nodes = [node for node in onnx.load(path).graph.node if node.op_type == "EPContext"]
-    attributes = [{a.name: onnx.helper.get_attribute_value(a) for a in node.attribute} for node in nodes]
+    attributes = [
+        {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        for node in nodes
+    ]
 
     assert sorted(file.name for file in path.parent.iterdir()) == [
         "net.onnx", "net_OpenVINOExecutionProvider.bin", "net_ctx.onnx",
@@ -100,7 +121,9 @@ def test_partitions_of_one_model_share_one_binary(harness, compile_into):
     assert {a["source"] for a in attributes} == {b"OpenVINOExecutionProvider"}
     assert all(a["ep_sdk_version"].startswith(b"20") for a in attributes)
     assert len(report.partitions) == 2
-    np.testing.assert_allclose(harness.run(path, {"x": x})[0], harness.run(model, {"x": x})[0], rtol=1e-6)
+    np.testing.assert_allclose(
+        harness.run(path, {"x": x})[0], harness.run(model, {"x": x})[0], rtol=1e-6
+    )
 
 
 def test_a_model_says_what_openvino_needs_to_import_it(harness, network):

@@ -24,8 +24,13 @@ BEYOND_32_BITS = np.array([2**40, -(2**33), 5], np.int64)
 
 def explained(harness, model):
     """Return by operator the reason for each node that is left; an empty text for those that OpenVINO takes."""
-    found = epctx.explain_model(model, harness.session_options(), registry=harness.registry)
-    return {node.operator: node.refusals[0][1] if node.refusals else "" for node in found.nodes}
+    found = epctx.explain_model(
+        model, harness.session_options(), registry=harness.registry
+    )
+    return {
+        node.operator: node.refusals[0][1] if node.refusals else ""
+        for node in found.nodes
+    }
 
 
 def expected(model, inputs):
@@ -35,7 +40,12 @@ def expected(model, inputs):
 
 def computed_by_openvino(model, inputs):
     compiled = core().compile_model(core().read_model(io.BytesIO(model)), "CPU")
-    return [np.array(each) for each in compiled([inputs[p.get_any_name()] for p in compiled.inputs]).values()]
+    return [
+        np.array(each)
+        for each in compiled(
+            [inputs[p.get_any_name()] for p in compiled.inputs]
+        ).values()
+    ]
 
 
 def vector(elem_type):
@@ -84,8 +94,12 @@ def test_arithmetic_that_openvino_narrows_is_refused(harness, model, x, reason):
     (said,) = explained(harness, model).values()
 
     assert reason in said
-    np.testing.assert_array_equal(harness.run(model, {"x": x})[0], expected(model, {"x": x})[0])
-    assert not np.array_equal(computed_by_openvino(model, {"x": x})[0], expected(model, {"x": x})[0])
+    np.testing.assert_array_equal(
+        harness.run(model, {"x": x})[0], expected(model, {"x": x})[0]
+    )
+    assert not np.array_equal(
+        computed_by_openvino(model, {"x": x})[0], expected(model, {"x": x})[0]
+    )
 
 
 def test_indices_and_shapes_are_openvinos_though_they_are_int64(harness):
@@ -110,7 +124,8 @@ def test_indices_and_shapes_are_openvinos_though_they_are_int64(harness):
     assert set(explained(harness, model).values()) == {""}
     tokens = np.array([3, 1, 9])
     np.testing.assert_array_equal(
-        harness.run(model, {"tokens": tokens})[0], expected(model, {"tokens": tokens})[0]
+        harness.run(model, {"tokens": tokens})[0],
+        expected(model, {"tokens": tokens})[0],
     )
 
 
@@ -124,7 +139,9 @@ def test_a_cast_reads_all_bits_of_an_input(harness, to):
     x = np.array([2**40, -(2**33) - 7, 0], np.int64)
 
     assert set(explained(harness, model).values()) == {""}
-    np.testing.assert_array_equal(harness.run(model, {"x": x})[0], expected(model, {"x": x})[0])
+    np.testing.assert_array_equal(
+        harness.run(model, {"x": x})[0], expected(model, {"x": x})[0]
+    )
 
 
 def test_the_least_int32_is_true(harness):
@@ -210,7 +227,10 @@ def test_what_differs_otherwise_is_refused_by_its_reason(harness, model, reason)
 def test_control_flow_stays_with_the_session_and_its_subgraphs_are_openvinos(harness):
     branches = {
         f"{side}_branch": helper.make_graph(
-            [helper.make_node(op, ["x"], [side])], side, [], [helper.make_tensor_value_info(side, FLOAT, [2])]
+            [helper.make_node(op, ["x"], [side])],
+            side,
+            [],
+            [helper.make_tensor_value_info(side, FLOAT, [2])],
         )
         for side, op in (("then", "Relu"), ("else", "Neg"))
     }
@@ -224,10 +244,14 @@ def test_control_flow_stays_with_the_session_and_its_subgraphs_are_openvinos(har
     assert explained(harness, model) == {"Relu": "", "Neg": ""}
     for which in (True, False):
         inputs = {"which": np.array(which), "x": x}
-        np.testing.assert_array_equal(harness.run(model, inputs)[0], expected(model, inputs)[0])
+        np.testing.assert_array_equal(
+            harness.run(model, inputs)[0], expected(model, inputs)[0]
+        )
 
 
-def test_what_a_loop_carries_on_or_makes_stays_with_the_session_where_its_rank_is_only_declared(harness):
+def test_what_a_loop_carries_on_or_makes_stays_with_the_session_where_its_rank_is_only_declared(
+    harness,
+):
     body = helper.make_graph(
         [
             helper.make_node("Identity", ["more"], ["still"]),
@@ -260,11 +284,15 @@ def test_what_a_loop_carries_on_or_makes_stays_with_the_session_where_its_rank_i
     assert harness.run(declared.SerializeToString(), inputs)[0].tolist() == [-4, -8]
 
 
-def test_what_reads_a_custom_operator_stays_with_the_session_where_its_rank_is_only_declared(harness):
+def test_what_reads_a_custom_operator_stays_with_the_session_where_its_rank_is_only_declared(
+    harness,
+):
     model = onnx.ModelProto.FromString(
         model_of(
             [
-                helper.make_node("NegPos", ["x"], ["negative", "positive"], domain="ai.onnx.contrib"),
+                helper.make_node(
+                    "NegPos", ["x"], ["negative", "positive"], domain="ai.onnx.contrib"
+                ),
                 helper.make_node("Sqrt", ["positive"], ["root"]),
                 helper.make_node("Reshape", ["root", "shape"], ["column"]),
                 helper.make_node("Neg", ["column"], ["y"]),
@@ -298,20 +326,31 @@ SIGNED = ("Neg", "Relu")
 @st.composite
 def integer_graphs(draw):
     """Return a model of a few operators on integers of one type, and its inputs."""
-    dtype = np.dtype(draw(st.sampled_from(["int32", "int64", "uint32", "int16", "int8", "uint8"])))
+    dtype = np.dtype(
+        draw(st.sampled_from(["int32", "int64", "uint32", "int16", "int8", "uint8"]))
+    )
     limits, kind = np.iinfo(dtype), helper.np_dtype_to_tensor_dtype(dtype)
     numbers = st.integers(int(limits.min), int(limits.max))
     arrays = [
-        np.array(draw(st.lists(numbers, min_size=4, max_size=4)), dtype).reshape(2, 2) for _ in range(3)
+        np.array(draw(st.lists(numbers, min_size=4, max_size=4)), dtype).reshape(2, 2)
+        for _ in range(3)
     ]
     names, nodes = ["x", "z", "c"], []
     for i in range(draw(st.integers(1, 5))):
-        op_type = draw(st.sampled_from(BINARY + UNARY + (SIGNED if dtype.kind == "i" else ())))
-        operands = [names[-1]] if op_type in UNARY + SIGNED else [draw(st.sampled_from(names)), names[-1]]
+        op_type = draw(
+            st.sampled_from(BINARY + UNARY + (SIGNED if dtype.kind == "i" else ()))
+        )
+        operands = (
+            [names[-1]]
+            if op_type in UNARY + SIGNED
+            else [draw(st.sampled_from(names)), names[-1]]
+        )
         nodes.append(helper.make_node(op_type, operands, [f"v{i}"]))
         names.append(f"v{i}")
     value = (kind, [2, 2])
-    model = model_of(nodes, {"x": value, "z": value}, {names[-1]: value}, {"c": arrays[2]})
+    model = model_of(
+        nodes, {"x": value, "z": value}, {names[-1]: value}, {"c": arrays[2]}
+    )
     return model, {"x": arrays[0], "z": arrays[1]}
 
 

@@ -17,19 +17,26 @@ import epctx_core as epctx
 
 
 def matrices(rows, seed=0):
-    return np.random.Generator(np.random.PCG64(seed)).standard_normal((rows, 32), dtype=np.float32)
+    return np.random.Generator(np.random.PCG64(seed)).standard_normal(
+        (rows, 32), dtype=np.float32
+    )
 
 
 def test_one_compile_runs_at_many_lengths(harness, compile_into):
     model = two_partitions(rows="n")
     path, _ = compile_into(harness, model)
-    reference = epctx.InferenceSession(model, registry=epctx.Registry(entry_points=False))
+    reference = epctx.InferenceSession(
+        model, registry=epctx.Registry(entry_points=False)
+    )
 
     with harness.session(path) as session:
         for rows in (3, 1, 17, 0, 3):
             x = matrices(rows, rows)
             np.testing.assert_allclose(
-                session.run(None, {"x": x})[0], reference.run(None, {"x": x})[0], rtol=1e-4, atol=1e-4
+                session.run(None, {"x": x})[0],
+                reference.run(None, {"x": x})[0],
+                rtol=1e-4,
+                atol=1e-4,
             )
 
 
@@ -70,7 +77,9 @@ def compiled(harness):
     """Give one compiled partition as the core has it, with a fixed and an open length."""
 
     def make(length):
-        model = single("Relu", {"x": (FLOAT, [length, 32])}, {"y": (FLOAT, [length, 32])})
+        model = single(
+            "Relu", {"x": (FLOAT, [length, 32])}, {"y": (FLOAT, [length, 32])}
+        )
         stepwise, calls = one_at_a_time(harness)
         sessions.append(stepwise.session(model))
         return calls[0].compiled
@@ -133,7 +142,11 @@ def test_many_threads_run_at_once(harness_with, compile_into, streams):
     path, _ = compile_into(harness, two_partitions(rows="n"))
     with harness.session(path) as session, ThreadPoolExecutor(8) as pool:
         alone = [session.run(None, {"x": matrices(1 + i % 5, i)})[0] for i in range(40)]
-        together = list(pool.map(lambda i: session.run(None, {"x": matrices(1 + i % 5, i)})[0], range(40)))
+        together = list(
+            pool.map(
+                lambda i: session.run(None, {"x": matrices(1 + i % 5, i)})[0], range(40)
+            )
+        )
 
     for a, b in zip(alone, together, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -153,10 +166,15 @@ def test_an_input_that_openvino_drops_is_still_an_input(harness):
 
 
 @pytest.mark.parametrize("op_type", ["Dropout", "Sum", "Max", "Mean"])
-def test_a_result_that_is_an_input_is_a_copy_and_leaves_the_others_alone(harness, op_type):
+def test_a_result_that_is_an_input_is_a_copy_and_leaves_the_others_alone(
+    harness, op_type
+):
     """OpenVINO drops the operator, and has one tensor for input and result."""
     model = model_of(
-        [helper.make_node(op_type, ["x"], ["same"]), helper.make_node("Relu", ["x"], ["y"])],
+        [
+            helper.make_node(op_type, ["x"], ["same"]),
+            helper.make_node("Relu", ["x"], ["y"]),
+        ],
         {"x": (FLOAT, ["n"])},
         {"same": (FLOAT, ["n"]), "y": (FLOAT, ["n"])},
     )

@@ -39,7 +39,9 @@ def home(tmp_path):
 
 def run_child(home, program, *arguments):
     kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("CI", "XDG_", "EPCTX_"))
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("CI", "XDG_", "EPCTX_"))
     }
     return subprocess.run(
         [sys.executable, "-c", program, *arguments],
@@ -56,15 +58,21 @@ def run_child(home, program, *arguments):
     ).stdout
 
 
-def test_a_compile_a_load_and_a_run_leave_no_file_no_connection_and_no_thread(home, tmp_path):
+def test_a_compile_a_load_and_a_run_leave_no_file_no_connection_and_no_thread(
+    home, tmp_path
+):
     source = tmp_path / "net.onnx"
     source.write_bytes(two_partitions())
 
     said = run_child(home, CHILD, str(source), str(tmp_path / "out_ctx.onnx"))
 
     assert said.split("\n")[0] == "[] ['MainThread']"
-    files = [path.relative_to(home).as_posix() for path in home.rglob("*") if path.is_file()]
-    assert [path for path in files if not path.startswith(".cache/epctx/receipts/")] == []
+    files = [
+        path.relative_to(home).as_posix() for path in home.rglob("*") if path.is_file()
+    ]
+    assert [
+        path for path in files if not path.startswith(".cache/epctx/receipts/")
+    ] == []
 
 
 def test_the_package_alone_would_write_into_the_users_home(home):
@@ -75,9 +83,7 @@ def test_the_package_alone_would_write_into_the_users_home(home):
 
 
 def test_a_host_may_still_import_the_telemetry_of_openvino(home):
-    program = (
-        "from epctx_openvino.native import import_openvino; import_openvino(); import openvino_telemetry"
-    )
+    program = "from epctx_openvino.native import import_openvino; import_openvino(); import openvino_telemetry"
 
     run_child(home, program)
 
@@ -111,8 +117,12 @@ print(os.waitpid(child, 0)[1])
 """
 
 
-@pytest.mark.parametrize(("before", "said"), [("used", "before this process was forked"), ("listed", "ran")])
-def test_a_fork_of_a_process_that_used_openvino_is_told_instead_of_hanging(home, tmp_path, before, said):
+@pytest.mark.parametrize(
+    ("before", "said"), [("used", "before this process was forked"), ("listed", "ran")]
+)
+def test_a_fork_of_a_process_that_used_openvino_is_told_instead_of_hanging(
+    home, tmp_path, before, said
+):
     source = tmp_path / "net.onnx"
     source.write_bytes(two_partitions())
 

@@ -40,7 +40,8 @@ class Compiled:
         """The EPContext nodes, each with its attributes by name."""
         graph = onnx.load(self.path).graph
         return [
-            {a.name: helper.get_attribute_value(a) for a in node.attribute} | {"name": node.name}
+            {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            | {"name": node.name}
             for node in graph.node
             if node.op_type == "EPContext"
         ]
@@ -99,7 +100,9 @@ class Bench:
         folder = self.folder / str(self.made)
         folder.mkdir()
         source = model if isinstance(model, Path) else model.SerializeToString()
-        compiler = epctx.ModelCompiler(self.settings(options, **entries or {}), source, embedded)
+        compiler = epctx.ModelCompiler(
+            self.settings(options, **entries or {}), source, embedded
+        )
         report = compiler.compile_to_file(folder / "net_ctx.onnx")
         return Compiled(path=folder / "net_ctx.onnx", report=report)
 
@@ -116,16 +119,32 @@ class Bench:
         graph = helper.make_graph(
             nodes,
             "g",
-            [helper.make_tensor_value_info(name, *kind) for name, kind in inputs.items()],
-            [helper.make_tensor_value_info(name, *kind) for name, kind in outputs.items()],
-            [numpy_helper.from_array(np.asarray(array), name) for name, array in (weights or {}).items()],
+            [
+                helper.make_tensor_value_info(name, *kind)
+                for name, kind in inputs.items()
+            ],
+            [
+                helper.make_tensor_value_info(name, *kind)
+                for name, kind in outputs.items()
+            ],
+            [
+                numpy_helper.from_array(np.asarray(array), name)
+                for name, array in (weights or {}).items()
+            ],
         )
-        imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+        imports = [
+            helper.make_opsetid("", opset),
+            helper.make_opsetid("com.microsoft", 1),
+        ]
         return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
     def two_partitions(self, *, seed=0, batch=2, channels=40):
         """MatMul, Relu, IsNaN (left to the CPU), Where, MatMul: two partitions with one shared weight."""
-        weight = np.random.default_rng(seed).standard_normal((channels, channels)).astype(np.float32)
+        weight = (
+            np.random.default_rng(seed)
+            .standard_normal((channels, channels))
+            .astype(np.float32)
+        )
         return self.model(
             [
                 helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),

@@ -7,7 +7,12 @@ import pytest
 from onnx import TensorProto, helper
 
 import epctx_core as epctx
-from epctx_core.plugin import CompiledPartition, ExecutionProvider, hookimpl, supported_partitions
+from epctx_core.plugin import (
+    CompiledPartition,
+    ExecutionProvider,
+    hookimpl,
+    supported_partitions,
+)
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 X = np.random.default_rng(2).standard_normal((2, 3)).astype(np.float32)
@@ -15,7 +20,9 @@ KIND = (FLOAT, [2, 3])
 
 
 def body(name, nodes, result, inputs=()):
-    return helper.make_graph(nodes, name, list(inputs), [helper.make_tensor_value_info(result, *KIND)])
+    return helper.make_graph(
+        nodes, name, list(inputs), [helper.make_tensor_value_info(result, *KIND)]
+    )
 
 
 def branch(name, *operators):
@@ -31,7 +38,14 @@ def branch(name, *operators):
 def with_if(bench, then_branch, else_branch):
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], name="before"),
-        helper.make_node("If", ["c"], ["b"], name="if", then_branch=then_branch, else_branch=else_branch),
+        helper.make_node(
+            "If",
+            ["c"],
+            ["b"],
+            name="if",
+            then_branch=then_branch,
+            else_branch=else_branch,
+        ),
         helper.make_node("Add", ["b", "w"], ["y"], name="after"),
     ]
     weights = {"w": np.ones((2, 3), np.float32)}
@@ -41,7 +55,10 @@ def with_if(bench, then_branch, else_branch):
 def same_as_the_cpu_ep(bench, model, compiled, inputs):
     with epctx.InferenceSession(model.SerializeToString()) as session:
         expected = session.run(None, inputs)
-    for found in (bench.run(model.SerializeToString(), inputs), bench.run(compiled.path, inputs)):
+    for found in (
+        bench.run(model.SerializeToString(), inputs),
+        bench.run(compiled.path, inputs),
+    ):
         for one, other in zip(found, expected, strict=True):
             assert np.allclose(one, other, rtol=1e-5)
 
@@ -69,7 +86,10 @@ def test_an_if_with_a_node_that_is_refused_stays_whole_on_the_cpu(bench, flag):
     assert compiled.taken == [["Relu"], ["Add"]]
     assert compiled.reasons == {
         "IsNaN is not an operator that OpenVINO takes": ["refused"],
-        "If: OpenVINO takes it whole or not at all, and not all of it": ["fine", "fine too"],
+        "If: OpenVINO takes it whole or not at all, and not all of it": [
+            "fine",
+            "fine too",
+        ],
         "If: OpenVINO takes it whole or not at all, and not all of it"
         " (IsNaN is not an operator that OpenVINO takes)": ["if"],
     }
@@ -81,7 +101,9 @@ def test_the_npu_takes_no_control_flow(bench):
     compiled = bench.compile(model, device_type="NPU")
 
     assert compiled.taken == [["Relu"], ["Add"]]
-    assert list(compiled.reasons) == ["If: OpenVINO takes it on CPU and GPU, not on NPU"]
+    assert list(compiled.reasons) == [
+        "If: OpenVINO takes it on CPU and GPU, not on NPU"
+    ]
 
 
 def test_a_body_may_give_a_constant(bench):
@@ -93,13 +115,20 @@ def test_a_body_may_give_a_constant(bench):
 
 
 @pytest.mark.parametrize(("operator", "whole"), [("Tanh", True), ("IsNaN", False)])
-def test_what_is_refused_at_any_depth_keeps_all_levels_on_the_cpu(bench, operator, whole):
+def test_what_is_refused_at_any_depth_keeps_all_levels_on_the_cpu(
+    bench, operator, whole
+):
     inner = [
         helper.make_node(operator, ["a"], ["i"], name="deep"),
         helper.make_node("Cast", ["i"], ["j"], to=FLOAT, name="cast"),
     ]
     nested = helper.make_node(
-        "If", ["c"], ["t"], name="inner", then_branch=body("deep", inner, "j"), else_branch=branch("d", "Neg")
+        "If",
+        ["c"],
+        ["t"],
+        name="inner",
+        then_branch=body("deep", inner, "j"),
+        else_branch=branch("d", "Neg"),
     )
     model = with_if(bench, body("then", [nested], "t"), branch("else", "Tanh"))
 
@@ -127,11 +156,16 @@ def with_loop(bench, operator):
         nodes,
         "body",
         values,
-        [helper.make_tensor_value_info("on", BOOL, []), helper.make_tensor_value_info("next", *KIND)],
+        [
+            helper.make_tensor_value_info("on", BOOL, []),
+            helper.make_tensor_value_info("next", *KIND),
+        ],
     )
     node = helper.make_node("Loop", ["n", "", "x"], ["y"], name="loop", body=loop_body)
     weights = {"w": np.full((2, 3), 0.5, np.float32)}
-    return bench.model([node], {"n": (INT64, []), "x": KIND}, {"y": KIND}, weights, opset=18)
+    return bench.model(
+        [node], {"n": (INT64, []), "x": KIND}, {"y": KIND}, weights, opset=18
+    )
 
 
 @pytest.mark.parametrize(("operator", "taken"), [("Tanh", [["Loop"]]), ("Mish", [])])
@@ -153,12 +187,16 @@ def test_a_scan_stays_on_the_cpu(bench):
         [helper.make_tensor_value_info("row", FLOAT, [3])],
         [helper.make_tensor_value_info("out", FLOAT, [3])],
     )
-    node = helper.make_node("Scan", ["x"], ["y"], name="scan", body=scan_body, num_scan_inputs=1)
+    node = helper.make_node(
+        "Scan", ["x"], ["y"], name="scan", body=scan_body, num_scan_inputs=1
+    )
 
     compiled = bench.compile(bench.model([node], {"x": KIND}, {"y": KIND}))
 
     assert not compiled.taken
-    assert compiled.reasons == {"Scan is not an operator that OpenVINO takes": ["neg", "scan"]}
+    assert compiled.reasons == {
+        "Scan is not an operator that OpenVINO takes": ["neg", "scan"]
+    }
 
 
 class TakesExp(ExecutionProvider):
@@ -173,7 +211,9 @@ class TakesExp(ExecutionProvider):
     @hookimpl
     def compile(self, partitions):
         return [
-            CompiledPartition(self.context.engine.prepare(p.model(inline_weights=True)).run)
+            CompiledPartition(
+                self.context.engine.prepare(p.model(inline_weights=True)).run
+            )
             for p in partitions
         ]
 
@@ -186,7 +226,9 @@ def test_a_body_in_which_another_ep_took_a_node_is_not_taken(bench):
     options.add_provider("OpenVINO")
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
 
-    with epctx.InferenceSession(model.SerializeToString(), options, registry=registry) as session:
+    with epctx.InferenceSession(
+        model.SerializeToString(), options, registry=registry
+    ) as session:
         (found,) = session.run(None, {"c": np.array(True), "x": X})
 
     assert np.allclose(found, np.exp(-np.maximum(X, 0)) + 1, rtol=1e-5)

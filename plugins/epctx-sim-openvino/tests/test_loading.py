@@ -67,12 +67,16 @@ VERSIONS = [
     ({"device_type": "AUTO:GPU,CPU"}, {"device_type": "AUTO:GPU.0,CPU"}, OPTIMAL),
 ]
 CASES = pytest.mark.parametrize(
-    ("made", "run", "verdict"), VERSIONS, ids=[f"{made}-{run}" for made, run, _ in VERSIONS]
+    ("made", "run", "verdict"),
+    VERSIONS,
+    ids=[f"{made}-{run}" for made, run, _ in VERSIONS],
 )
 
 
 @CASES
-def test_a_context_model_loads_unless_the_table_says_unsupported(bench, made, run, verdict):
+def test_a_context_model_loads_unless_the_table_says_unsupported(
+    bench, made, run, verdict
+):
     compiled = bench.compile(bench.two_partitions(), **made)
 
     if verdict is NO:
@@ -84,16 +88,22 @@ def test_a_context_model_loads_unless_the_table_says_unsupported(bench, made, ru
 
 
 @CASES
-def test_the_payload_itself_is_judged_like_the_text_in_the_model(bench, made, run, verdict):
+def test_the_payload_itself_is_judged_like_the_text_in_the_model(
+    bench, made, run, verdict
+):
     compiled = bench.compile(bench.two_partitions(), **made)
     model = onnx.load(compiled.path)
-    kept = [p for p in model.metadata_props if not p.key.startswith("ep_compatibility_info")]
+    kept = [
+        p for p in model.metadata_props if not p.key.startswith("ep_compatibility_info")
+    ]
     del model.metadata_props[:]
     model.metadata_props.extend(kept)
     onnx.save(model, compiled.path)
 
     if verdict is NO:
-        with pytest.raises(InvalidGraph, match="this simulated runtime needs") as caught:
+        with pytest.raises(
+            InvalidGraph, match="this simulated runtime needs"
+        ) as caught:
             bench.load(compiled.path, **run)
         assert caught.value.node == compiled.nodes[0]["name"]
     else:
@@ -102,28 +112,41 @@ def test_the_payload_itself_is_judged_like_the_text_in_the_model(bench, made, ru
 
 @pytest.mark.parametrize("info", ["", "v2:6:2.51.0:5.51.0:0:60:0:0", "junk;sdk=1"])
 def test_a_compatibility_text_that_is_not_ours_is_not_judged(bench, info):
-    assert OpenVinoProvider.validate_compatibility(info, bench.options()) is Compatibility.EP_NOT_APPLICABLE
+    assert (
+        OpenVinoProvider.validate_compatibility(info, bench.options())
+        is Compatibility.EP_NOT_APPLICABLE
+    )
 
 
 @pytest.mark.parametrize("field", ["vendor", "device", "api", "blob", "sdk"])
 @pytest.mark.parametrize("device", ["CPU", "NPU"])
-def test_a_compatibility_text_of_ours_without_a_field_is_unsupported(bench, field, device):
+def test_a_compatibility_text_of_ours_without_a_field_is_unsupported(
+    bench, field, device
+):
     options = bench.options(device_type=device)
     info = OpenVinoProvider.get_compatibility_info([object()], options)
-    without = ";".join(part for part in info.split(";") if not part.startswith(f"{field}="))
+    without = ";".join(
+        part for part in info.split(";") if not part.startswith(f"{field}=")
+    )
 
     assert OpenVinoProvider.validate_compatibility(info, options) is OPTIMAL
     assert OpenVinoProvider.validate_compatibility(without, options) is NO
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("vendor", "QNN"), ("device", "GPU"), ("api", "2"), ("blob", "99")]
+    ("field", "value"),
+    [("vendor", "QNN"), ("device", "GPU"), ("api", "2"), ("blob", "99")],
 )
 def test_another_vendor_device_api_or_format_is_unsupported(bench, field, value):
     info = OpenVinoProvider.get_compatibility_info([object()], bench.options())
-    parts = [f"{field}={value}" if part.startswith(f"{field}=") else part for part in info.split(";")]
+    parts = [
+        f"{field}={value}" if part.startswith(f"{field}=") else part
+        for part in info.split(";")
+    ]
 
-    assert OpenVinoProvider.validate_compatibility(";".join(parts), bench.options()) is NO
+    assert (
+        OpenVinoProvider.validate_compatibility(";".join(parts), bench.options()) is NO
+    )
 
 
 def test_no_partition_gives_no_compatibility_text(bench):
@@ -177,7 +200,9 @@ def test_a_blob_that_the_binary_lacks_is_refused_with_those_it_has(bench, embedd
     compiled = bench.compile(bench.two_partitions(), embedded=embedded)
     name = compiled.change(1, partition_name="nowhere")
 
-    with pytest.raises(InvalidGraph, match=r"holds a graph 'nowhere'; graphs found: 'OpenVINO") as caught:
+    with pytest.raises(
+        InvalidGraph, match=r"holds a graph 'nowhere'; graphs found: 'OpenVINO"
+    ) as caught:
         bench.load(compiled.path)
 
     assert caught.value.node == name
@@ -204,11 +229,16 @@ def test_with_a_file_nodes_may_also_refer_to_one_main_node(bench):
 def test_a_mixture_of_embedded_payloads_and_files_is_refused(bench, embedded):
     """The second node of one model takes its payload in the other way, from the same model compiled so."""
     model = bench.two_partitions()
-    one, other = bench.compile(model, embedded=embedded), bench.compile(model, embedded=not embedded)
+    one, other = (
+        bench.compile(model, embedded=embedded),
+        bench.compile(model, embedded=not embedded),
+    )
     if embedded:
         shutil.copy(other.binary, one.path.parent)
     payload = other.nodes[0]["ep_cache_context"]
-    name = one.change(1, main_context=1, embed_mode=int(not embedded), ep_cache_context=payload)
+    name = one.change(
+        1, main_context=1, embed_mode=int(not embedded), ep_cache_context=payload
+    )
 
     with pytest.raises(InvalidGraph, match="takes no mixture in one model") as caught:
         bench.load(one.path)
@@ -216,7 +246,9 @@ def test_a_mixture_of_embedded_payloads_and_files_is_refused(bench, embedded):
     assert (caught.value.node, caught.value.ep) == (name, EP)
 
 
-@pytest.mark.parametrize("source", ["openvinoexecutionprovider", "OPENVINOEXECUTIONPROVIDER", "OpenVINO"])
+@pytest.mark.parametrize(
+    "source", ["openvinoexecutionprovider", "OPENVINOEXECUTIONPROVIDER", "OpenVINO"]
+)
 def test_a_source_in_another_spelling_is_nobodys(bench, source):
     compiled = bench.compile(bench.two_partitions())
     compiled.change(1, source=source)
@@ -237,7 +269,9 @@ def copied(tmp_path):
 def test_what_the_real_ep_wrote_is_refused_by_name(bench, tmp_path):
     path = copied(tmp_path)
 
-    with pytest.raises(InvalidGraph, match=r"real OpenVINO execution provider \(Intel\)") as caught:
+    with pytest.raises(
+        InvalidGraph, match=r"real OpenVINO execution provider \(Intel\)"
+    ) as caught:
         bench.load(path)
 
     assert "this OpenVINOExecutionProvider is simulated" in caught.value.message
@@ -262,14 +296,18 @@ def test_what_the_real_ep_embedded_is_refused_by_name(bench, tmp_path):
 
 def test_an_openvino_ir_beside_the_model_is_refused_by_name(bench, tmp_path):
     path = copied(tmp_path)
-    (tmp_path / "ov_ctx0.xml").write_text('<?xml version="1.0"?><net name="Model0" version="11"></net>')
+    (tmp_path / "ov_ctx0.xml").write_text(
+        '<?xml version="1.0"?><net name="Model0" version="11"></net>'
+    )
     model = onnx.load(path)
     for attribute in model.graph.node[0].attribute:
         if attribute.name == "ep_cache_context":
             attribute.s = b"ov_ctx0.xml"
     onnx.save(model, path)
 
-    with pytest.raises(InvalidGraph, match=r"models of the real OpenVINO \(Intel\).*is simulated"):
+    with pytest.raises(
+        InvalidGraph, match=r"models of the real OpenVINO \(Intel\).*is simulated"
+    ):
         bench.load(path)
 
 
@@ -283,7 +321,9 @@ def test_the_real_eps_model_is_shown_with_the_plugin_that_would_load_it(tmp_path
 def test_two_models_glued_together_find_their_blobs(bench):
     """As if two embedded models had been merged: two payloads, and references that name neither."""
     models = [bench.two_partitions(seed=seed) for seed in (1, 2)]
-    one, other = (onnx.load(bench.compile(model, embedded=True).path) for model in models)
+    one, other = (
+        onnx.load(bench.compile(model, embedded=True).path) for model in models
+    )
     for value in (*other.graph.input, *other.graph.output):
         value.name = f"other_{value.name}"
     for node in other.graph.node:
@@ -302,7 +342,9 @@ def test_two_models_glued_together_find_their_blobs(bench):
     found = bench.run(one.SerializeToString(), {"x": X, "other_x": X})
 
     for result, model in zip(found, models, strict=True):
-        assert np.allclose(result, bench.run(model.SerializeToString(), {"x": X})[0], rtol=1e-5)
+        assert np.allclose(
+            result, bench.run(model.SerializeToString(), {"x": X})[0], rtol=1e-5
+        )
 
 
 @MODES
@@ -310,7 +352,11 @@ def test_a_truncated_payload_is_refused(bench, embedded):
     compiled = bench.compile(bench.two_partitions(), embedded=embedded)
     model = onnx.load(compiled.path)
     del model.metadata_props[:]
-    content = compiled.nodes[0]["ep_cache_context"] if embedded else compiled.binary.read_bytes()
+    content = (
+        compiled.nodes[0]["ep_cache_context"]
+        if embedded
+        else compiled.binary.read_bytes()
+    )
 
     for length in range(0, len(content), len(content) // 23):
         if embedded:

@@ -22,12 +22,17 @@ def taken_nodes(report):
 EMBEDDED = [(name, True) for name in (*EXPORTED, "squeezenet", "shufflenet")]
 FILES = [
     *((name, False) for name in EXPORTED),
-    *(pytest.param(name, False, marks=[pytest.mark.stress] if name in LARGE else []) for name in FILLED),
+    *(
+        pytest.param(name, False, marks=[pytest.mark.stress] if name in LARGE else [])
+        for name in FILLED
+    ),
 ]
 
 
 @pytest.mark.parametrize(("name", "embedded"), [*FILES, *EMBEDDED])
-def test_a_moved_context_model_agrees_with_onnxruntime(bench, network, tmp_path, name, embedded):
+def test_a_moved_context_model_agrees_with_onnxruntime(
+    bench, network, tmp_path, name, embedded
+):
     source = network(name)
     compiled = bench.compile(source.path, embedded=embedded)
     moved = tmp_path / "far away"
@@ -56,7 +61,9 @@ def test_a_moved_context_model_agrees_with_onnxruntime(bench, network, tmp_path,
         ("lstm", "AUTO", 1, {}),
     ],
 )
-def test_each_device_takes_its_part_and_computes_the_same(bench, network, name, device, partitions, left):
+def test_each_device_takes_its_part_and_computes_the_same(
+    bench, network, name, device, partitions, left
+):
     source = network(name)
     total = len(onnx.load(source.path, load_external_data=False).graph.node)
 
@@ -64,7 +71,10 @@ def test_each_device_takes_its_part_and_computes_the_same(bench, network, name, 
     found = bench.run(compiled.path, source.inputs, device_type=device)
 
     assert len(compiled.report.partitions) == partitions
-    assert {why.split(":")[0].split()[0]: len(nodes) for why, nodes in compiled.reasons.items()} == left
+    assert {
+        why.split(":")[0].split()[0]: len(nodes)
+        for why, nodes in compiled.reasons.items()
+    } == left
     assert taken_nodes(compiled.report) == total - sum(left.values())
     assert worst_relative_error(found, source.reference) <= TOLERANCE
 
@@ -89,7 +99,9 @@ def with_open_batch(path):
     return model
 
 
-def test_a_dynamic_batch_is_compiled_once_and_runs_in_every_size(bench, network, tmp_path):
+def test_a_dynamic_batch_is_compiled_once_and_runs_in_every_size(
+    bench, network, tmp_path
+):
     source = network("resnet")
     model = with_open_batch(source.path)
     onnx.save(model, tmp_path / "open.onnx")
@@ -104,14 +116,21 @@ def test_a_dynamic_batch_is_compiled_once_and_runs_in_every_size(bench, network,
                 for name, array in source.inputs.items()
             }
             expected = run_onnxruntime(tmp_path / "open.onnx", inputs)
-            assert worst_relative_error(session.run(None, inputs), expected) <= TOLERANCE
+            assert (
+                worst_relative_error(session.run(None, inputs), expected) <= TOLERANCE
+            )
 
 
-def test_the_npu_leaves_a_dynamic_batch_to_the_cpu_and_says_so(bench, network, tmp_path):
+def test_the_npu_leaves_a_dynamic_batch_to_the_cpu_and_says_so(
+    bench, network, tmp_path
+):
     source = network("resnet")
     onnx.save(with_open_batch(source.path), tmp_path / "open.onnx")
 
     compiled = bench.compile(tmp_path / "open.onnx", device_type="NPU")
 
     assert not compiled.taken
-    assert all("OpenVINO takes static shapes only on NPU" in reason for reason in compiled.reasons)
+    assert all(
+        "OpenVINO takes static shapes only on NPU" in reason
+        for reason in compiled.reasons
+    )

@@ -38,7 +38,9 @@ def test_importing_the_package_imports_neither_onnx_nor_numpy():
         "print([m for m in ('onnx', 'numpy', 'onnxruntime', 'epctx_sim_sdk.loading') if m in sys.modules])"
     )
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
 
     assert done.stdout.strip() == "[]"
 
@@ -54,7 +56,9 @@ def test_each_node_says_who_made_it_and_which_blob_is_its_own(bench, embedded):
 
     for node, partition in zip(compiled.nodes, compiled.report.partitions, strict=True):
         assert node["source"] == EP.encode()
-        assert node["partition_name"] == node["name"].encode() == partition.name.encode()
+        assert (
+            node["partition_name"] == node["name"].encode() == partition.name.encode()
+        )
         assert node["ep_sdk_version"].startswith(b"sim-")
         assert node["embed_mode"] == int(embedded)
 
@@ -62,7 +66,14 @@ def test_each_node_says_who_made_it_and_which_blob_is_its_own(bench, embedded):
 @MODES
 def test_no_other_attribute_is_written(bench, embedded):
     first, second = bench.compile(bench.two_partitions(), embedded=embedded).nodes
-    usual = {"name", "source", "partition_name", "ep_sdk_version", "embed_mode", "main_context"}
+    usual = {
+        "name",
+        "source",
+        "partition_name",
+        "ep_sdk_version",
+        "embed_mode",
+        "main_context",
+    }
 
     assert first.keys() == usual | {"ep_cache_context"}
     assert second.keys() == (usual if embedded else usual | {"ep_cache_context"})
@@ -72,8 +83,13 @@ def test_with_a_file_every_node_is_a_main_node_and_names_the_one_binary(bench):
     compiled = bench.compile(bench.two_partitions())
 
     assert [node["main_context"] for node in compiled.nodes] == [1, 1]
-    assert {node["ep_cache_context"] for node in compiled.nodes} == {f"net_{EP}.bin".encode()}
-    assert {path.name for path in compiled.path.parent.iterdir()} == {"net_ctx.onnx", f"net_{EP}.bin"}
+    assert {node["ep_cache_context"] for node in compiled.nodes} == {
+        f"net_{EP}.bin".encode()
+    }
+    assert {path.name for path in compiled.path.parent.iterdir()} == {
+        "net_ctx.onnx",
+        f"net_{EP}.bin",
+    }
     assert compiled.report.required_files == (f"net_{EP}.bin", "net_ctx.onnx")
 
 
@@ -123,7 +139,9 @@ def test_the_nodes_say_that_they_are_not_for_hardware(bench):
 
 @MODES
 def test_the_same_model_gives_the_same_bytes_in_any_folder(bench, embedded):
-    first, second = (bench.compile(bench.two_partitions(), embedded=embedded) for _ in range(2))
+    first, second = (
+        bench.compile(bench.two_partitions(), embedded=embedded) for _ in range(2)
+    )
 
     assert first.path.read_bytes() == second.path.read_bytes()
     if not embedded:
@@ -153,7 +171,10 @@ def test_the_nodes_are_shown_with_their_payload(bench, embedded):
         (EP, True),
         (EP, not embedded),
     ]
-    assert [c.payload_bytes is not None for c in info.ep_contexts] == [True, not embedded]
+    assert [c.payload_bytes is not None for c in info.ep_contexts] == [
+        True,
+        not embedded,
+    ]
     assert set(info.required_files) == (set() if embedded else {compiled.binary.name})
 
 

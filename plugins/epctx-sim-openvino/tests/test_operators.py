@@ -25,7 +25,9 @@ ONLY_BECAUSE_OF_TYPES_OR_SHAPES = {
 
 def reason(bench, node, inputs, outputs, weights=None, *, opset=17, **options):
     """The reason for which a model of one node is refused; None if it is taken."""
-    compiled = bench.compile(bench.model([node], inputs, outputs, weights, opset), **options)
+    compiled = bench.compile(
+        bench.model([node], inputs, outputs, weights, opset), **options
+    )
     assert bool(compiled.taken) is not bool(compiled.reasons)
     return next(iter(compiled.reasons), None)
 
@@ -44,20 +46,29 @@ def test_the_cpu_leaves_each_operator_that_the_real_ep_leaves():
 def test_what_another_device_takes_the_cpu_takes_too():
     for device in DEVICES.values():
         assert device.operators <= DEVICES["CPU"].operators
-        assert device.scalars <= device.operators | WITH_BODIES | DEVICES["CPU"].operators
+        assert (
+            device.scalars <= device.operators | WITH_BODIES | DEVICES["CPU"].operators
+        )
         assert device.empty <= device.operators
         assert CONDITIONS.keys() <= DEVICES["CPU"].operators
 
 
 def test_each_operator_is_one_of_onnx():
-    assert {operator for operator in DEVICES["CPU"].operators if not onnx.defs.has(operator)} == set()
+    assert {
+        operator for operator in DEVICES["CPU"].operators if not onnx.defs.has(operator)
+    } == set()
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_no_device_takes_a_type_that_a_boundary_cannot_carry(device):
-    (operator,) = (each for each in get_all_operator_schema() if each.name == "EPContext")
+    (operator,) = (
+        each for each in get_all_operator_schema() if each.name == "EPContext"
+    )
     (carried,) = operator.type_constraints
-    types = {f"tensor({TensorProto.DataType.Name(each).lower()})" for each in DEVICES[device].types}
+    types = {
+        f"tensor({TensorProto.DataType.Name(each).lower()})"
+        for each in DEVICES[device].types
+    }
 
     assert types <= set(carried.allowed_type_strs)
     assert DEVICES[device].weights <= DEVICES[device].types
@@ -102,7 +113,11 @@ def test_each_device_has_its_own_operators(bench, operator, device, expected):
         ((FLOAT, [1] * 7), "CPU", None),
         ((FLOAT, ["batch", 3]), "CPU", None),
         ((FLOAT, [None, 3]), "GPU", None),
-        ((FLOAT, ["n", 3]), "NPU", "Relu: a dimension is open, and OpenVINO takes static shapes only on NPU"),
+        (
+            (FLOAT, ["n", 3]),
+            "NPU",
+            "Relu: a dimension is open, and OpenVINO takes static shapes only on NPU",
+        ),
         ((FLOAT, ["n", 3]), "AUTO", None),
         ((FLOAT, ["n", 3]), "HETERO:NPU,CPU", None),
         (
@@ -124,34 +139,49 @@ def test_types_and_shapes(bench, kind, device, expected):
     assert found == expected
 
 
-@pytest.mark.parametrize(("device", "taken"), [("CPU", True), ("GPU", False), ("NPU", False)])
+@pytest.mark.parametrize(
+    ("device", "taken"), [("CPU", True), ("GPU", False), ("NPU", False)]
+)
 def test_only_the_cpu_takes_unsigned_16_bit(bench, device, taken):
     node = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"], name="n")
     weights = {"s": np.float32(0.1), "z": np.uint16(3)}
     kind = (TensorProto.UINT16, [4])
 
-    found = reason(bench, node, {"x": VECTOR}, {"y": kind}, weights, opset=21, device_type=device)
+    found = reason(
+        bench, node, {"x": VECTOR}, {"y": kind}, weights, opset=21, device_type=device
+    )
 
-    assert found == (None if taken else f"QuantizeLinear: OpenVINO takes no uint16 on {device}")
+    assert found == (
+        None if taken else f"QuantizeLinear: OpenVINO takes no uint16 on {device}"
+    )
 
 
 @pytest.mark.parametrize(
-    ("operator", "device", "taken"), [("Equal", "CPU", True), ("Equal", "GPU", False), ("Max", "NPU", True)]
+    ("operator", "device", "taken"),
+    [("Equal", "CPU", True), ("Equal", "GPU", False), ("Max", "NPU", True)],
 )
-def test_scalars_are_taken_by_some_operators_of_some_devices(bench, operator, device, taken):
+def test_scalars_are_taken_by_some_operators_of_some_devices(
+    bench, operator, device, taken
+):
     node = helper.make_node(operator, ["x", "x"], ["y"], name="n")
     result = (BOOL, []) if operator == "Equal" else (FLOAT, [])
 
     found = reason(bench, node, {"x": (FLOAT, [])}, {"y": result}, device_type=device)
 
-    assert found == (None if taken else f"{operator}: OpenVINO does not take a scalar here on {device}")
+    assert found == (
+        None
+        if taken
+        else f"{operator}: OpenVINO does not take a scalar here on {device}"
+    )
 
 
 def test_a_scalar_that_is_a_constant_is_no_obstacle(bench):
     node = helper.make_node("Softplus", ["a"], ["y"], name="n")
     nodes = [helper.make_node("Div", ["x", "k"], ["a"], name="d"), node]
 
-    compiled = bench.compile(bench.model(nodes, {"x": VECTOR}, {"y": VECTOR}, {"k": np.float32(2)}))
+    compiled = bench.compile(
+        bench.model(nodes, {"x": VECTOR}, {"y": VECTOR}, {"k": np.float32(2)})
+    )
 
     assert compiled.taken == [["Div", "Softplus"]]
 
@@ -162,7 +192,10 @@ def test_disable_dynamic_shapes_leaves_open_dimensions_to_the_cpu(bench):
     found = reason(bench, RELU, {"x": kind}, {"y": kind}, disable_dynamic_shapes="True")
 
     assert found == "Relu: a dimension is open, and disable_dynamic_shapes is 1"
-    assert reason(bench, RELU, {"x": VECTOR}, {"y": VECTOR}, disable_dynamic_shapes="1") is None
+    assert (
+        reason(bench, RELU, {"x": VECTOR}, {"y": VECTOR}, disable_dynamic_shapes="1")
+        is None
+    )
 
 
 def test_operators_of_other_domains_are_named_with_their_domain(bench):
@@ -178,16 +211,38 @@ def test_quantizers_of_com_microsoft_are_taken_with_what_is_between_them(bench, 
     weights = {"s": np.float32(0.5), "z": np.zeros((), kind)}
     nodes = []
     for number, (operator, value) in enumerate(
-        [("QuantizeLinear", "x"), ("DequantizeLinear", "v0"), ("Relu", "v1"), ("QuantizeLinear", "v2")]
+        [
+            ("QuantizeLinear", "x"),
+            ("DequantizeLinear", "v0"),
+            ("Relu", "v1"),
+            ("QuantizeLinear", "v2"),
+        ]
     ):
-        inputs, domain = ([value], "") if operator == "Relu" else ([value, "s", "z"], "com.microsoft")
-        nodes.append(helper.make_node(operator, inputs, [f"v{number}"], name=f"n{number}", domain=domain))
-    nodes.append(helper.make_node("DequantizeLinear", ["v3", "s", "z"], ["y"], domain="com.microsoft"))
+        inputs, domain = (
+            ([value], "")
+            if operator == "Relu"
+            else ([value, "s", "z"], "com.microsoft")
+        )
+        nodes.append(
+            helper.make_node(
+                operator, inputs, [f"v{number}"], name=f"n{number}", domain=domain
+            )
+        )
+    nodes.append(
+        helper.make_node(
+            "DequantizeLinear", ["v3", "s", "z"], ["y"], domain="com.microsoft"
+        )
+    )
 
-    compiled = bench.compile(bench.model(nodes, {"x": VECTOR}, {"y": VECTOR}, weights, 17))
+    compiled = bench.compile(
+        bench.model(nodes, {"x": VECTOR}, {"y": VECTOR}, weights, 17)
+    )
 
     (taken,) = compiled.taken
-    assert (sorted(taken), compiled.reasons) == (sorted(node.op_type for node in nodes), {})
+    assert (sorted(taken), compiled.reasons) == (
+        sorted(node.op_type for node in nodes),
+        {},
+    )
 
 
 def test_a_result_that_nobody_reads_does_not_matter(bench):
@@ -208,10 +263,15 @@ def test_a_constant_goes_with_the_node_that_reads_it_and_with_no_other(bench):
     compiled = bench.compile(model)
 
     assert compiled.taken == [["Constant", "Reshape"]]
-    assert compiled.reasons["Constant: no node that OpenVINO takes reads it"] == ["lonely"]
+    assert compiled.reasons["Constant: no node that OpenVINO takes reads it"] == [
+        "lonely"
+    ]
 
 
-LSTM_WEIGHTS = {"w": np.ones((1, 12, 2), np.float32), "r": np.ones((1, 12, 3), np.float32)}
+LSTM_WEIGHTS = {
+    "w": np.ones((1, 12, 2), np.float32),
+    "r": np.ones((1, 12, 3), np.float32),
+}
 LSTM_VALUES = {"x": (FLOAT, [5, 1, 2])}, {"y": (FLOAT, [5, 1, 1, 3])}
 SCALES = {"s": np.array([1, 1, 2, 2], np.float32)}
 
@@ -312,7 +372,9 @@ SCALES = {"s": np.array([1, 1, 2, 2], np.float32)}
         ),
     ],
 )  # fmt: skip
-def test_conditions_of_single_operators(bench, node, inputs, outputs, weights, expected):
+def test_conditions_of_single_operators(
+    bench, node, inputs, outputs, weights, expected
+):
     assert reason(bench, node, inputs, outputs, weights, opset=18) == expected
 
 
@@ -333,23 +395,31 @@ def test_a_quantised_group_is_taken_whole(bench):
 
 
 @pytest.mark.stress
-@pytest.mark.filterwarnings("ignore:.* encountered in .*:RuntimeWarning")  # onnx makes its models so
+@pytest.mark.filterwarnings(
+    "ignore:.* encountered in .*:RuntimeWarning"
+)  # onnx makes its models so
 def test_the_cpu_answers_like_the_real_ep_for_every_test_model_of_onnx(bench):
     """But for types of 4 bits, which the simulated SDK's container does not hold."""
     from onnx.backend.test.case.node import collect_testcases
 
-    answers = dict.fromkeys(REAL["models_taken"], True) | dict.fromkeys(REAL["models_left"], False)
+    answers = dict.fromkeys(REAL["models_taken"], True) | dict.fromkeys(
+        REAL["models_left"], False
+    )
     compared, other = 0, []
     for case in collect_testcases(None):
         if case.name not in answers or case.model is None:
             continue
         for opset in case.model.opset_import:
             # onnxruntime 1.24.1 knows opsets up to 23; newer ones were lowered when it was asked.
-            opset.version = 22 if not opset.domain and opset.version > 23 else opset.version
+            opset.version = (
+                22 if not opset.domain and opset.version > 23 else opset.version
+            )
         case.model.ir_version = min(case.model.ir_version, 10)
         compared += 1
         compiled = bench.compile(case.model)
-        if bool(compiled.taken) is not answers[case.name] and "int4" not in str(compiled.reasons):
+        if bool(compiled.taken) is not answers[case.name] and "int4" not in str(
+            compiled.reasons
+        ):
             other.append((case.name, compiled.reasons))
 
     assert compared > 900

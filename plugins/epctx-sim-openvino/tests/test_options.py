@@ -15,7 +15,9 @@ X = np.random.default_rng(1).standard_normal((2, 200)).astype(np.float32)
 
 
 def test_every_option_has_a_default_that_is_allowed_and_a_sentence(bench):
-    assert bench.options() == {option.name: option.default for option in OpenVinoProvider.options}
+    assert bench.options() == {
+        option.name: option.default for option in OpenVinoProvider.options
+    }
     assert all(o.default in o.choices for o in OpenVinoProvider.options if o.choices)
     assert all(o.doc.endswith(".") for o in OpenVinoProvider.options)
 
@@ -42,18 +44,37 @@ def test_the_documented_options_of_the_real_ep_are_known():
         ("MULTI:GPU.0,GPU.1", "MULTI-GPU", ("GPU",), False),
     ],
 )
-def test_a_device_type_names_devices_and_who_decides(text, name, deciding, one_is_enough):
+def test_a_device_type_names_devices_and_who_decides(
+    text, name, deciding, one_is_enough
+):
     choice = parse_device(text)
 
-    assert (choice.name, choice.deciding, choice.one_is_enough) == (name, deciding, one_is_enough)
+    assert (choice.name, choice.deciding, choice.one_is_enough) == (
+        name,
+        deciding,
+        one_is_enough,
+    )
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "cpu", "CPU_FP32", "TPU", "GPU.", "AUTO:", "AUTO:CPU", "HETERO", "HETERO:GPU,", "MULTI:CPU,TPU"],
+    [
+        "",
+        "cpu",
+        "CPU_FP32",
+        "TPU",
+        "GPU.",
+        "AUTO:",
+        "AUTO:CPU",
+        "HETERO",
+        "HETERO:GPU,",
+        "MULTI:CPU,TPU",
+    ],
 )
 def test_other_names_of_devices_are_refused(bench, text):
-    with pytest.raises(InvalidArgument, match="names no device of OpenVINO's") as caught:
+    with pytest.raises(
+        InvalidArgument, match="names no device of OpenVINO's"
+    ) as caught:
         bench.compile(bench.two_partitions(), device_type=text)
 
     assert "HETERO:NPU,CPU" in caught.value.hint
@@ -63,7 +84,10 @@ def test_other_names_of_devices_are_refused(bench, text):
     ("options", "words"),
     [
         ({"precision": "FP16"}, "option 'precision' cannot be 'FP16'"),
-        ({"precision": "FP32", "device_type": "NPU"}, "option 'precision' cannot be 'FP32'"),
+        (
+            {"precision": "FP32", "device_type": "NPU"},
+            "option 'precision' cannot be 'FP32'",
+        ),
         ({"precision": "INT8"}, "precision"),
         ({"num_of_threads": "0"}, "num_of_threads"),
         ({"num_streams": "9"}, "num_streams"),
@@ -89,7 +113,12 @@ def test_wrong_values_are_refused_before_anything_is_compiled(bench, options, wo
 @pytest.mark.parametrize(
     "options",
     [
-        {"num_of_threads": "4", "num_streams": "2", "cache_dir": "anywhere", "model_priority": "HIGH"},
+        {
+            "num_of_threads": "4",
+            "num_streams": "2",
+            "cache_dir": "anywhere",
+            "model_priority": "HIGH",
+        },
         {"layout": "x[NC],y[N?]", "reshape_input": "x[1..8,40],z[3]"},
         {"enable_qdq_optimizer": "True", "enable_opencl_throttling": "false"},
         {"load_config": '{"CPU": {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}}'},
@@ -117,8 +146,14 @@ def test_the_cache_folder_is_not_made(bench, tmp_path):
         ("[]", "is no object"),
         ('{"TPU": {}}', "names the device 'TPU'"),
         ('{"CPU": 1}', "gives CPU no object"),
-        ('{"GPU": {"INFERENCE_PRECISION_HINT": "f64"}}', "'f64'; allowed: f32, f16, bf16"),
-        ('{"GPU": {"INFERENCE_PRECISION_HINT": "f16", "EXECUTION_MODE_HINT": "ACCURACY"}}', "sets both"),
+        (
+            '{"GPU": {"INFERENCE_PRECISION_HINT": "f64"}}',
+            "'f64'; allowed: f32, f16, bf16",
+        ),
+        (
+            '{"GPU": {"INFERENCE_PRECISION_HINT": "f16", "EXECUTION_MODE_HINT": "ACCURACY"}}',
+            "sets both",
+        ),
         ('{"AUTO": ' * 9 + "{}" + "}" * 9, "nests more than 8"),
     ],
     ids=lambda text: text[:30],
@@ -147,13 +182,22 @@ HINT = '{{"{0}": {{"INFERENCE_PRECISION_HINT": "{1}"}}}}'
         ({"device_type": "NPU", "precision": "FP16"}, True),
         ({"device_type": "GPU.0", "load_config": HINT.format("GPU", "f16")}, True),
         ({"device_type": "GPU", "load_config": HINT.format("NPU", "f16")}, False),
-        ({"device_type": "GPU", "precision": "FP16", "load_config": HINT.format("GPU", "f32")}, False),
+        (
+            {
+                "device_type": "GPU",
+                "precision": "FP16",
+                "load_config": HINT.format("GPU", "f32"),
+            },
+            False,
+        ),
         ({"device_type": "AUTO", "load_config": HINT.format("AUTO", "f16")}, True),
         ({"device_type": "CPU", "load_config": HINT.format("CPU", "f16")}, False),
     ],
     ids=str,
 )
-def test_half_precision_halves_the_weights_and_changes_results_a_little(bench, options, half):
+def test_half_precision_halves_the_weights_and_changes_results_a_little(
+    bench, options, half
+):
     model = bench.two_partitions(channels=200)
     device = {"device_type": options["device_type"]}
     full, given = bench.compile(model, **device), bench.compile(model, **options)

@@ -116,7 +116,11 @@ class Scene:
     def _session(self, model, cls, options):
         registry = Registry(entry_points=False)
         registry.register(cls)
-        return InferenceSession(model.SerializeToString(), providers=[(cls.name, options)], registry=registry)
+        return InferenceSession(
+            model.SerializeToString(),
+            providers=[(cls.name, options)],
+            registry=registry,
+        )
 
     def _stopped(self, model, stop, options):
         """Run a session up to where an EP like QNN's has shown something."""
@@ -207,16 +211,32 @@ class Scene:
         graph = helper.make_graph(
             nodes,
             "g",
-            [helper.make_tensor_value_info(name, *kind) for name, kind in inputs.items()],
-            [helper.make_tensor_value_info(name, *kind) for name, kind in outputs.items()],
-            [numpy_helper.from_array(np.asarray(array), name) for name, array in (weights or {}).items()],
+            [
+                helper.make_tensor_value_info(name, *kind)
+                for name, kind in inputs.items()
+            ],
+            [
+                helper.make_tensor_value_info(name, *kind)
+                for name, kind in outputs.items()
+            ],
+            [
+                numpy_helper.from_array(np.asarray(array), name)
+                for name, array in (weights or {}).items()
+            ],
         )
-        imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+        imports = [
+            helper.make_opsetid("", opset),
+            helper.make_opsetid("com.microsoft", 1),
+        ]
         return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
     def two_partitions(self, *, seed=0, channels=40):
         """MatMul, Relu, Erf (left to the CPU), MatMul: two partitions with one shared weight."""
-        weight = np.random.default_rng(seed).standard_normal((channels, channels)).astype(np.float32)
+        weight = (
+            np.random.default_rng(seed)
+            .standard_normal((channels, channels))
+            .astype(np.float32)
+        )
         return self.model(
             [
                 helper.make_node("MatMul", ["x", "w"], ["a"]),

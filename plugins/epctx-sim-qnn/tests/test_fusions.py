@@ -24,7 +24,9 @@ WAYS = [HALVED_BEFORE, HALVED_BEHIND, HALVED_BETWEEN, HALVED_INSIDE]
 NUMBERS = {"two": 2**0.5, "less": 0.5**0.5, "half": 0.5, "one": 1.0}
 
 
-def text_model(body, *, kind="float[2,3]", outputs=None, shape=(), dtype=np.float32, **numbers):
+def text_model(
+    body, *, kind="float[2,3]", outputs=None, shape=(), dtype=np.float32, **numbers
+):
     """A model of a text's nodes, with the numbers above as weights where the text reads them."""
     model = parser.parse_model(
         f'<ir_version: 8, opset_import: ["": 18]> g ({kind} x) => ({outputs or f"{kind} y"}) {{ {body} }}'
@@ -33,7 +35,9 @@ def text_model(body, *, kind="float[2,3]", outputs=None, shape=(), dtype=np.floa
     made = {name for node in model.graph.node for name in node.output}
     for name, number in {**NUMBERS, **numbers}.items():
         if name in read - made:
-            model.graph.initializer.append(onnx.numpy_helper.from_array(np.full(shape, number, dtype), name))
+            model.graph.initializer.append(
+                onnx.numpy_helper.from_array(np.full(shape, number, dtype), name)
+            )
     return model
 
 
@@ -68,7 +72,9 @@ def test_gelu_is_taken_in_every_way_of_writing_it(scene, start, way):
         pytest.param({"half": 0.25}, id="another factor"),
         pytest.param({"two": -(2**0.5)}, id="negative"),
         pytest.param({"shape": (2, 3)}, id="a whole tensor"),
-        pytest.param({"kind": "double[2,3]", "dtype": np.float64}, id="a type that QNN has not"),
+        pytest.param(
+            {"kind": "double[2,3]", "dtype": np.float64}, id="a type that QNN has not"
+        ),
         pytest.param({"kind": "float[N,3]"}, id="an open dimension"),
     ],
 )
@@ -81,13 +87,24 @@ def test_other_constants_and_values_are_no_gelu(scene, change):
 @pytest.mark.parametrize(
     "body",
     [
-        pytest.param("d = Div(two, x)\ne = Erf(d)\n" + HALVED_BEFORE, id="divided the other way"),
-        pytest.param("r = Relu(x)\nd = Div(r, two)\ne = Erf(d)\n" + HALVED_BEFORE, id="two roots"),
+        pytest.param(
+            "d = Div(two, x)\ne = Erf(d)\n" + HALVED_BEFORE, id="divided the other way"
+        ),
+        pytest.param(
+            "r = Relu(x)\nd = Div(r, two)\ne = Erf(d)\n" + HALVED_BEFORE, id="two roots"
+        ),
         pytest.param("d = Div(x, two)\ne = Tanh(d)\n" + HALVED_BEFORE, id="no Erf"),
-        pytest.param(ERF + "a = Sub(e, one)\nm = Mul(a, x)\ny = Mul(m, half)", id="another operator"),
+        pytest.param(
+            ERF + "a = Sub(e, one)\nm = Mul(a, x)\ny = Mul(m, half)",
+            id="another operator",
+        ),
         pytest.param(ERF + "a = Add(e, one)\ny = Mul(a, x)", id="unfinished"),
-        pytest.param(ERF + "a = Add(e, half)\nh = Mul(half, a)\ny = Mul(x, h)", id="other places"),
-        pytest.param("two = Exp(x)\n" + ERF + HALVED_BEHIND, id="a divisor that is computed"),
+        pytest.param(
+            ERF + "a = Add(e, half)\nh = Mul(half, a)\ny = Mul(x, h)", id="other places"
+        ),
+        pytest.param(
+            "two = Exp(x)\n" + ERF + HALVED_BEHIND, id="a divisor that is computed"
+        ),
     ],
 )
 def test_other_wiring_is_no_gelu(scene, body):
@@ -96,15 +113,21 @@ def test_other_wiring_is_no_gelu(scene, body):
 
 @pytest.mark.parametrize("inner", ["d", "e", "a", "m"])
 def test_a_group_whose_inner_value_is_read_outside_is_not_closed(scene, inner):
-    read = text_model(f"{ERF}{HALVED_BEHIND}\nz = Relu({inner})", outputs="float[2,3] y, float[2,3] z")
-    given_out = text_model(ERF + HALVED_BEHIND, outputs=f"float[2,3] y, float[2,3] {inner}")
+    read = text_model(
+        f"{ERF}{HALVED_BEHIND}\nz = Relu({inner})", outputs="float[2,3] y, float[2,3] z"
+    )
+    given_out = text_model(
+        ERF + HALVED_BEHIND, outputs=f"float[2,3] y, float[2,3] {inner}"
+    )
 
     assert "Erf" in answer(scene, read)[1]
     assert "Erf" in answer(scene, given_out)[1]
 
 
 def test_a_constant_that_widens_the_result_is_no_gelu(scene):
-    model = text_model(ERF + HALVED_BEHIND, kind="float[]", outputs="float[1] y", shape=(1,))
+    model = text_model(
+        ERF + HALVED_BEHIND, kind="float[]", outputs="float[1] y", shape=(1,)
+    )
 
     assert find_fusions(scene.view(model)) == []
 
@@ -117,7 +140,9 @@ def test_constants_in_float16_may_be_rounded(scene):
 
 def test_constants_may_be_nodes_and_go_with_the_group(scene):
     names = ("two", "one", "half")
-    constants = "".join(f"{name} = Constant<value_float = {NUMBERS[name]}>()\n" for name in names)
+    constants = "".join(
+        f"{name} = Constant<value_float = {NUMBERS[name]}>()\n" for name in names
+    )
 
     taken, refused = answer(scene, text_model(constants + ERF + HALVED_BETWEEN))
 
@@ -129,7 +154,9 @@ def test_gelus_one_after_another_and_beside_one_another_are_each_found(scene):
     second = "D = Div(y1, two)\nE = Erf(D)\nA = Add(E, one)\nH = Mul(half, A)\nY = Mul(y1, H)"
     first = (ERF + HALVED_BETWEEN).replace("y =", "y1 =")
     third = "D3 = Div(x, two)\nE3 = Erf(D3)\nA3 = Add(E3, one)\nH3 = Mul(half, A3)\nY3 = Mul(x, H3)"
-    model = text_model(f"{first}\n{second}\n{third}", outputs="float[2,3] Y, float[2,3] Y3")
+    model = text_model(
+        f"{first}\n{second}\n{third}", outputs="float[2,3] Y, float[2,3] Y3"
+    )
 
     fusions = find_fusions(scene.view(model))
 
@@ -149,10 +176,14 @@ QUANTISED = (
 
 
 @pytest.mark.parametrize("offload", ["0", "1"])
-def test_between_quantised_values_gelu_goes_with_what_quantises_around_it(scene, offload):
+def test_between_quantised_values_gelu_goes_with_what_quantises_around_it(
+    scene, offload
+):
     model = text_model(QUANTISED)
     scale = onnx.numpy_helper.from_array(np.array(0.1, np.float32), "s")
-    model.graph.initializer.extend([scale, onnx.numpy_helper.from_array(np.array(3, np.uint8), "z")])
+    model.graph.initializer.extend(
+        [scale, onnx.numpy_helper.from_array(np.array(3, np.uint8), "z")]
+    )
 
     taken, _ = answer(scene, model, offload_graph_io_quantization=offload)
 
@@ -161,11 +192,17 @@ def test_between_quantised_values_gelu_goes_with_what_quantises_around_it(scene,
 
 
 def test_what_quantises_around_it_and_is_refused_leaves_gelu_to_the_cpu(scene):
-    model = text_model(QUANTISED.replace("q2 = QuantizeLinear(y2, s, z)", "q2 = QuantizeLinear(y2, s2, z)"))
+    model = text_model(
+        QUANTISED.replace(
+            "q2 = QuantizeLinear(y2, s, z)", "q2 = QuantizeLinear(y2, s2, z)"
+        )
+    )
     # The last scale is an input: QNN wants a constant.
     model.graph.input.append(onnx.helper.make_tensor_value_info("s2", FLOAT, []))
     scale = onnx.numpy_helper.from_array(np.array(0.1, np.float32), "s")
-    model.graph.initializer.extend([scale, onnx.numpy_helper.from_array(np.array(3, np.uint8), "z")])
+    model.graph.initializer.extend(
+        [scale, onnx.numpy_helper.from_array(np.array(3, np.uint8), "z")]
+    )
 
     taken, refused = answer(scene, model)
 
@@ -173,20 +210,40 @@ def test_what_quantises_around_it_and_is_refused_leaves_gelu_to_the_cpu(scene):
     assert all("Erf" not in names for names in taken)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.sampled_from(["gelu", "Relu", "Softsign", "Add"]), min_size=2, max_size=12), st.randoms())
-def test_whatever_stands_around_it_a_gelu_is_in_one_partition_and_computes_the_same(scene, pieces, random):
-    model, feeds = _network(pieces, random), {"x": np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)}
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    st.lists(
+        st.sampled_from(["gelu", "Relu", "Softsign", "Add"]), min_size=2, max_size=12
+    ),
+    st.randoms(),
+)
+def test_whatever_stands_around_it_a_gelu_is_in_one_partition_and_computes_the_same(
+    scene, pieces, random
+):
+    model, feeds = (
+        _network(pieces, random),
+        {"x": np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)},
+    )
 
     taken, _ = answer(scene, model)
     with epctx.InferenceSession(model.SerializeToString()) as alone:
         expected = alone.run(None, feeds)
-    with epctx.InferenceSession(model.SerializeToString(), providers=["QNN"]) as session:
+    with epctx.InferenceSession(
+        model.SerializeToString(), providers=["QNN"]
+    ) as session:
         results = session.run(None, feeds)
 
     erfs = [names.count("Erf") for names in taken]
     assert sum(erfs) == pieces.count("gelu")
-    assert erfs == [names.count("Div") for names in taken] == [names.count("Mul") // 2 for names in taken]
+    assert (
+        erfs
+        == [names.count("Div") for names in taken]
+        == [names.count("Mul") // 2 for names in taken]
+    )
     for result, wanted in zip(results, expected, strict=True):
         np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-6)
 
@@ -205,7 +262,10 @@ def _network(pieces, random):
             text = "\n".join(_renamed(line, old, new) for line in text.splitlines())
         lines.append(text)
         values.append(result)
-    return text_model("\n".join(lines), outputs=", ".join(f"float[2,3] {value}" for value in values[1:]))
+    return text_model(
+        "\n".join(lines),
+        outputs=", ".join(f"float[2,3] {value}" for value in values[1:]),
+    )
 
 
 def _renamed(line, old, new):

@@ -41,7 +41,12 @@ VERSIONS = [
     ({"runtime_driver_version": "sim-2.0.0"}, {}, NO, "driver sim-2.0.0"),
     ({}, {"runtime_driver_version": "none"}, NO, "needs none"),
     ({"runtime_driver_version": "none"}, {}, OPTIMAL, ""),
-    ({"runtime_driver_version": "none"}, {"runtime_driver_version": "none"}, OPTIMAL, ""),
+    (
+        {"runtime_driver_version": "none"},
+        {"runtime_driver_version": "none"},
+        OPTIMAL,
+        "",
+    ),
     ({"runtime_backend": "gpu"}, {}, NO, "backend gpu"),
     ({}, {"runtime_backend": "cpu"}, NO, "needs cpu"),
     ({"runtime_backend": "gpu"}, {"runtime_backend": "gpu"}, OPTIMAL, ""),
@@ -58,7 +63,9 @@ IDS = [f"{made}-{run}" for made, run, _, _ in VERSIONS]
 
 
 @pytest.mark.parametrize(("made", "run", "verdict", "words"), VERSIONS, ids=IDS)
-def test_a_payload_loads_unless_the_table_says_unsupported(scene, made, run, verdict, words):
+def test_a_payload_loads_unless_the_table_says_unsupported(
+    scene, made, run, verdict, words
+):
     described, content = scene.export(scene.two_partitions(), **made)
 
     if verdict is NO:
@@ -67,12 +74,19 @@ def test_a_payload_loads_unless_the_table_says_unsupported(scene, made, run, ver
         assert caught.value.node == described[0].partition.name
         assert "simulated runtime needs" in caught.value.message
     else:
-        assert scene.load(described, content, **run)[0].run([X], None)[0].shape == (2, 40)
+        assert scene.load(described, content, **run)[0].run([X], None)[0].shape == (
+            2,
+            40,
+        )
 
 
 @pytest.mark.parametrize(("made", "run", "verdict", "words"), VERSIONS, ids=IDS)
-def test_the_compatibility_text_is_judged_like_the_payload(scene, made, run, verdict, words):
-    info = QnnProvider.get_compatibility_info(scene.partitions(scene.two_partitions()), scene.options(**made))
+def test_the_compatibility_text_is_judged_like_the_payload(
+    scene, made, run, verdict, words
+):
+    info = QnnProvider.get_compatibility_info(
+        scene.partitions(scene.two_partitions()), scene.options(**made)
+    )
 
     assert QnnProvider.validate_compatibility(info, scene.options(**run)) is verdict
 
@@ -83,13 +97,22 @@ def test_no_partition_gives_no_compatibility_text(scene):
 
 @pytest.mark.parametrize("info", ["", "v2:6:2.51.0:5.51.0:0:60:0:0", "junk;sdk=1"])
 def test_a_compatibility_text_that_is_not_ours_is_not_judged(scene, info):
-    assert QnnProvider.validate_compatibility(info, scene.options()) is Compatibility.EP_NOT_APPLICABLE
+    assert (
+        QnnProvider.validate_compatibility(info, scene.options())
+        is Compatibility.EP_NOT_APPLICABLE
+    )
 
 
-@pytest.mark.parametrize("field", ["vendor", "backend", "api", "blob", "sdk", "htp_arch"])
+@pytest.mark.parametrize(
+    "field", ["vendor", "backend", "api", "blob", "sdk", "htp_arch"]
+)
 def test_a_compatibility_text_of_ours_without_a_field_is_unsupported(scene, field):
-    info = QnnProvider.get_compatibility_info(scene.partitions(scene.two_partitions()), scene.options())
-    without = ";".join(part for part in info.split(";") if not part.startswith(f"{field}="))
+    info = QnnProvider.get_compatibility_info(
+        scene.partitions(scene.two_partitions()), scene.options()
+    )
+    without = ";".join(
+        part for part in info.split(";") if not part.startswith(f"{field}=")
+    )
 
     assert QnnProvider.validate_compatibility(without, scene.options()) is NO
 
@@ -107,8 +130,13 @@ def test_a_compatibility_text_of_ours_without_a_field_is_unsupported(scene, fiel
     ],
 )
 def test_a_fact_that_cannot_be_compared_is_unsupported(scene, field, value):
-    info = QnnProvider.get_compatibility_info(scene.partitions(scene.two_partitions()), scene.options())
-    parts = [f"{field}={value}" if part.startswith(f"{field}=") else part for part in info.split(";")]
+    info = QnnProvider.get_compatibility_info(
+        scene.partitions(scene.two_partitions()), scene.options()
+    )
+    parts = [
+        f"{field}={value}" if part.startswith(f"{field}=") else part
+        for part in info.split(";")
+    ]
 
     assert QnnProvider.validate_compatibility(";".join(parts), scene.options()) is NO
 
@@ -133,13 +161,18 @@ def test_what_the_node_says_is_checked_too(scene, attributes, words):
 def test_a_node_without_attributes_loads(scene):
     described, content = scene.export(scene.two_partitions())
 
-    assert len(scene.load([replace(node, attributes={}) for node in described], content)) == 2
+    assert (
+        len(scene.load([replace(node, attributes={}) for node in described], content))
+        == 2
+    )
 
 
 def test_a_real_qnn_payload_is_refused_by_name(scene):
     described, _ = scene.export(scene.two_partitions())
 
-    with pytest.raises(InvalidGraph, match=r"real QNN SDK \(Qualcomm\).*simulated") as caught:
+    with pytest.raises(
+        InvalidGraph, match=r"real QNN SDK \(Qualcomm\).*simulated"
+    ) as caught:
         scene.load(described, (REAL / "qnn_ctx0_qnn.bin").read_bytes())
 
     assert caught.value.ep == "QNNExecutionProvider"
@@ -159,7 +192,10 @@ def test_each_primarys_payload_is_opened_once_for_all_its_nodes(scene):
 def test_references_may_come_in_a_later_call(scene):
     described, content = scene.export(scene.two_partitions())
     first, second = scene.context_nodes(described)
-    provider, reader = scene.provider(Purpose.LOAD), scene.reader(**{first.name: content})
+    provider, reader = (
+        scene.provider(Purpose.LOAD),
+        scene.reader(**{first.name: content}),
+    )
 
     provider.load_context([first], reader)
     (late,) = provider.load_context([second], reader)
@@ -172,21 +208,30 @@ def glued(scene):
     one, other = (scene.export(scene.two_partitions(seed=seed)) for seed in (1, 2))
     nodes = [*scene.context_nodes(one[0]), *scene.context_nodes(other[0])]
     primaries = [node for node in nodes if node.main_context]
-    references = [replace(node, primary=None) for node in nodes if not node.main_context]
+    references = [
+        replace(node, primary=None) for node in nodes if not node.main_context
+    ]
     return (
         primaries,
         references,
-        {node.name: part[1] for node, part in zip(primaries, (one, other), strict=True)},
+        {
+            node.name: part[1]
+            for node, part in zip(primaries, (one, other), strict=True)
+        },
     )
 
 
 def test_references_find_their_graphs_in_one_of_several_payloads(scene):
     primaries, references, payloads = glued(scene)
 
-    loaded = scene.provider(Purpose.LOAD).load_context([*primaries, *references], scene.reader(**payloads))
+    loaded = scene.provider(Purpose.LOAD).load_context(
+        [*primaries, *references], scene.reader(**payloads)
+    )
 
     for seed, runnable in zip((1, 2), loaded[2:], strict=True):
-        compiled = scene.provider(Purpose.RUN).compile(scene.partitions(scene.two_partitions(seed=seed)))
+        compiled = scene.provider(Purpose.RUN).compile(
+            scene.partitions(scene.two_partitions(seed=seed))
+        )
         assert np.array_equal(runnable.run([X], None)[0], compiled[1].run([X], None)[0])
 
 
@@ -197,7 +242,9 @@ def test_a_reference_whose_graph_several_payloads_hold_is_refused(scene):
     payloads["twin"] = payloads[primaries[0].name]
 
     with pytest.raises(InvalidGraph, match="2 of its 3 payloads hold a graph"):
-        scene.provider(Purpose.LOAD).load_context([*primaries, twin, references[0]], scene.reader(**payloads))
+        scene.provider(Purpose.LOAD).load_context(
+            [*primaries, twin, references[0]], scene.reader(**payloads)
+        )
 
 
 def test_a_missing_graph_is_refused_naming_node_and_graphs_found(scene):
@@ -205,8 +252,12 @@ def test_a_missing_graph_is_refused_naming_node_and_graphs_found(scene):
     nodes = scene.context_nodes(described)
     lost = replace(nodes[1], name="lost", partition_name="nowhere")
 
-    with pytest.raises(InvalidGraph, match=r"'lost'.*'nowhere'.*graphs found") as caught:
-        scene.provider(Purpose.LOAD).load_context([nodes[0], lost], scene.reader(**{nodes[0].name: content}))
+    with pytest.raises(
+        InvalidGraph, match=r"'lost'.*'nowhere'.*graphs found"
+    ) as caught:
+        scene.provider(Purpose.LOAD).load_context(
+            [nodes[0], lost], scene.reader(**{nodes[0].name: content})
+        )
 
     assert nodes[0].partition_name in caught.value.message
     assert caught.value.node == "lost"
@@ -231,13 +282,17 @@ def one_graph(scene):
 
 def loaded(scene, node, content):
     object.__setattr__(node, "primary", node)
-    return scene.provider(Purpose.LOAD).load_context([node], scene.reader(**{node.name: content}))
+    return scene.provider(Purpose.LOAD).load_context(
+        [node], scene.reader(**{node.name: content})
+    )
 
 
 def test_the_only_graph_of_a_payload_may_have_another_name_than_the_node(scene):
     node, content = one_graph(scene)
 
-    (compiled,) = loaded(scene, replace(node, name="old", partition_name="old"), content)
+    (compiled,) = loaded(
+        scene, replace(node, name="old", partition_name="old"), content
+    )
 
     assert compiled.run([X], None)[0].shape == (2, 40)
 
@@ -261,13 +316,20 @@ def test_a_graph_that_does_not_fit_the_nodes_boundary_is_refused(scene, inputs):
 
 @pytest.mark.parametrize(
     "kind",
-    [TensorType(None, None), TensorType(TensorProto.FLOAT, None), TensorType(TensorProto.FLOAT, ("n", None))],
+    [
+        TensorType(None, None),
+        TensorType(TensorProto.FLOAT, None),
+        TensorType(TensorProto.FLOAT, ("n", None)),
+    ],
     ids=str,
 )
 def test_what_a_node_does_not_say_about_its_boundary_fits(scene, kind):
     node, content = one_graph(scene)
 
-    assert len(loaded(scene, replace(node, inputs=(ValueInfo("renamed", kind),)), content)) == 1
+    assert (
+        len(loaded(scene, replace(node, inputs=(ValueInfo("renamed", kind),)), content))
+        == 1
+    )
 
 
 def test_every_truncation_of_a_payload_is_refused(scene):
@@ -285,7 +347,10 @@ def test_the_table_says_something_about_each_way_in_which_each_fact_can_differ()
     numbers = {Relation.OLDER, Relation.NEWER, Relation.OTHER, Relation.MISSING}
     words = {Relation.OTHER, Relation.MISSING}
 
-    said = {field: {relation for known, relation in RULES if known == field} for field, _ in RULES}
+    said = {
+        field: {relation for known, relation in RULES if known == field}
+        for field, _ in RULES
+    }
 
     assert said == {
         "vendor": words, "backend": words, "api": numbers, "blob": numbers, "sdk": versions, "driver": versions,

@@ -20,7 +20,11 @@ VECTOR, IMAGE = (FLOAT, [4]), (FLOAT, [1, 2, 8, 8])
 
 
 def network(name):
-    return onnx.load(MODELS / name / "model.onnx") if (MODELS / name).is_dir() else fill.fill(name)
+    return (
+        onnx.load(MODELS / name / "model.onnx")
+        if (MODELS / name).is_dir()
+        else fill.fill(name)
+    )
 
 
 def answer(scene, model, **options):
@@ -37,7 +41,9 @@ def answer(scene, model, **options):
 def reason(scene, node, inputs, outputs, weights=None, **keywords):
     """The reason for which a model of one node is refused; None if it is taken."""
     opset = keywords.pop("opset", 17)
-    _, refused = answer(scene, scene.model([node], inputs, outputs, weights, opset), **keywords)
+    _, refused = answer(
+        scene, scene.model([node], inputs, outputs, weights, opset), **keywords
+    )
     return next(iter(refused), None)
 
 
@@ -88,9 +94,18 @@ RELU = helper.make_node("Relu", ["x"], ["y"])
         ((TensorProto.FLOAT16, [2, 3]), None),
         ((FLOAT, []), None),
         ((FLOAT, [1, 1, 1, 1, 1]), None),
-        ((FLOAT, [1, 1, 1, 1, 1, 1]), "Relu: a value has rank 6, and QNN takes at most 5"),
-        ((FLOAT, ["batch", 3]), "Relu: a dimension is open, and QNN takes static shapes only"),
-        ((FLOAT, [None, 3]), "Relu: a dimension is open, and QNN takes static shapes only"),
+        (
+            (FLOAT, [1, 1, 1, 1, 1, 1]),
+            "Relu: a value has rank 6, and QNN takes at most 5",
+        ),
+        (
+            (FLOAT, ["batch", 3]),
+            "Relu: a dimension is open, and QNN takes static shapes only",
+        ),
+        (
+            (FLOAT, [None, 3]),
+            "Relu: a dimension is open, and QNN takes static shapes only",
+        ),
         ((FLOAT, [0, 3]), "Relu: a value is empty"),
         ((TensorProto.DOUBLE, [2]), "Relu: QNN does not take double here"),
     ],
@@ -101,12 +116,17 @@ def test_types_and_shapes(scene, kind, expected):
 
 
 def test_a_value_whose_rank_is_known_only_in_a_run_is_refused(scene):
-    nodes = [helper.make_node("Reshape", ["x", "shape"], ["r"]), helper.make_node("Relu", ["r"], ["y"])]
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["r"]),
+        helper.make_node("Relu", ["r"], ["y"]),
+    ]
     inputs = {"x": (FLOAT, [4]), "shape": (INT64, ["n"])}
 
     _, refused = answer(scene, scene.model(nodes, inputs, {"y": (FLOAT, [4])}))
 
-    assert refused["Relu: the type or rank of a value is not known before a run"] == ["Relu"]
+    assert refused["Relu: the type or rank of a value is not known before a run"] == [
+        "Relu"
+    ]
 
 
 def test_a_second_result_that_nobody_reads_does_not_matter(scene):
@@ -127,16 +147,24 @@ def test_strings_are_refused(scene):
     node = helper.make_node("Identity", ["x"], ["y"])
     kind = (TensorProto.STRING, [2])
 
-    assert reason(scene, node, {"x": kind}, {"y": kind}) == "Identity: QNN does not take string here"
+    assert (
+        reason(scene, node, {"x": kind}, {"y": kind})
+        == "Identity: QNN does not take string here"
+    )
 
 
 def test_control_flow_is_refused(scene):
     body = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["z"])], "b", [], [helper.make_tensor_value_info("z", FLOAT, [2])]
+        [helper.make_node("Relu", ["x"], ["z"])],
+        "b",
+        [],
+        [helper.make_tensor_value_info("z", FLOAT, [2])],
     )
     node = helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)
 
-    found = reason(scene, node, {"c": (BOOL, []), "x": (FLOAT, [2])}, {"y": (FLOAT, [2])})
+    found = reason(
+        scene, node, {"c": (BOOL, []), "x": (FLOAT, [2])}, {"y": (FLOAT, [2])}
+    )
 
     assert found == "If: QNN has no control flow"
 
@@ -145,7 +173,12 @@ RESHAPE = helper.make_node("Reshape", ["x", "shape"], ["y"])
 
 
 def test_a_shape_must_be_a_constant(scene):
-    found = reason(scene, RESHAPE, {"x": (FLOAT, [4]), "shape": (INT64, [2])}, {"y": (FLOAT, [2, 2])})
+    found = reason(
+        scene,
+        RESHAPE,
+        {"x": (FLOAT, [4]), "shape": (INT64, [2])},
+        {"y": (FLOAT, [2, 2])},
+    )
 
     assert found == "Reshape: QNN needs input 1 to be a constant"
 
@@ -153,12 +186,17 @@ def test_a_shape_must_be_a_constant(scene):
 def test_a_shape_from_a_weight_is_a_constant(scene):
     shape = {"shape": np.array([2, 2])}
 
-    assert reason(scene, RESHAPE, {"x": (FLOAT, [4])}, {"y": (FLOAT, [2, 2])}, shape) is None
+    assert (
+        reason(scene, RESHAPE, {"x": (FLOAT, [4])}, {"y": (FLOAT, [2, 2])}, shape)
+        is None
+    )
 
 
 def test_a_constant_node_goes_with_the_node_that_reads_it(scene):
     constant = helper.make_node("Constant", [], ["shape"], value_ints=[2, 2])
-    model = scene.model([constant, RESHAPE], {"x": (FLOAT, [4])}, {"y": (FLOAT, [2, 2])})
+    model = scene.model(
+        [constant, RESHAPE], {"x": (FLOAT, [4])}, {"y": (FLOAT, [2, 2])}
+    )
 
     assert answer(scene, model) == ([["Constant", "Reshape"]], {})
 
@@ -177,14 +215,25 @@ def test_a_constant_for_others_alone_is_left_to_them(scene):
 def constant_arithmetic(scene, reader="Gather", more=(), outputs=("y",)):
     """GatherElements of int64 on two weights, which QNN does not take; its result is read."""
     nodes = [helper.make_node("GatherElements", ["k", "at"], ["i"]), *more]
-    nodes.append(helper.make_node(reader, ["x", "i"][: 2 if reader == "Gather" else 1], ["y"]))
-    kinds = {"y": (FLOAT, [2]) if reader == "Gather" else VECTOR, "i": (INT64, [2]), "z": (INT64, [2])}
+    nodes.append(
+        helper.make_node(reader, ["x", "i"][: 2 if reader == "Gather" else 1], ["y"])
+    )
+    kinds = {
+        "y": (FLOAT, [2]) if reader == "Gather" else VECTOR,
+        "i": (INT64, [2]),
+        "z": (INT64, [2]),
+    }
     weights = {"k": np.array([3, 1, 2]), "at": np.array([2, 1])}
-    return scene.model(nodes, {"x": VECTOR}, {name: kinds[name] for name in outputs}, weights)
+    return scene.model(
+        nodes, {"x": VECTOR}, {name: kinds[name] for name in outputs}, weights
+    )
 
 
 def test_arithmetic_on_constants_is_folded_where_all_readers_are_taken(scene):
-    assert answer(scene, constant_arithmetic(scene)) == ([["GatherElements", "Gather"]], {})
+    assert answer(scene, constant_arithmetic(scene)) == (
+        [["GatherElements", "Gather"]],
+        {},
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,7 +241,8 @@ def test_arithmetic_on_constants_is_folded_where_all_readers_are_taken(scene):
     [
         pytest.param({"outputs": ("y", "i")}, id="a result of the graph"),
         pytest.param(
-            {"more": [helper.make_node("Neg", ["i"], ["z"])], "outputs": ("y", "z")}, id="another reader"
+            {"more": [helper.make_node("Neg", ["i"], ["z"])], "outputs": ("y", "z")},
+            id="another reader",
         ),
         pytest.param({"reader": "Relu"}, id="no reader"),
     ],
@@ -200,7 +250,9 @@ def test_arithmetic_on_constants_is_folded_where_all_readers_are_taken(scene):
 def test_arithmetic_on_constants_that_others_read_is_left_to_them(scene, more):
     _, refused = answer(scene, constant_arithmetic(scene, **more))
 
-    assert refused.get("GatherElements: QNN does not take int64 here") == ["GatherElements"]
+    assert refused.get("GatherElements: QNN does not take int64 here") == [
+        "GatherElements"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +299,9 @@ def test_arithmetic_on_constants_that_others_read_is_left_to_them(scene, more):
             id="first norm",
         ),
         pytest.param(
-            helper.make_node("BatchNormalization", ["x", *"sbmv"], ["y"], training_mode=0),
+            helper.make_node(
+                "BatchNormalization", ["x", *"sbmv"], ["y"], training_mode=0
+            ),
             {"x": IMAGE, "s": (FLOAT, [2])},
             {"y": IMAGE},
             dict.fromkeys("bmv", np.ones(2, np.float32)),
@@ -274,13 +328,18 @@ def test_arithmetic_on_constants_that_others_read_is_left_to_them(scene, more):
             helper.make_node("LSTM", ["x", "w", "r", "", "l"], ["y"], hidden_size=3),
             {"x": (FLOAT, [5, 1, 2]), "l": (TensorProto.INT32, [1])},
             {"y": (FLOAT, [5, 1, 1, 3])},
-            {"w": np.ones((1, 12, 2), np.float32), "r": np.ones((1, 12, 3), np.float32)},
+            {
+                "w": np.ones((1, 12, 2), np.float32),
+                "r": np.ones((1, 12, 3), np.float32),
+            },
             "LSTM: QNN takes no sequence lengths",
             id="sequence lengths",
         ),
     ],
 )
-def test_conditions_of_single_operators(scene, node, inputs, outputs, weights, expected):
+def test_conditions_of_single_operators(
+    scene, node, inputs, outputs, weights, expected
+):
     assert reason(scene, node, inputs, outputs, weights, opset=19) == expected
 
 
@@ -304,7 +363,9 @@ def test_a_quantised_group_is_taken_whole(scene):
 
 
 def test_quantisation_at_the_borders_can_be_left_to_the_cpu(scene):
-    taken, refused = answer(scene, quantised_relu(scene), offload_graph_io_quantization="1")
+    taken, refused = answer(
+        scene, quantised_relu(scene), offload_graph_io_quantization="1"
+    )
 
     assert taken == [["DequantizeLinear", "Relu", "QuantizeLinear"]]
     assert all("offload_graph_io_quantization" in text for text in refused)
@@ -317,14 +378,24 @@ def test_each_line_of_the_table_fits_the_operators_own_definition():
             continue
         schema = onnx.defs.get_schema(name)
         allowed = (schema.inputs or schema.outputs)[-1 if name == "Where" else 0].types
-        names = [onnx.helper.tensor_dtype_to_string(each).split(".")[1].lower() for each in operator.types]
+        names = [
+            onnx.helper.tensor_dtype_to_string(each).split(".")[1].lower()
+            for each in operator.types
+        ]
 
         assert {f"tensor({each})" for each in names} <= allowed, name
-        assert max((*operator.constant, *operator.inputs, 0)) < max(len(schema.inputs), 1), name
+        assert max((*operator.constant, *operator.inputs, 0)) < max(
+            len(schema.inputs), 1
+        ), name
         assert max((*operator.outputs, 0)) < len(schema.outputs), name
 
 
 def test_the_table_names_no_type_that_the_contract_cannot_carry():
-    forbidden = {TensorProto.STRING, TensorProto.DOUBLE, TensorProto.INT4, TensorProto.BFLOAT16}
+    forbidden = {
+        TensorProto.STRING,
+        TensorProto.DOUBLE,
+        TensorProto.INT4,
+        TensorProto.BFLOAT16,
+    }
 
     assert not forbidden & operators.CASTABLE

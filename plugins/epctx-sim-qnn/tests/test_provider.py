@@ -33,33 +33,43 @@ def differs(found, wanted):
     ],
 )
 def test_the_installed_package_is_found_through_its_entry_points(group, name):
-    (entry,) = (e for e in entry_points(group=group) if e.name == name and e.dist.name == "epctx-sim-qnn")
+    (entry,) = (
+        e
+        for e in entry_points(group=group)
+        if e.name == name and e.dist.name == "epctx-sim-qnn"
+    )
 
     assert entry.load() is QnnProvider
 
 
 def test_importing_the_package_imports_neither_onnx_nor_numpy():
-    code = (
-        "import epctx_sim_qnn, sys; print([m for m in ('onnx', 'numpy', 'onnxruntime') if m in sys.modules])"
-    )
+    code = "import epctx_sim_qnn, sys; print([m for m in ('onnx', 'numpy', 'onnxruntime') if m in sys.modules])"
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
 
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("source", ["QNN", "qnn", "Qnn", "QNNExecutionProvider", "qnnexecutionPROVIDER"])
+@pytest.mark.parametrize(
+    "source", ["QNN", "qnn", "Qnn", "QNNExecutionProvider", "qnnexecutionPROVIDER"]
+)
 def test_its_sources_are_taken_in_any_case(source):
     assert QnnProvider.accepts_source(source)
 
 
-@pytest.mark.parametrize("source", ["", "QNN ", "QNNExecution", "OpenVINOExecutionProvider", "MyQNN"])
+@pytest.mark.parametrize(
+    "source", ["", "QNN ", "QNNExecution", "OpenVINOExecutionProvider", "MyQNN"]
+)
 def test_other_sources_are_not(source):
     assert not QnnProvider.accepts_source(source)
 
 
 def test_every_option_has_a_default_that_is_allowed_and_a_sentence(scene):
-    assert scene.options() == {option.name: option.default for option in QnnProvider.options}
+    assert scene.options() == {
+        option.name: option.default for option in QnnProvider.options
+    }
     assert all(o.default in o.choices for o in QnnProvider.options if o.choices)
     assert all(o.doc.endswith(".") for o in QnnProvider.options)
 
@@ -137,7 +147,9 @@ def test_exporting_makes_nothing_ready_to_run(scene, monkeypatch):
     provider, partitions = scene.provider(), scene.partitions(scene.two_partitions())
     prepared = []
     monkeypatch.setattr(
-        type(provider.context.engine), "prepare", lambda *given, **_more: prepared.append(given)
+        type(provider.context.engine),
+        "prepare",
+        lambda *given, **_more: prepared.append(given),
     )
 
     compiled = provider.compile(partitions)
@@ -159,12 +171,18 @@ def test_loaded_graphs_and_graphs_compiled_to_run_give_the_same(scene):
 
 def catalogue(name, folder):
     path = folder / f"{name}.onnx"
-    model = onnx.load(MODELS / name / "model.onnx") if (MODELS / name).is_dir() else fill.fill(name)
+    model = (
+        onnx.load(MODELS / name / "model.onnx")
+        if (MODELS / name).is_dir()
+        else fill.fill(name)
+    )
     onnx.save(model, path)
     return model, path
 
 
-@pytest.mark.parametrize(("name", "input_name"), [("resnet", "pixel_values"), ("squeezenet", "data_0")])
+@pytest.mark.parametrize(
+    ("name", "input_name"), [("resnet", "pixel_values"), ("squeezenet", "data_0")]
+)
 def test_a_network_that_is_one_partition_runs_from_its_container_like_onnxruntime(
     scene, tmp_path, name, input_name
 ):
@@ -227,7 +245,9 @@ def test_shutdown_closes_engines_and_may_follow_a_failure(scene):
     scene.provider(Purpose.LOAD).shutdown()
 
 
-@pytest.mark.parametrize(("target", "shown"), [(None, 73), ("htp-v81", 81), ("75", 75), ("V69", 69)])
+@pytest.mark.parametrize(
+    ("target", "shown"), [(None, 73), ("htp-v81", 81), ("75", 75), ("V69", 69)]
+)
 def test_a_target_of_the_host_goes_before_htp_arch(scene, target, shown):
     provider = scene.provider(target=target)
     provider.compile(scene.partitions(scene.two_partitions()))

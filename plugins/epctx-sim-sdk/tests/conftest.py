@@ -12,7 +12,12 @@ from onnx import TensorProto, helper, numpy_helper
 from plugin.written_payload import WrittenPayload
 
 from epctx_core import InferenceSession, Registry, SessionOptions
-from epctx_core.plugin import CompiledPartition, ComputeCapability, ExecutionProvider, hookimpl
+from epctx_core.plugin import (
+    CompiledPartition,
+    ComputeCapability,
+    ExecutionProvider,
+    hookimpl,
+)
 
 EP = "SimExecutionProvider"
 FACTS = {"vendor": "Sim", "sdk": "sim-2.51.0"}
@@ -44,7 +49,11 @@ class Scene:
 
             @hookimpl
             def get_capability(self, graph):
-                return [] if graph.parent_node else [ComputeCapability(graph.nodes, exact=True)]
+                return (
+                    []
+                    if graph.parent_node
+                    else [ComputeCapability(graph.nodes, exact=True)]
+                )
 
             @hookimpl
             def compile(self, partitions):
@@ -56,7 +65,9 @@ class Scene:
         options = SessionOptions()
         options.add_session_config_entry("ep.context_node_name_prefix", prefix)
         data = model.SerializeToString()
-        self.sessions.append(InferenceSession(data, options, providers=[EP], registry=registry))
+        self.sessions.append(
+            InferenceSession(data, options, providers=[EP], registry=registry)
+        )
         return contexts[0], given[0]
 
     def partition(self, model, *, number=0):
@@ -76,7 +87,9 @@ class Scene:
         return payload.content
 
     def open(self, content, **said):
-        return open_container(memoryview(content), ep=EP, node="n", name="sim.bin", **said)
+        return open_container(
+            memoryview(content), ep=EP, node="n", name="sim.bin", **said
+        )
 
     def engine(self):
         return self.given(self.dense())[0].engine
@@ -91,11 +104,15 @@ class Scene:
         """y = relu(x @ w + b): one weight above and one below the limit for inline weights."""
         x, w, y = names
         values = (
-            np.arange(elements * 4, dtype=np.float32).reshape(elements, 4) / 7 if weight is None else weight
+            np.arange(elements * 4, dtype=np.float32).reshape(elements, 4) / 7
+            if weight is None
+            else weight
         )
         bias = numpy_helper.from_array(np.full(4, scale, np.float32), f"{w}_bias")
         nodes = [
-            helper.make_node("MatMul", [x, w], ["m"], name="first", doc_string="secret"),
+            helper.make_node(
+                "MatMul", [x, w], ["m"], name="first", doc_string="secret"
+            ),
             helper.make_node("Add", ["m", f"{w}_bias"], ["s"]),
             helper.make_node("Relu", ["s"], [y]),
         ]
@@ -106,12 +123,17 @@ class Scene:
             [helper.make_tensor_value_info(y, TensorProto.FLOAT, [1, 4])],
             [numpy_helper.from_array(values, w), bias],
         )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        )
         onnx.checker.check_model(model)
         return model
 
     def same(self, found, wanted, tolerance=1e-6):
-        assert np.max(np.abs(found - wanted)) / (np.max(np.abs(wanted)) + 1e-6) <= tolerance
+        assert (
+            np.max(np.abs(found - wanted)) / (np.max(np.abs(wanted)) + 1e-6)
+            <= tolerance
+        )
 
 
 @pytest.fixture

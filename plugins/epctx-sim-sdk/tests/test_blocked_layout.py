@@ -18,7 +18,8 @@ from graph.reading import opened
 from epctx_core.errors import InvalidGraph
 
 pytestmark = pytest.mark.skipif(
-    not block_size(), reason="onnxruntime arranges nothing for this CPU, so there is nothing to arrange back"
+    not block_size(),
+    reason="onnxruntime arranges nothing for this CPU, so there is nothing to arrange back",
 )
 SHAPE = (1, 3, 20, 20)
 
@@ -33,14 +34,23 @@ def network(opset=13, activation="Relu", channels=32, **attributes):
         drawn("last", 20, channels, 1, 1),
     ]
     nodes = [
-        node("Conv", ["x", "stem", "stem_bias"], ["a"], strides=[1, 1], pads=[1, 1, 1, 1]),
+        node(
+            "Conv", ["x", "stem", "stem_bias"], ["a"], strides=[1, 1], pads=[1, 1, 1, 1]
+        ),
         node(activation, ["a"], ["b"], **attributes),
         node("MaxPool", ["b"], ["c"], kernel_shape=[2, 2], strides=[2, 2]),
         node("Conv", ["c", "depth"], ["d"], group=channels, pads=[1, 1, 1, 1]),
         node("Conv", ["d", "point"], ["e"]),
         node("Add", ["e", "c"], ["f"]),
         node("Relu", ["f"], ["g"]),
-        node("AveragePool", ["g"], ["h"], kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1),
+        node(
+            "AveragePool",
+            ["g"],
+            ["h"],
+            kernel_shape=[3, 3],
+            pads=[1, 1, 1, 1],
+            count_include_pad=1,
+        ),
         node("Conv", ["h", "last"], ["i"]),
         node("GlobalAveragePool", ["i"], ["y"]),
     ]
@@ -71,7 +81,9 @@ def optimised(engine, made):
 
 
 def prepared(engine, found):
-    return Device(engine=engine)._prepared(found.model, arrays(found.weights), heavy=None)
+    return Device(engine=engine)._prepared(
+        found.model, arrays(found.weights), heavy=None
+    )
 
 
 def close(found, wanted):
@@ -92,13 +104,19 @@ def test_convolutions_are_arranged_for_this_cpu_and_the_model_says_so(engine):
 
     assert DOMAIN in {n.domain for n in found.model.graph.node}
     assert read_mark(found.model).endswith(f"nchwc{block_size()}")
-    assert close(engine.prepare(found.model, arrays(found.weights)).run([image()])[0], plain)
+    assert close(
+        engine.prepare(found.model, arrays(found.weights)).run([image()])[0], plain
+    )
 
 
 @pytest.mark.parametrize(
     ("opset", "activation", "attributes"),
     [
-        *((opset, name, {}) for opset in (9, 13) for name in ("Relu", "Sigmoid", "Tanh")),
+        *(
+            (opset, name, {})
+            for opset in (9, 13)
+            for name in ("Relu", "Sigmoid", "Tanh")
+        ),
         *((opset, "LeakyRelu", {"alpha": 0.2}) for opset in (9, 13)),
         *((opset, "HardSigmoid", {"alpha": 0.3, "beta": 0.4}) for opset in (9, 13)),
         (14, "HardSwish", {}),
@@ -122,29 +140,38 @@ def test_on_the_reference_the_model_is_arranged_back(engine):
     reference = session_engine(on_the_reference())
 
     with pytest.raises(
-        InvalidGraph, match=r"was optimised for onnxruntime .*; the engine here is onnx\.reference"
+        InvalidGraph,
+        match=r"was optimised for onnxruntime .*; the engine here is onnx\.reference",
     ):
         reference.prepare(found.model, arrays(found.weights))
 
     assert close(prepared(reference, found).run([image()])[0], plain)
 
 
-def test_a_model_whose_channels_do_not_fill_blocks_is_compiled_with_onnxs_operators(engine, scene):
+def test_a_model_whose_channels_do_not_fill_blocks_is_compiled_with_onnxs_operators(
+    engine, scene
+):
     source = network(channels=20)
     assert DOMAIN in {n.domain for n in optimised(engine, source)[0].model.graph.node}
 
-    compiled = compile_partition(scene.partition(source), ep=scene.ep, engine=engine).model()
+    compiled = compile_partition(
+        scene.partition(source), ep=scene.ep, engine=engine
+    ).model()
 
     assert {n.domain for n in compiled.graph.node} == {""}
     assert read_mark(compiled) is None
 
 
-@pytest.mark.parametrize("layout", ["onnxruntime 1.31.1 nchwc0", "somebody", "onnxruntime 1 nchwc7"])
+@pytest.mark.parametrize(
+    "layout", ["onnxruntime 1.31.1 nchwc0", "somebody", "onnxruntime 1 nchwc7"]
+)
 def test_a_layout_that_cannot_be_is_refused(engine, layout):
     found, _ = optimised(engine, network())
     made_for(found.model, layout)
 
-    with pytest.raises(InvalidGraph, match=r"was optimised for .* cannot be rewritten") as caught:
+    with pytest.raises(
+        InvalidGraph, match=r"was optimised for .* cannot be rewritten"
+    ) as caught:
         prepared(engine, found)
 
     assert "Compile the source model again" in caught.value.hint

@@ -25,29 +25,47 @@ def chain(length, shape):
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
 
 
 def test_graphs_that_differ_only_in_names_and_notes_get_equal_structures(scene):
-    assert scene.graph(scene.dense(names="abc")).structure == scene.graph(scene.dense(names="pqr")).structure
+    assert (
+        scene.graph(scene.dense(names="abc")).structure
+        == scene.graph(scene.dense(names="pqr")).structure
+    )
 
 
 def test_graphs_that_differ_in_a_small_weight_get_different_structures(scene):
-    assert scene.graph(scene.dense(scale=1.0)).structure != scene.graph(scene.dense(scale=2.0)).structure
+    assert (
+        scene.graph(scene.dense(scale=1.0)).structure
+        != scene.graph(scene.dense(scale=2.0)).structure
+    )
 
 
 def test_weights_above_the_limit_stand_outside_the_structure(scene):
     graph = scene.graph(scene.dense())
 
-    outside = [t.name for t in graph.model().graph.initializer if t.data_location == TensorProto.EXTERNAL]
+    outside = [
+        t.name
+        for t in graph.model().graph.initializer
+        if t.data_location == TensorProto.EXTERNAL
+    ]
     assert outside == list(graph.weights) == ["w0"]
     assert len(graph.structure) < 1024
 
 
 def test_weights_carry_the_location_that_the_cores_engines_know(scene):
-    (tensor,) = (t for t in scene.graph(scene.dense()).model().graph.initializer if t.external_data)
+    (tensor,) = (
+        t
+        for t in scene.graph(scene.dense()).model().graph.initializer
+        if t.external_data
+    )
 
-    assert [(e.key, e.value) for e in tensor.external_data] == [("location", "epctx-weight")]
+    assert [(e.key, e.value) for e in tensor.external_data] == [
+        ("location", "epctx-weight")
+    ]
 
 
 def test_names_inside_bodies_follow_those_outside(scene):
@@ -74,7 +92,9 @@ def test_names_inside_bodies_follow_those_outside(scene):
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
     )
     compiled = scene.graph(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        )
     )
 
     onnx.checker.check_model(compiled.model())
@@ -87,7 +107,10 @@ def test_names_inside_bodies_follow_those_outside(scene):
 def test_a_float16_graph_stores_half_the_bytes_and_rounds_its_weights(scene):
     values = np.random.default_rng(0).standard_normal((400, 4)).astype(np.float32)
     x = np.random.default_rng(1).standard_normal((1, 400)).astype(np.float32)
-    full, half = (scene.graph(scene.dense(weight=values, scale=0.3), fp16=flag) for flag in (False, True))
+    full, half = (
+        scene.graph(scene.dense(weight=values, scale=0.3), fp16=flag)
+        for flag in (False, True)
+    )
 
     device = Device(engine=scene.engine())
     exact, rounded = (device.compile(graph).run([x], None)[0] for graph in (full, half))
@@ -111,7 +134,12 @@ def test_a_float16_view_gives_the_same_bytes_in_pieces_of_any_length(scene):
     weight = scene.partition(scene.dense(weight=values.reshape(250, 4))).weights["b"]
 
     class Uneven:
-        name, shape, nbytes, dtype = weight.name, weight.shape, weight.nbytes, weight.dtype
+        name, shape, nbytes, dtype = (
+            weight.name,
+            weight.shape,
+            weight.nbytes,
+            weight.dtype,
+        )
 
         def chunks(self):
             raw = memoryview(values.tobytes())
@@ -119,7 +147,11 @@ def test_a_float16_view_gives_the_same_bytes_in_pieces_of_any_length(scene):
 
     whole = b"".join(map(bytes, HalfTensor(weight).chunks()))
 
-    assert b"".join(map(bytes, HalfTensor(Uneven()).chunks())) == whole == values.astype(np.float16).tobytes()
+    assert (
+        b"".join(map(bytes, HalfTensor(Uneven()).chunks()))
+        == whole
+        == values.astype(np.float16).tobytes()
+    )
 
 
 def test_scalars_and_quantisation_scales_keep_full_precision(scene):
@@ -136,7 +168,9 @@ def test_scalars_and_quantisation_scales_keep_full_precision(scene):
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])],
         [scale, zero, epsilon],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
 
     assert scene.graph(model, fp16=True).structure == scene.graph(model).structure
 
@@ -158,7 +192,10 @@ def test_a_value_that_is_read_late_lives_until_then():
 
 
 def test_weights_do_not_count_as_activations(scene):
-    full, half = (scene.graph(scene.dense(elements=4000), fp16=flag).model() for flag in (False, True))
+    full, half = (
+        scene.graph(scene.dense(elements=4000), fp16=flag).model()
+        for flag in (False, True)
+    )
 
     # The input of 16,000 bytes and one result of 16 bytes, each rounded up to 128.
     assert activation_peak(full) == activation_peak(half) == 16_000 + 128
@@ -196,7 +233,9 @@ def with_sparse_weight(places, dims):
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, dims)],
         sparse_initializer=[helper.make_sparse_tensor(values, indices, dims)],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
 
 
 @pytest.mark.parametrize("places", [[1, 5], [[0, 1], [1, 2]]])

@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 
 from epctx_core.errors import EPFail, InvalidGraph
 
-QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 
 
 def foot_of(content):
@@ -44,12 +48,20 @@ def sealed(tables, structures, weights):
 
 @QUICK
 @given(
-    weights=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 300)), min_size=1, max_size=5),
+    weights=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(1, 300)), min_size=1, max_size=5
+    ),
     fp16=st.booleans(),
 )
 def test_what_is_written_is_read_back_bit_by_bit(scene, weights, fp16):
-    arrays = [np.random.default_rng(seed).standard_normal((n, 4)).astype(np.float32) for seed, n in weights]
-    graphs = [scene.graph(scene.dense(weight=a), fp16=fp16, number=i) for i, a in enumerate(arrays)]
+    arrays = [
+        np.random.default_rng(seed).standard_normal((n, 4)).astype(np.float32)
+        for seed, n in weights
+    ]
+    graphs = [
+        scene.graph(scene.dense(weight=a), fp16=fp16, number=i)
+        for i, a in enumerate(arrays)
+    ]
 
     container = scene.open(scene.write(*graphs))
 
@@ -66,8 +78,12 @@ def test_what_is_written_is_read_back_bit_by_bit(scene, weights, fp16):
 
 
 def test_same_graphs_give_the_same_bytes(scene):
-    once = scene.write(scene.graph(scene.dense()), scene.graph(scene.dense(scale=2.0), number=1))
-    again = scene.write(scene.graph(scene.dense()), scene.graph(scene.dense(scale=2.0), number=1))
+    once = scene.write(
+        scene.graph(scene.dense()), scene.graph(scene.dense(scale=2.0), number=1)
+    )
+    again = scene.write(
+        scene.graph(scene.dense()), scene.graph(scene.dense(scale=2.0), number=1)
+    )
 
     assert once == again
 
@@ -83,7 +99,10 @@ def test_equal_weights_are_stored_once_whatever_their_names(scene):
 
 
 def test_graphs_of_equal_structure_share_their_bytes(scene):
-    one, other = scene.graph(scene.dense(names="abc")), scene.graph(scene.dense(names="xyz"), number=1)
+    one, other = (
+        scene.graph(scene.dense(names="abc")),
+        scene.graph(scene.dense(names="xyz"), number=1),
+    )
 
     tables = scene.open(scene.write(one, other)).tables
 
@@ -94,7 +113,8 @@ def test_graphs_of_equal_structure_share_their_bytes(scene):
 def test_small_weights_lie_on_a_line_and_large_ones_on_a_page_of_their_own(scene):
     sizes = (400, 20_000, 300, 30_000)
     graphs = [
-        scene.graph(scene.dense(weight=np.full((n, 4), n, np.float32)), number=i) for i, n in enumerate(sizes)
+        scene.graph(scene.dense(weight=np.full((n, 4), n, np.float32)), number=i)
+        for i, n in enumerate(sizes)
     ]
 
     content = scene.write(*graphs)
@@ -116,7 +136,9 @@ def test_weights_are_views_over_the_payload_and_read_only(scene):
 
 
 def test_nothing_of_the_networks_names_and_notes_is_in_the_payload(scene):
-    content = scene.write(scene.graph(scene.dense(names=("pixels", "kernel", "logits"))))
+    content = scene.write(
+        scene.graph(scene.dense(names=("pixels", "kernel", "logits")))
+    )
 
     assert b"secret" not in content
     assert b"kernel" not in content
@@ -144,7 +166,9 @@ def test_a_payload_that_the_core_has_digested_is_not_digested_again(scene):
     opened = open_container(view, ep="E", node="n", name="p", verified=True)
 
     assert len(opened.tables.graphs) == 1
-    with pytest.raises(InvalidGraph, match="do not have the digest that is written in it"):
+    with pytest.raises(
+        InvalidGraph, match="do not have the digest that is written in it"
+    ):
         open_container(view, ep="E", node="n", name="p")
 
 
@@ -239,7 +263,9 @@ def use(container):
 @pytest.mark.parametrize("value", [-1, 1 << 70, 10**400, 1.5, True, [], {}], ids=shown)
 @pytest.mark.parametrize("path", NUMBERS, ids=shown)
 def test_a_wrong_number_with_a_right_digest_is_refused(scene, path, value):
-    content = rewritten(scene.write(scene.graph(scene.dense())), replace(*path, value=value))
+    content = rewritten(
+        scene.write(scene.graph(scene.dense())), replace(*path, value=value)
+    )
 
     with pytest.raises(InvalidGraph, match="is damaged"):
         use(scene.open(content))
@@ -247,8 +273,12 @@ def test_a_wrong_number_with_a_right_digest_is_refused(scene, path, value):
 
 @pytest.mark.parametrize("value", [-1, None, True, 1.5, [[]], {"a": 1}], ids=shown)
 @pytest.mark.parametrize("path", OTHERS, ids=shown)
-def test_a_wrong_type_with_a_right_digest_is_refused_unless_it_is_allowed_there(scene, path, value):
-    content = rewritten(scene.write(scene.graph(scene.dense())), replace(*path, value=value))
+def test_a_wrong_type_with_a_right_digest_is_refused_unless_it_is_allowed_there(
+    scene, path, value
+):
+    content = rewritten(
+        scene.write(scene.graph(scene.dense())), replace(*path, value=value)
+    )
     if value is None and path[-2:] == (0, 2):
         use(scene.open(content))  # a shape of unknown rank
         return
@@ -281,7 +311,9 @@ def test_tables_that_would_fill_the_memory_are_refused_before_they_are_decoded(s
         scene.open(sealed(b"[" + b"[]," * (5 << 20) + b"0]", b"", b""))
 
 
-def test_a_weight_without_elements_whose_other_dimensions_no_memory_holds_is_refused(scene):
+def test_a_weight_without_elements_whose_other_dimensions_no_memory_holds_is_refused(
+    scene,
+):
     def change(tables):
         tables["weights"][0].update(shape=[0, *[1 << 28] * 3], length=0)
 
@@ -297,17 +329,27 @@ def test_an_element_type_that_onnx_does_not_have_is_refused(scene):
 
 
 def test_of_a_graph_that_nobody_asks_for_the_name_alone_is_read(scene):
-    graphs = scene.graph(scene.dense()), scene.graph(scene.dense(elements=500), number=1)
-    container = scene.open(rewritten(scene.write(*graphs), replace("graphs", 1, "structure", value=2)))
+    graphs = (
+        scene.graph(scene.dense()),
+        scene.graph(scene.dense(elements=500), number=1),
+    )
+    container = scene.open(
+        rewritten(scene.write(*graphs), replace("graphs", 1, "structure", value=2))
+    )
 
     good, bad = container.tables.graphs
     assert container.graph(good).structure == 0
-    with pytest.raises(InvalidGraph, match=f"is damaged: graph '{bad}': a structure's number is 2"):
+    with pytest.raises(
+        InvalidGraph, match=f"is damaged: graph '{bad}': a structure's number is 2"
+    ):
         container.graph(bad)
 
 
 def test_two_graphs_of_one_name_are_refused_when_read(scene):
-    content = rewritten(scene.write(scene.graph(scene.dense())), lambda t: t["graphs"].append(t["graphs"][0]))
+    content = rewritten(
+        scene.write(scene.graph(scene.dense())),
+        lambda t: t["graphs"].append(t["graphs"][0]),
+    )
 
     with pytest.raises(InvalidGraph, match="two graphs are called"):
         scene.open(content)

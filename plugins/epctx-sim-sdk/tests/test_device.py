@@ -50,11 +50,15 @@ def test_a_loaded_graph_gives_what_the_compiled_one_gives(scene):
     device = Device(engine=scene.engine())
     (from_container,) = loaded(scene, device, graph)
 
-    assert np.array_equal(from_container.run([X], None)[0], device.compile(graph).run([X], None)[0])
+    assert np.array_equal(
+        from_container.run([X], None)[0], device.compile(graph).run([X], None)[0]
+    )
 
 
 def test_results_go_into_the_arrays_that_are_given(scene):
-    (compiled,) = loaded(scene, Device(engine=scene.engine()), scene.graph(scene.dense()))
+    (compiled,) = loaded(
+        scene, Device(engine=scene.engine()), scene.graph(scene.dense())
+    )
     target = np.zeros((1, 4), np.float32)
 
     result = compiled.run([X], [target])
@@ -66,7 +70,8 @@ def test_results_go_into_the_arrays_that_are_given(scene):
 def test_equal_graphs_of_one_container_share_an_engine_until_the_last_is_closed(scene):
     engine = CountingEngine(scene.engine())
     graphs = [
-        scene.graph(scene.dense(names=names), number=i) for i, names in enumerate(("abc", "xyz", "pqr"))
+        scene.graph(scene.dense(names=names), number=i)
+        for i, names in enumerate(("abc", "xyz", "pqr"))
     ]
 
     runnables = loaded(scene, Device(engine=engine), *graphs)
@@ -83,7 +88,10 @@ def test_equal_graphs_of_one_container_share_an_engine_until_the_last_is_closed(
 def test_graphs_with_other_weights_do_not_share(scene):
     engine = CountingEngine(scene.engine())
     weights = (np.ones((400, 4), np.float32), np.zeros((400, 4), np.float32))
-    graphs = [scene.graph(scene.dense(weight=w, scale=0.0), number=i) for i, w in enumerate(weights)]
+    graphs = [
+        scene.graph(scene.dense(weight=w, scale=0.0), number=i)
+        for i, w in enumerate(weights)
+    ]
 
     ones, zeros = loaded(scene, Device(engine=engine), *graphs)
 

@@ -25,13 +25,23 @@ def embedded(name):
     ("content", "vendor"),
     [
         pytest.param((REAL / "qnn_ctx0_qnn.bin").read_bytes, "Qualcomm", id="qnn file"),
-        pytest.param((REAL / "share1_qnn.bin").read_bytes, "Qualcomm", id="qnn shared file"),
+        pytest.param(
+            (REAL / "share1_qnn.bin").read_bytes, "Qualcomm", id="qnn shared file"
+        ),
         pytest.param(lambda: embedded("qnn_ctx1.onnx"), "Qualcomm", id="qnn embedded"),
-        pytest.param(lambda: embedded("qnn_ctx1.onnx")[:64], "Qualcomm", id="qnn truncated"),
-        pytest.param((REAL / "ov_ctx0_OpenVINOExecutionProvider.bin").read_bytes, "Intel", id="openvino"),
+        pytest.param(
+            lambda: embedded("qnn_ctx1.onnx")[:64], "Qualcomm", id="qnn truncated"
+        ),
+        pytest.param(
+            (REAL / "ov_ctx0_OpenVINOExecutionProvider.bin").read_bytes,
+            "Intel",
+            id="openvino",
+        ),
     ],
 )
-def test_a_real_vendors_payload_is_refused_by_name_and_as_simulated(scene, content, vendor):
+def test_a_real_vendors_payload_is_refused_by_name_and_as_simulated(
+    scene, content, vendor
+):
     with pytest.raises(InvalidGraph, match=rf"{vendor}.*is simulated") as caught:
         scene.open(content())
 
@@ -68,7 +78,9 @@ def test_unknown_bytes_are_not_given_a_name():
 
 
 def test_a_payload_that_its_node_calls_a_dlc_is_refused_by_that_name(scene):
-    with pytest.raises(InvalidGraph, match=r"of kind ep_context_type=dlc.*is simulated") as caught:
+    with pytest.raises(
+        InvalidGraph, match=r"of kind ep_context_type=dlc.*is simulated"
+    ) as caught:
         scene.open(b"\0" * 64, kind="dlc")
 
     assert "vendor's own EP" in caught.value.hint

@@ -28,7 +28,9 @@ class Host:
         self.cancel = scene.cancel()
         self.logged = []
         self.steps = []
-        self.logger = SimpleNamespace(info=lambda text, *values: self.logged.append(text % values))
+        self.logger = SimpleNamespace(
+            info=lambda text, *values: self.logged.append(text % values)
+        )
         self.device = Device(engine=scene.engine())
         self.workspace = scene.workspace()
 
@@ -37,7 +39,11 @@ class Host:
 
     def loader(self, scene, *, claims=None, lone=False):
         policy = LoadPolicy(
-            ep=scene.ep, rules=RULES, runtime=scene.facts, claims=claims or {}, lone_graph_fits=lone
+            ep=scene.ep,
+            rules=RULES,
+            runtime=scene.facts,
+            claims=claims or {},
+            lone_graph_fits=lone,
         )
         return ContextLoader(self, self.device, policy)
 
@@ -47,7 +53,9 @@ class Reader:
 
     def __init__(self, **contents):
         self.payloads = {
-            name: SimpleNamespace(name=f"{name}.bin", view=memoryview(content), verified=False)
+            name: SimpleNamespace(
+                name=f"{name}.bin", view=memoryview(content), verified=False
+            )
             for name, content in contents.items()
         }
         self.asked = []
@@ -91,7 +99,9 @@ def test_primaries_that_share_a_payload_open_it_once(scene, host, graph):
     reader = Reader(one=scene.write(graph, other))
     reader.payloads["two"] = reader.payloads["one"]
 
-    first, second = host.loader(scene).load([a_node(graph, "one"), a_node(other, "two")], reader)
+    first, second = host.loader(scene).load(
+        [a_node(graph, "one"), a_node(other, "two")], reader
+    )
 
     assert reader.asked == ["one", "two"]
     assert not np.array_equal(first.run([X], None)[0], second.run([X], None)[0])
@@ -104,7 +114,11 @@ def test_a_reference_without_a_primary_finds_its_graph_in_a_payload_that_two_pri
 ):
     reader = Reader(one=scene.write(graph))
     reader.payloads["two"] = reader.payloads["one"]
-    nodes = [a_node(graph, "one"), a_node(graph, "two"), a_node(graph, "third", main=False)]
+    nodes = [
+        a_node(graph, "one"),
+        a_node(graph, "two"),
+        a_node(graph, "third", main=False),
+    ]
 
     assert len(host.loader(scene).load(nodes, reader)) == 3
 
@@ -113,7 +127,8 @@ def test_a_refusal_names_node_field_found_and_needed(scene, host, graph):
     content = scene.write(graph, facts=scene.facts | {"sdk": "sim-2.51.1"})
 
     with pytest.raises(
-        InvalidGraph, match=r"'n7'.*n7\.bin has sdk sim-2\.51\.1 \(newer\).*needs sim-2\.51\.0"
+        InvalidGraph,
+        match=r"'n7'.*n7\.bin has sdk sim-2\.51\.1 \(newer\).*needs sim-2\.51\.0",
     ) as caught:
         host.loader(scene).load([a_node(graph, "n7")], Reader(n7=content))
 
@@ -121,7 +136,9 @@ def test_a_refusal_names_node_field_found_and_needed(scene, host, graph):
 
 
 @pytest.mark.parametrize("lone", [True, False])
-def test_whether_a_lone_graph_may_have_another_name_is_the_vendors_to_say(scene, host, graph, lone):
+def test_whether_a_lone_graph_may_have_another_name_is_the_vendors_to_say(
+    scene, host, graph, lone
+):
     node = a_node(graph, "one")
     object.__setattr__(node, "partition_name", "old name")
     loader, reader = host.loader(scene, lone=lone), Reader(one=scene.write(graph))
@@ -129,11 +146,16 @@ def test_whether_a_lone_graph_may_have_another_name_is_the_vendors_to_say(scene,
     if lone:
         assert len(loader.load([node], reader)) == 1
     else:
-        with pytest.raises(InvalidGraph, match=f"holds a graph 'old name'; graphs found: '{graph.name}'"):
+        with pytest.raises(
+            InvalidGraph,
+            match=f"holds a graph 'old name'; graphs found: '{graph.name}'",
+        ):
             loader.load([node], reader)
 
 
-def test_what_a_node_claims_is_judged_and_what_it_must_claim_is_missed(scene, host, graph):
+def test_what_a_node_claims_is_judged_and_what_it_must_claim_is_missed(
+    scene, host, graph
+):
     loader = host.loader(scene, claims={"version": Claim("sdk", needed=True)})
     reader = Reader(one=scene.write(graph))
 
@@ -143,7 +165,10 @@ def test_what_a_node_claims_is_judged_and_what_it_must_claim_is_missed(scene, ho
     assert host.logged == [
         "one: the node was made for sdk sim-2.50.0, this runtime has sim-2.51.0; compiling again would make it faster."
     ]
-    for version, words in (("sim-2.52.0", "the node has sdk sim-2.52.0"), (None, "the node has sdk missing")):
+    for version, words in (
+        ("sim-2.52.0", "the node has sdk sim-2.52.0"),
+        (None, "the node has sdk missing"),
+    ):
         with pytest.raises(InvalidGraph, match=words) as caught:
             loader.load([a_node(graph, "one", version=version)], reader)
         assert caught.value.node == "one"
@@ -151,7 +176,9 @@ def test_what_a_node_claims_is_judged_and_what_it_must_claim_is_missed(scene, ho
 
 def test_equal_claims_are_judged_once(scene, host, graph):
     stated = {"version": "2.50"}
-    loader = host.loader(scene, claims={"version": Claim("sdk", lambda text: f"sim-{text}.0")})
+    loader = host.loader(
+        scene, claims={"version": Claim("sdk", lambda text: f"sim-{text}.0")}
+    )
     nodes = [
         a_node(graph, "one", **stated),
         *(a_node(graph, f"n{i}", main=False, **stated) for i in range(3)),
@@ -165,7 +192,9 @@ def test_equal_claims_are_judged_once(scene, host, graph):
 def test_a_payload_that_the_rules_refuse_is_not_loaded(scene, host, graph):
     content = scene.write(graph, facts={"vendor": "Sim", "sdk": "sim-2.52.0"})
 
-    with pytest.raises(InvalidGraph, match=r"the payload one\.bin has sdk sim-2\.52\.0 \(newer\)"):
+    with pytest.raises(
+        InvalidGraph, match=r"the payload one\.bin has sdk sim-2\.52\.0 \(newer\)"
+    ):
         host.loader(scene).load([a_node(graph, "one")], Reader(one=content))
 
 

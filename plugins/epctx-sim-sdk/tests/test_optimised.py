@@ -8,7 +8,12 @@ import numpy as np
 import onnx
 import pytest
 from epctx_onnxruntime.versions import block_size
-from epctx_sim_sdk.compiler import LAYOUT_MARK, MOST_OPTIMIZED, SimCompiler, compile_partition
+from epctx_sim_sdk.compiler import (
+    LAYOUT_MARK,
+    MOST_OPTIMIZED,
+    SimCompiler,
+    compile_partition,
+)
 from epctx_sim_sdk.device import Device
 from onnx import TensorProto, helper, numpy_helper
 
@@ -17,7 +22,9 @@ EP = "SimExecutionProvider"
 
 def drawn(name, *shape):
     generator = np.random.default_rng([*map(ord, name)])
-    return numpy_helper.from_array(generator.standard_normal(shape, np.float32) / 4, name)
+    return numpy_helper.from_array(
+        generator.standard_normal(shape, np.float32) / 4, name
+    )
 
 
 def convolutions(prefix="", weights=("w", "u")):
@@ -25,20 +32,39 @@ def convolutions(prefix="", weights=("w", "u")):
     first, second = weights
     names = [prefix + n for n in ("scale", "bias", "mean", "variance")]
     nodes = [
-        helper.make_node("Conv", [f"{prefix}x", first], [f"{prefix}c"], pads=[1, 1, 1, 1]),
+        helper.make_node(
+            "Conv", [f"{prefix}x", first], [f"{prefix}c"], pads=[1, 1, 1, 1]
+        ),
         helper.make_node("BatchNormalization", [f"{prefix}c", *names], [f"{prefix}n"]),
         helper.make_node("Relu", [f"{prefix}n"], [f"{prefix}r"]),
         helper.make_node("Conv", [f"{prefix}r", second], [f"{prefix}y"]),
     ]
-    values = [numpy_helper.from_array(np.linspace(1, 2, 32, dtype=np.float32), n) for n in names]
+    values = [
+        numpy_helper.from_array(np.linspace(1, 2, 32, dtype=np.float32), n)
+        for n in names
+    ]
     graph = helper.make_graph(
         nodes,
         "net",
-        [helper.make_tensor_value_info(f"{prefix}x", TensorProto.FLOAT, [1, 3, 12, 12])],
-        [helper.make_tensor_value_info(f"{prefix}y", TensorProto.FLOAT, [1, 32, 12, 12])],
-        [drawn_as("w", first, 32, 3, 3, 3), drawn_as("u", second, 32, 32, 1, 1), *values],
+        [
+            helper.make_tensor_value_info(
+                f"{prefix}x", TensorProto.FLOAT, [1, 3, 12, 12]
+            )
+        ],
+        [
+            helper.make_tensor_value_info(
+                f"{prefix}y", TensorProto.FLOAT, [1, 32, 12, 12]
+            )
+        ],
+        [
+            drawn_as("w", first, 32, 3, 3, 3),
+            drawn_as("u", second, 32, 32, 1, 1),
+            *values,
+        ],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+    )
 
 
 def drawn_as(content, name, *shape):
@@ -97,10 +123,15 @@ def test_the_same_network_under_other_names_gives_the_same_bytes(scene):
     ]
 
     assert len({graph.structure for graph in names}) == 1
-    assert len({tuple((n, w.digest) for n, w in graph.weights.items()) for graph in names}) == 1
+    assert (
+        len({tuple((n, w.digest) for n, w in graph.weights.items()) for graph in names})
+        == 1
+    )
 
 
-@pytest.mark.skipif(not block_size(), reason="onnxruntime arranges nothing for this CPU")
+@pytest.mark.skipif(
+    not block_size(), reason="onnxruntime arranges nothing for this CPU"
+)
 def test_a_container_made_for_another_cpu_loads_and_computes_the_same(scene):
     device = Device(engine=scene.engine())
     wanted = device.compile(scene.graph(convolutions())).run([image()])[0]
@@ -108,7 +139,9 @@ def test_a_container_made_for_another_cpu_loads_and_computes_the_same(scene):
     model = graph.model()
     (mark,) = (entry for entry in model.metadata_props if entry.key == LAYOUT_MARK)
     mark.value = f"onnxruntime 0.0 nchwc{block_size()}"
-    container = scene.open(scene.write(replace(graph, structure=model.SerializeToString())))
+    container = scene.open(
+        scene.write(replace(graph, structure=model.SerializeToString()))
+    )
     (entry,) = container.tables.graphs.values()
 
     scene.same(device.load(container, entry).run([image()])[0], wanted, 1e-5)
@@ -116,7 +149,9 @@ def test_a_container_made_for_another_cpu_loads_and_computes_the_same(scene):
 
 def test_activations_are_planned_for_the_networks_own_operators(scene):
     assert (
-        optimised(scene, convolutions()).activation_bytes == scene.graph(convolutions()).activation_bytes > 0
+        optimised(scene, convolutions()).activation_bytes
+        == scene.graph(convolutions()).activation_bytes
+        > 0
     )
 
 
@@ -140,10 +175,15 @@ class Counting:
 
 def test_small_graphs_without_heavy_operators_are_not_worth_it(scene):
     engine = Counting()
-    nodes = [helper.make_node(op, [i], [o]) for op, i, o in (("Relu", "x", "a"), ("Neg", "a", "y"))]
+    nodes = [
+        helper.make_node(op, [i], [o])
+        for op, i, o in (("Relu", "x", "a"), ("Neg", "a", "y"))
+    ]
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in "xy"]
     graph = helper.make_graph(nodes, "g", values[:1], values[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
 
     SimCompiler(EP, engine=engine).compile(scene.partition(model))
 

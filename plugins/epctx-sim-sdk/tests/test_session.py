@@ -34,12 +34,19 @@ def session_of(scene, context, **half):
 
 
 def two(scene):
-    return [scene.partition(scene.dense()), scene.partition(scene.dense(scale=2.0), number=1)]
+    return [
+        scene.partition(scene.dense()),
+        scene.partition(scene.dense(scale=2.0), number=1),
+    ]
 
 
-def test_an_export_compiles_and_writes_and_makes_nothing_ready_to_run(scene, context, monkeypatch):
+def test_an_export_compiles_and_writes_and_makes_nothing_ready_to_run(
+    scene, context, monkeypatch
+):
     prepared = []
-    monkeypatch.setattr(type(context.engine), "prepare", lambda *given, **_more: prepared.append(given))
+    monkeypatch.setattr(
+        type(context.engine), "prepare", lambda *given, **_more: prepared.append(given)
+    )
     session, payload = session_of(scene, context), scene.payload()
 
     compiled = session.compile(two(scene))
@@ -49,7 +56,11 @@ def test_an_export_compiles_and_writes_and_makes_nothing_ready_to_run(scene, con
     assert list(tables.graphs) == [graph.name for graph in session.graphs]
     assert scene.open(payload.content).tables.made_by == scene.facts
     assert prepared == []
-    assert context.steps[:3] == [("compile", 0, 2), ("compile", 1, 2), ("compile", 2, 2)]
+    assert context.steps[:3] == [
+        ("compile", 0, 2),
+        ("compile", 1, 2),
+        ("compile", 2, 2),
+    ]
     assert context.steps[-1][0] == "write"
 
 
@@ -80,7 +91,10 @@ def test_half_precision_is_the_vendors_to_ask_for(scene, context):
     for session in (full, half):
         session.compile(two(scene))
 
-    sizes = [sum(view.nbytes for graph in s.graphs for view in graph.weights.values()) for s in (full, half)]
+    sizes = [
+        sum(view.nbytes for graph in s.graphs for view in graph.weights.values())
+        for s in (full, half)
+    ]
     assert sizes[1] * 2 == sizes[0]
 
 

@@ -8,7 +8,12 @@ from epctx_sim_sdk.values import constant, is_constant, text_attribute
 from onnx import TensorProto, helper, numpy_helper
 
 from epctx_core import InferenceSession, Registry
-from epctx_core.plugin import CompiledPartition, ComputeCapability, ExecutionProvider, hookimpl
+from epctx_core.plugin import (
+    CompiledPartition,
+    ComputeCapability,
+    ExecutionProvider,
+    hookimpl,
+)
 
 GIVEN = {
     "value": (numpy_helper.from_array(np.array([1.5, 2.5], np.float32)), [1.5, 2.5]),
@@ -46,7 +51,9 @@ def view(*nodes, weight):
 
     registry = Registry(entry_points=False)
     registry.register(Asking)
-    InferenceSession(model.SerializeToString(), providers=[Asking.name], registry=registry).close()
+    InferenceSession(
+        model.SerializeToString(), providers=[Asking.name], registry=registry
+    ).close()
     return views[0]
 
 
@@ -64,7 +71,10 @@ def test_a_weight_is_a_constant(size):
 def test_what_a_constant_node_gives_is_a_constant(kind):
     given, wanted = GIVEN[kind]
 
-    graph = view(helper.make_node("Constant", [], ["c"], **{kind: given}), weight=np.zeros(1, np.float32))
+    graph = view(
+        helper.make_node("Constant", [], ["c"], **{kind: given}),
+        weight=np.zeros(1, np.float32),
+    )
 
     assert is_constant(graph, "c")
     np.testing.assert_array_equal(constant(graph, "c"), wanted)
@@ -72,7 +82,9 @@ def test_what_a_constant_node_gives_is_a_constant(kind):
 
 @pytest.mark.parametrize("name", ["x", "y", "theirs"])
 def test_inputs_results_and_another_domains_constants_are_none(name):
-    theirs = helper.make_node("Constant", [], ["theirs"], value_int=1, domain="com.example")
+    theirs = helper.make_node(
+        "Constant", [], ["theirs"], value_int=1, domain="com.example"
+    )
 
     graph = view(theirs, weight=np.zeros(1, np.float32))
 
@@ -81,17 +93,24 @@ def test_inputs_results_and_another_domains_constants_are_none(name):
 
 
 def test_a_constant_of_strings_is_known_and_has_no_numbers():
-    graph = view(helper.make_node("Constant", [], ["c"], value_string="a"), weight=np.zeros(1, np.float32))
+    graph = view(
+        helper.make_node("Constant", [], ["c"], value_string="a"),
+        weight=np.zeros(1, np.float32),
+    )
 
     assert is_constant(graph, "c")
     assert constant(graph, "c") is None
 
 
 @pytest.mark.parametrize(
-    ("stored", "text"), [({}, "linear"), ({"mode": "cubic"}, "cubic"), ({"mode": b"\xff"}, "�")]
+    ("stored", "text"),
+    [({}, "linear"), ({"mode": "cubic"}, "cubic"), ({"mode": b"\xff"}, "�")],
 )
 def test_an_attribute_is_text_whatever_its_bytes_are(stored, text):
-    graph = view(helper.make_node("Resize", ["x"], ["r"], name="r", **stored), weight=np.zeros(1, np.float32))
+    graph = view(
+        helper.make_node("Resize", ["x"], ["r"], name="r", **stored),
+        weight=np.zeros(1, np.float32),
+    )
 
     (node,) = (node for node in graph.nodes if node.op_type == "Resize")
 

@@ -56,14 +56,23 @@ def test_facts_are_compared_by_what_they_are(found, needed, expected):
 
 
 def test_the_worst_field_decides_and_is_named():
-    verdict = judge(RULES, {"sdk": "sim-3.0.1", "arch": "68"}, {"sdk": "sim-3.0.0", "arch": "73"})
+    verdict = judge(
+        RULES, {"sdk": "sim-3.0.1", "arch": "68"}, {"sdk": "sim-3.0.0", "arch": "73"}
+    )
 
     assert verdict.verdict is Compatibility.EP_UNSUPPORTED
-    assert (verdict.field, verdict.found, verdict.needed) == ("sdk", "sim-3.0.1", "sim-3.0.0")
+    assert (verdict.field, verdict.found, verdict.needed) == (
+        "sdk",
+        "sim-3.0.1",
+        "sim-3.0.0",
+    )
 
 
 def test_what_the_table_does_not_list_is_optimal():
-    assert judge(RULES, {"sdk": "x", "arch": "99"}, {"sdk": "y", "arch": "73"}).verdict == 1
+    assert (
+        judge(RULES, {"sdk": "x", "arch": "99"}, {"sdk": "y", "arch": "73"}).verdict
+        == 1
+    )
 
 
 def test_a_missing_field_is_an_answer_too():
@@ -71,18 +80,32 @@ def test_a_missing_field_is_an_answer_too():
 
 
 def test_a_host_can_set_what_the_runtime_claims_to_be():
-    options = {"runtime_sdk_version": "", "runtime_api_version": 0, "runtime_blob_version": 0}
-    claims = {"runtime_sdk_version": "sim-9.0.0", "runtime_api_version": 7, "runtime_blob_version": 8}
+    options = {
+        "runtime_sdk_version": "",
+        "runtime_api_version": 0,
+        "runtime_blob_version": 0,
+    }
+    claims = {
+        "runtime_sdk_version": "sim-9.0.0",
+        "runtime_api_version": 7,
+        "runtime_blob_version": 8,
+    }
     versions = {"sdk": SDK_VERSION}
 
     real = stated_facts("E", "V", options, versions)
 
-    assert real == {"vendor": "V", "api": CONTEXT_API, "blob": BLOB_VERSION, "sdk": SDK_VERSION}
+    assert real == {
+        "vendor": "V",
+        "api": CONTEXT_API,
+        "blob": BLOB_VERSION,
+        "sdk": SDK_VERSION,
+    }
     assert stated_facts("E", "V", claims, versions) == {
         "vendor": "V", "api": "7", "blob": "8", "sdk": "sim-9.0.0",
     }  # fmt: skip
     with pytest.raises(
-        InvalidArgument, match=r"'runtime_sdk_version' is '2\.51\.0', which is not a simulated version"
+        InvalidArgument,
+        match=r"'runtime_sdk_version' is '2\.51\.0', which is not a simulated version",
     ):
         stated_facts("E", "V", options | {"runtime_sdk_version": "2.51.0"}, versions)
 
@@ -99,7 +122,8 @@ def test_every_difference_is_refused_but_those_that_the_table_accepts():
 
 
 @pytest.mark.parametrize(
-    ("found", "verdict"), [("sim-2.51.9", OPTIMAL), ("sim-2.50.0", Compatibility.EP_UNSUPPORTED)]
+    ("found", "verdict"),
+    [("sim-2.51.9", OPTIMAL), ("sim-2.50.0", Compatibility.EP_UNSUPPORTED)],
 )
 def test_a_patch_does_not_count_where_the_vendor_says_so(found, verdict):
     policy = LoadPolicy(

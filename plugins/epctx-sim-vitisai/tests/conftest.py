@@ -27,7 +27,9 @@ class Net:
 
     def node(self, op_type, *inputs, outputs=1, **attributes):
         names = [f"{op_type}_{len(self.nodes)}_{i}" for i in range(outputs)]
-        self.nodes.append(helper.make_node(op_type, list(inputs), names, name=names[0], **attributes))
+        self.nodes.append(
+            helper.make_node(op_type, list(inputs), names, name=names[0], **attributes)
+        )
         return names[0]
 
     def weight(self, array, name=None):
@@ -37,7 +39,10 @@ class Net:
 
     def quantised(self, value, *, kind=np.int8, scale=SCALE, zero_point=0, domain=""):
         """QuantizeLinear and DequantizeLinear."""
-        inputs = (self.weight(np.float32(scale)), self.weight(np.array(zero_point, kind)))
+        inputs = (
+            self.weight(np.float32(scale)),
+            self.weight(np.array(zero_point, kind)),
+        )
         stored = self.node("QuantizeLinear", value, *inputs, domain=domain)
         return self.node("DequantizeLinear", stored, *inputs, domain=domain)
 
@@ -46,7 +51,10 @@ class Net:
         array = np.asarray(array)
         given = [self.weight(array), self.weight(np.float32(scale))]
         return self.node(
-            "DequantizeLinear", *given, self.weight(np.array(zero_point, array.dtype)), **attributes
+            "DequantizeLinear",
+            *given,
+            self.weight(np.array(zero_point, array.dtype)),
+            **attributes,
         )
 
     def random(self, *shape):
@@ -67,10 +75,19 @@ class Net:
             self.nodes,
             "net",
             [helper.make_tensor_value_info("x", kind, given)],
-            [helper.make_tensor_value_info(value, TensorProto.FLOAT, None) for value in values],
-            [numpy_helper.from_array(array, name) for name, array in self.weights.items()],
+            [
+                helper.make_tensor_value_info(value, TensorProto.FLOAT, None)
+                for value in values
+            ],
+            [
+                numpy_helper.from_array(array, name)
+                for name, array in self.weights.items()
+            ],
         )
-        imports = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
+        imports = [
+            helper.make_opsetid("", self.opset),
+            helper.make_opsetid("com.microsoft", 1),
+        ]
         model = helper.make_model(graph, opset_imports=imports, ir_version=8)
         return onnx.shape_inference.infer_shapes(model)
 
@@ -119,8 +136,13 @@ class Bench:
 
     def nodes(self, path):
         """The EPContext nodes by their attributes."""
-        found = [node for node in onnx.load(path).graph.node if node.op_type == "EPContext"]
-        return [{a.name: helper.get_attribute_value(a) for a in node.attribute} for node in found]
+        found = [
+            node for node in onnx.load(path).graph.node if node.op_type == "EPContext"
+        ]
+        return [
+            {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            for node in found
+        ]
 
     def change(self, path, **changes):
         """Set or (with None) remove attributes of the node at a place, such as n1={"index": 0}."""
@@ -128,8 +150,14 @@ class Bench:
         contexts = [node for node in model.graph.node if node.op_type == "EPContext"]
         for place, values in changes.items():
             node = contexts[int(place.removeprefix("n"))]
-            kept = [attribute for attribute in node.attribute if attribute.name not in values]
-            kept += [helper.make_attribute(k, v) for k, v in values.items() if v is not None]
+            kept = [
+                attribute
+                for attribute in node.attribute
+                if attribute.name not in values
+            ]
+            kept += [
+                helper.make_attribute(k, v) for k, v in values.items() if v is not None
+            ]
             del node.attribute[:]
             node.attribute.extend(kept)
         save_without_manifest(model, path)

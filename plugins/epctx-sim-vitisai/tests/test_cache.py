@@ -25,16 +25,23 @@ def compiled_partitions(monkeypatch):
 
 
 def entries(folder):
-    return sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        path.relative_to(folder) for path in folder.rglob("*") if path.is_file()
+    )
 
 
 def test_without_cache_dir_nothing_is_kept(bench, tmp_path):
     bench.compile(bench.two_partitions())
 
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["net_ctx.onnx", "net_vitisai.bin"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "net_ctx.onnx",
+        "net_vitisai.bin",
+    ]
 
 
-def test_a_second_compile_takes_what_the_first_kept_and_writes_the_same(bench, tmp_path, compiled_partitions):
+def test_a_second_compile_takes_what_the_first_kept_and_writes_the_same(
+    bench, tmp_path, compiled_partitions
+):
     cache = tmp_path / "cache"
     bench.compile(bench.two_partitions(channels=64), cache_dir=str(cache))
     first, count = bench.binary().read_bytes(), len(compiled_partitions)
@@ -53,7 +60,10 @@ def test_cached_partitions_run_in_a_session(bench, tmp_path, compiled_partitions
     onnx.save(model, tmp_path / "net.onnx")
     options = {"cache_dir": str(tmp_path / "cache"), "cache_key": "mine"}
 
-    first, second = (bench.run(tmp_path / "net.onnx", bench.x_for(model), **options)[0] for _ in range(2))
+    first, second = (
+        bench.run(tmp_path / "net.onnx", bench.x_for(model), **options)[0]
+        for _ in range(2)
+    )
 
     assert np.array_equal(first, second)
     assert len(compiled_partitions) == 2
@@ -70,7 +80,9 @@ def test_cached_partitions_run_in_a_session(bench, tmp_path, compiled_partitions
     ],
     ids=str,
 )
-def test_another_version_never_meets_an_old_entry(bench, tmp_path, compiled_partitions, change):
+def test_another_version_never_meets_an_old_entry(
+    bench, tmp_path, compiled_partitions, change
+):
     options = {"cache_dir": str(tmp_path / "cache"), "cache_key": "mine"}
     bench.compile(bench.two_partitions(), **options)
 
@@ -79,7 +91,9 @@ def test_another_version_never_meets_an_old_entry(bench, tmp_path, compiled_part
     assert len(compiled_partitions) == 4
 
 
-def test_a_changed_model_under_the_same_key_is_compiled(bench, tmp_path, compiled_partitions):
+def test_a_changed_model_under_the_same_key_is_compiled(
+    bench, tmp_path, compiled_partitions
+):
     options = {"cache_dir": str(tmp_path / "cache"), "cache_key": "mine"}
     bench.compile(bench.two_partitions(seed=1), **options)
 
@@ -95,9 +109,16 @@ def damaged(path):
 
 
 @pytest.mark.parametrize(
-    "damage", [damaged, lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"junk")]
+    "damage",
+    [
+        damaged,
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"junk"),
+    ],
 )
-def test_a_damaged_entry_is_compiled_again_and_replaced(bench, tmp_path, compiled_partitions, damage, caplog):
+def test_a_damaged_entry_is_compiled_again_and_replaced(
+    bench, tmp_path, compiled_partitions, damage, caplog
+):
     options = {"cache_dir": str(tmp_path / "cache")}
     bench.compile(bench.two_partitions(channels=64), **options)
     expected = bench.binary().read_bytes()
@@ -113,11 +134,15 @@ def test_a_damaged_entry_is_compiled_again_and_replaced(bench, tmp_path, compile
     assert "the cache entry" in caplog.text
 
 
-def test_a_folder_that_cannot_be_written_is_reported_and_the_compile_succeeds(bench, tmp_path, caplog):
+def test_a_folder_that_cannot_be_written_is_reported_and_the_compile_succeeds(
+    bench, tmp_path, caplog
+):
     (tmp_path / "cache").write_text("a file")
 
     with caplog.at_level(logging.WARNING, "epctx"):
-        path, report = bench.compile(bench.two_partitions(), cache_dir=str(tmp_path / "cache"))
+        path, report = bench.compile(
+            bench.two_partitions(), cache_dir=str(tmp_path / "cache")
+        )
 
     assert len(report.partitions) == 2
     assert path.exists()
@@ -127,7 +152,9 @@ def test_a_folder_that_cannot_be_written_is_reported_and_the_compile_succeeds(be
 def test_loading_writes_nothing_into_the_cache(bench, tmp_path):
     path, _ = bench.compile(bench.two_partitions())
 
-    bench.run(path, bench.x_for(bench.two_partitions()), cache_dir=str(tmp_path / "cache"))
+    bench.run(
+        path, bench.x_for(bench.two_partitions()), cache_dir=str(tmp_path / "cache")
+    )
 
     assert not (tmp_path / "cache").exists()
 
@@ -143,7 +170,9 @@ def test_with_a_key_the_cache_is_encrypted_too(bench, tmp_path, compiled_partiti
         assert b"EPCTXSIM" not in (tmp_path / "cache" / path).read_bytes()
 
 
-def test_entries_of_another_key_or_of_none_are_not_used(bench, tmp_path, compiled_partitions):
+def test_entries_of_another_key_or_of_none_are_not_used(
+    bench, tmp_path, compiled_partitions
+):
     cache = str(tmp_path / "cache")
 
     for key in (bench.key, "ab" * 32, ""):

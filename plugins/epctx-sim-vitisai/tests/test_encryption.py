@@ -77,15 +77,27 @@ def test_with_another_key_it_is_refused(bench, locked):
     assert error.hint.startswith("Give the encryption_key")
 
 
-def test_an_archive_that_is_not_encrypted_is_refused_where_a_key_was_given(bench, compiled):
-    refused(bench, compiled, "is not encrypted, but there is an encryption_key", encryption_key=OTHER)
+def test_an_archive_that_is_not_encrypted_is_refused_where_a_key_was_given(
+    bench, compiled
+):
+    refused(
+        bench,
+        compiled,
+        "is not encrypted, but there is an encryption_key",
+        encryption_key=OTHER,
+    )
 
 
 def test_a_plain_archive_in_place_of_an_encrypted_one_is_refused(bench, locked):
     bench.compile(bench.two_partitions(), name="plain")
     bench.binary().write_bytes(bench.binary("plain").read_bytes())
 
-    refused(bench, locked, "is not encrypted, but the node says that it is", encryption_key=bench.key)
+    refused(
+        bench,
+        locked,
+        "is not encrypted, but the node says that it is",
+        encryption_key=bench.key,
+    )
 
 
 def test_another_models_archive_of_the_same_key_is_refused(bench, locked):
@@ -135,22 +147,29 @@ def test_a_key_that_is_none_is_refused_without_showing_it(bench, key):
 
 def test_without_the_package_the_error_says_what_to_install(bench, monkeypatch):
     # What Python's import makes of a module that is not there.
-    for name in [name for name in sys.modules if name.partition(".")[0] == "cryptography"]:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] == "cryptography"
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cryptography", None)
 
-    with pytest.raises(InvalidArgument, match="needs the package cryptography") as caught:
+    with pytest.raises(
+        InvalidArgument, match="needs the package cryptography"
+    ) as caught:
         bench.compile(bench.two_partitions(), encryption_key=bench.key)
 
     assert "pip install 'epctx-sim-vitisai[encryption]'" in caught.value.hint
 
 
-def test_equal_content_is_sealed_equally_by_one_instance_and_other_content_with_another_nonce(bench):
+def test_equal_content_is_sealed_equally_by_one_instance_and_other_content_with_another_nonce(
+    bench,
+):
     sealer = Sealer(bytes.fromhex(bench.key))
     nonce = slice(len(MAGIC), len(MAGIC) + 12)
 
     first, again, other, elsewhere = (
-        sealer.seal(*pair) for pair in ((b"abc", "k"), (b"abc", "k"), (b"abd", "k"), (b"abc", "l"))
+        sealer.seal(*pair)
+        for pair in ((b"abc", "k"), (b"abc", "k"), (b"abd", "k"), (b"abc", "l"))
     )
 
     assert first == again
@@ -170,10 +189,13 @@ def test_content_that_the_cipher_cannot_take_is_refused(bench, monkeypatch):
 def test_encrypted_and_plain_payloads_hold_the_same_archive(bench, locked):
     plain, _ = bench.compile(bench.two_partitions(), name="plain")
     prefix = onnx.helper.get_node_attr_value(
-        next(n for n in onnx.load(locked).graph.node if n.op_type == "EPContext"), "cache_file_prefix"
+        next(n for n in onnx.load(locked).graph.node if n.op_type == "EPContext"),
+        "cache_file_prefix",
     ).decode()
 
-    opened = Sealer(bytes.fromhex(bench.key)).open(memoryview(bench.binary().read_bytes()), prefix)
+    opened = Sealer(bytes.fromhex(bench.key)).open(
+        memoryview(bench.binary().read_bytes()), prefix
+    )
 
     assert bytes(opened) == bench.binary("plain").read_bytes()
     assert plain.exists()

@@ -47,14 +47,25 @@ def refused(bench, path, words, **options):
         ({"n1": {"index": "1"}}, "it has no index"),
         ({"n0": {"index": 1}}, "index is 1, where its archive holds"),
         ({"n1": {"cache_file_prefix": None}}, "it has no cache_file_prefix"),
-        ({"n1": {"cache_file_prefix": "other"}}, "no node with main_context=1 carries its archive 'other'"),
-        ({"n0": {"cache_file_prefix": "other"}}, "its cache_file_prefix is 'other', that of the payload"),
-        ({"n0": {"enable_encryption": 1}}, "is not encrypted, but the node says that it is"),
+        (
+            {"n1": {"cache_file_prefix": "other"}},
+            "no node with main_context=1 carries its archive 'other'",
+        ),
+        (
+            {"n0": {"cache_file_prefix": "other"}},
+            "its cache_file_prefix is 'other', that of the payload",
+        ),
+        (
+            {"n0": {"enable_encryption": 1}},
+            "is not encrypted, but the node says that it is",
+        ),
         ({"n1": {"partition_name": "elsewhere"}}, "not 'elsewhere'"),
     ],
     ids=str,
 )
-def test_a_node_that_does_not_fit_its_archive_is_refused(bench, compiled, changes, words):
+def test_a_node_that_does_not_fit_its_archive_is_refused(
+    bench, compiled, changes, words
+):
     bench.change(compiled, **changes)
 
     refused(bench, compiled, words)
@@ -67,7 +78,11 @@ def test_a_model_that_lost_a_node_is_refused(bench, compiled):
     lost.CopyFrom(onnx.helper.make_node("Identity", [lost.input[0]], [made]))
     onnx.save(model, compiled)
 
-    refused(bench, compiled, "has nodes for 1 of the 2 graphs that the archive .* holds; index 1 is missing")
+    refused(
+        bench,
+        compiled,
+        "has nodes for 1 of the 2 graphs that the archive .* holds; index 1 is missing",
+    )
 
 
 def test_a_node_that_is_there_twice_is_refused(bench, compiled):
@@ -84,7 +99,9 @@ def test_a_node_that_is_there_twice_is_refused(bench, compiled):
 def test_two_nodes_that_carry_one_archive_are_refused(bench, compiled):
     model = onnx.load(compiled)
     twin = onnx.NodeProto()
-    twin.CopyFrom(next(node for node in model.graph.node if node.op_type == "EPContext"))
+    twin.CopyFrom(
+        next(node for node in model.graph.node if node.op_type == "EPContext")
+    )
     twin.name, twin.output[0] = "twin", "twin_output"
     model.graph.node.append(twin)
     onnx.save(model, compiled)
@@ -97,7 +114,9 @@ def glued(bench, **options):
     sources = [bench.two_partitions(seed=seed) for seed in (1, 2)]
     parts = []
     for number, source in enumerate(sources):
-        path, _ = bench.compile(source, name=f"part{number}", prefix=f"p{number}_", **options)
+        path, _ = bench.compile(
+            source, name=f"part{number}", prefix=f"p{number}_", **options
+        )
         part = onnx.load(path)
         del part.metadata_props[:]
         parts.append(onnx.compose.add_prefix(part, f"m{number}_", rename_nodes=False))
@@ -133,7 +152,9 @@ def test_in_a_glued_model_nodes_of_two_archives_cannot_be_exchanged(bench):
     path, _ = glued(bench)
     keys = [node["cache_file_prefix"] for node in bench.nodes(path)]
 
-    bench.change(path, n1={"cache_file_prefix": keys[3]}, n3={"cache_file_prefix": keys[1]})
+    bench.change(
+        path, n1={"cache_file_prefix": keys[3]}, n3={"cache_file_prefix": keys[1]}
+    )
 
     with pytest.raises(InvalidGraph, match="index is 1, where its archive holds"):
         epctx.InferenceSession(path, bench.options())
@@ -204,7 +225,9 @@ def options_of(**given):
 
 
 def test_an_option_that_nobody_sets_has_its_default():
-    assert options_of() == {option.name: option.default for option in VitisAIProvider.options}
+    assert options_of() == {
+        option.name: option.default for option in VitisAIProvider.options
+    }
 
 
 VERSIONED = {
@@ -215,18 +238,29 @@ TEXTS = {Relation.OTHER, Relation.MISSING}
 
 
 def test_the_table_says_something_about_every_difference_that_there_can_be():
-    fields = dict.fromkeys(COMPONENTS, VERSIONED) | dict.fromkeys(("api", "blob"), NUMBERED)
+    fields = dict.fromkeys(COMPONENTS, VERSIONED) | dict.fromkeys(
+        ("api", "blob"), NUMBERED
+    )
     fields |= dict.fromkeys(("vendor", "target"), TEXTS)
 
-    assert set(RULES) == {(field, relation) for field, relations in fields.items() for relation in relations}
+    assert set(RULES) == {
+        (field, relation)
+        for field, relations in fields.items()
+        for relation in relations
+    }
 
 
 @pytest.mark.parametrize("field", ["vendor", "api", "blob", "target", *COMPONENTS])
 def test_a_compatibility_text_of_ours_without_a_field_is_unsupported(field):
     info = VitisAIProvider.get_compatibility_info(["a partition"], options_of())
-    without = ";".join(part for part in info.split(";") if not part.startswith(f"{field}="))
+    without = ";".join(
+        part for part in info.split(";") if not part.startswith(f"{field}=")
+    )
 
-    assert VitisAIProvider.validate_compatibility(without, options_of()).name == "EP_UNSUPPORTED"
+    assert (
+        VitisAIProvider.validate_compatibility(without, options_of()).name
+        == "EP_UNSUPPORTED"
+    )
 
 
 @pytest.mark.parametrize(("target", "name"), [(None, "X2"), ("X1", "X1"), ("x1", "X1")])
@@ -241,7 +275,10 @@ def test_an_unknown_target_of_the_host_is_refused():
 
 @pytest.mark.parametrize("info", ["", "vaip=1.7;xrt=2", "junk"])
 def test_a_compatibility_text_that_is_not_ours_is_not_judged(info):
-    assert VitisAIProvider.validate_compatibility(info, options_of()).name == "EP_NOT_APPLICABLE"
+    assert (
+        VitisAIProvider.validate_compatibility(info, options_of()).name
+        == "EP_NOT_APPLICABLE"
+    )
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -269,7 +306,12 @@ def test_the_option_cache_key_must_be_the_one_of_the_archive(bench):
 
     assert bench.run(path, bench.x_for(bench.two_partitions()))
     assert bench.run(path, bench.x_for(bench.two_partitions()), cache_key="mine")
-    refused(bench, path, "cache_key is 'yours', and the payload .* was made with 'mine'", cache_key="yours")
+    refused(
+        bench,
+        path,
+        "cache_key is 'yours', and the payload .* was made with 'mine'",
+        cache_key="yours",
+    )
 
 
 def real_tar():
@@ -357,7 +399,14 @@ def test_a_context_that_another_compilation_made_is_refused(bench, compiled):
 
 
 @pytest.mark.parametrize(
-    "context", [b"", b"[]", b"{}", b'{"cache_file_prefix":1,"cache_key":"","graphs":[]}', b"[" * 100_000]
+    "context",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"cache_file_prefix":1,"cache_key":"","graphs":[]}',
+        b"[" * 100_000,
+    ],
 )
 def test_a_context_that_says_something_else_is_refused(bench, compiled, context):
     repacked(bench, lambda members: [(members[0][0], context), members[1]])
@@ -365,7 +414,9 @@ def test_a_context_that_says_something_else_is_refused(bench, compiled, context)
     refused(bench, compiled, f"its '{CONTEXT}' (cannot be read|says something else)")
 
 
-def test_a_context_of_any_length_is_refused_before_it_is_read(bench, compiled, monkeypatch):
+def test_a_context_of_any_length_is_refused_before_it_is_read(
+    bench, compiled, monkeypatch
+):
     monkeypatch.setattr(archive, "MAX_CONTEXT", 1000)
 
     refused(bench, compiled, "has more than 1,000 bytes")
@@ -378,15 +429,30 @@ def test_an_archive_without_its_container_is_refused(bench, compiled):
 
 
 def test_a_damaged_container_is_refused(bench, compiled):
-    repacked(bench, lambda members: [members[0], (members[1][0], members[1][1][:-1] + b"!")])
+    repacked(
+        bench, lambda members: [members[0], (members[1][0], members[1][1][:-1] + b"!")]
+    )
 
-    refused(bench, compiled, COMPILED.rsplit("/", maxsplit=1)[0] + "|does not end with the mark")
+    refused(
+        bench,
+        compiled,
+        COMPILED.rsplit("/", maxsplit=1)[0] + "|does not end with the mark",
+    )
 
 
 def test_every_truncation_is_refused(bench, compiled):
     content = bench.binary().read_bytes()
 
-    for length in [0, 1, 100, 511, 512, 513, *range(600, len(content), 1009), len(content) - 1]:
+    for length in [
+        0,
+        1,
+        100,
+        511,
+        512,
+        513,
+        *range(600, len(content), 1009),
+        len(content) - 1,
+    ]:
         bench.binary().write_bytes(content[:length])
         with pytest.raises(InvalidGraph):
             epctx.InferenceSession(compiled, bench.options())
@@ -410,7 +476,11 @@ def tar_end(member):
     return padding(len(member)) + END
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(place=st.integers(0, 1 << 20), bit=st.integers(0, 7))
 def test_any_changed_byte_outside_the_weights_is_refused(bench, compiled, place, bit):
     content = bench.binary().read_bytes()

@@ -25,7 +25,9 @@ QUIET = "no operator that this EP takes"
 def answer(bench, model):
     """How many nodes are taken, and the refused operators by reason, without what only quantizes."""
     _, report = bench.compile(model)
-    reasons = {refusal.reason for refusal in report.refusals if QUIET not in refusal.reason}
+    reasons = {
+        refusal.reason for refusal in report.refusals if QUIET not in refusal.reason
+    }
     return sum(partition.nodes for partition in report.partitions), reasons
 
 
@@ -52,8 +54,14 @@ def test_int8_flows_into_and_out_of_what_is_compiled(bench):
 
     model = onnx.load(path)
 
-    assert [node.op_type for node in model.graph.node] == ["QuantizeLinear", "EPContext", "DequantizeLinear"]
-    (declared,) = (v for v in model.graph.value_info if v.name == model.graph.node[1].output[0])
+    assert [node.op_type for node in model.graph.node] == [
+        "QuantizeLinear",
+        "EPContext",
+        "DequantizeLinear",
+    ]
+    (declared,) = (
+        v for v in model.graph.value_info if v.name == model.graph.node[1].output[0]
+    )
     assert declared.type.tensor_type.elem_type == TensorProto.INT8
 
 
@@ -62,7 +70,11 @@ def test_an_activation_behind_a_layer_is_taken_with_it(bench, activation):
     net = bench.net()
     weight = net.constant(net.random(4, 4, 3, 3))
     result = net.node("Conv", net.quantised("x"), weight)
-    limits = [net.weight(np.float32(0)), net.weight(np.float32(6))] if activation == "Clip" else []
+    limits = (
+        [net.weight(np.float32(0)), net.weight(np.float32(6))]
+        if activation == "Clip"
+        else []
+    )
     model = net.model(net.quantised(net.node(activation, result, *limits)))
 
     taken, refused = answer(bench, model)
@@ -91,17 +103,25 @@ ONE_INPUT = [
 ]
 
 
-@pytest.mark.parametrize(("op_type", "attributes"), ONE_INPUT, ids=[name for name, _ in ONE_INPUT])
-def test_operators_of_one_value_are_taken_and_compute_what_onnxruntime_does(bench, op_type, attributes):
+@pytest.mark.parametrize(
+    ("op_type", "attributes"), ONE_INPUT, ids=[name for name, _ in ONE_INPUT]
+)
+def test_operators_of_one_value_are_taken_and_compute_what_onnxruntime_does(
+    bench, op_type, attributes
+):
     model = layer(bench, op_type, **attributes)
     path, report = bench.compile(model)
 
     assert [partition.nodes for partition in report.partitions] == [3]
-    assert np.array_equal(bench.run(path, bench.x_for(model))[0], reference(model, bench.x_for(model)))
+    assert np.array_equal(
+        bench.run(path, bench.x_for(model))[0], reference(model, bench.x_for(model))
+    )
 
 
 def reference(model, inputs):
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     return session.run(None, inputs)[0]
 
 
@@ -117,26 +137,34 @@ WITH_CONSTANTS = [
 
 
 @pytest.mark.parametrize(
-    ("op_type", "others", "attributes"), WITH_CONSTANTS, ids=[name for name, *_ in WITH_CONSTANTS]
+    ("op_type", "others", "attributes"),
+    WITH_CONSTANTS,
+    ids=[name for name, *_ in WITH_CONSTANTS],
 )
 def test_operators_with_constants_are_taken(bench, op_type, others, attributes):
     assert answer(bench, layer(bench, op_type, *others, **attributes)) == (3, set())
 
 
-@pytest.mark.parametrize("op_type", ["Add", "Mul", "Sub", "Div", "Max", "Min", "Concat"])
+@pytest.mark.parametrize(
+    "op_type", ["Add", "Mul", "Sub", "Div", "Max", "Min", "Concat"]
+)
 def test_operators_of_two_values_take_both_quantised(bench, op_type):
     net = bench.net()
     value = net.quantised("x")
     other = net.constant(net.random(1, 4, 8, 8))
     attributes = {"axis": 1} if op_type == "Concat" else {}
-    taken, refused = answer(bench, net.model(net.quantised(net.node(op_type, value, other, **attributes))))
+    taken, refused = answer(
+        bench, net.model(net.quantised(net.node(op_type, value, other, **attributes)))
+    )
 
     assert (taken, refused) == (4, set())
 
 
 def test_layers_of_vectors_are_taken(bench):
     net = bench.net(shape=(2, 16))
-    first = net.node("Gemm", net.quantised("x"), net.constant(net.random(16, 16)), transB=1)
+    first = net.node(
+        "Gemm", net.quantised("x"), net.constant(net.random(16, 16)), transB=1
+    )
     second = net.node("MatMul", net.quantised(first), net.constant(net.random(16, 16)))
 
     assert answer(bench, net.model(net.quantised(second))) == (8, set())
@@ -149,7 +177,9 @@ def test_every_row_of_the_table_is_an_operator_of_onnx():
 
 @pytest.mark.parametrize("domain", ["", "com.microsoft"])
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16, np.uint16])
-def test_activations_are_signed_or_not_and_quantised_by_either_domain(bench, kind, domain):
+def test_activations_are_signed_or_not_and_quantised_by_either_domain(
+    bench, kind, domain
+):
     net = bench.net(opset=21)  # from which ONNX's own quantizers have 16 bits
     value = net.quantised("x", kind=kind, domain=domain)
     model = net.model(net.quantised(net.node("Relu", value), kind=kind, domain=domain))
@@ -160,7 +190,10 @@ def test_activations_are_signed_or_not_and_quantised_by_either_domain(bench, kin
 def test_weights_may_have_a_scale_for_each_channel(bench):
     net = bench.net()
     weight = net.weight(net.random(4, 4, 3, 3))
-    scales, zeros = net.weight(np.full(4, 0.5, np.float32)), net.weight(np.zeros(4, np.int8))
+    scales, zeros = (
+        net.weight(np.full(4, 0.5, np.float32)),
+        net.weight(np.zeros(4, np.int8)),
+    )
     dequantised = net.node("DequantizeLinear", weight, scales, zeros, axis=0)
     model = net.model(net.quantised(net.node("Conv", net.quantised("x"), dequantised)))
 
@@ -181,12 +214,17 @@ def test_convolutions_of_lines_images_and_volumes_are_taken(bench, op_type, rank
 
 
 @pytest.mark.parametrize(
-    "attributes", [{"alpha": 0.5}, {"beta": 0.5}, {"transA": 1}, {"transA": 1, "transB": 1}]
+    "attributes",
+    [{"alpha": 0.5}, {"beta": 0.5}, {"transA": 1}, {"transA": 1, "transB": 1}],
 )
-def test_a_gemm_is_taken_with_all_its_attributes_and_computes_what_onnxruntime_does(bench, attributes):
+def test_a_gemm_is_taken_with_all_its_attributes_and_computes_what_onnxruntime_does(
+    bench, attributes
+):
     net = bench.net(shape=(4, 4))
     bias = net.constant(np.arange(4, dtype=np.int32), scale=2.0**-8)
-    result = net.node("Gemm", net.quantised("x"), net.constant(net.random(4, 4)), bias, **attributes)
+    result = net.node(
+        "Gemm", net.quantised("x"), net.constant(net.random(4, 4)), bias, **attributes
+    )
     model = net.model(net.quantised(result))
     path, report = bench.compile(model)
 
@@ -206,8 +244,12 @@ def test_a_vector_is_multiplied_with_vectors_and_matrices(bench, other):
 def unoptimised(model, inputs):
     """What onnxruntime gives without optimisations: its Gemm over integers has no beta."""
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    options.graph_optimization_level = (
+        onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    )
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, ["CPUExecutionProvider"]
+    )
     return session.run(None, inputs)[0]
 
 
@@ -234,25 +276,38 @@ def conv_with(bench, *, weight=None, **quantised):
             "Conv: its input 0 is INT32 before DequantizeLinear, not of 8 or 16 bits",
         ),
         (
-            lambda b: conv_with(b, weight=lambda n: n.constant(n.random(4, 4, 3, 3).astype(np.uint8))),
+            lambda b: conv_with(
+                b, weight=lambda n: n.constant(n.random(4, 4, 3, 3).astype(np.uint8))
+            ),
             "Conv: its weight is UINT8 before DequantizeLinear",
         ),
         (
-            lambda b: conv_with(b, weight=lambda n: n.constant(n.random(4, 4, 3, 3), zero_point=3)),
+            lambda b: conv_with(
+                b, weight=lambda n: n.constant(n.random(4, 4, 3, 3), zero_point=3)
+            ),
             "Conv: its weight has a zero point other than 0",
         ),
         (
-            lambda b: conv_with(b, weight=lambda n: n.weight(np.zeros((4, 4, 3, 3), np.float32))),
+            lambda b: conv_with(
+                b, weight=lambda n: n.weight(np.zeros((4, 4, 3, 3), np.float32))
+            ),
             "Conv: its input 1 comes from no DequantizeLinear, and this EP computes in integers",
         ),
         (lambda b: layer(b, "Erf"), "Erf: not among the operators that this EP takes"),
-        (lambda b: layer(b, "Softmax", axis=1), "Softmax: this EP takes the last axis only"),
         (
-            lambda b: layer(b, "Pad", np.array([0, 0, 1, 1, 0, 0, 1, 1]), mode="reflect"),
+            lambda b: layer(b, "Softmax", axis=1),
+            "Softmax: this EP takes the last axis only",
+        ),
+        (
+            lambda b: layer(
+                b, "Pad", np.array([0, 0, 1, 1, 0, 0, 1, 1]), mode="reflect"
+            ),
             "Pad: this EP does not take the mode reflect",
         ),
         (
-            lambda b: layer(b, "Resize", "", np.array([1, 1, 2, 2], np.float32), mode="cubic"),
+            lambda b: layer(
+                b, "Resize", "", np.array([1, 1, 2, 2], np.float32), mode="cubic"
+            ),
             "Resize: this EP does not take the mode cubic",
         ),
         (
@@ -278,7 +333,9 @@ def test_float_networks_are_left_alone(bench):
     taken, refused = answer(bench, net.model(net.node("Conv", "x", weight)))
 
     assert taken == 0
-    assert refused == {"Conv: its input 0 comes from no DequantizeLinear, and this EP computes in integers"}
+    assert refused == {
+        "Conv: its input 0 comes from no DequantizeLinear, and this EP computes in integers"
+    }
 
 
 def test_a_result_that_is_also_read_in_float_leaves_its_operator_on_the_cpu(bench):
@@ -292,12 +349,17 @@ def test_a_result_that_is_also_read_in_float_leaves_its_operator_on_the_cpu(benc
     assert "Relu: its result is read by Erf, not by a QuantizeLinear" in refused
 
 
-def test_a_result_that_leaves_the_network_in_float_leaves_its_operator_on_the_cpu(bench):
+def test_a_result_that_leaves_the_network_in_float_leaves_its_operator_on_the_cpu(
+    bench,
+):
     net = bench.net()
 
     taken, refused = answer(bench, net.model(net.node("Relu", net.quantised("x"))))
 
-    assert (taken, refused) == (0, {"Relu: its result leaves the network without a QuantizeLinear"})
+    assert (taken, refused) == (
+        0,
+        {"Relu: its result leaves the network without a QuantizeLinear"},
+    )
 
 
 def test_a_dequantised_value_that_another_node_reads_too_flows_out(bench):
@@ -350,16 +412,26 @@ class TakesRelu(ExecutionProvider):
 
 def test_a_layer_whose_activation_another_ep_took_is_left(bench):
     net = bench.net()
-    onnx.save(net.model(net.conv(net.quantised("x"), relu=True)), bench.folder / "net.onnx")
+    onnx.save(
+        net.model(net.conv(net.quantised("x"), relu=True)), bench.folder / "net.onnx"
+    )
     registry, options = epctx.Registry(entry_points=False), epctx.SessionOptions()
     for ep in (TakesRelu, VitisAIProvider):
         registry.register(ep)
         options.add_provider(ep.name)
 
-    report = epctx.ModelCompiler(options, bench.folder / "net.onnx", registry=registry).compile_to_file()
+    report = epctx.ModelCompiler(
+        options, bench.folder / "net.onnx", registry=registry
+    ).compile_to_file()
 
-    assert [partition.ep for partition in report.partitions] == ["ReluExecutionProvider"]
-    reasons = [refusal.reason for refusal in report.refusals if refusal.ep == VitisAIProvider.name]
+    assert [partition.ep for partition in report.partitions] == [
+        "ReluExecutionProvider"
+    ]
+    reasons = [
+        refusal.reason
+        for refusal in report.refusals
+        if refusal.ep == VitisAIProvider.name
+    ]
     assert "Conv: another EP has part of what quantizes around it" in reasons
 
 
@@ -374,8 +446,12 @@ def test_bodies_of_control_flow_stay(bench):
         helper.make_node("QuantizeLinear", ["r", scale, zero], ["p"]),
         helper.make_node("DequantizeLinear", ["p", scale, zero], ["out"]),
     ]
-    graph = helper.make_graph(body, "b", [], [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)])
-    result = net.node("If", net.weight(np.array(True)), then_branch=graph, else_branch=graph)
+    graph = helper.make_graph(
+        body, "b", [], [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)]
+    )
+    result = net.node(
+        "If", net.weight(np.array(True)), then_branch=graph, else_branch=graph
+    )
 
     _, report = bench.compile(net.model(result))
 

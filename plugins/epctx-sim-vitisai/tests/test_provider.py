@@ -24,7 +24,9 @@ MODES = [pytest.param(False, id="file"), pytest.param(True, id="embedded")]
 
 
 def test_the_installed_package_is_found_through_its_entry_point():
-    (entry,) = entry_points(group="epctx.execution_providers", name="VitisAIExecutionProvider")
+    (entry,) = entry_points(
+        group="epctx.execution_providers", name="VitisAIExecutionProvider"
+    )
 
     assert entry.dist.name == "epctx-sim-vitisai"
     assert entry.load() is VitisAIProvider
@@ -34,7 +36,9 @@ def test_importing_the_package_imports_nothing_heavy():
     heavy = ("onnx", "numpy", "onnxruntime", "cryptography", "epctx_sim_sdk.container")
     code = f"import epctx_sim_vitisai, sys; print([m for m in {heavy} if m in sys.modules])"
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
 
     assert done.stdout.strip() == "[]"
 
@@ -76,13 +80,18 @@ def test_the_attributes_of_the_nodes(bench):
         "version_of_vaip", "version_of_xcompiler", "version_of_xrt",
     }  # fmt: skip
     key = main["cache_file_prefix"].decode()
-    assert json.loads(main["notes"]) == {"backend_cache_dir": "", "backend_cache_key": key}
+    assert json.loads(main["notes"]) == {
+        "backend_cache_dir": "",
+        "backend_cache_key": key,
+    }
 
 
 def test_every_node_says_that_it_is_not_for_hardware(bench):
     path, _ = bench.compile(bench.two_partitions())
 
-    contexts = [node for node in onnx.load(path).graph.node if node.op_type == "EPContext"]
+    contexts = [
+        node for node in onnx.load(path).graph.node if node.op_type == "EPContext"
+    ]
 
     assert all("not for hardware" in node.doc_string for node in contexts)
 
@@ -107,10 +116,14 @@ def test_the_container_begins_on_a_page_and_holds_a_graph_for_each_node(bench):
         assert member.offset_data % PAGE == 0
         content = archive.extractfile(member).read()
     container = open_container(memoryview(content), ep="x", node="n", name="p")
-    assert [node["partition_name"].decode() for node in bench.nodes(path)] == list(container.tables.graphs)
+    assert [node["partition_name"].decode() for node in bench.nodes(path)] == list(
+        container.tables.graphs
+    )
 
 
-def test_weights_are_used_from_the_mapped_file_where_the_archive_is_not_encrypted(bench, monkeypatch):
+def test_weights_are_used_from_the_mapped_file_where_the_archive_is_not_encrypted(
+    bench, monkeypatch
+):
     from epctx_sim_sdk.device import Device
 
     path, _ = bench.compile(bench.two_partitions(channels=64))
@@ -124,7 +137,9 @@ def test_weights_are_used_from_the_mapped_file_where_the_archive_is_not_encrypte
     monkeypatch.setattr(Device, "load", watched)
     bench.run(path, bench.x_for(bench.two_partitions(channels=64)))
 
-    arrays = [array for found in given for array in found.values() if array.nbytes > 1024]
+    arrays = [
+        array for found in given for array in found.values() if array.nbytes > 1024
+    ]
     assert arrays
     for array in arrays:
         assert array.ctypes.data % 64 == 0
@@ -150,7 +165,9 @@ def test_the_same_model_gives_the_same_bytes_in_any_folder(bench, tmp_path, embe
 
     other.compile(bench.two_partitions(), embed=embed)
 
-    assert {file.name: file.read_bytes() for file in (tmp_path / "far").iterdir()} == first
+    assert {
+        file.name: file.read_bytes() for file in (tmp_path / "far").iterdir()
+    } == first
     assert str(tmp_path).encode() not in b"".join(first.values())
     assert path.name in first
 
@@ -173,7 +190,9 @@ def test_a_moved_model_runs_like_onnxruntime(bench, tmp_path, embed):
 def reference(model, inputs):
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     return session.run(None, inputs)[0]
 
 
@@ -191,7 +210,9 @@ def test_a_weight_of_both_graphs_is_stored_once(bench):
     weight = net.random(64, 64, 3, 3)
 
     def conv(value):
-        return net.quantised(net.node("Conv", value, net.constant(weight), pads=[1, 1, 1, 1]))
+        return net.quantised(
+            net.node("Conv", value, net.constant(weight), pads=[1, 1, 1, 1])
+        )
 
     middle = net.quantised(net.node("Erf", conv(net.quantised("x"))))
     _, report = bench.compile(net.model(conv(middle)))
@@ -250,7 +271,9 @@ def test_a_configuration_that_is_no_json_object_is_refused(bench, tmp_path, cont
 
 def test_a_missing_configuration_is_named(bench, tmp_path):
     with pytest.raises(NoSuchFile, match=r"nowhere\.json"):
-        bench.compile(bench.two_partitions(), config_file=str(tmp_path / "nowhere.json"))
+        bench.compile(
+            bench.two_partitions(), config_file=str(tmp_path / "nowhere.json")
+        )
 
 
 def test_a_configuration_that_is_one_changes_nothing(bench, tmp_path):

@@ -48,17 +48,27 @@ ADDED = {
 
 def reference(model, inputs):
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    options.graph_optimization_level = (
+        onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    )
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, ["CPUExecutionProvider"]
+    )
     return session.run(None, inputs)
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(sorted(ADDED)), st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=10
+    st.tuples(st.sampled_from(sorted(ADDED)), st.integers(0, 3), st.integers(0, 3)),
+    min_size=1,
+    max_size=10,
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(steps=STEPS, embed=st.booleans())
 def test_original_compiled_and_loaded_agree_whatever_is_taken(bench, steps, embed):
     model = grown(bench.net(), steps)
@@ -72,7 +82,9 @@ def test_original_compiled_and_loaded_agree_whatever_is_taken(bench, steps, embe
     for wanted, *found in zip(reference(model, inputs), loaded, compiled, strict=True):
         assert all(np.array_equal(result, wanted) for result in found)
     names = [layer for layer, _, _ in steps]
-    assert report.partitions or not {"conv", "conv and relu", "add", "max pool"} & set(names)
+    assert report.partitions or not {"conv", "conv and relu", "add", "max pool"} & set(
+        names
+    )
     left = [node.op_type for node in onnx.load(path).graph.node]
     assert not {"Conv", "MaxPool", "Slice", "Concat"} & set(left)
 

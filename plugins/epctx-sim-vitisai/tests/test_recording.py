@@ -15,7 +15,9 @@ from plugin.written_payload import WrittenPayload
 
 def tensor(content):
     digest = hashlib.sha256(content).hexdigest()
-    weight = Weight(offset=0, length=len(content), elem_type=2, shape=(len(content),), digest=digest)
+    weight = Weight(
+        offset=0, length=len(content), elem_type=2, shape=(len(content),), digest=digest
+    )
     return StoredTensor("w", np.frombuffer(content, np.uint8), weight)
 
 
@@ -23,7 +25,9 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("write"), st.binary(max_size=50)),
         st.tuples(st.just("align"), st.sampled_from([1, 64, 4096])),
-        st.tuples(st.just("write_tensor"), st.binary(min_size=1, max_size=3).map(tensor)),
+        st.tuples(
+            st.just("write_tensor"), st.binary(min_size=1, max_size=3).map(tensor)
+        ),
     ),
     max_size=12,
 )
@@ -37,7 +41,10 @@ def nothing():
 def test_a_recording_gives_what_would_have_been_written(steps):
     direct, replayed, recording = WrittenPayload(), WrittenPayload(), Recording()
 
-    offsets = [(getattr(direct, name)(value), getattr(recording, name)(value)) for name, value in steps]
+    offsets = [
+        (getattr(direct, name)(value), getattr(recording, name)(value))
+        for name, value in steps
+    ]
     size_before = recording.size
     recording.replay(replayed, nothing)
 

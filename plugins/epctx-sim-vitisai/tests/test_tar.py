@@ -12,20 +12,29 @@ from hypothesis import strategies as st
 
 
 def packed(*files):
-    return b"".join(tar.header(n, len(c)) + c + tar.padding(len(c)) for n, c in files) + tar.END
+    return (
+        b"".join(tar.header(n, len(c)) + c + tar.padding(len(c)) for n, c in files)
+        + tar.END
+    )
 
 
 @given(
     st.dictionaries(
-        st.from_regex(r"[a-z]{1,9}(/[a-z]{1,9})?", fullmatch=True), st.binary(max_size=1500), max_size=5
+        st.from_regex(r"[a-z]{1,9}(/[a-z]{1,9})?", fullmatch=True),
+        st.binary(max_size=1500),
+        max_size=5,
     )
 )
 def test_what_is_written_is_read_again_here_and_by_python(files):
     content = packed(*files.items())
 
-    assert {name: bytes(found) for name, found in tar.members(memoryview(content)).items()} == files
+    assert {
+        name: bytes(found) for name, found in tar.members(memoryview(content)).items()
+    } == files
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        assert {info.name: archive.extractfile(info).read() for info in archive} == files
+        assert {
+            info.name: archive.extractfile(info).read() for info in archive
+        } == files
 
 
 def test_members_are_views_over_the_archive():
@@ -51,7 +60,8 @@ def test_more_members_than_the_limit_are_refused():
 
 
 @pytest.mark.parametrize(
-    "size", [b"77777777777\0", b"\x80" + bytes(10) + b"\xff", b"\xff" * 12, b"-0000000001\0"]
+    "size",
+    [b"77777777777\0", b"\x80" + bytes(10) + b"\xff", b"\xff" * 12, b"-0000000001\0"],
 )
 def test_a_size_that_the_archive_does_not_hold_is_refused(size):
     block = bytearray(tar.header("a", 0))
@@ -64,7 +74,13 @@ def test_a_size_that_the_archive_does_not_hold_is_refused(size):
 
 
 @pytest.mark.parametrize(
-    "kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_SPARSE]
+    "kind",
+    [
+        tarfile.XHDTYPE,
+        tarfile.XGLTYPE,
+        tarfile.GNUTYPE_LONGNAME,
+        tarfile.GNUTYPE_SPARSE,
+    ],
 )
 def test_extensions_of_the_format_are_refused(kind):
     info = tarfile.TarInfo("a")
@@ -74,7 +90,9 @@ def test_extensions_of_the_format_are_refused(kind):
         tar.members(memoryview(info.tobuf(tarfile.USTAR_FORMAT) + tar.END))
 
 
-@pytest.mark.parametrize("field", [{"mtime": 5}, {"uid": 7}, {"mode": 0o777}, {"uname": "me"}])
+@pytest.mark.parametrize(
+    "field", [{"mtime": 5}, {"uid": 7}, {"mode": 0o777}, {"uname": "me"}]
+)
 def test_a_header_that_says_more_than_name_and_size_is_refused(field):
     info = tarfile.TarInfo("a")
     for name, value in field.items():

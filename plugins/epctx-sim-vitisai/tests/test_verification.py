@@ -15,7 +15,9 @@ MODES = [pytest.param(False, id="file"), pytest.param(True, id="embedded")]
 def found(bench, path, **options):
     """Return what this EP found."""
     report = epctx.verify_model(path, bench.options(**options))
-    return [finding for finding in report.findings if finding.code.startswith("container-")]
+    return [
+        finding for finding in report.findings if finding.code.startswith("container-")
+    ]
 
 
 @pytest.mark.parametrize("embed", MODES)
@@ -33,14 +35,20 @@ def test_what_this_ep_writes_is_good(bench, embed):
     [
         ({"n1": {"index": None}}, "it has no index"),
         ({"n1": {"index": 2}}, "index is 2, and its archive holds 2 graphs"),
-        ({"n0": {"cache_file_prefix": "other"}}, "its cache_file_prefix is 'other', that of the payload"),
+        (
+            {"n0": {"cache_file_prefix": "other"}},
+            "its cache_file_prefix is 'other', that of the payload",
+        ),
         ({"n1": {"cache_file_prefix": None}}, "it has no cache_file_prefix"),
         ({"n0": {"cache_file_prefix": [1, 2]}}, "it has no cache_file_prefix"),
         (
             {"n0": {"enable_encryption": numpy_helper.from_array(np.ones(2))}},
             "its enable_encryption is no number",
         ),
-        ({"n0": {"enable_encryption": 1}}, "is not encrypted, but the node says that it is"),
+        (
+            {"n0": {"enable_encryption": 1}},
+            "is not encrypted, but the node says that it is",
+        ),
         ({"n1": {"partition_name": "elsewhere"}}, "not 'elsewhere'"),
         ({"n1": {"version_of_xcompiler": "sim-9.0.0"}}, "sim-9.0.0"),
     ],
@@ -93,7 +101,11 @@ def test_a_tar_of_a_real_ep_is_refused_by_that_name(bench, compiled):
     content = bytearray(512)
     content[257:262] = b"ustar"
     bench.binary().write_bytes(content)
-    stated = {name: None for name in bench.nodes(compiled)[0] if name.startswith("version_of_")}
+    stated = {
+        name: None
+        for name in bench.nodes(compiled)[0]
+        if name.startswith("version_of_")
+    }
     bench.change(compiled, n0=stated, n1=stated)
 
     (finding,) = found(bench, compiled)

@@ -81,14 +81,22 @@ def process(tmp_path):
     def call(*arguments, path=(), **environment) -> Said:
         # Unbuffered, the C library would print at once and hide what is left in its buffer.
         clean = {
-            k: v for k, v in os.environ.items() if not k.startswith("EPCTX_") and k != "PYTHONUNBUFFERED"
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith("EPCTX_") and k != "PYTHONUNBUFFERED"
         }
         # After them what the suite itself imports from, so that both run the same code.
         folders = [*map(str, path), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {**clean, "PYTHONPATH": os.pathsep.join(folders), **environment}
         command = [sys.executable, "-m", "epctx_core", *map(str, arguments)]
         done = subprocess.run(
-            command, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=120, check=False
+            command,
+            capture_output=True,
+            text=True,
+            env=env,
+            cwd=tmp_path,
+            timeout=120,
+            check=False,
         )
         return Said(code=done.returncode, out=done.stdout, err=done.stderr)
 
@@ -111,7 +119,9 @@ def site(tmp_path):
             fields += ["Provides-Extra: npu", f'Requires-Dist: {npu}; extra == "npu"']
         (info / "METADATA").write_text("\n".join([*fields, ""]))
         target = f"{module}:Provider" + (" [npu]" if npu else "")
-        (info / "entry_points.txt").write_text(f"[epctx.execution_providers]\n{name} = {target}\n")
+        (info / "entry_points.txt").write_text(
+            f"[epctx.execution_providers]\n{name} = {target}\n"
+        )
         text = PROVIDER.format(name=name, body=body) if code is None else code
         (folder / f"{module}.py").write_text(text)
         return folder

@@ -42,9 +42,20 @@ def test_entries_are_listed_the_last_used_first(epctx, cache):
     lines = said.out.splitlines()
     assert said.code == 0
     assert lines[0].split() == ["key", "model", "EPs", "size", "last", "use"]
-    assert lines[1].split()[:3] == [cache["new"].parent.name[:12], "new.onnx", "QNNExecutionProvider"]
-    assert lines[2].split()[:3] == [cache["old"].parent.name[:12], "old.onnx", "QNNExecutionProvider"]
-    assert [line.endswith(end) for line, end in zip(lines[1:3], ("just now", "1 day ago"), strict=True)]
+    assert lines[1].split()[:3] == [
+        cache["new"].parent.name[:12],
+        "new.onnx",
+        "QNNExecutionProvider",
+    ]
+    assert lines[2].split()[:3] == [
+        cache["old"].parent.name[:12],
+        "old.onnx",
+        "QNNExecutionProvider",
+    ]
+    assert [
+        line.endswith(end)
+        for line, end in zip(lines[1:3], ("just now", "1 day ago"), strict=True)
+    ]
     assert "2 entries" in lines[-1]
 
 
@@ -63,7 +74,10 @@ def test_a_damaged_entry_is_listed_as_such(epctx, cache):
     (cache["old"].parent / "entry.json").write_text("{")
 
     assert "(damaged)" in epctx("cache", "ls").out
-    assert [e["sound"] for e in epctx("cache", "ls", "--json").json["entries"]] == [True, False]
+    assert [e["sound"] for e in epctx("cache", "ls", "--json").json["entries"]] == [
+        True,
+        False,
+    ]
 
 
 def test_verify_says_that_all_is_well(epctx, cache):
@@ -88,7 +102,9 @@ def test_verify_drops_what_is_damaged_and_exits_with_1(epctx, cache):
     assert epctx("cache", "verify").code == 0
 
 
-def test_verify_says_what_is_damaged_in_a_cache_that_can_only_be_read(epctx, cache, monkeypatch):
+def test_verify_says_what_is_damaged_in_a_cache_that_can_only_be_read(
+    epctx, cache, monkeypatch
+):
     binary = cache["old"].with_name("model_qnn.bin")
     binary.write_bytes(binary.read_bytes()[:-1] + b"?")
 
@@ -130,7 +146,9 @@ def test_clear_removes_all(epctx, cache):
     assert epctx("cache", "ls", "--json").json["entries"] == []
 
 
-@pytest.mark.parametrize("wrong", [("gc", "--size", "many"), ("ls", "--size", "1"), ("drop",), ()])
+@pytest.mark.parametrize(
+    "wrong", [("gc", "--size", "many"), ("ls", "--size", "1"), ("drop",), ()]
+)
 def test_wrong_usage_exits_with_2(epctx, wrong):
     assert epctx("cache", *wrong).code == 2
 
@@ -157,7 +175,9 @@ def test_who_compiles_is_listed(epctx, cache, tmp_path):
     options = SessionOptions()
     options.add_provider("QNN")
     compile_cached(
-        saved(chain(["Relu", "Add"], seed=7), tmp_path / "slow.onnx"), options, progress=list_meanwhile
+        saved(chain(["Relu", "Add"], seed=7), tmp_path / "slow.onnx"),
+        options,
+        progress=list_meanwhile,
     )
 
     said, for_programs = answers

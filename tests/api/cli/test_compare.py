@@ -27,10 +27,13 @@ def test_a_context_model_equals_its_source(epctx, compiled):
     answer = said.json
     assert said.code == 0
     assert answer["equal"] is True
-    assert [(o["name"], o["max_abs"] < 1e-4, o["max_rel"] < 1e-4) for o in answer["outputs"]] == [
-        ("relu_16", True, True)
+    assert [
+        (o["name"], o["max_abs"] < 1e-4, o["max_rel"] < 1e-4) for o in answer["outputs"]
+    ] == [("relu_16", True, True)]
+    assert [m["providers"][0] for m in answer["models"]] == [
+        "QNNExecutionProvider",
+        "CPUExecutionProvider",
     ]
-    assert [m["providers"][0] for m in answer["models"]] == ["QNNExecutionProvider", "CPUExecutionProvider"]
 
 
 def test_a_comparison_with_a_simulated_ep_says_so(epctx, compiled):
@@ -39,7 +42,9 @@ def test_a_comparison_with_a_simulated_ep_says_so(epctx, compiled):
     assert "Simulated: QNNExecutionProvider computes on this CPU" in said.out
 
 
-def test_models_that_differ_fail_and_the_first_difference_inside_is_found(epctx, resnet):
+def test_models_that_differ_fail_and_the_first_difference_inside_is_found(
+    epctx, resnet
+):
     other, culprit = scaled(resnet.path, "other.onnx", 1.01)
 
     said = epctx("compare", resnet.path, other)
@@ -54,14 +59,20 @@ def test_models_that_differ_fail_and_the_first_difference_inside_is_found(epctx,
     assert answer["first_inside"]["name"] == culprit.output[0]
 
 
-def test_the_first_difference_of_a_context_model_is_found_between_its_partitions(epctx, network):
+def test_the_first_difference_of_a_context_model_is_found_between_its_partitions(
+    epctx, network
+):
     lstm = network("lstm")
     epctx("compile", lstm.path, "--ep", "QNN", "-p", "QNN.enable_htp_fp16_precision=1")
 
-    answer = epctx("compare", lstm.path.with_name("lstm_ctx.onnx"), lstm.path, "--json").json
+    answer = epctx(
+        "compare", lstm.path.with_name("lstm_ctx.onnx"), lstm.path, "--json"
+    ).json
 
     assert answer["equal"] is False
-    assert answer["first_inside"]["from_a"].startswith("EPContext 'QNNExecutionProvider_")
+    assert answer["first_inside"]["from_a"].startswith(
+        "EPContext 'QNNExecutionProvider_"
+    )
     assert answer["first_inside"]["compared"] > 1
 
 
@@ -78,7 +89,9 @@ def test_a_tolerance_that_is_wide_enough_makes_them_equal(epctx, resnet, flags):
 def test_ep_applies_to_both(epctx, resnet):
     said = epctx("compare", resnet.path, resnet.path, "--ep", "QNN", "--json")
 
-    assert [m["providers"][0] for m in said.json["models"]] == ["QNNExecutionProvider"] * 2
+    assert [m["providers"][0] for m in said.json["models"]] == [
+        "QNNExecutionProvider"
+    ] * 2
 
 
 def test_inputs_come_from_a_file_if_one_is_given(epctx, model, tmp_path):
@@ -116,7 +129,9 @@ def test_models_with_other_inputs_are_wrong_usage(epctx, model, resnet):
     assert "no input 'x'" in said.err
 
 
-@pytest.mark.parametrize("flags", [["--atol", "-1"], ["--rtol", "nan"], ["--atol", "much"]])
+@pytest.mark.parametrize(
+    "flags", [["--atol", "-1"], ["--rtol", "nan"], ["--atol", "much"]]
+)
 def test_a_tolerance_must_be_a_number_from_zero(epctx, model, flags):
     path = model("y = Relu(x)")
 
@@ -128,16 +143,26 @@ def test_a_tolerance_must_be_a_number_from_zero(epctx, model, flags):
 
 def test_external_weights_are_found_when_looking_inside(epctx, resnet):
     other, culprit = scaled(resnet.path, "other.onnx", 1.01)
-    onnx.save(onnx.load(other), other, save_as_external_data=True, location="w.bin", size_threshold=1024)
+    onnx.save(
+        onnx.load(other),
+        other,
+        save_as_external_data=True,
+        location="w.bin",
+        size_threshold=1024,
+    )
 
     answer = epctx("compare", other, resnet.path, "--json").json
 
     assert answer["first_inside"]["name"] == culprit.output[0]
 
 
-def test_models_in_onnxruntimes_own_format_are_compared_by_their_outputs(epctx, model, tmp_path):
+def test_models_in_onnxruntimes_own_format_are_compared_by_their_outputs(
+    epctx, model, tmp_path
+):
     a, b = model("y = Relu(x)", "a.onnx"), model("y = Abs(x)", "b.onnx")
-    stored = [epctx_core.convert_model(path, tmp_path / f"{path.stem}.ort") for path in (a, b)]
+    stored = [
+        epctx_core.convert_model(path, tmp_path / f"{path.stem}.ort") for path in (a, b)
+    ]
 
     said = epctx("compare", *stored)
 

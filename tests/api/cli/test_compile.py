@@ -43,10 +43,15 @@ def test_the_report_tells_partitions_shares_files_and_what_to_do_next(epctx, res
 def test_the_report_says_that_the_ep_is_simulated(epctx, resnet):
     said = epctx("compile", resnet.path, "--ep", "QNN")
 
-    assert "Simulated: QNNExecutionProvider computes on this CPU, not on a vendor's hardware." in said.out
+    assert (
+        "Simulated: QNNExecutionProvider computes on this CPU, not on a vendor's hardware."
+        in said.out
+    )
 
 
-def test_json_holds_the_promised_keys_and_describes_the_files_as_they_are(epctx, resnet):
+def test_json_holds_the_promised_keys_and_describes_the_files_as_they_are(
+    epctx, resnet
+):
     said = epctx("compile", resnet.path, "--ep", "QNN", "--json")
 
     answer = said.json
@@ -54,10 +59,12 @@ def test_json_holds_the_promised_keys_and_describes_the_files_as_they_are(epctx,
     assert said.code == 0
     assert answer["output"] == "resnet_ctx.onnx"
     assert {f["path"]: f["bytes"] for f in answer["files"]} == {
-        name: (folder / name).stat().st_size for name in ("resnet_qnn.bin", "resnet_ctx.onnx")
+        name: (folder / name).stat().st_size
+        for name in ("resnet_qnn.bin", "resnet_ctx.onnx")
     }
     assert (
-        answer["files"][-1]["digest"] == hashlib.sha256((folder / "resnet_ctx.onnx").read_bytes()).hexdigest()
+        answer["files"][-1]["digest"]
+        == hashlib.sha256((folder / "resnet_ctx.onnx").read_bytes()).hexdigest()
     )
     (partition,) = answer["partitions"]
     assert partition["ep"] == "QNNExecutionProvider"
@@ -67,13 +74,18 @@ def test_json_holds_the_promised_keys_and_describes_the_files_as_they_are(epctx,
 
 
 @pytest.mark.parametrize("spelling", ["out", "out/"])
-def test_an_output_that_is_a_folder_gets_the_default_name(epctx, resnet, tmp_path, spelling):
+def test_an_output_that_is_a_folder_gets_the_default_name(
+    epctx, resnet, tmp_path, spelling
+):
     (tmp_path / "out").mkdir()
 
     said = epctx("compile", resnet.path, "--ep", "QNN", "-o", f"{tmp_path}/{spelling}")
 
     assert said.code == 0
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["resnet_ctx.onnx", "resnet_qnn.bin"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "resnet_ctx.onnx",
+        "resnet_qnn.bin",
+    ]
 
 
 @pytest.mark.parametrize("spelling", ["new/dir/", "new/dir/x_ctx.onnx"])
@@ -81,11 +93,23 @@ def test_the_folder_of_an_output_is_created(epctx, resnet, tmp_path, spelling):
     said = epctx("compile", resnet.path, "--ep", "QNN", "-o", f"{tmp_path}/{spelling}")
 
     assert said.code == 0
-    assert [p.suffix for p in sorted((tmp_path / "new" / "dir").iterdir())] == [".onnx", ".bin"]
+    assert [p.suffix for p in sorted((tmp_path / "new" / "dir").iterdir())] == [
+        ".onnx",
+        ".bin",
+    ]
 
 
-def test_a_session_option_names_the_output_if_nothing_else_does(epctx, resnet, tmp_path):
-    said = epctx("compile", resnet.path, "--ep", "QNN", "-c", f"ep.context_file_path={tmp_path}/here.onnx")
+def test_a_session_option_names_the_output_if_nothing_else_does(
+    epctx, resnet, tmp_path
+):
+    said = epctx(
+        "compile",
+        resnet.path,
+        "--ep",
+        "QNN",
+        "-c",
+        f"ep.context_file_path={tmp_path}/here.onnx",
+    )
 
     assert said.code == 0
     assert (tmp_path / "here.onnx").is_file()
@@ -101,7 +125,9 @@ def test_an_embedded_payload_leaves_one_file(epctx, resnet, tmp_path, way):
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["resnet_ctx.onnx"]
 
 
-def test_initializers_that_stay_go_into_the_file_named_and_the_result_is_checked(epctx, resnet):
+def test_initializers_that_stay_go_into_the_file_named_and_the_result_is_checked(
+    epctx, resnet
+):
     nothing_taken = ["-c", "ep.partition_min_nodes=1000", "--allow-uncompiled"]
 
     said = epctx(
@@ -124,11 +150,17 @@ def test_initializers_that_stay_go_into_the_file_named_and_the_result_is_checked
 
 
 @pytest.mark.parametrize("ep", ["QNN", "qnnexecutionprovider", "epctx-sim-qnn:QNN"])
-@pytest.mark.parametrize("option", ["QNN.htp_arch=75", "QnnExecutionProvider.htp_arch=75"])
-def test_a_provider_option_reaches_the_ep_however_it_is_called(epctx, resnet, ep, option):
+@pytest.mark.parametrize(
+    "option", ["QNN.htp_arch=75", "QnnExecutionProvider.htp_arch=75"]
+)
+def test_a_provider_option_reaches_the_ep_however_it_is_called(
+    epctx, resnet, ep, option
+):
     said = epctx("compile", resnet.path, "--ep", ep, "-p", option)
 
-    (node,) = epctx_core.inspect_model(resnet.path.with_name("resnet_ctx.onnx")).ep_contexts
+    (node,) = epctx_core.inspect_model(
+        resnet.path.with_name("resnet_ctx.onnx")
+    ).ep_contexts
     assert said.code == 0
     assert node.attributes["hardware_architecture"] == "htp-v75 (simulated)"
 
@@ -143,8 +175,18 @@ def test_check_compares_what_was_written_with_the_cpu_ep(epctx, resnet):
     assert check["outputs"][0]["max_rel"] <= 1e-4
 
 
-def test_check_fails_on_half_precision_prints_the_numbers_and_keeps_the_model(epctx, resnet):
-    said = epctx("compile", resnet.path, "--ep", "QNN", "-p", "QNN.enable_htp_fp16_precision=1", "--check")
+def test_check_fails_on_half_precision_prints_the_numbers_and_keeps_the_model(
+    epctx, resnet
+):
+    said = epctx(
+        "compile",
+        resnet.path,
+        "--ep",
+        "QNN",
+        "-p",
+        "QNN.enable_htp_fp16_precision=1",
+        "--check",
+    )
 
     assert said.code == 1
     assert "DIFFERENT" in said.out
@@ -155,14 +197,20 @@ def test_check_fails_on_half_precision_prints_the_numbers_and_keeps_the_model(ep
 
 
 def test_check_loads_with_the_options_that_the_model_was_compiled_for(epctx, resnet):
-    said = epctx("compile", resnet.path, "--ep", "QNN", "-p", "QNN.htp_arch=81", "--check")
+    said = epctx(
+        "compile", resnet.path, "--ep", "QNN", "-p", "QNN.htp_arch=81", "--check"
+    )
 
     assert said.code == 0
     assert said.out.rstrip().endswith("resnet_ctx.onnx with the same --ep and -p")
 
 
-@pytest.mark.parametrize(("flags", "code"), [((), 1), (("--allow-uncompiled",), 0), (("--check",), 1)])
-def test_nothing_compiled_writes_the_plain_model_and_fails_unless_that_is_allowed(epctx, model, flags, code):
+@pytest.mark.parametrize(
+    ("flags", "code"), [((), 1), (("--allow-uncompiled",), 0), (("--check",), 1)]
+)
+def test_nothing_compiled_writes_the_plain_model_and_fails_unless_that_is_allowed(
+    epctx, model, flags, code
+):
     path = model("y = Erf(x)")
 
     said = epctx("compile", path, "--ep", "QNN", *flags)
@@ -176,7 +224,9 @@ def test_nothing_compiled_writes_the_plain_model_and_fails_unless_that_is_allowe
     assert "Simulated" not in said.out
 
 
-def test_nothing_compiled_fails_if_something_was_required_and_nothing_is_written(epctx, model):
+def test_nothing_compiled_fails_if_something_was_required_and_nothing_is_written(
+    epctx, model
+):
     path = model("y = Erf(x)")
 
     said = epctx("compile", path, "--ep", "QNN", "--require-compiled")
@@ -206,7 +256,11 @@ def test_the_source_is_never_replaced_by_its_own_compilation(epctx, resnet, way)
     before = resnet.path.read_bytes()
     output = {
         "same": resnet.path,
-        "dots": resnet.path.parent / "." / ".." / resnet.path.parent.name / "resnet.onnx",
+        "dots": resnet.path.parent
+        / "."
+        / ".."
+        / resnet.path.parent.name
+        / "resnet.onnx",
     }
     output["link"] = resnet.path.with_name("link.onnx")
     output["link"].symlink_to(resnet.path)
@@ -250,14 +304,18 @@ def test_what_was_compiled_here_runs_after_its_source_is_gone(epctx, compiled):
     assert said.code == 0
 
 
-def test_the_written_model_resolves_in_onnxruntime_up_to_the_missing_ep(epctx, compiled):
+def test_the_written_model_resolves_in_onnxruntime_up_to_the_missing_ep(
+    epctx, compiled
+):
     with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented):
         onnxruntime.InferenceSession(str(compiled), providers=["CPUExecutionProvider"])
 
 
 def test_many_refusals_are_cut_short_unless_verbose(epctx, model):
     refused = ("Erf", "Celu", "Shrink", "Selu", "Sinh", "Cosh", "Det")
-    nodes = " ".join([*(f"a{i} = {op}(x)" for i, op in enumerate(refused)), "y = Relu(x)"])
+    nodes = " ".join(
+        [*(f"a{i} = {op}(x)" for i, op in enumerate(refused)), "y = Relu(x)"]
+    )
     path = model(
         f'<ir_version: 8, opset_import: ["" : 17]> g (float[3, 3] x) => (float[3, 3] y) {{ {nodes} }}'
     )
@@ -280,7 +338,9 @@ def test_a_network_of_many_partitions_agrees_too(epctx, network):
         results = session.run(None, lstm.inputs)
     assert said.code == 0
     assert len(said.json["partitions"]) > 1
-    assert sum(said.json["assignments"].values()) == len(onnx.load(lstm.path).graph.node)
+    assert sum(said.json["assignments"].values()) == len(
+        onnx.load(lstm.path).graph.node
+    )
     assert np.max(worst_relative_error(results, lstm.reference)) <= TOLERANCE
 
 
@@ -288,7 +348,9 @@ def test_a_context_model_that_is_compiled_again_says_what_passed_through(epctx, 
     epctx("compile", resnet.path, "--ep", "QNN")
     output = resnet.path.with_name("again_ctx.onnx")
 
-    said = epctx("compile", resnet.path.with_name("resnet_ctx.onnx"), "--ep", "QNN", "-o", output)
+    said = epctx(
+        "compile", resnet.path.with_name("resnet_ctx.onnx"), "--ep", "QNN", "-o", output
+    )
 
     assert said.code == 0
     assert "1 EPContext node of the model passed through unchanged." in said.out

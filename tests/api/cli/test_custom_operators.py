@@ -23,7 +23,15 @@ def custom(epctx, tmp_path):
         " { neg, pos = ai.onnx.contrib.NegPos(x) y = Relu(pos) }"
     )
     onnx.save(made, source)
-    said = epctx("compile", source, "--ep", "OpenVINO", "--custom-ops-library", LIBRARY, "--check")
+    said = epctx(
+        "compile",
+        source,
+        "--ep",
+        "OpenVINO",
+        "--custom-ops-library",
+        LIBRARY,
+        "--check",
+    )
     return tmp_path / "m_ctx.onnx", said
 
 
@@ -52,7 +60,9 @@ def test_inspect_lists_the_domains_and_the_library_to_register(epctx, custom):
     path, _ = custom
 
     assert f"ai.onnx.contrib   {LIBRARY.name}" in epctx("inspect", path).out
-    assert epctx("inspect", path, "--json").json["custom_domains"] == {"ai.onnx.contrib": LIBRARY.name}
+    assert epctx("inspect", path, "--json").json["custom_domains"] == {
+        "ai.onnx.contrib": LIBRARY.name
+    }
 
 
 def test_without_the_library_a_run_fails_and_a_verification_warns(epctx, custom):
@@ -64,7 +74,10 @@ def test_without_the_library_a_run_fails_and_a_verification_warns(epctx, custom)
     assert f"register its library {LIBRARY.name!r}" in ran.err
     assert verified.code == 0
     assert "kernel-missing" in verified.out
-    assert "kernel-missing" not in epctx("verify", path, "--custom-ops-library", LIBRARY).out
+    assert (
+        "kernel-missing"
+        not in epctx("verify", path, "--custom-ops-library", LIBRARY).out
+    )
 
 
 def test_a_library_that_is_missing_is_named(epctx, custom):

@@ -13,7 +13,11 @@ import epctx_core
 
 
 def found(said, severity):
-    return [(f["message"], f["hint"]) for f in said.json["findings"] if f["severity"] == severity]
+    return [
+        (f["message"], f["hint"])
+        for f in said.json["findings"]
+        if f["severity"] == severity
+    ]
 
 
 @pytest.fixture
@@ -40,7 +44,14 @@ def test_libraries_are_held_against_what_the_core_needs(doctor):
     said = doctor("--json")
 
     by_name = {library["name"]: library for library in said.json["libraries"]}
-    assert {"onnx", "numpy", "pluggy", "importlib-metadata", "onnxruntime", "epctx-cli"} <= set(by_name)
+    assert {
+        "onnx",
+        "numpy",
+        "pluggy",
+        "importlib-metadata",
+        "onnxruntime",
+        "epctx-cli",
+    } <= set(by_name)
     assert all(library["fits"] is not False for library in by_name.values())
     assert by_name["onnxruntime"]["extra"] == "ort"
     assert "pytest" not in by_name
@@ -61,7 +72,9 @@ def test_a_broken_plugin_is_a_problem_with_the_reason_and_a_remedy(doctor, site)
 
     ((message, hint),) = found(said, "problem")
     assert said.code == 1
-    assert message.startswith("BadExecutionProvider (epctx-bad 1.0) can't be used (broken): ")
+    assert message.startswith(
+        "BadExecutionProvider (epctx-bad 1.0) can't be used (broken): "
+    )
     assert "no_such_sdk" in message
     assert "Fix or reinstall epctx-bad" in hint
 
@@ -86,7 +99,9 @@ def test_a_package_that_has_an_engine_needs_no_ep(doctor, tmp_path):
     )
     (info / "entry_points.txt").write_text("[epctx.engines]\nacme = acme_engine:Acme\n")
 
-    assert found(doctor("--json", path=[tmp_path]), "note") == found(doctor("--json"), "note")
+    assert found(doctor("--json", path=[tmp_path]), "note") == found(
+        doctor("--json"), "note"
+    )
 
 
 def test_two_plugins_of_one_name_are_a_problem_until_one_is_chosen(doctor, site):
@@ -103,12 +118,24 @@ def test_two_plugins_of_one_name_are_a_problem_until_one_is_chosen(doctor, site)
 
 @pytest.mark.parametrize("rival", ["epctx-one", "epctx-two"])
 def test_a_simulated_plugin_beside_a_real_one_is_a_note(doctor, site, rival):
-    folder = site("epctx-one", "SameExecutionProvider", body=f"    simulated = {rival == 'epctx-one'}")
-    site("epctx-two", "SameExecutionProvider", body=f"    simulated = {rival == 'epctx-two'}")
+    folder = site(
+        "epctx-one",
+        "SameExecutionProvider",
+        body=f"    simulated = {rival == 'epctx-one'}",
+    )
+    site(
+        "epctx-two",
+        "SameExecutionProvider",
+        body=f"    simulated = {rival == 'epctx-two'}",
+    )
 
     said = doctor("--json", path=[folder])
 
-    notes = [message for message, _ in found(said, "note") if "SameExecutionProvider" in message]
+    notes = [
+        message
+        for message, _ in found(said, "note")
+        if "SameExecutionProvider" in message
+    ]
     assert said.code == 0
     assert len(notes) == 1
     assert f"SameExecutionProvider ({rival} 1.0)" in notes[0]
@@ -126,15 +153,21 @@ def test_missing_hardware_is_a_note(doctor, site):
     said = doctor("--json", path=[folder])
 
     assert said.code == 0
-    assert any("no device found" in m and h == "Plug one in." for m, h in found(said, "note"))
+    assert any(
+        "no device found" in m and h == "Plug one in." for m, h in found(said, "note")
+    )
 
 
-def test_a_vendors_package_that_is_not_installed_is_a_note_with_the_line_for_pip(doctor, site):
+def test_a_vendors_package_that_is_not_installed_is_a_note_with_the_line_for_pip(
+    doctor, site
+):
     folder = site("epctx-acme", "AcmeExecutionProvider", npu="acme-npu>=2.7")
 
     said, people = doctor("--json", path=[folder]), doctor(path=[folder])
 
-    message = "acme-npu, which AcmeExecutionProvider of epctx-acme needs, is not installed."
+    message = (
+        "acme-npu, which AcmeExecutionProvider of epctx-acme needs, is not installed."
+    )
     assert said.code == 0
     assert (message, "pip install 'epctx-acme[npu]'") in found(said, "note")
     assert re.search(r"acme-npu +- +>=2\.7 +AcmeExecutionProvider +no", people.out)
@@ -149,7 +182,8 @@ NO_DEVICE_TO_RUN_ON = NO_DEVICE.replace("False", "purpose.value == 'export'")
 
 
 @pytest.mark.parametrize(
-    ("body", "usable"), [("", "yes"), (NO_DEVICE, "no"), (NO_DEVICE_TO_RUN_ON, "export")]
+    ("body", "usable"),
+    [("", "yes"), (NO_DEVICE, "no"), (NO_DEVICE_TO_RUN_ON, "export")],
 )
 def test_a_vendors_package_that_is_installed_is_listed_with_what_its_ep_says(
     doctor, site, distribution, body, usable
@@ -160,7 +194,9 @@ def test_a_vendors_package_that_is_installed_is_listed_with_what_its_ep_says(
     said = doctor(path=[folder])
 
     assert said.code == 0
-    assert re.search(rf"acme-npu +2\.8 +>=2\.7 +AcmeExecutionProvider +{usable}\n", said.out)
+    assert re.search(
+        rf"acme-npu +2\.8 +>=2\.7 +AcmeExecutionProvider +{usable}\n", said.out
+    )
     assert ("it lists no device here" in said.out) is (usable != "yes")
 
 
@@ -170,7 +206,9 @@ def test_a_vendors_package_that_is_too_old_is_a_problem(doctor, site, distributi
 
     said = doctor("--json", path=[folder])
 
-    message = "acme-npu 2.6 is installed; AcmeExecutionProvider of epctx-acme needs >=2.7."
+    message = (
+        "acme-npu 2.6 is installed; AcmeExecutionProvider of epctx-acme needs >=2.7."
+    )
     assert said.code == 1
     assert found(said, "problem") == [(message, "pip install 'epctx-acme[npu]'")]
 
@@ -180,7 +218,10 @@ def test_a_disabled_plugin_is_a_note_that_names_the_variable(doctor):
 
     assert said.code == 0
     assert said.json["variables"] == {"EPCTX_DISABLE_PLUGINS": "QNN"}
-    assert any("EPCTX_DISABLE_PLUGINS names it" in message for message, _ in found(said, "note"))
+    assert any(
+        "EPCTX_DISABLE_PLUGINS names it" in message
+        for message, _ in found(said, "note")
+    )
 
 
 def test_a_misspelt_variable_is_a_problem_with_the_nearest_one(doctor):
@@ -188,21 +229,34 @@ def test_a_misspelt_variable_is_a_problem_with_the_nearest_one(doctor):
 
     ((message, _),) = found(said, "problem")
     assert said.code == 1
-    assert "EPCTX_DISABLED_PLUGINS is unknown. Did you mean 'EPCTX_DISABLE_PLUGINS'?" in message
+    assert (
+        "EPCTX_DISABLED_PLUGINS is unknown. Did you mean 'EPCTX_DISABLE_PLUGINS'?"
+        in message
+    )
 
 
 def test_a_variable_that_names_no_plugin_is_a_problem(doctor):
     said = doctor("--json", EPCTX_DISABLE_PLUGINS="QNNN")
 
     ((message, _),) = found(said, "problem")
-    assert "names 'QNNN', which is neither an installed EP nor its distribution" in message
+    assert (
+        "names 'QNNN', which is neither an installed EP nor its distribution" in message
+    )
 
 
 def test_every_variable_that_the_core_reads_is_known(doctor):
     core = Path(epctx_core.__file__).parent
-    texts = [path.read_text("utf-8") for path in core.rglob("*.py") if "doctor" not in path.parts]
+    texts = [
+        path.read_text("utf-8")
+        for path in core.rglob("*.py")
+        if "doctor" not in path.parts
+    ]
 
-    read = {name for text in texts for name in re.findall(r'= "(EPCTX_[A-Z_]+)"$', text, re.MULTILINE)}
+    read = {
+        name
+        for text in texts
+        for name in re.findall(r'= "(EPCTX_[A-Z_]+)"$', text, re.MULTILINE)
+    }
 
     assert {"EPCTX_PLUGINS", "EPCTX_PREFER"} <= read
     said = doctor("--json", **dict.fromkeys(read, "1"))
@@ -225,12 +279,16 @@ def test_a_malformed_variable_is_a_problem_and_the_rest_is_told(doctor):
     assert said.json["libraries"]
 
 
-def test_a_package_that_needs_the_core_and_brings_no_ep_is_a_note(doctor, distribution, tmp_path):
+def test_a_package_that_needs_the_core_and_brings_no_ep_is_a_note(
+    doctor, distribution, tmp_path
+):
     distribution(tmp_path, "epctx-lost", requires=["epctx-core>=0.1"])
 
     said = doctor("--json", path=[tmp_path])
 
-    ((message, hint),) = [each for each in found(said, "note") if "epctx-lost" in each[0]]
+    ((message, hint),) = [
+        each for each in found(said, "note") if "epctx-lost" in each[0]
+    ]
     assert said.code == 0
     assert message.startswith("epctx-lost needs epctx-core, but has no entry point")
     assert "install it again" in hint
@@ -242,7 +300,9 @@ def test_installed_graph_transformers_are_listed_and_their_packages_are_not_rema
     for name in ("acme-graphs", "other-graphs"):
         distribution(tmp_path, name, "1.2", requires=["epctx-core>=0.1"])
         entries = f"[epctx.graph_transformers]\nfold = {name.replace('-', '_')}:fold\n"
-        (tmp_path / f"{name.replace('-', '_')}-1.2.dist-info" / "entry_points.txt").write_text(entries)
+        (
+            tmp_path / f"{name.replace('-', '_')}-1.2.dist-info" / "entry_points.txt"
+        ).write_text(entries)
 
     said = doctor("--json", path=[tmp_path])
     listed = epctx("plugins", "list", "--json", path=[tmp_path])
@@ -256,7 +316,9 @@ def test_installed_graph_transformers_are_listed_and_their_packages_are_not_rema
         }
         for name in ("acme-graphs", "other-graphs")
     ]
-    assert said.json["graph_transformers"] == listed.json["graph_transformers"] == expected
+    assert (
+        said.json["graph_transformers"] == listed.json["graph_transformers"] == expected
+    )
     assert [each for each in found(said, "note") if "-graphs" in each[0]] == []
     assert said.code == 0
 
@@ -267,8 +329,14 @@ def test_a_library_that_a_plugin_needs_is_not_remarked_on(doctor):
     assert not any("epctx-sim-sdk" in message for message, _ in found(said, "note"))
 
 
-def test_a_library_that_an_extra_of_the_core_brings_is_not_remarked_on(doctor, distribution, tmp_path):
-    distribution(tmp_path, "epctx-core", requires=["onnx>=1.23", 'epctx-kit==0.1.0; extra == "cli"'])
+def test_a_library_that_an_extra_of_the_core_brings_is_not_remarked_on(
+    doctor, distribution, tmp_path
+):
+    distribution(
+        tmp_path,
+        "epctx-core",
+        requires=["onnx>=1.23", 'epctx-kit==0.1.0; extra == "cli"'],
+    )
     distribution(tmp_path, "epctx-kit", requires=["epctx-core>=0.1"])
 
     said = doctor("--json", path=[tmp_path])
@@ -276,7 +344,9 @@ def test_a_library_that_an_extra_of_the_core_brings_is_not_remarked_on(doctor, d
     assert not any("epctx-kit" in message for message, _ in found(said, "note"))
 
 
-def test_a_pip_of_another_environment_that_has_a_plugin_is_the_problem(doctor, tmp_path):
+def test_a_pip_of_another_environment_that_has_a_plugin_is_the_problem(
+    doctor, tmp_path
+):
     other = tmp_path / "other"
     info = other / "lib" / "python3.12" / "site-packages" / "epctx_acme-1.0.dist-info"
     info.mkdir(parents=True)

@@ -28,12 +28,18 @@ def test_a_network_that_an_ep_takes_whole_passes(epctx, resnet):
 
 
 def test_something_left_to_the_cpu_is_exit_1_and_the_reason_is_told(epctx, model):
-    said = epctx("explain", model("y = Det(x)", "det.onnx"), "--ep", "VitisAI", "--json")
+    said = epctx(
+        "explain", model("y = Det(x)", "det.onnx"), "--ep", "VitisAI", "--json"
+    )
 
     (node,) = said.json["nodes"]
     assert said.code == 1
     assert said.json["left"] == 1
-    assert (node["operator"], node["ep"], node["partition"]) == ("Det", "CPUExecutionProvider", None)
+    assert (node["operator"], node["ep"], node["partition"]) == (
+        "Det",
+        "CPUExecutionProvider",
+        None,
+    )
     assert node["refusals"][0]["ep"] == "VitisAIExecutionProvider"
     assert node["refusals"][0]["reason"]
 
@@ -41,7 +47,10 @@ def test_something_left_to_the_cpu_is_exit_1_and_the_reason_is_told(epctx, model
 def test_every_node_of_the_model_is_told_once_and_in_its_order(epctx, resnet):
     said = epctx("explain", resnet.path, "--ep", "VitisAI", "--ep", "QNN", "--json")
 
-    names = [node.name for node in onnx.load(resnet.path, load_external_data=False).graph.node]
+    names = [
+        node.name
+        for node in onnx.load(resnet.path, load_external_data=False).graph.node
+    ]
     assert [node["name"] for node in said.json["nodes"]] == names
 
 
@@ -50,18 +59,31 @@ def test_what_the_first_ep_refuses_the_next_may_take(epctx, resnet):
 
     assert said.code == 0
     assert all(node["ep"] == "QNNExecutionProvider" for node in said.json["nodes"])
-    assert all(node["refusals"][0]["ep"] == "VitisAIExecutionProvider" for node in said.json["nodes"])
+    assert all(
+        node["refusals"][0]["ep"] == "VitisAIExecutionProvider"
+        for node in said.json["nodes"]
+    )
 
 
 def test_an_explanation_says_what_a_compile_then_does(epctx, resnet, tmp_path):
     explained = epctx("explain", resnet.path, "--ep", "OpenVINO", "--json").json
-    compiled = epctx("compile", resnet.path, "--ep", "OpenVINO", "-o", tmp_path / "out.onnx", "--json").json
+    compiled = epctx(
+        "compile",
+        resnet.path,
+        "--ep",
+        "OpenVINO",
+        "-o",
+        tmp_path / "out.onnx",
+        "--json",
+    ).json
 
     by_partition = [
         [node["name"] for node in explained["nodes"] if node["partition"] == number]
         for number in range(len(compiled["partitions"]))
     ]
-    assert by_partition == [partition["node_names"] for partition in compiled["partitions"]]
+    assert by_partition == [
+        partition["node_names"] for partition in compiled["partitions"]
+    ]
 
 
 def test_the_report_for_people_counts_and_gives_each_reason_once(epctx, resnet):
@@ -86,7 +108,9 @@ def test_nodes_that_are_compiled_already_are_not_left_to_the_cpu(epctx, compiled
     said = epctx("explain", compiled, "--ep", "OpenVINO", "--json")
 
     assert said.code == 0
-    assert [(node["compiled"], node["ep"]) for node in said.json["nodes"]] == [(True, "QNNExecutionProvider")]
+    assert [(node["compiled"], node["ep"]) for node in said.json["nodes"]] == [
+        (True, "QNNExecutionProvider")
+    ]
 
 
 def test_control_flow_around_an_eps_work_is_not_left_to_the_cpu(epctx, tmp_path):
@@ -144,7 +168,9 @@ def test_a_host_gets_the_same_explanation_from_python(epctx, resnet):
     explanation = epctx_core.explain_model(resnet.path, options)
 
     said = epctx("explain", resnet.path, "--ep", "VitisAI", "--ep", "QNN", "--json")
-    assert explanation.as_dict() == {key: said.json[key] for key in ("eps", "nodes", "left")}
+    assert explanation.as_dict() == {
+        key: said.json[key] for key in ("eps", "nodes", "left")
+    }
     assert not explanation.left
 
 
@@ -154,7 +180,11 @@ def test_a_node_that_a_kernel_of_an_ep_runs_is_told_as_such(tmp_path):
 
         @hookimpl
         def get_capability(self, graph, kernels):
-            return [ComputeCapability([n], fuse=False) for n in graph.nodes if kernels.lookup(n)]
+            return [
+                ComputeCapability([n], fuse=False)
+                for n in graph.nodes
+                if kernels.lookup(n)
+            ]
 
         @hookimpl
         def get_kernel_registry(self):

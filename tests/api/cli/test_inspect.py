@@ -27,7 +27,11 @@ def test_what_real_compilers_write_is_understood(epctx, name):
     answer = said.json
     (node,) = answer["ep_contexts"]
     assert said.code == 0
-    assert (node["source"], node["payload_bytes"], node["main_context"]) == (source, size, 1)
+    assert (node["source"], node["payload_bytes"], node["main_context"]) == (
+        source,
+        size,
+        1,
+    )
     assert node["embed_mode"] == (1 if name == "qnn_ctx1" else 0)
     if distribution is not None:
         assert node["plugin"]["distribution"] == distribution
@@ -50,7 +54,9 @@ def test_the_report_of_a_real_file_names_its_inputs_nodes_and_files(epctx, name)
             assert node.name in said.out
 
 
-def test_the_plugin_that_would_load_a_node_is_shown_without_importing_it(process, compiled):
+def test_the_plugin_that_would_load_a_node_is_shown_without_importing_it(
+    process, compiled
+):
     said = process("inspect", compiled)
 
     assert said.code == 0
@@ -60,7 +66,9 @@ def test_the_plugin_that_would_load_a_node_is_shown_without_importing_it(process
 def test_who_compiled_a_model_with_and_for_what_is_shown(epctx, compiled):
     said = epctx("inspect", compiled)
     detailed = epctx("inspect", compiled, "-v")
-    answer = epctx("inspect", compiled, "--json").json["compiled_by"]["QNNExecutionProvider"]
+    answer = epctx("inspect", compiled, "--json").json["compiled_by"][
+        "QNNExecutionProvider"
+    ]
 
     assert answer == answer | {
         "distribution": "epctx-sim-qnn",
@@ -75,11 +83,16 @@ def test_who_compiled_a_model_with_and_for_what_is_shown(epctx, compiled):
     assert answer["options"] in detailed.out
 
 
-def test_a_manifest_that_does_not_say_with_what_it_was_compiled_is_shown_all_the_same(epctx, compiled):
+def test_a_manifest_that_does_not_say_with_what_it_was_compiled_is_shown_all_the_same(
+    epctx, compiled
+):
     proto = onnx.load(compiled)
     entry = next(p for p in proto.metadata_props if p.key == "epctx.manifest")
     manifest = json.loads(entry.value)
-    manifest["providers"]["QNNExecutionProvider"] = {"distribution": "epctx-sim-qnn", "version": "0.0.1"}
+    manifest["providers"]["QNNExecutionProvider"] = {
+        "distribution": "epctx-sim-qnn",
+        "version": "0.0.1",
+    }
     entry.value = json.dumps(manifest)
     onnx.save(proto, compiled)
 
@@ -96,7 +109,9 @@ def test_a_simulated_payload_is_shown_to_be_not_for_hardware(epctx, compiled):
     assert "not for hardware" in said.out
 
 
-def test_nodes_that_differ_in_a_number_are_shown_together_with_all_their_numbers(epctx, model):
+def test_nodes_that_differ_in_a_number_are_shown_together_with_all_their_numbers(
+    epctx, model
+):
     pairs = " ".join(f"r{i} = Relu(e{i}) e{i + 1} = Erf(r{i})" for i in range(4))
     source = model(
         '<ir_version: 8, opset_import: ["": 17]> g (float[2, 3] x) => (float[2, 3] y) '
@@ -118,7 +133,9 @@ def test_nodes_that_differ_in_a_number_are_shown_together_with_all_their_numbers
     assert said.out.count("ep_sdk_version") == 2
 
 
-def test_a_source_without_a_plugin_is_warned_about_with_what_would_help(epctx, compiled):
+def test_a_source_without_a_plugin_is_warned_about_with_what_would_help(
+    epctx, compiled
+):
     proto = onnx.load(compiled)
     next(a for a in proto.graph.node[0].attribute if a.name == "source").s = b"Unheard"
     onnx.save(proto, compiled)
@@ -145,7 +162,11 @@ def test_a_missing_payload_is_warned_about_once(epctx, compiled):
 
 def test_external_weights_are_required_files_too(epctx, resnet):
     onnx.save(
-        onnx.load(resnet.path), resnet.path, save_as_external_data=True, location="w.bin", size_threshold=1024
+        onnx.load(resnet.path),
+        resnet.path,
+        save_as_external_data=True,
+        location="w.bin",
+        size_threshold=1024,
     )
 
     there = epctx("inspect", resnet.path, "--json").json

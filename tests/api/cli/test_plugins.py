@@ -26,7 +26,9 @@ def test_installed_plugins_are_listed_with_their_sources_and_state(process):
         "reason": "",
         "vendor": None,
     }
-    assert {**by_name(said)["QNNExecutionProvider"], **expected} == by_name(said)["QNNExecutionProvider"]
+    assert {**by_name(said)["QNNExecutionProvider"], **expected} == by_name(said)[
+        "QNNExecutionProvider"
+    ]
 
 
 def test_the_list_for_people_says_how_to_try_them(process):
@@ -39,14 +41,24 @@ def test_the_list_for_people_says_how_to_try_them(process):
 
 
 def test_listing_imports_no_plugin_nor_anything_heavy():
-    heavy = {"onnx", "numpy", "onnxruntime", "ctypes", "epctx_sim_qnn", "packaging", "subprocess"}
+    heavy = {
+        "onnx",
+        "numpy",
+        "onnxruntime",
+        "ctypes",
+        "epctx_sim_qnn",
+        "packaging",
+        "subprocess",
+    }
     code = (
         "import json, sys; from importlib.metadata import entry_points;"
         "(command,) = entry_points(group='console_scripts', name='epctx'); code = command.load()(['plugins', 'list']);"
         " print(json.dumps([code, sorted(sys.modules)]))"
     )
 
-    output = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60)
+    output = subprocess.check_output(
+        [sys.executable, "-c", code], text=True, timeout=60
+    )
 
     code, modules = json.loads(output.splitlines()[-1])
     assert code == 0
@@ -72,7 +84,10 @@ def test_the_vendor_has_a_column_once_it_is_known(process):
 def test_source_keys_besides_the_ep_type_are_named(process):
     said = process("plugins", "list")
 
-    assert "QNNExecutionProvider also takes nodes whose source is QNN, QnnExecutionProvider." in said.out
+    assert (
+        "QNNExecutionProvider also takes nodes whose source is QNN, QnnExecutionProvider."
+        in said.out
+    )
 
 
 def test_a_plugin_that_cannot_be_imported_is_listed_with_the_reason(process, site):
@@ -93,11 +108,21 @@ def test_a_list_with_a_broken_plugin_is_done_and_other_commands_judge(process, s
 
     codes = {
         command: process(*command.split(), path=[folder]).code
-        for command in ("plugins list", "plugins list --load", "plugins info Bad", "doctor")
+        for command in (
+            "plugins list",
+            "plugins list --load",
+            "plugins info Bad",
+            "doctor",
+        )
     }
     helped = " ".join(process("plugins", "list", "--help").out.split())
 
-    assert codes == {"plugins list": 0, "plugins list --load": 0, "plugins info Bad": 3, "doctor": 1}
+    assert codes == {
+        "plugins list": 0,
+        "plugins list --load": 0,
+        "plugins info Bad": 3,
+        "doctor": 1,
+    }
     assert "Exits with 0 whatever the states are; see `epctx doctor`." in helped
 
 
@@ -160,7 +185,9 @@ def test_a_plugin_that_lacks_its_hardware_is_unavailable_and_says_why(process, s
     assert far["reason"] == "not available for export and load and run: no device found"
 
 
-def test_a_plugin_that_lacks_something_for_one_purpose_stays_usable_for_the_others(process, site):
+def test_a_plugin_that_lacks_something_for_one_purpose_stays_usable_for_the_others(
+    process, site
+):
     body = (
         "    @classmethod\n"
         "    def availability(cls, purpose):\n"
@@ -171,7 +198,10 @@ def test_a_plugin_that_lacks_something_for_one_purpose_stays_usable_for_the_othe
     said = process("plugins", "list", "--load", "--json", path=[folder])
 
     far = by_name(said)["FarExecutionProvider"]
-    assert (far["state"], far["reason"]) == ("loaded", "not available for export: no compiler found")
+    assert (far["state"], far["reason"]) == (
+        "loaded",
+        "not available for export: no compiler found",
+    )
 
 
 def test_a_plugin_whose_availability_raises_is_broken(process, site):
@@ -186,7 +216,9 @@ def test_a_plugin_whose_availability_raises_is_broken(process, site):
 
 
 def test_a_disabled_plugin_is_shown_and_not_tried(process):
-    said = process("plugins", "list", "--load", "--json", EPCTX_DISABLE_PLUGINS="epctx-sim-qnn")
+    said = process(
+        "plugins", "list", "--load", "--json", EPCTX_DISABLE_PLUGINS="epctx-sim-qnn"
+    )
 
     plugin = by_name(said)["QNNExecutionProvider"]
     assert plugin["state"] == "disabled"
@@ -204,7 +236,9 @@ def test_compiling_with_a_broken_plugin_says_whose_fault_it_is(process, site, mo
     assert "Traceback" not in said.err
 
 
-def test_with_json_what_an_ep_prints_while_it_compiles_goes_to_standard_error(process, site, model):
+def test_with_json_what_an_ep_prints_while_it_compiles_goes_to_standard_error(
+    process, site, model
+):
     body = (
         "    def __init__(self, context):\n"
         "        super().__init__(context)\n"
@@ -216,29 +250,48 @@ def test_with_json_what_an_ep_prints_while_it_compiles_goes_to_standard_error(pr
     folder = site("epctx-loud", "LoudExecutionProvider", body=body)
 
     said = process(
-        "compile", model("y = Relu(x)"), "--ep", "Loud", "--json", "--allow-uncompiled", path=[folder]
+        "compile",
+        model("y = Relu(x)"),
+        "--ep",
+        "Loud",
+        "--json",
+        "--allow-uncompiled",
+        path=[folder],
     )
 
     assert said.code == 0
     assert said.json["partitions"] == []
-    assert all(words in said.err for words in ("from python", "from a child", "from native code"))
+    assert all(
+        words in said.err
+        for words in ("from python", "from a child", "from native code")
+    )
 
 
 def test_an_ep_of_this_projects_is_known_to_be_real_or_simulated_before_it_is_loaded(
     process, distribution, tmp_path
 ):
     distribution(tmp_path, "epctx-openvino")
-    points = "[epctx.execution_providers]\nOpenVINOExecutionProvider = no_such_module:EP\n"
+    points = (
+        "[epctx.execution_providers]\nOpenVINOExecutionProvider = no_such_module:EP\n"
+    )
     (tmp_path / "epctx_openvino-1.0.dist-info" / "entry_points.txt").write_text(points)
 
     said = process("plugins", "list", "--json", path=[tmp_path])
 
-    states = {plugin["distribution"]: (plugin["state"], plugin["reason"]) for plugin in said.json["plugins"]}
+    states = {
+        plugin["distribution"]: (plugin["state"], plugin["reason"])
+        for plugin in said.json["plugins"]
+    }
     assert states["epctx-openvino"] == ("discovered", "")
-    assert states["epctx-sim-openvino"] == ("duplicate", "it is simulated, and epctx-openvino 1.0 is not")
+    assert states["epctx-sim-openvino"] == (
+        "duplicate",
+        "it is simulated, and epctx-openvino 1.0 is not",
+    )
 
 
-def test_an_ep_whose_extra_is_not_installed_is_named_below_the_list_until_it_is(process, site, distribution):
+def test_an_ep_whose_extra_is_not_installed_is_named_below_the_list_until_it_is(
+    process, site, distribution
+):
     folder = site("epctx-acme", "AcmeExecutionProvider", npu="acme-npu>=2.7")
     line = "pip install 'epctx-acme[npu]'"
 
@@ -249,10 +302,15 @@ def test_an_ep_whose_extra_is_not_installed_is_named_below_the_list_until_it_is(
     distribution(folder, "acme-npu", "2.8")
     after = process("plugins", "list", "--json", path=[folder])
 
-    assert f"a package that they need is not installed:\n  AcmeExecutionProvider: {line}" in people.out
-    assert {"name": "AcmeExecutionProvider", "distribution": "epctx-acme", "install": line} in before.json[
-        "left_out"
-    ]
+    assert (
+        f"a package that they need is not installed:\n  AcmeExecutionProvider: {line}"
+        in people.out
+    )
+    assert {
+        "name": "AcmeExecutionProvider",
+        "distribution": "epctx-acme",
+        "install": line,
+    } in before.json["left_out"]
     assert "AcmeExecutionProvider" not in by_name(before)
     assert line not in [each["install"] for each in after.json["left_out"]]
     assert by_name(after)["AcmeExecutionProvider"]["state"] == "discovered"

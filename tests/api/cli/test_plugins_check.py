@@ -36,13 +36,21 @@ class Provider(ExecutionProvider):
     said = process("plugins", "check", "Bad", "--only", "claims", path=[folder])
 
     assert said.code == 1
-    assert "FAILED  it claims the same nodes each time, and does not change the graph" in said.out
+    assert (
+        "FAILED  it claims the same nodes each time, and does not change the graph"
+        in said.out
+    )
     failed = said.out.partition("\nfailed\n")[2]
-    assert "\n  it_claims_the_same_nodes_each_time_and_does_not_change_the_graph\n" in f"\n{failed}"
+    assert (
+        "\n  it_claims_the_same_nodes_each_time_and_does_not_change_the_graph\n"
+        in f"\n{failed}"
+    )
     assert f"Next: epctx plugins check Bad --only {failed.split()[0]}" in failed
 
 
-def test_warnings_about_the_kits_own_models_are_kept_back_unless_more_is_asked_for(process, site):
+def test_warnings_about_the_kits_own_models_are_kept_back_unless_more_is_asked_for(
+    process, site
+):
     code = """
 import logging
 from epctx_core.plugin import ExecutionProvider, hookimpl
@@ -72,11 +80,13 @@ class Provider(ExecutionProvider):
     assert "an odd model" in verbose.err
 
 
-@pytest.mark.parametrize("command", [["check", "Endless", "--only", "signatures"], ["info", "Endless"]])
-def test_a_plugin_whose_thread_never_ends_keeps_no_command_from_ending(process, site, command):
-    endless = (
-        "import threading\nthreading.Thread(target=threading.Event().wait, name='acme driver').start()\n"
-    )
+@pytest.mark.parametrize(
+    "command", [["check", "Endless", "--only", "signatures"], ["info", "Endless"]]
+)
+def test_a_plugin_whose_thread_never_ends_keeps_no_command_from_ending(
+    process, site, command
+):
+    endless = "import threading\nthreading.Thread(target=threading.Event().wait, name='acme driver').start()\n"
     text = endless + PROVIDER.format(name="EndlessExecutionProvider", body="")
     folder = site("epctx-endless", "EndlessExecutionProvider", code=text)
 
@@ -88,7 +98,9 @@ def test_a_plugin_whose_thread_never_ends_keeps_no_command_from_ending(process, 
 
 
 def test_one_check_may_be_asked_for_by_its_name(process):
-    every = process("plugins", "check", "QNN", "--only", "signatures", "--json").json["checks"]
+    every = process("plugins", "check", "QNN", "--only", "signatures", "--json").json[
+        "checks"
+    ]
 
     said = process("plugins", "check", "QNN", "--only", every[0]["name"], "--json")
 
@@ -101,11 +113,22 @@ def test_a_quick_check_leaves_out_onnx_own_cases(process, site):
 
     said = process("plugins", "check", "Far", "--quick", "--json", path=[folder])
 
-    assert {check["group"] for check in said.json["checks"]} == set(GROUPS) - {"node_models"}
+    assert {check["group"] for check in said.json["checks"]} == set(GROUPS) - {
+        "node_models"
+    }
 
 
 def test_what_the_ep_is_not_expected_to_do_is_skipped(process):
-    said = process("plugins", "check", "QNN", "--only", "sharing", "--without", "share_groups", "--json")
+    said = process(
+        "plugins",
+        "check",
+        "QNN",
+        "--only",
+        "sharing",
+        "--without",
+        "share_groups",
+        "--json",
+    )
 
     assert {check["outcome"] for check in said.json["checks"]} == {"skipped"}
     assert said.code == 1
@@ -148,7 +171,9 @@ def test_without_the_conformance_kit_the_command_says_what_is_missing_and_how_to
     process, tmp_path
 ):
     # What the import system raises where there is no such package.
-    absent = "raise ModuleNotFoundError('No module named ' + repr(__name__), name=__name__)"
+    absent = (
+        "raise ModuleNotFoundError('No module named ' + repr(__name__), name=__name__)"
+    )
     (tmp_path / "epctx_conformance").mkdir()
     (tmp_path / "epctx_conformance" / "__init__.py").write_text(absent)
 

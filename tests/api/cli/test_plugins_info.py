@@ -32,10 +32,19 @@ def test_all_that_a_plugin_says_of_itself_is_told(process, site):
         "epctx-far",
         "1.0",
     )
-    assert (plugin["state"], plugin["vendor"], plugin["api_version"]) == ("loaded", "Far Inc.", 1)
+    assert (plugin["state"], plugin["vendor"], plugin["api_version"]) == (
+        "loaded",
+        "Far Inc.",
+        1,
+    )
     assert plugin["entry_point"] == "epctx_far:Provider"
     assert plugin["sources"] == ["FarExecutionProvider"]
-    assert plugin["hooks"] == ["compile", "get_capability", "get_ep_context_nodes", "load_context"]
+    assert plugin["hooks"] == [
+        "compile",
+        "get_capability",
+        "get_ep_context_nodes",
+        "load_context",
+    ]
     assert plugin["class_methods"] == ["availability"]
     assert plugin["binary_suffix"] == "FarExecutionProvider"
 
@@ -53,7 +62,9 @@ def test_options_are_listed_with_their_rules_and_no_secret(process, site):
     said = process("plugins", "info", "far", path=[folder])
     options = {
         o["name"]: o
-        for o in process("plugins", "info", "far", "--json", path=[folder]).json["plugins"][0]["options"]
+        for o in process("plugins", "info", "far", "--json", path=[folder]).json[
+            "plugins"
+        ][0]["options"]
     }
 
     assert "depth (1 | 3; default 3)\n      How deep it looks." in said.out
@@ -87,7 +98,9 @@ def test_a_broken_plugin_is_told_with_the_reason_and_what_to_do(process, site):
 def test_a_plugin_may_be_named_by_its_distribution(process):
     said = process("plugins", "info", "epctx-sim-qnn", "--json")
 
-    assert [plugin["name"] for plugin in said.json["plugins"]] == ["QNNExecutionProvider"]
+    assert [plugin["name"] for plugin in said.json["plugins"]] == [
+        "QNNExecutionProvider"
+    ]
 
 
 def test_two_distributions_with_one_ep_are_both_told(process, site):

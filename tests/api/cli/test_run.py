@@ -11,10 +11,19 @@ import pytest
 from agreement import TOLERANCE, relative_error
 
 
-def test_a_model_runs_on_stored_inputs_and_its_outputs_are_stored(epctx, resnet, tmp_path):
+def test_a_model_runs_on_stored_inputs_and_its_outputs_are_stored(
+    epctx, resnet, tmp_path
+):
     np.savez(tmp_path / "in.npz", **resnet.inputs)
 
-    said = epctx("run", resnet.path, "--input", tmp_path / "in.npz", "--output", tmp_path / "out.npz")
+    said = epctx(
+        "run",
+        resnet.path,
+        "--input",
+        tmp_path / "in.npz",
+        "--output",
+        tmp_path / "out.npz",
+    )
 
     with np.load(tmp_path / "out.npz") as stored:
         assert stored.files == ["relu_16"]
@@ -30,18 +39,26 @@ def test_a_context_model_finds_its_ep_by_itself(epctx, compiled):
     assert said.json["providers"] == ["QNNExecutionProvider", "CPUExecutionProvider"]
 
 
-def test_of_two_distributions_the_one_that_made_the_context_model_runs_it(process, compiled, site):
+def test_of_two_distributions_the_one_that_made_the_context_model_runs_it(
+    process, compiled, site
+):
     folder = site("another-qnn", "QNNExecutionProvider")
 
     ran = process("run", compiled, "--json", path=[folder])
-    compared = process("compare", compiled, compiled.with_name("resnet.onnx"), "--json", path=[folder])
+    compared = process(
+        "compare", compiled, compiled.with_name("resnet.onnx"), "--json", path=[folder]
+    )
 
     assert (ran.code, compared.code) == (0, 0), ran.err
-    assert ran.json["simulated"] == compared.json["simulated"] == ["QNNExecutionProvider"]
+    assert (
+        ran.json["simulated"] == compared.json["simulated"] == ["QNNExecutionProvider"]
+    )
 
 
 def test_the_folder_of_the_outputs_is_created(epctx, model, tmp_path):
-    said = epctx("run", model("y = Relu(x)"), "--output", tmp_path / "new" / "dir" / "out.npz")
+    said = epctx(
+        "run", model("y = Relu(x)"), "--output", tmp_path / "new" / "dir" / "out.npz"
+    )
 
     assert said.code == 0
     with np.load(tmp_path / "new" / "dir" / "out.npz") as stored:
@@ -56,13 +73,21 @@ def test_what_a_simulated_ep_computed_is_said_to_be_no_vendors_work(epctx, compi
     assert words in found.out
     assert words in asked.out
     assert "Simulated" not in plain.out
-    assert epctx("run", compiled, "--json").json["simulated"] == ["QNNExecutionProvider"]
+    assert epctx("run", compiled, "--json").json["simulated"] == [
+        "QNNExecutionProvider"
+    ]
 
 
-def test_inputs_made_from_a_seed_are_said_to_be_and_are_the_same_every_time(epctx, model):
+def test_inputs_made_from_a_seed_are_said_to_be_and_are_the_same_every_time(
+    epctx, model
+):
     path = model("y = Relu(x)")
 
-    first, again, other = epctx("run", path), epctx("run", path), epctx("run", path, "--seed", "1")
+    first, again, other = (
+        epctx("run", path),
+        epctx("run", path),
+        epctx("run", path, "--seed", "1"),
+    )
 
     assert "Inputs made from seed 0: x float32[1, 3]" in first.out
     assert table_of(first) == table_of(again) != table_of(other)
@@ -72,7 +97,9 @@ def table_of(said):
     return [line for line in said.out.splitlines() if line.startswith("  ")]
 
 
-def test_made_inputs_are_normal_floats_zeros_and_ones_and_booleans(epctx, model, tmp_path):
+def test_made_inputs_are_normal_floats_zeros_and_ones_and_booleans(
+    epctx, model, tmp_path
+):
     path = model(
         '<ir_version: 8, opset_import: ["" : 17]> g (float[500] f, int64[500] i, bool[500] b, float16[N] h)'
         " => (float[500] F, int64[500] I, bool[500] B, float16[N] H)"
@@ -109,7 +136,14 @@ def test_json_holds_null_where_a_number_is_not_finite(epctx, model, tmp_path):
     said = epctx("run", path, "--input", tmp_path / "in.npz", "--json")
 
     assert said.json["outputs"] == [
-        {"name": "y", "type": "tensor(float)", "shape": [1, 3], "min": None, "max": None, "mean": None}
+        {
+            "name": "y",
+            "type": "tensor(float)",
+            "shape": [1, 3],
+            "min": None,
+            "max": None,
+            "mean": None,
+        }
     ]
     assert said.json["made_from_seed"] is None
 
@@ -127,8 +161,12 @@ def test_bfloat16_survives_the_way_through_two_files(epctx, model, tmp_path):
     )
 
     first = epctx("run", path, "--output", tmp_path / "a.npz")
-    (tmp_path / "b.npz").write_bytes((tmp_path / "a.npz").read_bytes().replace(b"y.npy", b"x.npy"))
-    second = epctx("run", path, "--input", tmp_path / "b.npz", "--output", tmp_path / "c.npz")
+    (tmp_path / "b.npz").write_bytes(
+        (tmp_path / "a.npz").read_bytes().replace(b"y.npy", b"x.npy")
+    )
+    second = epctx(
+        "run", path, "--input", tmp_path / "b.npz", "--output", tmp_path / "c.npz"
+    )
 
     assert (first.code, second.code) == (0, 0)
     assert (tmp_path / "c.npz").read_bytes() == (tmp_path / "a.npz").read_bytes()
@@ -188,7 +226,9 @@ def a_header_that_lies(path):
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999,), }"
     header += b" " * (117 - len(header)) + b"\n"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+        archive.writestr(
+            "x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+        )
 
 
 def a_folder(path):
@@ -237,7 +277,9 @@ def test_a_missing_input_file_is_said_to_be_missing(epctx, model, tmp_path):
         ({"x": np.zeros((1, 3), np.float32), "z": np.zeros(1)}, "no input 'z'"),
     ],
 )
-def test_an_input_of_wrong_name_type_or_shape_is_named(epctx, model, tmp_path, arrays, words):
+def test_an_input_of_wrong_name_type_or_shape_is_named(
+    epctx, model, tmp_path, arrays, words
+):
     np.savez(tmp_path / "in.npz", **arrays)
 
     said = epctx("run", model("y = Relu(x)"), "--input", tmp_path / "in.npz")
@@ -281,7 +323,9 @@ def test_what_no_file_of_arrays_can_hold_is_left_to_a_session(epctx, model):
     assert "--input" not in said.err
 
 
-def test_an_output_folder_that_is_a_file_is_noticed_before_the_model_is_loaded(epctx, tmp_path):
+def test_an_output_folder_that_is_a_file_is_noticed_before_the_model_is_loaded(
+    epctx, tmp_path
+):
     (tmp_path / "file").touch()
 
     said = epctx("run", tmp_path / "no.onnx", "--output", tmp_path / "file" / "out.npz")

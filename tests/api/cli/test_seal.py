@@ -31,7 +31,9 @@ def test_it_prints_the_digest_of_each_payload(epctx, share):
 def test_the_json_of_a_seal_beside_its_model(epctx, share):
     answers = [epctx("seal", path, "--beside", "--json").json for path in share]
 
-    assert [answer["manifest"] for answer in answers] == [f"{path}.epctx.json" for path in share]
+    assert [answer["manifest"] for answer in answers] == [
+        f"{path}.epctx.json" for path in share
+    ]
     assert [answer["written"] for answer in answers] == [True, True]
     (first,), (second,) = (answer["payloads"] for answer in answers)
     assert first == second
@@ -44,9 +46,17 @@ def test_verify_and_inspect_tell_of_the_seal(epctx, share):
 
     after = epctx("verify", share[0], "--json").json
 
-    assert [each["payloads"][0]["digests_checked"] for each in (before, after)] == [False, True]
-    assert "Compiled by an unknown tool, sealed by epctx-cli" in epctx("inspect", share[0]).out
-    assert epctx("inspect", share[0], "--json").json["sealed_by"].startswith("epctx-cli ")
+    assert [each["payloads"][0]["digests_checked"] for each in (before, after)] == [
+        False,
+        True,
+    ]
+    assert (
+        "Compiled by an unknown tool, sealed by epctx-cli"
+        in epctx("inspect", share[0]).out
+    )
+    assert (
+        epctx("inspect", share[0], "--json").json["sealed_by"].startswith("epctx-cli ")
+    )
     assert epctx("inspect", share[1], "--json").json["sealed_by"] is None
 
 
@@ -77,7 +87,9 @@ def test_a_sealed_copy(epctx, share):
 
     assert said.code == 0
     assert share[0].read_bytes() == (REAL / "share1_ctx.onnx").read_bytes()
-    assert epctx("verify", share[0].with_name("copy.onnx"), "--json").json["payloads"][0]["digests_checked"]
+    assert epctx("verify", share[0].with_name("copy.onnx"), "--json").json["payloads"][
+        0
+    ]["digests_checked"]
 
 
 def test_a_model_without_payloads_is_a_wrong_argument(epctx):
@@ -90,4 +102,6 @@ def test_a_model_without_payloads_is_a_wrong_argument(epctx):
 def test_it_is_listed_and_explained(epctx):
     assert "seal" in epctx("--help").out
     help_text = epctx("seal", "--help").out
-    assert all(option in help_text for option in ("--beside", "--force", "-o", "--json"))
+    assert all(
+        option in help_text for option in ("--beside", "--force", "-o", "--json")
+    )

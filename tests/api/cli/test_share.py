@@ -13,7 +13,10 @@ DONE, FAILED, USAGE = 0, 1, 2
 
 @pytest.fixture
 def models(tmp_path):
-    return [write_model(QNN, tmp_path / f"{name}.onnx", rows) for name, rows in (("a", 1), ("b", 4))]
+    return [
+        write_model(QNN, tmp_path / f"{name}.onnx", rows)
+        for name, rows in (("a", 1), ("b", 4))
+    ]
 
 
 def test_it_ends_with_the_files_and_what_sharing_saved(epctx, models, tmp_path):
@@ -25,7 +28,9 @@ def test_it_ends_with_the_files_and_what_sharing_saved(epctx, models, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "a.onnx", "a_ctx.onnx", "a_qnn.bin", "b.onnx", "b_ctx.onnx",
     ]  # fmt: skip
-    assert np.allclose(run(tmp_path / "b_ctx.onnx", 4, options(QNN)), run(models[1], 4), atol=1e-4)
+    assert np.allclose(
+        run(tmp_path / "b_ctx.onnx", 4, options(QNN)), run(models[1], 4), atol=1e-4
+    )
 
 
 def test_the_form_of_the_other_tool_gives_the_same(epctx, models, tmp_path):
@@ -83,13 +88,23 @@ def test_it_says_what_is_simulated_and_what_was_not_compiled(epctx, models, tmp_
     assert said.code == FAILED
     assert "Simulated: QNNExecutionProvider computes on this CPU" in said.out
     assert (
-        "warning: nothing was compiled (QNNExecutionProvider): 'plain_ctx.onnx' is a plain model" in said.err
+        "warning: nothing was compiled (QNNExecutionProvider): 'plain_ctx.onnx' is a plain model"
+        in said.err
     )
-    assert epctx("share", *models, plain, "--ep", "QNN", "--allow-uncompiled").code == DONE
+    assert (
+        epctx("share", *models, plain, "--ep", "QNN", "--allow-uncompiled").code == DONE
+    )
 
 
 def test_options_stand_as_for_compile(epctx, models, tmp_path):
-    said = epctx("share", *models, "--ep", "QNN", "-c", f"ep.context_file_path={tmp_path / 'x_ctx.onnx'}")
+    said = epctx(
+        "share",
+        *models,
+        "--ep",
+        "QNN",
+        "-c",
+        f"ep.context_file_path={tmp_path / 'x_ctx.onnx'}",
+    )
     assert said.code == USAGE
     assert "ep.context_file_path has no meaning" in said.err
 
@@ -101,9 +116,16 @@ def test_options_stand_as_for_compile(epctx, models, tmp_path):
 def test_the_result_as_json_names_all_files(epctx, models):
     answer = epctx("share", *models, "--ep", "QNN", "--json").json
 
-    assert [file["path"] for file in answer["files"]] == ["a_qnn.bin", "a_ctx.onnx", "b_ctx.onnx"]
+    assert [file["path"] for file in answer["files"]] == [
+        "a_qnn.bin",
+        "a_ctx.onnx",
+        "b_ctx.onnx",
+    ]
     assert answer["saved_bytes"] == 3 * 128 * 128 * 4
-    assert [member["output"] for member in answer["members"]] == ["a_ctx.onnx", "b_ctx.onnx"]
+    assert [member["output"] for member in answer["members"]] == [
+        "a_ctx.onnx",
+        "b_ctx.onnx",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +134,10 @@ def test_the_result_as_json_names_all_files(epctx, models):
         ([], "needs an Execution Provider"),
         (["--ep", "QNN", "--name", "one"], "2 models and 1 name"),
         (["--ep", "QNN", "-i", "htp_arch=75"], "not of the form KEY|VALUE"),
-        (["--ep", "QNN", "--ep", "OpenVINO", "-i", "htp_arch|75"], "needs exactly one EP"),
+        (
+            ["--ep", "QNN", "--ep", "OpenVINO", "-i", "htp_arch|75"],
+            "needs exactly one EP",
+        ),
         (["--ep", "QNN", "-c", "ep.context_embed_mode=1"], "contradict"),
     ],
     ids=str,

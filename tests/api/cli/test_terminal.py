@@ -16,7 +16,12 @@ def on_a_terminal(*arguments, **environment):
     """Run the command line in a pseudo-terminal; return exit code and everything that it shows."""
     command = [sys.executable, "-m", "epctx_core", *map(str, arguments)]
     env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
-    env |= {"TERM": "xterm", "COLUMNS": "160", "PYTHONIOENCODING": "utf-8", **environment}
+    env |= {
+        "TERM": "xterm",
+        "COLUMNS": "160",
+        "PYTHONIOENCODING": "utf-8",
+        **environment,
+    }
     child, terminal = pty.fork()
     if child == 0:
         os.execve(sys.executable, command, env)  # noqa: S606 - there is no shell in between by design
@@ -37,7 +42,8 @@ def test_a_terminal_gets_colour_and_progress(resnet):
     assert code == 0
     assert "\x1b[" in shown
     assert all(
-        f"[{n}/4] {stage}" in shown for n, stage in enumerate(("read", "partition", "compile", "write"), 1)
+        f"[{n}/4] {stage}" in shown
+        for n, stage in enumerate(("read", "partition", "compile", "write"), 1)
     )
     assert "resnet_qnn.bin" in shown
 

@@ -31,7 +31,9 @@ def nothing(folder):
 
 
 @pytest.mark.parametrize("make", [nothing, an_empty_file, junk, a_folder])
-@pytest.mark.parametrize("command", [["compile", "--ep", "QNN"], ["run"], ["inspect"], ["compare", "m.onnx"]])
+@pytest.mark.parametrize(
+    "command", [["compile", "--ep", "QNN"], ["run"], ["inspect"], ["compare", "m.onnx"]]
+)
 def test_a_model_that_is_none_is_bad_input(epctx, tmp_path, monkeypatch, make, command):
     make(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -49,23 +51,44 @@ def test_a_model_that_is_none_is_bad_input(epctx, tmp_path, monkeypatch, make, c
     ("arguments", "words"),
     [
         (["complie"], "Did you mean 'compile'?"),
-        (["compile", "m", "--ep", "QNN", "--embd"], "unknown option '--embd'. Did you mean '--embed'?"),
+        (
+            ["compile", "m", "--ep", "QNN", "--embd"],
+            "unknown option '--embd'. Did you mean '--embed'?",
+        ),
         (["compile", "m", "--ep", "QNN", "--no-clob"], "Did you mean '--no-clobber'?"),
         (["compile", "m", "--ep", "QNN", "--outptu=x"], "Did you mean '--output'?"),
         (["compile"], "MODEL"),
         (["compile", "m", "--ep"], "--ep"),
         (["compile", "m", "--ep", "QNN", "-o", ""], "-o has no path"),
-        (["compile", "m", "--ep", "QNN", "-c", "a=1", "b=2"], "write -c or -p before each"),
-        (["compile", "m", "--ep", "QNN", "-c", "ep.context_enable"], "not of the form KEY=VALUE"),
+        (
+            ["compile", "m", "--ep", "QNN", "-c", "a=1", "b=2"],
+            "write -c or -p before each",
+        ),
+        (
+            ["compile", "m", "--ep", "QNN", "-c", "ep.context_enable"],
+            "not of the form KEY=VALUE",
+        ),
         (
             ["compile", "m", "--ep", "QNN", "-c", "ep.context_embed_mod=1"],
             "Did you mean 'ep.context_embed_mode'?",
         ),
-        (["compile", "m", "--ep", "QNN", "-c", "ep.context_embed_mode=2"], "'0' or '1'"),
-        (["compile", "m", "--ep", "QNN", "-p", "htp_arch=73"], "not of the form EP.KEY=VALUE"),
-        (["compile", "m", "--ep", "QNN", "-p", "QMN.htp_arch=73"], "Did you mean 'QNN'?"),
+        (
+            ["compile", "m", "--ep", "QNN", "-c", "ep.context_embed_mode=2"],
+            "'0' or '1'",
+        ),
+        (
+            ["compile", "m", "--ep", "QNN", "-p", "htp_arch=73"],
+            "not of the form EP.KEY=VALUE",
+        ),
+        (
+            ["compile", "m", "--ep", "QNN", "-p", "QMN.htp_arch=73"],
+            "Did you mean 'QNN'?",
+        ),
         (["compile", "m", "--ep", "QNN", "-p", "Other.x=1"], "Add --ep Other"),
-        (["compile", "m", "--ep", "QNN", "-p", "QNN.htp_arhc=73"], "Did you mean 'htp_arch'?"),
+        (
+            ["compile", "m", "--ep", "QNN", "-p", "QNN.htp_arhc=73"],
+            "Did you mean 'htp_arch'?",
+        ),
         (["compile", "m", "--ep", "QNN", "-p", "QNN.htp_arch=74"], "allowed: 68"),
         (["compile", "m", "--ep", "QNN", "--ep", "qnn"], "asked for twice"),
         (["run", "m", "--seed", "many"], "--seed"),
@@ -95,7 +118,15 @@ def test_wrong_usage_says_what_is_wrong_and_what_was_meant(epctx, arguments, wor
         ["run", "m", "--ep", "VitisAI", "-p", "encryption_key=verysecret"],
         ["run", "m", "--ep", "VitisAI", "-p", "Vitis.encryption_key=verysecret"],
         ["run", "m", "--ep", "VitisAI", "-p", "VitisAI.encryption_kye=verysecret"],
-        ["run", "m", "--ep", "VitisAI", "-p", "VitisAI.target=X1", "VitisAI.encryption_key=verysecret"],
+        [
+            "run",
+            "m",
+            "--ep",
+            "VitisAI",
+            "-p",
+            "VitisAI.target=X1",
+            "VitisAI.encryption_key=verysecret",
+        ],
         ["run", "m", "--ep", "VitisAI", "-p", "VitisAI.encryption_key=verysecret"],
     ],
     ids=" ".join,
@@ -119,7 +150,10 @@ def test_a_session_option_that_nothing_acts_on_is_warned_about(epctx, model):
     said = epctx("run", model("y = Relu(x)"), "-c", "session.use_env_allocators=1")
 
     assert said.code == 0
-    assert "warning: the session option 'session.use_env_allocators' has no effect" in said.err
+    assert (
+        "warning: the session option 'session.use_env_allocators' has no effect"
+        in said.err
+    )
 
 
 def test_a_session_option_that_nobody_knows_is_wrong_usage(epctx, model):
@@ -129,7 +163,9 @@ def test_a_session_option_that_nobody_knows_is_wrong_usage(epctx, model):
     assert "Did you mean 'session.disable_model_compile'?" in said.err
 
 
-@pytest.mark.parametrize("place", [["-v", "inspect", "no.onnx"], ["inspect", "no.onnx", "-v"]])
+@pytest.mark.parametrize(
+    "place", [["-v", "inspect", "no.onnx"], ["inspect", "no.onnx", "-v"]]
+)
 def test_verbose_adds_the_traceback_wherever_it_stands(epctx, place):
     said = epctx(*place)
 
@@ -139,7 +175,9 @@ def test_verbose_adds_the_traceback_wherever_it_stands(epctx, place):
     assert "NoSuchFile" in said.err
 
 
-def test_an_error_with_json_is_one_object_on_standard_output_and_the_block_on_standard_error(process):
+def test_an_error_with_json_is_one_object_on_standard_output_and_the_block_on_standard_error(
+    process,
+):
     said = process("inspect", "no.onnx", "--json")
 
     assert said.code == 2
@@ -180,7 +218,9 @@ def test_importing_the_command_line_is_cheap():
     heavy = {"argparse", "onnx", "numpy", "rich", "pluggy", "importlib_metadata"}
     code = "import sys, epctx_cli; print(*sys.modules)"
 
-    output = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60)
+    output = subprocess.check_output(
+        [sys.executable, "-c", code], text=True, timeout=60
+    )
 
     assert heavy & set(output.split()) == set()
 
@@ -229,11 +269,15 @@ def test_standard_output_that_cannot_be_written_is_one_plain_error(arguments, bu
     with Path("/dev/full").open("w") as full:
         code, err = ran(*arguments, buffered=buffered, stdout=full)
 
-    assert err == "error: standard output could not be written: No space left on device.\n"
+    assert (
+        err == "error: standard output could not be written: No space left on device.\n"
+    )
     assert code == 2
 
 
-@pytest.mark.parametrize("arguments", [["plugins", "list"], ["plugins", "list", "--json"], ["--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["plugins", "list"], ["plugins", "list", "--json"], ["--help"]]
+)
 def test_standard_output_that_was_closed_is_told_in_the_same_way(arguments):
     command = [sys.executable, "-m", "epctx_core", *arguments]
 
@@ -258,21 +302,31 @@ def test_a_report_that_cannot_be_written_takes_nothing_back_that_was(model):
         code, err = ran("compile", path, "--ep", "QNN", stdout=full)
 
     assert code == 2
-    assert err.splitlines()[-1] == "error: standard output could not be written: No space left on device."
+    assert (
+        err.splitlines()[-1]
+        == "error: standard output could not be written: No space left on device."
+    )
     assert path.with_name("small_ctx.onnx").is_file()
 
 
-def test_what_a_plugin_printed_is_not_lost_unsaid_when_a_warning_comes_first(model, site, monkeypatch):
+def test_what_a_plugin_printed_is_not_lost_unsaid_when_a_warning_comes_first(
+    model, site, monkeypatch
+):
     body = "    print('its own')\n    import logging; logging.getLogger('epctx.ep').warning('of its own')\n"
     folder = site("epctx-loud", "LoudExecutionProvider", body=body)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    )
 
     with Path("/dev/full").open("w") as full:
         code, err = ran("compile", model("y = Relu(x)"), "--ep", "Loud", stdout=full)
 
     assert code == 2
     assert err.splitlines()[0] == "warning: of its own"
-    assert err.splitlines()[-1] == "error: standard output could not be written: No space left on device."
+    assert (
+        err.splitlines()[-1]
+        == "error: standard output could not be written: No space left on device."
+    )
 
 
 def test_a_command_that_failed_keeps_its_exit_code_when_its_result_cannot_be_written():
@@ -281,10 +335,14 @@ def test_a_command_that_failed_keeps_its_exit_code_when_its_result_cannot_be_wri
 
     assert code == 3
     assert "Nowhere" in err
-    assert err.endswith("error: standard output could not be written: No space left on device.\n")
+    assert err.endswith(
+        "error: standard output could not be written: No space left on device.\n"
+    )
 
 
-@pytest.mark.parametrize(("arguments", "code"), [(["plugins", "list", "--load", "-v"], 0), (["nothing"], 2)])
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["plugins", "list", "--load", "-v"], 0), (["nothing"], 2)]
+)
 def test_standard_error_that_cannot_be_written_changes_no_exit_code(arguments, code):
     with Path("/dev/full").open("w") as full:
         found, _ = ran(*arguments, stdout=subprocess.DEVNULL, stderr=full)
@@ -305,7 +363,10 @@ def test_interrupting_leaves_nothing_behind(site, model, tmp_path):
     command = [sys.executable, "-m", "epctx_core", "compile", str(path), "--ep", "Slow"]
 
     child = subprocess.Popen(
-        command, env={**os.environ, "PYTHONPATH": str(folder)}, stderr=subprocess.PIPE, text=True
+        command,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        stderr=subprocess.PIPE,
+        text=True,
     )
     wait_for(tmp_path / "begun")
     child.send_signal(signal.SIGINT)

@@ -51,8 +51,12 @@ def test_a_flipped_bit_anywhere_fails_the_check(epctx, compiled):
     assert answer["findings"][0]["severity"] == "error"
 
 
-@pytest.mark.parametrize("name", ["qnn_ctx0", "qnn_ctx1", "share1_ctx", "share2_ctx", "ov_ctx0"])
-def test_a_vendors_model_is_not_ok_for_a_simulated_ep_which_says_whose_its_payload_is(epctx, name):
+@pytest.mark.parametrize(
+    "name", ["qnn_ctx0", "qnn_ctx1", "share1_ctx", "share2_ctx", "ov_ctx0"]
+)
+def test_a_vendors_model_is_not_ok_for_a_simulated_ep_which_says_whose_its_payload_is(
+    epctx, name
+):
     said = epctx("verify", REAL / f"{name}.onnx", "--json")
 
     assert said.code == 1
@@ -86,7 +90,9 @@ def test_strict_says_nothing_against_a_model_with_digests(epctx, compiled):
     assert epctx("verify", compiled, "--strict").code == 0
 
 
-def test_a_missing_plugin_is_a_warning_with_what_would_help(epctx, compiled, monkeypatch):
+def test_a_missing_plugin_is_a_warning_with_what_would_help(
+    epctx, compiled, monkeypatch
+):
     proto = onnx.load(compiled)
     next(a for a in proto.graph.node[0].attribute if a.name == "source").s = b"Unheard"
     onnx.save(proto, compiled)
@@ -117,9 +123,15 @@ def test_what_is_no_model_is_bad_input(epctx, tmp_path):
 
 def test_a_broken_plugin_is_its_own_exit_code(process, compiled, site):
     proto = onnx.load(compiled)
-    next(a for a in proto.graph.node[0].attribute if a.name == "source").s = b"SpoiltExecutionProvider"
+    next(
+        a for a in proto.graph.node[0].attribute if a.name == "source"
+    ).s = b"SpoiltExecutionProvider"
     onnx.save(proto, compiled)
-    folder = site("epctx-spoilt", "SpoiltExecutionProvider", code="raise RuntimeError('no SDK here')")
+    folder = site(
+        "epctx-spoilt",
+        "SpoiltExecutionProvider",
+        code="raise RuntimeError('no SDK here')",
+    )
 
     said = process("verify", compiled, path=[folder])
 
@@ -130,10 +142,16 @@ def test_a_broken_plugin_is_its_own_exit_code(process, compiled, site):
 
 def test_a_faulty_model_counts_more_than_a_broken_plugin(process, compiled, site):
     proto = onnx.load(compiled)
-    next(a for a in proto.graph.node[0].attribute if a.name == "source").s = b"SpoiltExecutionProvider"
+    next(
+        a for a in proto.graph.node[0].attribute if a.name == "source"
+    ).s = b"SpoiltExecutionProvider"
     onnx.save(proto, compiled)
     compiled.with_name("resnet_qnn.bin").write_bytes(b"")
-    folder = site("epctx-spoilt", "SpoiltExecutionProvider", code="raise RuntimeError('no SDK here')")
+    folder = site(
+        "epctx-spoilt",
+        "SpoiltExecutionProvider",
+        code="raise RuntimeError('no SDK here')",
+    )
 
     said = process("verify", compiled, path=[folder])
 
@@ -145,7 +163,10 @@ def test_options_of_an_ep_are_given_as_for_a_run(epctx, compiled):
     said = epctx("verify", compiled, "--ep", "QNN", "-p", "QNN.htp_arch=68", "--json")
 
     assert said.code == 1
-    assert {f["code"] for f in said.json["findings"]} == {"compatibility-unsupported", "container-refused"}
+    assert {f["code"] for f in said.json["findings"]} == {
+        "compatibility-unsupported",
+        "container-refused",
+    }
 
 
 def test_names_out_of_a_model_cannot_steer_the_terminal(epctx, compiled):

@@ -8,7 +8,13 @@ import onnx
 from onnx import TensorProto, helper
 
 from epctx_core import ModelCompiler, Registry, SessionOptions
-from epctx_core.plugin import CompiledPartition, ComputeCapability, EPContextNode, ExecutionProvider, hookimpl
+from epctx_core.plugin import (
+    CompiledPartition,
+    ComputeCapability,
+    EPContextNode,
+    ExecutionProvider,
+    hookimpl,
+)
 
 EP = "TestExecutionProvider"
 
@@ -16,9 +22,14 @@ EP = "TestExecutionProvider"
 def model_of(nodes, elem_type=TensorProto.FLOAT):
     """Return a model of a chain of nodes that nobody but the EP of these tests knows."""
     names = ["x", *(f"v{i}" for i in range(1, nodes)), "y"]
-    chain = [helper.make_node("Own", [names[i]], [names[i + 1]], f"n{i}", domain="own") for i in range(nodes)]
+    chain = [
+        helper.make_node("Own", [names[i]], [names[i + 1]], f"n{i}", domain="own")
+        for i in range(nodes)
+    ]
     values = [helper.make_tensor_value_info(name, elem_type, [2]) for name in names]
-    graph = helper.make_graph(chain, "g", values[:1], values[-1:], value_info=values[1:-1])
+    graph = helper.make_graph(
+        chain, "g", values[:1], values[-1:], value_info=values[1:-1]
+    )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
@@ -38,7 +49,9 @@ class Writing:
 
     def __init__(self, describe, *, path=None, ep=EP, prefix="", suffix="test"):
         self.options = SessionOptions()
-        self.options.add_session_config_entry("ep.context_embed_mode", str(int(path is None)))
+        self.options.add_session_config_entry(
+            "ep.context_embed_mode", str(int(path is None))
+        )
         if path is not None:
             self.options.add_session_config_entry("ep.context_file_path", str(path))
         if prefix:

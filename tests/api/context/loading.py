@@ -74,7 +74,14 @@ def entry_of(content, name="a_x.bin", *, embedded=False, **more):
 def manifest(*payloads, **more):
     """Return the text of a manifest."""
     return json.dumps(
-        {"version": 1, "core": "0", "source_model": "", "providers": {}, "payloads": list(payloads), **more}
+        {
+            "version": 1,
+            "core": "0",
+            "source_model": "",
+            "providers": {},
+            "payloads": list(payloads),
+            **more,
+        }
     )
 
 
@@ -83,10 +90,14 @@ def context_model(*nodes, said=None, values=()):
     declared = {value.name: value for value in values}
 
     def value(name):
-        return declared.get(name) or helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])
+        return declared.get(name) or helper.make_tensor_value_info(
+            name, TensorProto.FLOAT, [2]
+        )
 
     outputs = dict.fromkeys(name for each in nodes for name in each.output)
-    graph = helper.make_graph(nodes, "g", [value("x")], [value(name) for name in outputs])
+    graph = helper.make_graph(
+        nodes, "g", [value("x")], [value(name) for name in outputs]
+    )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     made = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     if said is not None:

@@ -93,7 +93,9 @@ def test_names_that_stay_in_the_folder_are_opened(folder, name, expected):
     ],
 )
 def test_other_names_are_refused(folder, name, said):
-    with pytest.raises(InvalidGraph, match=f"^'n' names the context binary .*(?:{said})") as caught:
+    with pytest.raises(
+        InvalidGraph, match=f"^'n' names the context binary .*(?:{said})"
+    ) as caught:
         content(folder, name)
 
     assert caught.value.node == "n"
@@ -118,10 +120,14 @@ def test_a_missing_file_is_said_to_belong_beside_the_model(folder):
     assert str(folder) in caught.value.hint
 
 
-@pytest.mark.parametrize("target", ["../secret.bin", "../../model/../secret.bin", "absolute"])
+@pytest.mark.parametrize(
+    "target", ["../secret.bin", "../../model/../secret.bin", "absolute"]
+)
 def test_a_link_that_leaves_is_refused(folder, target):
     outside = folder.parent / "secret.bin"
-    (folder / "link.bin").symlink_to(outside if target == "absolute" else os.path.relpath(outside, folder))
+    (folder / "link.bin").symlink_to(
+        outside if target == "absolute" else os.path.relpath(outside, folder)
+    )
 
     with pytest.raises(InvalidGraph, match="a link that leaves the model's folder"):
         content(folder, "link.bin")
@@ -250,8 +256,13 @@ def test_the_root_may_be_a_models_folder():
         payload_of(naming("no-such-file-of-any-model.bin"), beside("/m_ctx.onnx"))
 
 
-@given(st.text(st.characters(codec="utf-8"), max_size=30) | st.text("./\\:Cx\0", max_size=8))
-def test_any_name_is_looked_for_in_the_folder_or_is_refused_by_itself(tmp_path_factory, name):
+@given(
+    st.text(st.characters(codec="utf-8"), max_size=30)
+    | st.text("./\\:Cx\0", max_size=8)
+)
+def test_any_name_is_looked_for_in_the_folder_or_is_refused_by_itself(
+    tmp_path_factory, name
+):
     inside = tmp_path_factory.mktemp("top") / "model"
     inside.mkdir()
 
@@ -266,7 +277,12 @@ def test_any_name_is_looked_for_in_the_folder_or_is_refused_by_itself(tmp_path_f
         assert caught.value.message.endswith(REFUSED)
 
 
-@given(st.lists(st.sampled_from(["..", ".", "sub", "a.bin", "link", "\\", "b.bin", "/", "C:"]), max_size=5))
+@given(
+    st.lists(
+        st.sampled_from(["..", ".", "sub", "a.bin", "link", "\\", "b.bin", "/", "C:"]),
+        max_size=5,
+    )
+)
 def test_no_combination_of_parts_reaches_the_secret(tmp_path_factory, parts):
     top = tmp_path_factory.mktemp("top")
     inside = top / "model"
@@ -311,7 +327,9 @@ def two_folders(tmp_path):
     return inside, outside
 
 
-def test_a_file_that_a_link_put_in_between_leads_to_is_not_opened(tmp_path, monkeypatch):
+def test_a_file_that_a_link_put_in_between_leads_to_is_not_opened(
+    tmp_path, monkeypatch
+):
     inside, outside = two_folders(tmp_path)
 
     def exchange(open_it):
@@ -323,7 +341,9 @@ def test_a_file_that_a_link_put_in_between_leads_to_is_not_opened(tmp_path, monk
         exchanging(inside.parent, "sub/a.bin", monkeypatch, exchange)
 
 
-def test_a_folder_that_is_a_link_for_no_longer_than_the_opening_takes_leads_nowhere(tmp_path, monkeypatch):
+def test_a_folder_that_is_a_link_for_no_longer_than_the_opening_takes_leads_nowhere(
+    tmp_path, monkeypatch
+):
     inside, outside = two_folders(tmp_path)
 
     def exchange(open_it):
@@ -339,7 +359,9 @@ def test_a_folder_that_is_a_link_for_no_longer_than_the_opening_takes_leads_nowh
         exchanging(inside.parent, "sub/a.bin", monkeypatch, exchange)
 
 
-def test_a_link_that_becomes_a_folder_while_it_is_followed_is_refused(tmp_path, monkeypatch):
+def test_a_link_that_becomes_a_folder_while_it_is_followed_is_refused(
+    tmp_path, monkeypatch
+):
     (tmp_path / "sub").symlink_to(tmp_path)
     (tmp_path / "a.bin").write_bytes(b"x")
     (tmp_path / "m_ctx.onnx").write_bytes(naming("sub/a.bin").SerializeToString())
@@ -352,7 +374,10 @@ def test_a_link_that_becomes_a_folder_while_it_is_followed_is_refused(tmp_path, 
         given.payload()
 
     with (
-        pytest.raises(InvalidGraph, match=r"'sub/a\.bin', which cannot be opened: .*Invalid argument"),
+        pytest.raises(
+            InvalidGraph,
+            match=r"'sub/a\.bin', which cannot be opened: .*Invalid argument",
+        ),
         loaded(tmp_path / "m_ctx.onnx", look),
     ):
         pass

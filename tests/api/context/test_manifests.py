@@ -7,7 +7,17 @@ import json
 
 import pytest
 from context.compiling import EP, Writing, model_of, one_payload
-from context.loading import BLOCK, MANIFEST, context_model, entry_of, loaded, manifest, node, noise, root_of
+from context.loading import (
+    BLOCK,
+    MANIFEST,
+    context_model,
+    entry_of,
+    loaded,
+    manifest,
+    node,
+    noise,
+    root_of,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,9 +27,21 @@ from epctx_core.errors import InvalidGraph
 
 def example():
     """Return what a manifest says of two payloads."""
-    facts = {"distribution": "epctx-z", "version": "2.0", "plugin_api": 1, "options": "00"}
-    payloads = entry_of(b"headtail"), entry_of(bytes(BLOCK) + b"rest", "pre_Test_0", embedded=True)
-    return json.loads(manifest(*payloads, source_model="5" * 64, providers={"ZExecutionProvider": facts}))
+    facts = {
+        "distribution": "epctx-z",
+        "version": "2.0",
+        "plugin_api": 1,
+        "options": "00",
+    }
+    payloads = (
+        entry_of(b"headtail"),
+        entry_of(bytes(BLOCK) + b"rest", "pre_Test_0", embedded=True),
+    )
+    return json.loads(
+        manifest(
+            *payloads, source_model="5" * 64, providers={"ZExecutionProvider": facts}
+        )
+    )
 
 
 def with_text(text):
@@ -38,8 +60,15 @@ def test_a_written_manifest_says_what_was_compiled_by_whom_and_each_payload_in_o
     said = json.loads(text)
 
     assert text == json.dumps(said, sort_keys=True, separators=(",", ":"))
-    assert said["source_model"] == hashlib.sha256(source.SerializeToString()).hexdigest()
-    assert said["providers"][EP].keys() == {"distribution", "version", "plugin_api", "options"}
+    assert (
+        said["source_model"] == hashlib.sha256(source.SerializeToString()).hexdigest()
+    )
+    assert said["providers"][EP].keys() == {
+        "distribution",
+        "version",
+        "plugin_api",
+        "options",
+    }
     (name,) = (each.name for each in made.graph.node)
     assert said["payloads"] == [entry_of(b"p", name, embedded=True)]
     assert said["version"] == 1
@@ -66,9 +95,13 @@ def test_a_manifest_of_another_version_is_as_none(version):
     assert read(json.dumps(data)) is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", "{}", '{"version":1}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", "null", "{}", '{"version":1}', "[" * 100_000]
+)
 def test_a_damaged_manifest_is_refused(text):
-    with pytest.raises(InvalidGraph, match=r"epctx\.manifest metadata is damaged") as caught:
+    with pytest.raises(
+        InvalidGraph, match=r"epctx\.manifest metadata is damaged"
+    ) as caught:
         read(text)
 
     assert len(str(caught.value)) < 1000
@@ -99,7 +132,10 @@ def test_an_entry_that_cannot_be_is_refused(change):
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -140,17 +176,26 @@ def test_any_text_is_damage_or_a_manifest(data):
     ("wrong", "said"),
     [
         (lambda content: content[:-1], r"has 1,048,580 bytes; .* one of 1,048,581"),
-        (lambda content: noise(len(content), seed=1), "is not the one that the model was written with"),
+        (
+            lambda content: noise(len(content), seed=1),
+            "is not the one that the model was written with",
+        ),
     ],
     ids=["truncated", "swapped"],
 )
-def test_a_payload_that_is_not_the_one_written_is_told_by_its_size_or_its_beginning(wrong, said):
+def test_a_payload_that_is_not_the_one_written_is_told_by_its_size_or_its_beginning(
+    wrong, said
+):
     content = noise(BLOCK + 5)
     made = context_model(
-        node("n", cache=wrong(content), embed=True), said=manifest(entry_of(content, "n", embedded=True))
+        node("n", cache=wrong(content), embed=True),
+        said=manifest(entry_of(content, "n", embedded=True)),
     )
 
-    with pytest.raises(InvalidGraph, match=said) as caught, loaded(made, lambda given: given.payload()):
+    with (
+        pytest.raises(InvalidGraph, match=said) as caught,
+        loaded(made, lambda given: given.payload()),
+    ):
         pass
 
     assert caught.value.node == "n"
@@ -159,22 +204,31 @@ def test_a_payload_that_is_not_the_one_written_is_told_by_its_size_or_its_beginn
 @pytest.mark.parametrize("content", [b"head", b"tail"])
 def test_a_payload_that_begins_with_an_empty_weight_is_told_by_what_follows(content):
     segments = [
-        [len(piece), hashlib.sha256(piece).hexdigest(), *mark] for piece, mark in ((b"", [1]), (b"head", []))
+        [len(piece), hashlib.sha256(piece).hexdigest(), *mark]
+        for piece, mark in ((b"", [1]), (b"head", []))
     ]
-    entry = entry_of(b"head", "n", embedded=True) | {"segments": segments, "root": root_of(segments)}
+    entry = entry_of(b"head", "n", embedded=True) | {
+        "segments": segments,
+        "root": root_of(segments),
+    }
     made = context_model(node("n", cache=content, embed=True), said=manifest(entry))
 
     if content == b"head":
         with loaded(made, lambda given: given.payload()) as given:
             assert given.payload().digest == entry["root"]
         return
-    with pytest.raises(InvalidGraph, match="another digest"), loaded(made, lambda given: given.payload()):
+    with (
+        pytest.raises(InvalidGraph, match="another digest"),
+        loaded(made, lambda given: given.payload()),
+    ):
         pass
 
 
 def test_compatibility_information_is_found_by_ep():
     made = with_text(None)
-    made.metadata_props.add(key="ep_compatibility_info.QNNExecutionProvider", value="v2:6")
+    made.metadata_props.add(
+        key="ep_compatibility_info.QNNExecutionProvider", value="v2:6"
+    )
     made.metadata_props.add(key="other", value="x")
     data = made.SerializeToString()
 

@@ -21,7 +21,9 @@ def compile_there(folder):
 
 
 def put(folder, name, cache, *, embed=False):
-    (folder / name).write_bytes(context_model(node("n", cache=cache, embed=embed)).SerializeToString())
+    (folder / name).write_bytes(
+        context_model(node("n", cache=cache, embed=embed)).SerializeToString()
+    )
 
 
 @pytest.mark.parametrize("said", ["a_x.bin", "./a_x.bin"])

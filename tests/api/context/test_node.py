@@ -27,20 +27,38 @@ ALL = {
 """Attributes of a node that an EP chooses; the core writes the rest."""
 
 
-def described(*attributes, content=b"payload", doc_string="", path=None, primaries=1, ep=EP, prefix=""):
+def described(
+    *attributes,
+    content=b"payload",
+    doc_string="",
+    path=None,
+    primaries=1,
+    ep=EP,
+    prefix="",
+):
     """Return the EPContext nodes of a compiled model: of these attributes, as many primaries, then references."""
 
     def describe(partitions, writer):
         payload = writer.payload()
         payload.write(content)
         return [
-            EPContextNode(partition, payload if i < primaries else None, int(i < primaries), said, doc_string)
-            for i, (partition, said) in enumerate(zip(partitions, attributes, strict=True))
+            EPContextNode(
+                partition,
+                payload if i < primaries else None,
+                int(i < primaries),
+                said,
+                doc_string,
+            )
+            for i, (partition, said) in enumerate(
+                zip(partitions, attributes, strict=True)
+            )
         ]
 
     writing = Writing(describe, path=path, ep=ep, prefix=prefix)
     return [
-        each for each in writing.compiled(model_of(len(attributes))).graph.node if each.op_type == "EPContext"
+        each
+        for each in writing.compiled(model_of(len(attributes))).graph.node
+        if each.op_type == "EPContext"
     ]
 
 
@@ -58,20 +76,34 @@ def test_a_node_with_all_attributes_that_an_ep_may_give_has_these_bytes():
     kept = [a for a in expected.attribute if a.name != "onnx_model_filename"]
     del expected.attribute[:]
     expected.attribute.extend(kept)
-    expected.name, expected.input[:], expected.output[:] = made.name, made.input, made.output
-    next(a for a in expected.attribute if a.name == "partition_name").s = made.name.encode()
+    expected.name, expected.input[:], expected.output[:] = (
+        made.name,
+        made.input,
+        made.output,
+    )
+    next(
+        a for a in expected.attribute if a.name == "partition_name"
+    ).s = made.name.encode()
 
-    assert made.SerializeToString(deterministic=True) == expected.SerializeToString(deterministic=True)
+    assert made.SerializeToString(deterministic=True) == expected.SerializeToString(
+        deterministic=True
+    )
     assert made.name.startswith("pre_QNNExecutionProvider_")
 
 
 def schema():
     """The operator as onnxruntime declares it."""
-    return next(s for s in get_all_operator_schema() if s.name == "EPContext" and s.domain == "com.microsoft")
+    return next(
+        s
+        for s in get_all_operator_schema()
+        if s.name == "EPContext" and s.domain == "com.microsoft"
+    )
 
 
 def bare(*attributes, name="n", outputs=("y",)):
-    made = helper.make_node("EPContext", ["x"], list(outputs), name=name, domain="com.microsoft")
+    made = helper.make_node(
+        "EPContext", ["x"], list(outputs), name=name, domain="com.microsoft"
+    )
     made.attribute.extend(attributes)
     return made
 
@@ -100,11 +132,16 @@ def test_the_defaults_are_those_of_onnxruntimes_schema():
 
 
 @pytest.mark.parametrize(
-    "elem_type", sorted(set(TensorProto.DataType.values()) - {0}), ids=TensorProto.DataType.Name
+    "elem_type",
+    sorted(set(TensorProto.DataType.values()) - {0}),
+    ids=TensorProto.DataType.Name,
 )
 def test_the_types_of_the_boundary_are_those_of_onnxruntimes_schema(elem_type):
     (constraint,) = schema().type_constraints
-    allowed = f"tensor({TensorProto.DataType.Name(elem_type).lower()})" in constraint.allowed_type_strs
+    allowed = (
+        f"tensor({TensorProto.DataType.Name(elem_type).lower()})"
+        in constraint.allowed_type_strs
+    )
     made = model_of(1, elem_type)
 
     compiled = Writing(one_payload).compiled(made)
@@ -137,7 +174,9 @@ def test_what_an_ep_says_is_written_and_read(attributes, content):
         (each.name, each.name, EP) for each in made
     ]
     for each in given.nodes:
-        assert {k: v for k, v in each.attributes.items() if k not in CORES} == attributes
+        assert {
+            k: v for k, v in each.attributes.items() if k not in CORES
+        } == attributes
 
 
 @given(st.binary(min_size=1))
@@ -163,7 +202,11 @@ def test_attributes_stand_in_alphabetical_order():
         ("embed_mode", 1.0, "FLOAT; the operator has INT"),
         ("max_size", [1], "INTS; the operator has INT"),
         ("source", 1, "INT; the operator has STRING"),
-        ("ep_cache_context", helper.make_tensor("t", TensorProto.UINT8, [1], [1]), "TENSOR; .* STRING"),
+        (
+            "ep_cache_context",
+            helper.make_tensor("t", TensorProto.UINT8, [1], [1]),
+            "TENSOR; .* STRING",
+        ),
         ("partition_name", ["a"], "STRINGS; the operator has STRING"),
         ("ep_sdk_version", 2, "INT; the operator has STRING"),
         ("hardware_architecture", 2, "INT; the operator has STRING"),
@@ -172,7 +215,12 @@ def test_attributes_stand_in_alphabetical_order():
     ],
 )
 def test_an_attribute_of_the_wrong_type_is_refused(name, wrong, kinds):
-    assert refused(bare(attribute(name, wrong)), f"'n' has the attribute '{name}' as {kinds}").node == "n"
+    assert (
+        refused(
+            bare(attribute(name, wrong)), f"'n' has the attribute '{name}' as {kinds}"
+        ).node
+        == "n"
+    )
 
 
 def refused(wrong, said):
@@ -203,10 +251,16 @@ def test_a_node_without_outputs_is_refused():
 
 
 @pytest.mark.parametrize("elem_type", [29, 255, -1, 0])
-def test_a_tensor_of_a_type_that_onnx_does_not_have_is_refused_with_its_attribute(elem_type):
-    vendor = AttributeProto(name="vendor", type=AttributeProto.TENSOR, t=TensorProto(data_type=elem_type))
+def test_a_tensor_of_a_type_that_onnx_does_not_have_is_refused_with_its_attribute(
+    elem_type,
+):
+    vendor = AttributeProto(
+        name="vendor", type=AttributeProto.TENSOR, t=TensorProto(data_type=elem_type)
+    )
 
-    with pytest.raises(InvalidGraph, match=r"'vendor', which cannot be read: .*[Ee]lement type"):
+    with pytest.raises(
+        InvalidGraph, match=r"'vendor', which cannot be read: .*[Ee]lement type"
+    ):
         inspected(bare(vendor))
 
 
@@ -226,7 +280,10 @@ def test_a_vendors_own_attributes_are_kept_with_their_types():
 
 
 def test_attributes_cannot_be_changed():
-    with loaded(context_model(node("n", cache=b"1", embed=True))) as given, pytest.raises(TypeError):
+    with (
+        loaded(context_model(node("n", cache=b"1", embed=True))) as given,
+        pytest.raises(TypeError),
+    ):
         given.nodes[0].attributes["source"] = "QNN"
 
 
@@ -239,7 +296,9 @@ def test_a_file_name_is_what_a_payload_is_not():
 
 
 def test_bytes_where_a_file_name_should_be_are_refused(tmp_path):
-    (tmp_path / "m_ctx.onnx").write_bytes(context_model(node("n", cache=b"\xff")).SerializeToString())
+    (tmp_path / "m_ctx.onnx").write_bytes(
+        context_model(node("n", cache=b"\xff")).SerializeToString()
+    )
 
     with (
         pytest.raises(InvalidGraph, match="not a file name") as caught,
@@ -270,7 +329,9 @@ def test_nodes_without_a_name_are_called_by_their_place():
 
 def test_nodes_of_one_name_are_told_apart_and_keep_their_graphs_names():
     found = inspected(
-        bare(outputs=["a"]), bare(outputs=["b"]), bare(attribute("partition_name", "other"), outputs=["c"])
+        bare(outputs=["a"]),
+        bare(outputs=["b"]),
+        bare(attribute("partition_name", "other"), outputs=["c"]),
     )
 
     assert [each.name for each in found] == ["n", "n#1", "n#2"]
@@ -295,7 +356,10 @@ def test_references_say_what_their_ep_said_of_each(tmp_path):
             assert found.pop("partition_name") == each.name.encode()
             assert (found.pop("ep_cache_context", None) is not None) is primary
             assert found == {
-                **{k: v.encode() if isinstance(v, str) else v for k, v in expected.items()},
+                **{
+                    k: v.encode() if isinstance(v, str) else v
+                    for k, v in expected.items()
+                },
                 "source": EP.encode(),
                 "main_context": int(primary),
                 "embed_mode": int(path is None),
@@ -312,10 +376,17 @@ def test_nodes_that_differ_in_names_only_are_told_apart():
     with loaded(context_model(*made)) as given:
         found = given.nodes
 
-    assert [each.attributes["partition_name"] for each in found] == ["first", "second", "third", "fourth"]
+    assert [each.attributes["partition_name"] for each in found] == [
+        "first",
+        "second",
+        "third",
+        "fourth",
+    ]
     assert [each.name for each in found] == ["first", "second", "third", "fourth"]
     assert [each.attributes["max_size"] for each in found] == [3, 3, 3, 4]
-    assert [names(each.outputs) for each in found] == [[f"{each.name}_out"] for each in found]
+    assert [names(each.outputs) for each in found] == [
+        [f"{each.name}_out"] for each in found
+    ]
 
 
 def names(values):
@@ -323,7 +394,10 @@ def names(values):
 
 
 def test_what_could_be_changed_in_one_node_is_not_shared_with_the_next():
-    made = [node(name, cache=b"1", embed=True, partition_name="p", vendor_list=[1, 2]) for name in "ab"]
+    made = [
+        node(name, cache=b"1", embed=True, partition_name="p", vendor_list=[1, 2])
+        for name in "ab"
+    ]
 
     with loaded(context_model(*made)) as given:
         one, other = given.nodes

@@ -45,7 +45,9 @@ def temporary(folder, monkeypatch):
 
 
 def test_a_binary_is_mapped_read_only(folder):
-    with opened(folder, node("n", cache="a_x.bin"), payloads=[entry_of(CONTENT)]) as given:
+    with opened(
+        folder, node("n", cache="a_x.bin"), payloads=[entry_of(CONTENT)]
+    ) as given:
         payload = given.payload()
 
         assert bytes(payload.view) == CONTENT
@@ -65,7 +67,9 @@ def test_a_file_that_was_given_out_keeps_its_bytes_whatever_becomes_of_the_binar
 ):
     if not links:
         monkeypatch.setattr(os, "link", no_links)
-    with opened(folder, node("n", cache="a_x.bin"), payloads=[entry_of(CONTENT)]) as given:
+    with opened(
+        folder, node("n", cache="a_x.bin"), payloads=[entry_of(CONTENT)]
+    ) as given:
         payload = given.payload()
         path = payload.as_file() if replaced == "after" else None
         (folder / "new").write_bytes(noise(5000, seed=2))
@@ -93,16 +97,24 @@ def test_no_space_for_a_file_is_not_the_eps_fault(folder, temporary):
 
     with (
         pytest.raises(Fail, match="no file could be made of the payload 'n'") as caught,
-        opened(folder, node("n", cache=CONTENT, embed=True), look=lambda given: given.payload().as_file()),
+        opened(
+            folder,
+            node("n", cache=CONTENT, embed=True),
+            look=lambda given: given.payload().as_file(),
+        ),
     ):
         pass
 
     assert "TMPDIR" in caught.value.hint
 
 
-def test_an_embedded_payload_is_the_nodes_bytes_and_becomes_a_file_once(folder, temporary):
+def test_an_embedded_payload_is_the_nodes_bytes_and_becomes_a_file_once(
+    folder, temporary
+):
     entry = entry_of(CONTENT, "n", embedded=True)
-    with opened(folder, node("n", cache=CONTENT, embed=True), payloads=[entry]) as given:
+    with opened(
+        folder, node("n", cache=CONTENT, embed=True), payloads=[entry]
+    ) as given:
         payload = given.payload()
 
         assert bytes(payload.view) == CONTENT
@@ -125,7 +137,9 @@ def test_a_view_keeps_its_mapping_alive(folder):
 
 
 def test_nodes_that_name_one_file_get_one_payload(folder):
-    with opened(folder, node("a", cache="a_x.bin"), node("b", cache="a_x.bin")) as given:
+    with opened(
+        folder, node("a", cache="a_x.bin"), node("b", cache="a_x.bin")
+    ) as given:
         assert given.payload(0) is given.payload(1)
 
 
@@ -136,13 +150,17 @@ def test_embedded_payloads_are_each_nodes_own(folder):
 
 
 def test_embedded_payloads_of_nodes_of_one_name_are_each_nodes_own(folder):
-    nodes = [node("a", cache=str(i).encode(), embed=True, outputs=[f"y{i}"]) for i in (1, 2)]
+    nodes = [
+        node("a", cache=str(i).encode(), embed=True, outputs=[f"y{i}"]) for i in (1, 2)
+    ]
     with opened(folder, *nodes) as given:
         assert [bytes(given.payload(i).view) for i in (0, 1)] == [b"1", b"2"]
 
 
 def test_a_reference_reads_its_primarys_payload(folder):
-    with opened(folder, node("second", main=False), node("first", cache="a_x.bin")) as given:
+    with opened(
+        folder, node("second", main=False), node("first", cache="a_x.bin")
+    ) as given:
         primary, reference = given.nodes
 
         assert (primary.name, reference.name) == ("first", "second")
@@ -151,9 +169,15 @@ def test_a_reference_reads_its_primarys_payload(folder):
         assert bytes(given.reader.payload(reference).view) == CONTENT
 
 
-def test_a_reference_among_several_payloads_has_no_primary_unless_the_manifest_says_which(folder):
+def test_a_reference_among_several_payloads_has_no_primary_unless_the_manifest_says_which(
+    folder,
+):
     (folder / "b_x.bin").write_bytes(CONTENT)
-    nodes = node("a", cache="a_x.bin"), node("b", cache="b_x.bin"), node("c", main=False)
+    nodes = (
+        node("a", cache="a_x.bin"),
+        node("b", cache="b_x.bin"),
+        node("c", main=False),
+    )
     with opened(folder, *nodes) as given:
         assert given.nodes[2].primary is None
         with pytest.raises(InvalidGraph, match="'c' carries no payload"):
@@ -161,11 +185,17 @@ def test_a_reference_among_several_payloads_has_no_primary_unless_the_manifest_s
 
     said = entry_of(CONTENT, "b_x.bin", references=["c"])
     with opened(folder, *nodes, payloads=[entry_of(CONTENT), said]) as given:
-        assert next(each for each in given.nodes if each.name == "c").primary.name == "b"
+        assert (
+            next(each for each in given.nodes if each.name == "c").primary.name == "b"
+        )
 
 
 def test_primaries_that_name_one_file_are_one_for_references(folder):
-    nodes = node("a", cache="a_x.bin"), node("b", cache="a_x.bin"), node("c", main=False)
+    nodes = (
+        node("a", cache="a_x.bin"),
+        node("b", cache="a_x.bin"),
+        node("c", main=False),
+    )
     with opened(folder, *nodes) as given:
         assert given.nodes[2].primary.name == "a"
         assert bytes(given.payload(2).view) == CONTENT
@@ -189,9 +219,15 @@ def test_references_without_any_primary_are_refused(folder):
     )
 
 
-@pytest.mark.parametrize(("embed", "said"), [(True, "no payload"), (False, "no file name")])
+@pytest.mark.parametrize(
+    ("embed", "said"), [(True, "no payload"), (False, "no file name")]
+)
 def test_a_primary_without_a_payload_is_refused(folder, embed, said):
-    refused(folder, node("n", embed=embed), match=f"embed_mode={int(embed)} but {said} in ep_cache_context")
+    refused(
+        folder,
+        node("n", embed=embed),
+        match=f"embed_mode={int(embed)} but {said} in ep_cache_context",
+    )
 
 
 @pytest.mark.parametrize("cache", [b"", b"../a_x.bin", b"gone.bin", b"\xff"])
@@ -202,16 +238,27 @@ def test_a_name_that_leads_nowhere_is_refused(folder, cache):
 def test_an_empty_binary_is_refused(folder):
     (folder / "a_x.bin").write_bytes(b"")
 
-    refused(folder, node("n", cache="a_x.bin"), match=r"'a_x\.bin' of EPContext node 'n' is empty")
+    refused(
+        folder,
+        node("n", cache="a_x.bin"),
+        match=r"'a_x\.bin' of EPContext node 'n' is empty",
+    )
 
 
 @pytest.mark.parametrize(
-    "wrong", [CONTENT[:-1], noise(5000, seed=1), CONTENT + b"x"], ids=["cut", "swapped", "longer"]
+    "wrong",
+    [CONTENT[:-1], noise(5000, seed=1), CONTENT + b"x"],
+    ids=["cut", "swapped", "longer"],
 )
 def test_a_binary_that_is_not_the_one_written_is_refused(folder, wrong):
     (folder / "a_x.bin").write_bytes(wrong)
 
-    error = refused(folder, node("n", cache="a_x.bin"), payloads=[entry_of(CONTENT)], match=r"'a_x\.bin'")
+    error = refused(
+        folder,
+        node("n", cache="a_x.bin"),
+        payloads=[entry_of(CONTENT)],
+        match=r"'a_x\.bin'",
+    )
 
     assert error.node == "n"
     assert str(error.path) == str(folder / "a_x.bin")
@@ -222,7 +269,10 @@ def test_a_binary_is_checked_however_the_node_spells_its_name(folder, spelt):
     (folder / "a_x.bin").write_bytes(noise(5000, seed=1))
 
     refused(
-        folder, node("n", cache=spelt), payloads=[entry_of(CONTENT)], match="is not the one that the model"
+        folder,
+        node("n", cache=spelt),
+        payloads=[entry_of(CONTENT)],
+        match="is not the one that the model",
     )
 
 
@@ -242,7 +292,9 @@ def test_the_copy_that_a_publication_under_way_kept_is_read_instead(folder):
     (kept := folder / ".epctx-2" / "old" / "a_x.bin").parent.mkdir(parents=True)
     kept.write_bytes(CONTENT)
 
-    with opened(folder, node("n", cache="a_x.bin"), payloads=[entry_of(CONTENT)]) as given:
+    with opened(
+        folder, node("n", cache="a_x.bin"), payloads=[entry_of(CONTENT)]
+    ) as given:
         payload = given.payload()
 
         assert bytes(payload.view) == CONTENT
@@ -254,12 +306,17 @@ def test_without_a_manifest_nothing_can_be_checked(folder):
     (folder / "a_x.bin").write_bytes(b"foreign")
 
     with opened(folder, node("n", cache="a_x.bin")) as given:
-        assert (bytes(given.payload().view), given.payload().digest) == (b"foreign", None)
+        assert (bytes(given.payload().view), given.payload().digest) == (
+            b"foreign",
+            None,
+        )
 
 
 def test_a_model_from_bytes_has_no_files():
     with (
-        pytest.raises(InvalidArgument, match=r"given as bytes, .* payload in the file 'a_x\.bin'"),
+        pytest.raises(
+            InvalidArgument, match=r"given as bytes, .* payload in the file 'a_x\.bin'"
+        ),
         loaded(context_model(node("n", cache="a_x.bin")), first_payload),
     ):
         pass
@@ -268,7 +325,10 @@ def test_a_model_from_bytes_has_no_files():
 def test_there_is_no_source_model_to_read_weights_from(folder):
     with (
         opened(folder, node("n", cache="a_x.bin")) as given,
-        pytest.raises(InvalidGraph, match="weights of the source model are needed, and no EPContext node"),
+        pytest.raises(
+            InvalidGraph,
+            match="weights of the source model are needed, and no EPContext node",
+        ),
     ):
         given.reader.source_tensor("w")
 
@@ -281,5 +341,8 @@ def test_the_boundary_of_a_node_is_typed_by_the_model(folder):
     with loaded(folder / "m_ctx.onnx") as given:
         (found,) = given.nodes
 
-    assert [str(v.type) for v in (*found.inputs, *found.outputs)] == ["float[?]", "int64[3]"]
+    assert [str(v.type) for v in (*found.inputs, *found.outputs)] == [
+        "float[?]",
+        "int64[3]",
+    ]
     assert "ep_cache_context" not in found.attributes

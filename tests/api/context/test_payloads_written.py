@@ -21,7 +21,9 @@ from epctx_core.plugin import ContextWriter, EPContextNode, Extent, Payload
 
 
 def manifest_of(model):
-    return json.loads({entry.key: entry.value for entry in model.metadata_props}[MANIFEST])
+    return json.loads(
+        {entry.key: entry.value for entry in model.metadata_props}[MANIFEST]
+    )
 
 
 class Target:
@@ -36,7 +38,9 @@ class Target:
 
         def describe(partitions, writer):
             payload = writer.payload()
-            weights = {name: w for each in partitions for name, w in each.weights.items()}
+            weights = {
+                name: w for each in partitions for name, w in each.weights.items()
+            }
             given.append(write(payload, *([weights["w"]] if source else [])))
             return [EPContextNode(partitions[0], payload)]
 
@@ -46,7 +50,9 @@ class Target:
         held = next(a.s for a in node.attribute if a.name == "ep_cache_context")
         if self.path is not None:
             held = (self.path.parent / held.decode()).read_bytes()
-        return SimpleNamespace(content=held, entry=entry, said=given[-1], all_said=given)
+        return SimpleNamespace(
+            content=held, entry=entry, said=given[-1], all_said=given
+        )
 
 
 @pytest.fixture(params=["embedded", "file"])
@@ -69,7 +75,12 @@ def check(written, content):
 class View:
     """A weight as an EP may make one: it says what it likes."""
 
-    elem_type, dtype, source_name, extent = TensorProto.UINT8, np.dtype(np.uint8), None, None
+    elem_type, dtype, source_name, extent = (
+        TensorProto.UINT8,
+        np.dtype(np.uint8),
+        None,
+        None,
+    )
 
     def __init__(self, data, name="w", *, digest=None, nbytes=None):
         self.name, self._data = name, bytes(data)
@@ -91,9 +102,16 @@ def source_with(folder, data, offset=0):
     made = model_of(1)
     made.graph.node[0].input.append("w")
     weight = TensorProto(
-        name="w", data_type=TensorProto.UINT8, dims=[len(data)], data_location=TensorProto.EXTERNAL
+        name="w",
+        data_type=TensorProto.UINT8,
+        dims=[len(data)],
+        data_location=TensorProto.EXTERNAL,
     )
-    for key, text in (("location", "w.bin"), ("offset", str(offset)), ("length", str(len(data)))):
+    for key, text in (
+        ("location", "w.bin"),
+        ("offset", str(offset)),
+        ("length", str(len(data))),
+    ):
         weight.external_data.add(key=key, value=text)
     made.graph.initializer.append(weight)
     (folder / "w.bin").write_bytes(b"f" * offset + data + b"rest")
@@ -113,7 +131,13 @@ def test_bytes_are_where_the_writer_said(target):
 
 @pytest.mark.parametrize(
     "buffer",
-    [b"", bytearray(b"abc"), np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros((0, 3)), np.float64(1)],
+    [
+        b"",
+        bytearray(b"abc"),
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.zeros((0, 3)),
+        np.float64(1),
+    ],
     ids=["nothing", "bytearray", "array", "empty array", "scalar"],
 )
 def test_any_buffer_can_be_written(target, buffer):
@@ -161,7 +185,12 @@ def test_an_inline_weight_is_written_from_memory(target):
 
 def test_equal_content_is_stored_once(target, tmp_path):
     def write(payload, weight):
-        views = View(b"same"), View(b"diff", "v"), View(bytearray(b"same"), "other name"), weight
+        views = (
+            View(b"same"),
+            View(b"diff", "v"),
+            View(bytearray(b"same"), "other name"),
+            weight,
+        )
         return [payload.write_tensor(view) for view in views]
 
     made = target.written(write, source_with(tmp_path, b"same"))
@@ -171,7 +200,9 @@ def test_equal_content_is_stored_once(target, tmp_path):
 
 
 def test_bytes_that_were_written_by_hand_are_not_taken_for_a_weight(target):
-    made = target.written(lambda payload: (payload.write(b"same"), payload.write_tensor(View(b"same"))))
+    made = target.written(
+        lambda payload: (payload.write(b"same"), payload.write_tensor(View(b"same")))
+    )
 
     assert made.said == (0, 4)
 
@@ -190,7 +221,12 @@ def test_a_file_that_a_tool_made_is_added(target, tmp_path):
     data = noise(2 * BLOCK + 3)
     (tmp_path / "tool.out").write_bytes(data)
 
-    made = target.written(lambda payload: (payload.write(b"head"), payload.add_file(tmp_path / "tool.out")))
+    made = target.written(
+        lambda payload: (
+            payload.write(b"head"),
+            payload.add_file(tmp_path / "tool.out"),
+        )
+    )
 
     assert made.said == (0, 4)
     assert [length for length, *_ in made.entry["segments"]] == [BLOCK, BLOCK, 7]
@@ -244,7 +280,10 @@ def named(*names, folder):
 
 
 def test_payloads_are_named_by_the_core(tmp_path):
-    assert named(None, "extra", folder=tmp_path) == {"m_test.bin": b"None", "m_test_extra.bin": b"'extra'"}
+    assert named(None, "extra", folder=tmp_path) == {
+        "m_test.bin": b"None",
+        "m_test_extra.bin": b"'extra'",
+    }
 
 
 def test_an_ep_sees_nothing_of_a_payload_but_what_the_contract_says():
@@ -253,7 +292,15 @@ def test_an_ep_sees_nothing_of_a_payload_but_what_the_contract_says():
     def describe(partitions, writer):
         payload = writer.payload()
         payload.write(b"abc")
-        seen.append((public(writer), public(payload), payload.size, payload.align(8), writer.final))
+        seen.append(
+            (
+                public(writer),
+                public(payload),
+                payload.size,
+                payload.align(8),
+                writer.final,
+            )
+        )
         return [EPContextNode(partitions[0], payload)]
 
     Writing(describe).compiled(model_of(1))
@@ -270,7 +317,9 @@ def test_plain_names_of_payloads_become_part_of_a_files(name, tmp_path):
     assert named(name, folder=tmp_path).keys() == {f"m_test_{name}.bin"}
 
 
-@pytest.mark.parametrize("name", ["", "/", "a/b", "a b", "a\n", "x" * 65, "é", 1, b"w", "\0"])
+@pytest.mark.parametrize(
+    "name", ["", "/", "a/b", "a b", "a\n", "x" * 65, "é", 1, b"w", "\0"]
+)
 def test_other_names_of_payloads_are_refused(name, tmp_path):
     with pytest.raises(PluginError, match="gave a payload the name") as caught:
         named(name, folder=tmp_path)
@@ -281,7 +330,11 @@ def test_other_names_of_payloads_are_refused(name, tmp_path):
 
 @pytest.mark.parametrize(
     ("names", "said"),
-    [((None, None), "without a name"), (("w", "w"), "named 'w'"), (("w", "W"), "named 'W'")],
+    [
+        ((None, None), "without a name"),
+        (("w", "w"), "named 'w'"),
+        (("w", "W"), "named 'W'"),
+    ],
     ids=["without a name", "of one name", "by case alone"],
 )
 def test_two_payloads_of_one_name_are_refused(names, said, tmp_path):
@@ -304,7 +357,9 @@ def test_a_weight_is_copied_from_the_file_that_was_digested(target, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"waited", b"w", b"weighty, and more"], ids=["written to", "cut", "longer"]
+    "content",
+    [b"waited", b"w", b"weighty, and more"],
+    ids=["written to", "cut", "longer"],
 )
 def test_a_weights_file_that_changes_in_place_is_noticed(target, tmp_path, content):
     source = source_with(tmp_path, b"weight")
@@ -315,7 +370,9 @@ def test_a_weights_file_that_changes_in_place_is_noticed(target, tmp_path, conte
         os.utime(tmp_path / "w.bin", ns=(1, 1))
         payload.write_tensor(weight)
 
-    with pytest.raises(InvalidGraph, match="was written to while it was in use") as caught:
+    with pytest.raises(
+        InvalidGraph, match="was written to while it was in use"
+    ) as caught:
         target.written(write, source)
 
     assert str(caught.value.path) == str(tmp_path / "w.bin")
@@ -328,10 +385,14 @@ class Claimed(View):
 
 
 def test_a_weight_of_an_eps_own_is_taken_from_its_chunks(target):
-    check(target.written(lambda payload: payload.write_tensor(Claimed(b"data"))), b"data")
+    check(
+        target.written(lambda payload: payload.write_tensor(Claimed(b"data"))), b"data"
+    )
 
 
 @pytest.mark.parametrize("claim", [{"digest": "0" * 64}, {"nbytes": 5}])
 def test_a_weight_that_lies_about_itself_is_refused(target, claim):
     with pytest.raises(PluginError, match="'claimed' says that it has"):
-        target.written(lambda payload: payload.write_tensor(Claimed(b"data", "claimed", **claim)))
+        target.written(
+            lambda payload: payload.write_tensor(Claimed(b"data", "claimed", **claim))
+        )

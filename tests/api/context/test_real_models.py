@@ -68,18 +68,29 @@ def test_intels_node_is_read():
 
 @pytest.mark.parametrize("name", [*QNN_PARTITIONS, "ov_ctx0"])
 def test_each_payload_is_found_beside_its_model(name):
-    (node,) = (each for each in onnx.load(REAL / f"{name}.onnx").graph.node if each.op_type == "EPContext")
+    (node,) = (
+        each
+        for each in onnx.load(REAL / f"{name}.onnx").graph.node
+        if each.op_type == "EPContext"
+    )
     held = next(a.s for a in node.attribute if a.name == "ep_cache_context")
     file = inspected(name).ep_contexts[0].payload_file
 
-    with loaded(REAL / f"{name}.onnx", ep=OPENVINO if name.startswith("ov") else QNN) as given:
+    with loaded(
+        REAL / f"{name}.onnx", ep=OPENVINO if name.startswith("ov") else QNN
+    ) as given:
         payload = given.payload()
 
         assert bytes(payload.view) == ((REAL / file).read_bytes() if file else held)
         assert payload.digest is None
         assert payload.view.readonly
-        assert [v.name for v in (*given.nodes[0].inputs, *given.nodes[0].outputs)] == ["x", "r2"]
-        assert all(v.type.is_static for v in (*given.nodes[0].inputs, *given.nodes[0].outputs))
+        assert [v.name for v in (*given.nodes[0].inputs, *given.nodes[0].outputs)] == [
+            "x",
+            "r2",
+        ]
+        assert all(
+            v.type.is_static for v in (*given.nodes[0].inputs, *given.nodes[0].outputs)
+        )
 
 
 def test_qualcomms_compatibility_text_is_found():
@@ -101,9 +112,13 @@ def test_each_member_of_a_group_is_known_to_name_the_binary(tmp_path, member):
         shutil.copy(REAL / name, tmp_path)
 
     with pytest.raises(Fail, match=f"'share1_qnn.bin' in .* belongs to '{member}'"):
-        Writing(one_payload, path=tmp_path / "share1.onnx", suffix="qnn").compiled(model_of(1))
+        Writing(one_payload, path=tmp_path / "share1.onnx", suffix="qnn").compiled(
+            model_of(1)
+        )
 
-    assert (tmp_path / "share1_qnn.bin").read_bytes() == (REAL / "share1_qnn.bin").read_bytes()
+    assert (tmp_path / "share1_qnn.bin").read_bytes() == (
+        REAL / "share1_qnn.bin"
+    ).read_bytes()
 
 
 @pytest.mark.parametrize("name", ["conv", "share1", "share2"])

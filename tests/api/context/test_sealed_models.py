@@ -34,7 +34,9 @@ places = pytest.mark.parametrize("beside", [False, True], ids=["inside", "beside
 @pytest.fixture
 def real(tmp_path):
     """Return a copy of the folder of vendors' models."""
-    return shutil.copytree(REAL, tmp_path / "real", ignore=shutil.ignore_patterns("*.md"))
+    return shutil.copytree(
+        REAL, tmp_path / "real", ignore=shutil.ignore_patterns("*.md")
+    )
 
 
 def sidecar(path):
@@ -42,13 +44,17 @@ def sidecar(path):
 
 
 def findings(path):
-    return {finding.code for finding in epctx.verify_model(path, registry=NOBODY).findings}
+    return {
+        finding.code for finding in epctx.verify_model(path, registry=NOBODY).findings
+    }
 
 
 def load(path):
     """Load a model with an EP that only asks for its payload; return the payload's digest and whether it was checked."""
     with loaded(
-        path, lambda given: given.payload(), ep=OPENVINO if path.name.startswith("ov") else QNN
+        path,
+        lambda given: given.payload(),
+        ep=OPENVINO if path.name.startswith("ov") else QNN,
     ) as given:
         return given.payload().digest
 
@@ -105,7 +111,9 @@ def test_a_seal_beside_a_model_leaves_all_other_files_as_they_are(real, name):
 @places
 @pytest.mark.parametrize("name", WITH_FILE)
 @pytest.mark.parametrize("damage", ["flipped", "swapped", "truncated"])
-def test_another_binary_than_the_sealed_one_is_refused_by_load_and_verify(real, name, damage, beside):
+def test_another_binary_than_the_sealed_one_is_refused_by_load_and_verify(
+    real, name, damage, beside
+):
     path, binary = real / f"{name}.onnx", real / BINARIES[name]
     epctx.seal_model(path, beside=beside)
     size = binary.stat().st_size
@@ -120,13 +128,16 @@ def test_another_binary_than_the_sealed_one_is_refused_by_load_and_verify(real, 
 
 
 @places
-def test_an_embedded_payload_that_was_changed_is_refused_by_load_and_verify(real, beside):
+def test_an_embedded_payload_that_was_changed_is_refused_by_load_and_verify(
+    real, beside
+):
     path = real / "qnn_ctx1.onnx"
     report = epctx.seal_model(path, beside=beside)
     flip(path, path.read_bytes().index(next(onnx_payloads(path))) + 60_000)
 
     with pytest.raises(
-        epctx.InvalidGraph, match=sidecar(path).name if beside else next(iter(report.payloads))
+        epctx.InvalidGraph,
+        match=sidecar(path).name if beside else next(iter(report.payloads)),
     ):
         load(path)
     assert findings(path) & {"digest-mismatch", "seal-broken"}
@@ -168,7 +179,9 @@ def test_a_verification_finds_a_change_of_a_sealed_models_structure(real, name, 
 
 
 @pytest.mark.parametrize("change", [describe, add_metadata, append_a_node])
-def test_a_manifest_beside_another_model_than_its_own_is_refused_by_its_name(real, change):
+def test_a_manifest_beside_another_model_than_its_own_is_refused_by_its_name(
+    real, change
+):
     path = real / "qnn_ctx0.onnx"
     epctx.seal_model(path, beside=True)
 
@@ -181,7 +194,9 @@ def test_a_manifest_beside_another_model_than_its_own_is_refused_by_its_name(rea
     assert "seal --beside --force" in caught.value.hint
     assert "seal-broken" in findings(path)
     with pytest.raises(epctx.InvalidGraph, match="is of another model"):
-        epctx.ModelCompiler(epctx.SessionOptions(), path, True).compile_to_file(real / "again_ctx.onnx")
+        epctx.ModelCompiler(epctx.SessionOptions(), path, True).compile_to_file(
+            real / "again_ctx.onnx"
+        )
 
 
 @pytest.mark.parametrize(
@@ -203,11 +218,15 @@ def test_a_manifest_beside_another_model_than_its_own_is_refused_by_its_name(rea
         ],
     ],
 )  # fmt: skip
-def test_a_file_beside_a_model_that_is_no_manifest_of_it_is_refused_by_its_name(real, text, match):
+def test_a_file_beside_a_model_that_is_no_manifest_of_it_is_refused_by_its_name(
+    real, text, match
+):
     path = real / "qnn_ctx0.onnx"
     sidecar(path).write_bytes(text if isinstance(text, bytes) else text.encode())
 
-    with pytest.raises(epctx.InvalidGraph, match=rf"'qnn_ctx0\.onnx\.epctx\.json' {match}"):
+    with pytest.raises(
+        epctx.InvalidGraph, match=rf"'qnn_ctx0\.onnx\.epctx\.json' {match}"
+    ):
         load(path)
     assert findings(path) & {"manifest-damaged", "seal-broken"}
 
@@ -217,7 +236,9 @@ def test_a_file_beside_a_model_that_is_longer_than_any_manifest_is_refused_unrea
     sidecar(path).touch()
     os.truncate(sidecar(path), 1 << 40)
 
-    with pytest.raises(epctx.InvalidGraph, match=r"'qnn_ctx0\.onnx\.epctx\.json' is damaged: .* bytes"):
+    with pytest.raises(
+        epctx.InvalidGraph, match=r"'qnn_ctx0\.onnx\.epctx\.json' is damaged: .* bytes"
+    ):
         load(path)
     assert "manifest-damaged" in findings(path)
 
@@ -259,7 +280,9 @@ def test_a_seal_of_what_is_no_path_is_the_hosts_mistake(model):
         epctx.seal_model(model)
 
 
-def test_a_manifest_of_a_later_version_beside_a_model_is_left_out_with_a_warning(real, caplog):
+def test_a_manifest_of_a_later_version_beside_a_model_is_left_out_with_a_warning(
+    real, caplog
+):
     path = real / "qnn_ctx0.onnx"
     epctx.seal_model(path, beside=True)
     content = json.loads(sidecar(path).read_bytes())
@@ -289,7 +312,9 @@ def test_sealing_again_changes_nothing(real, beside):
 
     assert (first.written, again.written) == (True, False)
     assert first.payloads == again.payloads
-    assert {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in real.iterdir()} == before
+    assert {
+        p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in real.iterdir()
+    } == before
 
 
 @places
@@ -299,7 +324,9 @@ def test_a_seal_that_differs_is_replaced_by_force_only(real, beside):
     flip(binary)
     before = snapshot(real)
 
-    with pytest.raises(epctx.InvalidArgument, match="something else of the model and its payloads") as caught:
+    with pytest.raises(
+        epctx.InvalidArgument, match="something else of the model and its payloads"
+    ) as caught:
         epctx.seal_model(path, beside=beside)
 
     assert "--force" in caught.value.hint
@@ -327,7 +354,10 @@ def test_a_sealed_model_that_was_changed_is_sealed_anew_by_force_only(real, besi
 def test_a_copy_is_sealed_where_its_binary_lies(real, tmp_path):
     path, other = real / "qnn_ctx0.onnx", tmp_path / "other"
     other.mkdir()
-    with pytest.raises(epctx.InvalidArgument, match=r"does not have the context binary 'qnn_ctx0_qnn\.bin'"):
+    with pytest.raises(
+        epctx.InvalidArgument,
+        match=r"does not have the context binary 'qnn_ctx0_qnn\.bin'",
+    ):
         epctx.seal_model(path, other / "net.onnx")
     shutil.copy(real / "qnn_ctx0_qnn.bin", other)
 
@@ -357,12 +387,18 @@ def test_a_link_is_not_replaced_but_can_be_sealed_beside(real, tmp_path):
 @places
 def test_two_models_are_sealed_for_one_binary(real, beside):
     roots = {
-        name: epctx.seal_model(real / f"{name}.onnx", beside=beside).payloads["share1_qnn.bin"]
+        name: epctx.seal_model(real / f"{name}.onnx", beside=beside).payloads[
+            "share1_qnn.bin"
+        ]
         for name in ("share1_ctx", "share2_ctx")
     }
 
     assert len(set(roots.values())) == 1
-    assert load(real / "share1_ctx.onnx") == load(real / "share2_ctx.onnx") == roots["share1_ctx"][1]
+    assert (
+        load(real / "share1_ctx.onnx")
+        == load(real / "share2_ctx.onnx")
+        == roots["share1_ctx"][1]
+    )
     shutil.copy(real / "share2_ctx.onnx", real / "share1_ctx.onnx")
     if beside:
         with pytest.raises(epctx.InvalidGraph, match="is of another model"):
@@ -380,7 +416,9 @@ def test_a_seal_says_nothing_about_eps_and_changes_no_routing(real, beside):
     assert after.ep_contexts == before.ep_contexts
     assert (after.compiled_by, after.manifest.source_digest) == ({}, "")
     assert after.manifest.sealed.by == f"epctx-cli {epctx.__version__}"
-    assert str(real).encode() not in path.read_bytes() + (sidecar(path).read_bytes() if beside else b"")
+    assert str(real).encode() not in path.read_bytes() + (
+        sidecar(path).read_bytes() if beside else b""
+    )
 
 
 @pytest.fixture
@@ -415,7 +453,9 @@ def test_a_sealed_model_runs_as_before_and_is_checked(foreign, beside):
 
 
 @places
-def test_a_sealed_model_that_is_compiled_again_has_a_manifest_of_its_own(foreign, beside, tmp_path):
+def test_a_sealed_model_that_is_compiled_again_has_a_manifest_of_its_own(
+    foreign, beside, tmp_path
+):
     epctx.seal_model(foreign, beside=beside)
     expected = run(foreign)
 
@@ -434,14 +474,20 @@ def test_a_sealed_model_that_is_compiled_again_has_a_manifest_of_its_own(foreign
 
 
 @places
-def test_a_model_that_epctx_compiled_needs_no_seal_and_gets_one_by_force_only(tmp_path, beside):
+def test_a_model_that_epctx_compiled_needs_no_seal_and_gets_one_by_force_only(
+    tmp_path, beside
+):
     path = (
-        epctx.ModelCompiler(with_qnn(), saved(chain(("Relu",)), tmp_path / "m.onnx")).compile_to_file().output
+        epctx.ModelCompiler(with_qnn(), saved(chain(("Relu",)), tmp_path / "m.onnx"))
+        .compile_to_file()
+        .output
     )
     before = path.read_bytes()
 
     match = (
-        "has a manifest of its own" if beside else "was compiled by epctx: its manifest has digests already"
+        "has a manifest of its own"
+        if beside
+        else "was compiled by epctx: its manifest has digests already"
     )
     with pytest.raises(epctx.InvalidArgument, match=match):
         epctx.seal_model(path, beside=beside)
@@ -461,20 +507,30 @@ def test_a_manifest_with_weights_of_a_source_is_never_replaced(tmp_path):
     path = epctx.ModelCompiler(options, source).compile_to_file().output
     assert epctx.inspect_model(path).manifest.source_weights
 
-    with pytest.raises(epctx.InvalidArgument, match="needs more of its manifest than digests"):
+    with pytest.raises(
+        epctx.InvalidArgument, match="needs more of its manifest than digests"
+    ):
         epctx.seal_model(path, force=True)
 
 
 @pytest.mark.parametrize("key", ["epctx.sealed", "epctx.manifest"])
 @pytest.mark.parametrize("text", [b"", b"{", b"[1]", b"\xff\xfe"])
-def test_a_damaged_manifest_in_a_model_is_refused_and_replaced_by_force_only(real, key, text):
+def test_a_damaged_manifest_in_a_model_is_refused_and_replaced_by_force_only(
+    real, key, text
+):
     path = real / "qnn_ctx0.onnx"
-    entry = onnx.ModelProto(metadata_props=[{"key": key, "value": "?" * len(text)}]).SerializeToString()
+    entry = onnx.ModelProto(
+        metadata_props=[{"key": key, "value": "?" * len(text)}]
+    ).SerializeToString()
     path.write_bytes(
-        path.read_bytes() + entry.replace(b"?" * len(text), text) if text else path.read_bytes() + entry
+        path.read_bytes() + entry.replace(b"?" * len(text), text)
+        if text
+        else path.read_bytes() + entry
     )
 
-    with pytest.raises(epctx.InvalidGraph, match=rf"the model's {key} metadata is damaged"):
+    with pytest.raises(
+        epctx.InvalidGraph, match=rf"the model's {key} metadata is damaged"
+    ):
         load(path)
     assert "manifest-damaged" in findings(path)
     with pytest.raises(epctx.InvalidArgument, match=r"qnn_ctx0\.onnx"):
@@ -487,16 +543,22 @@ def test_a_damaged_manifest_in_a_model_is_refused_and_replaced_by_force_only(rea
 @places
 @pytest.mark.parametrize("name", ["conv", "missing"])
 def test_a_model_that_is_none_or_has_no_payload_is_refused(real, name, beside):
-    with pytest.raises(epctx.NoSuchFile if name == "missing" else epctx.InvalidArgument, match=name):
+    with pytest.raises(
+        epctx.NoSuchFile if name == "missing" else epctx.InvalidArgument, match=name
+    ):
         epctx.seal_model(real / f"{name}.onnx", beside=beside)
 
 
 @places
 @pytest.mark.parametrize("binary", ["missing", "empty", "outside"])
-def test_a_payload_that_a_load_would_refuse_is_not_sealed(real, tmp_path, binary, beside):
+def test_a_payload_that_a_load_would_refuse_is_not_sealed(
+    real, tmp_path, binary, beside
+):
     path = real / "qnn_ctx0.onnx"
     if binary == "outside":
-        path.write_bytes(path.read_bytes().replace(b"qnn_ctx0_qnn.bin", b"../ctx0_qnn.bin_"))
+        path.write_bytes(
+            path.read_bytes().replace(b"qnn_ctx0_qnn.bin", b"../ctx0_qnn.bin_")
+        )
     elif binary == "empty":
         (real / "qnn_ctx0_qnn.bin").write_bytes(b"")
     else:

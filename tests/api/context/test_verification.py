@@ -13,7 +13,15 @@ import os
 from pathlib import Path
 
 import pytest
-from context.loading import context_model, entry_of, loaded, manifest, node, noise, root_of
+from context.loading import (
+    context_model,
+    entry_of,
+    loaded,
+    manifest,
+    node,
+    noise,
+    root_of,
+)
 
 from epctx_core import SessionOptions
 from epctx_core.errors import Fail, InvalidGraph
@@ -48,7 +56,11 @@ class Binaries:
             [len(piece), hashlib.sha256(piece).hexdigest(), *mark]
             for piece, mark in ((head, []), (weight, [1]))
         ]
-        return entry_of(b"", name) | {"bytes": 9500, "segments": segments, "root": root_of(segments)}
+        return entry_of(b"", name) | {
+            "bytes": 9500,
+            "segments": segments,
+            "root": root_of(segments),
+        }
 
     def alter(self, name, place):
         content = bytearray((self.folder / name).read_bytes())
@@ -93,7 +105,9 @@ def test_lazy_checks_a_payload_whole_when_it_is_asked_for_and_no_other(tmp_path)
 
     with harness.loaded(payloads(0)):
         pass
-    error = harness.refused("its bytes 500 to 9,500 have another digest", payloads(0, 1))
+    error = harness.refused(
+        "its bytes 500 to 9,500 have another digest", payloads(0, 1)
+    )
 
     assert error.node == "b"
 
@@ -151,12 +165,18 @@ def test_of_a_binary_of_another_length_nothing_is_copied(tmp_path):
     harness = Binaries(tmp_path, mapping=False)
     os.truncate(tmp_path / "a_x.bin", 1 << 40)
 
-    harness.refused("has 1,099,511,627,776 bytes; the model was written with", payloads(0))
+    harness.refused(
+        "has 1,099,511,627,776 bytes; the model was written with", payloads(0)
+    )
 
 
-@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")])
+@pytest.mark.parametrize(
+    "error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")]
+)
 @pytest.mark.parametrize("mapping", [True, False])
-def test_a_binary_for_which_there_is_no_memory_is_no_fault_of_the_ep(tmp_path, monkeypatch, mapping, error):
+def test_a_binary_for_which_there_is_no_memory_is_no_fault_of_the_ep(
+    tmp_path, monkeypatch, mapping, error
+):
     def refuse(*_given, **_more):
         raise error
 
@@ -168,7 +188,9 @@ def test_a_binary_for_which_there_is_no_memory_is_no_fault_of_the_ep(tmp_path, m
 
     harness = Binaries(tmp_path, verify="lazy", mapping=mapping)
 
-    found = harness.refused(r"a_x\.bin' cannot be brought into memory: .*emory", look, Fail)
+    found = harness.refused(
+        r"a_x\.bin' cannot be brought into memory: .*emory", look, Fail
+    )
 
     assert "ep.context_file_mapping" in found.hint
 
@@ -213,7 +235,8 @@ def test_an_embedded_payload_is_checked_whole_too():
     altered = bytearray(content)
     altered[-1] ^= 1
     whole, wrong = (
-        context_model(node("n", cache=bytes(cache), embed=True), said=said) for cache in (content, altered)
+        context_model(node("n", cache=bytes(cache), embed=True), said=said)
+        for cache in (content, altered)
     )
 
     with loaded(whole, options=reading(verify="lazy")) as given:
@@ -225,7 +248,10 @@ def test_an_embedded_payload_is_checked_whole_too():
         pass
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux lists the open files of a process")
+@pytest.mark.skipif(
+    not Path("/proc/self/fd").is_dir(),
+    reason="only Linux lists the open files of a process",
+)
 def test_a_binary_that_is_refused_is_closed_at_once(tmp_path):
     scene = Binaries(tmp_path, verify="full")
     scene.alter("a_x.bin", 700)
@@ -250,4 +276,6 @@ def test_what_the_manifest_does_not_know_is_warned_about(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "epctx"), harness.loaded():
         pass
 
-    assert caplog.messages == ["the payload 'b_x.bin' is not checked: the manifest does not list it."]
+    assert caplog.messages == [
+        "the payload 'b_x.bin' is not checked: the manifest does not list it."
+    ]

@@ -35,7 +35,9 @@ def session():
     registry = Registry(entry_points=False)
     registry.register(Keeping)
     model = chain(["Relu"]).SerializeToString()
-    with InferenceSession(model, providers=[Keeping.name], registry=registry) as session:
+    with InferenceSession(
+        model, providers=[Keeping.name], registry=registry
+    ) as session:
         yield session
 
 
@@ -84,7 +86,9 @@ def test_closing_closes_the_youngest_first_and_once(session, workspace):
     assert closed == ["b", "a"]
 
 
-def test_an_object_whose_close_raises_keeps_no_other_from_being_closed(session, workspace, caplog):
+def test_an_object_whose_close_raises_keeps_no_other_from_being_closed(
+    session, workspace, caplog
+):
     closed = []
 
     def close(obj):

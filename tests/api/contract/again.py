@@ -21,8 +21,12 @@ def written(folder):
     return saved(chain(OPERATORS), folder / "first" / "m.onnx")
 
 
-def compiled(model, *eps, output, embed=None, compiler=lambda _compiler: None, **entries):
-    made = epctx.ModelCompiler(options_with(*eps, **entries), model, embed, registry=registry_with(*eps))
+def compiled(
+    model, *eps, output, embed=None, compiler=lambda _compiler: None, **entries
+):
+    made = epctx.ModelCompiler(
+        options_with(*eps, **entries), model, embed, registry=registry_with(*eps)
+    )
     compiler(made)
     return made.compile_to_file(output)
 
@@ -43,7 +47,11 @@ def nodes_of(model):
 
 
 def attributes(node, *left_out):
-    return {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name not in left_out}
+    return {
+        a.name: helper.get_attribute_value(a)
+        for a in node.attribute
+        if a.name not in left_out
+    }
 
 
 def source_of(node):

@@ -18,7 +18,10 @@ def compiler(
 ) -> epctx.ModelCompiler:
     """Return a compiler with these EPs and session options (`__` for a point)."""
     return epctx.ModelCompiler(
-        options_with(*eps, **(entries or {})), model, registry=registry_with(*eps), **arguments
+        options_with(*eps, **(entries or {})),
+        model,
+        registry=registry_with(*eps),
+        **arguments,
     )
 
 

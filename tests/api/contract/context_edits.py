@@ -34,4 +34,6 @@ def set_attributes(node, **values):
     kept = [a for a in node.attribute if a.name not in values]
     del node.attribute[:]
     node.attribute.extend(kept)
-    node.attribute.extend(helper.make_attribute(k, v) for k, v in values.items() if v is not None)
+    node.attribute.extend(
+        helper.make_attribute(k, v) for k, v in values.items() if v is not None
+    )

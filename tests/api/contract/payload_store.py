@@ -30,7 +30,9 @@ class Store:
 
 
 def compiler_of(source, *eps, **entries):
-    return epctx.ModelCompiler(options_with(*eps, **entries), source, registry=registry_with(*eps))
+    return epctx.ModelCompiler(
+        options_with(*eps, **entries), source, registry=registry_with(*eps)
+    )
 
 
 def kept(source, store, ep=Alpha):

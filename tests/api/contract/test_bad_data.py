@@ -25,10 +25,17 @@ def written(request, tmp_path_factory):
     onnx.save(network(0), folder / "m.onnx")
     options = epctx.SessionOptions()
     options.add_provider(request.param)
-    report = epctx.ModelCompiler(options, folder / "m.onnx").compile_to_file(folder / "m_ctx.onnx")
+    report = epctx.ModelCompiler(options, folder / "m.onnx").compile_to_file(
+        folder / "m_ctx.onnx"
+    )
     whole = epctx.ModelCompiler(options, folder / "m.onnx", True).compile_to_bytes()
     name = report.outputs[0].path
-    return request.param, report.output.read_bytes(), (name, (folder / name).read_bytes()), whole
+    return (
+        request.param,
+        report.output.read_bytes(),
+        (name, (folder / name).read_bytes()),
+        whole,
+    )
 
 
 @pytest.fixture
@@ -41,10 +48,14 @@ def pair(written, tmp_path):
 
 
 def again(path):
-    epctx.ModelCompiler(options_with(), path).compile_to_file(path.with_name("again_ctx.onnx"))
+    epctx.ModelCompiler(options_with(), path).compile_to_file(
+        path.with_name("again_ctx.onnx")
+    )
 
 
-ROUTES = pytest.mark.parametrize("use", [epctx.InferenceSession, again], ids=["load", "compile again"])
+ROUTES = pytest.mark.parametrize(
+    "use", [epctx.InferenceSession, again], ids=["load", "compile again"]
+)
 
 
 @pytest.mark.entry(84)
@@ -83,9 +94,16 @@ def test_junk_without_a_manifest_is_refused_by_the_ep(pair, content, embed):
 @pytest.mark.parametrize("value", [None, b""], ids=["absent", "empty"])
 def test_a_primary_without_payload_or_name(pair, use, embed, value):
     _, path, _ = pair
-    change(path, lambda model: change_carriers(model, embed_mode=int(embed), ep_cache_context=value))
+    change(
+        path,
+        lambda model: change_carriers(
+            model, embed_mode=int(embed), ep_cache_context=value
+        ),
+    )
 
-    with refused(InvalidGraph, "ep_cache_context|an empty name", folder=path.parent) as caught:
+    with refused(
+        InvalidGraph, "ep_cache_context|an empty name", folder=path.parent
+    ) as caught:
         use(path)
 
     assert caught.value.node
@@ -106,7 +124,9 @@ def test_an_attribute_of_another_type_than_the_operator_says(pair, use, name, va
     _, path, _ = pair
     change(path, lambda model: change_carriers(model, **{name: value}))
 
-    with pytest.raises(InvalidGraph, match=f"attribute '{name}'|[Mm]ismatched attribute type"):
+    with pytest.raises(
+        InvalidGraph, match=f"attribute '{name}'|[Mm]ismatched attribute type"
+    ):
         use(path)
 
 
@@ -125,25 +145,33 @@ def test_a_damaged_manifest(pair, use, text):
 
     change(path, damage)
 
-    with refused(InvalidGraph, "epctx.manifest metadata is damaged", folder=path.parent):
+    with refused(
+        InvalidGraph, "epctx.manifest metadata is damaged", folder=path.parent
+    ):
         use(path)
 
 
 @pytest.mark.entry(81)
 @pytest.mark.parametrize("route", [by_compiler, by_session])
-def test_an_ep_that_writes_a_payload_of_no_bytes_is_found_out_when_it_writes_it(tmp_path, route):
+def test_an_ep_that_writes_a_payload_of_no_bytes_is_found_out_when_it_writes_it(
+    tmp_path, route
+):
     class Silent(scripted()):
         def get_ep_context_nodes(self, writer):
             from epctx_core.plugin import EPContextNode
 
             payload = writer.payload()
-            return [EPContextNode(partition, payload) for partition, _ in self._compiled]
+            return [
+                EPContextNode(partition, payload) for partition, _ in self._compiled
+            ]
 
         get_ep_context_nodes.epctx_impl = scripted().get_ep_context_nodes.epctx_impl
 
     source = saved(chain(["Relu", "Add"]), tmp_path / "m.onnx")
 
-    with refused(PluginError, "wrote nothing into the payload 'm_scripted.bin'", folder=tmp_path):
+    with refused(
+        PluginError, "wrote nothing into the payload 'm_scripted.bin'", folder=tmp_path
+    ):
         route(Silent, source, tmp_path / "m_ctx.onnx")
 
 
@@ -157,8 +185,13 @@ def change_carriers(model, **values):
     """Set attributes of all primaries, None takes one away; nothing says what their payloads were."""
     del model.metadata_props[:]
     for node in model.graph.node:
-        if node.op_type == "EPContext" and helper.get_node_attr_value(node, "main_context") == 1:
+        if (
+            node.op_type == "EPContext"
+            and helper.get_node_attr_value(node, "main_context") == 1
+        ):
             kept = [a for a in node.attribute if a.name not in values]
             del node.attribute[:]
             node.attribute.extend(kept)
-            node.attribute.extend(helper.make_attribute(k, v) for k, v in values.items() if v is not None)
+            node.attribute.extend(
+                helper.make_attribute(k, v) for k, v in values.items() if v is not None
+            )

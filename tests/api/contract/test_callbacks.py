@@ -45,7 +45,8 @@ def store():
 
 @pytest.mark.entry(124)
 @pytest.mark.parametrize(
-    ("ep", "names"), [(Alpha, ["m_alpha.bin"]), (Beta, ["m_beta_0.bin", "m_beta_1.bin"])]
+    ("ep", "names"),
+    [(Alpha, ["m_alpha.bin"]), (Beta, ["m_beta_0.bin", "m_beta_1.bin"])],
 )
 def test_each_payload_is_one_call_to_write_and_one_to_read_and_no_file_appears(
     ep, names, tmp_path, store, monkeypatch
@@ -61,7 +62,11 @@ def test_each_payload_is_one_call_to_write_and_one_to_read_and_no_file_appears(
         found = session.run(None, {"x": example()})[0]
 
     assert sorted(store.payloads) == sorted(store.asked) == names
-    assert [n.attribute for n in onnx.load_from_string(model).graph.node if n.op_type == "EPContext"]
+    assert [
+        n.attribute
+        for n in onnx.load_from_string(model).graph.node
+        if n.op_type == "EPContext"
+    ]
     assert snapshot(tmp_path) == {}
     with epctx.InferenceSession(source) as plain:
         assert np.allclose(found, plain.run(None, {"x": example()})[0])
@@ -77,13 +82,20 @@ def test_every_ep_can_be_used_because_the_core_owns_the_bytes(ep, network, store
     model = compiler.compile_to_bytes()
     options.set_ep_context_data_read_func(store.read, 1 << 30)
 
-    with epctx.InferenceSession(report.output) as by_file, epctx.InferenceSession(model, options) as session:
+    with (
+        epctx.InferenceSession(report.output) as by_file,
+        epctx.InferenceSession(model, options) as session,
+    ):
         for found, wanted in zip(
-            session.run(None, source.inputs), by_file.run(None, source.inputs), strict=True
+            session.run(None, source.inputs),
+            by_file.run(None, source.inputs),
+            strict=True,
         ):
             assert np.array_equal(found, wanted)
     assert store.asked == list(store.payloads)
-    assert store.payloads == {name: (source.path.parent / name).read_bytes() for name in store.payloads}
+    assert store.payloads == {
+        name: (source.path.parent / name).read_bytes() for name in store.payloads
+    }
 
 
 @pytest.mark.entry(124)
@@ -145,19 +157,28 @@ def test_the_write_callback_reads_ranges_while_it_runs_and_nothing_afterwards(so
 
     (data,) = seen
     for use in (data.read, lambda: data.size):
-        with pytest.raises(InvalidArgument, match="after its callback had returned") as caught:
+        with pytest.raises(
+            InvalidArgument, match="after its callback had returned"
+        ) as caught:
             use()
         assert isinstance(caught.value, RuntimeError)
 
 
 @pytest.mark.entry(124)
-def test_the_read_callback_fills_its_buffer_in_pieces_and_cannot_use_it_afterwards(source, store):
+def test_the_read_callback_fills_its_buffer_in_pieces_and_cannot_use_it_afterwards(
+    source, store
+):
     model = kept(source, store)
     content, buffers, read_only = store.payloads["m_alpha.bin"], [], []
 
     def read(name, buffer):
         buffers.append(buffer)
-        assert (name, buffer.max_size, buffer.size, buffer.is_allocated) == ("m_alpha.bin", LIMIT, 0, False)
+        assert (name, buffer.max_size, buffer.size, buffer.is_allocated) == (
+            "m_alpha.bin",
+            LIMIT,
+            0,
+            False,
+        )
         with pytest.raises(InvalidArgument, match="not allocated"):
             buffer.write(b"x")
         buffer.allocate(len(content))
@@ -165,7 +186,13 @@ def test_the_read_callback_fills_its_buffer_in_pieces_and_cannot_use_it_afterwar
         buffer.write(content[4:], 4)
         buffer.write(np.frombuffer(content[2:4], np.uint16), 2)
         buffer.write(memoryview(content[:2]))
-        beyond = (content + b"x",), (b"x", len(content)), (b"x", -1), ("x",), (memoryview(b"abcd")[::2],)
+        beyond = (
+            (content + b"x",),
+            (b"x", len(content)),
+            (b"x", -1),
+            ("x",),
+            (memoryview(b"abcd")[::2],),
+        )
         for wrong in beyond:
             with pytest.raises(InvalidArgument):
                 buffer.write(*wrong)
@@ -183,7 +210,11 @@ def test_the_read_callback_fills_its_buffer_in_pieces_and_cannot_use_it_afterwar
     assert np.allclose(found, expected())
     assert read_only == [True]
     (buffer,) = buffers
-    for use in (lambda: buffer.write(b"x"), lambda: buffer.allocate(1), lambda: buffer.size):
+    for use in (
+        lambda: buffer.write(b"x"),
+        lambda: buffer.allocate(1),
+        lambda: buffer.size,
+    ):
         with pytest.raises(RuntimeError, match="after its callback had returned"):
             use()
 
@@ -225,11 +256,14 @@ def test_a_payload_of_the_maximum_is_taken(source, store):
 
 
 @pytest.mark.entry(123, 124)
-def test_what_the_read_callback_raises_is_the_cause_of_a_fail_with_its_text(source, store):
+def test_what_the_read_callback_raises_is_the_cause_of_a_fail_with_its_text(
+    source, store
+):
     model = kept(source, store)
 
     with refused(
-        Fail, "read callback raised for the payload 'm_alpha.bin': HostError: the cloud is down"
+        Fail,
+        "read callback raised for the payload 'm_alpha.bin': HostError: the cloud is down",
     ) as caught:
         opened(model, raising)
 
@@ -237,13 +271,17 @@ def test_what_the_read_callback_raises_is_the_cause_of_a_fail_with_its_text(sour
 
 
 @pytest.mark.entry(123, 124)
-def test_what_the_write_callback_raises_is_the_cause_of_a_fail_and_nothing_is_written(source):
+def test_what_the_write_callback_raises_is_the_cause_of_a_fail_and_nothing_is_written(
+    source,
+):
     compiler = compiler_of(source, Alpha)
     compiler.set_ep_context_data_write_func(raising)
 
     for compile_it in (compiler.compile_to_file, compiler.compile_to_bytes):
         with refused(
-            Fail, "write callback raised.*HostError: the cloud is down", folder=source.parent
+            Fail,
+            "write callback raised.*HostError: the cloud is down",
+            folder=source.parent,
         ) as caught:
             compile_it()
         assert isinstance(caught.value.__cause__, HostError)

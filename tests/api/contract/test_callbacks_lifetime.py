@@ -37,7 +37,8 @@ from epctx_core import Fail, InvalidArgument
 from epctx_core.plugin import hookimpl
 
 needs_files_in_memory = pytest.mark.skipif(
-    not hasattr(os, "memfd_create"), reason="this system has no files in memory that have a path"
+    not hasattr(os, "memfd_create"),
+    reason="this system has no files in memory that have a path",
 )
 
 
@@ -57,7 +58,9 @@ def store():
 
 
 @pytest.mark.entry(118, 123)
-def test_a_callback_goes_before_files_which_are_then_not_even_looked_for(source, store, tmp_path):
+def test_a_callback_goes_before_files_which_are_then_not_even_looked_for(
+    source, store, tmp_path
+):
     model = kept(source, store)
     path = saved(onnx.load_from_string(model), source.parent / "m_ctx.onnx")
     (source.parent / "m_alpha.bin").write_bytes(b"of another model")
@@ -70,7 +73,9 @@ def test_a_callback_goes_before_files_which_are_then_not_even_looked_for(source,
 
 
 @pytest.mark.entry(123)
-@pytest.mark.parametrize("name", ["../../m.bin", "/srv/m.bin", "s3:bucket//m.bin", "ä b.bin"])
+@pytest.mark.parametrize(
+    "name", ["../../m.bin", "/srv/m.bin", "s3:bucket//m.bin", "ä b.bin"]
+)
 def test_a_name_is_passed_as_the_model_has_it(source, store, name):
     model = onnx.load_from_string(kept(source, store))
     (payload,) = store.payloads.values()
@@ -83,7 +88,9 @@ def test_a_name_is_passed_as_the_model_has_it(source, store, name):
     entry.value = entry.value.replace('"m_alpha.bin"', json.dumps(name))
     store.payloads = {name: payload}
 
-    assert np.allclose(result(opened(model.SerializeToString(), store.read)), expected())
+    assert np.allclose(
+        result(opened(model.SerializeToString(), store.read)), expected()
+    )
     assert store.asked == [name]
 
 
@@ -93,7 +100,9 @@ def test_a_callback_that_was_cleared_is_not_called(source, store):
     options = reading(raising, Alpha)
     options.clear_ep_context_data_read_func()
     options.clear_ep_context_data_read_func()
-    epctx.InferenceSession(report.output, options, registry=registry_with(Alpha)).close()
+    epctx.InferenceSession(
+        report.output, options, registry=registry_with(Alpha)
+    ).close()
 
     compiler = compiler_of(source, Alpha)
     compiler.set_ep_context_data_write_func(raising)
@@ -139,19 +148,27 @@ def test_a_load_uses_the_callback_that_was_set_when_it_began(source, store):
     options.add_provider(ep.name)
     options.set_ep_context_data_read_func(store.read, LIMIT)
 
-    assert np.allclose(result(epctx.InferenceSession(model, options, registry=registry_with(ep))), expected())
+    assert np.allclose(
+        result(epctx.InferenceSession(model, options, registry=registry_with(ep))),
+        expected(),
+    )
 
 
 @pytest.mark.entry(120, 127)
 @pytest.mark.parametrize(
     ("function", "size"),
     [(None, 10), (5, 10), ("read", 10)]
-    + [(raising, size) for size in (0, -1, 1 << 63, (1 << 64) - 1, None, 1.5, "10", True, float("inf"))],
+    + [
+        (raising, size)
+        for size in (0, -1, 1 << 63, (1 << 64) - 1, None, 1.5, "10", True, float("inf"))
+    ],
 )
 def test_a_callback_is_a_function_with_a_finite_size(function, size):
     options = epctx.SessionOptions()
 
-    with refused(InvalidArgument, "read callback must be a function|max_data_size must be"):
+    with refused(
+        InvalidArgument, "read callback must be a function|max_data_size must be"
+    ):
         options.set_ep_context_data_read_func(function, size)
 
     assert options.data_reader is None
@@ -160,7 +177,9 @@ def test_a_callback_is_a_function_with_a_finite_size(function, size):
 @pytest.mark.entry(127)
 def test_a_write_callback_is_a_function(source):
     for wrong in (None, 5, "write"):
-        with refused(InvalidArgument, "set_ep_context_data_write_func takes a function"):
+        with refused(
+            InvalidArgument, "set_ep_context_data_write_func takes a function"
+        ):
             compiler_of(source, Alpha).set_ep_context_data_write_func(wrong)
 
 
@@ -210,13 +229,17 @@ def test_where_files_in_memory_do_not_exist_an_ep_that_takes_only_files_is_refus
     monkeypatch.delattr(os, "memfd_create", raising=False)
     model = kept(source, store)
 
-    with refused(Fail, "no files in memory that have a path", folder=tmp_path, ep=Alpha.name):
+    with refused(
+        Fail, "no files in memory that have a path", folder=tmp_path, ep=Alpha.name
+    ):
         opened(model, store.read, by_file)
 
 
 @pytest.mark.entry(124)
 def test_compiling_does_not_call_the_read_callback(source, store):
-    compiler = epctx.ModelCompiler(reading(raising, Alpha), source, registry=registry_with(Alpha))
+    compiler = epctx.ModelCompiler(
+        reading(raising, Alpha), source, registry=registry_with(Alpha)
+    )
     compiler.set_ep_context_data_write_func(store.write)
 
     compiler.compile_to_bytes()
@@ -229,7 +252,9 @@ def test_callbacks_outlive_the_options_and_go_with_their_owner(source):
     store = Store()
     options = reading(lambda name, buffer, keep=store: keep.read(name, buffer), Alpha)
     compiler = epctx.ModelCompiler(options, source, registry=registry_with(Alpha))
-    compiler.set_ep_context_data_write_func(lambda name, data, keep=store: keep.write(name, data))
+    compiler.set_ep_context_data_write_func(
+        lambda name, data, keep=store: keep.write(name, data)
+    )
     alive = weakref.ref(store)
     model = compiler.compile_to_bytes()
     session = epctx.InferenceSession(model, options, registry=registry_with(Alpha))
@@ -307,7 +332,11 @@ def test_threads_load_at_the_same_time_through_one_callback(source, store):
     options, results = reading(store.read, Alpha), []
 
     def load():
-        results.append(result(epctx.InferenceSession(model, options, registry=registry_with(Alpha))))
+        results.append(
+            result(
+                epctx.InferenceSession(model, options, registry=registry_with(Alpha))
+            )
+        )
 
     threads = [threading.Thread(target=load) for _ in range(os.cpu_count() + 2)]
     for thread in threads:

@@ -28,7 +28,11 @@ def test_the_session_keeps_its_providers_and_takes_arguments_that_only_tune(sour
     ) as opened:
         opened.disable_fallback()
         opened.enable_fallback()
-        for same in (["QNN"], ["QNNExecutionProvider", CPU], [("QNN", {"htp_arch": 75}), CPU]):
+        for same in (
+            ["QNN"],
+            ["QNNExecutionProvider", CPU],
+            [("QNN", {"htp_arch": 75}), CPU],
+        ):
             opened.set_providers(same)
         for other in ([CPU], ["QNN", "OpenVINO"], [("QNN", {"htp_arch": "73"})], None):
             with pytest.raises(InvalidArgument, match="fixed when it is made"):
@@ -65,7 +69,10 @@ def test_close_waits_for_what_run_async_accepted(source):
 
     for _ in range(4):
         opened.run_async(
-            None, {"x": example()}, lambda given, _user, error: results.append((given, error)), None
+            None,
+            {"x": example()},
+            lambda given, _user, error: results.append((given, error)),
+            None,
         )
     opened.close()
 
@@ -87,7 +94,10 @@ def test_functions_of_the_module_are_there(caplog):
         assert logger.level == logging.ERROR
     finally:
         logger.setLevel(before)
-    for function, wrong in ((epctx.set_default_logger_severity, 5), (epctx.set_seed, 0.5)):
+    for function, wrong in (
+        (epctx.set_default_logger_severity, 5),
+        (epctx.set_seed, 0.5),
+    ):
         with pytest.raises(InvalidArgument):
             function(wrong)
     epctx.set_default_logger_verbosity(1)

@@ -7,13 +7,26 @@ import logging
 import numpy as np
 import onnx
 import pytest
-from contract.validating_eps import compiled, options_with, registry_with, session, validating
+from contract.validating_eps import (
+    compiled,
+    options_with,
+    registry_with,
+    session,
+    validating,
+)
 from end_to_end.engine_eps import Alpha, Beta
 from end_to_end.routes import with_qnn
 from end_to_end.small_models import example, saved
 
 import epctx_core as epctx
-from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile, PluginError
+from epctx_core.errors import (
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    NoSuchFile,
+    PluginError,
+)
 from epctx_core.plugin import Compatibility
 
 NOT_APPLICABLE, OPTIMAL, RECOMPILE, NO = Compatibility
@@ -24,7 +37,9 @@ SUBOPTIMAL_IS_AN_ERROR = {"session__fail_on_suboptimal_compiled_model": 1}
 
 def infos(path):
     entries = onnx.load(path, load_external_data=False).metadata_props
-    return {e.key.removeprefix(PREFIX): e.value for e in entries if e.key.startswith(PREFIX)}
+    return {
+        e.key.removeprefix(PREFIX): e.value for e in entries if e.key.startswith(PREFIX)
+    }
 
 
 def runs(model, *eps, **entries):
@@ -38,7 +53,9 @@ def runs(model, *eps, **entries):
 @pytest.mark.entry(88, 100)
 def test_each_ep_of_the_session_writes_what_it_says_under_its_type(source):
     first = validating()
-    second = validating(info="of the second", name="SecondExecutionProvider", binary_suffix="second")
+    second = validating(
+        info="of the second", name="SecondExecutionProvider", binary_suffix="second"
+    )
 
     model = compiled(source, first, second)
 
@@ -94,7 +111,9 @@ def test_the_simulated_qnn_writes_what_its_rules_validate(source):
     [pytest.param(OPTIMAL, marks=pytest.mark.entry(90, 101)), pytest.param(NOT_APPLICABLE, marks=pytest.mark.entry(94))],
 )  # fmt: skip
 @pytest.mark.parametrize("entries", [{}, SUBOPTIMAL_IS_AN_ERROR])
-def test_a_model_that_is_supported_or_not_validated_runs(source, verdict, entries, caplog):
+def test_a_model_that_is_supported_or_not_validated_runs(
+    source, verdict, entries, caplog
+):
     ep = validating(verdict)
     model = compiled(source, ep)
 
@@ -121,7 +140,9 @@ def test_a_model_that_had_better_be_compiled_again_runs_with_a_warning(source, c
 
 
 @pytest.mark.entry(92)
-def test_a_model_that_had_better_be_compiled_again_is_refused_if_the_host_says_so(source):
+def test_a_model_that_had_better_be_compiled_again_is_refused_if_the_host_says_so(
+    source,
+):
     ep = validating(RECOMPILE)
     model = compiled(source, ep)
 
@@ -133,7 +154,9 @@ def test_a_model_that_had_better_be_compiled_again_is_refused_if_the_host_says_s
 
 @pytest.mark.entry(93)
 @pytest.mark.parametrize("entries", [{}, SUBOPTIMAL_IS_AN_ERROR])
-def test_a_model_that_is_not_supported_is_an_invalid_graph_whatever_the_option_says(source, entries):
+def test_a_model_that_is_not_supported_is_an_invalid_graph_whatever_the_option_says(
+    source, entries
+):
     ep = validating(NO)
     model = compiled(source, ep)
 
@@ -142,7 +165,10 @@ def test_a_model_that_is_not_supported_is_an_invalid_graph_whatever_the_option_s
     ) as caught:
         runs(model, ep, **entries)
 
-    assert (caught.value.ep, bool(caught.value.hint)) == ("ValidatingExecutionProvider", True)
+    assert (caught.value.ep, bool(caught.value.hint)) == (
+        "ValidatingExecutionProvider",
+        True,
+    )
 
 
 @pytest.mark.entry(95)
@@ -160,7 +186,9 @@ def test_a_model_without_information_is_not_validated_and_runs(source):
 def test_a_validator_that_raises_is_a_plugin_error_with_its_words(source):
     model = compiled(source, validating())
 
-    with pytest.raises(PluginError, match="failed in validate_compatibility: OSError: no driver") as caught:
+    with pytest.raises(
+        PluginError, match="failed in validate_compatibility: OSError: no driver"
+    ) as caught:
         runs(model, validating(OSError("no driver")))
 
     assert caught.value.hook == "validate_compatibility"
@@ -177,7 +205,9 @@ def test_a_verdict_that_is_none_of_the_four_breaks_the_contract(source, verdict)
 
 
 @pytest.mark.entry(97)
-def test_an_unsupported_model_is_refused_before_the_ep_is_made_or_its_binary_is_looked_for(source):
+def test_an_unsupported_model_is_refused_before_the_ep_is_made_or_its_binary_is_looked_for(
+    source,
+):
     ep = validating(NO)
     model = compiled(source, ep)
     ep.asked.clear()
@@ -201,8 +231,12 @@ def test_a_supported_model_goes_on_to_the_other_hooks(source):
 
 
 @pytest.mark.entry(97)
-def test_an_ep_that_took_nothing_validates_what_it_wrote_before_it_is_asked_for_its_capability(source):
-    other = validating(NO, info="of the other", name="OtherExecutionProvider", binary_suffix="other")
+def test_an_ep_that_took_nothing_validates_what_it_wrote_before_it_is_asked_for_its_capability(
+    source,
+):
+    other = validating(
+        NO, info="of the other", name="OtherExecutionProvider", binary_suffix="other"
+    )
     model = compiled(source, validating(), other)
     other.asked.clear()
 
@@ -236,7 +270,9 @@ def test_the_verdict_can_be_had_without_a_session(source, verdict):
     ep.asked.clear()
 
     for given in (model, str(model), model.read_bytes()):
-        found = epctx.get_model_compatibility(given, "validating", {"driver": 3}, registry=registry_with(ep))
+        found = epctx.get_model_compatibility(
+            given, "validating", {"driver": 3}, registry=registry_with(ep)
+        )
         assert found is verdict
 
     assert ep.asked == [f"validate {INFO} driver=3"] * 3
@@ -244,7 +280,9 @@ def test_the_verdict_can_be_had_without_a_session(source, verdict):
 
 
 @pytest.mark.entry(98)
-def test_the_cpu_ep_and_an_ep_without_validator_and_a_model_without_information_are_not_applicable(source):
+def test_the_cpu_ep_and_an_ep_without_validator_and_a_model_without_information_are_not_applicable(
+    source,
+):
     model = compiled(source, validating())
     registry = registry_with(Alpha, validating())
 
@@ -254,7 +292,10 @@ def test_the_cpu_ep_and_an_ep_without_validator_and_a_model_without_information_
         (model, "Alpha"),
         (source, "Validating"),
     ):
-        assert epctx.get_model_compatibility(given, ep, registry=registry) is NOT_APPLICABLE
+        assert (
+            epctx.get_model_compatibility(given, ep, registry=registry)
+            is NOT_APPLICABLE
+        )
 
 
 @pytest.mark.entry(98)
@@ -266,13 +307,17 @@ def test_an_ep_that_is_no_text_is_an_invalid_argument(source, ep):
 
 
 @pytest.mark.entry(98)
-def test_an_ep_that_is_not_installed_or_gets_a_wrong_option_is_an_invalid_argument(source):
+def test_an_ep_that_is_not_installed_or_gets_a_wrong_option_is_an_invalid_argument(
+    source,
+):
     registry = registry_with(validating())
 
     with pytest.raises(InvalidArgument, match="no installed plugin provides"):
         epctx.get_model_compatibility(source, "Nothing", registry=registry)
     with pytest.raises(InvalidArgument, match="needs a whole number"):
-        epctx.get_model_compatibility(source, "Validating", {"driver": "new"}, registry=registry)
+        epctx.get_model_compatibility(
+            source, "Validating", {"driver": "new"}, registry=registry
+        )
 
 
 @pytest.mark.entry(99)
@@ -331,7 +376,9 @@ QNN_VERDICTS = [
 
 @pytest.mark.entry(102)
 @pytest.mark.parametrize(("made", "runtime", "verdict"), QNN_VERDICTS, ids=str)
-def test_a_difference_gives_the_same_verdict_with_and_without_a_session(source, made, runtime, verdict):
+def test_a_difference_gives_the_same_verdict_with_and_without_a_session(
+    source, made, runtime, verdict
+):
     model = source.with_name("m_ctx.onnx")
     epctx.ModelCompiler(with_qnn(made), source).compile_to_file(model)
 
@@ -343,17 +390,25 @@ def test_a_difference_gives_the_same_verdict_with_and_without_a_session(source, 
         with pytest.raises(Fail, match="less well"):
             epctx.InferenceSession(model, with_qnn(runtime, **SUBOPTIMAL_IS_AN_ERROR))
     else:
-        epctx.InferenceSession(model, with_qnn(runtime, **SUBOPTIMAL_IS_AN_ERROR)).close()
+        epctx.InferenceSession(
+            model, with_qnn(runtime, **SUBOPTIMAL_IS_AN_ERROR)
+        ).close()
 
 
 @pytest.mark.entry(103)
 @pytest.mark.parametrize("info", ["garbage", "v2:6:2.51.0:5.51.0:0:60:0:0", None])
 @pytest.mark.parametrize(
     "runtime",
-    [{"runtime_sdk_version": "sim-3.0.0"}, {"runtime_driver_version": "none"}, {"htp_arch": "69"}],
+    [
+        {"runtime_sdk_version": "sim-3.0.0"},
+        {"runtime_driver_version": "none"},
+        {"htp_arch": "69"},
+    ],
     ids=str,
 )
-def test_a_text_that_cannot_be_validated_does_not_let_an_unfit_payload_through(source, info, runtime):
+def test_a_text_that_cannot_be_validated_does_not_let_an_unfit_payload_through(
+    source, info, runtime
+):
     path = source.with_name("m_ctx.onnx")
     epctx.ModelCompiler(with_qnn(), source).compile_to_file(path)
     model = onnx.load(path)
@@ -365,7 +420,9 @@ def test_a_text_that_cannot_be_validated_does_not_let_an_unfit_payload_through(s
     saved(model, path)
 
     assert epctx.get_model_compatibility(path, "QNN", runtime) is NOT_APPLICABLE
-    with pytest.raises(InvalidGraph, match=r"cannot load node .* but this simulated runtime needs"):
+    with pytest.raises(
+        InvalidGraph, match=r"cannot load node .* but this simulated runtime needs"
+    ):
         epctx.InferenceSession(path, with_qnn(runtime))
 
 
@@ -374,7 +431,12 @@ def test_options_of_a_session_are_those_of_the_question(source):
     ep = validating()
     model = compiled(source, ep)
 
-    with epctx.InferenceSession(model, options_with(ep), registry=registry_with(ep)) as opened:
+    with epctx.InferenceSession(
+        model, options_with(ep), registry=registry_with(ep)
+    ) as opened:
         given = opened.get_provider_options()[ep.name]
 
-    assert epctx.get_model_compatibility(model, ep.name, given, registry=registry_with(ep)) is OPTIMAL
+    assert (
+        epctx.get_model_compatibility(model, ep.name, given, registry=registry_with(ep))
+        is OPTIMAL
+    )

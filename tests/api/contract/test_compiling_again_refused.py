@@ -15,7 +15,12 @@ from end_to_end.small_models import finished, saved, snapshot, tensor
 from onnx import helper
 
 import epctx_core as epctx
-from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, ModelRequiresCompilation
+from epctx_core.errors import (
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    ModelRequiresCompilation,
+)
 from epctx_core.plugin import Compatibility
 
 # --- what is refused ---------------------------------------------------------------------------------------
@@ -34,7 +39,9 @@ def first(source):
 
 @pytest.mark.parametrize("embed", [False, True])
 @pytest.mark.parametrize("damage", ["gone", "empty", "cut", "changed"])
-def test_a_payload_that_is_missing_or_altered_does_not_pass_through(tmp_path, other_folder, embed, damage):
+def test_a_payload_that_is_missing_or_altered_does_not_pass_through(
+    tmp_path, other_folder, embed, damage
+):
     # Enough weights, so that a look at the head alone would not see the changed byte.
     source = saved(wide_chain(), tmp_path / "m.onnx")
     first = compiled(source, Alpha, output=tmp_path / "m_ctx.onnx").output
@@ -69,7 +76,9 @@ def test_a_binary_that_is_replaced_meanwhile_is_noticed(source, first):
     class Late(scripted(compile=swap)):
         operators = frozenset({"Neg"})
 
-    with pytest.raises(Fail, match=r"'m_alpha\.bin' was replaced while m_ctx\.onnx was compiled"):
+    with pytest.raises(
+        Fail, match=r"'m_alpha\.bin' was replaced while m_ctx\.onnx was compiled"
+    ):
         compiled(first, Late, output=first.with_name("n_ctx.onnx"))
 
     assert sorted(snapshot(first.parent)) == ["m.onnx", "m_alpha.bin", "m_ctx.onnx"]
@@ -84,9 +93,15 @@ def test_the_model_itself_is_never_written_over(first):
 
 def test_a_model_with_nodes_is_not_optimised(first):
     level = epctx.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    compiler = epctx.ModelCompiler(options_with(), first, graph_optimization_level=level)
+    compiler = epctx.ModelCompiler(
+        options_with(), first, graph_optimization_level=level
+    )
 
-    with refused(InvalidArgument, "EPContext nodes already.*ORT_ENABLE_BASIC", folder=first.parent):
+    with refused(
+        InvalidArgument,
+        "EPContext nodes already.*ORT_ENABLE_BASIC",
+        folder=first.parent,
+    ):
         compiler.compile_to_file(first.with_name("n_ctx.onnx"))
 
 
@@ -94,10 +109,14 @@ def test_the_flags_speak_of_this_compile(first):
     flags = epctx.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
 
     with refused(Fail, "could be compiled", folder=first.parent):
-        epctx.ModelCompiler(options_with(), first, flags=flags).compile_to_file(first.with_name("n_ctx.onnx"))
+        epctx.ModelCompiler(options_with(), first, flags=flags).compile_to_file(
+            first.with_name("n_ctx.onnx")
+        )
 
 
-def test_a_host_that_forbids_compiling_in_sessions_may_still_have_nodes_pass_through(first, other_folder):
+def test_a_host_that_forbids_compiling_in_sessions_may_still_have_nodes_pass_through(
+    first, other_folder
+):
     def session(model, *eps):
         options = options_with(
             *eps, ep__context_enable=1, ep__context_file_path=other_folder / "n_ctx.onnx",
@@ -118,7 +137,9 @@ def test_a_host_that_forbids_compiling_in_sessions_may_still_have_nodes_pass_thr
 def one_of(source, **attributes):
     """Compile one partition of a validating EP; return it with the EP."""
     ep = validating(**attributes)
-    return compiled(source, ep, output=source.with_name("m_ctx.onnx"), ep__partition_max_count=1).output, ep
+    return compiled(
+        source, ep, output=source.with_name("m_ctx.onnx"), ep__partition_max_count=1
+    ).output, ep
 
 
 def test_an_ep_that_adds_nothing_leaves_what_it_said_about_its_nodes(source):
@@ -127,7 +148,9 @@ def test_an_ep_that_adds_nothing_leaves_what_it_said_about_its_nodes(source):
 
     second = compiled(first, newer, output=first.with_name("n_ctx.onnx")).output
 
-    assert metadata(second)[f"ep_compatibility_info.{newer.name}"] == "made by version 1"
+    assert (
+        metadata(second)[f"ep_compatibility_info.{newer.name}"] == "made by version 1"
+    )
 
 
 def test_an_ep_that_adds_nothing_and_never_said_a_word_is_not_asked_now(source, first):
@@ -140,16 +163,22 @@ def test_an_ep_that_adds_nothing_and_never_said_a_word_is_not_asked_now(source, 
 
 def test_of_what_an_ep_says_at_two_times_the_worst_verdict_counts(source):
     first, _ = one_of(source, info="1")
-    second = compiled(first, validating(info="2"), output=first.with_name("n_ctx.onnx")).output
+    second = compiled(
+        first, validating(info="2"), output=first.with_name("n_ctx.onnx")
+    ).output
     third = compiled(
-        second, validating(info="3", operators=frozenset({"Neg"})), output=first.with_name("o_ctx.onnx")
+        second,
+        validating(info="3", operators=frozenset({"Neg"})),
+        output=first.with_name("o_ctx.onnx"),
     )
     asked = {}
 
     def verdict(info):
         return asked.get(info, Compatibility.EP_SUPPORTED_OPTIMAL)
 
-    ep = type("Validate", (validating(),), {"verdict": staticmethod(verdict), "asked": []})
+    ep = type(
+        "Validate", (validating(),), {"verdict": staticmethod(verdict), "asked": []}
+    )
     registry = registry_with(ep)
     assert metadata(second)[f"ep_compatibility_info.{ep.name}"] == "2"
 
@@ -157,12 +186,18 @@ def test_of_what_an_ep_says_at_two_times_the_worst_verdict_counts(source):
     assert [text for text in ep.asked if text.startswith("validate")] == [
         f"validate {info} driver=1" for info in "321"
     ]
-    assert epctx.get_model_compatibility(third.output, ep.name, registry=registry) is Compatibility(1)
+    assert epctx.get_model_compatibility(
+        third.output, ep.name, registry=registry
+    ) is Compatibility(1)
     asked["1"] = Compatibility.EP_UNSUPPORTED
-    assert epctx.get_model_compatibility(third.output, ep.name, registry=registry) is Compatibility(3)
+    assert epctx.get_model_compatibility(
+        third.output, ep.name, registry=registry
+    ) is Compatibility(3)
     with refused(InvalidGraph, "does not support this compiled model.*'1'"):
         epctx.InferenceSession(third.output, registry=registry)
-    epctx.InferenceSession(second.parent / "m.onnx", providers=["CPUExecutionProvider"]).close()
+    epctx.InferenceSession(
+        second.parent / "m.onnx", providers=["CPUExecutionProvider"]
+    ).close()
 
 
 def test_an_ep_does_not_add_to_nodes_that_it_does_not_support_any_more(source):
@@ -170,7 +205,10 @@ def test_an_ep_does_not_add_to_nodes_that_it_does_not_support_any_more(source):
     ep = validating(Compatibility.EP_UNSUPPORTED, info="2")
 
     with refused(
-        InvalidGraph, "whose EPContext nodes it does not support.*'1'", folder=first.parent, ep=ep.name
+        InvalidGraph,
+        "whose EPContext nodes it does not support.*'1'",
+        folder=first.parent,
+        ep=ep.name,
     ):
         compiled(first, ep, output=first.with_name("n_ctx.onnx"))
 
@@ -180,12 +218,16 @@ def test_an_ep_does_not_add_to_nodes_that_it_does_not_support_any_more(source):
 def test_damaged_earlier_information_is_refused(source):
     first, ep = one_of(source)
     model = onnx.load(first)
-    model.metadata_props.add(key=f"epctx.earlier_compatibility_info.{ep.name}", value="[1]")
+    model.metadata_props.add(
+        key=f"epctx.earlier_compatibility_info.{ep.name}", value="[1]"
+    )
     saved(model, first)
 
     for use in (
         lambda: epctx.InferenceSession(first, registry=registry_with(ep)),
-        lambda: epctx.get_model_compatibility(first, ep.name, registry=registry_with(ep)),
+        lambda: epctx.get_model_compatibility(
+            first, ep.name, registry=registry_with(ep)
+        ),
     ):
         with refused(InvalidGraph, "wrote about compatibility is damaged"):
             use()
@@ -201,6 +243,8 @@ def test_what_another_distribution_of_an_ep_made_is_not_added_to(source, first):
     more = type("More", (Alpha,), {"operators": frozenset({"Neg"})})
 
     with refused(
-        InvalidGraph, "that .*AlphaExecutionProvider of epctx-other-alpha made", folder=first.parent
+        InvalidGraph,
+        "that .*AlphaExecutionProvider of epctx-other-alpha made",
+        folder=first.parent,
     ):
         compiled(first, more, output=first.with_name("n_ctx.onnx"))

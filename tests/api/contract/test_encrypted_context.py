@@ -71,7 +71,11 @@ def test_a_model_out_of_the_vault_runs(example, options, vault, tmp_path):
 
     with epctx.InferenceSession(example.small_network()) as plain:
         assert np.allclose(found, plain.run(None, {"x": x})[0], atol=1e-5)
-    assert sorted(snapshot(tmp_path)) == ["vault", f"vault/{NAME}.enc", f"vault/{PAYLOAD}.enc"]
+    assert sorted(snapshot(tmp_path)) == [
+        "vault",
+        f"vault/{NAME}.enc",
+        f"vault/{PAYLOAD}.enc",
+    ]
 
 
 def test_a_wrong_key_opens_neither_model_nor_payload(example, options, vault, tmp_path):
@@ -80,13 +84,17 @@ def test_a_wrong_key_opens_neither_model_nor_payload(example, options, vault, tm
 
     with pytest.raises(cryptography.InvalidTag):
         example.open_encrypted(NAME, options, other)
-    with refused(Fail, f"callback raised for the payload '{PAYLOAD}': InvalidTag") as caught:
+    with refused(
+        Fail, f"callback raised for the payload '{PAYLOAD}': InvalidTag"
+    ) as caught:
         epctx.InferenceSession(vault.read_model(NAME), options)
 
     assert isinstance(caught.value.__cause__, cryptography.InvalidTag)
 
 
-@pytest.mark.parametrize("where", [0, 12, 1000, -1], ids=["nonce", "first byte", "inside", "tag"])
+@pytest.mark.parametrize(
+    "where", [0, 12, 1000, -1], ids=["nonce", "first byte", "inside", "tag"]
+)
 def test_a_changed_byte_is_found(example, options, vault, files, where):
     model, payload = files
     good = payload.read_bytes()
@@ -111,7 +119,10 @@ def test_a_cut_file_is_found(example, options, vault, files, left):
 
 def test_swapped_names_are_found(example, options, vault, files, tmp_path):
     example.compile_encrypted(example.small_network(), "other_ctx.onnx", options, vault)
-    others = [tmp_path / "vault" / "other_ctx.onnx.enc", tmp_path / "vault" / "other_qnn.bin.enc"]
+    others = [
+        tmp_path / "vault" / "other_ctx.onnx.enc",
+        tmp_path / "vault" / "other_qnn.bin.enc",
+    ]
     assert all(other.is_file() for other in others)
 
     others[1].replace(files[1])
@@ -122,7 +133,9 @@ def test_swapped_names_are_found(example, options, vault, files, tmp_path):
         example.open_encrypted(NAME, options, vault)
 
 
-def test_a_payload_of_another_compile_is_refused_by_the_manifest(example, options, vault, files):
+def test_a_payload_of_another_compile_is_refused_by_the_manifest(
+    example, options, vault, files
+):
     old = files[1].read_bytes()
     half = epctx.SessionOptions()
     half.add_provider("QNN", {"enable_htp_fp16_precision": "1"})
@@ -180,22 +193,33 @@ def test_the_example_runs_and_writes_nothing_but_ciphertext(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "results agree" in done.stdout
     assert done.stdout.count("is refused") == 2
-    written = set(re.findall(r"'([^']+)'", done.stdout.partition("WRITTEN")[2])) - {os.devnull}
+    written = set(re.findall(r"'([^']+)'", done.stdout.partition("WRITTEN")[2])) - {
+        os.devnull
+    }
     assert {Path(path).parent for path in written} == {folder}
     assert sorted(snapshot(folder)) == [f"{NAME}.enc", f"{PAYLOAD}.enc"]
     # onnxruntime leaves a number of its own, of its process, where temporary files go.
     assert set(snapshot(scratch)) <= {".ses"}
     assert snapshot(here) == {}
     for content in snapshot(folder).values():
-        for plain in (b"EPContext", b"QNNExecutionProvider", b"two-layers", b"epctx.manifest"):
+        for plain in (
+            b"EPContext",
+            b"QNNExecutionProvider",
+            b"two-layers",
+            b"epctx.manifest",
+        ):
             assert plain not in content
 
 
 def test_the_document_shows_the_example_as_it_is():
     lines = {line.strip() for line in EXAMPLE.read_text(encoding="utf-8").splitlines()}
-    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(
+        r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL
+    )
 
-    shown = [line.strip() for block in blocks for line in block.splitlines() if line.strip()]
+    shown = [
+        line.strip() for block in blocks for line in block.splitlines() if line.strip()
+    ]
 
     assert len(shown) > 10
     assert [line for line in shown if line not in lines] == []

@@ -27,7 +27,10 @@ def marked(tree: ast.AST) -> list[int]:
 def tests_of():
     """Entry to the files that show it."""
     found = defaultdict(set)
-    for path in [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("plugins/*/tests/test_*.py")]:
+    for path in [
+        *ROOT.glob("tests/**/test_*.py"),
+        *ROOT.glob("plugins/*/tests/test_*.py"),
+    ]:
         if path != Path(__file__):
             for number in marked(ast.parse(path.read_bytes())):
                 found[number].add(path.relative_to(ROOT).as_posix())
@@ -61,8 +64,13 @@ def test_the_table_of_differences_names_entries_that_there_are():
 
 def test_where_the_two_design_documents_differ_each_difference_says_what_holds_here():
     text = (ROOT / "docs" / "differences-from-onnxruntime.md").read_text()
-    table = text[text.index("| matter | older document | newer document | epctx |") :].split("\n\n")[0]
-    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
+    table = text[
+        text.index("| matter | older document | newer document | epctx |") :
+    ].split("\n\n")[0]
+    rows = [
+        [cell.strip() for cell in row.strip("|").split("|")]
+        for row in table.splitlines()[2:]
+    ]
 
     assert len(rows) > 10
     assert all(len(row) == 4 and all(row) for row in rows)

@@ -56,14 +56,19 @@ def compiled(source, output, *, embed=False, weights=None, **entries):
 def expect(path, *words):
     assert said(path) == ";".join(words)
     assert epctx.inspect_model(path).as_dict()[KEY] == list(words)
-    assert [f for f in epctx.verify_model(path).findings if f.code == "dependencies-wrong"] == []
+    assert [
+        f for f in epctx.verify_model(path).findings if f.code == "dependencies-wrong"
+    ] == []
 
 
 def test_each_way_of_writing_says_what_it_needs(source, tmp_path):
     expect(compiled(source, tmp_path / "file.onnx"), BINARY)
     expect(compiled(source, tmp_path / "embedded.onnx", embed=True))
     expect(compiled(source, tmp_path / "both.onnx", weights="w.bin"), WEIGHTS, BINARY)
-    expect(compiled(source, tmp_path / "weights.onnx", embed=True, weights="v.bin"), WEIGHTS)
+    expect(
+        compiled(source, tmp_path / "weights.onnx", embed=True, weights="v.bin"),
+        WEIGHTS,
+    )
 
 
 def test_what_is_written_again_says_what_it_needs_now(source, tmp_path):
@@ -95,7 +100,9 @@ def test_weightless_models_need_their_source_also_when_written_again(mode, tmp_p
     path = harness.compile(mode)
     expect(path, SOURCE, BINARY)
 
-    epctx.ModelCompiler(options(OPENVINO), path, True).compile_to_file(tmp_path / "again.onnx")
+    epctx.ModelCompiler(options(OPENVINO), path, True).compile_to_file(
+        tmp_path / "again.onnx"
+    )
 
     expect(tmp_path / "again.onnx", SOURCE)
 
@@ -107,7 +114,9 @@ def test_a_model_without_compiled_nodes_says_nothing(source, tmp_path):
     assert epctx.inspect_model(tmp_path / "plain.onnx").external_dependencies is None
 
 
-@pytest.mark.parametrize("words", ["", "ep_context_binary;external_weights", "external_weights"])
+@pytest.mark.parametrize(
+    "words", ["", "ep_context_binary;external_weights", "external_weights"]
+)
 def test_a_verification_finds_what_is_false(words, source, tmp_path):
     path = compiled(source, tmp_path / "c.onnx")
     model = onnx.load(path)

@@ -30,7 +30,9 @@ class Refusing(Vendor):
     @hookimpl
     def load_context(self, nodes, reader):
         raise epctx.InvalidGraph(
-            "this is not a payload of the simulator", node=nodes[0].name, hint="Fetch it again."
+            "this is not a payload of the simulator",
+            node=nodes[0].name,
+            hint="Fetch it again.",
         )
 
 
@@ -56,7 +58,12 @@ class Looking(Refusing):
     @classmethod
     def verify_payloads(cls, context, nodes, reader):
         return [
-            Finding(Severity.ERROR, "container-refused", "It is not the simulator's.", node=nodes[0].name)
+            Finding(
+                Severity.ERROR,
+                "container-refused",
+                "It is not the simulator's.",
+                node=nodes[0].name,
+            )
         ]
 
 
@@ -70,8 +77,12 @@ def wheel(folder, distribution, cls):
     module = f"{distribution.replace('-', '_')}_{next(_numbers)}"
     info = folder / distribution / f"{distribution.replace('-', '_')}-1.0.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[epctx.execution_providers]\n{NAME} = {module}:Provider\n")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n"
+    )
+    (info / "entry_points.txt").write_text(
+        f"[epctx.execution_providers]\n{NAME} = {module}:Provider\n"
+    )
     (info.parent / f"{module}.py").write_text(
         f"from contract.test_foreign_payloads import {cls.__name__} as Provider\n"
     )
@@ -89,7 +100,9 @@ def compiled(folder, registry, *, manifest):
     model = saved(chain(("Relu", "Add")), folder / "m.onnx")
     options = epctx.SessionOptions()
     options.add_provider(NAME)
-    epctx.ModelCompiler(options, model, registry=registry).compile_to_file(folder / "m_ctx.onnx")
+    epctx.ModelCompiler(options, model, registry=registry).compile_to_file(
+        folder / "m_ctx.onnx"
+    )
     proto = onnx.load(folder / "m_ctx.onnx")
     if not manifest:
         del proto.metadata_props[:]
@@ -103,7 +116,9 @@ def compiled(folder, registry, *, manifest):
 
 @pytest.mark.parametrize("other", [Refusing, Validating])
 @pytest.mark.parametrize("manifest", [True, False])
-def test_a_refused_payload_names_the_other_distribution_of_its_ep(tmp_path, registry, manifest, other):
+def test_a_refused_payload_names_the_other_distribution_of_its_ep(
+    tmp_path, registry, manifest, other
+):
     model = compiled(tmp_path, registry, manifest=manifest)
     registry.add_path(wheel(tmp_path, "acme-sim", other))
     options = epctx.SessionOptions()
@@ -118,15 +133,22 @@ def test_a_refused_payload_names_the_other_distribution_of_its_ep(tmp_path, regi
     assert caught.value.ep == NAME
 
 
-def test_a_verification_that_finds_a_foreign_payload_names_the_other_distribution(tmp_path, registry):
+def test_a_verification_that_finds_a_foreign_payload_names_the_other_distribution(
+    tmp_path, registry
+):
     model = compiled(tmp_path, registry, manifest=False)
     registry.add_path(wheel(tmp_path, "acme-sim", Looking))
     registry.prefer(NAME, distribution="acme-sim")
 
     report = epctx.verify_model(model, registry=registry)
 
-    (finding,) = [finding for finding in report.findings if finding.code == "container-refused"]
-    assert f'provides {NAME}, too: name it "acme-vendor:{NAME}" among the providers.' in finding.hint
+    (finding,) = [
+        finding for finding in report.findings if finding.code == "container-refused"
+    ]
+    assert (
+        f'provides {NAME}, too: name it "acme-vendor:{NAME}" among the providers.'
+        in finding.hint
+    )
 
 
 def test_who_made_a_payload_and_refuses_it_names_nobody(tmp_path, registry):

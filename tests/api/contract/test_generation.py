@@ -38,14 +38,18 @@ def result(model, *eps, feeds=None, **entries):
 
 def plain(source, feeds=None):
     """Results of the source on the CPU EP."""
-    return epctx.InferenceSession(source, epctx.SessionOptions()).run(None, feeds or {"x": example()})[0]
+    return epctx.InferenceSession(source, epctx.SessionOptions()).run(
+        None, feeds or {"x": example()}
+    )[0]
 
 
 # --- every way in and out ---------------------------------------------------------------------------
 
 
 @pytest.mark.entry(1, 12)
-def test_a_model_from_a_path_becomes_a_file_that_loads_with_the_options_it_was_compiled_with(source):
+def test_a_model_from_a_path_becomes_a_file_that_loads_with_the_options_it_was_compiled_with(
+    source,
+):
     options, registry = options_with(Alpha), registry_with(Alpha)
     output = source.with_name("out_ctx.onnx")
 
@@ -58,10 +62,14 @@ def test_a_model_from_a_path_becomes_a_file_that_loads_with_the_options_it_was_c
 
 @pytest.mark.entry(2, 11)
 @pytest.mark.parametrize("embedded", [True, False])
-def test_a_model_from_bytes_becomes_a_file_and_embedded_needs_no_other(source, tmp_path, embedded):
+def test_a_model_from_bytes_becomes_a_file_and_embedded_needs_no_other(
+    source, tmp_path, embedded
+):
     output = tmp_path / "out_ctx.onnx"
 
-    compiler(source.read_bytes(), Alpha, embed_compiled_data_into_model=embedded).compile_to_file(output)
+    compiler(
+        source.read_bytes(), Alpha, embed_compiled_data_into_model=embedded
+    ).compile_to_file(output)
 
     assert sorted(p.name for p in tmp_path.glob("out*")) == (
         ["out_ctx.onnx"] if embedded else ["out_alpha.bin", "out_ctx.onnx"]
@@ -71,11 +79,15 @@ def test_a_model_from_bytes_becomes_a_file_and_embedded_needs_no_other(source, t
 
 @pytest.mark.entry(3, 4, 10)
 @pytest.mark.parametrize("given", [Path, Path.read_bytes], ids=["path", "bytes"])
-def test_an_embedded_context_model_comes_as_bytes_that_load_and_no_file_appears(given, source, monkeypatch):
+def test_an_embedded_context_model_comes_as_bytes_that_load_and_no_file_appears(
+    given, source, monkeypatch
+):
     monkeypatch.chdir(source.parent)
     before = snapshot(source.parent)
 
-    data = compiler(given(source), Alpha, embed_compiled_data_into_model=True).compile_to_bytes()
+    data = compiler(
+        given(source), Alpha, embed_compiled_data_into_model=True
+    ).compile_to_bytes()
 
     assert isinstance(data, bytes)
     assert len(context_nodes(data)) == 2
@@ -85,9 +97,12 @@ def test_an_embedded_context_model_comes_as_bytes_that_load_and_no_file_appears(
 
 @pytest.mark.entry(5)
 @pytest.mark.parametrize(
-    ("name", "stem"), [("other.onnx", "other"), ("other_ctx.onnx", "other"), ("a.b.onnx", "a.b")]
+    ("name", "stem"),
+    [("other.onnx", "other"), ("other_ctx.onnx", "other"), ("a.b.onnx", "a.b")],
 )
-def test_a_binary_of_a_model_in_bytes_goes_where_the_host_says(source, tmp_path, name, stem):
+def test_a_binary_of_a_model_in_bytes_goes_where_the_host_says(
+    source, tmp_path, name, stem
+):
     folder = tmp_path / "binaries"
     folder.mkdir()
     made = compiler(source.read_bytes(), Alpha)
@@ -119,12 +134,18 @@ def test_the_option_names_folder_and_stem_of_a_binary_for_bytes_too(source, tmp_
 
 @pytest.mark.entry(5)
 @pytest.mark.parametrize("route", ["bytes", "stream"])
-def test_a_binary_for_which_there_is_no_folder_is_refused_before_compiling(source, monkeypatch, route):
+def test_a_binary_for_which_there_is_no_folder_is_refused_before_compiling(
+    source, monkeypatch, route
+):
     monkeypatch.chdir(source.parent)
     made = compiler(source, Alpha)
 
-    with refused(InvalidArgument, "nothing says where its binary", folder=source.parent) as caught:
-        made.compile_to_bytes() if route == "bytes" else made.compile_to_stream(io.BytesIO().write)
+    with refused(
+        InvalidArgument, "nothing says where its binary", folder=source.parent
+    ) as caught:
+        made.compile_to_bytes() if route == "bytes" else made.compile_to_stream(
+            io.BytesIO().write
+        )
 
     for way_out in (
         "ep.context_file_path",
@@ -167,7 +188,9 @@ def test_compiling_again_replaces_what_lies_in_the_sub_folder(source):
 
 @pytest.mark.entry(7, 8, 9)
 @pytest.mark.parametrize("size", [3, 1 << 14, 1 << 16, 300_000])
-def test_a_stream_gets_the_model_in_pieces_of_64_kib_the_last_one_shorter(tmp_path, size):
+def test_a_stream_gets_the_model_in_pieces_of_64_kib_the_last_one_shorter(
+    tmp_path, size
+):
     source = saved(large(size), tmp_path / "m.onnx")
     pieces = []
 
@@ -186,13 +209,18 @@ def test_a_stream_gets_the_model_in_pieces_of_64_kib_the_last_one_shorter(tmp_pa
 
 def large(size):
     """Return Add, Neg and Mul, of which Alpha takes the first: one weight is taken, one is left."""
-    weights = [numpy_helper.from_array(np.full(size, number, np.float32), f"w{number}") for number in (1, 2)]
+    weights = [
+        numpy_helper.from_array(np.full(size, number, np.float32), f"w{number}")
+        for number in (1, 2)
+    ]
     nodes = [
         helper.make_node("Add", ["x", "w1"], ["a"], name="a"),
         helper.make_node("Neg", ["a"], ["b"], name="b"),
         helper.make_node("Mul", ["b", "w2"], ["y"], name="c"),
     ]
-    return finished(nodes, [tensor("x", shape=[size])], [tensor("y", shape=[size])], weights)
+    return finished(
+        nodes, [tensor("x", shape=[size])], [tensor("y", shape=[size])], weights
+    )
 
 
 def test_a_file_bytes_and_a_stream_have_the_same_content(tmp_path):
@@ -231,15 +259,27 @@ def test_four_threads_compile_to_different_outputs_at_once(source):
     names = [f"{name}_ctx.onnx" for name in "abcd"]
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda name: compiler(source, Alpha).compile_to_file(source.with_name(name)), names))
+        list(
+            pool.map(
+                lambda name: compiler(source, Alpha).compile_to_file(
+                    source.with_name(name)
+                ),
+                names,
+            )
+        )
 
     for name in names:
         assert np.array_equal(result(source.with_name(name)), plain(source))
 
 
 @pytest.mark.entry(28)
-def test_of_threads_that_compile_to_one_output_the_last_one_wins_and_the_pair_fits(source, tmp_path):
-    others = [saved(chain(TWO_PARTITIONS, seed=seed), tmp_path / f"{seed}.onnx") for seed in range(4)]
+def test_of_threads_that_compile_to_one_output_the_last_one_wins_and_the_pair_fits(
+    source, tmp_path
+):
+    others = [
+        saved(chain(TWO_PARTITIONS, seed=seed), tmp_path / f"{seed}.onnx")
+        for seed in range(4)
+    ]
     output, together = tmp_path / "out_ctx.onnx", threading.Barrier(4)
 
     def compile_one(other):
@@ -265,7 +305,9 @@ def test_of_threads_that_compile_to_one_output_the_last_one_wins_and_the_pair_fi
         ("m2", "m2_ctx.onnx"),
     ],
 )
-def test_the_default_output_has_the_inputs_name_without_its_last_extension(source, name, output):
+def test_the_default_output_has_the_inputs_name_without_its_last_extension(
+    source, name, output
+):
     source = source.rename(source.with_name(name))
 
     report = compiler(source, Alpha).compile_to_file()
@@ -323,7 +365,9 @@ def test_names_with_spaces_and_letters_of_any_script_work(source, tmp_path):
 
 
 @pytest.mark.entry(13)
-@pytest.mark.parametrize("name", ["set_provider_selection_policy", "set_provider_selection_policy_delegate"])
+@pytest.mark.parametrize(
+    "name", ["set_provider_selection_policy", "set_provider_selection_policy_delegate"]
+)
 def test_eps_are_named_and_a_policy_is_refused_rather_than_ignored(name):
     with pytest.raises(AttributeError):
         getattr(epctx.SessionOptions(), name)
@@ -334,14 +378,22 @@ def test_eps_are_named_and_a_policy_is_refused_rather_than_ignored(name):
 
 @pytest.mark.entry(14)
 @pytest.mark.parametrize(
-    ("operators", "partitions"), [(["Neg", "Relu"], 1), (["Relu", "Neg", "Relu", "Neg"], 2)]
+    ("operators", "partitions"),
+    [(["Neg", "Relu"], 1), (["Relu", "Neg", "Relu", "Neg"], 2)],
 )
-def test_the_session_route_keeps_the_cpu_nodes_beside_the_new_ones(tmp_path, operators, partitions):
-    source, output = saved(chain(operators), tmp_path / "m.onnx"), tmp_path / "out_ctx.onnx"
+def test_the_session_route_keeps_the_cpu_nodes_beside_the_new_ones(
+    tmp_path, operators, partitions
+):
+    source, output = (
+        saved(chain(operators), tmp_path / "m.onnx"),
+        tmp_path / "out_ctx.onnx",
+    )
 
     session(source, Alpha, ep__context_enable=1, ep__context_file_path=output).close()
 
-    assert [n.op_type for n in proto_of(output).graph.node].count("Neg") == operators.count("Neg")
+    assert [n.op_type for n in proto_of(output).graph.node].count(
+        "Neg"
+    ) == operators.count("Neg")
     assert len(context_nodes(output)) == partitions
     assert np.array_equal(result(output), plain(source))
 
@@ -358,7 +410,9 @@ def test_inputs_of_different_types_keep_them(tmp_path):
 
     report = compiler(source, Alpha).compile_to_file()
 
-    assert [i.type.tensor_type.elem_type for i in proto_of(report.output).graph.input] == [
+    assert [
+        i.type.tensor_type.elem_type for i in proto_of(report.output).graph.input
+    ] == [
         TensorProto.FLOAT,
         TensorProto.INT64,
     ]
@@ -394,7 +448,9 @@ def test_a_context_model_computes_what_its_source_does(source, route, embedded):
     if route == "compiler":
         compiler(source, Alpha, entries=mode).compile_to_file(output)
     else:
-        session(source, Alpha, ep__context_enable=1, ep__context_file_path=output, **mode).close()
+        session(
+            source, Alpha, ep__context_enable=1, ep__context_file_path=output, **mode
+        ).close()
 
     assert source.with_name("out_alpha.bin").exists() is not embedded
     assert np.array_equal(result(output), plain(source))
@@ -403,7 +459,9 @@ def test_a_context_model_computes_what_its_source_does(source, route, embedded):
 
 
 @pytest.mark.entry(21)
-@pytest.mark.parametrize(("level", "casts"), [("ORT_DISABLE_ALL", 3), ("ORT_ENABLE_BASIC", 2)])
+@pytest.mark.parametrize(
+    ("level", "casts"), [("ORT_DISABLE_ALL", 3), ("ORT_ENABLE_BASIC", 2)]
+)
 def test_the_optimisation_level_is_that_of_the_compiler(tmp_path, level, casts):
     nodes = [
         helper.make_node("Relu", ["x"], ["r"], name="r"),
@@ -420,7 +478,9 @@ def test_the_optimisation_level_is_that_of_the_compiler(tmp_path, level, casts):
     )
     report = compiler(source, Alpha, **given).compile_to_file()
 
-    assert [n.op_type for n in proto_of(report.output).graph.node].count("Cast") == casts
+    assert [n.op_type for n in proto_of(report.output).graph.node].count(
+        "Cast"
+    ) == casts
 
 
 @pytest.mark.entry(22)
@@ -428,7 +488,10 @@ def test_an_outer_initializer_that_only_a_body_reads_is_kept(tmp_path):
     weight = numpy_helper.from_array(np.full((2, 3), 3, np.float32), "outer")
     branches = {
         name: helper.make_graph(
-            [helper.make_node("Mul", ["r", "outer"], [name], name=name)], name, [], [tensor(name)]
+            [helper.make_node("Mul", ["r", "outer"], [name], name=name)],
+            name,
+            [],
+            [tensor(name)],
         )
         for name in ("then_branch", "else_branch")
     }
@@ -437,7 +500,9 @@ def test_an_outer_initializer_that_only_a_body_reads_is_kept(tmp_path):
         helper.make_node("If", ["c"], ["y"], name="if", **branches),
     ]
     inputs = [tensor("x"), tensor("c", TensorProto.BOOL, [])]
-    source = saved(finished(nodes, inputs, [tensor("y")], [weight]), tmp_path / "m.onnx")
+    source = saved(
+        finished(nodes, inputs, [tensor("y")], [weight]), tmp_path / "m.onnx"
+    )
     feeds = {"x": example(), "c": np.array(True)}
 
     report = compiler(source, Alpha).compile_to_file()
@@ -448,14 +513,21 @@ def test_an_outer_initializer_that_only_a_body_reads_is_kept(tmp_path):
 
 
 @pytest.mark.entry(6)
-def test_a_file_of_initializers_for_which_there_is_no_folder_is_refused_before_compiling(source, monkeypatch):
+def test_a_file_of_initializers_for_which_there_is_no_folder_is_refused_before_compiling(
+    source, monkeypatch
+):
     monkeypatch.chdir(source.parent)
     ep = scripted()
     made = compiler(
-        source, ep, embed_compiled_data_into_model=True, external_initializers_file_path="net.data"
+        source,
+        ep,
+        embed_compiled_data_into_model=True,
+        external_initializers_file_path="net.data",
     )
 
-    with refused(InvalidArgument, "nothing says where its initializers", folder=source.parent) as caught:
+    with refused(
+        InvalidArgument, "nothing says where its initializers", folder=source.parent
+    ) as caught:
         made.compile_to_bytes()
 
     assert "ep.context_file_path" in caught.value.hint
@@ -465,7 +537,9 @@ def test_a_file_of_initializers_for_which_there_is_no_folder_is_refused_before_c
 
 @pytest.mark.entry(6)
 @pytest.mark.parametrize("embedded", [True, False])
-def test_bytes_with_a_file_of_initializers_have_it_in_the_folder_of_the_option(tmp_path, embedded):
+def test_bytes_with_a_file_of_initializers_have_it_in_the_folder_of_the_option(
+    tmp_path, embedded
+):
     source = saved(large(3000), tmp_path / "m.onnx")
     folder = tmp_path / "out"
     folder.mkdir()
@@ -484,5 +558,7 @@ def test_bytes_with_a_file_of_initializers_have_it_in_the_folder_of_the_option(t
     source.unlink()
     (folder / "net_ctx.onnx").write_bytes(data)
     feeds = {"x": example(shape=(3000,))}
-    assert np.array_equal(result(folder / "net_ctx.onnx", feeds=feeds), -(feeds["x"] + 1) * 2)
+    assert np.array_equal(
+        result(folder / "net_ctx.onnx", feeds=feeds), -(feeds["x"] + 1) * 2
+    )
     onnx.checker.check_model(str(folder / "net_ctx.onnx"))

@@ -38,7 +38,9 @@ def watching(**script):
     return ep
 
 
-def test_a_flag_set_before_stops_a_compile_before_an_ep_is_asked_and_taking_it_back_lets_it_run(source):
+def test_a_flag_set_before_stops_a_compile_before_an_ep_is_asked_and_taking_it_back_lets_it_run(
+    source,
+):
     ep = scripted()
     options = options_with(ep)
     made = epctx.ModelCompiler(options, source, registry=registry_with(ep))
@@ -55,8 +57,12 @@ def test_a_flag_set_before_stops_a_compile_before_an_ep_is_asked_and_taking_it_b
 
 
 @pytest.mark.parametrize("hook", ["get_capability", "compile", "get_ep_context_nodes"])
-@pytest.mark.parametrize("polls", [True, False], ids=["an EP that polls", "one that does not"])
-def test_a_flag_set_from_another_thread_stops_a_compile_in_any_hook_and_leaves_nothing(source, hook, polls):
+@pytest.mark.parametrize(
+    "polls", [True, False], ids=["an EP that polls", "one that does not"]
+)
+def test_a_flag_set_from_another_thread_stops_a_compile_in_any_hook_and_leaves_nothing(
+    source, hook, polls
+):
     inside, set_by_then = threading.Event(), threading.Event()
 
     def play(honest, *_given):
@@ -72,7 +78,9 @@ def test_a_flag_set_from_another_thread_stops_a_compile_in_any_hook_and_leaves_n
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(
-            epctx.ModelCompiler(options, source, registry=registry_with(ep)).compile_to_file
+            epctx.ModelCompiler(
+                options, source, registry=registry_with(ep)
+            ).compile_to_file
         )
         assert inside.wait(20)
         options.set_load_cancellation_flag(True)
@@ -99,7 +107,9 @@ def test_a_flag_stops_an_ep_that_waits(source):
     timer.start()
 
     with pytest.raises(ModelLoadCanceled):
-        epctx.ModelCompiler(options, source, registry=registry_with(ep)).compile_to_file()
+        epctx.ModelCompiler(
+            options, source, registry=registry_with(ep)
+        ).compile_to_file()
 
     timer.join()
     assert waited[0] < 10
@@ -117,7 +127,9 @@ def test_a_flag_stops_a_payload_that_is_being_written(source):
     ep = scripted(get_ep_context_nodes=write)
     options = options_with(ep)
     with pytest.raises(ModelLoadCanceled):
-        epctx.ModelCompiler(options, source, registry=registry_with(ep)).compile_to_file()
+        epctx.ModelCompiler(
+            options, source, registry=registry_with(ep)
+        ).compile_to_file()
 
     assert snapshot(source.parent) == before
 
@@ -158,7 +170,9 @@ def test_control_c_is_a_wish_to_stop_for_an_eps_threads_and_leaves_nothing(sourc
     before = snapshot(source.parent)
 
     with pytest.raises(KeyboardInterrupt):
-        epctx.ModelCompiler(options, source, registry=registry_with(ep)).compile_to_file()
+        epctx.ModelCompiler(
+            options, source, registry=registry_with(ep)
+        ).compile_to_file()
 
     assert seen == [True]
     assert snapshot(source.parent) == before

@@ -39,7 +39,11 @@ def described(path):
     model = finished(nodes, inputs, outputs, weights)
     model.graph.name, model.graph.doc_string = "the graph", "about the graph"
     model.producer_name, model.producer_version = "a producer", "1.2"
-    model.domain, model.model_version, model.doc_string = "org.example", 7, "about the model"
+    model.domain, model.model_version, model.doc_string = (
+        "org.example",
+        7,
+        "about the model",
+    )
     model.opset_import.add(domain="ai.onnx.ml", version=3)
     helper.set_model_props(model, {"author": "somebody", "licence": "any"})
     helper.set_model_props(model.graph, {"graph": "property"}) if hasattr(
@@ -61,16 +65,35 @@ def written(request, source):
     if request.param == "session":
         session(source, Alpha, ep__context_enable=1, **entries).close()
         return onnx.load(output)
-    made = compiler(source, Alpha, entries=entries, embed_compiled_data_into_model=request.param != "file")
-    return proto_of(made.compile_to_bytes() if request.param == "bytes" else made.compile_to_file().output)
+    made = compiler(
+        source,
+        Alpha,
+        entries=entries,
+        embed_compiled_data_into_model=request.param != "file",
+    )
+    return proto_of(
+        made.compile_to_bytes()
+        if request.param == "bytes"
+        else made.compile_to_file().output
+    )
 
 
 def test_everything_that_a_model_says_about_itself_is_kept(source, written):
     before = onnx.load(source)
 
-    for part in ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string"):
+    for part in (
+        "ir_version",
+        "producer_name",
+        "producer_version",
+        "domain",
+        "model_version",
+        "doc_string",
+    ):
         assert getattr(written, part) == getattr(before, part)
-    assert (written.graph.name, written.graph.doc_string) == ("the graph", "about the graph")
+    assert (written.graph.name, written.graph.doc_string) == (
+        "the graph",
+        "about the graph",
+    )
     assert list(written.graph.input) == list(before.graph.input)
     assert list(written.graph.output) == list(before.graph.output)
     assert {o.domain: o.version for o in written.opset_import} == {
@@ -93,7 +116,9 @@ def test_everything_that_a_model_says_about_itself_is_kept(source, written):
 def test_nodes_and_initializers_that_stay_are_as_they_were(source, written):
     before = onnx.load(source)
 
-    assert [n for n in written.graph.node if n.op_type != "EPContext"] == list(before.graph.node)[1:]
+    assert [n for n in written.graph.node if n.op_type != "EPContext"] == list(
+        before.graph.node
+    )[1:]
     assert list(written.graph.initializer) == [before.graph.initializer[1]]
 
 
@@ -116,9 +141,19 @@ def test_progress_names_the_stages_in_their_order_and_ends_each(source):
 
     compiler(source, Alpha, progress=lambda *call: calls.append(call)).compile_to_file()
 
-    assert list(dict.fromkeys(stage for stage, _, _ in calls)) == ["read", "partition", "compile", "write"]
+    assert list(dict.fromkeys(stage for stage, _, _ in calls)) == [
+        "read",
+        "partition",
+        "compile",
+        "write",
+    ]
     last = {stage: (done, total) for stage, done, total in calls}
-    assert last == {"read": (1, 1), "partition": (1, 1), "compile": (1, 1), "write": (1, 1)}
+    assert last == {
+        "read": (1, 1),
+        "partition": (1, 1),
+        "compile": (1, 1),
+        "write": (1, 1),
+    }
 
 
 def test_progress_of_compiling_counts_partitions(tmp_path):
@@ -127,7 +162,10 @@ def test_progress_of_compiling_counts_partitions(tmp_path):
 
     compiler(source, Alpha, progress=lambda *call: calls.append(call)).compile_to_file()
 
-    assert [(done, total) for stage, done, total in calls if stage == "compile"] == [(0, 2), (2, 2)]
+    assert [(done, total) for stage, done, total in calls if stage == "compile"] == [
+        (0, 2),
+        (2, 2),
+    ]
 
 
 # --- reports -----------------------------------------------------------------------------------------
@@ -141,22 +179,30 @@ def test_the_report_of_the_last_compile_is_the_compilers(source, route):
     if route == "file":
         assert made.compile_to_file() is made.report
     else:
-        made.compile_to_bytes() if route == "bytes" else made.compile_to_stream(lambda _chunk: None)
+        made.compile_to_bytes() if route == "bytes" else made.compile_to_stream(
+            lambda _chunk: None
+        )
         assert made.report.output is None
         assert made.report.required_files == made.report.outputs == ()
 
     assert [p.ep for p in made.report.partitions] == [Alpha.name]
-    assert made.report.as_dict()["output"] == ("m_ctx.onnx" if route == "file" else None)
+    assert made.report.as_dict()["output"] == (
+        "m_ctx.onnx" if route == "file" else None
+    )
 
 
 def test_payloads_that_a_callback_got_are_reported_apart_from_files(source):
     made, got = compiler(source, Alpha), {}
-    made.set_ep_context_data_write_func(lambda name, data: got.update({name: data.read()}))
+    made.set_ep_context_data_write_func(
+        lambda name, data: got.update({name: data.read()})
+    )
 
     report = made.compile_to_file()
 
     assert report.required_files == ("m_ctx.onnx",)
-    assert [(d.path, d.bytes) for d in report.delivered] == [(name, len(data)) for name, data in got.items()]
+    assert [(d.path, d.bytes) for d in report.delivered] == [
+        (name, len(data)) for name, data in got.items()
+    ]
     assert [d["path"] for d in report.as_dict()["delivered"]] == list(got)
     assert [d["path"] for d in report.as_dict()["files"]] == ["m_ctx.onnx"]
     assert sorted(snapshot(source.parent)) == ["m.onnx", "m_ctx.onnx"]
@@ -182,8 +228,12 @@ def test_options_are_copied_when_the_compiler_is_made(source):
 
 
 @pytest.mark.parametrize("embedded", [True, False])
-@pytest.mark.parametrize("place", ["folder of the test", "scratch folder", "repository"])
-def test_a_path_of_this_machine_in_an_output_fails_the_test_that_wrote_it(source, tmp_path, place, embedded):
+@pytest.mark.parametrize(
+    "place", ["folder of the test", "scratch folder", "repository"]
+)
+def test_a_path_of_this_machine_in_an_output_fails_the_test_that_wrote_it(
+    source, tmp_path, place, embedded
+):
     path = {
         "folder of the test": tmp_path,
         "scratch folder": Path(tempfile.gettempdir()) / "epctx-x1y2z3",
@@ -195,13 +245,19 @@ def test_a_path_of_this_machine_in_an_output_fails_the_test_that_wrote_it(source
         nodes[0].payload.write(f"made in {path}".encode())
         return nodes
 
-    with pytest.raises(pytest.fail.Exception, match="a path of the machine that wrote it"):
+    with pytest.raises(
+        pytest.fail.Exception, match="a path of the machine that wrote it"
+    ):
         compiler(
-            source, scripted(get_ep_context_nodes=tell), embed_compiled_data_into_model=embedded
+            source,
+            scripted(get_ep_context_nodes=tell),
+            embed_compiled_data_into_model=embedded,
         ).compile_to_file()
 
 
-def test_a_path_of_this_machine_in_the_model_itself_fails_the_test_that_wrote_it(source, tmp_path):
+def test_a_path_of_this_machine_in_the_model_itself_fails_the_test_that_wrote_it(
+    source, tmp_path
+):
     model = onnx.load(source)
     model.doc_string = f"exported to {tmp_path}"
 
@@ -214,7 +270,9 @@ def test_an_output_in_order_is_let_pass(source):
 
     with session(report.output, Alpha) as loaded:
         x = example(shape=(LARGE,))
-        assert np.array_equal(loaded.run(["n"], {"x": x, "unused": np.array(0)})[0], -(x + 1))
+        assert np.array_equal(
+            loaded.run(["n"], {"x": x, "unused": np.array(0)})[0], -(x + 1)
+        )
 
 
 def in_a_group(path, options):
@@ -228,11 +286,17 @@ def by_a_session(path, options):
 
 
 EVERY_OTHER_WAY = {
-    "bytes": lambda path, options: epctx.ModelCompiler(options, path, True).compile_to_bytes(),
-    "stream": lambda path, options: epctx.ModelCompiler(options, path, True).compile_to_stream(bytes),
+    "bytes": lambda path, options: epctx.ModelCompiler(
+        options, path, True
+    ).compile_to_bytes(),
+    "stream": lambda path, options: epctx.ModelCompiler(
+        options, path, True
+    ).compile_to_stream(bytes),
     "share group": in_a_group,
     "session": by_a_session,
-    "cache": lambda path, options: epctx.load_or_compile(path, options, path.with_name("cache")),
+    "cache": lambda path, options: epctx.load_or_compile(
+        path, options, path.with_name("cache")
+    ),
     "command line": lambda path, _options: main(["compile", str(path), "--ep", "QNN"]),
 }
 

@@ -51,7 +51,12 @@ def network():
     return finished(nodes, inputs, [tensor("y", shape=[SIZE])], weights)
 
 
-LEFT = {"left": 4 * SIZE, "scalar": 4, "then_branch_w": 4 * SIZE, "else_branch_w": 4 * SIZE}
+LEFT = {
+    "left": 4 * SIZE,
+    "scalar": 4,
+    "then_branch_w": 4 * SIZE,
+    "else_branch_w": 4 * SIZE,
+}
 """The initializers that stay, and their bytes."""
 FEEDS = {"x": X, "c": np.array(True)}
 EXPECTED = (-(X + 2) * np.arange(SIZE, dtype=np.float32) / SIZE) ** 2 * 5
@@ -68,7 +73,9 @@ def external(tmp_path):
     """The network with its weights in a file, alone in a folder."""
     model = network()
     path = folder_in(tmp_path, "external") / "m.onnx"
-    onnx.save(model, path, save_as_external_data=True, location="m.data", size_threshold=0)
+    onnx.save(
+        model, path, save_as_external_data=True, location="m.data", size_threshold=0
+    )
     return path
 
 
@@ -93,7 +100,11 @@ def places(model):
     for name, stored in tensors(model).items():
         entries = {e.key: e.value for e in stored.external_data}
         if entries:
-            found[name] = (entries["location"], int(entries["offset"]), int(entries["length"]))
+            found[name] = (
+                entries["location"],
+                int(entries["offset"]),
+                int(entries["length"]),
+            )
     return found
 
 
@@ -111,18 +122,26 @@ def assert_right(model, **entries):
 
 @pytest.mark.entry(29, 37)
 @pytest.mark.parametrize("route", ["compiler", "session"])
-def test_the_option_puts_every_initializer_that_stays_into_one_new_file(external, tmp_path, route):
+def test_the_option_puts_every_initializer_that_stays_into_one_new_file(
+    external, tmp_path, route
+):
     output = folder_in(tmp_path, "out") / "m_ctx.onnx"
 
     if route == "compiler":
-        report = compiler(external, Alpha, entries={KEY: "m_ctx.data"}).compile_to_file(output)
+        report = compiler(external, Alpha, entries={KEY: "m_ctx.data"}).compile_to_file(
+            output
+        )
         assert set(report.required_files) == {"m_ctx.data", "m_alpha.bin", "m_ctx.onnx"}
         assert {f.path: f.bytes for f in report.outputs} == {
             p.name: p.stat().st_size for p in output.parent.iterdir()
         }
     else:
         session(
-            external, Alpha, ep__context_enable=1, ep__context_file_path=output, **{KEY: "m_ctx.data"}
+            external,
+            Alpha,
+            ep__context_enable=1,
+            ep__context_file_path=output,
+            **{KEY: "m_ctx.data"},
         ).close()
     for path in list(external.parent.iterdir()):
         path.unlink()
@@ -161,7 +180,9 @@ def test_a_model_from_bytes_finds_its_weights_by_the_option_and_then_needs_them_
     for path in list(external.parent.iterdir()):
         path.unlink()
 
-    assert {file for file, _, _ in places(output).values()} == ({name} if name else set())
+    assert {file for file, _, _ in places(output).values()} == (
+        {name} if name else set()
+    )
     assert_right(output)
     from_bytes = {"ep__context_file_path": output, FOLDER_KEY: output.parent}
     assert_right(output.read_bytes(), **from_bytes)
@@ -178,9 +199,19 @@ def test_a_model_from_bytes_finds_its_weights_by_the_option_and_then_needs_them_
      ({"external_initializers_size_threshold": 0}, set(LEFT))],
     ids=["default", "above all", "of the large ones", "0"],
 )  # fmt: skip
-@pytest.mark.parametrize("option", [{}, {KEY: "other.data"}], ids=["alone", "over the option"])
-def test_the_compilers_threshold_says_which_initializers_leave_the_model(source, threshold, outside, option):
-    made = compiler(source, Alpha, entries=option, external_initializers_file_path="m.data", **threshold)
+@pytest.mark.parametrize(
+    "option", [{}, {KEY: "other.data"}], ids=["alone", "over the option"]
+)
+def test_the_compilers_threshold_says_which_initializers_leave_the_model(
+    source, threshold, outside, option
+):
+    made = compiler(
+        source,
+        Alpha,
+        entries=option,
+        external_initializers_file_path="m.data",
+        **threshold,
+    )
 
     report = made.compile_to_file()
 
@@ -205,20 +236,28 @@ def test_equal_initializers_are_stored_once_and_large_ones_begin_on_pages(tmp_pa
     array = np.random.default_rng(0).standard_normal(3000, dtype=np.float32)
     names = ["one", "other"]
     nodes = [
-        helper.make_node("Mul", ["x" if i == 0 else "v", n], ["v" if i == 0 else "y"], name=n)
+        helper.make_node(
+            "Mul", ["x" if i == 0 else "v", n], ["v" if i == 0 else "y"], name=n
+        )
         for i, n in enumerate(names)
     ]
     weights = [numpy_helper.from_array(array, name) for name in names]
     source = saved(
-        finished(nodes, [tensor("x", shape=[3000])], [tensor("y", shape=[3000])], weights),
+        finished(
+            nodes, [tensor("x", shape=[3000])], [tensor("y", shape=[3000])], weights
+        ),
         tmp_path / "m.onnx",
     )
 
-    report = compiler(source, Alpha, external_initializers_file_path="w.data").compile_to_file()
+    report = compiler(
+        source, Alpha, external_initializers_file_path="w.data"
+    ).compile_to_file()
 
     at = places(report.output)
     assert at["one"] == at["other"] == ("w.data", 0, 12_000)
-    content, seal = source.with_name("w.data").read_bytes().split(b"epctx initializers ")
+    content, seal = (
+        source.with_name("w.data").read_bytes().split(b"epctx initializers ")
+    )
     assert content == array.tobytes()
     assert len(seal) == len(f"{'0' * 64}\n")
 
@@ -229,20 +268,34 @@ def test_another_compiles_file_of_the_same_size_is_told_by_its_end(source, tmp_p
         folder = tmp_path / str(number)
         folder.mkdir()
         model = onnx.load(source)
-        left = next(tensor for tensor in model.graph.initializer if tensor.name == "left")
-        left.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(left) + np.float32(number), "left"))
+        left = next(
+            tensor for tensor in model.graph.initializer if tensor.name == "left"
+        )
+        left.CopyFrom(
+            numpy_helper.from_array(
+                numpy_helper.to_array(left) + np.float32(number), "left"
+            )
+        )
         saved(model, folder / "m.onnx")
-        reports.append(compiler(folder / "m.onnx", Alpha, entries={KEY: "m.data"}).compile_to_file())
+        reports.append(
+            compiler(
+                folder / "m.onnx", Alpha, entries={KEY: "m.data"}
+            ).compile_to_file()
+        )
     one, other = (tmp_path / name / "m.data" for name in "01")
     assert one.stat().st_size == other.stat().st_size
 
     one.write_bytes(other.read_bytes())
 
-    with refused(InvalidGraph, "'m.data' is not the one that the model was written with"):
+    with refused(
+        InvalidGraph, "'m.data' is not the one that the model was written with"
+    ):
         result(reports[0].output)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"name": "m.data", "bytes": 9, "digest": "00"}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"name": "m.data", "bytes": 9, "digest": "00"}']
+)
 def test_a_damaged_seal_in_the_model_is_refused(source, text):
     report = compiler(source, Alpha, entries={KEY: "m.data"}).compile_to_file()
     model = onnx.load(report.output, load_external_data=False)
@@ -266,12 +319,16 @@ def test_a_model_without_the_seal_in_its_metadata_loads_as_before(source):
     assert np.array_equal(result(report.output), expected)
 
 
-def test_a_model_that_is_compiled_again_without_a_file_says_nothing_of_the_old_one(source, tmp_path):
+def test_a_model_that_is_compiled_again_without_a_file_says_nothing_of_the_old_one(
+    source, tmp_path
+):
     report = compiler(source, Alpha, entries={KEY: "m.data"}).compile_to_file()
 
     again = compiler(report.output, Alpha).compile_to_file(tmp_path / "again_ctx.onnx")
 
-    assert "epctx.initializers" not in {p.key for p in onnx.load(again.output).metadata_props}
+    assert "epctx.initializers" not in {
+        p.key for p in onnx.load(again.output).metadata_props
+    }
     assert np.array_equal(result(again.output), result(report.output))
 
 
@@ -285,7 +342,9 @@ def test_what_a_context_model_reads_is_checked_like_any_weights_file(source):
 
 
 @pytest.mark.entry(36)
-@pytest.mark.parametrize("name", ["/abs/w.data", "../w.data", "C:/w.data", "sub/", "", "a\\b", "w\0"])
+@pytest.mark.parametrize(
+    "name", ["/abs/w.data", "../w.data", "C:/w.data", "sub/", "", "a\\b", "w\0"]
+)
 def test_a_file_outside_of_the_models_folder_is_refused_before_compiling(source, name):
     ep = scripted()
 
@@ -301,7 +360,9 @@ def test_a_file_outside_of_the_models_folder_is_refused_before_compiling(source,
     [("m_ctx.onnx", "would both write"), ("M_ctx.onnx", "would both write"), ("m_scripted.bin", "would both write"),
      ("m.onnx", "reads it"), ("m.onnx/w", "link or no folder"), (".epctx-1/w", "reserved")],
 )  # fmt: skip
-def test_a_name_that_something_else_has_is_refused_before_compiling(source, name, match):
+def test_a_name_that_something_else_has_is_refused_before_compiling(
+    source, name, match
+):
     ep = scripted()
 
     with refused(InvalidArgument, match, folder=source.parent):
@@ -328,7 +389,9 @@ def test_a_file_of_initializers_is_replaced_with_the_model_that_names_it(source)
         report = compiler(source, Alpha, entries={KEY: "w.data"}).compile_to_file()
         assert_right(report.output)
     with refused(Fail, "belongs to 'm_ctx.onnx'", folder=source.parent):
-        compiler(source, Alpha, entries={KEY: "w.data"}).compile_to_file(source.with_name("n_ctx.onnx"))
+        compiler(source, Alpha, entries={KEY: "w.data"}).compile_to_file(
+            source.with_name("n_ctx.onnx")
+        )
 
 
 # --- get_initializer_location_func -------------------------------------------------------------------
@@ -346,7 +409,11 @@ class Host:
         self.shown[name] = (value.numpy().copy(), value.tensor_size_in_bytes(), info)
         assert value.is_tensor()
         assert value.has_value()
-        assert (value.data_type(), value.element_type(), value.device_name()) == ("tensor(float)", 1, "cpu")
+        assert (value.data_type(), value.element_type(), value.device_name()) == (
+            "tensor(float)",
+            1,
+            "cpu",
+        )
         assert value.shape() == list(value.numpy().shape)
         assert b"".join(value.chunks()) == value.numpy().tobytes()
         if value.tensor_size_in_bytes() < self.smallest:
@@ -354,14 +421,18 @@ class Host:
         with self.path.open("ab") as file:
             offset = file.tell()
             file.write(value.numpy().tobytes())
-        return epctx.OrtExternalInitializerInfo(str(self.path), offset, value.tensor_size_in_bytes())
+        return epctx.OrtExternalInitializerInfo(
+            str(self.path), offset, value.tensor_size_in_bytes()
+        )
 
 
 @pytest.mark.entry(32, 34)
 def test_the_hosts_function_says_for_each_initializer_where_it_is(source):
     host = Host(source.with_name("mine.data"))
 
-    report = compiler(source, Alpha, get_initializer_location_func=host).compile_to_file()
+    report = compiler(
+        source, Alpha, get_initializer_location_func=host
+    ).compile_to_file()
 
     assert {name: size for name, (_, size, _) in host.shown.items()} == LEFT
     assert {name: at[0] for name, at in places(report.output).items()} == dict.fromkeys(
@@ -382,7 +453,9 @@ def test_what_lies_in_a_file_already_may_stay_there(external):
         asked[name] = info
         return info
 
-    report = compiler(external, Alpha, get_initializer_location_func=stay).compile_to_file()
+    report = compiler(
+        external, Alpha, get_initializer_location_func=stay
+    ).compile_to_file()
 
     before = places(external)
     # What bodies read from files is brought into memory when a model is read.
@@ -393,13 +466,19 @@ def test_what_lies_in_a_file_already_may_stay_there(external):
 
 
 @pytest.mark.entry(32, 33)
-def test_files_elsewhere_are_refused_for_the_model_could_not_be_loaded(external, tmp_path):
+def test_files_elsewhere_are_refused_for_the_model_could_not_be_loaded(
+    external, tmp_path
+):
     output = folder_in(tmp_path, "out") / "m_ctx.onnx"
 
-    with refused(InvalidArgument, "not a file in the context model's folder", folder=output.parent):
-        compiler(external, Alpha, get_initializer_location_func=lambda _n, _v, info: info).compile_to_file(
-            output
-        )
+    with refused(
+        InvalidArgument,
+        "not a file in the context model's folder",
+        folder=output.parent,
+    ):
+        compiler(
+            external, Alpha, get_initializer_location_func=lambda _n, _v, info: info
+        ).compile_to_file(output)
 
 
 def info(path="w.data", offset=0, size=4 * SIZE):
@@ -415,7 +494,9 @@ def info(path="w.data", offset=0, size=4 * SIZE):
      (info(size="4"), "not an OrtExternal"), (info("w\0"), "not a file"),
      (info("w\ud800"), "not a file"), (info(b"\xff"), "not a file")],
 )  # fmt: skip
-def test_a_place_that_the_model_could_not_name_is_refused_and_nothing_is_written(source, answer, match):
+def test_a_place_that_the_model_could_not_name_is_refused_and_nothing_is_written(
+    source, answer, match
+):
     def locate(name, _value, _info):
         return answer if name == "left" else None
 
@@ -437,12 +518,20 @@ def test_what_the_function_raises_is_carried_over_and_nothing_is_written(source)
 def test_a_file_and_a_function_together_are_refused(source):
     with refused(InvalidArgument, "both given"):
         compiler(
-            source, Alpha, external_initializers_file_path="w", get_initializer_location_func=lambda *_: None
+            source,
+            Alpha,
+            external_initializers_file_path="w",
+            get_initializer_location_func=lambda *_: None,
         )
 
 
 def test_a_function_wins_over_the_option(source):
-    made = compiler(source, Alpha, entries={KEY: "w.data"}, get_initializer_location_func=lambda *_: None)
+    made = compiler(
+        source,
+        Alpha,
+        entries={KEY: "w.data"},
+        get_initializer_location_func=lambda *_: None,
+    )
 
     report = made.compile_to_file()
 
@@ -462,9 +551,16 @@ def test_initializers_can_be_kept_in_memory_under_a_name_by_the_function(source)
         offset = len(memory)
         for chunk in value.chunks():
             memory.extend(chunk)
-        return epctx.OrtExternalInitializerInfo("logical.data", offset, value.tensor_size_in_bytes())
+        return epctx.OrtExternalInitializerInfo(
+            "logical.data", offset, value.tensor_size_in_bytes()
+        )
 
-    made = compiler(source, Alpha, embed_compiled_data_into_model=True, get_initializer_location_func=locate)
+    made = compiler(
+        source,
+        Alpha,
+        embed_compiled_data_into_model=True,
+        get_initializer_location_func=locate,
+    )
     data = made.compile_to_bytes()
 
     assert sorted(snapshot(source.parent)) == ["m.onnx"]

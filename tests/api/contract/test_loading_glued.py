@@ -39,7 +39,10 @@ def parts(tmp_path):
     def parts(ep, *, embed):
         found = []
         for number in (0, 1):
-            source, path = tmp_path / f"m{number}.onnx", tmp_path / f"m{number}_ctx.onnx"
+            source, path = (
+                tmp_path / f"m{number}.onnx",
+                tmp_path / f"m{number}_ctx.onnx",
+            )
             onnx.save(network(number), source)
             chosen = options(ep, ep__context_node_name_prefix=f"p{number}_")
             report = epctx.ModelCompiler(chosen, source, embed).compile_to_file(path)
@@ -62,7 +65,9 @@ def glued(parts, folder, *, metadata=False):
                 node.name = f"m{number}_{node.name}"
         models.append(onnx.compose.add_prefix(model, f"m{number}_", rename_nodes=False))
     one, other = models
-    joined = onnx.compose.merge_models(one, other, io_map=[(one.graph.output[0].name, "m1_x")])
+    joined = onnx.compose.merge_models(
+        one, other, io_map=[(one.graph.output[0].name, "m1_x")]
+    )
     onnx.save(joined, folder / "glued_ctx.onnx")
     return folder / "glued_ctx.onnx"
 
@@ -79,13 +84,21 @@ def expected(parts):
 
 
 def test_there_are_eps_to_glue():
-    assert {"QNNExecutionProvider", "OpenVINOExecutionProvider", "VitisAIExecutionProvider"} <= set(EPS)
+    assert {
+        "QNNExecutionProvider",
+        "OpenVINOExecutionProvider",
+        "VitisAIExecutionProvider",
+    } <= set(EPS)
 
 
 @every_ep
 @modes
-@pytest.mark.parametrize("metadata", [False, True], ids=["bare", "with the manifest of one"])
-def test_two_models_of_two_partitions_each_run_as_one(parts, tmp_path, ep, embed, metadata):
+@pytest.mark.parametrize(
+    "metadata", [False, True], ids=["bare", "with the manifest of one"]
+)
+def test_two_models_of_two_partitions_each_run_as_one(
+    parts, tmp_path, ep, embed, metadata
+):
     made = parts(ep, embed=embed)
     path = glued(made, tmp_path, metadata=metadata)
 
@@ -115,14 +128,20 @@ def test_an_ep_may_compile_the_rest_of_its_own_model(tmp_path, ep):
     source = tmp_path / "m.onnx"
     onnx.save(network(0), source)
     path = tmp_path / "m_ctx.onnx"
-    epctx.ModelCompiler(options(ep, ep__partition_max_count=1), source).compile_to_file(path)
+    epctx.ModelCompiler(options(ep, ep__partition_max_count=1), source).compile_to_file(
+        path
+    )
 
-    report = epctx.ModelCompiler(options(ep), path).compile_to_file(tmp_path / "n_ctx.onnx")
+    report = epctx.ModelCompiler(options(ep), path).compile_to_file(
+        tmp_path / "n_ctx.onnx"
+    )
 
     assert [len(primaries(path)), len(primaries(report.output))] == [1, 2]
     by_session = tmp_path / "s_ctx.onnx"
     chosen = options(ep, ep__context_enable=1, ep__context_file_path=by_session)
     wanted = run(source, "x", example(), providers=["CPUExecutionProvider"])
-    assert np.allclose(run(path, "x", example(), sess_options=chosen), wanted, atol=SCALE)
+    assert np.allclose(
+        run(path, "x", example(), sess_options=chosen), wanted, atol=SCALE
+    )
     for model in (report.output, by_session):
         assert np.allclose(run(model, "x", example()), wanted, atol=SCALE)

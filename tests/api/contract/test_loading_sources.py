@@ -18,7 +18,9 @@ from epctx_core.errors import InvalidArgument, NotImplementedByProvider, PluginE
 @pytest.fixture
 def source(tmp_path):
     """A network of which QNN takes three parts: it has no Erf here."""
-    return saved(chain(["Relu", "Add", "Erf", "Mul", "Erf", "Add"]), tmp_path / "m.onnx")
+    return saved(
+        chain(["Relu", "Add", "Erf", "Mul", "Erf", "Add"]), tmp_path / "m.onnx"
+    )
 
 
 @pytest.fixture
@@ -39,15 +41,24 @@ def result(path):
 @pytest.mark.parametrize("name", ["QNN", "qnn", "Qnn", QNN, QNN.lower()])
 def test_qnn_takes_its_sources_in_any_case(source, name):
     path = by_qnn(source)
-    edit(path, lambda model: [set_attributes(n, source=name) for n in context_nodes(model)] and None)
+    edit(
+        path,
+        lambda model: (
+            [set_attributes(n, source=name) for n in context_nodes(model)] and None
+        ),
+    )
 
     assert np.allclose(result(path), result(source), atol=1e-6)
 
 
 @pytest.mark.entry(59)
-@pytest.mark.parametrize("name", ["Q", "QNN ", "QNNExecutionProvider2", "SomebodyElse", "", None])
+@pytest.mark.parametrize(
+    "name", ["Q", "QNN ", "QNNExecutionProvider2", "SomebodyElse", "", None]
+)
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_one_foreign_node_among_several_is_enough_to_refuse_a_model(source, name, place):
+def test_one_foreign_node_among_several_is_enough_to_refuse_a_model(
+    source, name, place
+):
     path = by_qnn(source)
     edit(path, lambda model: set_attributes(context_nodes(model)[place], source=name))
     node = context_nodes(onnx.load(path))[place].name
@@ -62,7 +73,9 @@ def test_a_session_with_the_cpu_alone_refuses_the_first_node_by_name(source):
     path = by_qnn(source)
     node = context_nodes(onnx.load(path))[0].name
 
-    with refused(NotImplementedByProvider, "is not among this session's providers", node=node) as caught:
+    with refused(
+        NotImplementedByProvider, "is not among this session's providers", node=node
+    ) as caught:
         epctx.InferenceSession(path, providers=["CPUExecutionProvider"])
 
     assert "Add 'QNNExecutionProvider' to the providers" in caught.value.hint
@@ -100,14 +113,20 @@ def loaded_by(path, *pairs):
     for ep, _ in pairs:
         ep.calls.clear()
     registry = registry_of_sources(*pairs)
-    epctx.InferenceSession(path, options_with(*(ep for ep, _ in pairs)), registry=registry).close()
+    epctx.InferenceSession(
+        path, options_with(*(ep for ep, _ in pairs)), registry=registry
+    ).close()
     return [ep.name for ep, _ in pairs if "load_context" in ep.calls]
 
 
 @pytest.mark.entry(62)
 @pytest.mark.parametrize("spelling", ["shared", "Shared", "SHARED"])
-def test_of_two_eps_that_read_a_source_the_first_of_the_hosts_list_takes_it(tmp_path, spelling):
-    one, two = ((reading(f"{name}ExecutionProvider"), "Shared") for name in ("One", "Two"))
+def test_of_two_eps_that_read_a_source_the_first_of_the_hosts_list_takes_it(
+    tmp_path, spelling
+):
+    one, two = (
+        (reading(f"{name}ExecutionProvider"), "Shared") for name in ("One", "Two")
+    )
     path = by_ep(one[0], tmp_path)
     edit(path, lambda model: set_attributes(context_nodes(model)[0], source=spelling))
 
@@ -129,5 +148,7 @@ def test_a_source_that_is_an_eps_own_name_is_that_eps_whatever_the_order(tmp_pat
 def by_ep(ep, folder):
     source = saved(chain(["Relu", "Add"]), folder / "m.onnx")
     path = folder / "m_ctx.onnx"
-    epctx.ModelCompiler(options_with(ep), source, registry=registry_with(ep)).compile_to_file(path)
+    epctx.ModelCompiler(
+        options_with(ep), source, registry=registry_with(ep)
+    ).compile_to_file(path)
     return path

@@ -30,11 +30,15 @@ def attribute(node, name):
 
 
 @pytest.mark.parametrize("prefix", ["", "left_", "a.b-c_", "9" * 128])
-def test_a_prefix_stands_before_node_partition_and_the_graph_in_the_payload(source, prefix):
+def test_a_prefix_stands_before_node_partition_and_the_graph_in_the_payload(
+    source, prefix
+):
     output = source.with_name("m_ctx.onnx")
     options = options_with(Alpha, ep__context_node_name_prefix=prefix)
 
-    epctx.ModelCompiler(options, source, registry=registry_with(Alpha)).compile_to_file(output)
+    epctx.ModelCompiler(options, source, registry=registry_with(Alpha)).compile_to_file(
+        output
+    )
 
     nodes = context_nodes(output)
     names = [node.name for node in nodes]
@@ -47,11 +51,15 @@ def test_a_prefix_stands_before_node_partition_and_the_graph_in_the_payload(sour
 
 def test_the_simulated_qnn_names_its_graphs_with_the_prefix(source):
     output = source.with_name("m_ctx.onnx")
-    epctx.ModelCompiler(with_qnn(ep__context_node_name_prefix="left_"), source).compile_to_file(output)
+    epctx.ModelCompiler(
+        with_qnn(ep__context_node_name_prefix="left_"), source
+    ).compile_to_file(output)
 
     nodes = context_nodes(output)
     payload = (source.parent / "m_qnn.bin").read_bytes()
-    names = [name.decode() for name in re.findall(rb"\w*QNNExecutionProvider_\w+", payload)]
+    names = [
+        name.decode() for name in re.findall(rb"\w*QNNExecutionProvider_\w+", payload)
+    ]
     assert list(dict.fromkeys(names)) == [node.name for node in nodes]
     assert all(name.startswith("left_QNNExecutionProvider_") for name in names)
 
@@ -60,7 +68,9 @@ def named_like_a_partition(source, **entries):
     """Return a model of which a node that stays has the name that Alpha's first partition gets."""
     output = source.with_name("probe_ctx.onnx")
     options = options_with(Alpha, **entries)
-    epctx.ModelCompiler(options, source, registry=registry_with(Alpha)).compile_to_file(output)
+    epctx.ModelCompiler(options, source, registry=registry_with(Alpha)).compile_to_file(
+        output
+    )
     name = context_nodes(output)[0].name
     model = onnx.load(source)
     next(node for node in model.graph.node if node.op_type == "Neg").name = name
@@ -69,7 +79,9 @@ def named_like_a_partition(source, **entries):
 
 @pytest.mark.parametrize("route", ["compiler", "session"])
 @pytest.mark.parametrize("prefix", ["", "left_"])
-def test_a_node_that_stays_with_the_name_of_a_partition_is_refused_before_compiling(source, route, prefix):
+def test_a_node_that_stays_with_the_name_of_a_partition_is_refused_before_compiling(
+    source, route, prefix
+):
     entries = {"ep__context_node_name_prefix": prefix}
     model, name = named_like_a_partition(source, **entries)
     ep = scripted()
@@ -80,9 +92,13 @@ def test_a_node_that_stays_with_the_name_of_a_partition_is_refused_before_compil
     with pytest.raises(InvalidGraph, match="would get the same name") as caught:
         if route == "compiler":
             options = options_with(ep, **entries)
-            epctx.ModelCompiler(options, model, registry=registry_with(ep)).compile_to_file(output)
+            epctx.ModelCompiler(
+                options, model, registry=registry_with(ep)
+            ).compile_to_file(output)
         else:
-            session(model, ep, ep__context_enable=1, ep__context_file_path=output, **entries)
+            session(
+                model, ep, ep__context_enable=1, ep__context_file_path=output, **entries
+            )
 
     assert caught.value.node == name
     assert "ep.context_node_name_prefix" in caught.value.hint
@@ -95,7 +111,9 @@ def test_another_prefix_is_the_way_out(source):
     output = source.with_name("out_ctx.onnx")
     options = options_with(Alpha, ep__context_node_name_prefix="x_")
 
-    epctx.ModelCompiler(options, model, registry=registry_with(Alpha)).compile_to_file(output)
+    epctx.ModelCompiler(options, model, registry=registry_with(Alpha)).compile_to_file(
+        output
+    )
 
     names = [node.name for node in onnx.load(output).graph.node]
     assert len(names) == len(set(names)) == 3
@@ -110,7 +128,9 @@ def test_a_node_of_that_name_that_goes_into_a_partition_is_in_nobodys_way(source
     saved(proto, model)
 
     output = source.with_name("out_ctx.onnx")
-    epctx.ModelCompiler(options_with(Alpha), model, registry=registry_with(Alpha)).compile_to_file(output)
+    epctx.ModelCompiler(
+        options_with(Alpha), model, registry=registry_with(Alpha)
+    ).compile_to_file(output)
 
     assert [n.name for n in onnx.load(output).graph.node].count(name) == 1
 
@@ -132,7 +152,9 @@ def test_names_in_bodies_count_too(source):
 
     with pytest.raises(InvalidGraph, match="would get the same name") as caught:
         model = saved(with_body(node.name), source)
-        epctx.ModelCompiler(options_with(Alpha), model, registry=registry).compile_to_file(output)
+        epctx.ModelCompiler(
+            options_with(Alpha), model, registry=registry
+        ).compile_to_file(output)
 
     assert caught.value.node == node.name
 
@@ -140,11 +162,15 @@ def test_names_in_bodies_count_too(source):
 def with_body(name):
     """Return `Relu`, then an If whose branches hold a Neg of this name, which nobody takes."""
     branches = {
-        key: helper.make_graph([helper.make_node("Neg", ["r"], [key], name=name)], key, [], [tensor(key)])
+        key: helper.make_graph(
+            [helper.make_node("Neg", ["r"], [key], name=name)], key, [], [tensor(key)]
+        )
         for key in ("then_branch", "else_branch")
     }
     nodes = [
         helper.make_node("Relu", ["x"], ["r"], name="relu"),
         helper.make_node("If", ["c"], ["y"], name="if", **branches),
     ]
-    return finished(nodes, [tensor("x"), tensor("c", TensorProto.BOOL, [])], [tensor("y")])
+    return finished(
+        nodes, [tensor("x"), tensor("c", TensorProto.BOOL, [])], [tensor("y")]
+    )

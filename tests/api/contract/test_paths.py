@@ -28,7 +28,9 @@ def model(tmp_path):
     folder.mkdir()
     source = saved(chain(["Relu", "Add"]), tmp_path / "m.onnx")
     path = folder / "m_ctx.onnx"
-    epctx.ModelCompiler(options_with(Alpha), source, registry=registry_with(Alpha)).compile_to_file(path)
+    epctx.ModelCompiler(
+        options_with(Alpha), source, registry=registry_with(Alpha)
+    ).compile_to_file(path)
     (tmp_path / "outside.bin").write_bytes((folder / "m_alpha.bin").read_bytes())
     return path
 
@@ -46,7 +48,9 @@ def naming(path, name):
 
 def load(model, **entries):
     registry = registry_with(Alpha)
-    with epctx.InferenceSession(model, options_with(Alpha, **entries), registry=registry) as session:
+    with epctx.InferenceSession(
+        model, options_with(Alpha, **entries), registry=registry
+    ) as session:
         return session.run(None, {"x": example()})[0]
 
 
@@ -69,16 +73,30 @@ def read_into_memory(model, **entries):
 
 
 MAIN_ROUTES = pytest.mark.parametrize("route", [load, compile_again])
-ROUTES = pytest.mark.parametrize("route", [load, load_bytes, compile_again, verify_first, read_into_memory])
+ROUTES = pytest.mark.parametrize(
+    "route", [load, load_bytes, compile_again, verify_first, read_into_memory]
+)
 
 LEAVES = [
-    pytest.param("../outside.bin", "leaves the model's folder", marks=pytest.mark.entry(75, 83)),
-    pytest.param("sub/../../outside.bin", "leaves the model's folder", marks=pytest.mark.entry(75)),
-    pytest.param("..\\outside.bin", "leaves the model's folder", marks=pytest.mark.entry(75)),
+    pytest.param(
+        "../outside.bin", "leaves the model's folder", marks=pytest.mark.entry(75, 83)
+    ),
+    pytest.param(
+        "sub/../../outside.bin",
+        "leaves the model's folder",
+        marks=pytest.mark.entry(75),
+    ),
+    pytest.param(
+        "..\\outside.bin", "leaves the model's folder", marks=pytest.mark.entry(75)
+    ),
     pytest.param("..", "leaves the model's folder", marks=pytest.mark.entry(79)),
     pytest.param("/etc/hostname", "an absolute path", marks=pytest.mark.entry(74, 79)),
-    pytest.param("//server/share/a.bin", "an absolute path", marks=pytest.mark.entry(79)),
-    pytest.param("\\\\server\\share\\a.bin", "an absolute path", marks=pytest.mark.entry(79)),
+    pytest.param(
+        "//server/share/a.bin", "an absolute path", marks=pytest.mark.entry(79)
+    ),
+    pytest.param(
+        "\\\\server\\share\\a.bin", "an absolute path", marks=pytest.mark.entry(79)
+    ),
     pytest.param("\\\\?\\C:\\a.bin", "an absolute path", marks=pytest.mark.entry(79)),
     pytest.param("\\rooted.bin", "an absolute path", marks=pytest.mark.entry(79)),
     pytest.param("C:\\a.bin", "an absolute path", marks=pytest.mark.entry(79)),
@@ -100,7 +118,9 @@ LEAVES = [
 
 @MAIN_ROUTES
 @pytest.mark.parametrize(("name", "words"), LEAVES)
-def test_a_name_that_is_not_of_a_file_in_the_folder_is_refused(model, route, name, words):
+def test_a_name_that_is_not_of_a_file_in_the_folder_is_refused(
+    model, route, name, words
+):
     (model.parent / "sub").mkdir()
     naming(model, name)
     node = onnx.load(model).graph.node[0].name
@@ -130,17 +150,25 @@ def listening(folder):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        pytest.param(link_to("../outside.bin"), "a link that leaves", marks=pytest.mark.entry(77, 78)),
+        pytest.param(
+            link_to("../outside.bin"),
+            "a link that leaves",
+            marks=pytest.mark.entry(77, 78),
+        ),
         pytest.param(link_to("/dev/zero"), "a link that leaves", id="device"),
         pytest.param(link_to("/proc/self/mem"), "a link that leaves", id="memory"),
         pytest.param(link_to("n.bin"), "cannot be opened|missing", id="itself"),
         pytest.param(link_to("nothing.bin"), "missing", id="dangling"),
         pytest.param(pipe, "not a regular file", id="pipe"),
         pytest.param(listening, "cannot be opened|not a regular file", id="socket"),
-        pytest.param(lambda folder: (folder / "n.bin").mkdir(), "not a regular file", id="folder"),
+        pytest.param(
+            lambda folder: (folder / "n.bin").mkdir(), "not a regular file", id="folder"
+        ),
     ],
 )
-def test_what_is_no_file_of_the_folder_is_refused_without_waiting(model, route, make, words):
+def test_what_is_no_file_of_the_folder_is_refused_without_waiting(
+    model, route, make, words
+):
     make(model.parent)
     naming(model, "n.bin")
 
@@ -150,8 +178,12 @@ def test_what_is_no_file_of_the_folder_is_refused_without_waiting(model, route, 
 
 @pytest.mark.entry(76)
 @ROUTES
-@pytest.mark.parametrize("name", ["sub/n.bin", "./sub//n.bin", "sub/../sub/n.bin", "no/../sub/n.bin"])
-def test_a_name_that_stays_in_the_folder_is_opened_however_it_is_spelt(model, route, name):
+@pytest.mark.parametrize(
+    "name", ["sub/n.bin", "./sub//n.bin", "sub/../sub/n.bin", "no/../sub/n.bin"]
+)
+def test_a_name_that_stays_in_the_folder_is_opened_however_it_is_spelt(
+    model, route, name
+):
     expected = load(model)
     (model.parent / "sub").mkdir()
     (model.parent / "m_alpha.bin").rename(model.parent / "sub" / "n.bin")
@@ -162,7 +194,8 @@ def test_a_name_that_stays_in_the_folder_is_opened_however_it_is_spelt(model, ro
 @pytest.mark.entry(76, 82)
 @MAIN_ROUTES
 @pytest.mark.parametrize(
-    "name", ["a.b..c_alpha.bin", "..a.bin", "名前.bin", "e\u0301.bin", "a b'\".bin", "-"]
+    "name",
+    ["a.b..c_alpha.bin", "..a.bin", "名前.bin", "e\u0301.bin", "a b'\".bin", "-"],
 )
 def test_any_text_that_a_file_can_be_called_is_a_name(model, route, name):
     expected = load(model)
@@ -172,7 +205,9 @@ def test_any_text_that_a_file_can_be_called_is_a_name(model, route, name):
 
 
 @ROUTES
-def test_a_link_inside_the_folder_and_a_hard_link_are_files_like_any_other(model, route):
+def test_a_link_inside_the_folder_and_a_hard_link_are_files_like_any_other(
+    model, route
+):
     expected = load(model)
     (model.parent / "link.bin").symlink_to("m_alpha.bin")
     os.link(model.parent / "m_alpha.bin", model.parent / "hard.bin")
@@ -194,19 +229,27 @@ def test_a_model_in_a_cache_of_links_is_loaded_and_compiled_again(model, tmp_pat
     out.mkdir()
 
     assert np.array_equal(load(snapshot / "m_ctx.onnx"), expected)
-    epctx.ModelCompiler(options_with(), snapshot / "m_ctx.onnx").compile_to_file(out / "n_ctx.onnx")
+    epctx.ModelCompiler(options_with(), snapshot / "m_ctx.onnx").compile_to_file(
+        out / "n_ctx.onnx"
+    )
     assert np.array_equal(load(out / "n_ctx.onnx"), expected)
 
 
-def test_beside_links_a_new_model_would_not_find_the_binary_and_the_old_one_is_not_lost(model, tmp_path):
+def test_beside_links_a_new_model_would_not_find_the_binary_and_the_old_one_is_not_lost(
+    model, tmp_path
+):
     real = tmp_path / "real"
     real.mkdir()
     for path in (model, model.with_name("m_alpha.bin")):
         path.rename(real / path.name)
         path.symlink_to(real / path.name)
 
-    with refused(InvalidArgument, "'m_alpha.bin' would be written, but 'm_ctx.onnx'.* reads it"):
-        epctx.ModelCompiler(options_with(), model).compile_to_file(model.with_name("n_ctx.onnx"))
+    with refused(
+        InvalidArgument, "'m_alpha.bin' would be written, but 'm_ctx.onnx'.* reads it"
+    ):
+        epctx.ModelCompiler(options_with(), model).compile_to_file(
+            model.with_name("n_ctx.onnx")
+        )
 
     assert load(model).shape == (2, 3)
 
@@ -215,7 +258,9 @@ def test_beside_links_a_new_model_would_not_find_the_binary_and_the_old_one_is_n
 
 
 @pytest.mark.entry(74, 75, 79)
-@pytest.mark.parametrize("option", [False, True], ids=["beside the model", "in the option's folder"])
+@pytest.mark.parametrize(
+    "option", [False, True], ids=["beside the model", "in the option's folder"]
+)
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -251,7 +296,9 @@ def test_a_weights_file_is_held_to_the_same_rule(tmp_path, name, words, option):
         with refused(InvalidGraph, words):
             load(given, **entries)
         with refused(InvalidGraph, words):
-            epctx.ModelCompiler(options_with(**entries), given).compile_to_file(tmp_path / "o_ctx.onnx")
+            epctx.ModelCompiler(options_with(**entries), given).compile_to_file(
+                tmp_path / "o_ctx.onnx"
+            )
 
 
 # --- round trips -----------------------------------------------------------------------------------------------
@@ -259,24 +306,34 @@ def test_a_weights_file_is_held_to_the_same_rule(tmp_path, name, words, option):
 
 @pytest.mark.entry(81)
 def test_a_payload_that_is_written_again_leaves_nothing_of_the_old_one(tmp_path):
-    long = saved(chain(["Relu", "Add", "Add", "Add", "Add", "Add"]), tmp_path / "long.onnx")
+    long = saved(
+        chain(["Relu", "Add", "Add", "Add", "Add", "Add"]), tmp_path / "long.onnx"
+    )
     short = saved(chain(["Relu"]), tmp_path / "short.onnx")
     path = tmp_path / "m_ctx.onnx"
 
     for source in (long, short, long):
-        compiler = epctx.ModelCompiler(options_with(Alpha), source, registry=registry_with(Alpha))
+        compiler = epctx.ModelCompiler(
+            options_with(Alpha), source, registry=registry_with(Alpha)
+        )
         written = compiler.compile_to_file(path)
         assert (tmp_path / "m_alpha.bin").stat().st_size == written.outputs[0].bytes
         assert load(path).shape == (2, 3)
 
 
 @pytest.mark.entry(80)
-def test_a_reference_may_have_an_empty_text_for_the_payload_that_it_does_not_carry(tmp_path):
+def test_a_reference_may_have_an_empty_text_for_the_payload_that_it_does_not_carry(
+    tmp_path,
+):
     source = saved(chain(["Relu", "Sigmoid", "Add"]), tmp_path / "m.onnx")
     path = tmp_path / "m_ctx.onnx"
-    epctx.ModelCompiler(options_with(Alpha), source, registry=registry_with(Alpha)).compile_to_file(path)
+    epctx.ModelCompiler(
+        options_with(Alpha), source, registry=registry_with(Alpha)
+    ).compile_to_file(path)
     model = onnx.load(path)
-    model.graph.node[-1].attribute.append(helper.make_attribute("ep_cache_context", b""))
+    model.graph.node[-1].attribute.append(
+        helper.make_attribute("ep_cache_context", b"")
+    )
     saved(model, path)
 
     assert load(path).shape == (2, 3)

@@ -40,15 +40,35 @@ def result(path, **options):
 
 MISMATCHES = [
     ({"runtime_driver_version": "sim-1.9.0"}, {}, "driver sim-1.9.0 .newer."),
-    ({"runtime_driver_version": "sim-0.9.0"}, {}, "driver sim-0.9.0 .of an older major version."),
+    (
+        {"runtime_driver_version": "sim-0.9.0"},
+        {},
+        "driver sim-0.9.0 .of an older major version.",
+    ),
     ({}, {"runtime_driver_version": "none"}, "needs none"),
     ({"runtime_sdk_version": "sim-2.99.0"}, {}, "sdk sim-2.99.0 .newer."),
-    ({"runtime_sdk_version": "sim-1.0.0"}, {}, "sdk sim-1.0.0 .of an older major version."),
-    ({"runtime_sdk_version": "sim-3.0.0"}, {}, "sdk sim-3.0.0 .of a newer major version."),
-    ({"htp_arch": "75"}, {}, "htp_arch 75 .newer., but this simulated runtime needs 73"),
+    (
+        {"runtime_sdk_version": "sim-1.0.0"},
+        {},
+        "sdk sim-1.0.0 .of an older major version.",
+    ),
+    (
+        {"runtime_sdk_version": "sim-3.0.0"},
+        {},
+        "sdk sim-3.0.0 .of a newer major version.",
+    ),
+    (
+        {"htp_arch": "75"},
+        {},
+        "htp_arch 75 .newer., but this simulated runtime needs 73",
+    ),
     ({"runtime_backend": "gpu"}, {}, "backend gpu .another one."),
     ({"runtime_api_version": "2"}, {}, "api 2 .newer."),
-    ({"runtime_blob_version": "99"}, {}, "blob 99 .newer., but this simulated runtime needs 1"),
+    (
+        {"runtime_blob_version": "99"},
+        {},
+        "blob 99 .newer., but this simulated runtime needs 1",
+    ),
 ]
 
 
@@ -119,7 +139,9 @@ def test_a_changed_bit_is_refused_or_changes_nothing_but_weights(source):
 
 
 @pytest.mark.entry(84)
-def test_with_the_manifest_even_a_changed_bit_of_padding_is_found_if_the_host_asks(source):
+def test_with_the_manifest_even_a_changed_bit_of_padding_is_found_if_the_host_asks(
+    source,
+):
     path = compiled(source, bare=False)
     content = bytearray(payload(path))
     options = with_qnn(ep__context_verify="full")
@@ -127,7 +149,9 @@ def test_with_the_manifest_even_a_changed_bit_of_padding_is_found_if_the_host_as
     for place in range(0, len(content), DISTANCE):
         content[place] ^= 4
         replace_payload(path, content)
-        with pytest.raises(InvalidGraph, match="not the one that the model was written with"):
+        with pytest.raises(
+            InvalidGraph, match="not the one that the model was written with"
+        ):
             epctx.InferenceSession(path, options)
         content[place] ^= 4
 
@@ -138,7 +162,8 @@ def test_a_file_name_as_an_embedded_payload_is_refused(source):
     set_attribute_of_first(path, "embed_mode", 1)
 
     with pytest.raises(
-        InvalidGraph, match=r"is the text 'm_qnn\.bin', as if a file's name had been embedded"
+        InvalidGraph,
+        match=r"is the text 'm_qnn\.bin', as if a file's name had been embedded",
     ) as caught:
         result(path)
 
@@ -154,7 +179,9 @@ def test_a_file_name_as_an_embedded_payload_is_refused(source):
         (["Relu", "Add"], False, "model was written with"),
     ],
 )
-def test_a_binary_of_another_model_in_the_place_of_the_own_is_refused(tmp_path, operators, bare, words):
+def test_a_binary_of_another_model_in_the_place_of_the_own_is_refused(
+    tmp_path, operators, bare, words
+):
     path = compiled(saved(chain(operators), tmp_path / "m.onnx"), bare=bare)
     other = tmp_path / "other"
     other.mkdir()
@@ -178,7 +205,9 @@ def test_a_binary_of_another_model_in_the_place_of_the_own_is_refused(tmp_path, 
         ("an_attribute_of_ones_own", 7, ""),
     ],
 )
-def test_what_a_node_says_about_versions_is_checked_and_other_attributes_are_not(source, name, value, words):
+def test_what_a_node_says_about_versions_is_checked_and_other_attributes_are_not(
+    source, name, value, words
+):
     path = compiled(source)
     set_attribute_of_first(path, name, value)
 

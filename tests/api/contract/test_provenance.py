@@ -31,7 +31,9 @@ def with_build_info(answer, **attributes):
 
 
 def facts_of(path, ep):
-    (manifest,) = (each.value for each in onnx.load(path).metadata_props if each.key == MANIFEST)
+    (manifest,) = (
+        each.value for each in onnx.load(path).metadata_props if each.key == MANIFEST
+    )
     return json.loads(manifest)["providers"][ep]
 
 
@@ -39,15 +41,25 @@ def compiled(source, ep, **provider_options):
     options = epctx.SessionOptions()
     options.add_provider(ep.name, provider_options)
     path = source.with_name("m_ctx.onnx")
-    epctx.ModelCompiler(options, source, registry=registry_with(ep)).compile_to_file(path)
+    epctx.ModelCompiler(options, source, registry=registry_with(ep)).compile_to_file(
+        path
+    )
     return path
 
 
 @pytest.mark.parametrize(
     ("ep", "given", "expected"),
     [
-        (QNN, {"htp_arch": "69"}, BuildInfo(sdk="sim-2.51.0", driver="sim-1.8.0", target="htp v69")),
-        (QNN, {"runtime_driver_version": "none"}, BuildInfo(sdk="sim-2.51.0", target="htp v73")),
+        (
+            QNN,
+            {"htp_arch": "69"},
+            BuildInfo(sdk="sim-2.51.0", driver="sim-1.8.0", target="htp v69"),
+        ),
+        (
+            QNN,
+            {"runtime_driver_version": "none"},
+            BuildInfo(sdk="sim-2.51.0", target="htp v73"),
+        ),
         (OPENVINO, {"device_type": "CPU"}, BuildInfo(sdk="sim-2.51.0", target="CPU")),
         (
             OPENVINO,
@@ -64,7 +76,9 @@ def test_the_manifest_says_sdk_driver_and_target(source, ep, given, expected):
 
     facts = facts_of(source.with_name("m_ctx.onnx"), ep)
     said = {key: text for key, text in dataclasses.asdict(expected).items() if text}
-    assert {key: facts[key] for key in ("sdk", "driver", "target") if key in facts} == said
+    assert {
+        key: facts[key] for key in ("sdk", "driver", "target") if key in facts
+    } == said
     assert facts["distribution"].startswith("epctx-sim-")
     assert facts["plugin_api"] == 1
 
@@ -91,7 +105,15 @@ def test_an_ep_that_says_nothing_adds_nothing(source):
 
 
 @pytest.mark.parametrize(
-    "answer", [None, {"sdk": "1"}, BuildInfo(sdk=7), BuildInfo(target=b"x"), RuntimeError("no SDK")], ids=str
+    "answer",
+    [
+        None,
+        {"sdk": "1"},
+        BuildInfo(sdk=7),
+        BuildInfo(target=b"x"),
+        RuntimeError("no SDK"),
+    ],
+    ids=str,
 )
 def test_a_wrong_answer_is_the_plugins_fault_and_nothing_is_written(source, answer):
     before = sorted(source.parent.iterdir())
@@ -111,7 +133,9 @@ def test_a_manifest_from_before_these_facts_existed_is_loaded(source):
     entry.value = entry.value.replace(',"sdk":"2.0"', "")
     saved(model, path)
 
-    with epctx.InferenceSession(path, options_with(ep), registry=registry_with(ep)) as session:
+    with epctx.InferenceSession(
+        path, options_with(ep), registry=registry_with(ep)
+    ) as session:
         assert session.run(None, {"x": example()})[0].shape == (2, 3)
 
 
@@ -137,7 +161,8 @@ def test_a_secret_leaves_no_trace_in_what_is_written(source):
 
 def test_the_fingerprint_tells_other_options_apart(source):
     one, same, other = (
-        facts_of(compiled(source, KEYED, driver=driver), KEYED.name)["options"] for driver in ("1", 1, "2")
+        facts_of(compiled(source, KEYED, driver=driver), KEYED.name)["options"]
+        for driver in ("1", 1, "2")
     )
 
     assert one == same

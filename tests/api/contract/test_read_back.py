@@ -35,7 +35,10 @@ class Whole(HonestProvider):
         payloads = {id(reader.payload(node)) for node in nodes}
         assert len(payloads) == 1
         loaded = super().load_context(nodes, reader)
-        return [CompiledPartition(one.run, close=lambda: self.seen.append("closes")) for one in loaded]
+        return [
+            CompiledPartition(one.run, close=lambda: self.seen.append("closes"))
+            for one in loaded
+        ]
 
     @hookimpl
     def shutdown(self):
@@ -49,7 +52,9 @@ class Refusing(Whole):
     @hookimpl
     def load_context(self, nodes, reader):
         node = nodes[-1]
-        raise epctx.InvalidGraph(f"the graph {node.partition_name} has no end.", node=node.name)
+        raise epctx.InvalidGraph(
+            f"the graph {node.partition_name} has no end.", node=node.name
+        )
 
 
 class RefusingHead(HonestProvider):
@@ -62,7 +67,10 @@ class RefusingHead(HonestProvider):
         assert context.purpose is Purpose.EXPORT
         assert bytes(reader.payload(nodes[0]).view[: len(MAGIC)]) == MAGIC
         fault = Finding(
-            Severity.ERROR, "container-refused", "its header is of another version.", node=nodes[0].name
+            Severity.ERROR,
+            "container-refused",
+            "its header is of another version.",
+            node=nodes[0].name,
         )
         return [fault]
 
@@ -80,7 +88,9 @@ def source(folder):
 
 
 def compiler(ep, model, *, embed=False, **entries):
-    return epctx.ModelCompiler(options_with(ep, **entries), model, embed, registry=registry_with(ep))
+    return epctx.ModelCompiler(
+        options_with(ep, **entries), model, embed, registry=registry_with(ep)
+    )
 
 
 def to_file(ep, model, **entries):
@@ -88,7 +98,9 @@ def to_file(ep, model, **entries):
 
 
 def to_bytes(ep, model, **entries):
-    compiler(ep, model, ep__context_file_path=model.parent / "m_ctx.onnx", **entries).compile_to_bytes()
+    compiler(
+        ep, model, ep__context_file_path=model.parent / "m_ctx.onnx", **entries
+    ).compile_to_bytes()
 
 
 def embedded(ep, model, **entries):
@@ -105,7 +117,9 @@ def to_a_stream(ep, model, **entries):
 
 def to_a_callback(ep, model, **entries):
     def write(_name, _data):
-        assert not ep.__name__.startswith("Refusing"), "the host was given a payload that does not load"
+        assert not ep.__name__.startswith("Refusing"), (
+            "the host was given a payload that does not load"
+        )
 
     made = compiler(ep, model, **entries)
     made.set_ep_context_data_write_func(write)
@@ -119,17 +133,30 @@ def by_a_session(ep, model, **entries):
 
 def into_a_cache(ep, model, **entries):
     cache = model.parent / "cache"
-    epctx.load_or_compile(model, options_with(ep, **entries), cache, registry=registry_with(ep)).close()
+    epctx.load_or_compile(
+        model, options_with(ep, **entries), cache, registry=registry_with(ep)
+    ).close()
     assert list(cache.rglob("*_ctx.onnx"))
 
 
 def of_a_share_group(ep, model, **entries):
     with epctx.ShareGroup(registry=registry_with(ep)) as group:
         group.compile(model, options_with(ep, **entries))
-        group.compile(saved(chain(NODES[:2]), model.parent.parent / "n.onnx"), options_with(ep, **entries))
+        group.compile(
+            saved(chain(NODES[:2]), model.parent.parent / "n.onnx"),
+            options_with(ep, **entries),
+        )
 
 
-WAYS = [to_file, to_bytes, embedded, to_a_stream, to_a_callback, by_a_session, of_a_share_group]
+WAYS = [
+    to_file,
+    to_bytes,
+    embedded,
+    to_a_stream,
+    to_a_callback,
+    by_a_session,
+    of_a_share_group,
+]
 
 
 @pytest.mark.parametrize("ep", [Refusing, RefusingHead])
@@ -140,18 +167,25 @@ def test_what_an_ep_cannot_read_back_is_published_nowhere(way, ep, tmp_path):
     model = source(folder)
     before = snapshot(folder)
 
-    with pytest.raises(epctx.PluginError, match="cannot read back what it wrote for") as caught:
+    with pytest.raises(
+        epctx.PluginError, match="cannot read back what it wrote for"
+    ) as caught:
         way(fresh(ep), model)
 
     error = caught.value
-    assert (error.ep, error.hook) == (ep.name, "verify_payloads" if ep is RefusingHead else "load_context")
+    assert (error.ep, error.hook) == (
+        ep.name,
+        "verify_payloads" if ep is RefusingHead else "load_context",
+    )
     assert error.node.startswith(ep.name)
     assert error.node in error.message
     assert "ep.context_read_back" in error.hint
     assert snapshot(folder) == before
 
 
-@pytest.mark.parametrize("kind", [epctx.InvalidArgument, PackageMissing, NotFound, NoSuchFile])
+@pytest.mark.parametrize(
+    "kind", [epctx.InvalidArgument, PackageMissing, NotFound, NoSuchFile]
+)
 def test_an_error_of_the_host_or_its_system_is_not_blamed_on_the_plugin(kind, tmp_path):
     class Missing(Whole):
         @hookimpl
@@ -160,19 +194,33 @@ def test_an_error_of_the_host_or_its_system_is_not_blamed_on_the_plugin(kind, tm
 
     model = source(tmp_path)
 
-    with refused(kind, "^the vendor's library is not installed", folder=tmp_path, hint="Install it."):
+    with refused(
+        kind,
+        "^the vendor's library is not installed",
+        folder=tmp_path,
+        hint="Install it.",
+    ):
         to_file(fresh(Missing), model)
 
 
 @pytest.mark.parametrize("way", [*WAYS, into_a_cache])
-def test_an_ep_that_can_loads_once_what_it_wrote_in_an_instance_that_compiled_nothing(way, tmp_path):
+def test_an_ep_that_can_loads_once_what_it_wrote_in_an_instance_that_compiled_nothing(
+    way, tmp_path
+):
     ep = fresh(Whole)
     folder = tmp_path / "models"
     folder.mkdir()
 
     way(ep, source(folder))
 
-    reading = ["made to export", "loads 3 to export", "closes", "closes", "closes", "shut down"]
+    reading = [
+        "made to export",
+        "loads 3 to export",
+        "closes",
+        "closes",
+        "closes",
+        "shut down",
+    ]
     text = "; ".join(ep.seen)
     assert text.count("; ".join(reading)) == 1
     assert ep.seen.count("loads 3 to export") == 1
@@ -191,7 +239,9 @@ def test_an_isolated_ep_reads_back_in_its_own_process(tmp_path):
     model = source(tmp_path)
     before = snapshot(tmp_path)
 
-    with pytest.raises(epctx.PluginError, match="cannot read back what it wrote") as caught:
+    with pytest.raises(
+        epctx.PluginError, match="cannot read back what it wrote"
+    ) as caught:
         to_file(Refusing, model, ep__isolate="compile")
 
     assert isinstance(caught.value.__cause__, epctx.InvalidGraph)
@@ -205,7 +255,9 @@ def test_of_nodes_that_differ_in_name_alone_one_is_loaded(tmp_path):
 
     to_file(ep, model)
 
-    assert [line for line in ep.seen if line.startswith("loads")] == ["loads 1 to export"]
+    assert [line for line in ep.seen if line.startswith("loads")] == [
+        "loads 1 to export"
+    ]
 
 
 def test_payloads_that_pass_through_are_not_read_back(tmp_path):

@@ -17,7 +17,13 @@ from end_to_end.routes import refused, with_qnn
 from end_to_end.small_models import chain, example, saved, snapshot
 
 import epctx_core as epctx
-from epctx_core.errors import Fail, InvalidArgument, InvalidProtobuf, NoSuchFile, PluginError
+from epctx_core.errors import (
+    Fail,
+    InvalidArgument,
+    InvalidProtobuf,
+    NoSuchFile,
+    PluginError,
+)
 
 MUST_COMPILE = epctx.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
 NO_CLOBBER = epctx.OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
@@ -42,10 +48,19 @@ def untakable(tmp_path):
 
 
 @pytest.mark.entry(39)
-@pytest.mark.parametrize("eps", [(), (Alpha,)], ids=["CPU alone", "an EP that takes nothing"])
+@pytest.mark.parametrize(
+    "eps", [(), (Alpha,)], ids=["CPU alone", "an EP that takes nothing"]
+)
 @pytest.mark.parametrize("way", ["file", "bytes", "stream"])
-def test_nothing_compiled_is_an_error_under_the_flag_and_nothing_is_written(untakable, eps, way):
-    made, chunks = compiler(untakable, *eps, flags=MUST_COMPILE, embed_compiled_data_into_model=True), []
+def test_nothing_compiled_is_an_error_under_the_flag_and_nothing_is_written(
+    untakable, eps, way
+):
+    made, chunks = (
+        compiler(
+            untakable, *eps, flags=MUST_COMPILE, embed_compiled_data_into_model=True
+        ),
+        [],
+    )
 
     with refused(Fail, "no node of m.onnx could be compiled", folder=untakable.parent):
         {"file": made.compile_to_file, "bytes": made.compile_to_bytes}.get(
@@ -63,15 +78,23 @@ def test_a_session_that_compiles_nothing_writes_nothing_and_warns(untakable, cap
         assert opened.run(None, {"x": example()})[0].shape == (2, 3)
 
     assert snapshot(untakable.parent) == before
-    assert [(r.name, r.levelname) for r in caplog.records] == [("epctx.compile", "WARNING")]
+    assert [(r.name, r.levelname) for r in caplog.records] == [
+        ("epctx.compile", "WARNING")
+    ]
 
 
 @pytest.mark.entry(41)
 @pytest.mark.parametrize("in_memory", [False, True])
-def test_without_the_flag_the_plain_model_is_written_with_a_warning(untakable, in_memory, caplog):
+def test_without_the_flag_the_plain_model_is_written_with_a_warning(
+    untakable, in_memory, caplog
+):
     made = compiler(untakable, embed_compiled_data_into_model=True)
 
-    data = made.compile_to_bytes() if in_memory else made.compile_to_file().output.read_bytes()
+    data = (
+        made.compile_to_bytes()
+        if in_memory
+        else made.compile_to_file().output.read_bytes()
+    )
 
     assert data == untakable.read_bytes()
     assert made.report.partitions == ()
@@ -84,7 +107,9 @@ def test_without_the_flag_the_plain_model_is_written_with_a_warning(untakable, i
 
 def test_bytes_of_a_model_that_nobody_takes_still_need_a_place_for_binaries(untakable):
     # Whether something is compiled is known too late: the refusal comes before the EPs see the model.
-    with refused(InvalidArgument, "nothing says where its binary", folder=untakable.parent):
+    with refused(
+        InvalidArgument, "nothing says where its binary", folder=untakable.parent
+    ):
         compiler(untakable, Alpha).compile_to_bytes()
 
     assert compiler(untakable).compile_to_bytes() == untakable.read_bytes()
@@ -102,7 +127,9 @@ def test_an_existing_output_stays_under_the_flag(source, given):
     ep = scripted()
 
     with refused(Fail, "exists already", folder=source.parent):
-        compiler(source, ep, flags=NO_CLOBBER).compile_to_file(output if given == "named" else None)
+        compiler(source, ep, flags=NO_CLOBBER).compile_to_file(
+            output if given == "named" else None
+        )
 
     assert "compile" not in ep.calls
     compiler(source, Alpha).compile_to_file(output)
@@ -113,7 +140,10 @@ def test_an_existing_output_stays_under_the_flag(source, given):
 @pytest.mark.parametrize("given", ["named", "by default"])
 def test_the_session_route_never_replaces_a_model(source, given):
     output = source.with_name("m_ctx.onnx")
-    entries = {"ep__context_enable": 1, **({"ep__context_file_path": output} if given == "named" else {})}
+    entries = {
+        "ep__context_enable": 1,
+        **({"ep__context_file_path": output} if given == "named" else {}),
+    }
     session(source, Alpha, **entries).close()
     times = {path: path.stat().st_mtime_ns for path in source.parent.iterdir()}
 
@@ -129,7 +159,9 @@ def test_the_session_route_never_replaces_a_model(source, given):
 
 @pytest.mark.entry(49, 50)
 @pytest.mark.parametrize("after", [0, 1])
-def test_what_the_write_function_raises_is_carried_over_and_no_file_stays(tmp_path, source, after):
+def test_what_the_write_function_raises_is_carried_over_and_no_file_stays(
+    tmp_path, source, after
+):
     chunks = []
 
     def write(chunk):
@@ -156,7 +188,9 @@ def test_one_of_our_own_errors_passes_a_stream_as_it_is(source):
         raise epctx.NotFound("nobody listens")
 
     with pytest.raises(epctx.NotFound, match="nobody listens"):
-        compiler(source, Alpha, embed_compiled_data_into_model=True).compile_to_stream(write)
+        compiler(source, Alpha, embed_compiled_data_into_model=True).compile_to_stream(
+            write
+        )
 
 
 @pytest.mark.parametrize("given", [None, "file.onnx", io.BytesIO()])
@@ -170,7 +204,9 @@ def test_a_stream_needs_a_function(source, given):
 
 @pytest.mark.entry(51)
 @pytest.mark.parametrize("where", ["model", "session", "binaries of bytes"])
-def test_a_missing_output_folder_is_created_and_removed_again_if_nothing_comes_of_it(source, where):
+def test_a_missing_output_folder_is_created_and_removed_again_if_nothing_comes_of_it(
+    source, where
+):
     missing = source.parent / "missing" / "below"
     fails = scripted(get_ep_context_nodes=lambda _honest, _writer: 1 / 0)
 
@@ -184,7 +220,12 @@ def test_a_missing_output_folder_is_created_and_removed_again_if_nothing_comes_o
 
 def compile_into(folder, source, ep, where):
     if where == "session":
-        session(source, ep, ep__context_enable=1, ep__context_file_path=folder / "m_ctx.onnx").close()
+        session(
+            source,
+            ep,
+            ep__context_enable=1,
+            ep__context_file_path=folder / "m_ctx.onnx",
+        ).close()
     elif where == "model":
         compiler(source, ep).compile_to_file(folder / "m_ctx.onnx")
     else:
@@ -208,12 +249,18 @@ def on_an_existing_model(folder):
     ("kind", "words", "output"),
     [
         (InvalidArgument, "is not a folder", on_a_file),
-        (InvalidArgument, "should not point to a folder", lambda folder: folder / "sub"),
+        (
+            InvalidArgument,
+            "should not point to a folder",
+            lambda folder: folder / "sub",
+        ),
         (Fail, "exists already", on_an_existing_model),
     ],
 )
 @pytest.mark.parametrize("route", ["compiler", "session", "group"])
-def test_a_bad_output_is_refused_before_the_model_is_read(kind, words, output, route, tmp_path):
+def test_a_bad_output_is_refused_before_the_model_is_read(
+    kind, words, output, route, tmp_path
+):
     junk = tmp_path / "m.onnx"
     junk.write_bytes(b"junk")
     place = output(tmp_path)
@@ -224,7 +271,9 @@ def test_a_bad_output_is_refused_before_the_model_is_read(kind, words, output, r
         elif route == "session":
             session(junk, Alpha, ep__context_enable=1, ep__context_file_path=place)
         elif place.suffix:
-            group = epctx.ShareGroup(place.parent, flags=NO_CLOBBER, registry=registry_with(Alpha))
+            group = epctx.ShareGroup(
+                place.parent, flags=NO_CLOBBER, registry=registry_with(Alpha)
+            )
             group.compile(junk, options_with(Alpha))
         else:
             raise kind(words, hint="a group's output is a folder")
@@ -233,8 +282,14 @@ def test_a_bad_output_is_refused_before_the_model_is_read(kind, words, output, r
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"providers": "QNN"}, r"providers must be a list of EPs, not a string: \['QNN'\]"),
-        ({"providers": 7}, "providers must be a list of EPs, not an object of type int"),
+        (
+            {"providers": "QNN"},
+            r"providers must be a list of EPs, not a string: \['QNN'\]",
+        ),
+        (
+            {"providers": 7},
+            "providers must be a list of EPs, not an object of type int",
+        ),
         ({"provider_options": [{}]}, "there are 0 providers and 1 provider_options"),
         (
             {"providers": ["QNN"], "provider_options": 7},
@@ -244,7 +299,10 @@ def test_a_bad_output_is_refused_before_the_model_is_read(kind, words, output, r
             {"providers": ["QNN"], "provider_options": [7]},
             "provider_options of QNN is of type int, not a map",
         ),
-        ({"providers": iter(["QNN"]), "provider_options": [{}, {}]}, "1 providers and 2 provider_options"),
+        (
+            {"providers": iter(["QNN"]), "provider_options": [{}, {}]},
+            "1 providers and 2 provider_options",
+        ),
     ],
 )
 def test_providers_in_another_form_are_refused(source, arguments, words):
@@ -254,13 +312,19 @@ def test_providers_in_another_form_are_refused(source, arguments, words):
 
 def test_providers_may_come_from_a_generator(source):
     with epctx.InferenceSession(
-        source, providers=(n for n in ["QNN"]), provider_options=iter([{"htp_arch": "75"}])
+        source,
+        providers=(n for n in ["QNN"]),
+        provider_options=iter([{"htp_arch": "75"}]),
     ) as session:
-        assert session.get_provider_options()["QNNExecutionProvider"]["htp_arch"] == "75"
+        assert (
+            session.get_provider_options()["QNNExecutionProvider"]["htp_arch"] == "75"
+        )
 
 
 def test_an_empty_output_path_is_named_as_it_was_given(source):
-    with refused(InvalidArgument, "path '' should not point to a folder", folder=source.parent):
+    with refused(
+        InvalidArgument, "path '' should not point to a folder", folder=source.parent
+    ):
         compiler(source, Alpha).compile_to_file("")
 
 
@@ -293,7 +357,9 @@ def test_an_empty_path_is_refused_at_once_a_missing_file_when_it_is_read(tmp_pat
 
 
 @pytest.mark.parametrize("folder", ["..", "../beside", "/"])
-def test_binaries_outside_of_the_models_folder_are_refused_before_compiling(source, folder):
+def test_binaries_outside_of_the_models_folder_are_refused_before_compiling(
+    source, folder
+):
     made, ep = compiler(source, scripted()), scripted()
     made.set_ep_context_binary_information(source.parent / folder, "v.onnx")
 
@@ -303,7 +369,9 @@ def test_binaries_outside_of_the_models_folder_are_refused_before_compiling(sour
     assert "compile" not in ep.calls
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b.onnx", "a\\b.onnx", "C:/m.onnx", None, 3])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b.onnx", "a\\b.onnx", "C:/m.onnx", None, 3]
+)
 def test_binaries_are_named_after_a_plain_file_name(source, name):
     with refused(InvalidArgument, "not a plain file name"):
         compiler(source, Alpha).set_ep_context_binary_information(source.parent, name)
@@ -318,7 +386,9 @@ def test_a_sub_folder_that_is_a_link_is_refused_before_compiling(source, tmp_pat
         made.compile_to_file()
 
 
-def test_a_sub_folder_that_is_not_writable_is_refused_before_compiling(source, monkeypatch):
+def test_a_sub_folder_that_is_not_writable_is_refused_before_compiling(
+    source, monkeypatch
+):
     sub, ep = source.parent / "sub", scripted()
     sub.mkdir()
     # The tests may run as root, who may write anywhere.
@@ -335,7 +405,9 @@ def test_a_sub_folder_that_is_not_writable_is_refused_before_compiling(source, m
 @pytest.mark.parametrize("by", ["a model above", "a model beside it"])
 def test_a_binary_in_a_sub_folder_that_another_model_names_is_not_replaced(source, by):
     owner = (
-        source.parent / "owner_ctx.onnx" if by == "a model above" else source.parent / "sub" / "v_ctx.onnx"
+        source.parent / "owner_ctx.onnx"
+        if by == "a model above"
+        else source.parent / "sub" / "v_ctx.onnx"
     )
     owner.parent.mkdir(exist_ok=True)
     first = compiler(source, Alpha)
@@ -363,19 +435,36 @@ def test_a_binary_for_bytes_never_replaces_that_of_a_model_in_the_folder(source)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"embed_compiled_data_into_model": "no"}, "embed_compiled_data_into_model is 'no'"),
-        ({"external_initializers_file_path": 5}, "external_initializers_file_path is 5"),
-        ({"external_initializers_file_path": b"w"}, "external_initializers_file_path is b'w'"),
-        ({"get_initializer_location_func": 5}, "get_initializer_location_func takes a function"),
+        (
+            {"embed_compiled_data_into_model": "no"},
+            "embed_compiled_data_into_model is 'no'",
+        ),
+        (
+            {"external_initializers_file_path": 5},
+            "external_initializers_file_path is 5",
+        ),
+        (
+            {"external_initializers_file_path": b"w"},
+            "external_initializers_file_path is b'w'",
+        ),
+        (
+            {"get_initializer_location_func": 5},
+            "get_initializer_location_func takes a function",
+        ),
         ({"progress": 5}, "progress takes a function"),
         ({"flags": 4}, "4 is not a value of OrtCompileApiFlags"),
         ({"flags": "all"}, "'all' is not a value of OrtCompileApiFlags"),
         ({"graph_optimization_level": 5}, "5 is not a value of GraphOptimizationLevel"),
-        ({"graph_optimization_level": "ALL"}, "'ALL' is not a value of GraphOptimizationLevel"),
+        (
+            {"graph_optimization_level": "ALL"},
+            "'ALL' is not a value of GraphOptimizationLevel",
+        ),
     ],
     ids=str,
 )
-def test_an_argument_of_a_wrong_kind_is_refused_when_the_compiler_is_made(source, arguments, words):
+def test_an_argument_of_a_wrong_kind_is_refused_when_the_compiler_is_made(
+    source, arguments, words
+):
     with refused(InvalidArgument, words):
         compiler(source, Alpha, **arguments)
 
@@ -403,7 +492,9 @@ def test_what_is_no_path_is_refused_before_anything_is_read(source, path):
 
 
 @pytest.mark.entry(53)
-def test_a_second_compile_while_one_runs_is_refused_and_so_is_changing_the_compiler(source):
+def test_a_second_compile_while_one_runs_is_refused_and_so_is_changing_the_compiler(
+    source,
+):
     inside, go_on = threading.Event(), threading.Event()
 
     def wait(honest):

@@ -24,7 +24,9 @@ from epctx_core.plugin import Availability, Purpose
 def test_a_class_is_registered_once_until_it_is_taken_back():
     registry = registry_with(Alpha)
 
-    with pytest.raises(InvalidArgument, match="the EP name AlphaExecutionProvider is taken") as caught:
+    with pytest.raises(
+        InvalidArgument, match="the EP name AlphaExecutionProvider is taken"
+    ) as caught:
         registry.register(Alpha)
 
     assert "unregister('AlphaExecutionProvider') first" in caught.value.hint
@@ -38,7 +40,9 @@ def test_a_class_is_registered_once_until_it_is_taken_back():
 def test_what_is_no_ep_class_is_not_registered(thing):
     registry = registry_with()
 
-    with pytest.raises(PluginError, match="not a valid Execution Provider: it is not a subclass"):
+    with pytest.raises(
+        PluginError, match="not a valid Execution Provider: it is not a subclass"
+    ):
         registry.register(thing)
 
     assert registry.available() == ["CPUExecutionProvider"]
@@ -57,13 +61,17 @@ def test_taking_back_what_nobody_registered_is_not_found():
 
 
 @pytest.mark.entry(134)
-def test_an_unknown_provider_name_is_an_invalid_argument_naming_what_is_installed(source):
+def test_an_unknown_provider_name_is_an_invalid_argument_naming_what_is_installed(
+    source,
+):
     options = epctx.SessionOptions()
     options.add_provider("Alfa")
     registry = registry_with(Alpha)
 
     with refused(
-        InvalidArgument, "no installed plugin provides .*'Alfa'.* Did you mean 'Alpha'", folder=source.parent
+        InvalidArgument,
+        "no installed plugin provides .*'Alfa'.* Did you mean 'Alpha'",
+        folder=source.parent,
     ):
         epctx.ModelCompiler(options, source, registry=registry).compile_to_file()
     with refused(InvalidArgument, "Installed: AlphaExecutionProvider"):
@@ -74,13 +82,17 @@ def test_an_unknown_provider_name_is_an_invalid_argument_naming_what_is_installe
 def test_an_ep_is_asked_for_once(source):
     options = options_with(Alpha, Alpha)
 
-    with pytest.raises(InvalidArgument, match="AlphaExecutionProvider was asked for twice"):
+    with pytest.raises(
+        InvalidArgument, match="AlphaExecutionProvider was asked for twice"
+    ):
         epctx.InferenceSession(source, options, registry=registry_with(Alpha))
 
 
 @pytest.mark.entry(134)
 def test_an_empty_list_of_providers_is_the_cpu_ep_alone(source):
-    with epctx.InferenceSession(source, providers=[], registry=registry_with(Alpha)) as session:
+    with epctx.InferenceSession(
+        source, providers=[], registry=registry_with(Alpha)
+    ) as session:
         assert session.get_providers() == ["CPUExecutionProvider"]
 
 
@@ -95,19 +107,27 @@ def test_an_empty_list_of_providers_is_the_cpu_ep_alone(source):
     ],
     ids=str,
 )
-def test_a_provider_option_that_is_unknown_or_malformed_is_an_invalid_argument(source, options, words):
-    with refused(InvalidArgument, words, folder=source.parent, ep="QNNExecutionProvider"):
+def test_a_provider_option_that_is_unknown_or_malformed_is_an_invalid_argument(
+    source, options, words
+):
+    with refused(
+        InvalidArgument, words, folder=source.parent, ep="QNNExecutionProvider"
+    ):
         epctx.ModelCompiler(with_qnn(options), source).compile_to_file()
     with refused(InvalidArgument, words, folder=source.parent):
         epctx.InferenceSession(source, with_qnn(options))
 
 
 @pytest.mark.entry(135)
-def test_a_provider_option_among_the_session_options_is_held_against_the_same_list(source):
+def test_a_provider_option_among_the_session_options_is_held_against_the_same_list(
+    source,
+):
     options = with_qnn()
     options.add_session_config_entry("ep.qnnexecutionprovider.soc_model", "abc")
 
-    with refused(InvalidArgument, "option 'soc_model' needs a whole number", folder=source.parent):
+    with refused(
+        InvalidArgument, "option 'soc_model' needs a whole number", folder=source.parent
+    ):
         epctx.ModelCompiler(options, source).compile_to_file()
 
 
@@ -115,7 +135,11 @@ def without_backend(purpose):
     """Alpha on a machine that lacks what a purpose needs."""
 
     def availability(asked):
-        return Availability(asked is not purpose, reason="libalpha.so is missing", hint="Install the driver.")
+        return Availability(
+            asked is not purpose,
+            reason="libalpha.so is missing",
+            hint="Install the driver.",
+        )
 
     return type("Lame", (Alpha,), {"availability": staticmethod(availability)})
 
@@ -125,9 +149,14 @@ def test_a_compile_without_the_backend_fails_and_writes_nothing(source):
     lame = without_backend(Purpose.EXPORT)
 
     with refused(
-        NotImplementedByProvider, "libalpha.so is missing", folder=source.parent, ep=lame.name
+        NotImplementedByProvider,
+        "libalpha.so is missing",
+        folder=source.parent,
+        ep=lame.name,
     ) as caught:
-        epctx.ModelCompiler(options_with(lame), source, registry=registry_with(lame)).compile_to_file()
+        epctx.ModelCompiler(
+            options_with(lame), source, registry=registry_with(lame)
+        ).compile_to_file()
 
     assert caught.value.hint == "Install the driver."
 
@@ -135,10 +164,14 @@ def test_a_compile_without_the_backend_fails_and_writes_nothing(source):
 @pytest.mark.entry(136)
 def test_a_load_without_the_backend_says_so_instead_of_blaming_the_providers(source):
     output = source.with_name("m_ctx.onnx")
-    epctx.ModelCompiler(options_with(Alpha), source, registry=registry_with(Alpha)).compile_to_file(output)
+    epctx.ModelCompiler(
+        options_with(Alpha), source, registry=registry_with(Alpha)
+    ).compile_to_file(output)
     lame = without_backend(Purpose.LOAD)
 
-    with refused(NotImplementedByProvider, "cannot load on this machine: libalpha.so is missing"):
+    with refused(
+        NotImplementedByProvider, "cannot load on this machine: libalpha.so is missing"
+    ):
         epctx.InferenceSession(output, options_with(lame), registry=registry_with(lame))
 
 
@@ -151,8 +184,14 @@ def test_a_backend_that_breaks_while_it_is_asked_what_it_takes_is_an_error_and_n
 
     ep = scripted(get_capability=no_library)
 
-    with refused(PluginError, "failed in get_capability: OSError: libalpha.so", folder=source.parent):
-        epctx.ModelCompiler(options_with(ep), source, registry=registry_with(ep)).compile_to_file()
+    with refused(
+        PluginError,
+        "failed in get_capability: OSError: libalpha.so",
+        folder=source.parent,
+    ):
+        epctx.ModelCompiler(
+            options_with(ep), source, registry=registry_with(ep)
+        ).compile_to_file()
 
 
 @pytest.mark.entry(137)
@@ -162,10 +201,14 @@ def test_the_source_is_the_eps_type_whatever_name_the_host_used(source, asked):
     options = epctx.SessionOptions()
     options.add_provider(asked)
 
-    epctx.ModelCompiler(options, source, registry=registry_with(Alpha)).compile_to_file(output)
+    epctx.ModelCompiler(options, source, registry=registry_with(Alpha)).compile_to_file(
+        output
+    )
 
     nodes = [n for n in onnx.load(output).graph.node if n.op_type == "EPContext"]
-    assert {a.s for n in nodes for a in n.attribute if a.name == "source"} == {b"AlphaExecutionProvider"}
+    assert {a.s for n in nodes for a in n.attribute if a.name == "source"} == {
+        b"AlphaExecutionProvider"
+    }
     with epctx.InferenceSession(output, registry=registry_with(Alpha)) as session:
         assert session.run(None, {"x": example()})[0].shape == (2, 3)
 
@@ -173,7 +216,9 @@ def test_the_source_is_the_eps_type_whatever_name_the_host_used(source, asked):
 @pytest.mark.entry(137)
 def test_a_model_loads_where_its_ep_is_registered_from_another_place(source):
     output = source.with_name("m_ctx.onnx")
-    epctx.ModelCompiler(options_with(Alpha), source, registry=registry_with(Alpha)).compile_to_file(output)
+    epctx.ModelCompiler(
+        options_with(Alpha), source, registry=registry_with(Alpha)
+    ).compile_to_file(output)
     other_ep = type("TheirOwnName", (Alpha,), {"__module__": "somewhere.else"})
 
     with epctx.InferenceSession(output, registry=registry_with(other_ep)) as session:
@@ -183,8 +228,14 @@ def test_a_model_loads_where_its_ep_is_registered_from_another_place(source):
 @pytest.mark.entry(137)
 def test_an_ep_of_another_type_does_not_take_the_nodes(source):
     output = source.with_name("m_ctx.onnx")
-    epctx.ModelCompiler(options_with(Alpha), source, registry=registry_with(Alpha)).compile_to_file(output)
+    epctx.ModelCompiler(
+        options_with(Alpha), source, registry=registry_with(Alpha)
+    ).compile_to_file(output)
     second = type("Alpha2", (Alpha,), {"name": "Alpha2ExecutionProvider"})
 
-    with pytest.raises((NotImplementedByProvider, InvalidGraph), match="'AlphaExecutionProvider'"):
-        epctx.InferenceSession(output, options_with(second), registry=registry_with(second))
+    with pytest.raises(
+        (NotImplementedByProvider, InvalidGraph), match="'AlphaExecutionProvider'"
+    ):
+        epctx.InferenceSession(
+            output, options_with(second), registry=registry_with(second)
+        )

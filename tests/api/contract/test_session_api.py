@@ -19,13 +19,22 @@ from end_to_end.routes import refused
 from end_to_end.small_models import chain, example, saved
 
 import epctx_core as epctx
-from epctx_core import Fail, InvalidArgument, NotImplementedByProvider, PluginError, RuntimeException
+from epctx_core import (
+    Fail,
+    InvalidArgument,
+    NotImplementedByProvider,
+    PluginError,
+    RuntimeException,
+)
 from epctx_core.plugin import CompiledPartition, ProviderOption, hookimpl
 
 DIFFERENCES = Path(__file__).parents[3] / "docs" / "differences-from-onnxruntime.md"
 CPU = "CPUExecutionProvider"
 UNSUPPORTED = {
-    owner: re.findall(r"`(\w+)`", DIFFERENCES.read_text().partition(f"\n| `{owner}` |")[2].partition("\n")[0])
+    owner: re.findall(
+        r"`(\w+)`",
+        DIFFERENCES.read_text().partition(f"\n| `{owner}` |")[2].partition("\n")[0],
+    )
     for owner in ("SessionOptions", "RunOptions", "InferenceSession", "onnxruntime")
 }
 """Class or module to the names that the document lists as not supported."""
@@ -50,7 +59,9 @@ def version_of_onnxruntime():
 def of_onnxruntime(name):
     owner = onnxruntime if name == "onnxruntime" else getattr(onnxruntime, name)
     # A submodule is a name of the module once somebody has imported it.
-    later = {n for n in dir(owner) if f"onnxruntime.{n}" in sys.modules} - set(UNSUPPORTED["onnxruntime"])
+    later = {n for n in dir(owner) if f"onnxruntime.{n}" in sys.modules} - set(
+        UNSUPPORTED["onnxruntime"]
+    )
     return {n for n in dir(owner) if not n.startswith("_")} - later
 
 
@@ -78,7 +89,9 @@ def test_the_compiler_has_every_name_of_onnxruntimes():
     assert of_onnxruntime("ModelCompiler") <= set(dir(epctx.ModelCompiler))
 
 
-@pytest.mark.parametrize(("owner", "name"), [(o, n) for o, names in UNSUPPORTED.items() for n in names])
+@pytest.mark.parametrize(
+    ("owner", "name"), [(o, n) for o, names in UNSUPPORTED.items() for n in names]
+)
 def test_a_name_that_is_not_supported_says_so_when_it_is_used(owner, name, source):
     made = instance_of(owner, source)
 
@@ -95,7 +108,8 @@ def test_a_name_that_nobody_has_is_a_typo():
     options = epctx.SessionOptions()
 
     with pytest.raises(
-        AttributeError, match=r"no attribute 'intra_op_num_thread'\. Did you mean 'intra_op_num_threads'"
+        AttributeError,
+        match=r"no attribute 'intra_op_num_thread'\. Did you mean 'intra_op_num_threads'",
     ):
         options.intra_op_num_thread = 4
     with pytest.raises(AttributeError, match="Did you mean 'add_initializer'"):
@@ -117,19 +131,30 @@ def test_a_host_that_changes_the_import_gets_the_same(source):
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "0")
-        made = ort.InferenceSession(str(source), sess_options=options, providers=[CPU], provider_options=[{}])
+        made = ort.InferenceSession(
+            str(source), sess_options=options, providers=[CPU], provider_options=[{}]
+        )
         run = ort.RunOptions()
         run.logid = "first"
         meta = made.get_modelmeta()
-        values = [(v.name, v.type, v.shape) for v in (*made.get_inputs(), *made.get_outputs())]
+        values = [
+            (v.name, v.type, v.shape) for v in (*made.get_inputs(), *made.get_outputs())
+        ]
         found.append(
             [
                 made.run(None, {"x": example()})[0].tolist(),
                 made.run(["y"], {"x": example()}, run)[0].tolist(),
                 [values, made.get_providers(), made.get_provider_options()],
-                [meta.producer_name, meta.graph_name, meta.version, meta.custom_metadata_map],
+                [
+                    meta.producer_name,
+                    meta.graph_name,
+                    meta.version,
+                    meta.custom_metadata_map,
+                ],
                 [made.get_overridable_initializers(), options.has_providers()],
-                made.get_session_options().get_session_config_entry("session.disable_cpu_ep_fallback"),
+                made.get_session_options().get_session_config_entry(
+                    "session.disable_cpu_ep_fallback"
+                ),
             ]
         )
 
@@ -178,20 +203,27 @@ def test_the_cpu_eps_nodes_are_told_as_onnxruntime_tells_them(source):
         options = ort.SessionOptions()
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        found.append(assigned(ort.InferenceSession(str(source), options, providers=[CPU])))
+        found.append(
+            assigned(ort.InferenceSession(str(source), options, providers=[CPU]))
+        )
 
     assert found[0] == found[1]
 
 
 def test_a_session_that_did_not_record_says_how_to(source):
-    with session(source, Alpha) as made, refused(InvalidArgument, "did not record") as caught:
+    with (
+        session(source, Alpha) as made,
+        refused(InvalidArgument, "did not record") as caught,
+    ):
         made.get_provider_graph_assignment_info()
 
     assert "session.record_ep_graph_assignment_info" in caught.value.hint
 
 
 @pytest.mark.entry(67)
-def test_a_context_model_with_nodes_for_the_cpu_is_refused_where_the_fallback_is_off(model, tmp_path):
+def test_a_context_model_with_nodes_for_the_cpu_is_refused_where_the_fallback_is_off(
+    model, tmp_path
+):
     with refused(Fail, r"node 'n2' \(Sigmoid\) and 0 more are left to the CPU EP"):
         session(model, Alpha, session__disable_cpu_ep_fallback=1)
 
@@ -205,7 +237,9 @@ class LoadsOnly(Alpha):
     @hookimpl
     def load_context(self, nodes, reader):
         def run(_inputs, _outputs):
-            raise NotImplementedByProvider("there is no device to run this on.", hint="Compile elsewhere.")
+            raise NotImplementedByProvider(
+                "there is no device to run this on.", hint="Compile elsewhere."
+            )
 
         return [CompiledPartition(run) for _ in nodes]
 
@@ -241,7 +275,10 @@ def test_dynamic_options_are_accepted_or_refused_by_key_and_value(source, loaded
             ({MODE: "turbo"}, "allowed:.*burst"),
             ({"ep.dynamic.workload": "Default"}, f"Did you mean '{WORKLOAD}'"),
             ({"htp_arch": "73"}, "no EP of this session has the dynamic option"),
-            ({WORKLOAD: 1}, f"must be text: '{WORKLOAD}' of type str has a value of type int"),
+            (
+                {WORKLOAD: 1},
+                f"must be text: '{WORKLOAD}' of type str has a value of type int",
+            ),
             ({7: "Fast"}, "must be text: 7 of type int has a value of type str"),
             ({}, "not empty"),
             (None, "not empty"),
@@ -252,17 +289,24 @@ def test_dynamic_options_are_accepted_or_refused_by_key_and_value(source, loaded
 
 
 def test_no_value_of_a_dynamic_option_is_shown_that_may_be_secret(source):
-    with epctx.InferenceSession(source) as made, refused(InvalidArgument, "'n' of type str") as caught:
+    with (
+        epctx.InferenceSession(source) as made,
+        refused(InvalidArgument, "'n' of type str") as caught,
+    ):
         made.set_ep_dynamic_options({"secret.key": "hunter2", "n": 12345})
 
-    assert not {"hunter2", "12345"} & set(re.findall(r"\w+", f"{caught.value} {caught.value.hint}"))
+    assert not {"hunter2", "12345"} & set(
+        re.findall(r"\w+", f"{caught.value} {caught.value.hint}")
+    )
 
 
 class Dynamic(Alpha):
     """Alpha that remembers the dynamic options it was given."""
 
     name = "DynamicExecutionProvider"
-    dynamic_options = (ProviderOption("ep.dynamic.speed", int, default=0, doc="How fast."),)
+    dynamic_options = (
+        ProviderOption("ep.dynamic.speed", int, default=0, doc="How fast."),
+    )
 
     def __init__(self, context):
         super().__init__(context)
@@ -293,9 +337,14 @@ def test_each_ep_gets_the_options_that_it_declares_after_all_were_checked(source
     qnn = epctx.Registry()
     qnn.register(Dynamic)
 
-    with epctx.InferenceSession(source, providers=["QNN", "Dynamic"], registry=qnn) as made:
+    with epctx.InferenceSession(
+        source, providers=["QNN", "Dynamic"], registry=qnn
+    ) as made:
         made.set_ep_dynamic_options({WORKLOAD: "Efficient", "ep.dynamic.speed": "3"})
-        for wrong in ({"ep.dynamic.speed": "x"}, {"ep.dynamic.speed": "3", WORKLOAD: "x"}):
+        for wrong in (
+            {"ep.dynamic.speed": "x"},
+            {"ep.dynamic.speed": "3", WORKLOAD: "x"},
+        ):
             with refused(InvalidArgument, "option"):
                 made.set_ep_dynamic_options(wrong)
 
@@ -313,7 +362,11 @@ def test_a_schema_of_dynamic_options_that_is_none_is_a_fault_of_the_plugin(schem
 def test_an_ep_without_a_schema_judges_dynamic_options_itself(source):
     with session(source, Undeclared) as made:
         made.set_ep_dynamic_options({"ep.dynamic.any": "x"})
-        with refused(InvalidArgument, "refuses the dynamic options: no bad options here", ep=Undeclared.name):
+        with refused(
+            InvalidArgument,
+            "refuses the dynamic options: no bad options here",
+            ep=Undeclared.name,
+        ):
             made.set_ep_dynamic_options({"ep.dynamic.bad": "x"})
         with refused(PluginError, "a mistake of the plugin's"):
             made.set_ep_dynamic_options({"ep.dynamic.worse": "x"})
@@ -362,7 +415,9 @@ def running(made, *options):
     return thread, outcome
 
 
-def test_terminate_from_another_thread_stops_all_runs_with_these_options_between_two_steps(source):
+def test_terminate_from_another_thread_stops_all_runs_with_these_options_between_two_steps(
+    source,
+):
     made, run = session(source, Waiting), epctx.RunOptions()
     thread, outcome = running(made, run)
     other, untouched = running(made)
@@ -404,9 +459,14 @@ class Inside(Alpha):
     name = "InsideExecutionProvider"
 
 
-@pytest.mark.parametrize("ep", [None, Inside, Whole], ids=["CPU EP", "EP in the body", "EP with the loop"])
+@pytest.mark.parametrize(
+    "ep", [None, Inside, Whole], ids=["CPU EP", "EP in the body", "EP with the loop"]
+)
 def test_terminate_ends_a_loop_without_end_whoever_runs_it(ep):
-    model, eps = onnx.parser.parse_model(ENDLESS).SerializeToString(), () if ep is None else (ep,)
+    model, eps = (
+        onnx.parser.parse_model(ENDLESS).SerializeToString(),
+        () if ep is None else (ep,),
+    )
     run = epctx.RunOptions()
     timer = threading.Timer(0.3, setattr, (run, "terminate", True))
 
@@ -459,7 +519,9 @@ def test_close_waits_for_runs_under_way_and_later_ones_are_refused(source):
     made.close()
 
 
-def test_close_from_within_a_run_of_the_same_session_is_refused_rather_than_waited_for(source):
+def test_close_from_within_a_run_of_the_same_session_is_refused_rather_than_waited_for(
+    source,
+):
     sessions = []
 
     class Closing(Alpha):

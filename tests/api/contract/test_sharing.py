@@ -46,7 +46,9 @@ def test_the_end_of_a_group_without_a_group_is_refused(source, route):
     model = compiled(source, Alpha) if route == "load" else source
     last = {"ep__stop_share_ep_contexts": 1}
 
-    with refused(InvalidArgument, "was set without ep.share_ep_contexts=1", folder=source.parent):
+    with refused(
+        InvalidArgument, "was set without ep.share_ep_contexts=1", folder=source.parent
+    ):
         if route == "load":
             session(model, Alpha, **last)
         else:
@@ -59,9 +61,15 @@ def test_the_end_of_a_group_without_a_group_is_refused(source, route):
 def test_a_payload_cannot_be_shared_and_embedded(source, group, how):
     ep, embed = scripted(), {"ep__context_embed_mode": 1}
 
-    with refused(InvalidArgument, "ep.context_embed_mode=1.*ep.share_ep_contexts=1", folder=source.parent):
+    with refused(
+        InvalidArgument,
+        "ep.context_embed_mode=1.*ep.share_ep_contexts=1",
+        folder=source.parent,
+    ):
         if how == "argument":
-            compiler(source, ep, entries=group, embed_compiled_data_into_model=True).compile_to_file()
+            compiler(
+                source, ep, entries=group, embed_compiled_data_into_model=True
+            ).compile_to_file()
         else:
             compile_by(how, source, ep, **group, **embed)
 
@@ -71,12 +79,16 @@ def test_a_payload_cannot_be_shared_and_embedded(source, group, how):
 # --- loading ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("entries", [SHARE, LAST, {**SHARE, "ep__context_embed_mode": 1}], ids=str)
+@pytest.mark.parametrize(
+    "entries", [SHARE, LAST, {**SHARE, "ep__context_embed_mode": 1}], ids=str
+)
 @pytest.mark.parametrize("embed", [False, True], ids=["file", "embedded"])
 def test_a_context_model_loads_with_sharing_as_without(source, entries, embed):
     model = compiled(source, Alpha)
     if embed:
-        compiler(source, Alpha, embed_compiled_data_into_model=True).compile_to_file(model)
+        compiler(source, Alpha, embed_compiled_data_into_model=True).compile_to_file(
+            model
+        )
 
     with session(model, Alpha) as alone, session(model, Alpha, **entries) as member:
         assert np.array_equal(run(member), run(alone))
@@ -106,9 +118,13 @@ def test_graphs_of_one_name_in_several_sessions_that_share_never_meet(tmp_path):
             expected.append(run(alone))
     assert not np.array_equal(*expected)
 
-    opened = [epctx.InferenceSession(model, with_qnn(**SHARE)) for model in [*models, *models]]
+    opened = [
+        epctx.InferenceSession(model, with_qnn(**SHARE)) for model in [*models, *models]
+    ]
     found = [run(member) for member in opened]
     for member in opened:
         member.close()
 
-    assert all(np.array_equal(a, b) for a, b in zip(found, [*expected, *expected], strict=True))
+    assert all(
+        np.array_equal(a, b) for a, b in zip(found, [*expected, *expected], strict=True)
+    )

@@ -22,7 +22,12 @@ from end_to_end.small_models import chain, saved, snapshot
 from epctx_sim_qnn import QnnProvider
 
 import epctx_core as epctx
-from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
+from epctx_core.errors import (
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    NotImplementedByProvider,
+)
 from epctx_core.plugin import hookimpl
 
 
@@ -34,10 +39,14 @@ def binary_of(model):
 
 @pytest.mark.entry(104, 108)
 @pytest.mark.parametrize("ep", EPS)
-def test_two_sessions_write_two_models_and_one_binary_named_after_the_first(ep, tmp_path):
+def test_two_sessions_write_two_models_and_one_binary_named_after_the_first(
+    ep, tmp_path
+):
     a, b = (write_model(ep, tmp_path / f"{n}.onnx", ROWS[n], prefix=n) for n in "ab")
     for source, stop in ((a, False), (b, True)):
-        epctx.InferenceSession(source, sharing(ep, stop=stop, ep__context_enable=1)).close()
+        epctx.InferenceSession(
+            source, sharing(ep, stop=stop, ep__context_enable=1)
+        ).close()
 
     assert sorted(snapshot(tmp_path)) == sorted(
         ["a.onnx", "b.onnx", "a_ctx.onnx", "b_ctx.onnx", f"a_{SUFFIXES[ep]}.bin"]
@@ -46,7 +55,9 @@ def test_two_sessions_write_two_models_and_one_binary_named_after_the_first(ep, 
         model = tmp_path / f"{name}_ctx.onnx"
         assert binary_of(model) == f"a_{SUFFIXES[ep]}.bin"
         assert np.allclose(
-            run(model, ROWS[name], options(ep)), run(tmp_path / f"{name}.onnx", ROWS[name]), atol=1e-4
+            run(model, ROWS[name], options(ep)),
+            run(tmp_path / f"{name}.onnx", ROWS[name]),
+            atol=1e-4,
         )
         assert not epctx.verify_model(model).findings
 
@@ -60,13 +71,22 @@ def test_a_loop_over_the_compile_api_gives_what_share_group_gives(tmp_path):
             shared.compile(tmp_path / f"{name}.onnx", options(QNN))
     report = shared.report
 
-    assert [f.path for f in report.outputs] == ["a_qnn.bin", "a_ctx.onnx", "b_ctx.onnx", "c_ctx.onnx"]
-    assert snapshot(out) == {f.path: (tmp_path / f.path).read_bytes() for f in report.outputs}
+    assert [f.path for f in report.outputs] == [
+        "a_qnn.bin",
+        "a_ctx.onnx",
+        "b_ctx.onnx",
+        "c_ctx.onnx",
+    ]
+    assert snapshot(out) == {
+        f.path: (tmp_path / f.path).read_bytes() for f in report.outputs
+    }
 
 
 @pytest.mark.entry(109)
 @pytest.mark.parametrize("ep", EPS)
-def test_a_group_that_is_never_stopped_leaves_pending_models_and_does_not_disturb_the_next(ep, tmp_path):
+def test_a_group_that_is_never_stopped_leaves_pending_models_and_does_not_disturb_the_next(
+    ep, tmp_path
+):
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
         folder.mkdir()
@@ -75,8 +95,14 @@ def test_a_group_that_is_never_stopped_leaves_pending_models_and_does_not_distur
     assert sorted(snapshot(out)) == ["a_ctx.onnx", "b_ctx.onnx"]
     with refused(InvalidGraph, "share group was never stopped", folder=out):
         epctx.InferenceSession(out / "a_ctx.onnx", options(ep))
-    assert any("never stopped" in f.message for f in epctx.verify_model(out / "a_ctx.onnx").findings)
-    assert "never stopped" in epctx.inspect_model(out / "a_ctx.onnx").ep_contexts[0].problem
+    assert any(
+        "never stopped" in f.message
+        for f in epctx.verify_model(out / "a_ctx.onnx").findings
+    )
+    assert (
+        "never stopped"
+        in epctx.inspect_model(out / "a_ctx.onnx").ep_contexts[0].problem
+    )
     after = compiled(ep, second, "a", "b")
     assert run(after / "b_ctx.onnx", 8, options(ep)).shape == (8, 128)
     compiled(ep, first, "c")  # the end, so that nothing is said at exit
@@ -94,7 +120,10 @@ def test_the_interpreter_says_at_its_end_which_models_were_left_pending(tmp_path
         """
 
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
     assert "never stopped" in done.stderr
@@ -108,7 +137,9 @@ def test_a_group_of_one_gives_what_a_compile_without_a_group_gives(ep, tmp_path)
 
     epctx.ModelCompiler(options(ep), tmp_path / "a.onnx").compile_to_file()
 
-    assert snapshot(out) == {name: (tmp_path / name).read_bytes() for name in snapshot(out)}
+    assert snapshot(out) == {
+        name: (tmp_path / name).read_bytes() for name in snapshot(out)
+    }
 
 
 @pytest.mark.entry(111)
@@ -128,13 +159,19 @@ def test_the_same_model_twice_has_its_graph_in_the_binary_once(ep, tmp_path):
     source = write_model(ep, tmp_path / "a.onnx", 1)
     with epctx.ShareGroup() as shared:
         shared.compile(source, options(ep))
-        with refused(InvalidArgument, "both be written to 'a_ctx.onnx'", folder=tmp_path):
+        with refused(
+            InvalidArgument, "both be written to 'a_ctx.onnx'", folder=tmp_path
+        ):
             shared.compile(source, options(ep))
         shared.compile(source, options(ep), name="again")
 
-    one, again = (run(tmp_path / f"{name}_ctx.onnx", 1, options(ep)) for name in ("a", "again"))
+    one, again = (
+        run(tmp_path / f"{name}_ctx.onnx", 1, options(ep)) for name in ("a", "again")
+    )
     assert np.array_equal(one, again)
-    assert (tmp_path / "a_ctx.onnx").read_bytes() == (tmp_path / "again_ctx.onnx").read_bytes()
+    assert (tmp_path / "a_ctx.onnx").read_bytes() == (
+        tmp_path / "again_ctx.onnx"
+    ).read_bytes()
 
 
 @pytest.mark.entry(113)
@@ -154,9 +191,13 @@ def test_members_in_different_folders_are_of_different_groups(tmp_path):
 
 
 @pytest.mark.entry(114)
-def test_a_last_member_that_is_embedded_is_refused_and_the_group_can_still_be_ended(tmp_path):
+def test_a_last_member_that_is_embedded_is_refused_and_the_group_can_still_be_ended(
+    tmp_path,
+):
     compiled(QNN, tmp_path, "a", stop=False)
-    with pytest.raises(InvalidArgument, match=r"context_embed_mode=1 and .* contradict"):
+    with pytest.raises(
+        InvalidArgument, match=r"context_embed_mode=1 and .* contradict"
+    ):
         compiled(QNN, tmp_path, "b", ep__context_embed_mode=1)
 
     out = compiled(QNN, tmp_path, "b")
@@ -176,7 +217,9 @@ def test_embedding_and_sharing_contradict_each_other(ep, tmp_path):
     with refused(InvalidArgument, words, folder=tmp_path):
         epctx.InferenceSession(source, both)
     with refused(InvalidArgument, words, folder=tmp_path):
-        epctx.ModelCompiler(sharing(ep), source, embed_compiled_data_into_model=True).compile_to_file()
+        epctx.ModelCompiler(
+            sharing(ep), source, embed_compiled_data_into_model=True
+        ).compile_to_file()
     with epctx.ShareGroup() as shared:
         with refused(InvalidArgument, words, folder=tmp_path):
             shared.compile(source, sharing(ep, ep__context_embed_mode=1))
@@ -198,16 +241,25 @@ def test_a_context_model_is_no_member(tmp_path):
     out = compiled(QNN, tmp_path, "a")
 
     with refused(InvalidArgument, "is a context model already", folder=tmp_path):
-        epctx.ModelCompiler(sharing(QNN), out / "a_ctx.onnx").compile_to_file(out / "new_ctx.onnx")
+        epctx.ModelCompiler(sharing(QNN), out / "a_ctx.onnx").compile_to_file(
+            out / "new_ctx.onnx"
+        )
 
 
 def test_an_ep_that_knows_no_share_groups_is_named(tmp_path):
     source = saved(chain(["Relu", "Add"]), tmp_path / "m.onnx")
     compiler = epctx.ModelCompiler(
-        options_with(Alpha, ep__share_ep_contexts=1), source, registry=registry_with(Alpha)
+        options_with(Alpha, ep__share_ep_contexts=1),
+        source,
+        registry=registry_with(Alpha),
     )
 
-    with refused(NotImplementedByProvider, "does not know share groups", folder=tmp_path, ep=Alpha.name):
+    with refused(
+        NotImplementedByProvider,
+        "does not know share groups",
+        folder=tmp_path,
+        ep=Alpha.name,
+    ):
         compiler.compile_to_file()
 
 
@@ -238,7 +290,9 @@ def test_a_binary_that_another_model_needs_is_kept(tmp_path):
     assert run(out / "a_ctx.onnx", 1, options(QNN)).shape == (1, 128)
 
 
-def test_a_last_session_of_which_no_ep_takes_anything_ends_the_group_without_a_model_of_its_own(tmp_path):
+def test_a_last_session_of_which_no_ep_takes_anything_ends_the_group_without_a_model_of_its_own(
+    tmp_path,
+):
     out = compiled(QNN, tmp_path, "a", stop=False)
     nothing = saved(chain(["Atanh", "Acosh"]), tmp_path / "n.onnx")
     entries = {"ep__context_enable": 1, "ep__context_file_path": out / "n_ctx.onnx"}
@@ -265,7 +319,9 @@ def test_a_session_that_is_refused_leaves_its_group_open(tmp_path):
 def test_a_session_that_reads_its_model_again_since_it_was_replaced_is_of_the_group_that_is_open(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(share_models, "WIDTH", 384)  # large enough to be checked while EPs are asked
+    monkeypatch.setattr(
+        share_models, "WIDTH", 384
+    )  # large enough to be checked while EPs are asked
     folders = [tmp_path / name for name in ("damaged", "whole")]
     for seed, folder in enumerate(folders):
         source = write_model(QNN, tmp_path / "source.onnx", 1, seed=seed)
@@ -293,7 +349,9 @@ def test_a_session_that_reads_its_model_again_since_it_was_replaced_is_of_the_gr
 
     assert len(asked) == 3
     expected = run(damaged / "m.onnx", 1)
-    assert np.allclose(run(damaged / "m_ctx.onnx", 1, options(QNN)), expected, atol=1e-3)
+    assert np.allclose(
+        run(damaged / "m_ctx.onnx", 1, options(QNN)), expected, atol=1e-3
+    )
     assert binary_of(damaged / "m_ctx.onnx") == binary_of(damaged / "last_ctx.onnx")
 
 
@@ -310,24 +368,31 @@ def test_a_model_compiled_into_its_open_group_again_begins_a_new_one(tmp_path, c
 
 def test_members_may_be_compiled_in_threads(tmp_path):
     names = [f"b{n}" for n in range(6)]
-    sources = [write_model(QNN, tmp_path / f"{name}.onnx", n + 2) for n, name in enumerate(names)]
+    sources = [
+        write_model(QNN, tmp_path / f"{name}.onnx", n + 2)
+        for n, name in enumerate(names)
+    ]
     write_model(QNN, tmp_path / "a.onnx", 1)
     out = compiled(QNN, tmp_path, "a", stop=False)
     with ThreadPoolExecutor(6) as pool:
         list(
             pool.map(
-                lambda source: epctx.ModelCompiler(sharing(QNN), source).compile_to_file(
-                    out / f"{source.stem}_ctx.onnx"
-                ),
+                lambda source: epctx.ModelCompiler(
+                    sharing(QNN), source
+                ).compile_to_file(out / f"{source.stem}_ctx.onnx"),
                 sources,
             )
         )
     compiled(QNN, tmp_path, "c")
 
-    assert sorted(snapshot(out)) == sorted([f"{n}_ctx.onnx" for n in ("a", *names, "c")] + ["a_qnn.bin"])
+    assert sorted(snapshot(out)) == sorted(
+        [f"{n}_ctx.onnx" for n in ("a", *names, "c")] + ["a_qnn.bin"]
+    )
     for n, name in enumerate(names):
         assert np.allclose(
-            run(out / f"{name}_ctx.onnx", n + 2, options(QNN)), run(sources[n], n + 2), atol=1e-4
+            run(out / f"{name}_ctx.onnx", n + 2, options(QNN)),
+            run(sources[n], n + 2),
+            atol=1e-4,
         )
 
 
@@ -354,44 +419,58 @@ def fail(stage, _done, _total):
 
 def compile_member(ep, folder, name, *, stop=False, seed=0, progress=None):
     """Compile one model into the open group of `folder/out`."""
-    source = write_model(ep, folder / f"{name}.onnx", ROWS[name[0]], seed=seed, prefix=name)
+    source = write_model(
+        ep, folder / f"{name}.onnx", ROWS[name[0]], seed=seed, prefix=name
+    )
     compiler = epctx.ModelCompiler(sharing(ep, stop=stop), source, progress=progress)
     compiler.compile_to_file(folder / "out" / f"{name}_ctx.onnx")
 
 
 @pytest.mark.parametrize("ep", EPS)
-def test_a_member_that_failed_may_be_compiled_again_from_weights_that_were_written_anew(ep, tmp_path):
+def test_a_member_that_failed_may_be_compiled_again_from_weights_that_were_written_anew(
+    ep, tmp_path
+):
     out = compiled(ep, tmp_path, "a", stop=False)
     write_model(ep, tmp_path / "b.onnx", 8, prefix="b")
     model = onnx.load(tmp_path / "b.onnx")
 
     def save():
         onnx.save(
-            model, tmp_path / "b.onnx", save_as_external_data=True, location="b.weights", size_threshold=0
+            model,
+            tmp_path / "b.onnx",
+            save_as_external_data=True,
+            location="b.weights",
+            size_threshold=0,
         )
 
     save()
     with pytest.raises(Fail, match="full"):
-        epctx.ModelCompiler(sharing(ep), tmp_path / "b.onnx", progress=fail).compile_to_file(
-            out / "b_ctx.onnx"
-        )
+        epctx.ModelCompiler(
+            sharing(ep), tmp_path / "b.onnx", progress=fail
+        ).compile_to_file(out / "b_ctx.onnx")
     content = (tmp_path / "b.weights").read_bytes()
     (tmp_path / "b.weights").write_bytes(content)
-    epctx.ModelCompiler(sharing(ep), tmp_path / "b.onnx").compile_to_file(out / "b_ctx.onnx")
+    epctx.ModelCompiler(sharing(ep), tmp_path / "b.onnx").compile_to_file(
+        out / "b_ctx.onnx"
+    )
     compile_member(ep, tmp_path, "c", stop=True)
 
     assert run(out / "b_ctx.onnx", 8, options(ep)).shape == (8, 128)
 
 
 def test_a_binary_that_only_a_failed_member_needs_is_not_written(tmp_path):
-    qnn, vitisai = (write_model(ep, tmp_path / f"{ep}.onnx", 1) for ep in (QNN, VITISAI))
+    qnn, vitisai = (
+        write_model(ep, tmp_path / f"{ep}.onnx", 1) for ep in (QNN, VITISAI)
+    )
     both = [with_eps(VITISAI, QNN) for _ in range(3)]
     for mixed in both:
         mixed.add_session_config_entry("ep.share_ep_contexts", "1")
     both[2].add_session_config_entry("ep.stop_share_ep_contexts", "1")
     epctx.ModelCompiler(both[0], qnn).compile_to_file(tmp_path / "a_ctx.onnx")
     with pytest.raises(Fail, match="full"):
-        epctx.ModelCompiler(both[1], vitisai, progress=fail).compile_to_file(tmp_path / "b_ctx.onnx")
+        epctx.ModelCompiler(both[1], vitisai, progress=fail).compile_to_file(
+            tmp_path / "b_ctx.onnx"
+        )
 
     report = epctx.ModelCompiler(both[2], qnn).compile_to_file(tmp_path / "c_ctx.onnx")
 
@@ -414,21 +493,32 @@ def test_a_first_member_that_fails_names_no_binary(tmp_path):
         compiler.compile_to_file(tmp_path / "out" / "a_ctx.onnx")
     compile_member(QNN, tmp_path, "c", stop=True)
 
-    assert sorted(snapshot(tmp_path / "out")) == ["b_ctx.onnx", "b_qnn.bin", "c_ctx.onnx"]
+    assert sorted(snapshot(tmp_path / "out")) == [
+        "b_ctx.onnx",
+        "b_qnn.bin",
+        "c_ctx.onnx",
+    ]
 
 
-def test_a_model_that_is_being_compiled_into_its_group_cannot_be_compiled_into_it_meanwhile(tmp_path):
+def test_a_model_that_is_being_compiled_into_its_group_cannot_be_compiled_into_it_meanwhile(
+    tmp_path,
+):
     source = write_model(QNN, tmp_path / "a.onnx", 1)
     refusals = []
 
     def compile_again(stage, _done, _total):
         if stage == "compile" and not refusals:
             refusals.append(None)
-            with pytest.raises(Fail, match=r"'a_ctx\.onnx' is being compiled into its share group already"):
+            with pytest.raises(
+                Fail,
+                match=r"'a_ctx\.onnx' is being compiled into its share group already",
+            ):
                 epctx.ModelCompiler(sharing(QNN), source).compile_to_file()
             refusals[:] = ["refused"]
 
-    epctx.ModelCompiler(sharing(QNN, stop=True), source, progress=compile_again).compile_to_file()
+    epctx.ModelCompiler(
+        sharing(QNN, stop=True), source, progress=compile_again
+    ).compile_to_file()
 
     assert refusals == ["refused"]
     assert run(tmp_path / "a_ctx.onnx", 1, options(QNN)).shape == (1, 128)
@@ -436,7 +526,10 @@ def test_a_model_that_is_being_compiled_into_its_group_cannot_be_compiled_into_i
 
 def test_a_compile_that_begins_while_a_group_is_being_written_begins_the_next(tmp_path):
     (tmp_path / "out").mkdir()
-    sources = {name: write_model(QNN, tmp_path / f"{name}.onnx", ROWS[name], prefix=name) for name in "abc"}
+    sources = {
+        name: write_model(QNN, tmp_path / f"{name}.onnx", ROWS[name], prefix=name)
+        for name in "abc"
+    }
     joined, running = threading.Event(), []
 
     class Announcing(QnnProvider):
@@ -444,7 +537,11 @@ def test_a_compile_that_begins_while_a_group_is_being_written_begins_the_next(tm
         def get_ep_context_nodes(self, writer):
             if writer.final and not running:
                 running.append(
-                    pool.submit(compile_it, "c", tell=lambda stage, *_: stage == "compile" and joined.set())
+                    pool.submit(
+                        compile_it,
+                        "c",
+                        tell=lambda stage, *_: stage == "compile" and joined.set(),
+                    )
                 )
                 assert joined.wait(timeout=30)
             return super().get_ep_context_nodes(writer)
@@ -453,7 +550,9 @@ def test_a_compile_that_begins_while_a_group_is_being_written_begins_the_next(tm
 
     def compile_it(name, *, tell=None):
         chosen = sharing(QNN, stop=name != "a")
-        compiler = epctx.ModelCompiler(chosen, sources[name], progress=tell, registry=registry)
+        compiler = epctx.ModelCompiler(
+            chosen, sources[name], progress=tell, registry=registry
+        )
         compiler.compile_to_file(tmp_path / "out" / f"{name}_ctx.onnx")
 
     with ThreadPoolExecutor(1) as pool:
@@ -493,8 +592,12 @@ def test_a_group_that_another_takes_the_place_of_is_closed(tmp_path):
     def compile_in_turn(*names, stop=False):
         (tmp_path / "out").mkdir(exist_ok=True)
         for name in names:
-            source = write_model(QNN, tmp_path / f"{name}.onnx", ROWS[name], prefix=name)
-            compiler = epctx.ModelCompiler(sharing(QNN, stop=stop), source, registry=registry)
+            source = write_model(
+                QNN, tmp_path / f"{name}.onnx", ROWS[name], prefix=name
+            )
+            compiler = epctx.ModelCompiler(
+                sharing(QNN, stop=stop), source, registry=registry
+            )
             compiler.compile_to_file(tmp_path / "out" / f"{name}_ctx.onnx")
 
     registry = registry_with(Noting)
@@ -513,7 +616,9 @@ def test_a_binary_of_a_model_that_is_no_member_says_how_to_go_on(tmp_path):
 
     with pytest.raises(Fail, match=r"belongs to 'b_ctx\.onnx'") as raised:
         compiled(QNN, tmp_path, "a", "c")
-    assert "Compile the source of 'b_ctx.onnx' into the share group" in raised.value.hint
+    assert (
+        "Compile the source of 'b_ctx.onnx' into the share group" in raised.value.hint
+    )
 
     compiled(QNN, tmp_path, "b")
     assert run(tmp_path / "out" / "a_ctx.onnx", 1, options(QNN)).shape == (1, 128)
@@ -540,7 +645,10 @@ def test_a_group_that_two_threads_finish_is_written_once(tmp_path):
         second = pool.submit(shared.finish)
         threading.Timer(0.3, over.set).start()
 
-        assert [file.path for file in first.result().outputs] == ["a_qnn.bin", "a_ctx.onnx"]
+        assert [file.path for file in first.result().outputs] == [
+            "a_qnn.bin",
+            "a_ctx.onnx",
+        ]
         with pytest.raises(Fail):
             second.result()
     assert set(entered) == {entered[0]}

@@ -35,13 +35,20 @@ def opened(monkeypatch):
 def mapped(folder):
     """Return the binaries below a folder that this process holds."""
     gc.collect()
-    paths = [line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
-    return {path for path in paths if path.startswith(str(folder)) and path.endswith(".bin")}
+    paths = [
+        line.split(maxsplit=5)[-1]
+        for line in Path("/proc/self/maps").read_text().splitlines()
+    ]
+    return {
+        path for path in paths if path.startswith(str(folder)) and path.endswith(".bin")
+    }
 
 
 @pytest.mark.entry(105)
 @pytest.mark.parametrize("ep", EPS)
-def test_a_second_session_takes_its_graph_from_the_first_and_opens_no_file(ep, tmp_path, opened):
+def test_a_second_session_takes_its_graph_from_the_first_and_opens_no_file(
+    ep, tmp_path, opened
+):
     out = compiled(ep, tmp_path, "a", "b")
     opened.clear()
 
@@ -64,8 +71,12 @@ def test_a_group_compiled_with_a_vendors_sharing_options_is_shared_as_well(tmp_p
 
     entries = {"ep__share_ep_contexts": 1}
     with (
-        epctx.InferenceSession(tmp_path / "a_ctx.onnx", options(QNN, vendor, **entries)),
-        epctx.InferenceSession(tmp_path / "b_ctx.onnx", options(QNN, vendor, **entries)) as second,
+        epctx.InferenceSession(
+            tmp_path / "a_ctx.onnx", options(QNN, vendor, **entries)
+        ),
+        epctx.InferenceSession(
+            tmp_path / "b_ctx.onnx", options(QNN, vendor, **entries)
+        ) as second,
     ):
         result = second.run(None, example(8))[0]
 
@@ -78,7 +89,9 @@ def test_a_graph_that_was_taken_is_loaded_from_the_file_again(ep, tmp_path, open
     out = compiled(ep, tmp_path, "a", "b")
     opened.clear()
 
-    sessions = [epctx.InferenceSession(out / "a_ctx.onnx", sharing(ep)) for _ in range(3)]
+    sessions = [
+        epctx.InferenceSession(out / "a_ctx.onnx", sharing(ep)) for _ in range(3)
+    ]
     results = [session.run(None, example(1))[0] for session in sessions]
     for session in sessions:
         session.close()
@@ -103,7 +116,9 @@ def test_a_first_session_may_end_before_the_second(ep, tmp_path):
     assert mapped(tmp_path) == set()
 
 
-def test_sessions_with_other_options_or_another_file_of_that_name_do_not_meet(tmp_path, opened):
+def test_sessions_with_other_options_or_another_file_of_that_name_do_not_meet(
+    tmp_path, opened
+):
     here, there = tmp_path / "here", tmp_path / "there"
     for folder in (here, there):
         folder.mkdir()
@@ -137,19 +152,32 @@ def test_a_session_that_cannot_be_made_leaves_its_graph_for_another(tmp_path):
 
 
 @pytest.mark.parametrize("ep", EPS)
-def test_a_session_that_verifies_more_does_not_take_what_another_verified_less(ep, tmp_path):
+def test_a_session_that_verifies_more_does_not_take_what_another_verified_less(
+    ep, tmp_path
+):
     out = compiled(ep, tmp_path, "a", "b")
     (binary,) = out.glob("*.bin")
     content = bytearray(binary.read_bytes())
-    middle = content.index(onnx.numpy_helper.to_array(weight_of(tmp_path / "a.onnx")).tobytes()) + 20_000 // 8
+    middle = (
+        content.index(
+            onnx.numpy_helper.to_array(weight_of(tmp_path / "a.onnx")).tobytes()
+        )
+        + 20_000 // 8
+    )
     content[middle] ^= 1
     binary.write_bytes(content)
 
-    with epctx.InferenceSession(out / "a_ctx.onnx", sharing(ep, ep__context_verify="head")):
+    with epctx.InferenceSession(
+        out / "a_ctx.onnx", sharing(ep, ep__context_verify="head")
+    ):
         for level in ("once", "lazy", "full"):
             with pytest.raises(InvalidGraph):
-                epctx.InferenceSession(out / "b_ctx.onnx", sharing(ep, ep__context_verify=level))
+                epctx.InferenceSession(
+                    out / "b_ctx.onnx", sharing(ep, ep__context_verify=level)
+                )
 
 
 def weight_of(path):
-    return next(tensor for tensor in onnx.load(path).graph.initializer if len(tensor.dims) > 1)
+    return next(
+        tensor for tensor in onnx.load(path).graph.initializer if len(tensor.dims) > 1
+    )

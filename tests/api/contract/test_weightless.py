@@ -33,7 +33,9 @@ def harness(tmp_path):
 
 @pytest.mark.entry(128)
 @pytest.mark.parametrize("embed", [False, True], ids=["file", "embedded"])
-def test_nodes_name_the_sources_file_and_a_load_finds_it_beside_the_context_model(harness, embed):
+def test_nodes_name_the_sources_file_and_a_load_finds_it_beside_the_context_model(
+    harness, embed
+):
     context = harness.compile(embed_compiled_data_into_model=embed)
 
     assert [a["onnx_model_filename"] for a in attributes(context)] == [b"net.onnx"]
@@ -60,13 +62,17 @@ def test_a_source_given_as_a_buffer_goes_before_all_others(harness, kind):
     options.set_weightless_source_model_buffer(kind(content))
 
     with epctx.InferenceSession(context, options) as session:
-        np.testing.assert_allclose(session.run(None, {"x": harness.x})[0], harness.expected, atol=1e-4)
+        np.testing.assert_allclose(
+            session.run(None, {"x": harness.x})[0], harness.expected, atol=1e-4
+        )
 
 
 def test_a_context_model_from_bytes_needs_the_option_or_the_buffer(harness):
     content = harness.compile(embed_compiled_data_into_model=True).read_bytes()
 
-    with pytest.raises(InvalidGraph, match=r"given as bytes, which have no folder") as caught:
+    with pytest.raises(
+        InvalidGraph, match=r"given as bytes, which have no folder"
+    ) as caught:
         epctx.InferenceSession(content, with_openvino())
 
     assert PATH_OPTION in caught.value.hint
@@ -111,7 +117,9 @@ def test_external_data_is_found_beside_a_source_that_the_option_names(harness):
     harness.check(harness.moved(), **{PATH_OPTION: harness.source})
 
 
-def test_external_data_of_a_buffer_is_found_in_the_folder_that_the_option_names(harness):
+def test_external_data_of_a_buffer_is_found_in_the_folder_that_the_option_names(
+    harness,
+):
     harness.externalise()
     context = harness.compile()
     options = with_openvino(**{FOLDER_OPTION: harness.folder})
@@ -124,7 +132,9 @@ def test_external_data_of_a_buffer_is_found_in_the_folder_that_the_option_names(
 
     assert FOLDER_OPTION in caught.value.hint
     with epctx.InferenceSession(context, options) as session:
-        np.testing.assert_allclose(session.run(None, {"x": harness.x})[0], harness.expected, atol=1e-4)
+        np.testing.assert_allclose(
+            session.run(None, {"x": harness.x})[0], harness.expected, atol=1e-4
+        )
 
 
 # Who can, and what is asked for
@@ -141,7 +151,9 @@ def test_the_cpu_device_advertises_all():
 def test_eps_that_do_not_know_it_advertise_none():
     for ep in ("QNN", "CPU"):
         found = epctx.get_ep_metadata(ep)
-        assert {found["weightless_support"], found["weightless_supported_modes"]} == {"none"}
+        assert {found["weightless_support"], found["weightless_supported_modes"]} == {
+            "none"
+        }
 
 
 @pytest.mark.entry(131)
@@ -164,7 +176,9 @@ def test_the_mode_is_recorded_and_not_needed_again_at_a_load(harness, mode):
 
 @pytest.mark.entry(131)
 def test_the_older_key_alone_means_all(harness):
-    epctx.ModelCompiler(with_openvino(**{"ep.enable_weightless": 1}), harness.source).compile_to_file()
+    epctx.ModelCompiler(
+        with_openvino(**{"ep.enable_weightless": 1}), harness.source
+    ).compile_to_file()
 
     assert metadata(harness.folder / "net_ctx.onnx")["weightless_mode"] == "2"
     assert harness.w.tobytes() not in harness.binary
@@ -182,9 +196,13 @@ def test_a_session_that_compiles_writes_the_same(harness):
     (harness.folder / "again").mkdir()
 
     with epctx.InferenceSession(harness.source, options) as session:
-        np.testing.assert_allclose(session.run(None, {"x": harness.x})[0], harness.expected, atol=1e-4)
+        np.testing.assert_allclose(
+            session.run(None, {"x": harness.x})[0], harness.expected, atol=1e-4
+        )
 
-    assert (harness.folder / "again" / "net_ctx.onnx").read_bytes() == by_compiler.read_bytes()
+    assert (
+        harness.folder / "again" / "net_ctx.onnx"
+    ).read_bytes() == by_compiler.read_bytes()
 
 
 class Timid(Alpha):
@@ -206,9 +224,13 @@ def test_a_mode_that_an_ep_lacks_is_refused_before_there_is_an_instance(harness,
     options.add_provider(Timid.name)
     options.add_session_config_entry("ep.enable_weightless_mode", "2")
 
-    with pytest.raises(InvalidArgument, match=r"does not support weightless mode 2 \(ALL\)") as caught:
+    with pytest.raises(
+        InvalidArgument, match=r"does not support weightless mode 2 \(ALL\)"
+    ) as caught:
         if route == "compiler":
-            epctx.ModelCompiler(options, harness.source, registry=registry).compile_to_file()
+            epctx.ModelCompiler(
+                options, harness.source, registry=registry
+            ).compile_to_file()
         else:
             epctx.InferenceSession(harness.source, options, registry=registry)
 
@@ -220,8 +242,12 @@ def test_a_mode_that_an_ep_lacks_is_refused_before_there_is_an_instance(harness,
 
 @pytest.mark.entry(131, 132)
 @pytest.mark.parametrize("key", ["ep.enable_weightless", "ep.enable_weightless_mode"])
-@pytest.mark.parametrize("others", [[], ["OpenVINO"]], ids=["alone", "beside one that can"])
-def test_an_ep_that_does_not_know_the_mode_is_not_implemented_and_named(harness, key, others):
+@pytest.mark.parametrize(
+    "others", [[], ["OpenVINO"]], ids=["alone", "beside one that can"]
+)
+def test_an_ep_that_does_not_know_the_mode_is_not_implemented_and_named(
+    harness, key, others
+):
     options = epctx.SessionOptions()
     for ep in [*others, "QNN"]:
         options.add_provider(ep)
@@ -237,7 +263,14 @@ def test_an_ep_that_does_not_know_the_mode_is_not_implemented_and_named(harness,
 
 
 def test_weightless_modes_that_are_none_break_the_contract():
-    wrong = type("Wrong", (Alpha,), {"name": "WrongExecutionProvider", "weightless_modes": ("all",)})
+    wrong = type(
+        "Wrong",
+        (Alpha,),
+        {"name": "WrongExecutionProvider", "weightless_modes": ("all",)},
+    )
 
-    with pytest.raises(epctx.PluginError, match=r"weightless_modes is .'all',., not a set of WeightlessMode"):
+    with pytest.raises(
+        epctx.PluginError,
+        match=r"weightless_modes is .'all',., not a set of WeightlessMode",
+    ):
         epctx.Registry(entry_points=False).register(wrong)

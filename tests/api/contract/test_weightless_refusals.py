@@ -58,7 +58,9 @@ def test_one_changed_byte_of_external_data_is_refused(harness, mode):
     context = harness.compile(mode)
     flip(weights, harness.w)
 
-    with pytest.raises(InvalidGraph, match=r"the weight 'w' .* in 'net.weights' it has another digest"):
+    with pytest.raises(
+        InvalidGraph, match=r"the weight 'w' .* in 'net.weights' it has another digest"
+    ):
         epctx.InferenceSession(context, with_openvino())
 
 
@@ -68,7 +70,9 @@ def test_cut_external_data_is_refused(harness, mode):
     context = harness.compile(mode)
     weights.write_bytes(weights.read_bytes()[:100])
 
-    with pytest.raises(InvalidGraph, match=r"'w' ends at byte .* of 'net.weights', which has 100"):
+    with pytest.raises(
+        InvalidGraph, match=r"'w' ends at byte .* of 'net.weights', which has 100"
+    ):
         epctx.InferenceSession(context, with_openvino())
 
 
@@ -81,13 +85,17 @@ def test_a_changed_weight_is_refused_by_the_payload_too(harness):
     harness.check(context)
     flip(harness.source, harness.w)
 
-    with pytest.raises(InvalidGraph, match=r"the weight 'w' of the source model is not the one"):
+    with pytest.raises(
+        InvalidGraph, match=r"the weight 'w' of the source model is not the one"
+    ):
         epctx.InferenceSession(context, with_openvino())
 
 
 def test_a_weight_of_another_shape_is_refused(harness):
     context = harness.compile()
-    harness.write(np.zeros((SIZE, 2 * SIZE), np.float32), np.zeros(2 * SIZE, np.float32))
+    harness.write(
+        np.zeros((SIZE, 2 * SIZE), np.float32), np.zeros(2 * SIZE, np.float32)
+    )
 
     with pytest.raises(InvalidGraph, match=r"another type or shape"):
         epctx.InferenceSession(context, with_openvino())
@@ -108,7 +116,8 @@ def test_a_missing_source_is_refused_and_the_hint_says_what_gives_it(harness):
     harness.compile()
 
     with pytest.raises(
-        InvalidGraph, match=r"the model names the source model 'net.onnx', which is missing"
+        InvalidGraph,
+        match=r"the model names the source model 'net.onnx', which is missing",
     ) as caught:
         epctx.InferenceSession(harness.moved(), with_openvino())
 
@@ -117,11 +126,15 @@ def test_a_missing_source_is_refused_and_the_hint_says_what_gives_it(harness):
 
 
 @pytest.mark.parametrize("mode", [EXTERNAL_ONLY, ALL])
-def test_missing_external_data_is_refused_and_the_hint_says_what_gives_it(harness, mode):
+def test_missing_external_data_is_refused_and_the_hint_says_what_gives_it(
+    harness, mode
+):
     harness.externalise()
     harness.compile(mode)
 
-    with pytest.raises(InvalidGraph, match=r"'net.weights', which is missing") as caught:
+    with pytest.raises(
+        InvalidGraph, match=r"'net.weights', which is missing"
+    ) as caught:
         epctx.InferenceSession(harness.moved("net.onnx"), with_openvino())
 
     assert FOLDER_OPTION in caught.value.hint
@@ -131,7 +144,9 @@ def test_an_option_that_names_no_file_is_no_such_file(harness):
     context = harness.compile()
 
     with pytest.raises(NoSuchFile, match=PATH_OPTION):
-        epctx.InferenceSession(context, with_openvino(**{PATH_OPTION: harness.folder / "gone.onnx"}))
+        epctx.InferenceSession(
+            context, with_openvino(**{PATH_OPTION: harness.folder / "gone.onnx"})
+        )
 
 
 @pytest.mark.parametrize("name", ["../net.onnx", "/etc/passwd", ".."])
@@ -139,7 +154,12 @@ def test_a_name_that_leaves_the_folder_is_refused(harness, name):
     harness.compile()
     context = harness.moved()
     model = onnx.load(context)
-    (attribute,) = [a for n in model.graph.node for a in n.attribute if a.name == "onnx_model_filename"]
+    (attribute,) = [
+        a
+        for n in model.graph.node
+        for a in n.attribute
+        if a.name == "onnx_model_filename"
+    ]
     attribute.s = name.encode()
     onnx.save(model, context)
 
@@ -158,7 +178,9 @@ def with_reference(context, name, place, value):
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, None, True, "x", [], 1 << 80])
-@pytest.mark.parametrize("place", [0, 1, 2, 3, 4], ids=["digest", "type", "shape", "location", "offset"])
+@pytest.mark.parametrize(
+    "place", [0, 1, 2, 3, 4], ids=["digest", "type", "shape", "location", "offset"]
+)
 def test_a_manifest_that_lies_about_a_weight_is_refused(harness, place, value):
     harness.externalise()
     context = harness.compile()
@@ -169,7 +191,9 @@ def test_a_manifest_that_lies_about_a_weight_is_refused(harness, place, value):
 
 
 @pytest.mark.parametrize("location", ["../net.weights", "/etc/passwd", "net_ctx.onnx"])
-def test_a_file_of_weights_that_leaves_the_folder_or_is_another_is_refused(harness, location):
+def test_a_file_of_weights_that_leaves_the_folder_or_is_another_is_refused(
+    harness, location
+):
     harness.externalise()
     context = harness.compile()
     with_reference(context, "w", 3, location)

@@ -83,7 +83,9 @@ def test_what_the_ep_converts_stays_in_the_payload(harness):
     assert harness.w.astype(np.float16).tobytes() in harness.binary
     assert "source_weights" not in metadata(context)["epctx.manifest"]
     with epctx.InferenceSession(harness.moved(), with_openvino(half)) as session:
-        np.testing.assert_allclose(session.run(None, {"x": harness.x})[0], harness.expected, atol=0.1)
+        np.testing.assert_allclose(
+            session.run(None, {"x": harness.x})[0], harness.expected, atol=0.1
+        )
 
 
 def test_a_weight_that_the_host_replaces_is_stored(harness):
@@ -100,11 +102,15 @@ def test_a_weight_that_the_host_replaces_is_stored(harness):
 def test_what_an_optimiser_makes_stays_in_the_payload(harness):
     model = onnx.load(harness.source)
     model.graph.node[0].input[1] = "w2"
-    model.graph.node.insert(0, helper.make_node("Mul", ["w", "two"], ["w2"], name="double"))
+    model.graph.node.insert(
+        0, helper.make_node("Mul", ["w", "two"], ["w2"], name="double")
+    )
     model.graph.initializer.append(numpy_helper.from_array(np.float32(2), "two"))
     onnx.save(model, harness.source)
 
-    context = harness.compile(graph_optimization_level=epctx.GraphOptimizationLevel.ORT_ENABLE_BASIC)
+    context = harness.compile(
+        graph_optimization_level=epctx.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    )
 
     assert (2 * harness.w).tobytes() in harness.binary
     assert set(epctx.inspect_model(context).manifest.source_weights) == {"b"}
@@ -135,31 +141,49 @@ def test_the_manifest_says_name_digest_and_extent(harness):
         (SIZE, SIZE),
         harness.w.nbytes,
     )
-    assert weights.read_bytes()[found["w"].offset :][: harness.w.nbytes] == harness.w.tobytes()
+    assert (
+        weights.read_bytes()[found["w"].offset :][: harness.w.nbytes]
+        == harness.w.tobytes()
+    )
     assert (found["b"].location, found["b"].shape) == ("", (SIZE,))
 
 
 @pytest.mark.parametrize("name", ["resnet", "lstm", "bert"])
 @pytest.mark.parametrize("mode", [EXTERNAL_ONLY, ALL])
-def test_networks_compiled_without_their_weights_agree_after_a_move(network, tmp_path, name, mode):
+def test_networks_compiled_without_their_weights_agree_after_a_move(
+    network, tmp_path, name, mode
+):
     net = network(name)
     model = onnx.load(net.path)
     (tmp_path / "at home").mkdir()
     source = tmp_path / "at home" / "net.onnx"
-    onnx.save(model, source, save_as_external_data=True, location="net.weights", size_threshold=1 << 14)
+    onnx.save(
+        model,
+        source,
+        save_as_external_data=True,
+        location="net.weights",
+        size_threshold=1 << 14,
+    )
     context = source.with_name("net_ctx.onnx")
-    epctx.ModelCompiler(with_openvino(**{"ep.enable_weightless_mode": mode}), source).compile_to_file()
+    epctx.ModelCompiler(
+        with_openvino(**{"ep.enable_weightless_mode": mode}), source
+    ).compile_to_file()
     left = epctx.inspect_model(context).manifest.source_weights
     shutil.move(tmp_path / "at home", tmp_path / "far away")
     if mode == EXTERNAL_ONLY:
         (tmp_path / "far away" / "net.onnx").unlink()
 
-    with epctx.InferenceSession(tmp_path / "far away" / "net_ctx.onnx", with_openvino()) as session:
+    with epctx.InferenceSession(
+        tmp_path / "far away" / "net_ctx.onnx", with_openvino()
+    ) as session:
         found = session.run(None, net.inputs)
 
     assert worst_relative_error(found, net.reference) <= TOLERANCE
     assert left
-    assert {bool(reference.location) for reference in left.values()} <= {True, mode == EXTERNAL_ONLY}
+    assert {bool(reference.location) for reference in left.values()} <= {
+        True,
+        mode == EXTERNAL_ONLY,
+    }
 
 
 def test_a_weight_that_only_a_body_reads_stays_out_too(harness):
@@ -176,16 +200,25 @@ def test_a_weight_that_only_a_body_reads_stays_out_too(harness):
         [helper.make_tensor_value_info("e", TensorProto.FLOAT, [2, SIZE])],
     )
     graph = helper.make_graph(
-        [helper.make_node("If", ["c"], ["y"], name="choose", then_branch=branch, else_branch=other)],
+        [
+            helper.make_node(
+                "If", ["c"], ["y"], name="choose", then_branch=branch, else_branch=other
+            )
+        ],
         "net",
         [
             helper.make_tensor_value_info("c", TensorProto.BOOL, []),
             helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, SIZE]),
         ],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, SIZE])],
-        [numpy_helper.from_array(harness.w, "w"), numpy_helper.from_array(harness.b, "b")],
+        [
+            numpy_helper.from_array(harness.w, "w"),
+            numpy_helper.from_array(harness.b, "b"),
+        ],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8
+    )
     onnx.save(model, harness.source)
 
     harness.compile()
@@ -210,14 +243,18 @@ def test_two_sessions_use_one_source_at_the_same_time(harness):
     ):
         harness.source.unlink()
         for session in (first, second):
-            np.testing.assert_allclose(session.run(None, {"x": harness.x})[0], harness.expected, atol=1e-4)
+            np.testing.assert_allclose(
+                session.run(None, {"x": harness.x})[0], harness.expected, atol=1e-4
+            )
 
 
 class Noting:
     """A reader that keeps the tensors of the source that it gave."""
 
     def __init__(self, reader, given):
-        self.source_tensor = lambda name: given.append(reader.source_tensor(name)) or given[-1]
+        self.source_tensor = lambda name: (
+            given.append(reader.source_tensor(name)) or given[-1]
+        )
         self.reader = reader
 
     def __getattr__(self, name):
@@ -241,7 +278,10 @@ def test_weights_are_used_where_they_lie(harness):
     assert not any(view.array().flags.owndata for view in given)
     assert extents["w"].file == str(weights)
     assert extents["b"].file == str(harness.source)
-    assert harness.source.read_bytes()[extents["b"].offset :][: extents["b"].length] == harness.b.tobytes()
+    assert (
+        harness.source.read_bytes()[extents["b"].offset :][: extents["b"].length]
+        == harness.b.tobytes()
+    )
 
 
 def test_inspection_shows_the_mode_and_what_is_required_of_the_source(harness):
@@ -250,7 +290,9 @@ def test_inspection_shows_the_mode_and_what_is_required_of_the_source(harness):
     info = epctx.inspect_model(harness.compile())
 
     assert info.weightless_mode == "2"
-    assert info.source_files == harness.report.source_files == ("net.onnx", "net.weights")
+    assert (
+        info.source_files == harness.report.source_files == ("net.onnx", "net.weights")
+    )
     assert set(harness.report.required_files).isdisjoint(info.source_files)
     assert info.as_dict()["source_files"] == ["net.onnx", "net.weights"]
 
@@ -284,7 +326,9 @@ class Frugal(Alpha):
         names, content = bytes(reader.payload(nodes[0]).view).split(b"\n", 1)
         model = onnx.load_from_string(content)
         for key, name in json.loads(names).items():
-            model.graph.initializer.append(numpy_helper.from_array(reader.source_tensor(name).array(), key))
+            model.graph.initializer.append(
+                numpy_helper.from_array(reader.source_tensor(name).array(), key)
+            )
         return [CompiledPartition(self.context.engine.prepare(model).run)]
 
 
@@ -297,24 +341,45 @@ def test_several_eps_leave_weights_in_one_source(harness):
     options.add_session_config_entry("ep.enable_weightless_mode", "2")
     context = harness.folder / "net_ctx.onnx"
 
-    report = epctx.ModelCompiler(options, harness.source, registry=registry).compile_to_file(context)
+    report = epctx.ModelCompiler(
+        options, harness.source, registry=registry
+    ).compile_to_file(context)
 
     assert {partition.ep for partition in report.partitions} == {Frugal.name, OPENVINO}
     assert {a["onnx_model_filename"] for a in attributes(context)} == {b"net.onnx"}
     assert set(epctx.inspect_model(context).manifest.source_weights) == {"w", "b"}
-    assert all(harness.b.tobytes() not in path.read_bytes() for path in harness.folder.glob("*.bin"))
-    with epctx.InferenceSession(harness.moved("net.onnx"), options, registry=registry) as session:
-        np.testing.assert_allclose(session.run(None, {"x": harness.x})[0], harness.expected, atol=1e-4)
+    assert all(
+        harness.b.tobytes() not in path.read_bytes()
+        for path in harness.folder.glob("*.bin")
+    )
+    with epctx.InferenceSession(
+        harness.moved("net.onnx"), options, registry=registry
+    ) as session:
+        np.testing.assert_allclose(
+            session.run(None, {"x": harness.x})[0], harness.expected, atol=1e-4
+        )
 
 
-def test_the_command_compiles_and_checks_it_in_another_folder(harness, tmp_path, capsys):
+def test_the_command_compiles_and_checks_it_in_another_folder(
+    harness, tmp_path, capsys
+):
     output = tmp_path / "out"
     output.mkdir()
-    given = ["--ep", "OpenVINO", "-c", "ep.enable_weightless_mode=2", "-o", f"{output}/", "--check"]
+    given = [
+        "--ep",
+        "OpenVINO",
+        "-c",
+        "ep.enable_weightless_mode=2",
+        "-o",
+        f"{output}/",
+        "--check",
+    ]
 
     assert main(["compile", str(harness.source), *given]) == 0
 
-    assert "a load needs net.onnx beside the context model" in " ".join(capsys.readouterr().out.split())
+    assert "a load needs net.onnx beside the context model" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_the_command_shows_them_too(harness, capsys):

@@ -20,7 +20,9 @@ def network(seed):
     nodes = []
 
     def node(op_type, inputs, output, **attributes):
-        nodes.append(helper.make_node(op_type, inputs, [output], name=output, **attributes))
+        nodes.append(
+            helper.make_node(op_type, inputs, [output], name=output, **attributes)
+        )
         return output
 
     def quantised(value, name):
@@ -28,11 +30,19 @@ def network(seed):
         return node("DequantizeLinear", [stored, "scale", "zero"], name)
 
     def convolution(value, name):
-        weights[f"{name}_w"] = generator.integers(-100, 100, (4, 4, 3, 3), dtype=np.int8)
+        weights[f"{name}_w"] = generator.integers(
+            -100, 100, (4, 4, 3, 3), dtype=np.int8
+        )
         weights[f"{name}_b"] = generator.integers(-100, 100, 4, dtype=np.int32)
-        weight = node("DequantizeLinear", [f"{name}_w", "fine", "zero"], f"{name}_weight")
-        bias = node("DequantizeLinear", [f"{name}_b", "finer", "zero32"], f"{name}_bias")
-        return quantised(node("Conv", [value, weight, bias], f"{name}_conv", pads=[1, 1, 1, 1]), name)
+        weight = node(
+            "DequantizeLinear", [f"{name}_w", "fine", "zero"], f"{name}_weight"
+        )
+        bias = node(
+            "DequantizeLinear", [f"{name}_b", "finer", "zero32"], f"{name}_bias"
+        )
+        return quantised(
+            node("Conv", [value, weight, bias], f"{name}_conv", pads=[1, 1, 1, 1]), name
+        )
 
     first = convolution(quantised("x", "begin"), "first")
     bent = node("Erf", [first], "bent")
@@ -44,5 +54,7 @@ def network(seed):
         [helper.make_tensor_value_info(last, TensorProto.FLOAT, SHAPE)],
         [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()],
     )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
     return onnx.shape_inference.infer_shapes(model)

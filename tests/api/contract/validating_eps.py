@@ -47,7 +47,9 @@ class Validating(Alpha):
         return super().load_context(nodes, reader)
 
 
-def validating(verdict: Any = Compatibility.EP_SUPPORTED_OPTIMAL, **attributes: Any) -> type[Validating]:
+def validating(
+    verdict: Any = Compatibility.EP_SUPPORTED_OPTIMAL, **attributes: Any
+) -> type[Validating]:
     """Return an EP class; a verdict that is an exception is raised."""
 
     def validate(_info: str) -> Any:
@@ -56,7 +58,9 @@ def validating(verdict: Any = Compatibility.EP_SUPPORTED_OPTIMAL, **attributes: 
         return verdict
 
     return type(
-        "OneValidating", (Validating,), {"asked": [], "verdict": staticmethod(validate), **attributes}
+        "OneValidating",
+        (Validating,),
+        {"asked": [], "verdict": staticmethod(validate), **attributes},
     )
 
 
@@ -81,10 +85,14 @@ def options_with(*eps, **entries):
 def compiled(source, *eps, output=None):
     """Compile with these EPs; return the context model's path."""
     output = output or source.with_name(f"{source.stem}_ctx.onnx")
-    epctx.ModelCompiler(options_with(*eps), source, registry=registry_with(*eps)).compile_to_file(output)
+    epctx.ModelCompiler(
+        options_with(*eps), source, registry=registry_with(*eps)
+    ).compile_to_file(output)
     return output
 
 
 def session(model, *eps, **entries):
     """Make a session with these EPs."""
-    return epctx.InferenceSession(model, options_with(*eps, **entries), registry=registry_with(*eps))
+    return epctx.InferenceSession(
+        model, options_with(*eps, **entries), registry=registry_with(*eps)
+    )

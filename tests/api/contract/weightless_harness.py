@@ -39,16 +39,28 @@ class Harness:
             "net",
             [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, SIZE])],
             [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, SIZE])],
-            [numpy_helper.from_array(w, names[0]), numpy_helper.from_array(b, names[1])],
+            [
+                numpy_helper.from_array(w, names[0]),
+                numpy_helper.from_array(b, names[1]),
+            ],
         )
         onnx.save(
-            helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), self.source
+            helper.make_model(
+                graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8
+            ),
+            self.source,
         )
 
     def externalise(self):
         """Move `w` into net.weights; `b`, which is small, stays inline."""
         model = onnx.load(self.source)
-        onnx.save(model, self.source, save_as_external_data=True, location="net.weights", size_threshold=1024)
+        onnx.save(
+            model,
+            self.source,
+            save_as_external_data=True,
+            location="net.weights",
+            size_threshold=1024,
+        )
         return self.folder / "net.weights"
 
     def compile(self, mode=ALL, *, options=None, source=None, **arguments):
@@ -80,7 +92,9 @@ class Harness:
         return np.maximum(self.x @ self.w + self.b, 0)
 
     def check(self, model, options=None, **entries):
-        with epctx.InferenceSession(model, with_openvino(options, **entries)) as session:
+        with epctx.InferenceSession(
+            model, with_openvino(options, **entries)
+        ) as session:
             (found,) = session.run(None, {"x": self.x})
         np.testing.assert_allclose(found, self.expected, rtol=1e-4, atol=1e-4)
 
@@ -102,4 +116,7 @@ def attributes(model):
 
 
 def metadata(model):
-    return {p.key: p.value for p in onnx.load(model, load_external_data=False).metadata_props}
+    return {
+        p.key: p.value
+        for p in onnx.load(model, load_external_data=False).metadata_props
+    }

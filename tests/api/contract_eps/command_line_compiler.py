@@ -24,24 +24,36 @@ class CommandLineProvider(plugin.ExecutionProvider):
     vendor = "epctx tests"
     simulated = True
     binary_suffix = "npuc"
-    options = (plugin.ProviderOption("compiler", str, default="npuc", doc="A path, or a name on PATH."),)
+    options = (
+        plugin.ProviderOption(
+            "compiler", str, default="npuc", doc="A path, or a name on PATH."
+        ),
+    )
 
     def __init__(self, context: plugin.ProviderContext) -> None:
         super().__init__(context)
         self._compiler = shutil.which(context.options["compiler"])
         if self._compiler is None and context.purpose is not plugin.Purpose.LOAD:
             message = f"there is no compiler {context.options['compiler']!r}."
-            raise InvalidArgument(message, hint="Set the option 'compiler' to the path of npuc.")
+            raise InvalidArgument(
+                message, hint="Set the option 'compiler' to the path of npuc."
+            )
         self._programs: list[tuple[plugin.Partition, Path]] = []
         self._until_shutdown = ExitStack()
 
     @plugin.hookimpl
-    def get_capability(self, graph: plugin.GraphView) -> Sequence[plugin.ComputeCapability | plugin.Refusal]:
+    def get_capability(
+        self, graph: plugin.GraphView
+    ) -> Sequence[plugin.ComputeCapability | plugin.Refusal]:
         """Take all operators of ONNX but two."""
-        return plugin.supported_partitions(graph, lambda n: not n.domain and n.op_type not in REFUSED)
+        return plugin.supported_partitions(
+            graph, lambda n: not n.domain and n.op_type not in REFUSED
+        )
 
     @plugin.hookimpl
-    def compile(self, partitions: Sequence[plugin.Partition]) -> Sequence[plugin.CompiledPartition]:
+    def compile(
+        self, partitions: Sequence[plugin.Partition]
+    ) -> Sequence[plugin.CompiledPartition]:
         """Call the compiler for each partition; programs stay in a private folder until `shutdown`."""
         folder = self._until_shutdown.enter_context(self.context.scratch())
         compiled = []
@@ -58,9 +70,15 @@ class CommandLineProvider(plugin.ExecutionProvider):
         return compiled
 
     def _call_compiler(self, source: Path, program: Path, first: str) -> None:
-        log, command = source.with_suffix(".log"), [str(self._compiler), str(source), str(program)]
+        log, command = (
+            source.with_suffix(".log"),
+            [str(self._compiler), str(source), str(program)],
+        )
         none = subprocess.DEVNULL
-        with log.open("wb") as said, subprocess.Popen(command, stdin=none, stdout=said, stderr=said) as tool:
+        with (
+            log.open("wb") as said,
+            subprocess.Popen(command, stdin=none, stdout=said, stderr=said) as tool,
+        ):
             try:
                 while tool.poll() is None:
                     self.context.cancel.wait(POLL_SECONDS)
@@ -69,10 +87,14 @@ class CommandLineProvider(plugin.ExecutionProvider):
                 tool.kill()
         if tool.returncode or not program.exists():
             message = f"{self._compiler} ended with status {tool.returncode} on the nodes from {first!r} on"
-            raise EPFail(f"{message}; it said:\n{log.read_text(errors='replace')}", node=first)
+            raise EPFail(
+                f"{message}; it said:\n{log.read_text(errors='replace')}", node=first
+            )
 
     @plugin.hookimpl
-    def get_ep_context_nodes(self, writer: plugin.ContextWriter) -> Sequence[plugin.EPContextNode]:
+    def get_ep_context_nodes(
+        self, writer: plugin.ContextWriter
+    ) -> Sequence[plugin.EPContextNode]:
         """Append the program files to one payload; each node says where its own lies."""
         payload = writer.payload()
         nodes = []
@@ -94,10 +116,14 @@ class CommandLineProvider(plugin.ExecutionProvider):
             try:
                 loaded.append(self._runnable(path, facts["offset"], facts["length"]))
             except (KeyError, TypeError, ValueError) as error:
-                raise InvalidGraph(f"{node.name!r} has no program: {error}", node=node.name) from error
+                raise InvalidGraph(
+                    f"{node.name!r} has no program: {error}", node=node.name
+                ) from error
         return loaded
 
-    def _runnable(self, path: str | Path, offset: int, length: int) -> plugin.CompiledPartition:
+    def _runnable(
+        self, path: str | Path, offset: int, length: int
+    ) -> plugin.CompiledPartition:
         program = npuc.open_program(path, offset, length, self.context.engine)
         return plugin.CompiledPartition(program.run, close=program.close)
 

@@ -26,7 +26,9 @@ class Harness:
 
     provider: type[ExecutionProvider]
     options: dict[str, str] = field(default_factory=dict)
-    registry: epctx.Registry = field(default_factory=lambda: epctx.Registry(entry_points=False))
+    registry: epctx.Registry = field(
+        default_factory=lambda: epctx.Registry(entry_points=False)
+    )
 
     def __post_init__(self) -> None:
         self.registry.register(self.provider)
@@ -37,14 +39,22 @@ class Harness:
         return options
 
     def session(self, model: Path | bytes) -> epctx.InferenceSession:
-        return epctx.InferenceSession(model, self.session_options(), registry=self.registry)
+        return epctx.InferenceSession(
+            model, self.session_options(), registry=self.registry
+        )
 
-    def run(self, model: Path | bytes, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    def run(
+        self, model: Path | bytes, inputs: dict[str, np.ndarray]
+    ) -> list[np.ndarray]:
         with self.session(model) as session:
             return session.run(None, inputs)
 
-    def compile(self, model: Path, *, embed: bool = False) -> tuple[Path, epctx.CompileReport]:
-        compiler = epctx.ModelCompiler(self.session_options(), model, embed, registry=self.registry)
+    def compile(
+        self, model: Path, *, embed: bool = False
+    ) -> tuple[Path, epctx.CompileReport]:
+        compiler = epctx.ModelCompiler(
+            self.session_options(), model, embed, registry=self.registry
+        )
         report = compiler.compile_to_file()
         return model.with_name(f"{model.stem}_ctx.onnx"), report
 
@@ -63,7 +73,12 @@ class Harness:
         }
         (folder / "job.json").write_text(json.dumps(job))
         subprocess.run(
-            [sys.executable, "-m", "contract_eps.load_in_other_process", str(folder / "job.json")],
+            [
+                sys.executable,
+                "-m",
+                "contract_eps.load_in_other_process",
+                str(folder / "job.json"),
+            ],
             check=True,
             env={**os.environ, "PYTHONPATH": str(TESTS)},
         )
@@ -89,10 +104,14 @@ def one_at_a_time(harness: Harness) -> tuple[Harness, list[Call]]:
 
     class Stepwise(harness.provider):  # type: ignore[name-defined,misc]
         @hookimpl
-        def compile(self, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
+        def compile(
+            self, partitions: Sequence[Partition]
+        ) -> Sequence[CompiledPartition]:
             for partition in partitions:
                 (compiled,) = super().compile([partition])
-                calls.append(Call(provider=self, partition=partition, compiled=compiled))
+                calls.append(
+                    Call(provider=self, partition=partition, compiled=compiled)
+                )
             return [call.compiled for call in calls]
 
     return Harness(provider=Stepwise, options=harness.options), calls
@@ -106,10 +125,14 @@ def convolutional_network() -> onnx.ModelProto:
     numbers = np.random.Generator(np.random.PCG64(7))
 
     def weight(name: str, *shape: int) -> TensorProto:
-        return numpy_helper.from_array(numbers.standard_normal(shape, dtype=np.float32) / 4, name)
+        return numpy_helper.from_array(
+            numbers.standard_normal(shape, dtype=np.float32) / 4, name
+        )
 
     nodes = [
-        helper.make_node("Conv", ["x", "w1", "b1"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+        helper.make_node(
+            "Conv", ["x", "w1", "b1"], ["c"], name="conv", pads=[1, 1, 1, 1]
+        ),
         helper.make_node("Relu", ["c"], ["features"], name="relu"),
         helper.make_node("Sin", ["features"], ["waves"], name="sin"),
         helper.make_node("GlobalAveragePool", ["waves"], ["pooled"], name="pool"),
@@ -124,9 +147,16 @@ def convolutional_network() -> onnx.ModelProto:
             helper.make_tensor_value_info("scores", TensorProto.FLOAT, [2, 32]),
             helper.make_tensor_value_info("features", TensorProto.FLOAT, [2, 16, 8, 8]),
         ],
-        [weight("w1", 16, 3, 3, 3), weight("b1", 16), weight("w2", 16, 32), weight("b2", 32)],
+        [
+            weight("w1", 16, 3, 3, 3),
+            weight("b1", 16),
+            weight("w2", 16, 32),
+            weight("b2", 32),
+        ],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+    )
 
 
 def negation(elem_type: int, shape: Sequence[int | str]) -> bytes:
@@ -137,5 +167,7 @@ def negation(elem_type: int, shape: Sequence[int | str]) -> bytes:
         [helper.make_tensor_value_info("x", elem_type, shape)],
         [helper.make_tensor_value_info("y", elem_type, shape)],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+    )
     return bytes(model.SerializeToString())

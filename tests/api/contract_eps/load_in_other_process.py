@@ -23,9 +23,13 @@ def main(job: dict[str, str]) -> None:
     with np.load(job["inputs"]) as inputs:
         feeds = dict(inputs)
     providers = [(provider.name, json.loads(job["options"]))]
-    with epctx.InferenceSession(job["model"], providers=providers, registry=registry) as session:
+    with epctx.InferenceSession(
+        job["model"], providers=providers, registry=registry
+    ) as session:
         names = [output.name for output in session.get_outputs()]
-        np.savez(job["outputs"], **dict(zip(names, session.run(None, feeds), strict=True)))
+        np.savez(
+            job["outputs"], **dict(zip(names, session.run(None, feeds), strict=True))
+        )
 
 
 if __name__ == "__main__":

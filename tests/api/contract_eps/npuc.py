@@ -31,7 +31,9 @@ def install(folder: Path) -> Path:
     """Install the command; it makes the file `started` beside itself when it begins to hang."""
     command = folder / "npuc"
     started = str(folder / "started")
-    command.write_text(LAUNCHER.format(python=sys.executable, tests=str(TESTS), started=started))
+    command.write_text(
+        LAUNCHER.format(python=sys.executable, tests=str(TESTS), started=started)
+    )
     command.chmod(0o755)
     return command
 
@@ -49,7 +51,9 @@ def main(source: str, program: str, *, started: str) -> None:
     Path(program).write_bytes(MAGIC + zlib.compress(model.SerializeToString()))
 
 
-def open_program(path: str | Path, offset: int, length: int, engine: Engine) -> PreparedModel:
+def open_program(
+    path: str | Path, offset: int, length: int, engine: Engine
+) -> PreparedModel:
     """Open the program at a place in a file.
 
     Raises:

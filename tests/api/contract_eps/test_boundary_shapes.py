@@ -26,11 +26,16 @@ class Static(ByContent):
     @hookimpl
     def get_ep_context_nodes(self, writer):
         nodes = super().get_ep_context_nodes(writer)
-        return [replace(node, shapes=shapes) for node, shapes in zip(nodes, self.shapes, strict=True)]
+        return [
+            replace(node, shapes=shapes)
+            for node, shapes in zip(nodes, self.shapes, strict=True)
+        ]
 
     @hookimpl
     def load_context(self, nodes, reader):
-        type(self).seen = [v.shape for node in nodes for v in (*node.inputs, *node.outputs)]
+        type(self).seen = [
+            v.shape for node in nodes for v in (*node.inputs, *node.outputs)
+        ]
         return super().load_context(nodes, reader)
 
 
@@ -60,7 +65,9 @@ def lengths(value):
 
 
 @pytest.mark.parametrize("isolate", ["", "all"])
-def test_the_context_model_declares_the_shapes_that_the_ep_compiled_for(model, context, isolate):
+def test_the_context_model_declares_the_shapes_that_the_ep_compiled_for(
+    model, context, isolate
+):
     compile_to(context, model, Static, isolate=isolate)
 
     graph = onnx.load(context, load_external_data=False).graph
@@ -75,7 +82,9 @@ def test_a_load_gets_the_shapes(model, context):
     inputs = {"x": np.float32([[1, -2, 3], [4, 5, -6]]), "to": np.int64([3, 2])}
 
     options = options_for(Static, isolate="")
-    with epctx.InferenceSession(context, options, registry=registry_of(Static)) as session:
+    with epctx.InferenceSession(
+        context, options, registry=registry_of(Static)
+    ) as session:
         (result,) = session.run(None, inputs)
 
     assert Static.seen == [(2, 3), (2, 3), (3, 2), (3, 2)]
@@ -134,4 +143,7 @@ def test_a_name_that_another_node_has_is_not_given_twice(context, tmp_path):
     assert (first.partition_name, second.partition_name) == ("graph 0", "graph 1")
     assert first.name.startswith("StaticExecutionProvider_")
     assert second.name == "graph 1"
-    assert [partition.name for partition in report.partitions] == [first.name, second.name]
+    assert [partition.name for partition in report.partitions] == [
+        first.name,
+        second.name,
+    ]

@@ -38,7 +38,10 @@ class Stamping(EngineProvider):
         if writer.final:
             payload.write(packed({**graphs, "stamp": self.stamp}))
         first, *others = (partition for partition, _ in self._compiled)
-        return [EPContextNode(first, payload), *(EPContextNode(p, main_context=0) for p in others)]
+        return [
+            EPContextNode(first, payload),
+            *(EPContextNode(p, main_context=0) for p in others),
+        ]
 
 
 @pytest.fixture
@@ -48,11 +51,14 @@ def model(tmp_path):
 
 def names(path):
     return [
-        (node.name, node.partition_name, node.payload_file) for node in epctx.inspect_model(path).ep_contexts
+        (node.name, node.partition_name, node.payload_file)
+        for node in epctx.inspect_model(path).ep_contexts
     ]
 
 
-def test_names_of_nodes_graphs_and_files_are_the_same_where_the_bytes_differ(model, tmp_path):
+def test_names_of_nodes_graphs_and_files_are_the_same_where_the_bytes_differ(
+    model, tmp_path
+):
     folders = [tmp_path / name for name in ("a", "b")]
     for folder in folders:
         folder.mkdir()
@@ -63,11 +69,14 @@ def test_names_of_nodes_graphs_and_files_are_the_same_where_the_bytes_differ(mod
     assert first["m_stamping.bin"] != second["m_stamping.bin"]
     assert names(folders[0] / "m_ctx.onnx") == names(folders[1] / "m_ctx.onnx")
     assert (
-        run(folders[0] / "m_ctx.onnx", Stamping).tolist() == run(folders[1] / "m_ctx.onnx", Stamping).tolist()
+        run(folders[0] / "m_ctx.onnx", Stamping).tolist()
+        == run(folders[1] / "m_ctx.onnx", Stamping).tolist()
     )
 
 
-def test_a_model_is_compiled_over_itself_and_the_binary_of_an_earlier_compile_is_refused(model, tmp_path):
+def test_a_model_is_compiled_over_itself_and_the_binary_of_an_earlier_compile_is_refused(
+    model, tmp_path
+):
     path, binary = tmp_path / "m_ctx.onnx", tmp_path / "m_stamping.bin"
     compile_to(path, model, Stamping)
     expected = run(path, Stamping)
@@ -102,6 +111,10 @@ def test_a_cache_finds_it_by_what_went_into_the_compile(model, tmp_path):
     assert first.relative_to(tmp_path / "a") == other.relative_to(tmp_path / "b")
     (mine,), (theirs,) = (list(path.parent.glob("*.bin")) for path in (first, other))
     assert mine.read_bytes() != theirs.read_bytes()
-    with epctx.load_or_compile(model, options, tmp_path / "a", registry=registry) as session:
-        np.testing.assert_allclose(session.run(None, {"x": example()})[0], run(model), rtol=1e-6)
+    with epctx.load_or_compile(
+        model, options, tmp_path / "a", registry=registry
+    ) as session:
+        np.testing.assert_allclose(
+            session.run(None, {"x": example()})[0], run(model), rtol=1e-6
+        )
     assert entry("a") == first

@@ -39,7 +39,10 @@ class Taught(ByContent):
     @hookimpl
     def get_ep_context_nodes(self, writer):
         nodes = super().get_ep_context_nodes(writer)
-        return [replace(node, compatibility_info=self.text(number)) for number, node in enumerate(nodes)]
+        return [
+            replace(node, compatibility_info=self.text(number))
+            for number, node in enumerate(nodes)
+        ]
 
 
 class Silent(Taught):
@@ -92,7 +95,9 @@ def text_of(path, ep=Taught):
 
 
 @pytest.mark.parametrize("isolate", ["", "compile"])
-def test_the_text_of_the_nodes_is_the_models_and_a_load_asks_about_it(model, context, isolate):
+def test_the_text_of_the_nodes_is_the_models_and_a_load_asks_about_it(
+    model, context, isolate
+):
     compile_to(context, model, Taught, isolate=isolate)
 
     assert text_of(context).startswith("of the compiler, for ")
@@ -120,7 +125,9 @@ def test_an_empty_text_is_none_and_the_class_is_not_asked(model, context):
         (NotEncodable, "which UTF-8 cannot represent"),
     ],
 )
-def test_texts_that_differ_or_cannot_be_written_break_the_contract(model, context, ep, shown, isolate):
+def test_texts_that_differ_or_cannot_be_written_break_the_contract(
+    model, context, ep, shown, isolate
+):
     with pytest.raises(epctx.PluginError, match="compatibility_info") as caught:
         compile_to(context, model, ep, isolate=isolate)
 

@@ -58,7 +58,9 @@ def harness_of(compiler):
             return Harness(provider=OpenVinoPackageProvider)
         if ep == "ort_cpu":
             return Harness(provider=OrtPluginProvider)
-        return Harness(provider=CommandLineProvider, options={"compiler": str(compiler)})
+        return Harness(
+            provider=CommandLineProvider, options={"compiler": str(compiler)}
+        )
 
     return make
 
@@ -73,7 +75,9 @@ def example(tmp_path_factory):
     """Give a model file, inputs and onnxruntime's results."""
     path = tmp_path_factory.mktemp("example") / "net.onnx"
     onnx.save(convolutional_network(), path)
-    x = np.random.Generator(np.random.PCG64(1)).standard_normal((2, 3, 8, 8), dtype=np.float32)
+    x = np.random.Generator(np.random.PCG64(1)).standard_normal(
+        (2, 3, 8, 8), dtype=np.float32
+    )
     return path, {"x": x}, run_onnxruntime(path, {"x": x})
 
 
@@ -125,7 +129,10 @@ def test_payloads_inside_the_model_need_no_file(harness, example, model):
 
     results = harness.run(context.read_bytes(), example[1])
 
-    assert sorted(p.name for p in model.parent.iterdir()) == ["net.onnx", "net_ctx.onnx"]
+    assert sorted(p.name for p in model.parent.iterdir()) == [
+        "net.onnx",
+        "net_ctx.onnx",
+    ]
     assert worst_relative_error(results, example[2]) < TOLERANCE
 
 
@@ -141,7 +148,9 @@ def test_a_moved_folder_loads_in_another_process(harness, example, tmp_path):
     assert worst_relative_error(results, example[2]) < TOLERANCE
 
 
-def test_an_instance_that_is_asked_twice_saves_the_partitions_of_both_calls(harness, example, model):
+def test_an_instance_that_is_asked_twice_saves_the_partitions_of_both_calls(
+    harness, example, model
+):
     stepwise, calls = one_at_a_time(harness)
     context, _ = stepwise.compile(model)
 
@@ -159,7 +168,10 @@ def test_given_outputs_are_written_in_place(harness, example, model):
 
     with stepwise.session(model):
         call = calls[0]
-        given = [np.full(value.shape, np.nan, value.dtype) for value in call.partition.outputs]
+        given = [
+            np.full(value.shape, np.nan, value.dtype)
+            for value in call.partition.outputs
+        ]
         fresh, results = call.compiled.run([x], None), call.compiled.run([x], given)
 
     assert results[0] is given[0]
@@ -180,12 +192,20 @@ def test_a_session_runs_from_many_threads(harness, example, model):
         assert worst_relative_error(result, expected[place % 8]) < TOLERANCE
 
 
-@pytest.mark.parametrize("shape", [(2, 3), (), (0, 3)], ids=["matrix", "scalar", "empty"])
-@pytest.mark.parametrize("elem_type", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16])
+@pytest.mark.parametrize(
+    "shape", [(2, 3), (), (0, 3)], ids=["matrix", "scalar", "empty"]
+)
+@pytest.mark.parametrize(
+    "elem_type", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16]
+)
 @pytest.mark.parametrize("ep", ["openvino", "ort_cpu", "command_line"])
 def test_every_type_and_shape_passes_the_boundary(ep, elem_type, shape, harness_of):
     dtype = helper.tensor_dtype_to_np_dtype(elem_type)
-    x = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape).astype(dtype)
+    x = (
+        np.arange(np.prod(shape, dtype=int), dtype=np.float32)
+        .reshape(shape)
+        .astype(dtype)
+    )
 
     stepwise, calls = one_at_a_time(harness_of(ep))
 
@@ -226,9 +246,13 @@ def test_a_node_whose_graph_is_not_in_its_payload_is_refused(harness, model):
     assert caught.value.ep == harness.provider.name
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(None, marks=pytest.mark.stress)], ids=["few", "more"])
+@pytest.mark.parametrize(
+    "count", [2, pytest.param(None, marks=pytest.mark.stress)], ids=["few", "more"]
+)
 @pytest.mark.parametrize("ep", EPS)
-def test_each_of_the_three_passes_a_sample_of_the_conformance_kit(ep, count, harness_of):
+def test_each_of_the_three_passes_a_sample_of_the_conformance_kit(
+    ep, count, harness_of
+):
     harness = harness_of(ep)
 
     report = check_provider(
@@ -258,14 +282,21 @@ def test_a_failing_compiler_is_quoted(harness_of, tmp_path):
     path = tmp_path / "net.onnx"
     path.write_bytes(one_operator("Softmax", name="attention"))
 
-    with pytest.raises(epctx.EPFail, match=r"no pattern matches attention \(Softmax\)") as caught:
+    with pytest.raises(
+        epctx.EPFail, match=r"no pattern matches attention \(Softmax\)"
+    ) as caught:
         harness_of("command_line").compile(path)
 
-    assert (caught.value.ep, caught.value.node) == ("CommandLineExecutionProvider", "attention")
+    assert (caught.value.ep, caught.value.node) == (
+        "CommandLineExecutionProvider",
+        "attention",
+    )
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_running_compiler_is_killed_when_the_host_cancels(harness_of, compiler, tmp_path):
+def test_a_running_compiler_is_killed_when_the_host_cancels(
+    harness_of, compiler, tmp_path
+):
     path = tmp_path / "net.onnx"
     path.write_bytes(one_operator("Tan", name="slow"))
     harness = harness_of("command_line")
@@ -287,7 +318,9 @@ def test_a_running_compiler_is_killed_when_the_host_cancels(harness_of, compiler
 
 
 def test_a_compiler_that_is_not_there_is_named(model):
-    harness = Harness(provider=CommandLineProvider, options={"compiler": "no-such-npuc"})
+    harness = Harness(
+        provider=CommandLineProvider, options={"compiler": "no-such-npuc"}
+    )
 
     with pytest.raises(epctx.InvalidArgument, match="no-such-npuc"):
         harness.compile(model)
@@ -296,7 +329,10 @@ def test_a_compiler_that_is_not_there_is_named(model):
 def test_a_library_that_is_none_is_named(model, tmp_path):
     library = tmp_path / "vendor.so"
     library.write_bytes(b"not a library")
-    harness = Harness(provider=OrtPluginProvider, options={"library": str(library), "ep_name": "VendorEP"})
+    harness = Harness(
+        provider=OrtPluginProvider,
+        options={"library": str(library), "ep_name": "VendorEP"},
+    )
 
     with pytest.raises(epctx.InvalidArgument, match=r"vendor\.so"):
         harness.compile(model)
@@ -309,7 +345,9 @@ def one_operator(op_type, *, name):
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+    )
     return model.SerializeToString()
 
 
@@ -336,7 +374,11 @@ def test_a_signal_after_sessions_of_a_native_library_reaches_the_host(model):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
     done = subprocess.run(
-        [sys.executable, "-c", SIGNALLED, model], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", SIGNALLED, model],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "heard\n", "")

@@ -40,7 +40,11 @@ class Exact(EngineProvider):
     @hookimpl
     def get_capability(self, graph):
         return [
-            ComputeCapability(nodes, exact=True, token=Compiled([n.name for n in nodes], self.context.engine))
+            ComputeCapability(
+                nodes,
+                exact=True,
+                token=Compiled([n.name for n in nodes], self.context.engine),
+            )
             for nodes in self.sets(graph)
         ]
 
@@ -51,7 +55,9 @@ class Exact(EngineProvider):
             if type(token) is not Compiled or token.engine is not self.context.engine:
                 raise TypeError(f"{token!r} is not what this instance made")
             if token.nodes != [node.name for node in partition.nodes]:
-                raise ValueError(f"{token.nodes} came back with {[node.name for node in partition.nodes]}")
+                raise ValueError(
+                    f"{token.nodes} came back with {[node.name for node in partition.nodes]}"
+                )
         return super().compile(partitions)
 
 
@@ -64,7 +70,10 @@ def claiming(*sets, **arguments):
         @hookimpl
         def get_capability(self, graph):
             by_name = {node.name: node for node in graph.nodes}
-            return [ComputeCapability([by_name[name] for name in names], **arguments) for names in sets]
+            return [
+                ComputeCapability([by_name[name] for name in names], **arguments)
+                for names in sets
+            ]
 
     return Claiming
 
@@ -77,7 +86,9 @@ def compile_with(ep, model, folder, isolate="", **entries):
 
 
 def run(model, ep=None, isolate=""):
-    options, registry = (options_for(ep, isolate=isolate), registry_of(ep)) if ep else (None, None)
+    options, registry = (
+        (options_for(ep, isolate=isolate), registry_of(ep)) if ep else (None, None)
+    )
     with epctx.InferenceSession(model, options, registry=registry) as session:
         return session.run(None, {"x": example()})[0]
 
@@ -87,7 +98,11 @@ def node_names(report):
 
 
 def reasons(report):
-    return [refusal.reason for refusal in report.refusals if refusal.ep != "CPUExecutionProvider"]
+    return [
+        refusal.reason
+        for refusal in report.refusals
+        if refusal.ep != "CPUExecutionProvider"
+    ]
 
 
 @pytest.fixture
@@ -100,7 +115,9 @@ def test_exact_sets_are_partitions_whose_tokens_come_back(model, tmp_path, isola
     report = compile_with(Exact, model, tmp_path, isolate)
 
     assert node_names(report) == [("n0", "n1"), ("n2", "n3"), ("n5",)]
-    np.testing.assert_allclose(run(tmp_path / "m_ctx.onnx", Exact), run(model), rtol=1e-6)
+    np.testing.assert_allclose(
+        run(tmp_path / "m_ctx.onnx", Exact), run(model), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("isolate", ["", "compile", "all"])
@@ -137,17 +154,29 @@ def test_other_sets_are_merged_around_exact_ones(tmp_path):
     report = compile_with(Mixed, model, tmp_path)
 
     assert node_names(report) == [("n0", "n1"), ("n2", "n3"), ("n4", "n5")]
-    np.testing.assert_allclose(run(tmp_path / "m_ctx.onnx", Mixed), run(model), rtol=1e-6)
+    np.testing.assert_allclose(
+        run(tmp_path / "m_ctx.onnx", Mixed), run(model), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
     ("entries", "kept", "reason"),
     [
-        ({"partition_min_nodes": 2}, 2, "a partition of 1 node is smaller than ep.partition_min_nodes=2"),
-        ({"partition_max_count": 1}, 1, "is not among the ep.partition_max_count=1 largest"),
+        (
+            {"partition_min_nodes": 2},
+            2,
+            "a partition of 1 node is smaller than ep.partition_min_nodes=2",
+        ),
+        (
+            {"partition_max_count": 1},
+            1,
+            "is not among the ep.partition_max_count=1 largest",
+        ),
     ],
 )
-def test_a_limit_leaves_out_whole_sets_and_says_why(model, tmp_path, entries, kept, reason):
+def test_a_limit_leaves_out_whole_sets_and_says_why(
+    model, tmp_path, entries, kept, reason
+):
     report = compile_with(Exact, model, tmp_path, **entries)
 
     assert node_names(report) == [("n0", "n1"), ("n2", "n3")][:kept]
@@ -164,12 +193,16 @@ def test_a_set_whose_boundary_no_context_node_carries_is_refused_whole(tmp_path)
     ]
     model = saved(finished(nodes, [tensor("x")], [tensor("y")]), tmp_path / "m.onnx")
 
-    report = compile_with(claiming(["first", "text"], ["last"], exact=True), model, tmp_path)
+    report = compile_with(
+        claiming(["first", "text"], ["last"], exact=True), model, tmp_path
+    )
 
     assert node_names(report) == [("last",)]
     (reason,) = reasons(report)
     assert "'b' is string" in reason
-    assert reason.endswith("the EP takes the 2 nodes of this set together or not at all")
+    assert reason.endswith(
+        "the EP takes the 2 nodes of this set together or not at all"
+    )
 
 
 def test_a_set_that_holds_a_part_of_a_quantized_group_is_refused_whole(tmp_path):
@@ -181,10 +214,17 @@ def test_a_set_that_holds_a_part_of_a_quantized_group_is_refused_whole(tmp_path)
         helper.make_node("DequantizeLinear", ["p", "s", "z"], ["e"], name="out"),
         helper.make_node("Neg", ["e"], ["y"], name="end"),
     ]
-    weights = [numpy_helper.from_array(np.float32(0.1), "s"), numpy_helper.from_array(np.int8(0), "z")]
-    model = saved(finished(nodes, [tensor("x")], [tensor("y")], weights), tmp_path / "m.onnx")
+    weights = [
+        numpy_helper.from_array(np.float32(0.1), "s"),
+        numpy_helper.from_array(np.int8(0), "z"),
+    ]
+    model = saved(
+        finished(nodes, [tensor("x")], [tensor("y")], weights), tmp_path / "m.onnx"
+    )
 
-    report = compile_with(claiming(["before", "work"], ["end"], exact=True), model, tmp_path)
+    report = compile_with(
+        claiming(["before", "work"], ["end"], exact=True), model, tmp_path
+    )
 
     assert node_names(report) == [("end",)]
     assert any("taken whole or not at all" in reason for reason in reasons(report))
@@ -205,7 +245,9 @@ def test_what_no_exact_set_can_be_breaks_the_contract(model, tmp_path, ep, messa
     assert list(tmp_path.iterdir()) == [model]
 
 
-def test_exact_sets_that_overlap_break_the_contract_and_a_node_without_a_name_is_named_all_the_same(tmp_path):
+def test_exact_sets_that_overlap_break_the_contract_and_a_node_without_a_name_is_named_all_the_same(
+    tmp_path,
+):
     class Overlapping(Exact):
         def sets(self, graph):
             return [graph.nodes[:1], graph.nodes[:2]]
@@ -214,7 +256,10 @@ def test_exact_sets_that_overlap_break_the_contract_and_a_node_without_a_name_is
     for node in nameless.graph.node:
         node.name = ""
 
-    with pytest.raises(epctx.PluginError, match=rf"claims node '{OPERATORS[0]}_0' \({OPERATORS[0]}\) twice"):
+    with pytest.raises(
+        epctx.PluginError,
+        match=rf"claims node '{OPERATORS[0]}_0' \({OPERATORS[0]}\) twice",
+    ):
         compile_with(Overlapping, saved(nameless, tmp_path / "m.onnx"), tmp_path)
 
 
@@ -228,7 +273,9 @@ def test_sets_that_enclose_each_other_break_the_contract(tmp_path):
     ]
     model = saved(finished(nodes, [tensor("x")], [tensor("y")]), tmp_path / "m.onnx")
 
-    with pytest.raises(epctx.PluginError, match="claims sets that enclose nodes outside of them"):
+    with pytest.raises(
+        epctx.PluginError, match="claims sets that enclose nodes outside of them"
+    ):
         compile_with(claiming(["a", "c"], ["b", "d"], exact=True), model, tmp_path)
 
 
@@ -244,7 +291,10 @@ def test_work_that_is_kept_between_hooks_is_the_instances_own(model):
             compiled.append(nodes)
             token = self.context.engine.prepare(graph.model(inline_weights=True))
             refused = Refusal("it is the rest", graph.nodes[3:])
-            return [ComputeCapability(nodes, exact=True, token=(id(self), token)), refused]
+            return [
+                ComputeCapability(nodes, exact=True, token=(id(self), token)),
+                refused,
+            ]
 
         @hookimpl
         def compile(self, partitions):
@@ -257,4 +307,6 @@ def test_work_that_is_kept_between_hooks_is_the_instances_own(model):
     for _ in range(2):
         np.testing.assert_allclose(run(model, Keeping), run(model), rtol=1e-6)
 
-    assert [[node.name for node in nodes] for nodes in compiled] == [["n0", "n1", "n2"]] * 2
+    assert [[node.name for node in nodes] for nodes in compiled] == [
+        ["n0", "n1", "n2"]
+    ] * 2

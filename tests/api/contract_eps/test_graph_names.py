@@ -38,7 +38,9 @@ class Counting(EngineProvider):
             graphs[self.written_name(number, partition)] = model
             name = self.graph_name(number, partition)
             carried = None if number else payload
-            nodes.append(EPContextNode(partition, carried, int(not number), graph_name=name))
+            nodes.append(
+                EPContextNode(partition, carried, int(not number), graph_name=name)
+            )
         if writer.final:
             payload.write(packed(graphs))
         return nodes
@@ -53,11 +55,15 @@ class ByContent(Counting):
 
 def compile_to(path, model, ep=Counting, **entries):
     options = options_for(ep, **{"isolate": "", **entries})
-    return epctx.ModelCompiler(options, model, registry=registry_of(ep)).compile_to_file(path)
+    return epctx.ModelCompiler(
+        options, model, registry=registry_of(ep)
+    ).compile_to_file(path)
 
 
 def run(model, ep=None):
-    options, registry = (options_for(ep, isolate=""), registry_of(ep)) if ep else (None, None)
+    options, registry = (
+        (options_for(ep, isolate=""), registry_of(ep)) if ep else (None, None)
+    )
     with epctx.InferenceSession(model, options, registry=registry) as session:
         return session.run(None, {"x": example()})[0]
 
@@ -88,7 +94,9 @@ def test_the_vendors_name_is_the_partition_name_and_a_load_finds_the_graph_by_it
 
 
 def test_a_session_that_compiles_in_another_process_loads_by_the_vendors_names(model):
-    with epctx.InferenceSession(model, options_for(Counting), registry=registry_of(Counting)) as session:
+    with epctx.InferenceSession(
+        model, options_for(Counting), registry=registry_of(Counting)
+    ) as session:
         (result,) = session.run(None, {"x": example()})
 
     np.testing.assert_allclose(result, run(model), rtol=1e-6)
@@ -97,7 +105,9 @@ def test_a_session_that_compiles_in_another_process_loads_by_the_vendors_names(m
 def test_the_prefix_stands_before_the_nodes_name_alone(model, context):
     report = compile_to(context, model, context_node_name_prefix="fleet-7.")
 
-    assert all(partition.name.startswith("fleet-7.Counting") for partition in report.partitions)
+    assert all(
+        partition.name.startswith("fleet-7.Counting") for partition in report.partitions
+    )
     assert graph_names(context)[0] == "vendor-subgraph_0"
 
 
@@ -117,31 +127,45 @@ def test_one_name_for_two_graphs_breaks_the_contract(model, context, tmp_path):
             return "the graph"
 
     with pytest.raises(
-        epctx.PluginError, match=r"gave Counting.*_2 the graph_name 'the graph', which another partition has"
+        epctx.PluginError,
+        match=r"gave Counting.*_2 the graph_name 'the graph', which another partition has",
     ):
         compile_to(context, model, Same)
 
     assert list(tmp_path.iterdir()) == [model]
 
 
-def test_partition_name_as_an_attribute_is_answered_with_the_way_to_say_it(model, context):
+def test_partition_name_as_an_attribute_is_answered_with_the_way_to_say_it(
+    model, context
+):
     class Attribute(Counting):
         @hookimpl
         def get_ep_context_nodes(self, writer):
             payload = writer.payload()
             payload.write(b"x")
-            return [EPContextNode(p, payload, attributes={"partition_name": "a"}) for p, _ in self._compiled]
+            return [
+                EPContextNode(p, payload, attributes={"partition_name": "a"})
+                for p, _ in self._compiled
+            ]
 
-    with pytest.raises(epctx.PluginError, match=r"only the core writes; EPContextNode\.graph_name"):
+    with pytest.raises(
+        epctx.PluginError, match=r"only the core writes; EPContextNode\.graph_name"
+    ):
         compile_to(context, model, Attribute)
 
 
-def test_each_graph_that_its_ep_named_is_read_back_by_its_name(model, context, tmp_path):
+def test_each_graph_that_its_ep_named_is_read_back_by_its_name(
+    model, context, tmp_path
+):
     class Forgetful(Counting):
         def written_name(self, number, partition):
-            return "forgotten" if number == 1 else super().written_name(number, partition)
+            return (
+                "forgotten" if number == 1 else super().written_name(number, partition)
+            )
 
-    with pytest.raises(epctx.PluginError, match=r"cannot read back .* KeyError: 'vendor-subgraph_1'"):
+    with pytest.raises(
+        epctx.PluginError, match=r"cannot read back .* KeyError: 'vendor-subgraph_1'"
+    ):
         compile_to(context, model, Forgetful)
 
     assert list(tmp_path.iterdir()) == [model]
@@ -161,7 +185,9 @@ def test_a_verification_finds_a_node_whose_graph_has_another_name(model, context
     assert any("vendor-subgraph_9" in finding.message for finding in report.findings)
 
 
-def test_a_model_that_is_compiled_again_keeps_the_names_of_its_graphs(model, context, tmp_path):
+def test_a_model_that_is_compiled_again_keeps_the_names_of_its_graphs(
+    model, context, tmp_path
+):
     compile_to(context, model, ByContent, partition_max_count=1)
     (kept,) = graph_names(context)
 
@@ -169,14 +195,18 @@ def test_a_model_that_is_compiled_again_keeps_the_names_of_its_graphs(model, con
 
     assert kept in graph_names(tmp_path / "again.onnx")
     assert len(graph_names(tmp_path / "again.onnx")) == 3
-    np.testing.assert_allclose(run(tmp_path / "again.onnx", ByContent), run(model), rtol=1e-6)
+    np.testing.assert_allclose(
+        run(tmp_path / "again.onnx", ByContent), run(model), rtol=1e-6
+    )
 
 
 def test_a_name_that_a_node_of_an_earlier_compile_has_is_refused(context, tmp_path):
     model = saved(chain(("Add", "Sigmoid", "Relu")), tmp_path / "m.onnx")
     compile_to(context, model, partition_max_count=1)
 
-    with pytest.raises(epctx.InvalidGraph, match="with the partition_name 'vendor-subgraph_0'"):
+    with pytest.raises(
+        epctx.InvalidGraph, match="with the partition_name 'vendor-subgraph_0'"
+    ):
         compile_to(tmp_path / "again.onnx", context)
 
 
@@ -195,8 +225,12 @@ def test_models_of_a_share_group_find_their_own_graphs(tmp_path):
         np.testing.assert_allclose(result, run(tmp_path / f"{name}.onnx"), rtol=1e-6)
 
 
-def test_two_models_of_a_share_group_with_one_name_for_different_graphs_are_refused(tmp_path):
-    with pytest.raises(epctx.PluginError, match=r"'vendor-subgraph_2', which another partition has"):
+def test_two_models_of_a_share_group_with_one_name_for_different_graphs_are_refused(
+    tmp_path,
+):
+    with pytest.raises(
+        epctx.PluginError, match=r"'vendor-subgraph_2', which another partition has"
+    ):
         group_of(Counting, tmp_path)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "b.onnx"]
@@ -211,16 +245,22 @@ class CountingToo(Counting):
 
 
 @pytest.mark.parametrize("embedded", [0, 1])
-def test_the_nodes_of_two_eps_whose_vendors_number_alike_have_names_of_their_own(model, context, embedded):
+def test_the_nodes_of_two_eps_whose_vendors_number_alike_have_names_of_their_own(
+    model, context, embedded
+):
     both = (Counting, CountingToo)
     options = options_for(*both, isolate="", context_embed_mode=embedded)
-    epctx.ModelCompiler(options, model, registry=registry_of(*both)).compile_to_file(context)
+    epctx.ModelCompiler(options, model, registry=registry_of(*both)).compile_to_file(
+        context
+    )
 
     names = [node.name for node in onnx.load(context).graph.node]
     assert len({*names}) == len(names) == 5
     report = epctx.verify_model(context, registry=registry_of(*both))
     assert report.ok
     assert all(payload.digests for payload in report.payloads)
-    with epctx.InferenceSession(context, options_for(*both), registry=registry_of(*both)) as session:
+    with epctx.InferenceSession(
+        context, options_for(*both), registry=registry_of(*both)
+    ) as session:
         (result,) = session.run(None, {"x": example()})
     np.testing.assert_allclose(result, run(model), rtol=1e-6)

@@ -22,14 +22,18 @@ class Telling(EngineProvider):
     @hookimpl
     def load_context(self, nodes, reader):
         said = {reader.payload(node).verified for node in nodes}
-        self.context.logger.warning("verified %s, %d threads", said, self.context.intra_op_num_threads)
+        self.context.logger.warning(
+            "verified %s, %d threads", said, self.context.intra_op_num_threads
+        )
         return super().load_context(nodes, reader)
 
 
 def compiled(folder, ep, **entries):
     model = saved(chain(("Relu", "Add", "Sigmoid", "Relu")), folder / "m.onnx")
     options = options_for(ep, isolate="", **entries)
-    epctx.ModelCompiler(options, model, registry=registry_of(ep)).compile_to_file(folder / "m_ctx.onnx")
+    epctx.ModelCompiler(options, model, registry=registry_of(ep)).compile_to_file(
+        folder / "m_ctx.onnx"
+    )
     return folder / "m_ctx.onnx"
 
 
@@ -44,13 +48,17 @@ def told(model, caplog, *, threads=0, **entries):
 
 @pytest.mark.parametrize("isolate", ["", "all"])
 @pytest.mark.parametrize("embedded", [0, 1])
-@pytest.mark.parametrize(("how", "verified"), [("once", "{True}"), ("full", "{True}"), ("head", "{False}")])
+@pytest.mark.parametrize(
+    ("how", "verified"), [("once", "{True}"), ("full", "{True}"), ("head", "{False}")]
+)
 def test_an_ep_is_told_whether_every_byte_of_its_payload_was_digested(
     tmp_path, caplog, how, verified, embedded, isolate
 ):
     model = compiled(tmp_path, Telling, context_embed_mode=embedded)
 
-    assert told(model, caplog, context_verify=how, isolate=isolate) == [f"verified {verified}, 0 threads"]
+    assert told(model, caplog, context_verify=how, isolate=isolate) == [
+        f"verified {verified}, 0 threads"
+    ]
 
 
 def test_a_payload_without_a_manifest_is_not_verified(tmp_path, caplog):
@@ -66,4 +74,6 @@ def test_a_payload_without_a_manifest_is_not_verified(tmp_path, caplog):
 def test_an_ep_is_told_how_many_threads_the_host_allows(tmp_path, caplog, isolate):
     model = compiled(tmp_path, Telling)
 
-    assert told(model, caplog, threads=3, isolate=isolate) == ["verified {True}, 3 threads"]
+    assert told(model, caplog, threads=3, isolate=isolate) == [
+        "verified {True}, 3 threads"
+    ]

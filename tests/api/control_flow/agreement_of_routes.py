@@ -30,7 +30,9 @@ class Everything(EngineProvider):
 
     @hookimpl
     def get_capability(self, graph):
-        return supported_partitions(graph, lambda n: not n.domain and n.op_type not in CONTROL_FLOW)
+        return supported_partitions(
+            graph, lambda n: not n.domain and n.op_type not in CONTROL_FLOW
+        )
 
 
 def model_of(text: str) -> onnx.ModelProto:
@@ -49,7 +51,9 @@ def registry_of(*eps):
 def compiled(model, path: Path, *eps, embedded=False):
     """Write a model and compile it beside; return the report."""
     registry, options = registry_of(*eps or (Alpha,))
-    return epctx.ModelCompiler(options, saved(model, path), embedded, registry=registry).compile_to_file()
+    return epctx.ModelCompiler(
+        options, saved(model, path), embedded, registry=registry
+    ).compile_to_file()
 
 
 def loaded(path, *eps):
@@ -77,13 +81,17 @@ def results_of_all_ways(
     run("plain", source)
     run("with EPs", source, options)
     report = epctx.ModelCompiler(options, source, registry=registry).compile_to_file()
-    one = epctx.ModelCompiler(options, source, True, registry=registry).compile_to_file(here / "one_ctx.onnx")
+    one = epctx.ModelCompiler(options, source, True, registry=registry).compile_to_file(
+        here / "one_ctx.onnx"
+    )
     source.unlink()
     here.rename(far)
     for written in (far / report.output.name, far / one.output.name):
         onnx.checker.check_model(onnx.load(written))
         if report.partitions:
-            assert "is not compatible with any execution provider" in onnxruntime_says(written)
+            assert "is not compatible with any execution provider" in onnxruntime_says(
+                written
+            )
         run(written.name, written)
     return report, results
 
@@ -116,7 +124,11 @@ def agreeing(model, feeds, folder, eps=(Alpha,)):
 
 def graphs_of(path_or_model):
     """Return all graphs of a model, the main one first."""
-    model = path_or_model if isinstance(path_or_model, onnx.ModelProto) else onnx.load(path_or_model)
+    model = (
+        path_or_model
+        if isinstance(path_or_model, onnx.ModelProto)
+        else onnx.load(path_or_model)
+    )
 
     def walk(graph):
         yield graph

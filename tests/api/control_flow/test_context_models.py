@@ -36,7 +36,10 @@ def written(tmp_path):
 def test_nodes_in_bodies_are_inspected_with_the_body_that_holds_them(written):
     info = epctx.inspect_model(written)
 
-    assert sorted(node.body for node in info.ep_contexts) == ["choose.else_branch", "choose.then_branch"]
+    assert sorted(node.body for node in info.ep_contexts) == [
+        "choose.else_branch",
+        "choose.then_branch",
+    ]
     assert info.other_nodes == 1
     assert list(info.required_files) == ["m_alpha.bin"]
     assert {node["body"] for node in info.as_dict()["ep_contexts"]} == {
@@ -50,7 +53,9 @@ def test_a_binary_that_only_nodes_in_bodies_name_is_guarded(written):
     other = (folder / "m.onnx").rename(folder / "other.onnx")
     registry, options = registry_of(Alpha)
     with pytest.raises(epctx.Fail, match=r"m_alpha\.bin"):
-        epctx.ModelCompiler(options, other, registry=registry).compile_to_file(folder / "m.onnx")
+        epctx.ModelCompiler(options, other, registry=registry).compile_to_file(
+            folder / "m.onnx"
+        )
 
 
 def test_nodes_in_bodies_pass_through_another_compile(written):
@@ -59,7 +64,10 @@ def test_nodes_in_bodies_pass_through_another_compile(written):
         written.parent / "again.onnx"
     )
 
-    before, after = ([context_nodes_of(g) for g in graphs_of(onnx.load(p))] for p in (written, again.output))
+    before, after = (
+        [context_nodes_of(g) for g in graphs_of(onnx.load(p))]
+        for p in (written, again.output)
+    )
     assert sum(map(len, before)) == 2
     assert after == before
 
@@ -77,7 +85,9 @@ def test_nodes_of_one_name_in_different_bodies_are_told_apart(written):
         "same#0/else_branch/1",
     ]
     with loaded(written) as session:
-        np.testing.assert_array_equal(session.run(None, {"c": np.array(True), "x": X})[0], np.maximum(X, 0))
+        np.testing.assert_array_equal(
+            session.run(None, {"c": np.array(True), "x": X})[0], np.maximum(X, 0)
+        )
 
 
 def test_an_ep_may_take_more_of_the_bodies_of_a_loaded_model(written):
@@ -110,7 +120,8 @@ def test_nodes_in_bodies_that_no_session_runs_are_refused_by_name(written):
     saved(model, written)
 
     with pytest.raises(
-        epctx.NotImplementedByProvider, match=f"{entry}.*is in a subgraph of an operator"
+        epctx.NotImplementedByProvider,
+        match=f"{entry}.*is in a subgraph of an operator",
     ) as caught:
         loaded(written)
 
@@ -121,7 +132,10 @@ def test_nodes_in_bodies_that_no_session_runs_are_refused_by_name(written):
     ("attributes", "guards"),
     [
         ({"embed_mode": 0, "ep_cache_context": b"m_alpha.bin"}, True),
-        ({"embed_mode": 1, "ep_cache_context": b"m_alpha.bin"}, False),  # the name is the payload
+        (
+            {"embed_mode": 1, "ep_cache_context": b"m_alpha.bin"},
+            False,
+        ),  # the name is the payload
         ({"ep_cache_context": b"m_alpha.bin"}, False),  # as it is by default
         ({"embed_mode": 0, "notes": "m_alpha.bin"}, False),
     ],
@@ -130,7 +144,9 @@ def test_nodes_in_bodies_that_no_session_runs_are_refused_by_name(written):
 def test_only_a_node_whose_payload_is_a_file_keeps_that_file_from_being_replaced(
     tmp_path, attributes, guards
 ):
-    node = helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft", **attributes)
+    node = helper.make_node(
+        "EPContext", ["x"], ["y"], domain="com.microsoft", **attributes
+    )
     other = model_of("agraph (float[2] x) => (float[2] y) { y = Relu(x) }")
     other.graph.node[0].CopyFrom(node)
     saved(other, tmp_path / "other_ctx.onnx")

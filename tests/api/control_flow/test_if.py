@@ -76,7 +76,9 @@ def test_a_branch_may_give_copies_of_outer_values_and_its_initializers(tmp_path)
     ]
 
 
-def test_a_branch_that_gives_an_outer_value_without_a_node_is_refused_as_onnx_refuses_it(tmp_path):
+def test_a_branch_that_gives_an_outer_value_without_a_node_is_refused_as_onnx_refuses_it(
+    tmp_path,
+):
     model = model_of(
         """agraph (bool c, float[2] x) => (float[2] y) {
             y = If (c) <
@@ -86,7 +88,9 @@ def test_a_branch_that_gives_an_outer_value_without_a_node_is_refused_as_onnx_re
         }"""
     )
 
-    with pytest.raises(epctx.InvalidGraph, match="Graph output 'x' is not an output of any node"):
+    with pytest.raises(
+        epctx.InvalidGraph, match="Graph output 'x' is not an output of any node"
+    ):
         compiled(model, tmp_path / "m.onnx")
 
 
@@ -101,14 +105,18 @@ def test_results_are_the_callers_own_where_a_branch_gives_its_initializer(tmp_pa
     )
     registry, options = registry_of(Alpha)
 
-    with epctx.InferenceSession(saved(model, tmp_path / "m.onnx"), options, registry=registry) as session:
+    with epctx.InferenceSession(
+        saved(model, tmp_path / "m.onnx"), options, registry=registry
+    ) as session:
         for _ in range(2):
             (result,) = session.run(None, {"c": np.array(True), "x": X})
             np.testing.assert_array_equal(result, np.array([1, 2], np.float32))
             result[:] = 99
 
 
-def test_an_outer_weight_that_only_a_taken_node_in_a_body_reads_is_gone_and_others_stay(tmp_path):
+def test_an_outer_weight_that_only_a_taken_node_in_a_body_reads_is_gone_and_others_stay(
+    tmp_path,
+):
     model = model_of(
         """agraph (bool c, float[2] x) => (float[2] y)
         <float[2] taken = {1, 2}, float[2] both = {3, 4}, float[2] left = {5, 6}> {
@@ -127,7 +135,9 @@ def test_an_outer_weight_that_only_a_taken_node_in_a_body_reads_is_gone_and_othe
     assert sorted(t.name for body in bodies for t in body.initializer) == ["kept"]
 
 
-def test_what_the_branches_make_is_typed_so_that_onnxruntime_can_resolve_the_model(tmp_path):
+def test_what_the_branches_make_is_typed_so_that_onnxruntime_can_resolve_the_model(
+    tmp_path,
+):
     model = model_of(
         """agraph (bool c, float[2] x) => (float[2] y) {
             y = If (c) <
@@ -144,11 +154,17 @@ def test_what_the_branches_make_is_typed_so_that_onnxruntime_can_resolve_the_mod
     _, *bodies = graphs_of(tmp_path / "far" / "m_ctx.onnx")
     for body in bodies:
         made = {name for node in context_nodes_of(body) for name in node.output}
-        declared = {v.name for v in (*body.value_info, *body.output) if v.type.HasField("tensor_type")}
+        declared = {
+            v.name
+            for v in (*body.value_info, *body.output)
+            if v.type.HasField("tensor_type")
+        }
         assert made <= declared
 
 
-def test_work_before_inside_and_after_a_body_is_three_partitions_in_document_order(tmp_path):
+def test_work_before_inside_and_after_a_body_is_three_partitions_in_document_order(
+    tmp_path,
+):
     model = model_of(
         """agraph (bool c, float[2] x) => (float[2] y) {
             a = Relu(x)

@@ -9,7 +9,14 @@ import weakref
 
 import numpy as np
 import pytest
-from control_flow.agreement_of_routes import Everything, agreeing, assert_same, compiled, loaded, model_of
+from control_flow.agreement_of_routes import (
+    Everything,
+    agreeing,
+    assert_same,
+    compiled,
+    loaded,
+    model_of,
+)
 from end_to_end.engine_eps import Alpha, Beta
 from end_to_end.onnxruntime_results import onnxruntime_result
 from end_to_end.small_models import saved
@@ -37,7 +44,9 @@ def test_a_loop_goes_on_while_its_trip_count_and_its_condition_let_it(tmp_path, 
     model = model_of(GROWING)
     model.graph.node[1].input[:2] = given
     feeds = [
-        {"n": np.array(n, np.int64), "go": np.array(go), "x": X} for n in (0, 1, 2, 9) for go in (True, False)
+        {"n": np.array(n, np.int64), "go": np.array(go), "x": X}
+        for n in (0, 1, 2, 9)
+        for go in (True, False)
     ]
 
     report = agreeing(model, feeds, tmp_path)
@@ -45,7 +54,9 @@ def test_a_loop_goes_on_while_its_trip_count_and_its_condition_let_it(tmp_path, 
     assert [p.operators for p in report.partitions] == [("Relu", "Add")]
 
 
-def test_without_iterations_rows_have_the_declared_shape_and_type_and_states_are_copies(tmp_path):
+def test_without_iterations_rows_have_the_declared_shape_and_type_and_states_are_copies(
+    tmp_path,
+):
     model = model_of(
         """agraph (int64 n, float[2] x) => (float[2] y, float[k, 2, m] f, int32[k] i, bool[k, 1] b) {
             y, f, i, b = Loop (n, , x) <
@@ -119,7 +130,10 @@ def test_carried_values_may_be_strings(tmp_path):
             >
         }"""
     )
-    feeds = [{"n": np.array(n, np.int64), "s": np.array(["a", "bc"], object), "x": X} for n in (0, 1, 3)]
+    feeds = [
+        {"n": np.array(n, np.int64), "s": np.array(["a", "bc"], object), "x": X}
+        for n in (0, 1, 3)
+    ]
 
     agreeing(model, feeds, tmp_path)
 
@@ -198,7 +212,11 @@ def test_if_in_a_loop_in_an_if_with_work_at_every_depth(tmp_path):
             z = Neg(y)
         }"""
     )
-    feeds = [{"c": np.array(c), "n": np.array(n, np.int64), "x": X} for c in (True, False) for n in (0, 1, 4)]
+    feeds = [
+        {"c": np.array(c), "n": np.array(n, np.int64), "x": X}
+        for c in (True, False)
+        for n in (0, 1, 4)
+    ]
 
     report = agreeing(model, feeds, tmp_path, [Alpha, Beta])
 
@@ -238,9 +256,13 @@ def test_an_error_of_an_ep_inside_a_body_names_the_ep_and_its_partition(tmp_path
 
     with (
         loaded(report.output) as session,
-        pytest.raises(epctx.RuntimeException, match="AlphaExecutionProvider failed") as caught,
+        pytest.raises(
+            epctx.RuntimeException, match="AlphaExecutionProvider failed"
+        ) as caught,
     ):
-        session.run(None, {"n": np.array(1, np.int64), "x": X, "z": np.zeros(3, np.float32)})
+        session.run(
+            None, {"n": np.array(1, np.int64), "x": X, "z": np.zeros(3, np.float32)}
+        )
 
     assert caught.value.ep == Alpha.name
     assert caught.value.node == report.partitions[0].name

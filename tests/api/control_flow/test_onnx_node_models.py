@@ -7,7 +7,13 @@ import pkgutil
 
 import numpy as np
 import pytest
-from control_flow.agreement_of_routes import CONTROL_FLOW, Everything, assert_same, graphs_of, registry_of
+from control_flow.agreement_of_routes import (
+    CONTROL_FLOW,
+    Everything,
+    assert_same,
+    graphs_of,
+    registry_of,
+)
 from end_to_end.small_models import saved
 from onnx.backend.test.case import node as node_cases
 
@@ -31,7 +37,9 @@ CASES = control_flow_cases()
 
 
 def test_there_are_cases_of_each_operator():
-    operators = {node.op_type for case in CASES.values() for node in case.model.graph.node}
+    operators = {
+        node.op_type for case in CASES.values() for node in case.model.graph.node
+    }
 
     assert operators >= CONTROL_FLOW
 
@@ -47,7 +55,10 @@ def test_the_case_gives_what_it_says_compiled_and_loaded(tmp_path, name):
     for path, given in ((source, options), (report.output, None)):
         with epctx.InferenceSession(path, given, registry=registry) as session:
             results = session.run(None, feeds)
-        assert_same([np.asarray(r) if isinstance(r, np.ndarray) else r for r in results], list(expected))
+        assert_same(
+            [np.asarray(r) if isinstance(r, np.ndarray) else r for r in results],
+            list(expected),
+        )
 
     left = {node.op_type for graph in graphs_of(report.output) for node in graph.node}
     assert left & CONTROL_FLOW

@@ -25,7 +25,9 @@ def test_states_and_slices_go_through_the_body(tmp_path):
         }"""
     )
 
-    report = agreeing(model, [{"s": STATE, "x": sequence(n, 2)} for n in (1, 5)], tmp_path)
+    report = agreeing(
+        model, [{"s": STATE, "x": sequence(n, 2)} for n in (1, 5)], tmp_path
+    )
 
     assert [p.operators for p in report.partitions] == [("Add", "Relu")]
 
@@ -46,7 +48,11 @@ def test_axes_and_directions_of_inputs_and_outputs(tmp_path, axis, direction):
             > (s, x, z)
         }}"""
     )
-    feed = {"x": sequence(3, 3, 3), "z": sequence(3, 3, 3, seed=1), "s": sequence(3, 3, seed=2)}
+    feed = {
+        "x": sequence(3, 3, 3),
+        "z": sequence(3, 3, 3, seed=1),
+        "s": sequence(3, 3, seed=2),
+    }
 
     agreeing(model, [feed], tmp_path, [Alpha, Beta])
 
@@ -67,7 +73,12 @@ def test_several_states_scalars_and_outer_values(tmp_path):
             > (s, r, x)
         }"""
     )
-    feed = {"s": STATE, "r": np.array(0.5, np.float32), "x": sequence(4), "outer": STATE * 2}
+    feed = {
+        "s": STATE,
+        "r": np.array(0.5, np.float32),
+        "x": sequence(4),
+        "outer": STATE * 2,
+    }
 
     agreeing(model, [feed], tmp_path, [Alpha, Beta])
 

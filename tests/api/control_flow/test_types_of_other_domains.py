@@ -84,7 +84,9 @@ def foreign_model(text):
         pytest.param(NESTED, [("Abs",), ("Abs",)], id="nested"),
     ],
 )
-def test_what_stands_around_them_in_a_body_is_taken_and_computes_the_same(tmp_path, text, operators):
+def test_what_stands_around_them_in_a_body_is_taken_and_computes_the_same(
+    tmp_path, text, operators
+):
     report = agreeing(foreign_model(text), FEEDS, tmp_path, [Around])
 
     assert [partition.operators for partition in report.partitions] == operators
@@ -97,8 +99,16 @@ class Shapes(Around):
 
     @hookimpl
     def get_capability(self, graph):
-        Shapes.seen |= {name: graph.value(name).shape for node in graph.nodes for name in node.outputs}
-        return [ComputeCapability([node]) for node in graph.nodes if node.op_type in self.operators]
+        Shapes.seen |= {
+            name: graph.value(name).shape
+            for node in graph.nodes
+            for name in node.outputs
+        }
+        return [
+            ComputeCapability([node])
+            for node in graph.nodes
+            if node.op_type in self.operators
+        ]
 
 
 @pytest.mark.parametrize("bits", ["uint8", "uint16"])
@@ -116,15 +126,24 @@ def test_behind_its_quantizers_shapes_are_known_that_onnx_computes(tmp_path, bit
         y = Reshape (a, flat)
     }}""")
 
-    agreeing(model, [{"x": np.arange(24, dtype=np.float32).reshape(4, 6)}], tmp_path, [Shapes])
+    agreeing(
+        model,
+        [{"x": np.arange(24, dtype=np.float32).reshape(4, 6)}],
+        tmp_path,
+        [Shapes],
+    )
 
-    assert {name: Shapes.seen[name] for name in "rqda"} == dict.fromkeys("rqda", (4, 2, 3))
+    assert {name: Shapes.seen[name] for name in "rqda"} == dict.fromkeys(
+        "rqda", (4, 2, 3)
+    )
 
 
 def test_on_the_reference_they_are_left_with_the_reason():
     registry, options = registry_of(Around)
     model = foreign_model(LOOP).SerializeToString()
-    compiler = epctx.ModelCompiler(on_the_reference(options), model, True, registry=registry)
+    compiler = epctx.ModelCompiler(
+        on_the_reference(options), model, True, registry=registry
+    )
 
     compiler.compile_to_bytes()
 

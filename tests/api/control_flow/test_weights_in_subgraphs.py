@@ -37,7 +37,9 @@ def with_large_weights():
     model = model_of(READING)
     model.graph.initializer.append(numpy_helper.from_array(LARGE, "outer"))
     for number, attribute in enumerate(model.graph.node[0].attribute):
-        attribute.g.initializer.append(numpy_helper.from_array(LARGE * (number + 2), "inner"))
+        attribute.g.initializer.append(
+            numpy_helper.from_array(LARGE * (number + 2), "inner")
+        )
     return model
 
 
@@ -65,7 +67,13 @@ def test_an_ep_gets_the_weights_of_a_body_and_of_its_scope_as_views(tmp_path):
 
         @hookimpl
         def compile(self, partitions):
-            seen.update({name: w.array()[1] for p in partitions for name, w in p.weights.items()})
+            seen.update(
+                {
+                    name: w.array()[1]
+                    for p in partitions
+                    for name, w in p.weights.items()
+                }
+            )
             return super().compile(partitions)
 
     compiled(with_large_weights(), tmp_path / "m.onnx", Looking)
@@ -75,7 +83,10 @@ def test_an_ep_gets_the_weights_of_a_body_and_of_its_scope_as_views(tmp_path):
 
 def test_weights_of_bodies_may_lie_in_files(tmp_path):
     model = with_large_weights()
-    expected = [onnxruntime_result(saved(model, tmp_path / "whole.onnx"), feed) for feed in FEEDS]
+    expected = [
+        onnxruntime_result(saved(model, tmp_path / "whole.onnx"), feed)
+        for feed in FEEDS
+    ]
     for graph in graphs_of(model):
         for tensor in graph.initializer:
             name = f"{graph.name}.weights"
@@ -94,7 +105,9 @@ def test_weights_of_bodies_may_lie_in_files(tmp_path):
 
 def test_a_body_reads_a_default_that_the_caller_may_override(tmp_path):
     model = model_of(READING)
-    model.graph.input.append(helper.make_tensor_value_info("outer", onnx.TensorProto.FLOAT, [2000]))
+    model.graph.input.append(
+        helper.make_tensor_value_info("outer", onnx.TensorProto.FLOAT, [2000])
+    )
     model.graph.initializer.append(numpy_helper.from_array(LARGE, "outer"))
     for attribute in model.graph.node[0].attribute:
         attribute.g.initializer.append(numpy_helper.from_array(LARGE * 2, "inner"))
@@ -121,7 +134,9 @@ def test_bodies_read_string_initializers_of_their_scope(tmp_path):
     agreeing(model, feeds, tmp_path)
 
 
-def test_an_ep_takes_a_node_in_a_body_that_reads_a_sparse_initializer_of_the_scope(tmp_path):
+def test_an_ep_takes_a_node_in_a_body_that_reads_a_sparse_initializer_of_the_scope(
+    tmp_path,
+):
     model = model_of(
         """agraph (bool c, float[3] x) => (float[3] y) {
             y = If (c) <
@@ -132,7 +147,9 @@ def test_an_ep_takes_a_node_in_a_body_that_reads_a_sparse_initializer_of_the_sco
     )
     values = numpy_helper.from_array(np.array([5], np.float32), "few")
     indices = numpy_helper.from_array(np.array([1], np.int64))
-    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3]))
+    model.graph.sparse_initializer.append(
+        helper.make_sparse_tensor(values, indices, [3])
+    )
     feeds = [{"c": np.array(c), "x": X[:3]} for c in (True, False)]
 
     agreeing(model, feeds, tmp_path)
@@ -147,4 +164,6 @@ def test_a_weight_of_a_body_whose_bytes_do_not_fit_is_refused_by_name(tmp_path):
     registry, options = registry_of(Alpha)
 
     with pytest.raises(epctx.InvalidGraph, match="inner"):
-        epctx.InferenceSession(saved(model, tmp_path / "m.onnx"), options, registry=registry)
+        epctx.InferenceSession(
+            saved(model, tmp_path / "m.onnx"), options, registry=registry
+        )

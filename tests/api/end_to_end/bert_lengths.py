@@ -35,7 +35,9 @@ def at_length(model: onnx.ModelProto, length: int) -> onnx.ModelProto:
             array = array[..., :length, :]
         else:
             continue
-        tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array), tensor.name))
+        tensor.CopyFrom(
+            numpy_helper.from_array(np.ascontiguousarray(array), tensor.name)
+        )
     return made
 
 
@@ -47,16 +49,26 @@ def with_int8_products(model: onnx.ModelProto) -> onnx.ModelProto:
     made = onnx.ModelProto()
     made.CopyFrom(model)
     graph = made.graph
-    weights = {t.name: t for t in graph.initializer if len(t.dims) == 2 and t.data_type == TensorProto.FLOAT}
+    weights = {
+        t.name: t
+        for t in graph.initializer
+        if len(t.dims) == 2 and t.data_type == TensorProto.FLOAT
+    }
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         if node.op_type == "MatMul" and node.input[1] in weights:
-            nodes += _int8_product(node.input[0], weights[node.input[1]], node.output[0])
+            nodes += _int8_product(
+                node.input[0], weights[node.input[1]], node.output[0]
+            )
         else:
             nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)
-    for name, value in (("scale", _SCALE), ("weight_scale", _WEIGHT_SCALE), ("zero", np.int8(0))):
+    for name, value in (
+        ("scale", _SCALE),
+        ("weight_scale", _WEIGHT_SCALE),
+        ("zero", np.int8(0)),
+    ):
         graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
     return made
 
@@ -64,12 +76,16 @@ def with_int8_products(model: onnx.ModelProto) -> onnx.ModelProto:
 def _int8_product(x: str, weight: TensorProto, y: str) -> list[onnx.NodeProto]:
     """Return the nodes of one product; the weight becomes int8 where it stands."""
     if weight.data_type == TensorProto.FLOAT:
-        values = np.clip(np.rint(numpy_helper.to_array(weight) / _WEIGHT_SCALE), -128, 127).astype(np.int8)
+        values = np.clip(
+            np.rint(numpy_helper.to_array(weight) / _WEIGHT_SCALE), -128, 127
+        ).astype(np.int8)
         weight.CopyFrom(numpy_helper.from_array(values, weight.name))
     return [
         helper.make_node("QuantizeLinear", [x, "scale", "zero"], [f"{y}_q"]),
         helper.make_node("DequantizeLinear", [f"{y}_q", "scale", "zero"], [f"{y}_x"]),
-        helper.make_node("DequantizeLinear", [weight.name, "weight_scale", "zero"], [f"{y}_w"]),
+        helper.make_node(
+            "DequantizeLinear", [weight.name, "weight_scale", "zero"], [f"{y}_w"]
+        ),
         helper.make_node("MatMul", [f"{y}_x", f"{y}_w"], [f"{y}_m"]),
         helper.make_node("QuantizeLinear", [f"{y}_m", "scale", "zero"], [f"{y}_r"]),
         helper.make_node("DequantizeLinear", [f"{y}_r", "scale", "zero"], [y]),

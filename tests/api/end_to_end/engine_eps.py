@@ -39,11 +39,15 @@ class EngineProvider(ExecutionProvider):
 
     @hookimpl
     def get_capability(self, graph):
-        return supported_partitions(graph, lambda node: not node.domain and node.op_type in self.operators)
+        return supported_partitions(
+            graph, lambda node: not node.domain and node.op_type in self.operators
+        )
 
     @hookimpl
     def compile(self, partitions):
-        self._compiled += [(partition, self_contained(partition)) for partition in partitions]
+        self._compiled += [
+            (partition, self_contained(partition)) for partition in partitions
+        ]
         newest = self._compiled[-len(partitions) :]
         return [CompiledPartition(self._runnable(model)) for _, model in newest]
 
@@ -56,9 +60,14 @@ class EngineProvider(ExecutionProvider):
     def get_ep_context_nodes(self, writer):
         if self.one_payload:
             payload = writer.payload()
-            payload.write(packed({partition.name: model for partition, model in self._compiled}))
+            payload.write(
+                packed({partition.name: model for partition, model in self._compiled})
+            )
             first, *others = (partition for partition, _ in self._compiled)
-            return [EPContextNode(first, payload), *(EPContextNode(p, main_context=0) for p in others)]
+            return [
+                EPContextNode(first, payload),
+                *(EPContextNode(p, main_context=0) for p in others),
+            ]
         nodes = []
         for number, (partition, model) in enumerate(self._compiled):
             payload = writer.payload(f"{number}")
@@ -69,7 +78,9 @@ class EngineProvider(ExecutionProvider):
     @hookimpl
     def load_context(self, nodes, reader):
         return [
-            CompiledPartition(self._runnable(unpacked(reader.payload(node).view)[node.partition_name]))
+            CompiledPartition(
+                self._runnable(unpacked(reader.payload(node).view)[node.partition_name])
+            )
             for node in nodes
         ]
 
@@ -79,7 +90,11 @@ def self_contained(partition: Partition) -> bytes:
     model = partition.model()
     for tensor in model.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            tensor.CopyFrom(onnx.numpy_helper.from_array(partition.weights[tensor.name].array(), tensor.name))
+            tensor.CopyFrom(
+                onnx.numpy_helper.from_array(
+                    partition.weights[tensor.name].array(), tensor.name
+                )
+            )
     return model.SerializeToString(deterministic=True)
 
 
@@ -130,7 +145,9 @@ class Scripted(Alpha):
 
     @hookimpl
     def get_capability(self, graph):
-        return self._play("get_capability", lambda: super(Scripted, self).get_capability(graph), graph)
+        return self._play(
+            "get_capability", lambda: super(Scripted, self).get_capability(graph), graph
+        )
 
     @hookimpl
     def compile(self, partitions):
@@ -143,7 +160,9 @@ class Scripted(Alpha):
 
     @hookimpl
     def load_context(self, nodes, reader):
-        return self._play("load_context", lambda: super(Scripted, self).load_context(nodes, reader))
+        return self._play(
+            "load_context", lambda: super(Scripted, self).load_context(nodes, reader)
+        )
 
     @hookimpl
     def shutdown(self):

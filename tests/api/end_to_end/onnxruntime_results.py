@@ -38,6 +38,10 @@ def onnxruntime_result(path: Path, feeds: Mapping[str, np.ndarray]) -> list[np.n
 def _session(model: Path | bytes) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.graph_optimization_level = (
+        onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    )
     given = model if isinstance(model, bytes) else str(model)
-    return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        given, options, providers=["CPUExecutionProvider"]
+    )

@@ -51,7 +51,9 @@ def compile_with(ep, source, output=None, **arguments):
     registry, options = epctx.Registry(entry_points=False), epctx.SessionOptions()
     registry.register(ep)
     options.add_provider(ep.name)
-    return epctx.ModelCompiler(options, source, registry=registry, **arguments).compile_to_file(output)
+    return epctx.ModelCompiler(
+        options, source, registry=registry, **arguments
+    ).compile_to_file(output)
 
 
 def session_with(ep, model, **entries):

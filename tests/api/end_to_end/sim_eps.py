@@ -21,7 +21,11 @@ PACKAGES: Final = {
     VITISAI: "epctx-sim-vitisai",
 }
 EVERY_ORDER: Final = tuple(itertools.permutations((OPENVINO, QNN, VITISAI)))
-ORDERS: Final = ((VITISAI, QNN, OPENVINO), (QNN, OPENVINO, VITISAI), (OPENVINO, VITISAI, QNN))
+ORDERS: Final = (
+    (VITISAI, QNN, OPENVINO),
+    (QNN, OPENVINO, VITISAI),
+    (OPENVINO, VITISAI, QNN),
+)
 """Three orders in which each EP is once the first, the second and the last."""
 
 _OPTIONS: Final = {QNN: {"offload_graph_io_quantization": "1"}}

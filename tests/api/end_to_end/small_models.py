@@ -48,7 +48,10 @@ def finished(
     """Return a model of these parts."""
     graph = helper.make_graph(nodes, "small", inputs, outputs, weights)
     return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="small"
+        graph,
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="small",
     )
 
 
@@ -66,6 +69,8 @@ def example(seed: int = 0, shape: Sequence[int] = SHAPE) -> np.ndarray:
 def snapshot(folder: Path) -> dict[str, bytes]:
     """Return everything below a folder, hidden files included: name to content, empty for folders and links."""
     return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+        str(path.relative_to(folder)): path.read_bytes()
+        if path.is_file() and not path.is_symlink()
+        else b""
         for path in sorted(folder.rglob("*"))
     }

@@ -70,7 +70,12 @@ def test_a_context_model_with_changed_bytes_loads_or_is_refused(pair, seed):
                 refusals.add(type(error))
 
     assert {InvalidGraph, InvalidProtobuf} <= refusals
-    expected = (InvalidGraph, InvalidProtobuf, InvalidArgument, NotImplementedByProvider)
+    expected = (
+        InvalidGraph,
+        InvalidProtobuf,
+        InvalidArgument,
+        NotImplementedByProvider,
+    )
     assert all(issubclass(refusal, expected) for refusal in refusals)
 
 
@@ -106,14 +111,21 @@ def test_an_element_type_that_onnx_does_not_have(pair, use):
 def test_an_unknown_source_says_which_sources_are_installed(pair):
     node = set_attribute(pair.model, "source", "NoSuchNPU")
 
-    with refused(NotImplementedByProvider, "Sources installed: .*QNN", folder=pair.folder, node=node):
+    with refused(
+        NotImplementedByProvider,
+        "Sources installed: .*QNN",
+        folder=pair.folder,
+        node=node,
+    ):
         epctx.InferenceSession(pair.model)
 
 
 def test_a_source_that_is_not_installed_says_which_package_would_bring_it(pair):
     bare = epctx.Registry(entry_points=False)
 
-    with refused(NotImplementedByProvider, "No installed plugin accepts.*Sources installed: none") as caught:
+    with refused(
+        NotImplementedByProvider, "No installed plugin accepts.*Sources installed: none"
+    ) as caught:
         epctx.InferenceSession(pair.model, registry=bare)
 
     assert "pip install epctx-sim-qnn" in caught.value.hint
@@ -140,22 +152,30 @@ def broken_plugin(tmp_path, monkeypatch):
     site = tmp_path / "site"
     info = site / "epctx_broken_npu-2.1.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: epctx-broken-npu\nVersion: 2.1\n")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: epctx-broken-npu\nVersion: 2.1\n"
+    )
     (info / "entry_points.txt").write_text(
         "[epctx.execution_providers]\nBrokenExecutionProvider = epctx_broken_npu:Provider\n"
         "[epctx.ep_sources]\nBrokenNPU = epctx_broken_npu:Provider\n"
     )
-    (site / "epctx_broken_npu.py").write_text("raise ImportError('libnpu.so.4: cannot open shared object')\n")
+    (site / "epctx_broken_npu.py").write_text(
+        "raise ImportError('libnpu.so.4: cannot open shared object')\n"
+    )
     monkeypatch.setattr(sys, "path", [str(site), *sys.path])
     yield epctx.Registry()
     sys.modules.pop("epctx_broken_npu", None)
 
 
-@pytest.mark.parametrize("spelling", ["BrokenExecutionProvider", "BrokenNPU", "brokennpu"])
+@pytest.mark.parametrize(
+    "spelling", ["BrokenExecutionProvider", "BrokenNPU", "brokennpu"]
+)
 def test_a_source_whose_plugin_is_broken_says_so_and_why(pair, broken_plugin, spelling):
     set_attribute(pair.model, "source", spelling)
 
-    with pytest.raises((PluginError, NotImplementedByProvider), match=r"epctx-broken-npu 2\.1") as caught:
+    with pytest.raises(
+        (PluginError, NotImplementedByProvider), match=r"epctx-broken-npu 2\.1"
+    ) as caught:
         epctx.InferenceSession(pair.model, registry=broken_plugin)
 
     assert "libnpu.so.4" in str(caught.value)
@@ -165,7 +185,10 @@ def test_a_source_whose_plugin_is_broken_says_so_and_why(pair, broken_plugin, sp
 def test_a_broken_plugin_harms_nobody_else(pair, broken_plugin):
     with refused(PluginError, "libnpu.so.4", ep="BrokenExecutionProvider") as caught:
         epctx.InferenceSession(pair.model, providers=["Broken"], registry=broken_plugin)
-    assert (caught.value.distribution, caught.value.version) == ("epctx-broken-npu", "2.1")
+    assert (caught.value.distribution, caught.value.version) == (
+        "epctx-broken-npu",
+        "2.1",
+    )
 
     with epctx.InferenceSession(pair.model, registry=broken_plugin) as session:
         assert session.run(None, {"x": example()})[0].shape == SHAPE

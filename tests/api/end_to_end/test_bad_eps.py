@@ -65,11 +65,19 @@ def closing(*_given):
         ("get_ep_context_nodes", PluginError),
     ],
 )
-def test_an_ep_that_raises_while_a_model_is_compiled(route, act, hook, kind, source, tmp_path):
+def test_an_ep_that_raises_while_a_model_is_compiled(
+    route, act, hook, kind, source, tmp_path
+):
     ep = scripted(**{hook: act})
-    words = {raising: "the EP's own words", leaving: "SystemExit: 3", closing: "GeneratorExit"}[act]
+    words = {
+        raising: "the EP's own words",
+        leaving: "SystemExit: 3",
+        closing: "GeneratorExit",
+    }[act]
 
-    with refused(kind, f"Scripted.* failed in {hook}: .*{words}", folder=tmp_path, ep=ep.name) as caught:
+    with refused(
+        kind, f"Scripted.* failed in {hook}: .*{words}", folder=tmp_path, ep=ep.name
+    ) as caught:
         route(ep, source, source.with_name("m_ctx.onnx"))
 
     assert type(caught.value) is kind
@@ -79,13 +87,17 @@ def test_an_ep_that_raises_while_a_model_is_compiled(route, act, hook, kind, sou
         assert caught.value.hook == hook
 
 
-def test_an_error_of_epctx_that_an_ep_raises_passes_with_the_ep_filled_in(source, tmp_path):
+def test_an_error_of_epctx_that_an_ep_raises_passes_with_the_ep_filled_in(
+    source, tmp_path
+):
     def out_of_memory(_honest):
         raise EPFail("the NPU has 4 MiB, and this needs 9.")
 
     ep = scripted(compile=out_of_memory)
 
-    with pytest.raises(EPFail, match=re.escape("the NPU has 4 MiB, and this needs 9.")) as caught:
+    with pytest.raises(
+        EPFail, match=re.escape("the NPU has 4 MiB, and this needs 9.")
+    ) as caught:
         compile_with(ep, source)
 
     assert caught.value.ep == ep.name
@@ -98,7 +110,11 @@ def test_an_ep_that_raises_while_it_loads(source):
     ep = scripted(load_context=raising)
 
     with refused(
-        PluginError, "load_context.*own words", folder=source.parent, ep=ep.name, hook="load_context"
+        PluginError,
+        "load_context.*own words",
+        folder=source.parent,
+        ep=ep.name,
+        hook="load_context",
     ):
         session_with(ep, source.with_name("m_ctx.onnx"))
 
@@ -113,7 +129,10 @@ def test_an_ep_that_raises_while_it_runs(source, route, act):
     hook = "compile" if route == "compiled" else "load_context"
     ep = scripted(**{hook: lambda honest: [type(made)(act) for made in honest()]})
 
-    with session_with(ep, model) as session, pytest.raises(epctx.RuntimeException, match=ep.name) as caught:
+    with (
+        session_with(ep, model) as session,
+        pytest.raises(epctx.RuntimeException, match=ep.name) as caught,
+    ):
         session.run(None, {"x": example()})
 
     assert caught.value.ep == ep.name
@@ -143,7 +162,10 @@ def test_what_raises_when_it_is_closed_keeps_nothing_else_open(source, caplog):
         return close
 
     def compiled(honest):
-        return [type(made)(made.run, close=closing(number)) for number, made in enumerate(honest())]
+        return [
+            type(made)(made.run, close=closing(number))
+            for number, made in enumerate(honest())
+        ]
 
     ep = scripted(compile=compiled)
 
@@ -156,11 +178,18 @@ def test_what_raises_when_it_is_closed_keeps_nothing_else_open(source, caplog):
 
 def test_what_an_ep_compiled_is_closed_when_the_session_cannot_be_made(tmp_path):
     closed = []
-    nodes = [helper.make_node("Relu", ["x"], ["v"]), helper.make_node("Odd", ["v"], ["y"], domain="my")]
+    nodes = [
+        helper.make_node("Relu", ["x"], ["v"]),
+        helper.make_node("Odd", ["v"], ["y"], domain="my"),
+    ]
     model = finished(nodes, [tensor("x")], [tensor("y")])
     model.opset_import.add(domain="my", version=1)
     path = saved(model, tmp_path / "m.onnx")
-    ep = scripted(compile=lambda honest: [type(m)(m.run, close=lambda: closed.append(1)) for m in honest()])
+    ep = scripted(
+        compile=lambda honest: [
+            type(m)(m.run, close=lambda: closed.append(1)) for m in honest()
+        ]
+    )
 
     with pytest.raises(NotImplementedByProvider):
         session_with(ep, path)
@@ -213,30 +242,70 @@ BREACHES = [
         around_others,
         r"claims sets that enclose nodes outside of them \(at node 'n0' \(Relu\)\)",
     ),
-    ("get_capability", lambda _honest, _graph: [ComputeCapability([])], "claims a set of no nodes"),
+    (
+        "get_capability",
+        lambda _honest, _graph: [ComputeCapability([])],
+        "claims a set of no nodes",
+    ),
     (
         "get_capability",
         lambda _honest, _graph: [ComputeCapability(["n0"])],
         "names something else than nodes",
     ),
-    ("get_capability", lambda _honest, _graph: [ComputeCapability(7)], "names something else than nodes"),
-    ("get_capability", claiming_index(4), "names node 4, which the graph does not have"),
-    ("get_capability", claiming_index(-1), "names node -1, which the graph does not have"),
+    (
+        "get_capability",
+        lambda _honest, _graph: [ComputeCapability(7)],
+        "names something else than nodes",
+    ),
+    (
+        "get_capability",
+        claiming_index(4),
+        "names node 4, which the graph does not have",
+    ),
+    (
+        "get_capability",
+        claiming_index(-1),
+        "names node -1, which the graph does not have",
+    ),
     (
         "get_capability",
         lambda _honest, _graph: [Refusal(7, [0])],
         "gave a int instead of a text as the reason",
     ),
-    ("get_capability", lambda _honest, _graph: None, "returned None from get_capability instead of a list"),
-    ("get_capability", lambda _honest, _graph: ["n0"], "gave a str instead of a ComputeCapability"),
+    (
+        "get_capability",
+        lambda _honest, _graph: None,
+        "returned None from get_capability instead of a list",
+    ),
+    (
+        "get_capability",
+        lambda _honest, _graph: ["n0"],
+        "gave a str instead of a ComputeCapability",
+    ),
     ("compile", lambda honest: honest()[:1], "gave 1 results for 2"),
     ("compile", lambda honest: [*honest(), *honest()], "gave 4 results for 2"),
     ("compile", lambda _honest: None, "returned None from compile instead of a list"),
-    ("compile", lambda honest: [None for _ in honest()], "gave a NoneType instead of a CompiledPartition"),
-    ("get_ep_context_nodes", lambda honest, _writer: honest()[:1], "described 1 nodes for its 2 partitions"),
-    ("get_ep_context_nodes", lambda honest, _writer: honest() * 2, "described 4 nodes for its 2 partitions"),
+    (
+        "compile",
+        lambda honest: [None for _ in honest()],
+        "gave a NoneType instead of a CompiledPartition",
+    ),
+    (
+        "get_ep_context_nodes",
+        lambda honest, _writer: honest()[:1],
+        "described 1 nodes for its 2 partitions",
+    ),
+    (
+        "get_ep_context_nodes",
+        lambda honest, _writer: honest() * 2,
+        "described 4 nodes for its 2 partitions",
+    ),
     ("get_ep_context_nodes", lambda _honest, _writer: None, "returned None"),
-    ("get_ep_context_nodes", lambda _honest, _writer: [{}, {}], "gave a dict instead of an EPContextNode"),
+    (
+        "get_ep_context_nodes",
+        lambda _honest, _writer: [{}, {}],
+        "gave a dict instead of an EPContextNode",
+    ),
     ("get_ep_context_nodes", with_second_payload, "forgotten.*which no node carries"),
     (
         "get_ep_context_nodes",
@@ -250,11 +319,21 @@ BREACHES = [
     ),
     (
         "get_ep_context_nodes",
-        nodes_of(lambda node: changed(node, attributes={"source": "Mine", "embed_mode": 1})),
+        nodes_of(
+            lambda node: changed(node, attributes={"source": "Mine", "embed_mode": 1})
+        ),
         "set embed_mode, source, which only the core writes",
     ),
-    ("get_ep_context_nodes", nodes_of(lambda node: changed(node, attributes={"notes": 7})), "'notes'"),
-    ("get_ep_context_nodes", nodes_of(lambda node: changed(node, attributes={"mine": object()})), "'mine'"),
+    (
+        "get_ep_context_nodes",
+        nodes_of(lambda node: changed(node, attributes={"notes": 7})),
+        "'notes'",
+    ),
+    (
+        "get_ep_context_nodes",
+        nodes_of(lambda node: changed(node, attributes={"mine": object()})),
+        "'mine'",
+    ),
 ]
 
 
@@ -301,13 +380,19 @@ def test_what_a_subclass_says_of_itself_changes_no_answer(route, source):
         return Hostile(honest())
 
     def described(honest, *_given):
-        return Hostile(changed(node, attributes=HostileMapping(notes="mine")) for node in honest())
+        return Hostile(
+            changed(node, attributes=HostileMapping(notes="mine")) for node in honest()
+        )
 
-    ep = scripted(get_capability=hostile, compile=hostile, get_ep_context_nodes=described)
+    ep = scripted(
+        get_capability=hostile, compile=hostile, get_ep_context_nodes=described
+    )
 
     route(ep, source, source.with_name("m_ctx.onnx"))
 
-    with session_with(scripted(load_context=hostile), source.with_name("m_ctx.onnx")) as session:
+    with session_with(
+        scripted(load_context=hostile), source.with_name("m_ctx.onnx")
+    ) as session:
         assert len(session.run(None, {"x": example()})) == 1
     nodes = epctx.inspect_model(source.with_name("m_ctx.onnx")).ep_contexts
     assert {node.attributes["notes"] for node in nodes} == {"mine"}
@@ -317,7 +402,9 @@ def test_what_a_subclass_says_of_itself_changes_no_answer(route, source):
 def test_a_flag_of_a_claim_is_taken_by_its_truth(route, source):
     def keeping(honest, _graph):
         return [
-            replace(item, keep_initializers="yes") if isinstance(item, ComputeCapability) else item
+            replace(item, keep_initializers="yes")
+            if isinstance(item, ComputeCapability)
+            else item
             for item in honest()
         ]
 
@@ -329,28 +416,45 @@ def test_a_flag_of_a_claim_is_taken_by_its_truth(route, source):
 class Opaque:
     """An object that cannot be shown, compared, counted or asked for its truth."""
 
-    __repr__ = __str__ = __bool__ = __eq__ = __hash__ = __iter__ = __len__ = __float__ = __index__ = raising
+    __repr__ = __str__ = __bool__ = __eq__ = __hash__ = __iter__ = __len__ = (
+        __float__
+    ) = __index__ = raising
     __class__ = property(raising)
 
 
 def flagged(**flags):
     def act(honest, *_given):
-        return [replace(item, **flags) if hasattr(item, "fuse") else item for item in honest()]
+        return [
+            replace(item, **flags) if hasattr(item, "fuse") else item
+            for item in honest()
+        ]
 
     return act
 
 
 OPAQUE = [
-    ("get_capability", lambda _honest, _graph: [Opaque()], "gave a Opaque instead of a ComputeCapability"),
+    (
+        "get_capability",
+        lambda _honest, _graph: [Opaque()],
+        "gave a Opaque instead of a ComputeCapability",
+    ),
     ("get_capability", flagged(keep_initializers=Opaque()), "own words"),
     ("get_capability", flagged(exact=Opaque()), "own words"),
-    ("compile", lambda honest: [Opaque() for _ in honest()], "gave a Opaque instead of a CompiledPartition"),
+    (
+        "compile",
+        lambda honest: [Opaque() for _ in honest()],
+        "gave a Opaque instead of a CompiledPartition",
+    ),
     (
         "get_ep_context_nodes",
         nodes_of(lambda node: changed(node, graph_name=Opaque())),
         "gave a Opaque instead of a text as graph_name",
     ),
-    ("get_ep_context_nodes", nodes_of(lambda node: changed(node, main_context=Opaque())), "own words"),
+    (
+        "get_ep_context_nodes",
+        nodes_of(lambda node: changed(node, main_context=Opaque())),
+        "own words",
+    ),
     (
         "get_ep_context_nodes",
         nodes_of(lambda node: changed(node, attributes={"mine": Opaque()})),
@@ -377,17 +481,23 @@ CLASS_ANSWERS = {
 
 
 @pytest.mark.parametrize("method", CLASS_ANSWERS)
-def test_an_answer_of_a_class_method_is_checked_by_the_table_of_hooks(method, source, tmp_path):
+def test_an_answer_of_a_class_method_is_checked_by_the_table_of_hooks(
+    method, source, tmp_path
+):
     ep = scripted()
     setattr(ep, method, classmethod(lambda _cls, *_given: Opaque()))
 
-    with refused(PluginError, CLASS_ANSWERS[method], folder=tmp_path, ep=ep.name, hook=method):
+    with refused(
+        PluginError, CLASS_ANSWERS[method], folder=tmp_path, ep=ep.name, hook=method
+    ):
         by_compiler(ep, source, source.with_name("m_ctx.onnx"))
 
 
 def test_what_breaks_the_contract_says_whose_where_and_what(source, tmp_path):
     ep = scripted(compile=lambda honest: honest()[:1])
-    message = rf"^{ep.name} \(.*\) broke the contract in compile: it gave 1 results for 2"
+    message = (
+        rf"^{ep.name} \(.*\) broke the contract in compile: it gave 1 results for 2"
+    )
 
     with refused(PluginError, message, folder=tmp_path, ep=ep.name, hook="compile"):
         by_compiler(ep, source, source.with_name("m_ctx.onnx"))
@@ -399,7 +509,8 @@ def test_results_of_run_in_a_list_of_an_eps_own_are_the_items_that_it_holds(sour
     ep = scripted(
         get_capability=refusing,
         compile=lambda honest: [
-            type(made)(lambda *given, run=made.run: Hostile(run(*given))) for made in honest()
+            type(made)(lambda *given, run=made.run: Hostile(run(*given)))
+            for made in honest()
         ],
     )
 
@@ -423,7 +534,9 @@ def test_the_nodes_of_a_claim_are_looked_at_with_care(nodes, match, source):
 
     ep = scripted(get_capability=claim)
 
-    with refused(PluginError, match, folder=source.parent, ep=ep.name, hook="get_capability"):
+    with refused(
+        PluginError, match, folder=source.parent, ep=ep.name, hook="get_capability"
+    ):
         compile_with(ep, source)
 
 
@@ -442,7 +555,9 @@ def test_an_ep_that_breaks_the_contract_while_it_loads(act, match, source):
     compile_with(scripted(), source)
     ep = scripted(load_context=act)
 
-    with refused(PluginError, match, folder=source.parent, ep=ep.name, hook="load_context"):
+    with refused(
+        PluginError, match, folder=source.parent, ep=ep.name, hook="load_context"
+    ):
         session_with(ep, source.with_name("m_ctx.onnx"))
 
     assert ep.calls.count("shutdown") == 1
@@ -451,7 +566,9 @@ def test_an_ep_that_breaks_the_contract_while_it_loads(act, match, source):
 def test_a_partition_without_run_is_refused_in_a_session(source):
     ep = scripted(compile=lambda honest: [type(made)(None) for made in honest()])
 
-    with refused(PluginError, "without `run`", folder=source.parent, ep=ep.name, hook="compile"):
+    with refused(
+        PluginError, "without `run`", folder=source.parent, ep=ep.name, hook="compile"
+    ):
         session_with(ep, source)
 
     assert ep.calls.count("shutdown") == 1
@@ -459,21 +576,36 @@ def test_a_partition_without_run_is_refused_in_a_session(source):
 
 @pytest.mark.parametrize("results", [[], [example(), example()], None, 7])
 def test_a_wrong_number_of_results_of_run(source, results):
-    ep = scripted(compile=lambda honest: [type(made)(lambda *_given: results) for made in honest()])
+    ep = scripted(
+        compile=lambda honest: [
+            type(made)(lambda *_given: results) for made in honest()
+        ]
+    )
 
-    with session_with(ep, source) as session, pytest.raises(epctx.PluginError) as caught:
+    with (
+        session_with(ep, source) as session,
+        pytest.raises(epctx.PluginError) as caught,
+    ):
         session.run(None, {"x": example()})
 
     assert caught.value.ep == ep.name
 
 
 @pytest.mark.parametrize("route", [by_compiler, by_session])
-def test_an_ep_that_cannot_export_says_so_before_it_is_asked_for_anything(route, source):
+def test_an_ep_that_cannot_export_says_so_before_it_is_asked_for_anything(
+    route, source
+):
     ep = scripted()
-    bare = type("Bare", (ExecutionProvider,), {**required_hooks(ep), "name": "BareExecutionProvider"})
+    bare = type(
+        "Bare",
+        (ExecutionProvider,),
+        {**required_hooks(ep), "name": "BareExecutionProvider"},
+    )
 
     with refused(
-        NotImplementedByProvider, "BareExecutionProvider .*get_ep_context_nodes", folder=source.parent
+        NotImplementedByProvider,
+        "BareExecutionProvider .*get_ep_context_nodes",
+        folder=source.parent,
     ):
         route(bare, source, source.with_name("m_ctx.onnx"))
 
@@ -500,7 +632,11 @@ def required_hooks(ep):
 
 def asked(**methods):
     """Return a scripted EP class with these class methods."""
-    return type("Asked", (scripted(),), {name: classmethod(method) for name, method in methods.items()})
+    return type(
+        "Asked",
+        (scripted(),),
+        {name: classmethod(method) for name, method in methods.items()},
+    )
 
 
 @pytest.mark.parametrize("route", [by_compiler, by_session])
@@ -510,7 +646,9 @@ def asked(**methods):
     [(raising, "own words"), (lambda *_given: 7, "int")],
     ids=["raises", "answers wrongly"],
 )
-def test_a_question_to_the_class_that_goes_wrong(route, question, answer, match, source, tmp_path):
+def test_a_question_to_the_class_that_goes_wrong(
+    route, question, answer, match, source, tmp_path
+):
     ep = asked(**{question: answer})
 
     with refused(PluginError, match, folder=tmp_path, ep=ep.name, hook=question):
@@ -521,9 +659,15 @@ def test_a_question_to_the_class_that_goes_wrong(route, question, answer, match,
 
 @pytest.mark.parametrize("route", [by_compiler, by_session])
 def test_an_ep_that_this_machine_cannot_serve(route, source, tmp_path):
-    ep = asked(availability=lambda _cls, _purpose: Availability(False, reason="no NPU driver found"))
+    ep = asked(
+        availability=lambda _cls, _purpose: Availability(
+            False, reason="no NPU driver found"
+        )
+    )
 
-    with refused(NotImplementedByProvider, "no NPU driver found", folder=tmp_path, ep=ep.name):
+    with refused(
+        NotImplementedByProvider, "no NPU driver found", folder=tmp_path, ep=ep.name
+    ):
         route(ep, source, source.with_name("m_ctx.onnx"))
 
     assert ep.calls == []
@@ -534,7 +678,9 @@ def with_kernel(create):
 
     @hookimpl
     def get_kernel_registry(self):
-        return KernelRegistry([KernelDef(op_type="Relu", since_version=14, create=create)])
+        return KernelRegistry(
+            [KernelDef(op_type="Relu", since_version=14, create=create)]
+        )
 
     def one_by_one(_honest, graph):
         relus = [node for node in graph.nodes if node.op_type == "Relu"]

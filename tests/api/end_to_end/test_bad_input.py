@@ -41,8 +41,14 @@ pytestmark = pytest.mark.usefixtures("no_temporary_files")
 def sessions_and_compilers():
     return [
         pytest.param(epctx.InferenceSession, id="session"),
-        pytest.param(lambda path: epctx.InferenceSession(path, with_qnn()), id="session with an EP"),
-        pytest.param(lambda path: epctx.ModelCompiler(with_qnn(), path).compile_to_file(), id="compiler"),
+        pytest.param(
+            lambda path: epctx.InferenceSession(path, with_qnn()),
+            id="session with an EP",
+        ),
+        pytest.param(
+            lambda path: epctx.ModelCompiler(with_qnn(), path).compile_to_file(),
+            id="compiler",
+        ),
         pytest.param(epctx.inspect_model, id="inspect"),
     ]
 
@@ -73,9 +79,13 @@ def a_device(path):
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize(
-    "make", [a_pipe, a_socket, a_device, Path.mkdir], ids=["pipe", "socket", "device", "folder"]
+    "make",
+    [a_pipe, a_socket, a_device, Path.mkdir],
+    ids=["pipe", "socket", "device", "folder"],
 )
-def test_what_is_no_regular_file_is_refused_without_waiting_for_it(make, tmp_path, monkeypatch):
+def test_what_is_no_regular_file_is_refused_without_waiting_for_it(
+    make, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)  # the path of a socket is short
     path = Path("m.onnx")
     make(path)
@@ -87,13 +97,17 @@ def test_what_is_no_regular_file_is_refused_without_waiting_for_it(make, tmp_pat
     ]
 
     for use in [*(case.values[0] for case in sessions_and_compilers()), *others]:
-        with pytest.raises(InvalidArgument, match=r"'m\.onnx' is a \w+, not a model file") as caught:
+        with pytest.raises(
+            InvalidArgument, match=r"'m\.onnx' is a \w+, not a model file"
+        ) as caught:
             use(path)
         assert caught.value.path == path
 
 
 @pytest.mark.parametrize("use", sessions_and_compilers())
-@pytest.mark.parametrize("junk", [b"", b"\xff" * 64, b"PK\x03\x04 zip", b"<html>404</html>\n"])
+@pytest.mark.parametrize(
+    "junk", [b"", b"\xff" * 64, b"PK\x03\x04 zip", b"<html>404</html>\n"]
+)
 def test_junk_bytes(use, junk, tmp_path):
     path = tmp_path / "m.onnx"
     path.write_bytes(junk)
@@ -187,19 +201,28 @@ def test_the_compiler_does_not_replace_an_output_if_its_flag_forbids_it(source):
     output.write_bytes(b"something else")
 
     with refused(Fail, "exists already", folder=source.parent, path=output):
-        compile_with(ep, source, flags=epctx.OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS)
+        compile_with(
+            ep, source, flags=epctx.OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
+        )
 
     assert "compile" not in ep.calls
 
 
 @pytest.mark.entry(86)
 @pytest.mark.parametrize("route", [by_compiler, by_session])
-def test_a_binary_that_belongs_to_another_model_is_not_replaced(route, source, tmp_path):
+def test_a_binary_that_belongs_to_another_model_is_not_replaced(
+    route, source, tmp_path
+):
     compile_with(scripted(), source, tmp_path / "m_ctx.onnx")
     ep = scripted()
 
     # Without the trailing `_ctx` both have the stem `m`, and so one name for their binaries.
-    with refused(Fail, "belongs to 'm_ctx.onnx'", folder=tmp_path, path=tmp_path / "m_scripted.bin"):
+    with refused(
+        Fail,
+        "belongs to 'm_ctx.onnx'",
+        folder=tmp_path,
+        path=tmp_path / "m_scripted.bin",
+    ):
         route(ep, source, tmp_path / "m.onnx")
 
     assert "compile" not in ep.calls
@@ -210,7 +233,9 @@ def test_nothing_compiled_is_an_error_if_the_flag_says_so(source, tmp_path):
     ep = scripted(get_capability=lambda _honest, _graph: [])
 
     with refused(Fail, "could be compiled by Scripted", folder=tmp_path, path=source):
-        compile_with(ep, source, flags=epctx.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED)
+        compile_with(
+            ep, source, flags=epctx.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
+        )
 
 
 # --- options ---------------------------------------------------------------------------------------
@@ -219,7 +244,11 @@ def test_nothing_compiled_is_an_error_if_the_flag_says_so(source, tmp_path):
 @pytest.mark.parametrize(
     ("key", "value", "match"),
     [
-        ("ep.context_enabel", "1", "ep.context_enabel.*Did you mean 'ep.context_enable'"),
+        (
+            "ep.context_enabel",
+            "1",
+            "ep.context_enabel.*Did you mean 'ep.context_enable'",
+        ),
         ("ep.context_enable", "yes", "'yes'; allowed is '0' or '1'"),
         ("ep.context_embed_mode", "2", "'2'; allowed"),
         ("ep.context_node_name_prefix", "a/b", "allowed is 0 to 128 letters, digits"),
@@ -238,7 +267,9 @@ def test_a_wrong_session_option(key, value, match):
         ("htp_arch", "x", "whole"),
     ],
 )
-@pytest.mark.parametrize("as_entry", [False, True], ids=["given", "as a session option"])
+@pytest.mark.parametrize(
+    "as_entry", [False, True], ids=["given", "as a session option"]
+)
 def test_a_wrong_provider_option(source, option, value, match, as_entry):
     options = with_qnn() if as_entry else with_qnn({option: value})
     if as_entry:
@@ -255,8 +286,15 @@ def test_a_wrong_provider_option(source, option, value, match, as_entry):
 
 @pytest.fixture
 def session(tmp_path):
-    nodes = [helper.make_node("Add", ["input", "bias"], ["y"]), helper.make_node("Neg", ["any"], ["z"])]
-    inputs = [tensor("input"), tensor("bias"), tensor("any", TensorProto.FLOAT, ["rows", 2])]
+    nodes = [
+        helper.make_node("Add", ["input", "bias"], ["y"]),
+        helper.make_node("Neg", ["any"], ["z"]),
+    ]
+    inputs = [
+        tensor("input"),
+        tensor("bias"),
+        tensor("any", TensorProto.FLOAT, ["rows", 2]),
+    ]
     outputs = [tensor("y"), tensor("z", TensorProto.FLOAT, ["rows", 2])]
     path = saved(finished(nodes, inputs, outputs), tmp_path / "m.onnx")
     with epctx.InferenceSession(path, with_qnn()) as session:
@@ -271,14 +309,23 @@ GOOD = {"input": example(), "bias": example(), "any": example(shape=(7, 2))}
     [
         ({**GOOD, "inptu": example()}, "no input 'inptu'.*Did you mean 'input'"),
         ({name: GOOD[name] for name in ("input", "any")}, "'bias'.*is missing"),
-        ({**GOOD, "input": example().astype(np.float64)}, "'input' is float64; the model takes float32"),
+        (
+            {**GOOD, "input": example().astype(np.float64)},
+            "'input' is float64; the model takes float32",
+        ),
         ({**GOOD, "input": example().astype(np.int32)}, "'input' is int32"),
         ({**GOOD, "input": None}, "'input' is object"),
         ({**GOOD, "input": "text"}, "'input' is <U4"),
         ({**GOOD, "input": [[1.0, 2.0], [3.0]]}, "'input' is not an array"),
         ({**GOOD, "input": example(shape=(3, 2))}, r"'input' has the shape \[3, 2\]"),
-        ({**GOOD, "input": example(shape=(2, 3, 1))}, r"'input' has the shape \[2, 3, 1\]"),
-        ({**GOOD, "any": example(shape=(7, 3))}, r"'any' has the shape \[7, 3\].*rows,2"),
+        (
+            {**GOOD, "input": example(shape=(2, 3, 1))},
+            r"'input' has the shape \[2, 3, 1\]",
+        ),
+        (
+            {**GOOD, "any": example(shape=(7, 3))},
+            r"'any' has the shape \[7, 3\].*rows,2",
+        ),
         ([GOOD["input"]], "a mapping of input names to arrays, not a list"),
     ],
 )

@@ -33,7 +33,9 @@ def compiled_by_qnn(network, name, folder):
     """Compile a network; return its copy and the context model."""
     source, options = network(name), epctx.SessionOptions()
     options.add_provider("QNN")
-    return source, epctx.ModelCompiler(options, source.path).compile_to_file(folder / "net_ctx.onnx").output
+    return source, epctx.ModelCompiler(options, source.path).compile_to_file(
+        folder / "net_ctx.onnx"
+    ).output
 
 
 def in_threads(work: Callable[[int], object], count: int = THREADS) -> list[object]:
@@ -56,7 +58,9 @@ def test_runs_from_many_threads_give_what_one_thread_gets(network, tmp_path, nam
     with epctx.InferenceSession(model) as session:
         alone = [session.run(None, feed)[0] for feed in feeds]
         together = in_threads(
-            lambda number: [session.run(None, feeds[(number + n) % 4])[0] for n in range(4)]
+            lambda number: [
+                session.run(None, feeds[(number + n) % 4])[0] for n in range(4)
+            ]
         )
 
     for number, outputs in enumerate(together):
@@ -65,7 +69,9 @@ def test_runs_from_many_threads_give_what_one_thread_gets(network, tmp_path, nam
     assert not np.array_equal(alone[0], alone[1])
 
 
-def test_sessions_made_run_and_closed_at_the_same_time_do_not_disturb_each_other(network, tmp_path):
+def test_sessions_made_run_and_closed_at_the_same_time_do_not_disturb_each_other(
+    network, tmp_path
+):
     source, model = compiled_by_qnn(network, "lstm", tmp_path)
     options = epctx.SessionOptions()
     options.add_provider("QNN")
@@ -96,7 +102,9 @@ def test_compiles_into_one_folder_at_the_same_time_all_succeed(network, tmp_path
     assert len(list(tmp_path.iterdir())) == 8
     for number in range(4):
         with epctx.InferenceSession(tmp_path / f"net{number}_ctx.onnx") as session:
-            np.testing.assert_array_equal(session.run(None, source.inputs)[0], source.reference[0])
+            np.testing.assert_array_equal(
+                session.run(None, source.inputs)[0], source.reference[0]
+            )
 
 
 class Held:
@@ -209,7 +217,9 @@ class Census:
         self.alive: list[int] = []
 
     def around(self, honest):
-        return [type(made)(self._counted(made.run), close=made.close) for made in honest()]
+        return [
+            type(made)(self._counted(made.run), close=made.close) for made in honest()
+        ]
 
     def _counted(self, run):
         def counted(inputs, outputs):
@@ -238,7 +248,9 @@ def test_a_value_is_let_go_after_its_last_use(tmp_path):
 def test_nothing_of_a_session_stays_alive_after_it_is_closed(tmp_path):
     kept = []
     ep = scripted(
-        compile=lambda honest: [kept.append(weakref.ref(made.run.__self__)) or made for made in honest()]
+        compile=lambda honest: [
+            kept.append(weakref.ref(made.run.__self__)) or made for made in honest()
+        ]
     )
     registry, options = options_with(ep)
     path = saved(chain(["Relu", "Add"]), tmp_path / "m.onnx")

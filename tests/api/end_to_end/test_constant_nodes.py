@@ -66,19 +66,25 @@ def compiled(request, tmp_path):
         model = onnx.parser.parse_model(text)
         source = saved(model, tmp_path / "m.onnx")
 
-        report = epctx.ModelCompiler(options, source, registry=registry).compile_to_file()
+        report = epctx.ModelCompiler(
+            options, source, registry=registry
+        ).compile_to_file()
 
         wanted = onnx.reference.ReferenceEvaluator(model).run(None, inputs)
         for path in (source, report.output):
             with epctx.InferenceSession(path, options, registry=registry) as session:
-                for result, expected in zip(session.run(None, inputs), wanted, strict=True):
+                for result, expected in zip(
+                    session.run(None, inputs), wanted, strict=True
+                ):
                     np.testing.assert_allclose(result, expected, rtol=1e-6)
         return report, onnx.load(report.output)
 
     return compile_text
 
 
-def test_a_scan_whose_shapes_hang_on_constants_outside_runs_when_an_ep_takes_the_rest(compiled):
+def test_a_scan_whose_shapes_hang_on_constants_outside_runs_when_an_ep_takes_the_rest(
+    compiled,
+):
     report, _ = compiled(SCAN, x=np.arange(24, dtype=np.float32).reshape(2, 3, 4))
 
     assert report.partitions
@@ -89,7 +95,12 @@ def test_a_constant_may_be_read_by_eps_by_the_cpu_and_be_a_result(compiled):
 
     onnx.checker.check_model(model)
     assert len(report.partitions) == 2
-    crossing = {name for node in model.graph.node if node.op_type == "EPContext" for name in node.input}
+    crossing = {
+        name
+        for node in model.graph.node
+        if node.op_type == "EPContext"
+        for name in node.input
+    }
     assert not crossing & {"two", "ramp"}
 
 
@@ -118,7 +129,12 @@ def test_an_ep_reads_a_constant_nodes_value_as_a_weight(tmp_path):
         @hookimpl
         def compile(self, partitions):
             for partition in partitions:
-                seen.update({name: view.array().tolist() for name, view in partition.weights.items()})
+                seen.update(
+                    {
+                        name: view.array().tolist()
+                        for name, view in partition.weights.items()
+                    }
+                )
             return super().compile(partitions)
 
     registry = epctx.Registry(entry_points=False)
@@ -127,7 +143,9 @@ def test_an_ep_reads_a_constant_nodes_value_as_a_weight(tmp_path):
     options.add_provider("Curious")
 
     with epctx.InferenceSession(
-        saved(onnx.parser.parse_model(SEVERAL), tmp_path / "m.onnx"), options, registry=registry
+        saved(onnx.parser.parse_model(SEVERAL), tmp_path / "m.onnx"),
+        options,
+        registry=registry,
     ):
         pass
 

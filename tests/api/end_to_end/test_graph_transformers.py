@@ -74,9 +74,13 @@ def install(tmp_path, monkeypatch):
         module = distribution.replace("-", "_")
         info = site / f"{module}-1.2.dist-info"
         info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n"
+        )
         lines = [f"{name} = {module}:{name}" for name in names]
-        (info / "entry_points.txt").write_text("\n".join(["[epctx.graph_transformers]", *lines, ""]))
+        (info / "entry_points.txt").write_text(
+            "\n".join(["[epctx.graph_transformers]", *lines, ""])
+        )
         (site / f"{module}.py").write_text(code)
         modules.append(module)
 
@@ -89,7 +93,9 @@ def install(tmp_path, monkeypatch):
 
 
 def by_model_compiler(options, source, output):
-    return epctx.ModelCompiler(options, source).compile_to_file(output).graph_transformers
+    return (
+        epctx.ModelCompiler(options, source).compile_to_file(output).graph_transformers
+    )
 
 
 def by_session(options, source, output):
@@ -105,25 +111,46 @@ def by_share_group(options, source, output):
 
 
 def by_cache(options, source, output):
-    output.write_bytes(epctx.compile_cached(source, options, cache_dir=output.parent / "cache").read_bytes())
+    output.write_bytes(
+        epctx.compile_cached(
+            source, options, cache_dir=output.parent / "cache"
+        ).read_bytes()
+    )
 
 
-@pytest.mark.parametrize("route", [by_model_compiler, by_session, by_share_group, by_cache])
-def test_a_transformer_changes_the_model_that_an_ep_compiles(negations, tmp_path, monkeypatch, route):
+@pytest.mark.parametrize(
+    "route", [by_model_compiler, by_session, by_share_group, by_cache]
+)
+def test_a_transformer_changes_the_model_that_an_ep_compiles(
+    negations, tmp_path, monkeypatch, route
+):
     monkeypatch.setattr(without_negations, "version", "1", raising=False)
     output = tmp_path / "m_ctx.onnx"
 
-    reports = route(with_transformers(without_negations, ep__context_embed_mode=0), negations, output)
+    reports = route(
+        with_transformers(without_negations, ep__context_embed_mode=0),
+        negations,
+        output,
+    )
 
     made = onnx.load(output, load_external_data=False)
-    (manifest,) = [json.loads(e.value) for e in made.metadata_props if e.key == "epctx.manifest"]
-    ran = {"name": "without_negations", "distribution": None, "version": "1", "changed": True}
+    (manifest,) = [
+        json.loads(e.value) for e in made.metadata_props if e.key == "epctx.manifest"
+    ]
+    ran = {
+        "name": "without_negations",
+        "distribution": None,
+        "version": "1",
+        "changed": True,
+    }
     assert manifest["graph_transformers"] == [ran]
     assert [vars(report) for report in reports or ()] in ([], [ran])
     assert [node.op_type for node in made.graph.node] == ["EPContext"]
 
 
-def test_a_session_that_compiles_runs_what_the_transformer_made_at_every_level(negations, caplog):
+def test_a_session_that_compiles_runs_what_the_transformer_made_at_every_level(
+    negations, caplog
+):
     expected = epctx.InferenceSession(negations).run(None, {"x": example()})[0]
     levels = []
 
@@ -139,7 +166,9 @@ def test_a_session_that_compiles_runs_what_the_transformer_made_at_every_level(n
             assert np.array_equal(session.run(None, {"x": example()})[0], expected)
 
     assert levels == [(["w3"], int(level)) for level in LEVEL]
-    assert "graph transformer noting (registered by the host): changed." in caplog.messages
+    assert (
+        "graph transformer noting (registered by the host): changed." in caplog.messages
+    )
 
 
 def test_an_explanation_shows_the_nodes_that_eps_are_asked_about(negations):
@@ -148,7 +177,9 @@ def test_an_explanation_shows_the_nodes_that_eps_are_asked_about(negations):
     assert [node.operator for node in explained.nodes] == ["Relu", "Add"]
 
 
-def test_each_is_given_what_the_one_before_returned_and_the_ep_what_the_last_did(negations, tmp_path):
+def test_each_is_given_what_the_one_before_returned_and_the_ep_what_the_last_did(
+    negations, tmp_path
+):
     seen = []
 
     def noting(label):
@@ -165,7 +196,9 @@ def test_each_is_given_what_the_one_before_returned_and_the_ep_what_the_last_did
         def optimize_model(self, model):
             noting("the EP")(model, None, None)
 
-    options = with_transformers(noting("first"), without_negations, noting("second"), "first", ep="Wishing")
+    options = with_transformers(
+        noting("first"), without_negations, noting("second"), "first", ep="Wishing"
+    )
     registry = epctx.Registry(entry_points=False)
     registry.register(Wishing)
     report = epctx.ModelCompiler(options, negations, registry=registry).compile_to_file(
@@ -173,7 +206,12 @@ def test_each_is_given_what_the_one_before_returned_and_the_ep_what_the_last_did
     )
 
     whole, rest = ["Neg", "Neg", "Relu", "Add"], ["Relu", "Add"]
-    assert seen == [("first", whole), ("second", rest), ("first", rest), ("the EP", rest)]
+    assert seen == [
+        ("first", whole),
+        ("second", rest),
+        ("first", rest),
+        ("the EP", rest),
+    ]
     assert [(each.name, each.changed) for each in report.graph_transformers] == [
         ("first", False), ("without_negations", True), ("second", False), ("first", False),
     ]  # fmt: skip
@@ -182,9 +220,13 @@ def test_each_is_given_what_the_one_before_returned_and_the_ep_what_the_last_did
     }  # fmt: skip
 
 
-def test_a_compiled_model_is_nobody_s_to_change_and_keeps_the_record_of_who_did(negations, tmp_path):
+def test_a_compiled_model_is_nobody_s_to_change_and_keeps_the_record_of_who_did(
+    negations, tmp_path
+):
     first, again = tmp_path / "m_ctx.onnx", tmp_path / "again_ctx.onnx"
-    epctx.ModelCompiler(with_transformers(without_negations), negations).compile_to_file(first)
+    epctx.ModelCompiler(
+        with_transformers(without_negations), negations
+    ).compile_to_file(first)
 
     def refuse(*_given):
         raise AssertionError("called for a compiled model")
@@ -199,7 +241,9 @@ def test_a_compiled_model_is_nobody_s_to_change_and_keeps_the_record_of_who_did(
     assert [each["name"] for each in records] == ["without_negations"]
 
 
-def test_a_context_model_says_nothing_of_transformers_where_none_was_called(negations, tmp_path):
+def test_a_context_model_says_nothing_of_transformers_where_none_was_called(
+    negations, tmp_path
+):
     epctx.ModelCompiler(with_qnn(), negations).compile_to_file(tmp_path / "m_ctx.onnx")
 
     assert b"graph_transformers" not in (tmp_path / "m_ctx.onnx").read_bytes()
@@ -212,7 +256,9 @@ def fold_scale(model, weights, _level):
     """(x * scale) @ w is x @ (scale * w), for a scale that is one number."""
     scale, product = model.graph.node
     w = weights["w"]
-    folded = w.array() * numpy_helper.to_array(next(t for t in model.graph.initializer if t.name == "scale"))
+    folded = w.array() * numpy_helper.to_array(
+        next(t for t in model.graph.initializer if t.name == "scale")
+    )
     product.input[:] = ["x", "folded"]
     kept = [t for t in model.graph.initializer if t.name == "other"]
     del model.graph.initializer[:]
@@ -223,9 +269,17 @@ def fold_scale(model, weights, _level):
 
 def test_a_transformer_may_compute_new_weights_of_old_ones(tmp_path):
     w = np.arange(600, dtype=np.float32).reshape(20, 30)
-    weights = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(np.float32(0.5), "scale")]
-    nodes = [helper.make_node("Mul", ["x", "scale"], ["s"]), helper.make_node("MatMul", ["s", "w"], ["y"])]
-    model = finished(nodes, [tensor("x", shape=(2, 20))], [tensor("y", shape=(2, 30))], weights)
+    weights = [
+        numpy_helper.from_array(w, "w"),
+        numpy_helper.from_array(np.float32(0.5), "scale"),
+    ]
+    nodes = [
+        helper.make_node("Mul", ["x", "scale"], ["s"]),
+        helper.make_node("MatMul", ["s", "w"], ["y"]),
+    ]
+    model = finished(
+        nodes, [tensor("x", shape=(2, 20))], [tensor("y", shape=(2, 30))], weights
+    )
     x = example(shape=(2, 20))
 
     report = epctx.ModelCompiler(
@@ -239,16 +293,27 @@ def test_a_transformer_may_compute_new_weights_of_old_ones(tmp_path):
 
 def test_weights_that_stay_are_mapped_and_no_byte_of_them_is_read(tmp_path):
     gibibytes = 64 << 30  # a hole in a file: nothing could read it in time
-    w = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1 << 20, gibibytes >> 22])
+    w = TensorProto(
+        name="w", data_type=TensorProto.FLOAT, dims=[1 << 20, gibibytes >> 22]
+    )
     w.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", "weights.bin"), ("offset", "0"), ("length", str(gibibytes))):
+    for key, value in (
+        ("location", "weights.bin"),
+        ("offset", "0"),
+        ("length", str(gibibytes)),
+    ):
         w.external_data.add(key=key, value=value)
     with (tmp_path / "weights.bin").open("wb") as file:
         file.truncate(gibibytes)
-    nodes = [helper.make_node(o, [a], [b]) for o, a, b in (("Neg", "x", "n"), ("Neg", "n", "m"))]
+    nodes = [
+        helper.make_node(o, [a], [b])
+        for o, a, b in (("Neg", "x", "n"), ("Neg", "n", "m"))
+    ]
     nodes.append(helper.make_node("MatMul", ["m", "w"], ["y"]))
     shapes = (1, 1 << 20), (1, gibibytes >> 22)
-    model = finished(nodes, [tensor("x", shape=shapes[0])], [tensor("y", shape=shapes[1])], [w])
+    model = finished(
+        nodes, [tensor("x", shape=shapes[0])], [tensor("y", shape=shapes[1])], [w]
+    )
     extents = []
 
     class Mapping(Alpha):
@@ -266,23 +331,33 @@ def test_weights_that_stay_are_mapped_and_no_byte_of_them_is_read(tmp_path):
     registry = epctx.Registry(entry_points=False)
     registry.register(Mapping)
     options = with_transformers(noting, ep="Mapping")
-    explained = epctx.explain_model(saved(model, tmp_path / "m.onnx"), options, registry=registry)
+    explained = epctx.explain_model(
+        saved(model, tmp_path / "m.onnx"), options, registry=registry
+    )
 
     assert [node.operator for node in explained.nodes] == ["MatMul"]
     assert extents[0] == extents[1]
-    assert (extents[1].file, extents[1].length) == (str(tmp_path / "weights.bin"), gibibytes)
+    assert (extents[1].file, extents[1].length) == (
+        str(tmp_path / "weights.bin"),
+        gibibytes,
+    )
 
 
 # --- wrong ones ------------------------------------------------------------------------------------
 
 
-def test_an_installed_one_is_blamed_with_its_package_and_version(negations, install, tmp_path):
+def test_an_installed_one_is_blamed_with_its_package_and_version(
+    negations, install, tmp_path
+):
     install("acme-graphs", *ENTRIES)
 
     with refused(
-        PluginError, r"fail \(acme-graphs 1.2\) failed in optimize_model: .*its own words"
+        PluginError,
+        r"fail \(acme-graphs 1.2\) failed in optimize_model: .*its own words",
     ) as caught:
-        epctx.ModelCompiler(with_transformers("fail"), negations).compile_to_file(tmp_path / "m_ctx.onnx")
+        epctx.ModelCompiler(with_transformers("fail"), negations).compile_to_file(
+            tmp_path / "m_ctx.onnx"
+        )
 
     assert (caught.value.distribution, caught.value.version) == ("acme-graphs", "1.2")
     assert isinstance(caught.value.__cause__, LookupError)
@@ -297,7 +372,11 @@ def test_an_installed_one_is_blamed_with_its_package_and_version(negations, inst
             "failed in optimize_model: ModuleNotFoundError: .*no_such_library",
         ),
         ("gone", PACKAGE, "failed in optimize_model: AttributeError: .*gone"),
-        ("nothing", PACKAGE, "failed in optimize_model: TypeError: 'int' object is not callable"),
+        (
+            "nothing",
+            PACKAGE,
+            "failed in optimize_model: TypeError: 'int' object is not callable",
+        ),
     ],
 )
 def test_one_that_cannot_be_imported_or_called_is_a_fault_of_its_package(
@@ -305,8 +384,12 @@ def test_one_that_cannot_be_imported_or_called_is_a_fault_of_its_package(
 ):
     install("acme-graphs", name, code=code)
 
-    with refused(PluginError, rf"{name} \(acme-graphs 1.2\) {fault}", distribution="acme-graphs"):
-        epctx.ModelCompiler(with_transformers(name), negations).compile_to_file(tmp_path / "m_ctx.onnx")
+    with refused(
+        PluginError, rf"{name} \(acme-graphs 1.2\) {fault}", distribution="acme-graphs"
+    ):
+        epctx.ModelCompiler(with_transformers(name), negations).compile_to_file(
+            tmp_path / "m_ctx.onnx"
+        )
 
 
 def test_a_cancellation_is_seen_between_transformers(negations, tmp_path):
@@ -327,7 +410,9 @@ def test_a_cancellation_is_seen_between_transformers(negations, tmp_path):
 # --- names -----------------------------------------------------------------------------------------
 
 
-def test_an_installed_transformer_runs_only_where_it_is_named(negations, install, tmp_path):
+def test_an_installed_transformer_runs_only_where_it_is_named(
+    negations, install, tmp_path
+):
     install("acme-graphs", *ENTRIES)
     output = tmp_path / "m_ctx.onnx"
 
@@ -350,11 +435,17 @@ def test_an_installed_transformer_runs_only_where_it_is_named(negations, install
         }  # fmt: skip
 
 
-def test_an_unknown_name_is_refused_before_the_model_is_read_with_the_nearest_one(install, tmp_path):
+def test_an_unknown_name_is_refused_before_the_model_is_read_with_the_nearest_one(
+    install, tmp_path
+):
     install("acme-graphs", *ENTRIES)
 
-    with refused(PackageMissing, "'relu_for_negg' is not installed. Did you mean 'relu_for_neg'?") as caught:
-        epctx.ModelCompiler(with_transformers("relu_for_negg"), tmp_path / "missing.onnx").compile_to_file()
+    with refused(
+        PackageMissing, "'relu_for_negg' is not installed. Did you mean 'relu_for_neg'?"
+    ) as caught:
+        epctx.ModelCompiler(
+            with_transformers("relu_for_negg"), tmp_path / "missing.onnx"
+        ).compile_to_file()
 
     assert "crash, fail, hang, nothing, relu_for_neg" in caught.value.hint
 
@@ -364,8 +455,12 @@ def test_of_two_packages_with_one_name_the_host_chooses(negations, install, tmp_
     install("other-graphs", "relu_for_neg")
     output = tmp_path / "m_ctx.onnx"
 
-    with refused(InvalidArgument, "ambiguous: acme-graphs and other-graphs have it") as caught:
-        epctx.ModelCompiler(with_transformers("relu_for_neg"), negations).compile_to_file(output)
+    with refused(
+        InvalidArgument, "ambiguous: acme-graphs and other-graphs have it"
+    ) as caught:
+        epctx.ModelCompiler(
+            with_transformers("relu_for_neg"), negations
+        ).compile_to_file(output)
     chosen = with_transformers("other-graphs:relu_for_neg")
     report = epctx.ModelCompiler(chosen, negations).compile_to_file(output)
 
@@ -373,7 +468,9 @@ def test_of_two_packages_with_one_name_the_host_chooses(negations, install, tmp_
     assert [each.distribution for each in report.graph_transformers] == ["other-graphs"]
 
 
-def test_an_object_of_the_host_goes_before_an_installed_transformer_of_its_name(negations, install, tmp_path):
+def test_an_object_of_the_host_goes_before_an_installed_transformer_of_its_name(
+    negations, install, tmp_path
+):
     install("acme-graphs", *ENTRIES)
 
     class Mine:
@@ -395,7 +492,10 @@ def test_an_object_of_the_host_goes_before_an_installed_transformer_of_its_name(
 def test_the_entry_is_the_list_so_that_setting_it_replaces_what_was_added():
     options = with_transformers(without_negations, "acme")
     assert options.get_session_config_entry(KEY) == "without_negations,acme"
-    assert options.graph_transformers == (("without_negations", without_negations), ("acme", None))
+    assert options.graph_transformers == (
+        ("without_negations", without_negations),
+        ("acme", None),
+    )
 
     copy = options.copy()
     copy.add_session_config_entry(KEY, "")
@@ -406,11 +506,21 @@ def test_the_entry_is_the_list_so_that_setting_it_replaces_what_was_added():
 
 @pytest.mark.parametrize(
     "wrong",
-    [None, 3, "", " ", "a,b", [without_negations], type("N", (), {"name": "x"})(), functools.partial(print)],
+    [
+        None,
+        3,
+        "",
+        " ",
+        "a,b",
+        [without_negations],
+        type("N", (), {"name": "x"})(),
+        functools.partial(print),
+    ],
 )
 def test_what_is_no_transformer_and_no_name_is_refused_at_once(wrong):
     with refused(
-        InvalidArgument, "add_graph_transformer takes the name of a graph transformer or a function"
+        InvalidArgument,
+        "add_graph_transformer takes the name of a graph transformer or a function",
     ):
         epctx.SessionOptions().add_graph_transformer(wrong)
 
@@ -428,7 +538,10 @@ def test_two_objects_of_one_name_are_refused_and_one_may_be_added_twice():
     with refused(InvalidArgument, "another object is called 'negations'"):
         options.add_graph_transformer(other)
 
-    assert [name for name, _ in options.graph_transformers] == ["negations", "negations"]
+    assert [name for name, _ in options.graph_transformers] == [
+        "negations",
+        "negations",
+    ]
 
 
 # --- out of process --------------------------------------------------------------------------------
@@ -439,24 +552,40 @@ def test_an_isolated_transformer_gives_the_same_files(negations, install, tmp_pa
     written = []
     for isolation in ("", "compile"):
         folder = tmp_path / f"out{isolation}"
-        options = with_transformers("relu_for_neg", without_negations, ep__isolate=isolation)
+        options = with_transformers(
+            "relu_for_neg", without_negations, ep__isolate=isolation
+        )
         epctx.ModelCompiler(options, negations).compile_to_file(folder / "m_ctx.onnx")
         written.append({path.name: path.read_bytes() for path in folder.iterdir()})
 
     assert written[0] == written[1]
 
 
-def test_an_isolated_transformer_that_crashes_leaves_the_host_alive(negations, install, tmp_path):
+def test_an_isolated_transformer_that_crashes_leaves_the_host_alive(
+    negations, install, tmp_path
+):
     install("acme-graphs", *ENTRIES)
     options = with_transformers("crash", ep=None, ep__isolate="compile")
 
-    with refused(PluginError, r"crash \(acme-graphs 1.2\).*optimize_model", distribution="acme-graphs"):
+    with refused(
+        PluginError,
+        r"crash \(acme-graphs 1.2\).*optimize_model",
+        distribution="acme-graphs",
+    ):
         epctx.ModelCompiler(options, negations).compile_to_file(tmp_path / "m_ctx.onnx")
 
 
-def test_an_isolated_transformer_that_takes_too_long_is_ended(negations, install, tmp_path):
+def test_an_isolated_transformer_that_takes_too_long_is_ended(
+    negations, install, tmp_path
+):
     install("acme-graphs", *ENTRIES)
-    options = with_transformers("hang", ep=None, ep__isolate="compile", ep__isolate_timeout_seconds=1)
+    options = with_transformers(
+        "hang", ep=None, ep__isolate="compile", ep__isolate_timeout_seconds=1
+    )
 
-    with refused(PluginError, r"hang \(acme-graphs 1.2\).*optimize_model", distribution="acme-graphs"):
+    with refused(
+        PluginError,
+        r"hang \(acme-graphs 1.2\).*optimize_model",
+        distribution="acme-graphs",
+    ):
         epctx.ModelCompiler(options, negations).compile_to_file(tmp_path / "m_ctx.onnx")

@@ -32,12 +32,16 @@ def with_qnn():
 
 @pytest.mark.parametrize("embedded", MODES)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_no_byte_of_the_output_tells_where_it_was_made(network, tmp_path, name, embedded):
+def test_no_byte_of_the_output_tells_where_it_was_made(
+    network, tmp_path, name, embedded
+):
     source = network(name)
     out = tmp_path / "output-folder"
     out.mkdir()
 
-    epctx.ModelCompiler(with_qnn(), source.path, embedded).compile_to_file(out / "net_ctx.onnx")
+    epctx.ModelCompiler(with_qnn(), source.path, embedded).compile_to_file(
+        out / "net_ctx.onnx"
+    )
 
     tells = [
         tmp_path,
@@ -54,7 +58,9 @@ def test_no_byte_of_the_output_tells_where_it_was_made(network, tmp_path, name, 
 
 @pytest.mark.parametrize("embedded", MODES)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_same_work_gives_the_same_bytes_in_any_folder(network, tmp_path, monkeypatch, name, embedded):
+def test_the_same_work_gives_the_same_bytes_in_any_folder(
+    network, tmp_path, monkeypatch, name, embedded
+):
     made = []
     for place in ("one", "another, deeper/down"):
         source = network(name)
@@ -98,7 +104,9 @@ def test_a_context_model_whose_files_are_links_into_a_cache_loads(network, tmp_p
     assert worst_relative_error(outputs, source.reference) <= TOLERANCE
 
 
-def test_a_source_whose_model_and_weights_are_links_into_a_cache_compiles(network, tmp_path):
+def test_a_source_whose_model_and_weights_are_links_into_a_cache_compiles(
+    network, tmp_path
+):
     source = network("resnet")
     onnx.save(
         onnx.load(source.path),
@@ -109,7 +117,9 @@ def test_a_source_whose_model_and_weights_are_links_into_a_cache_compiles(networ
     )
     cached = as_cache(tmp_path / "hub", snapshot(source.path.parent))
 
-    report = epctx.ModelCompiler(with_qnn(), cached / source.path.name).compile_to_file()
+    report = epctx.ModelCompiler(
+        with_qnn(), cached / source.path.name
+    ).compile_to_file()
     shutil.rmtree(tmp_path / "hub" / "blobs")
     with epctx.InferenceSession(report.output) as session:
         outputs = session.run(None, source.inputs)
@@ -122,9 +132,13 @@ def test_a_source_whose_model_and_weights_are_links_into_a_cache_compiles(networ
 
 @pytest.mark.parametrize("embedded", MODES)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_onnxruntime_resolves_a_context_model_until_it_looks_for_an_ep(network, tmp_path, name, embedded):
+def test_onnxruntime_resolves_a_context_model_until_it_looks_for_an_ep(
+    network, tmp_path, name, embedded
+):
     written = tmp_path / "net_ctx.onnx"
-    epctx.ModelCompiler(with_qnn(), network(name).path, embedded).compile_to_file(written)
+    epctx.ModelCompiler(with_qnn(), network(name).path, embedded).compile_to_file(
+        written
+    )
 
     assert "is not compatible with any execution provider" in onnxruntime_says(written)
     onnx.checker.check_model(onnx.load(written))
@@ -139,14 +153,26 @@ def test_the_manifest_says_who_made_the_context_and_of_what(tmp_path):
     for ep in (Alpha, Beta):
         registry.register(ep)
         options.add_provider(ep.name)
-    nodes = [helper.make_node("Relu", ["x"], ["v"], "a"), helper.make_node("Neg", ["v"], ["y"], "b")]
-    source = saved(finished(nodes, [tensor("x", shape=SHAPE)], [tensor("y")]), tmp_path / "m.onnx")
+    nodes = [
+        helper.make_node("Relu", ["x"], ["v"], "a"),
+        helper.make_node("Neg", ["v"], ["y"], "b"),
+    ]
+    source = saved(
+        finished(nodes, [tensor("x", shape=SHAPE)], [tensor("y")]), tmp_path / "m.onnx"
+    )
 
     report = epctx.ModelCompiler(options, source, registry=registry).compile_to_file()
 
-    (text,) = [p.value for p in onnx.load(report.output).metadata_props if p.key == "epctx.manifest"]
+    (text,) = [
+        p.value
+        for p in onnx.load(report.output).metadata_props
+        if p.key == "epctx.manifest"
+    ]
     manifest = json.loads(text)
-    assert set(manifest["providers"]) == {"AlphaExecutionProvider", "BetaExecutionProvider"}
+    assert set(manifest["providers"]) == {
+        "AlphaExecutionProvider",
+        "BetaExecutionProvider",
+    }
     assert [p["name"] for p in manifest["payloads"]] == ["m_alpha.bin", "m_beta_0.bin"]
     for payload in manifest["payloads"]:
         assert payload["bytes"] == (tmp_path / payload["name"]).stat().st_size

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from agreement import TOLERANCE, assert_agree, relative_error, worst_relative_error
-from end_to_end.sim_eps import CPU, EVERY_ORDER, OPENVINO, ORDERS, QNN, SUFFIXES, VITISAI, short
+from end_to_end.sim_eps import (
+    CPU,
+    EVERY_ORDER,
+    OPENVINO,
+    ORDERS,
+    QNN,
+    SUFFIXES,
+    VITISAI,
+    short,
+)
 from end_to_end.small_models import snapshot
 from networks.catalog import EXPORTED, LARGE, QUANTISED
 from networks.matrix import DEEP, SMALL
@@ -18,11 +27,17 @@ MODES = pytest.mark.parametrize("embedded", [False, True], ids=["file", "embedde
 
 def combination(name, eps, *, embedded):
     everyday = (
-        eps in (*ONE, *ORDERS) if name in SMALL else name in DEEP[:2] and eps == ORDERS[0] and not embedded
+        eps in (*ONE, *ORDERS)
+        if name in SMALL
+        else name in DEEP[:2] and eps == ORDERS[0] and not embedded
     )
     marks = [] if everyday else [pytest.mark.stress]
     return pytest.param(
-        name, eps, embedded, id=f"{name}-{short(eps)}-{'embedded' if embedded else 'file'}", marks=marks
+        name,
+        eps,
+        embedded,
+        id=f"{name}-{short(eps)}-{'embedded' if embedded else 'file'}",
+        marks=marks,
     )
 
 
@@ -35,9 +50,14 @@ MATRIX = [
 
 
 @pytest.mark.parametrize(("name", "eps", "embedded"), MATRIX)
-def test_a_network_that_is_compiled_and_moved_agrees_with_onnxruntime(compiled, name, eps, embedded):
+def test_a_network_that_is_compiled_and_moved_agrees_with_onnxruntime(
+    compiled, name, eps, embedded
+):
     found = compiled(name, eps, embedded=embedded)
-    taken, context_nodes = found.taken, [n for n in found.graph.node if n.op_type == "EPContext"]
+    taken, context_nodes = (
+        found.taken,
+        [n for n in found.graph.node if n.op_type == "EPContext"],
+    )
 
     assert_agree(found.outputs, found.reference, found.steps)
     for boundary in ("input", "output"):
@@ -52,26 +72,39 @@ def test_a_network_that_is_compiled_and_moved_agrees_with_onnxruntime(compiled, 
 
     # Each EP has its own file.
     binaries = {} if embedded else {ep: f"net_{SUFFIXES[ep]}.bin" for ep in taken}
-    assert found.files == set(found.report.required_files) == {"net_ctx.onnx", *binaries.values()}
+    assert (
+        found.files
+        == set(found.report.required_files)
+        == {"net_ctx.onnx", *binaries.values()}
+    )
     named = {}
     for node in context_nodes:
         texts = {attribute.name: attribute.s.decode() for attribute in node.attribute}
         named.setdefault(texts["source"], set()).add(texts.get("ep_cache_context"))
     assert named.keys() == taken.keys()
     if not embedded:
-        assert {ep: names - {None} for ep, names in named.items()} == {ep: {b} for ep, b in binaries.items()}
+        assert {ep: names - {None} for ep, names in named.items()} == {
+            ep: {b} for ep, b in binaries.items()
+        }
 
 
 @pytest.mark.parametrize(
     ("name", "eps"),
     [
-        pytest.param(name, eps, id=f"{name}-{short(eps)}", marks=[] if daily else [pytest.mark.stress])
+        pytest.param(
+            name,
+            eps,
+            id=f"{name}-{short(eps)}",
+            marks=[] if daily else [pytest.mark.stress],
+        )
         for name in (*SMALL, *DEEP, *LARGE)
         for eps in EVERY_ORDER
         for daily in [name in SMALL and eps in ORDERS]
     ],
 )
-def test_the_first_ep_takes_what_it_takes_alone_and_the_others_of_the_rest(compiled, name, eps):
+def test_the_first_ep_takes_what_it_takes_alone_and_the_others_of_the_rest(
+    compiled, name, eps
+):
     together = compiled(name, eps).taken
     alone = {ep: compiled(name, (ep,)).taken.get(ep, set()) for ep in eps}
 
@@ -81,9 +114,13 @@ def test_the_first_ep_takes_what_it_takes_alone_and_the_others_of_the_rest(compi
 
 
 @pytest.mark.parametrize(
-    "names", [SMALL, pytest.param((*SMALL, *DEEP), marks=pytest.mark.stress)], ids=["small", "deep"]
+    "names",
+    [SMALL, pytest.param((*SMALL, *DEEP), marks=pytest.mark.stress)],
+    ids=["small", "deep"],
 )
-@pytest.mark.parametrize(("ep", "without"), [(QNN, {"lstm"}), (OPENVINO, set()), (VITISAI, None)])
+@pytest.mark.parametrize(
+    ("ep", "without"), [(QNN, {"lstm"}), (OPENVINO, set()), (VITISAI, None)]
+)
 def test_each_ep_compiles_most_of_the_networks_for_it(compiled, ep, without, names):
     left_out = {*names} - {*QUANTISED} if without is None else without
 
@@ -98,7 +135,11 @@ def test_quantised_networks_are_split_over_three_eps(compiled):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.stress] if n in DEEP else []) for n in QUANTISED]
+    "name",
+    [
+        pytest.param(n, marks=[pytest.mark.stress] if n in DEEP else [])
+        for n in QUANTISED
+    ],
 )
 def test_what_quantizes_around_an_operator_is_compiled_with_it(compiled, name):
     left = compiled(name, (VITISAI,)).graph
@@ -127,7 +168,9 @@ def test_two_eps_share_a_network_in_the_order_of_priority(compiled, order):
 
 @MODES
 @pytest.mark.parametrize("name", EXPORTED)
-def test_the_session_options_write_the_same_bytes_as_the_compiler(network, tmp_path, name, embedded):
+def test_the_session_options_write_the_same_bytes_as_the_compiler(
+    network, tmp_path, name, embedded
+):
     source = network(name)
     by_options, by_compiler = tmp_path / "by options", tmp_path / "by compiler"
     by_options.mkdir()
@@ -140,7 +183,9 @@ def test_the_session_options_write_the_same_bytes_as_the_compiler(network, tmp_p
 
     with epctx.InferenceSession(source.path, options) as session:
         outputs = session.run(None, source.inputs)
-    epctx.ModelCompiler(with_qnn(), source.path, embedded).compile_to_file(by_compiler / "net_ctx.onnx")
+    epctx.ModelCompiler(with_qnn(), source.path, embedded).compile_to_file(
+        by_compiler / "net_ctx.onnx"
+    )
 
     assert snapshot(by_options) == snapshot(by_compiler)
     assert len(snapshot(by_options)) == (1 if embedded else 2)
@@ -165,7 +210,11 @@ def test_without_a_path_both_routes_write_beside_the_source(network):
 
     assert report.output == written
     assert written.read_bytes() == first
-    assert sorted(p.name for p in written.parent.iterdir()) == ["lstm.onnx", "lstm_ctx.onnx", "lstm_qnn.bin"]
+    assert sorted(p.name for p in written.parent.iterdir()) == [
+        "lstm.onnx",
+        "lstm_ctx.onnx",
+        "lstm_qnn.bin",
+    ]
 
 
 @pytest.mark.parametrize("name", [n for n in SMALL if n not in QUANTISED])
@@ -180,7 +229,10 @@ def test_original_compiled_and_loaded_session_agree(network, tmp_path, name):
         (QNN, written, None),
     ):
         with epctx.InferenceSession(model, options) as session:
-            assert worst_relative_error(session.run(None, source.inputs), source.reference) <= TOLERANCE
+            assert (
+                worst_relative_error(session.run(None, source.inputs), source.reference)
+                <= TOLERANCE
+            )
             assert (QNN in session.get_providers()) == (ep == QNN)
 
 
@@ -206,7 +258,11 @@ def test_the_ep_is_found_by_its_entry_point():
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.stress] if n in DEEP else []) for n in QUANTISED]
+    "name",
+    [
+        pytest.param(n, marks=[pytest.mark.stress] if n in DEEP else [])
+        for n in QUANTISED
+    ],
 )
 def test_a_quantised_network_answers_each_input_differently(network, name):
     answers = [network(name, seed=seed).reference[0] for seed in (0, 1)]

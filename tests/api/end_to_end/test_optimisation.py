@@ -6,7 +6,14 @@ import numpy as np
 import onnx
 import pytest
 from end_to_end.engine_eps import Alpha
-from end_to_end.routes import by_compiler, by_session, compile_with, refused, session_with, with_qnn
+from end_to_end.routes import (
+    by_compiler,
+    by_session,
+    compile_with,
+    refused,
+    session_with,
+    with_qnn,
+)
 from end_to_end.small_models import chain, example, finished, saved, tensor
 from engines.models_for_engines import on_the_reference
 from engines.networks import convolution_and_normalisation, gelu
@@ -50,7 +57,9 @@ def test_a_model_is_brought_to_a_level_before_eps_see_it(source, tmp_path):
 
 
 def test_by_default_eps_see_the_model_as_it_is(source, tmp_path):
-    report = epctx.ModelCompiler(with_qnn(), source).compile_to_file(tmp_path / "m_ctx.onnx")
+    report = epctx.ModelCompiler(with_qnn(), source).compile_to_file(
+        tmp_path / "m_ctx.onnx"
+    )
 
     assert [p.nodes for p in report.partitions] == [3]
 
@@ -84,9 +93,15 @@ def test_onnxruntimes_own_operators_run_on_the_cpu_and_have_types(tmp_path):
     assert sum(p.nodes for p in report.partitions) == 1
     expected = epctx.InferenceSession(path).run(None, {"x": x})[0]
     assert np.allclose(
-        epctx.InferenceSession(tmp_path / "m_ctx.onnx").run(None, {"x": x})[0], expected, atol=1e-6
+        epctx.InferenceSession(tmp_path / "m_ctx.onnx").run(None, {"x": x})[0],
+        expected,
+        atol=1e-6,
     )
-    assert np.allclose(epctx.InferenceSession(path, options).run(None, {"x": x})[0], expected, atol=1e-6)
+    assert np.allclose(
+        epctx.InferenceSession(path, options).run(None, {"x": x})[0],
+        expected,
+        atol=1e-6,
+    )
 
 
 def test_the_same_model_gives_the_same_bytes_in_any_folder(source, tmp_path):
@@ -110,9 +125,13 @@ def test_a_level_that_is_none_for_a_whole_model_is_refused(source, number):
         epctx.ModelCompiler(with_qnn(), source, **level(number))
 
 
-def test_on_an_engine_without_an_optimiser_a_level_is_refused_with_what_to_install(source):
+def test_on_an_engine_without_an_optimiser_a_level_is_refused_with_what_to_install(
+    source,
+):
     with refused(InvalidArgument, r"onnx\.reference .* has no optimiser") as caught:
-        epctx.ModelCompiler(on_the_reference(with_qnn()), source, **level(LEVEL.ORT_ENABLE_BASIC))
+        epctx.ModelCompiler(
+            on_the_reference(with_qnn()), source, **level(LEVEL.ORT_ENABLE_BASIC)
+        )
 
     assert "epctx-core[ort]" in caught.value.hint
 
@@ -122,10 +141,14 @@ def test_on_the_reference_a_model_compiles_and_runs_all_the_same(source, tmp_pat
     made_with = tmp_path / "with_ctx.onnx"
     epctx.ModelCompiler(with_qnn(), source).compile_to_file(made_with)
 
-    epctx.ModelCompiler(on_the_reference(with_qnn()), source).compile_to_file(tmp_path / "without_ctx.onnx")
+    epctx.ModelCompiler(on_the_reference(with_qnn()), source).compile_to_file(
+        tmp_path / "without_ctx.onnx"
+    )
 
     for path in (made_with, tmp_path / "without_ctx.onnx"):
-        found = epctx.InferenceSession(path, on_the_reference()).run(None, {"x": image()})[0]
+        found = epctx.InferenceSession(path, on_the_reference()).run(
+            None, {"x": image()}
+        )[0]
         assert np.max(np.abs(found - expected)) <= 1e-5 * np.max(np.abs(expected))
 
 
@@ -135,8 +158,12 @@ def test_a_model_that_cannot_be_optimised_says_why(tmp_path):
     model.opset_import.add(domain="nobody", version=1)
     path = saved(model, tmp_path / "m.onnx")
 
-    with refused(Fail, "cannot be optimised to ORT_ENABLE_BASIC: onnxruntime refuses it") as caught:
-        epctx.ModelCompiler(with_qnn(), path, **level(LEVEL.ORT_ENABLE_BASIC)).compile_to_file()
+    with refused(
+        Fail, "cannot be optimised to ORT_ENABLE_BASIC: onnxruntime refuses it"
+    ) as caught:
+        epctx.ModelCompiler(
+            with_qnn(), path, **level(LEVEL.ORT_ENABLE_BASIC)
+        ).compile_to_file()
 
     assert "ORT_DISABLE_ALL" in caught.value.hint
 
@@ -187,19 +214,26 @@ def test_an_ep_changes_the_model_before_it_is_partitioned(negations, tmp_path, r
     assert [node.op_type for node in made.graph.node] == ["EPContext"]
     assert made.producer_name == "small"
     assert len(ep.calls) == 1
-    assert np.array_equal(session_with(ep, tmp_path / "m_ctx.onnx").run(None, {"x": example()})[0], expected)
+    assert np.array_equal(
+        session_with(ep, tmp_path / "m_ctx.onnx").run(None, {"x": example()})[0],
+        expected,
+    )
     assert len(ep.calls) == 1, "a compiled model is nobody's to change"
 
 
 def test_it_is_given_the_weights_and_the_level(negations, tmp_path):
     ep = wishing(without_negations)
 
-    compile_with(ep, negations, tmp_path / "m_ctx.onnx", **level(LEVEL.ORT_ENABLE_BASIC))
+    compile_with(
+        ep, negations, tmp_path / "m_ctx.onnx", **level(LEVEL.ORT_ENABLE_BASIC)
+    )
 
     assert ep.calls == [(["w3"], 1)]
 
 
-def test_an_ep_that_gives_nothing_leaves_the_model_as_it_is_whatever_it_did_to_its_copy(negations, tmp_path):
+def test_an_ep_that_gives_nothing_leaves_the_model_as_it_is_whatever_it_did_to_its_copy(
+    negations, tmp_path
+):
     def spoil(model, _weights, _level):
         del model.graph.node[:]
 
@@ -208,19 +242,30 @@ def test_an_ep_that_gives_nothing_leaves_the_model_as_it_is_whatever_it_did_to_i
     compile_with(ep, negations, tmp_path / "m_ctx.onnx")
 
     found = session_with(ep, tmp_path / "m_ctx.onnx").run(None, {"x": example()})[0]
-    assert np.array_equal(found, epctx.InferenceSession(negations).run(None, {"x": example()})[0])
+    assert np.array_equal(
+        found, epctx.InferenceSession(negations).run(None, {"x": example()})[0]
+    )
 
 
-def test_weights_that_it_leaves_alone_stay_where_they_are_and_new_ones_are_taken(tmp_path):
+def test_weights_that_it_leaves_alone_stay_where_they_are_and_new_ones_are_taken(
+    tmp_path,
+):
     kept = numpy_helper.from_array(np.arange(600, dtype=np.float32), "kept")
-    nodes = [helper.make_node("Add", ["x", "kept"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
-    model = finished(nodes, [tensor("x", shape=[600])], [tensor("y", shape=[600])], [kept])
+    nodes = [
+        helper.make_node("Add", ["x", "kept"], ["a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    model = finished(
+        nodes, [tensor("x", shape=[600])], [tensor("y", shape=[600])], [kept]
+    )
     path = saved(model, tmp_path / "m.onnx")
     x = np.linspace(-700, 100, 600, dtype=np.float32)
 
     def add_more(model, _weights, _level):
         assert model.graph.initializer[0].data_location == onnx.TensorProto.EXTERNAL
-        model.graph.initializer.append(numpy_helper.from_array(np.full(600, 2, np.float32), "more"))
+        model.graph.initializer.append(
+            numpy_helper.from_array(np.full(600, 2, np.float32), "more")
+        )
         model.graph.node[1].input[0] = "b"
         relu = onnx.NodeProto.FromString(model.graph.node[1].SerializeToString())
         del model.graph.node[1]
@@ -229,8 +274,12 @@ def test_weights_that_it_leaves_alone_stay_where_they_are_and_new_ones_are_taken
 
     compile_with(wishing(add_more), path, tmp_path / "m_ctx.onnx")
 
-    found = session_with(wishing(add_more), tmp_path / "m_ctx.onnx").run(None, {"x": x})[0]
-    assert np.array_equal(found, np.maximum(x + np.arange(600, dtype=np.float32) + 2, 0))
+    found = session_with(wishing(add_more), tmp_path / "m_ctx.onnx").run(
+        None, {"x": x}
+    )[0]
+    assert np.array_equal(
+        found, np.maximum(x + np.arange(600, dtype=np.float32) + 2, 0)
+    )
 
 
 def renamed_output(model, _weights, _level):
@@ -251,7 +300,10 @@ def circular(model, _weights, _level):
 
 def with_context_node(model, _weights, _level):
     model.opset_import.add(domain="com.microsoft", version=1)
-    model.graph.node[-1].op_type, model.graph.node[-1].domain = "EPContext", "com.microsoft"
+    model.graph.node[-1].op_type, model.graph.node[-1].domain = (
+        "EPContext",
+        "com.microsoft",
+    )
     return model
 
 
@@ -269,7 +321,10 @@ def with_a_file(model, _weights, _level):
     ("answer", "what"),
     [
         (lambda *_given: b"model", "gave a bytes instead of an onnx.ModelProto"),
-        (renamed_output, "gave a model with other outputs: \\['z'\\] instead of \\['y'\\]"),
+        (
+            renamed_output,
+            "gave a model with other outputs: \\['z'\\] instead of \\['y'\\]",
+        ),
         (other_type, "gave a model with other inputs"),
         (circular, "gave a wrong model"),
         (with_context_node, "gave a model with EPContext nodes"),
@@ -277,7 +332,9 @@ def with_a_file(model, _weights, _level):
     ],
 )
 def test_a_wrong_answer_is_the_plugins_fault(negations, tmp_path, answer, what):
-    with refused(PluginError, what, folder=tmp_path, ep="WishingExecutionProvider") as caught:
+    with refused(
+        PluginError, what, folder=tmp_path, ep="WishingExecutionProvider"
+    ) as caught:
         compile_with(wishing(answer), negations, tmp_path / "m_ctx.onnx")
 
     assert caught.value.hook == "optimize_model"

@@ -11,7 +11,11 @@ import onnx
 import pytest
 from end_to_end.engine_eps import Alpha, Beta
 from end_to_end.onnxruntime_results import onnxruntime_result, onnxruntime_says
-from end_to_end.random_graphs import assert_partitions_are_whole, drawn_model, is_acyclic
+from end_to_end.random_graphs import (
+    assert_partitions_are_whole,
+    drawn_model,
+    is_acyclic,
+)
 from end_to_end.small_models import example, saved
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
@@ -42,7 +46,9 @@ def test_any_graph_and_any_mix_of_eps_keeps_results_and_partitions_whole(case, f
 
 @pytest.mark.stress
 @given(case=cases(), flag=st.booleans())
-@settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 def test_so_do_two_thousand_graphs(case, flag):
     check(case, flag=flag)
 
@@ -54,16 +60,22 @@ def check(case, *, flag):
     for ep in case.eps:
         registry.register(ep)
         options.add_provider(ep.name)
-    feeds = {name: example(9 + number) for number, name in enumerate(v.name for v in case.model.graph.input)}
+    feeds = {
+        name: example(9 + number)
+        for number, name in enumerate(v.name for v in case.model.graph.input)
+    }
     feeds["flag"] = np.array([flag])
 
     with tempfile.TemporaryDirectory() as folder:
-        source, written = saved(case.model, Path(folder, "m.onnx")), Path(folder, "out", "m_ctx.onnx")
+        source, written = (
+            saved(case.model, Path(folder, "m.onnx")),
+            Path(folder, "out", "m_ctx.onnx"),
+        )
         written.parent.mkdir()
         expected = onnxruntime_result(source, feeds)
-        report = epctx.ModelCompiler(options, source, case.embedded, registry=registry).compile_to_file(
-            written
-        )
+        report = epctx.ModelCompiler(
+            options, source, case.embedded, registry=registry
+        ).compile_to_file(written)
         results = [
             session_result(source, feeds, registry=registry),
             session_result(source, feeds, options, registry=registry),
@@ -71,7 +83,9 @@ def check(case, *, flag):
         ]
         context = onnx.load(written)
         if report.partitions:
-            assert "is not compatible with any execution provider" in onnxruntime_says(written)
+            assert "is not compatible with any execution provider" in onnxruntime_says(
+                written
+            )
 
     for result in results:
         for one, other in zip(result, expected, strict=True):

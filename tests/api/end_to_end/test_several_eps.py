@@ -12,7 +12,17 @@ import onnx
 import pytest
 from agreement import assert_agree
 from end_to_end.onnxruntime_results import onnxruntime_result, onnxruntime_says
-from end_to_end.sim_eps import CPU, EVERY_ORDER, OPENVINO, PACKAGES, QNN, SUFFIXES, VITISAI, short, with_eps
+from end_to_end.sim_eps import (
+    CPU,
+    EVERY_ORDER,
+    OPENVINO,
+    PACKAGES,
+    QNN,
+    SUFFIXES,
+    VITISAI,
+    short,
+    with_eps,
+)
 from end_to_end.small_models import finished, saved, tensor
 from epctx_sim_openvino import OpenVinoProvider
 from epctx_sim_qnn import QnnProvider
@@ -38,18 +48,30 @@ class _Network:
 
     def __init__(self):
         self.nodes, self.random = [], np.random.default_rng(0)
-        self.weights = {"scale": np.float32(SCALE), "zero": np.int8(0), "nought": np.float32(0)}
+        self.weights = {
+            "scale": np.float32(SCALE),
+            "zero": np.int8(0),
+            "nought": np.float32(0),
+        }
 
     def add(self, operator, *inputs, output=None, **attributes):
         output = output or f"v{len(self.nodes)}"
         self.nodes.append(
-            helper.make_node(operator, inputs, [output], f"{operator}_{len(self.nodes)}", **attributes)
+            helper.make_node(
+                operator,
+                inputs,
+                [output],
+                f"{operator}_{len(self.nodes)}",
+                **attributes,
+            )
         )
         return output
 
     def conv(self, value):
         name = f"w{len(self.weights)}"
-        self.weights[name] = self.random.integers(-100, 100, (4, 4, 3, 3), dtype=np.int8)
+        self.weights[name] = self.random.integers(
+            -100, 100, (4, 4, 3, 3), dtype=np.int8
+        )
         self.weights[f"{name}_scale"] = np.float32(2.0**-9)
         known = self.add("DequantizeLinear", name, f"{name}_scale", "zero")
         given = self.add("DequantizeLinear", value, "scale", "zero")
@@ -58,12 +80,20 @@ class _Network:
 
     def model(self):
         first = self.conv(self.add("QuantizeLinear", "x", "scale", "zero"))
-        middle = self.add("Erf", self.add("Tanh", self.add("DequantizeLinear", first, "scale", "zero")))
+        middle = self.add(
+            "Erf",
+            self.add("Tanh", self.add("DequantizeLinear", first, "scale", "zero")),
+        )
         middle = self.add("Where", self.add("IsInf", middle), "nought", middle)
         second = self.conv(self.add("QuantizeLinear", middle, "scale", "zero"))
         self.add("DequantizeLinear", second, "scale", "zero", output="y")
-        weights = [numpy_helper.from_array(np.asarray(array), name) for name, array in self.weights.items()]
-        return finished(self.nodes, [tensor("x", shape=SHAPE)], [tensor("y", shape=SHAPE)], weights)
+        weights = [
+            numpy_helper.from_array(np.asarray(array), name)
+            for name, array in self.weights.items()
+        ]
+        return finished(
+            self.nodes, [tensor("x", shape=SHAPE)], [tensor("y", shape=SHAPE)], weights
+        )
 
 
 @pytest.fixture
@@ -99,24 +129,35 @@ def registry_with(*classes):
 
 def context_nodes(path):
     nodes = [node for node in onnx.load(path).graph.node if node.op_type == "EPContext"]
-    return [(n, {a.name: helper.get_attribute_value(a) for a in n.attribute}) for n in nodes]
+    return [
+        (n, {a.name: helper.get_attribute_value(a) for a in n.attribute}) for n in nodes
+    ]
 
 
 def test_three_eps_share_a_network_each_with_a_binary_of_its_own(source, tmp_path):
     report = compiled(source, tmp_path / "written")
 
     for ep, operators in TAKEN.items():
-        assert operators <= {name for p in report.partitions if p.ep == ep for name in p.operators}
+        assert operators <= {
+            name for p in report.partitions if p.ep == ep for name in p.operators
+        }
     assert report.assignments[CPU] == 1
     binaries = {ep: f"net_{suffix}.bin" for ep, suffix in SUFFIXES.items()}
-    assert {path.name for path in report.output.parent.iterdir()} == {"net_ctx.onnx", *binaries.values()}
+    assert {path.name for path in report.output.parent.iterdir()} == {
+        "net_ctx.onnx",
+        *binaries.values(),
+    }
     for _, said in context_nodes(report.output):
         name = said.get("ep_cache_context")
         assert name is None or name.decode() == binaries[said["source"].decode()]
-    assert "is not compatible with any execution provider" in onnxruntime_says(report.output)
+    assert "is not compatible with any execution provider" in onnxruntime_says(
+        report.output
+    )
 
 
-def test_moved_without_its_source_it_runs_in_a_process_that_finds_the_eps(source, tmp_path):
+def test_moved_without_its_source_it_runs_in_a_process_that_finds_the_eps(
+    source, tmp_path
+):
     expected = onnxruntime_result(source, {"x": X})
     report = compiled(source, tmp_path / "written")
     far = tmp_path / "far away"
@@ -124,7 +165,13 @@ def test_moved_without_its_source_it_runs_in_a_process_that_finds_the_eps(source
     shutil.rmtree(source.parent)
     np.savez(tmp_path / "inputs.npz", x=X)
 
-    command = [sys.executable, str(RUN_MODEL), str(far / "net_ctx.onnx"), "inputs.npz", "outputs.npz"]
+    command = [
+        sys.executable,
+        str(RUN_MODEL),
+        str(far / "net_ctx.onnx"),
+        "inputs.npz",
+        "outputs.npz",
+    ]
     subprocess.run(command, check=True, cwd=tmp_path, timeout=120)
 
     with np.load(tmp_path / "outputs.npz") as stored:
@@ -133,7 +180,9 @@ def test_moved_without_its_source_it_runs_in_a_process_that_finds_the_eps(source
 
 @pytest.mark.parametrize("embedded", [False, True], ids=["file", "embedded"])
 @pytest.mark.parametrize("eps", EVERY_ORDER, ids=short)
-def test_in_any_order_a_network_compiled_in_a_session_and_loaded_agree(source, tmp_path, eps, embedded):
+def test_in_any_order_a_network_compiled_in_a_session_and_loaded_agree(
+    source, tmp_path, eps, embedded
+):
     expected = onnxruntime_result(source, {"x": X})
 
     report = compiled(source, tmp_path / "written", eps, embedded=embedded)
@@ -144,9 +193,15 @@ def test_in_any_order_a_network_compiled_in_a_session_and_loaded_agree(source, t
 
 
 @pytest.mark.parametrize("missing", ORDER)
-def test_where_a_plugin_is_missing_the_error_names_node_source_and_package(written, missing):
+def test_where_a_plugin_is_missing_the_error_names_node_source_and_package(
+    written, missing
+):
     registry = registry_with(*(cls for ep, cls in CLASSES.items() if ep != missing))
-    theirs = [node.name for node, said in context_nodes(written) if said["source"].decode() == missing]
+    theirs = [
+        node.name
+        for node, said in context_nodes(written)
+        if said["source"].decode() == missing
+    ]
 
     with pytest.raises(NotImplementedByProvider) as caught:
         result(written, registry=registry)
@@ -159,10 +214,14 @@ def test_where_a_plugin_is_missing_the_error_names_node_source_and_package(writt
 
 
 @pytest.mark.parametrize("missing", ORDER)
-def test_where_the_host_leaves_an_ep_out_the_error_says_which_are_there(written, missing):
+def test_where_the_host_leaves_an_ep_out_the_error_says_which_are_there(
+    written, missing
+):
     listed = [ep for ep in ORDER if ep != missing]
 
-    with pytest.raises(NotImplementedByProvider, match=f"{missing}.*{listed[0]}, {listed[1]}") as caught:
+    with pytest.raises(
+        NotImplementedByProvider, match=f"{missing}.*{listed[0]}, {listed[1]}"
+    ) as caught:
         result(written, with_eps(*listed))
 
     assert f"Add {missing!r} to the providers" in caught.value.hint
@@ -176,12 +235,16 @@ def spies():
         class Spy(cls):
             @hookimpl
             def get_capability(self, graph):
-                shown.setdefault(cls.name, set()).update(node.name for node in graph.nodes)
+                shown.setdefault(cls.name, set()).update(
+                    node.name for node in graph.nodes
+                )
                 return super().get_capability(graph)
 
             @hookimpl
             def load_context(self, nodes, reader):
-                loaded.setdefault(cls.name, set()).update((node.source, node.name) for node in nodes)
+                loaded.setdefault(cls.name, set()).update(
+                    (node.source, node.name) for node in nodes
+                )
                 return super().load_context(nodes, reader)
 
         return Spy
@@ -196,18 +259,32 @@ def test_no_ep_sees_what_another_has_taken(source, tmp_path, eps):
     report = compiled(source, tmp_path / "written", eps, registry=registry)
     result(report.output, registry=registry)
 
-    taken = {ep: {n for p in report.partitions if p.ep == ep for n in p.node_names} for ep in eps}
+    taken = {
+        ep: {n for p in report.partitions if p.ep == ep for n in p.node_names}
+        for ep in eps
+    }
     everything = {node.name for node in onnx.load(source).graph.node}
     for place, ep in enumerate(eps):
-        assert shown[ep] == everything - set().union(*(taken[other] for other in eps[:place]))
-    contexts = [(said["source"].decode(), node.name) for node, said in context_nodes(report.output)]
-    assert loaded == {ep: {c for c in contexts if c[0] == ep} for ep in eps if taken[ep]}
+        assert shown[ep] == everything - set().union(
+            *(taken[other] for other in eps[:place])
+        )
+    contexts = [
+        (said["source"].decode(), node.name)
+        for node, said in context_nodes(report.output)
+    ]
+    assert loaded == {
+        ep: {c for c in contexts if c[0] == ep} for ep in eps if taken[ep]
+    }
 
 
 @pytest.mark.parametrize("checked", [True, False], ids=["manifest", "no manifest"])
-@pytest.mark.parametrize(("ep", "other"), [order[:2] for order in EVERY_ORDER], ids=short)
+@pytest.mark.parametrize(
+    ("ep", "other"), [order[:2] for order in EVERY_ORDER], ids=short
+)
 def test_a_binary_in_the_place_of_another_eps_is_refused(written, ep, other, checked):
-    theirs, ours = (written.with_name(f"net_{SUFFIXES[name]}.bin") for name in (other, ep))
+    theirs, ours = (
+        written.with_name(f"net_{SUFFIXES[name]}.bin") for name in (other, ep)
+    )
     shutil.copy(theirs, ours)
     if not checked:
         model = onnx.load(written)

@@ -10,7 +10,11 @@ import numpy as np
 import onnx
 import pytest
 from end_to_end.onnxruntime_results import onnxruntime_result
-from end_to_end.random_graphs import MixedScope, assert_partitions_are_whole, drawn_model
+from end_to_end.random_graphs import (
+    MixedScope,
+    assert_partitions_are_whole,
+    drawn_model,
+)
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI, with_eps
 from end_to_end.small_models import example, saved
 from hypothesis import HealthCheck, event, given, settings
@@ -33,7 +37,9 @@ class Case:
 @st.composite
 def cases(draw):
     eps = draw(st.permutations([OPENVINO, QNN, VITISAI]))[: draw(st.integers(1, 3))]
-    return Case(model=drawn_model(draw, MixedScope), eps=eps, embedded=draw(st.booleans()))
+    return Case(
+        model=drawn_model(draw, MixedScope), eps=eps, embedded=draw(st.booleans())
+    )
 
 
 @given(case=cases(), flag=st.booleans())
@@ -44,7 +50,9 @@ def test_any_graph_over_any_eps_keeps_results_and_partitions_whole(case, flag):
 
 @pytest.mark.stress
 @given(case=cases(), flag=st.booleans())
-@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 def test_so_do_a_thousand_graphs(case, flag):
     check(case, flag=flag)
 
@@ -52,15 +60,26 @@ def test_so_do_a_thousand_graphs(case, flag):
 def check(case, *, flag):
     """Compile a case, run it on every way, and look at its partitions."""
     options = with_eps(*case.eps)
-    feeds = {name: example(9 + number) for number, name in enumerate(v.name for v in case.model.graph.input)}
+    feeds = {
+        name: example(9 + number)
+        for number, name in enumerate(v.name for v in case.model.graph.input)
+    }
     feeds["flag"] = np.array([flag])
 
     with tempfile.TemporaryDirectory() as folder:
-        source, written = saved(case.model, Path(folder, "m.onnx")), Path(folder, "out", "m_ctx.onnx")
+        source, written = (
+            saved(case.model, Path(folder, "m.onnx")),
+            Path(folder, "out", "m_ctx.onnx"),
+        )
         written.parent.mkdir()
         expected = onnxruntime_result(source, feeds)
-        report = epctx.ModelCompiler(options, source, case.embedded).compile_to_file(written)
-        results = [session_result(source, feeds, options), session_result(written, feeds)]
+        report = epctx.ModelCompiler(options, source, case.embedded).compile_to_file(
+            written
+        )
+        results = [
+            session_result(source, feeds, options),
+            session_result(written, feeds),
+        ]
         context = onnx.load(written)
 
     for result in results:
@@ -69,8 +88,15 @@ def check(case, *, flag):
     left = assert_partitions_are_whole(case.model, context, report)
     event(f"{len({partition.ep for partition in report.partitions})} EPs")
     for ep in case.eps:
-        refused = {name for refusal in report.refusals if refusal.ep == ep for name in refusal.nodes}
-        assert all(is_explained(name, refused) for name in plain_nodes(case.model.graph, left))
+        refused = {
+            name
+            for refusal in report.refusals
+            if refusal.ep == ep
+            for name in refusal.nodes
+        }
+        assert all(
+            is_explained(name, refused) for name in plain_nodes(case.model.graph, left)
+        )
 
 
 def session_result(path, feeds, options=None):
@@ -81,7 +107,9 @@ def session_result(path, feeds, options=None):
 def is_explained(name, refused):
     """Whether a node has a reason, or a node whose body holds it: their names begin its name."""
     parts = name.split(".")
-    return any(".".join(parts[:length]) in refused for length in range(1, len(parts) + 1))
+    return any(
+        ".".join(parts[:length]) in refused for length in range(1, len(parts) + 1)
+    )
 
 
 def plain_nodes(graph, names):

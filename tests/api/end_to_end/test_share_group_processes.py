@@ -51,7 +51,9 @@ def memory_of(suffix):
                     words[1] if words[1].isdigit() else 0
                 )
         else:
-            current = [found.setdefault(words[-1], {})] if words[-1].endswith(suffix) else []
+            current = (
+                [found.setdefault(words[-1], {})] if words[-1].endswith(suffix) else []
+            )
     return found
 
 
@@ -60,7 +62,12 @@ class Loader:
 
     def __init__(self, models):
         self._process = subprocess.Popen(
-            [sys.executable, "-c", LOAD, *(str(word) for model in models for word in model)],
+            [
+                sys.executable,
+                "-c",
+                LOAD,
+                *(str(word) for model in models for word in model),
+            ],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -79,8 +86,12 @@ class Loader:
         assert self._process.returncode == 0
 
 
-@pytest.mark.skipif(not SMAPS.exists(), reason="memory by mapping is counted on Linux only")
-def test_processes_that_load_models_of_one_group_have_its_weights_in_memory_once(tmp_path):
+@pytest.mark.skipif(
+    not SMAPS.exists(), reason="memory by mapping is counted on Linux only"
+)
+def test_processes_that_load_models_of_one_group_have_its_weights_in_memory_once(
+    tmp_path,
+):
     eps = [QNN, OPENVINO, VITISAI]
     loaded = {name: [] for name in ROWS}
     for ep in eps:
@@ -88,7 +99,10 @@ def test_processes_that_load_models_of_one_group_have_its_weights_in_memory_once
         folder.mkdir()
         with epctx.ShareGroup(folder) as group:
             for name, rows in ROWS.items():
-                group.compile(write_model(ep, folder / f"{name}.onnx", rows, prefix=name), options(ep))
+                group.compile(
+                    write_model(ep, folder / f"{name}.onnx", rows, prefix=name),
+                    options(ep),
+                )
                 loaded[name].append((ep, folder / f"{name}_ctx.onnx", rows))
 
     loaders = [Loader(models) for models in loaded.values()]

@@ -14,7 +14,14 @@ import onnx
 import pytest
 from agreement import TOLERANCE, worst_relative_error
 from end_to_end.bert_lengths import LENGTH, at_length, with_int8_products
-from end_to_end.share_models import example, options, run, sharing, unique_weight_bytes, write_model
+from end_to_end.share_models import (
+    example,
+    options,
+    run,
+    sharing,
+    unique_weight_bytes,
+    write_model,
+)
 from end_to_end.sim_eps import OPENVINO, QNN, SUFFIXES, VITISAI, with_eps
 from end_to_end.small_models import chain, saved, snapshot
 from end_to_end.small_models import example as small_example
@@ -46,7 +53,10 @@ def assert_small(report, sources):
 
 @pytest.mark.parametrize("ep", EPS)
 def test_a_group_of_eight_stores_equal_weights_once(ep, tmp_path):
-    sources = [write_model(ep, tmp_path / f"m{n}.onnx", n + 1, prefix=f"p{n}") for n in range(8)]
+    sources = [
+        write_model(ep, tmp_path / f"m{n}.onnx", n + 1, prefix=f"p{n}")
+        for n in range(8)
+    ]
 
     report = grouped(ep, sources, tmp_path)
 
@@ -59,17 +69,24 @@ def test_a_group_of_eight_stores_equal_weights_once(ep, tmp_path):
     for n in (0, 3, 7):
         model = tmp_path / f"m{n}_ctx.onnx"
         assert not epctx.verify_model(model).findings
-        assert np.allclose(run(model, n + 1, options(ep)), run(sources[n], n + 1), atol=1e-4)
+        assert np.allclose(
+            run(model, n + 1, options(ep)), run(sources[n], n + 1), atol=1e-4
+        )
 
 
 @pytest.mark.parametrize("ep", EPS)
-def test_a_prefill_and_a_decode_model_of_bert_have_their_weights_once(ep, network, tmp_path):
+def test_a_prefill_and_a_decode_model_of_bert_have_their_weights_once(
+    ep, network, tmp_path
+):
     exported = network("bert")
     whole = onnx.load(exported.path)
     if ep == VITISAI:
         whole = with_int8_products(whole)
     lengths = {"prefill": LENGTH, "decode": 8}
-    sources = [saved(at_length(whole, length), tmp_path / f"{n}.onnx") for n, length in lengths.items()]
+    sources = [
+        saved(at_length(whole, length), tmp_path / f"{n}.onnx")
+        for n, length in lengths.items()
+    ]
 
     report = grouped(ep, sources)
 
@@ -79,7 +96,9 @@ def test_a_prefill_and_a_decode_model_of_bert_have_their_weights_once(ep, networ
         # A fused LayerNormalization adds in another order, and the last bit decides how INT8 is rounded.
         plain.graph_optimization_level = epctx.GraphOptimizationLevel.ORT_DISABLE_ALL
     (binary,) = report.binaries
-    assert binary.bytes <= 1.01 * unique_weight_bytes(*sources, elem_type=taken) + GRAPH_ROOM * len(sources)
+    assert binary.bytes <= 1.01 * unique_weight_bytes(
+        *sources, elem_type=taken
+    ) + GRAPH_ROOM * len(sources)
     for source, length in zip(sources, lengths.values(), strict=True):
         inputs = {name: array[:, :length] for name, array in exported.inputs.items()}
         results = []
@@ -90,19 +109,28 @@ def test_a_prefill_and_a_decode_model_of_bert_have_their_weights_once(ep, networ
         assert np.allclose(*results, atol=1e-4)
 
 
-def test_a_shorter_bert_computes_what_the_whole_one_does_of_what_it_may_attend_to(network, tmp_path):
+def test_a_shorter_bert_computes_what_the_whole_one_does_of_what_it_may_attend_to(
+    network, tmp_path
+):
     exported = network("bert")
-    inputs = {**exported.inputs, "attention_mask": (np.arange(LENGTH) < 8).astype(np.int64)[None]}
+    inputs = {
+        **exported.inputs,
+        "attention_mask": (np.arange(LENGTH) < 8).astype(np.int64)[None],
+    }
     short = saved(at_length(onnx.load(exported.path), 8), tmp_path / "short.onnx")
 
     whole = run_onnxruntime(exported.path, inputs)[0]
-    found = run_onnxruntime(short, {name: array[:, :8] for name, array in inputs.items()})[0]
+    found = run_onnxruntime(
+        short, {name: array[:, :8] for name, array in inputs.items()}
+    )[0]
 
     assert np.allclose(found, whole[:, :8], atol=1e-5)
 
 
 @pytest.mark.parametrize("ep", [QNN, OPENVINO])
-def test_bert_twice_under_other_weight_names_has_its_weights_once(ep, network, tmp_path):
+def test_bert_twice_under_other_weight_names_has_its_weights_once(
+    ep, network, tmp_path
+):
     source = network("bert")
     again = source.path.with_name("again.onnx")
     model = onnx.load(source.path)
@@ -115,7 +143,10 @@ def test_bert_twice_under_other_weight_names_has_its_weights_once(ep, network, t
     assert all(member.partitions for member in report.members)
     for name in (f"{source.path.stem}_ctx.onnx", "again_ctx.onnx"):
         with epctx.InferenceSession(tmp_path / name, options(ep)) as session:
-            assert worst_relative_error(session.run(None, source.inputs), source.reference) <= TOLERANCE
+            assert (
+                worst_relative_error(session.run(None, source.inputs), source.reference)
+                <= TOLERANCE
+            )
 
 
 def rename(model, prefix):
@@ -139,7 +170,10 @@ def test_a_group_of_several_eps_has_one_binary_for_each(tmp_path):
         for source in sources:
             group.compile(source, with_eps(VITISAI, QNN))
 
-    assert sorted(f.path for f in group.report.binaries) == ["a_qnn.bin", "a_vitisai.bin"]
+    assert sorted(f.path for f in group.report.binaries) == [
+        "a_qnn.bin",
+        "a_vitisai.bin",
+    ]
     for name, rows in (("a", 1), ("b", 2), ("c", 3)):
         result = run(tmp_path / f"{name}_ctx.onnx", rows, with_eps(VITISAI, QNN))
         assert np.allclose(result, run(tmp_path / f"{name}.onnx", rows), atol=1e-4)
@@ -147,15 +181,28 @@ def test_a_group_of_several_eps_has_one_binary_for_each(tmp_path):
 
 def test_two_groups_are_built_at_once(tmp_path):
     names = ("a", "b", "c", "d")
-    a, b, c, d = (write_model(QNN, tmp_path / f"{n}.onnx", r) for r, n in enumerate(names, 1))
+    a, b, c, d = (
+        write_model(QNN, tmp_path / f"{n}.onnx", r) for r, n in enumerate(names, 1)
+    )
     with epctx.ShareGroup() as one, epctx.ShareGroup() as two:
         for group, source in ((one, a), (two, b), (one, c), (two, d)):
             group.compile(source, options(QNN))
 
-    assert [f.path for f in one.report.outputs] == ["a_qnn.bin", "a_ctx.onnx", "c_ctx.onnx"]
-    assert [f.path for f in two.report.outputs] == ["b_qnn.bin", "b_ctx.onnx", "d_ctx.onnx"]
+    assert [f.path for f in one.report.outputs] == [
+        "a_qnn.bin",
+        "a_ctx.onnx",
+        "c_ctx.onnx",
+    ]
+    assert [f.path for f in two.report.outputs] == [
+        "b_qnn.bin",
+        "b_ctx.onnx",
+        "d_ctx.onnx",
+    ]
     for rows, name in enumerate(names, 1):
-        assert run(tmp_path / f"{name}_ctx.onnx", rows, options(QNN)).shape == (rows, 128)
+        assert run(tmp_path / f"{name}_ctx.onnx", rows, options(QNN)).shape == (
+            rows,
+            128,
+        )
 
 
 def test_option_driven_groups_of_two_folders_do_not_mix(tmp_path):
@@ -164,7 +211,9 @@ def test_option_driven_groups_of_two_folders_do_not_mix(tmp_path):
         for folder in folders:
             folder.mkdir(exist_ok=True)
             source = write_model(QNN, folder / f"{name}.onnx", 1 + (name == "b"))
-            epctx.ModelCompiler(sharing(QNN, stop=name == "b"), source).compile_to_file()
+            epctx.ModelCompiler(
+                sharing(QNN, stop=name == "b"), source
+            ).compile_to_file()
 
     assert snapshot(folders[0]) == snapshot(folders[1])
     assert run(folders[0] / "b_ctx.onnx", 2, options(QNN)).shape == (2, 128)
@@ -222,7 +271,10 @@ def test_dropping_a_group_without_an_end_is_a_resource_warning(tmp_path):
     group.compile(source, options(QNN))
     group.compile(source, options(QNN), name="again")
 
-    with pytest.warns(ResourceWarning, match=r"of 'a_ctx\.onnx', 'again_ctx\.onnx' was left without an end"):
+    with pytest.warns(
+        ResourceWarning,
+        match=r"of 'a_ctx\.onnx', 'again_ctx\.onnx' was left without an end",
+    ):
         del group
 
     assert held(tmp_path) == before
@@ -230,20 +282,32 @@ def test_dropping_a_group_without_an_end_is_a_resource_warning(tmp_path):
 
 
 def test_a_block_that_compiles_nothing_is_refused(tmp_path):
-    with pytest.raises(Fail, match="without a model cannot be written"), epctx.ShareGroup(tmp_path):
+    with (
+        pytest.raises(Fail, match="without a model cannot be written"),
+        epctx.ShareGroup(tmp_path),
+    ):
         pass
 
     with epctx.ShareGroup(tmp_path) as group:
         group.discard()
 
 
-def test_an_end_that_fails_leaves_nothing_and_inside_of_the_block_can_be_tried_again(tmp_path):
+def test_an_end_that_fails_leaves_nothing_and_inside_of_the_block_can_be_tried_again(
+    tmp_path,
+):
     a, b = (write_model(QNN, tmp_path / f"{n}.onnx", 1 + (n == "b")) for n in "ab")
     in_the_way = tmp_path / "a_qnn.bin"
     in_the_way.mkdir()
-    with pytest.raises(epctx.EpctxError, match=r"a_qnn\.bin"), epctx.ShareGroup() as group:
+    with (
+        pytest.raises(epctx.EpctxError, match=r"a_qnn\.bin"),
+        epctx.ShareGroup() as group,
+    ):
         group.compile(a, options(QNN))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "a_qnn.bin", "b.onnx"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "a.onnx",
+        "a_qnn.bin",
+        "b.onnx",
+    ]
 
     with epctx.ShareGroup() as group:
         for source in (a, b):
@@ -252,10 +316,18 @@ def test_an_end_that_fails_leaves_nothing_and_inside_of_the_block_can_be_tried_a
             group.finish()
         in_the_way.rmdir()
 
-    assert [f.path for f in group.report.outputs] == ["a_qnn.bin", "a_ctx.onnx", "b_ctx.onnx"]
+    assert [f.path for f in group.report.outputs] == [
+        "a_qnn.bin",
+        "a_ctx.onnx",
+        "b_ctx.onnx",
+    ]
     for rows, name in enumerate("ab", 1):
         model = tmp_path / f"{name}_ctx.onnx"
-        assert np.allclose(run(model, rows, options(QNN)), run(tmp_path / f"{name}.onnx", rows), atol=1e-4)
+        assert np.allclose(
+            run(model, rows, options(QNN)),
+            run(tmp_path / f"{name}.onnx", rows),
+            atol=1e-4,
+        )
 
 
 def test_what_is_no_folder_or_names_one_models_output_is_refused(tmp_path):
@@ -266,9 +338,15 @@ def test_what_is_no_folder_or_names_one_models_output_is_refused(tmp_path):
     with epctx.ShareGroup(tmp_path) as group:
         with pytest.raises(InvalidArgument, match="sess_options is a"):
             group.compile(source, None)
-        with pytest.raises(InvalidArgument, match=r"ep\.context_file_path has no meaning"):
-            group.compile(source, options(QNN, ep__context_file_path=tmp_path / "b_ctx.onnx"))
-        with pytest.raises(InvalidArgument, match=r"ep\.stop_share_ep_contexts has no meaning"):
+        with pytest.raises(
+            InvalidArgument, match=r"ep\.context_file_path has no meaning"
+        ):
+            group.compile(
+                source, options(QNN, ep__context_file_path=tmp_path / "b_ctx.onnx")
+            )
+        with pytest.raises(
+            InvalidArgument, match=r"ep\.stop_share_ep_contexts has no meaning"
+        ):
             group.compile(source, sharing(QNN, stop=True))
         group.discard()
 
@@ -286,7 +364,11 @@ def test_a_model_that_cannot_be_compiled_leaves_the_group_as_it_was(tmp_path):
             group.compile(b.read_bytes(), options(QNN))
         group.compile(b.read_bytes(), options(QNN), name="from_bytes")
 
-    assert [f.path for f in group.report.outputs] == ["a_qnn.bin", "a_ctx.onnx", "from_bytes_ctx.onnx"]
+    assert [f.path for f in group.report.outputs] == [
+        "a_qnn.bin",
+        "a_ctx.onnx",
+        "from_bytes_ctx.onnx",
+    ]
 
 
 def test_a_first_model_that_fails_names_nothing(tmp_path):
@@ -306,26 +388,40 @@ def test_relative_and_absolute_folders_are_one(tmp_path, monkeypatch):
     for _ in range(2):
         for name, rows, folder in (("a", 1, Path()), ("b", 2, tmp_path)):
             source = write_model(QNN, folder / f"{name}.onnx", rows)
-            epctx.ModelCompiler(sharing(QNN, stop=name == "b"), source).compile_to_file()
+            epctx.ModelCompiler(
+                sharing(QNN, stop=name == "b"), source
+            ).compile_to_file()
 
-    assert sorted(snapshot(tmp_path)) == ["a.onnx", "a_ctx.onnx", "a_qnn.bin", "b.onnx", "b_ctx.onnx"]
+    assert sorted(snapshot(tmp_path)) == [
+        "a.onnx",
+        "a_ctx.onnx",
+        "a_qnn.bin",
+        "b.onnx",
+        "b_ctx.onnx",
+    ]
     assert run(Path("a_ctx.onnx"), 1, options(QNN)).shape == (1, 128)
 
 
 def test_each_model_may_put_its_initializers_into_a_file_of_its_own(tmp_path):
     sources = [
-        saved(chain(["Add", "Relu", "Acosh", "Add"], seed=n), tmp_path / f"{n}.onnx") for n in range(2)
+        saved(chain(["Add", "Relu", "Acosh", "Add"], seed=n), tmp_path / f"{n}.onnx")
+        for n in range(2)
     ]
     with epctx.ShareGroup() as group:
         for source in sources:
-            weights = {"ep__context_model_external_initializers_file_name": f"{source.stem}.weights"}
+            weights = {
+                "ep__context_model_external_initializers_file_name": f"{source.stem}.weights"
+            }
             group.compile(source, options(QNN, ep__partition_max_count=1, **weights))
 
     names = {file.path for file in group.report.outputs}
     assert names == {"0_qnn.bin", "0_ctx.onnx", "1_ctx.onnx", "0.weights", "1.weights"}
     for source in sources:
         results = []
-        for model, how in ((source, epctx.SessionOptions()), (context_model(source), options(QNN))):
+        for model, how in (
+            (source, epctx.SessionOptions()),
+            (context_model(source), options(QNN)),
+        ):
             with epctx.InferenceSession(model, how) as session:
                 results.append(session.run(None, {"x": 2 + np.abs(small_example())})[0])
         assert np.allclose(*results, atol=1e-5)
@@ -349,23 +445,33 @@ def context_model(source):
 
 def test_a_group_compiled_again_replaces_all_its_files(tmp_path):
     for seed in (0, 1):
-        sources = [write_model(QNN, tmp_path / f"{n}.onnx", 1 + (n == "b"), seed=seed) for n in "ab"]
+        sources = [
+            write_model(QNN, tmp_path / f"{n}.onnx", 1 + (n == "b"), seed=seed)
+            for n in "ab"
+        ]
         grouped(QNN, sources)
         for rows, source in enumerate(sources, 1):
             model = source.with_name(f"{source.stem}_ctx.onnx")
-            assert np.allclose(run(model, rows, options(QNN)), run(source, rows), atol=1e-4)
+            assert np.allclose(
+                run(model, rows, options(QNN)), run(source, rows), atol=1e-4
+            )
 
     assert len(snapshot(tmp_path)) == 5
 
 
 @pytest.mark.parametrize("ep", EPS)
-@pytest.mark.parametrize("seconds", [2 / len(EPS), pytest.param(60 / len(EPS), marks=pytest.mark.stress)])
+@pytest.mark.parametrize(
+    "seconds", [2 / len(EPS), pytest.param(60 / len(EPS), marks=pytest.mark.stress)]
+)
 def test_sessions_of_a_group_begin_run_and_end_in_many_threads(ep, seconds, tmp_path):
     sources = [write_model(ep, tmp_path / f"m{n}.onnx", n + 1) for n in range(4)]
     grouped(ep, sources)
     models = [tmp_path / f"m{n}_ctx.onnx" for n in range(4)]
     # Without prepacked weights, as sessions of a group are, the kernels add in another order.
-    expected = [run(model, n + 1, options(ep, ep__prefer_latency=0)) for n, model in enumerate(models)]
+    expected = [
+        run(model, n + 1, options(ep, ep__prefer_latency=0))
+        for n, model in enumerate(models)
+    ]
     before = held(tmp_path)
     end = time.monotonic() + seconds
     begin = threading.Barrier(THREADS)
@@ -376,7 +482,9 @@ def test_sessions_of_a_group_begin_run_and_end_in_many_threads(ep, seconds, tmp_
         while time.monotonic() < end:
             which = (number + rounds) % 4
             with epctx.InferenceSession(models[which], sharing(ep)) as session:
-                assert np.array_equal(session.run(None, example(which + 1))[0], expected[which])
+                assert np.array_equal(
+                    session.run(None, example(which + 1))[0], expected[which]
+                )
             rounds += 1
         return rounds
 
@@ -395,12 +503,16 @@ def held(folder):
     return maps, sum(link.startswith(str(folder)) for link in links)
 
 
-def test_options_that_say_again_that_models_are_compiled_and_shared_change_nothing(tmp_path):
+def test_options_that_say_again_that_models_are_compiled_and_shared_change_nothing(
+    tmp_path,
+):
     source = write_model(QNN, tmp_path / "a.onnx", 1)
     folders = [tmp_path / name for name in ("without", "with")]
 
     for folder, entries in zip(
-        folders, [{}, {"ep__share_ep_contexts": 1, "ep__context_enable": 1}], strict=True
+        folders,
+        [{}, {"ep__share_ep_contexts": 1, "ep__context_enable": 1}],
+        strict=True,
     ):
         folder.mkdir()
         with epctx.ShareGroup(folder) as group:

@@ -41,14 +41,23 @@ def matmuls(path: Path, places: list[int]) -> Path:
     """Write a chain of matrix products whose weights lie at these places, counted in weights, of one file."""
     count = len(places)
     model = finished(
-        [helper.make_node("MatMul", [f"v{i}", f"w{i}"], [f"v{i + 1}"], name=f"m{i}") for i in range(count)],
+        [
+            helper.make_node("MatMul", [f"v{i}", f"w{i}"], [f"v{i + 1}"], name=f"m{i}")
+            for i in range(count)
+        ],
         [tensor("v0", shape=(1, WIDTH))],
         [tensor(f"v{count}", shape=(1, WIDTH))],
     )
     for i, place in enumerate(places):
-        weight = model.graph.initializer.add(name=f"w{i}", data_type=TensorProto.FLOAT, dims=[WIDTH, WIDTH])
+        weight = model.graph.initializer.add(
+            name=f"w{i}", data_type=TensorProto.FLOAT, dims=[WIDTH, WIDTH]
+        )
         weight.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", "weights.bin"), ("offset", place * NBYTES), ("length", NBYTES)):
+        for key, value in (
+            ("location", "weights.bin"),
+            ("offset", place * NBYTES),
+            ("length", NBYTES),
+        ):
             weight.external_data.add(key=key, value=str(value))
     return saved(model, path)
 
@@ -56,7 +65,9 @@ def matmuls(path: Path, places: list[int]) -> Path:
 def filled(path: Path, contents: list[int]) -> list[bytes]:
     """Write weights drawn from these seeds into a file; return each one's bytes."""
     weights = [
-        (np.random.default_rng(seed).standard_normal((WIDTH, WIDTH), np.float32) / 32).tobytes()
+        (
+            np.random.default_rng(seed).standard_normal((WIDTH, WIDTH), np.float32) / 32
+        ).tobytes()
         for seed in contents
     ]
     path.write_bytes(b"".join(weights))
@@ -138,7 +149,9 @@ def test_no_weight_has_to_wait_for_the_digest_of_another(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("route", ["group", "compiler", "session"])
-def test_a_share_group_hashes_a_file_of_weights_once_for_all_models(folder, hashed, route):
+def test_a_share_group_hashes_a_file_of_weights_once_for_all_models(
+    folder, hashed, route
+):
     filled(folder / "weights.bin", [1, 2, 3])
     sources = [matmuls(folder / f"{n}.onnx", [n, 1 - n, 2]) for n in range(2)]
 
@@ -148,7 +161,10 @@ def test_a_share_group_hashes_a_file_of_weights_once_for_all_models(folder, hash
                 group.compile(source, with_qnn())
     else:
         for source in sources:
-            options = with_qnn(ep__share_ep_contexts=1, ep__stop_share_ep_contexts=int(source == sources[-1]))
+            options = with_qnn(
+                ep__share_ep_contexts=1,
+                ep__stop_share_ep_contexts=int(source == sources[-1]),
+            )
             if route == "compiler":
                 epctx.ModelCompiler(options, source).compile_to_file()
             else:
@@ -170,7 +186,9 @@ def test_the_compiled_network_computes_the_same(folder):
 
     (folder / "weights.bin").unlink()
     with epctx.InferenceSession(folder / "m_ctx.onnx") as session:
-        np.testing.assert_allclose(session.run(None, inputs)[0], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            session.run(None, inputs)[0], expected, rtol=1e-4, atol=1e-5
+        )
 
 
 def test_two_compiles_give_the_same_bytes_whichever_thread_was_first(folder):
@@ -180,7 +198,9 @@ def test_two_compiles_give_the_same_bytes_whichever_thread_was_first(folder):
 
     for _ in range(4):
         epctx.ModelCompiler(with_qnn(), source).compile_to_file()
-        found.add(((folder / "m_ctx.onnx").read_bytes(), (folder / "m_qnn.bin").read_bytes()))
+        found.add(
+            ((folder / "m_ctx.onnx").read_bytes(), (folder / "m_qnn.bin").read_bytes())
+        )
 
     assert len(found) == 1
 
@@ -204,11 +224,16 @@ def test_no_weight_is_read_into_memory_and_each_is_written_once(folder):
 
 def counted() -> dict[str, int]:
     return {
-        key: int(value) for key, value in (line.split(": ") for line in COUNTERS.read_text().splitlines())
+        key: int(value)
+        for key, value in (
+            line.split(": ") for line in COUNTERS.read_text().splitlines()
+        )
     }
 
 
-def test_a_disk_that_takes_no_more_in_the_middle_of_a_weight_is_named_and_no_plugin_is_blamed(folder):
+def test_a_disk_that_takes_no_more_in_the_middle_of_a_weight_is_named_and_no_plugin_is_blamed(
+    folder,
+):
     filled(folder / "weights.bin", [1, 2, 3, 4])
     source = matmuls(folder / "m.onnx", [0, 1, 2, 3])
     before = {name: len(content) for name, content in snapshot(folder).items()}
@@ -216,14 +241,18 @@ def test_a_disk_that_takes_no_more_in_the_middle_of_a_weight_is_named_and_no_plu
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (NBYTES + NBYTES // 2, hard))
     try:
-        with pytest.raises(epctx.EpctxError, match="failed while writing a file: File too large") as caught:
+        with pytest.raises(
+            epctx.EpctxError, match="failed while writing a file: File too large"
+        ) as caught:
             epctx.ModelCompiler(with_qnn(), source).compile_to_file()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     assert type(caught.value) is epctx.errors.Fail
     assert {name: len(content) for name, content in snapshot(folder).items()} == before
-    assert [thread for thread in threading.enumerate() if thread.name.startswith("epctx-")] == []
+    assert [
+        thread for thread in threading.enumerate() if thread.name.startswith("epctx-")
+    ] == []
 
 
 def test_weights_that_are_written_to_meanwhile_are_noticed(folder):
@@ -234,7 +263,9 @@ def test_weights_that_are_written_to_meanwhile_are_noticed(folder):
         if stage == "partition":
             os.utime(folder / "weights.bin", ns=(1, 1))
 
-    with refused(epctx.InvalidGraph, "was written to while it was in use", folder=folder):
+    with refused(
+        epctx.InvalidGraph, "was written to while it was in use", folder=folder
+    ):
         epctx.ModelCompiler(with_qnn(), source, progress=disturb).compile_to_file()
 
 
@@ -246,7 +277,9 @@ def test_control_c_ends_a_compile_at_once_and_leaves_nothing_behind(folder):
     source = matmuls(folder / "m.onnx", list(range(count)))
     command = [sys.executable, "-c", COMPILE, str(source), str(folder / "m_ctx.onnx")]
 
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
         assert child.stdout.readline() == "begun\n"
         wait_for_staging(folder)
         start = time.monotonic()
@@ -270,7 +303,11 @@ def test_the_manifest_has_the_digests_of_what_lies_in_the_file(folder):
     filled(folder / "weights.bin", [1, 2, 1])
     source = matmuls(folder / "m.onnx", [0, 1, 2])
     epctx.ModelCompiler(with_qnn(), source).compile_to_file()
-    text = next(p.value for p in onnx.load(folder / "m_ctx.onnx").metadata_props if p.key == "epctx.manifest")
+    text = next(
+        p.value
+        for p in onnx.load(folder / "m_ctx.onnx").metadata_props
+        if p.key == "epctx.manifest"
+    )
     binary, place = (folder / "m_qnn.bin").read_bytes(), 0
 
     (payload,) = json.loads(text)["payloads"]

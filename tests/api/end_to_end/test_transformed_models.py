@@ -15,11 +15,18 @@ def negations(tmp_path):
     return saved(chain(["Neg", "Neg", "Relu", "Add"]), tmp_path / "m.onnx")
 
 
-def test_functions_that_a_transformer_adds_are_inlined_as_those_of_a_file(negations, tmp_path):
+def test_functions_that_a_transformer_adds_are_inlined_as_those_of_a_file(
+    negations, tmp_path
+):
     def with_a_function(model, _weights, _level):
         opsets = [helper.make_opsetid("", model.opset_import[0].version)]
-        body = [helper.make_node("Abs", ["p"], ["r"]), helper.make_node("Neg", ["r"], ["q"])]
-        model.functions.append(helper.make_function("acme", "F", ["p"], ["q"], body, opsets))
+        body = [
+            helper.make_node("Abs", ["p"], ["r"]),
+            helper.make_node("Neg", ["r"], ["q"]),
+        ]
+        model.functions.append(
+            helper.make_function("acme", "F", ["p"], ["q"], body, opsets)
+        )
         model.opset_import.add(domain="acme", version=1)
         model.graph.node[0].op_type, model.graph.node[0].domain = "F", "acme"
         return model
@@ -29,8 +36,18 @@ def test_functions_that_a_transformer_adds_are_inlined_as_those_of_a_file(negati
     options.add_graph_transformer(with_a_function)
     explained = epctx.explain_model(negations, options)
 
-    assert [node.operator for node in explained.nodes] == ["Abs", "Neg", "Neg", "Relu", "Add"]
-    output = epctx.ModelCompiler(options, negations).compile_to_file(tmp_path / "m_ctx.onnx").output
+    assert [node.operator for node in explained.nodes] == [
+        "Abs",
+        "Neg",
+        "Neg",
+        "Relu",
+        "Add",
+    ]
+    output = (
+        epctx.ModelCompiler(options, negations)
+        .compile_to_file(tmp_path / "m_ctx.onnx")
+        .output
+    )
     assert not onnx.load(output).functions
 
 
@@ -42,6 +59,8 @@ def test_a_version_of_none_is_no_version(negations, tmp_path):
     options = epctx.SessionOptions()
     options.add_graph_transformer(undated)
     options.add_provider("QNN")
-    report = epctx.ModelCompiler(options, negations).compile_to_file(tmp_path / "m_ctx.onnx")
+    report = epctx.ModelCompiler(options, negations).compile_to_file(
+        tmp_path / "m_ctx.onnx"
+    )
 
     assert [each.version for each in report.graph_transformers] == [None]

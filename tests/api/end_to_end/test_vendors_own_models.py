@@ -38,9 +38,15 @@ def test_each_is_inspected_as_it_was_written(name):
 
     (node,) = info.ep_contexts
     assert (node.source, node.payload_file, node.payload_bytes) == (source, file, size)
-    assert (node.main_context, node.embed_mode, node.problem) == (1, int(file is None), "")
+    assert (node.main_context, node.embed_mode, node.problem) == (
+        1,
+        int(file is None),
+        "",
+    )
     assert node.plugin["distribution"] == PACKAGES[source]
-    assert node.attributes["ep_sdk_version"] == ("2025.4" if source == OPENVINO else "v2.51.0.260929181845")
+    assert node.attributes["ep_sdk_version"] == (
+        "2025.4" if source == OPENVINO else "v2.51.0.260929181845"
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -48,7 +54,9 @@ def test_each_is_refused_naming_vendor_node_and_that_the_ep_is_simulated(real, n
     source, _, _, what = MODELS[name]
     (node,) = epctx.inspect_model(real / f"{name}.onnx").ep_contexts
 
-    with refused(InvalidGraph, r"is simulated", folder=real, ep=source, node=node.name) as caught:
+    with refused(
+        InvalidGraph, r"is simulated", folder=real, ep=source, node=node.name
+    ) as caught:
         epctx.InferenceSession(real / f"{name}.onnx")
 
     assert f"is {what}; this {source} is simulated" in caught.value.message
@@ -74,11 +82,17 @@ def test_no_simulated_ep_takes_any_of_them(real, name, ep):
 def test_a_payload_of_the_kind_dlc_is_named(real):
     path = real / "qnn_ctx1.onnx"
     model = onnx.load(path)
-    model.graph.node[0].attribute.append(onnx.helper.make_attribute("ep_context_type", "dlc"))
+    model.graph.node[0].attribute.append(
+        onnx.helper.make_attribute("ep_context_type", "dlc")
+    )
     onnx.save(model, path)
 
-    with pytest.raises(InvalidGraph, match=r"of kind ep_context_type=dlc, a deep learning container"):
+    with pytest.raises(
+        InvalidGraph, match=r"of kind ep_context_type=dlc, a deep learning container"
+    ):
         epctx.InferenceSession(path)
 
-    (finding,) = [f for f in epctx.verify_model(path).findings if f.code == "container-refused"]
+    (finding,) = [
+        f for f in epctx.verify_model(path).findings if f.code == "container-refused"
+    ]
     assert "of kind ep_context_type=dlc" in finding.message

@@ -40,6 +40,10 @@ def test_every_option_is_named(ep, readme):
     registry = Registry()
     cls = registry.load(registry.resolve(ep))
 
-    missing = [o.name for o in (*cls.options, *cls.dynamic_options) if f"`{o.name}`" not in readme]
+    missing = [
+        o.name
+        for o in (*cls.options, *cls.dynamic_options)
+        if f"`{o.name}`" not in readme
+    ]
 
     assert missing == []

@@ -33,21 +33,33 @@ def renamed(model, _weights, _level):
 
 def with_a_context_node(model, _weights, _level):
     model.opset_import.add(domain="com.microsoft", version=1)
-    model.graph.node[-1].op_type, model.graph.node[-1].domain = "EPContext", "com.microsoft"
+    model.graph.node[-1].op_type, model.graph.node[-1].domain = (
+        "EPContext",
+        "com.microsoft",
+    )
     return model
 
 
 def with_a_context_node_in_a_function(model, _weights, _level):
     opsets = [helper.make_opsetid("com.microsoft", 1)]
-    node = helper.make_node("EPContext", ["p"], ["q"], domain="com.microsoft", source="QNN", main_context=1)
-    model.functions.append(helper.make_function("acme", "F", ["p"], ["q"], [node], opsets))
+    node = helper.make_node(
+        "EPContext", ["p"], ["q"], domain="com.microsoft", source="QNN", main_context=1
+    )
+    model.functions.append(
+        helper.make_function("acme", "F", ["p"], ["q"], [node], opsets)
+    )
     model.opset_import.add(domain="acme", version=1)
     model.graph.node[-1].op_type, model.graph.node[-1].domain = "F", "acme"
     return model
 
 
 def with_a_file(model, _weights, _level):
-    file = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2, 3], data_location=TensorProto.EXTERNAL)
+    file = TensorProto(
+        name="w",
+        data_type=TensorProto.FLOAT,
+        dims=[2, 3],
+        data_location=TensorProto.EXTERNAL,
+    )
     file.external_data.add(key="location", value="/etc/passwd")
     model.graph.initializer.append(file)
     model.graph.node[0].input[1] = "w"
@@ -55,7 +67,12 @@ def with_a_file(model, _weights, _level):
 
 
 def with_a_file_in_a_node(model, _weights, _level):
-    file = TensorProto(name="v", data_type=TensorProto.FLOAT, dims=[2, 3], data_location=TensorProto.EXTERNAL)
+    file = TensorProto(
+        name="v",
+        data_type=TensorProto.FLOAT,
+        dims=[2, 3],
+        data_location=TensorProto.EXTERNAL,
+    )
     file.external_data.add(key="location", value="/etc/passwd")
     model.graph.node.insert(0, helper.make_node("Constant", [], ["c"], value=file))
     model.graph.node[1].input[1] = "c"
@@ -65,14 +82,18 @@ def with_a_file_in_a_node(model, _weights, _level):
 def with_a_file_in_a_function(model, _weights, _level):
     with_a_file_in_a_node(model, None, None)
     opsets = [helper.make_opsetid("", model.opset_import[0].version)]
-    model.functions.append(helper.make_function("acme", "F", [], ["c"], [model.graph.node[0]], opsets))
+    model.functions.append(
+        helper.make_function("acme", "F", [], ["c"], [model.graph.node[0]], opsets)
+    )
     model.opset_import.add(domain="acme", version=1)
     model.graph.node[0].CopyFrom(helper.make_node("F", [], ["c"], domain="acme"))
     return model
 
 
 def with_too_short_a_weight(model, _weights, _level):
-    short = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2, 3], raw_data=bytes(8))
+    short = TensorProto(
+        name="w", data_type=TensorProto.FLOAT, dims=[2, 3], raw_data=bytes(8)
+    )
     model.graph.initializer.append(short)
     model.graph.node[0].input[1] = "w"
     return model
@@ -100,33 +121,62 @@ def leaving(_model, _weights, _level):
     ("transformer", "fault"),
     [
         (lambda *_given: {}, "gave a dict instead of an onnx.ModelProto or None"),
-        (lambda *_given: onnx.GraphProto(), "gave a GraphProto instead of an onnx.ModelProto or None"),
+        (
+            lambda *_given: onnx.GraphProto(),
+            "gave a GraphProto instead of an onnx.ModelProto or None",
+        ),
         (lambda _model: None, "failed in optimize_model: TypeError"),
-        (without_an_input, r"gave a model with other inputs: \['x'\] instead of \['x', 'b'\]"),
+        (
+            without_an_input,
+            r"gave a model with other inputs: \['x'\] instead of \['x', 'b'\]",
+        ),
         (with_another_type, "gave a model with other inputs: .*or of other types"),
         (renamed, r"gave a model with other outputs: \['z'\]"),
         (with_a_context_node, "gave a model with EPContext nodes"),
         (with_a_context_node_in_a_function, "gave a model with EPContext nodes"),
         (with_a_file, "an external weight 'w' that the original does not have"),
-        (with_a_file_in_a_node, "gave a model whose tensor 'v' lies in the file '/etc/passwd'"),
-        (with_a_file_in_a_function, "gave a model whose tensor 'v' lies in the file '/etc/passwd'"),
-        (with_too_short_a_weight, "gave a wrong model: initializer 'w' of shape .* needs 24 bytes and has 8"),
-        (with_operators_of_the_future, "gave a wrong model: .* imports version 999 of ONNX's operators"),
+        (
+            with_a_file_in_a_node,
+            "gave a model whose tensor 'v' lies in the file '/etc/passwd'",
+        ),
+        (
+            with_a_file_in_a_function,
+            "gave a model whose tensor 'v' lies in the file '/etc/passwd'",
+        ),
+        (
+            with_too_short_a_weight,
+            "gave a wrong model: initializer 'w' of shape .* needs 24 bytes and has 8",
+        ),
+        (
+            with_operators_of_the_future,
+            "gave a wrong model: .* imports version 999 of ONNX's operators",
+        ),
         (circular, "gave a wrong model"),
         (lambda *_given: onnx.ModelProto(), "gave a"),
         (failing, "failed in optimize_model: LookupError: its own words"),
         (leaving, "failed in optimize_model: SystemExit: bye"),
     ],
 )
-def test_a_wrong_transformer_is_blamed_by_name_and_nothing_is_written(tmp_path, transformer, fault):
-    nodes = [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
-    source = saved(finished(nodes, [tensor("x"), tensor("b")], [tensor("y")]), tmp_path / "m.onnx")
+def test_a_wrong_transformer_is_blamed_by_name_and_nothing_is_written(
+    tmp_path, transformer, fault
+):
+    nodes = [
+        helper.make_node("Add", ["x", "b"], ["a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    source = saved(
+        finished(nodes, [tensor("x"), tensor("b")], [tensor("y")]), tmp_path / "m.onnx"
+    )
 
     def wrong(*given):
         return transformer(*given)
 
-    with refused(PluginError, rf"^wrong \(registered by the host\) .*{fault}", folder=tmp_path) as caught:
-        epctx.ModelCompiler(with_transformers(wrong), source).compile_to_file(tmp_path / "m_ctx.onnx")
+    with refused(
+        PluginError, rf"^wrong \(registered by the host\) .*{fault}", folder=tmp_path
+    ) as caught:
+        epctx.ModelCompiler(with_transformers(wrong), source).compile_to_file(
+            tmp_path / "m_ctx.onnx"
+        )
 
     assert (caught.value.ep, caught.value.hook) == ("wrong", "optimize_model")
     assert isinstance(caught.value.__cause__, LookupError) or transformer is not failing

@@ -12,7 +12,9 @@ SIZE = 400
 """Elements of the weight: more than stay inline."""
 
 
-def group_model(*, x="x", w="w", y="y", size=SIZE, elem_type=TensorProto.FLOAT, op="Add"):
+def group_model(
+    *, x="x", w="w", y="y", size=SIZE, elem_type=TensorProto.FLOAT, op="Add"
+):
     """y = x + w where w is given beside the model."""
     made = model(
         [node(op, [x, w], [y], name=f"node {y}")],
@@ -33,7 +35,12 @@ def session_engine(options=None):
     def keep(_self, context):
         given.append(context.engine)
 
-    shown(model([node("Neg", ["x"], ["y"])], ["x"], ["y"]), nothing, options=options, __init__=keep)
+    shown(
+        model([node("Neg", ["x"], ["y"])], ["x"], ["y"]),
+        nothing,
+        options=options,
+        __init__=keep,
+    )
     return given[0]
 
 

@@ -11,7 +11,9 @@ WIDE = 64
 
 def drawn(name, *shape, seed=0):
     generator = np.random.default_rng([seed, len(name), *map(ord, name)])
-    return numpy_helper.from_array(generator.standard_normal(shape, np.float32) / 4, name)
+    return numpy_helper.from_array(
+        generator.standard_normal(shape, np.float32) / 4, name
+    )
 
 
 def convolution_and_normalisation(ir_version=10):
@@ -25,7 +27,9 @@ def convolution_and_normalisation(ir_version=10):
     made = model(
         [
             node("Conv", ["x", "w"], ["c"], name="first"),
-            node("BatchNormalization", ["c", "scale", "bias", "mean", "variance"], ["n"]),
+            node(
+                "BatchNormalization", ["c", "scale", "bias", "mean", "variance"], ["n"]
+            ),
             node("MatMul", ["n", "dense"], ["y"]),
         ],
         inputs,

@@ -25,7 +25,9 @@ def drawn(*shape):
     return np.random.default_rng(5).standard_normal(shape, np.float32)
 
 
-def test_a_node_that_onnxruntime_refuses_in_any_words_runs_on_the_reference_and_the_log_says_so(caplog):
+def test_a_node_that_onnxruntime_refuses_in_any_words_runs_on_the_reference_and_the_log_says_so(
+    caplog,
+):
     model = parser.parse_model(LSTM)
     feeds = {"x": drawn(2, 3, 4), "w": drawn(1, 20, 4), "r": drawn(1, 20, 5)}
     with pytest.raises(Exception, match="layout"):
@@ -35,17 +37,30 @@ def test_a_node_that_onnxruntime_refuses_in_any_words_runs_on_the_reference_and_
         session = epctx.InferenceSession(model.SerializeToString())
 
     said = [record.getMessage() for record in caplog.records]
-    assert any("onnxruntime" in text and "runs 1 node of the model (Relu 'first')" in text for text in said)
     assert any(
-        "onnx.reference" in text and "runs 1 node of the model (LSTM 'second')" in text for text in said
+        "onnxruntime" in text and "runs 1 node of the model (Relu 'first')" in text
+        for text in said
+    )
+    assert any(
+        "onnx.reference" in text and "runs 1 node of the model (LSTM 'second')" in text
+        for text in said
     )
     model.graph.node[1].attribute[1].i = 0
     turned = {**feeds, "x": feeds["x"].swapaxes(0, 1)}
-    for values, shape in ((model.graph.input[0], (3, 2, 4)), (model.graph.output[0], (3, 1, 2, 5))):
-        for dimension, length in zip(values.type.tensor_type.shape.dim, shape, strict=True):
+    for values, shape in (
+        (model.graph.input[0], (3, 2, 4)),
+        (model.graph.output[0], (3, 1, 2, 5)),
+    ):
+        for dimension, length in zip(
+            values.type.tensor_type.shape.dim, shape, strict=True
+        ):
             dimension.dim_value = length
-    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, turned)[0]
-    np.testing.assert_allclose(session.run(None, feeds)[0], expected.transpose(2, 0, 1, 3), atol=1e-6)
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(
+        None, turned
+    )[0]
+    np.testing.assert_allclose(
+        session.run(None, feeds)[0], expected.transpose(2, 0, 1, 3), atol=1e-6
+    )
 
 
 def test_the_node_that_no_engine_has_is_named_though_its_operator_is_called_like_anothers():
@@ -54,12 +69,17 @@ def test_the_node_that_no_engine_has_is_named_though_its_operator_is_called_like
         helper.make_node("Neg", ["a"], ["b"], name="plain"),
         helper.make_node("Neg", ["b"], ["y"], name="special", domain="made.up"),
     ]
-    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4]) for name in "xy"]
+    values = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4])
+        for name in "xy"
+    ]
     graph = helper.make_graph(nodes, "g", values[:1], values[1:])
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("made.up", 1)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=8)
 
-    with pytest.raises(epctx.EpctxError, match=r"node 'special' \(made\.up::Neg\)") as caught:
+    with pytest.raises(
+        epctx.EpctxError, match=r"node 'special' \(made\.up::Neg\)"
+    ) as caught:
         epctx.InferenceSession(model.SerializeToString())
 
     assert type(caught.value).__name__ == "NotImplementedByProvider"
@@ -82,7 +102,9 @@ def test_nodes_that_share_a_name_run_on_onnxruntime(caplog):
         session = epctx.InferenceSession(model.SerializeToString())
 
     assert not caplog.records
-    found = session.run(None, {"x": np.array([1, -2, 3, -4], np.float32), "c": np.array(False)})[0]
+    found = session.run(
+        None, {"x": np.array([1, -2, 3, -4], np.float32), "c": np.array(False)}
+    )[0]
     assert found.tolist() == [-1, 0, -3, 0]
 
 

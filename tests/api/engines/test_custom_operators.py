@@ -35,7 +35,14 @@ pytestmark = pytest.mark.not_for_onnxruntime("the tests themselves give it the l
 def tokenizer(prefix=""):
     outputs = [f"{prefix}{name}" for name in ("ids", "kinds", "mask")]
     vocabulary = "\n".join(WORDS).encode()
-    return node("BertTokenizer", ["text"], outputs, f"{prefix}tok", domain=DOMAIN, vocab_file=vocabulary)
+    return node(
+        "BertTokenizer",
+        ["text"],
+        outputs,
+        f"{prefix}tok",
+        domain=DOMAIN,
+        vocab_file=vocabulary,
+    )
 
 
 def classifier():
@@ -48,18 +55,29 @@ def classifier():
         node("Relu", ["product"], ["y"], "relu"),
     ]
     weights = [tensor("table", drawn((len(WORDS), 64))), tensor("w", drawn((64, 8)))]
-    ends = [value("text", TensorProto.STRING, ["texts"])], [value("y", FLOAT, ["tokens", 8])]
+    ends = (
+        [value("text", TensorProto.STRING, ["texts"])],
+        [value("y", FLOAT, ["tokens", 8])],
+    )
     return model(nodes, *ends, weights, opsets=OPSETS, ir_version=8)
 
 
 def conditional_tokenizer():
     """A tokenizer in a branch of an If, before nodes that an EP takes."""
-    branch = [tokenizer("inner_"), node("Cast", ["inner_ids"], ["float"], "cast", to=FLOAT)]
+    branch = [
+        tokenizer("inner_"),
+        node("Cast", ["inner_ids"], ["float"], "cast", to=FLOAT),
+    ]
     branch.append(node("Relu", ["float"], ["then"], "relu_inside"))
     graphs = {
-        "then_branch": helper.make_graph(branch, "then", [], [value("then", FLOAT, None)]),
+        "then_branch": helper.make_graph(
+            branch, "then", [], [value("then", FLOAT, None)]
+        ),
         "else_branch": helper.make_graph(
-            [node("Neg", ["z"], ["else"], "neg")], "else", [], [value("else", FLOAT, None)]
+            [node("Neg", ["z"], ["else"], "neg")],
+            "else",
+            [],
+            [value("else", FLOAT, None)],
         ),
     }
     choice = node("If", ["condition"], ["chosen"], "if", **graphs)
@@ -79,14 +97,19 @@ def parts_of_a_number():
         node("Relu", ["pos"], ["y"], "relu"),
     ]
     return model(
-        nodes, [value("x", FLOAT, [4])], [value("neg", FLOAT, [4]), value("y", FLOAT, [4])], opsets=OPSETS
+        nodes,
+        [value("x", FLOAT, [4])],
+        [value("neg", FLOAT, [4]), value("y", FLOAT, [4])],
+        opsets=OPSETS,
     )
 
 
 def by_onnxruntime(made, feeds):
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(LIBRARY)
-    return onnxruntime.InferenceSession(made.SerializeToString(), options).run(None, feeds)
+    return onnxruntime.InferenceSession(made.SerializeToString(), options).run(
+        None, feeds
+    )
 
 
 def options_with(*eps, library=LIBRARY, **entries):
@@ -118,7 +141,9 @@ def compiled(made, folder, *, embed=False, options=None):
 
 
 def read_manifest(path):
-    return json.loads({p.key: p.value for p in onnx.load(path).metadata_props}["epctx.manifest"])
+    return json.loads(
+        {p.key: p.value for p in onnx.load(path).metadata_props}["epctx.manifest"]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -127,43 +152,66 @@ def context_model(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "level", ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"]
+    "level",
+    ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"],
 )
 @pytest.mark.parametrize("eps", [(), ("OpenVINO",)], ids=["CPU", "with an EP"])
 def test_a_tokenizer_runs_as_in_onnxruntime_at_every_level(eps, level):
     made, options = classifier(), options_with(*eps)
     options.graph_optimization_level = epctx.GraphOptimizationLevel[level]
 
-    assert_equal(run(made.SerializeToString(), options, TEXT), by_onnxruntime(made, TEXT))
+    assert_equal(
+        run(made.SerializeToString(), options, TEXT), by_onnxruntime(made, TEXT)
+    )
 
 
 def test_the_engine_knows_the_types_of_what_the_model_does_not_declare():
-    explanation = epctx.explain_model(classifier().SerializeToString(), options_with("OpenVINO"))
+    explanation = epctx.explain_model(
+        classifier().SerializeToString(), options_with("OpenVINO")
+    )
 
     assert [n.name for n in explanation.left] == ["tok"]
 
 
-@pytest.mark.parametrize(("route", "isolate"), [("file", ""), ("embed", ""), ("file", "all")])
-def test_a_tokenizer_is_left_over_in_a_context_model_and_gives_the_same_bits(tmp_path, route, isolate):
+@pytest.mark.parametrize(
+    ("route", "isolate"), [("file", ""), ("embed", ""), ("file", "all")]
+)
+def test_a_tokenizer_is_left_over_in_a_context_model_and_gives_the_same_bits(
+    tmp_path, route, isolate
+):
     path = compiled(
-        classifier(), tmp_path, embed=route == "embed", options=options_with("OpenVINO", ep__isolate=isolate)
+        classifier(),
+        tmp_path,
+        embed=route == "embed",
+        options=options_with("OpenVINO", ep__isolate=isolate),
     )
 
-    assert [n.op_type for n in onnx.load(path).graph.node] == ["BertTokenizer", "EPContext"]
-    assert_equal(run(path, options_with(ep__isolate=isolate), TEXT), by_onnxruntime(classifier(), TEXT))
+    assert [n.op_type for n in onnx.load(path).graph.node] == [
+        "BertTokenizer",
+        "EPContext",
+    ]
+    assert_equal(
+        run(path, options_with(ep__isolate=isolate), TEXT),
+        by_onnxruntime(classifier(), TEXT),
+    )
 
 
 def test_a_context_model_in_bytes_runs_too(context_model):
     options = options_with(ep__context_file_path=str(context_model))
 
-    assert_equal(run(context_model.read_bytes(), options, TEXT), by_onnxruntime(classifier(), TEXT))
+    assert_equal(
+        run(context_model.read_bytes(), options, TEXT),
+        by_onnxruntime(classifier(), TEXT),
+    )
 
 
 def test_onnxruntime_understands_the_context_model_up_to_its_ep(context_model):
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(LIBRARY)
 
-    with pytest.raises(Exception, match="is not compatible with any execution provider"):
+    with pytest.raises(
+        Exception, match="is not compatible with any execution provider"
+    ):
         onnxruntime.InferenceSession(context_model, options)
 
 
@@ -183,20 +231,27 @@ def test_a_context_model_names_domain_and_library_and_no_path(context_model):
     assert read_manifest(context_model)["custom_domains"] == {DOMAIN: NAME}
     assert str(Path(LIBRARY).parent).encode() not in content
     assert epctx.inspect_model(context_model).custom_domains == {DOMAIN: NAME}
-    assert epctx.inspect_model(context_model).as_dict()["custom_domains"] == {DOMAIN: NAME}
+    assert epctx.inspect_model(context_model).as_dict()["custom_domains"] == {
+        DOMAIN: NAME
+    }
 
 
 def test_a_context_model_without_custom_operators_names_none(tmp_path):
     gelu = node("Gelu", ["x"], ["g"], "gelu", domain="com.microsoft")
     nodes = [gelu, node("Relu", ["g"], ["r"], "relu"), node("Neg", ["r"], ["y"], "neg")]
     opsets = (("", 17), ("com.microsoft", 1))
-    made = model(nodes, [value("x", FLOAT, [4])], [value("y", FLOAT, [4])], opsets=opsets)
+    made = model(
+        nodes, [value("x", FLOAT, [4])], [value("y", FLOAT, [4])], opsets=opsets
+    )
 
     with_library = compiled(made, tmp_path).read_bytes()
 
     assert "custom_domains" not in read_manifest(tmp_path / "m_ctx.onnx")
     assert (
-        compiled(made, tmp_path, options=options_with("OpenVINO", library=None)).read_bytes() == with_library
+        compiled(
+            made, tmp_path, options=options_with("OpenVINO", library=None)
+        ).read_bytes()
+        == with_library
     )
 
 
@@ -206,19 +261,26 @@ def test_a_load_without_the_library_names_node_operator_and_library(context_mode
 
     assert caught.value.node == "tok"
     assert f"node 'tok' ({DOMAIN}::BertTokenizer)" in str(caught.value)
-    assert f"register its library {NAME!r}: SessionOptions.register_custom_ops_library(path)" in str(
-        caught.value
+    assert (
+        f"register its library {NAME!r}: SessionOptions.register_custom_ops_library(path)"
+        in str(caught.value)
     )
 
 
 def test_a_long_name_in_a_manifest_makes_no_long_message(context_model, tmp_path):
     made = onnx.load(context_model)
     entry = next(p for p in made.metadata_props if p.key == "epctx.manifest")
-    entry.value = json.dumps({**json.loads(entry.value), "custom_domains": {DOMAIN: "a" * 100_000}})
-    source = shutil.copytree(context_model.parent, tmp_path / "copy") / context_model.name
+    entry.value = json.dumps(
+        {**json.loads(entry.value), "custom_domains": {DOMAIN: "a" * 100_000}}
+    )
+    source = (
+        shutil.copytree(context_model.parent, tmp_path / "copy") / context_model.name
+    )
     source.write_bytes(made.SerializeToString())
 
-    with pytest.raises(epctx.NotImplementedByProvider, match="register its library 'aaa") as caught:
+    with pytest.raises(
+        epctx.NotImplementedByProvider, match="register its library 'aaa"
+    ) as caught:
         epctx.InferenceSession(source)
 
     assert len(str(caught.value)) < 2_000
@@ -226,14 +288,19 @@ def test_a_long_name_in_a_manifest_makes_no_long_message(context_model, tmp_path
 
 def test_a_model_of_an_unknown_library_asks_for_one_without_a_name():
     with pytest.raises(
-        epctx.NotImplementedByProvider, match=r"register its library: SessionOptions\.register_cust"
+        epctx.NotImplementedByProvider,
+        match=r"register its library: SessionOptions\.register_cust",
     ):
         epctx.InferenceSession(classifier().SerializeToString())
 
 
-def test_a_domain_that_was_unknown_when_a_model_was_compiled_is_named_all_the_same(tmp_path):
+def test_a_domain_that_was_unknown_when_a_model_was_compiled_is_named_all_the_same(
+    tmp_path,
+):
     made = classifier()
-    made.graph.value_info.extend(value(name, INT64, ["tokens"]) for name in ("ids", "kinds", "mask"))
+    made.graph.value_info.extend(
+        value(name, INT64, ["tokens"]) for name in ("ids", "kinds", "mask")
+    )
 
     path = compiled(made, tmp_path, options=options_with("OpenVINO", library=None))
 
@@ -241,8 +308,12 @@ def test_a_domain_that_was_unknown_when_a_model_was_compiled_is_named_all_the_sa
     assert_equal(run(path, options_with(), TEXT), by_onnxruntime(made, TEXT))
 
 
-def test_compiling_a_context_model_again_without_the_library_keeps_its_name(context_model, tmp_path):
-    source = shutil.copytree(context_model.parent, tmp_path / "copy") / context_model.name
+def test_compiling_a_context_model_again_without_the_library_keeps_its_name(
+    context_model, tmp_path
+):
+    source = (
+        shutil.copytree(context_model.parent, tmp_path / "copy") / context_model.name
+    )
 
     epctx.ModelCompiler(options_with("OpenVINO", library=None), source).compile_to_file(
         tmp_path / "again.onnx"
@@ -252,7 +323,10 @@ def test_compiling_a_context_model_again_without_the_library_keeps_its_name(cont
 
 
 def test_verifying_without_the_library_warns_and_with_it_finds_nothing(context_model):
-    without, with_it = epctx.verify_model(context_model), epctx.verify_model(context_model, options_with())
+    without, with_it = (
+        epctx.verify_model(context_model),
+        epctx.verify_model(context_model, options_with()),
+    )
 
     assert [f.code for f in without.findings] == ["kernel-missing"]
     assert NAME in without.findings[0].hint
@@ -260,18 +334,27 @@ def test_verifying_without_the_library_warns_and_with_it_finds_nothing(context_m
 
 
 @pytest.mark.parametrize("condition", [True, False])
-def test_a_tokenizer_in_a_subgraph_runs_beside_an_ep_and_is_named_when_it_cannot(tmp_path, condition):
-    feeds = {**TEXT, "condition": np.array(condition), "z": np.array([-4, -9], np.float32)}
+def test_a_tokenizer_in_a_subgraph_runs_beside_an_ep_and_is_named_when_it_cannot(
+    tmp_path, condition
+):
+    feeds = {
+        **TEXT,
+        "condition": np.array(condition),
+        "z": np.array([-4, -9], np.float32),
+    }
     made = conditional_tokenizer()
 
     path = compiled(made, tmp_path)
 
     expected = by_onnxruntime(made, feeds)
-    assert_equal(run(made.SerializeToString(), options_with("OpenVINO"), feeds), expected)
+    assert_equal(
+        run(made.SerializeToString(), options_with("OpenVINO"), feeds), expected
+    )
     assert_equal(run(path, options_with(), feeds), expected)
     assert epctx.inspect_model(path).custom_domains == {DOMAIN: NAME}
     with pytest.raises(
-        epctx.NotImplementedByProvider, match=rf"node 'inner_tok' \({DOMAIN}::BertTokenizer\)"
+        epctx.NotImplementedByProvider,
+        match=rf"node 'inner_tok' \({DOMAIN}::BertTokenizer\)",
     ):
         epctx.InferenceSession(path)
 
@@ -293,17 +376,28 @@ class Kernel(KernelProvider):
             type_constraints={"T": {FLOAT}},
         ),
     )
-    described = (OperatorTypes(domain=DOMAIN, op_type="NegPos", inputs=("T",), outputs=("T", "T")),)
+    described = (
+        OperatorTypes(
+            domain=DOMAIN, op_type="NegPos", inputs=("T",), outputs=("T", "T")
+        ),
+    )
 
 
 @pytest.mark.parametrize("isolate", ["", "all"])
-def test_an_ep_that_claims_a_custom_operator_gets_it_and_the_engine_runs_it_for_the_ep(isolate):
+def test_an_ep_that_claims_a_custom_operator_gets_it_and_the_engine_runs_it_for_the_ep(
+    isolate,
+):
     registry = epctx.Registry(entry_points=False)
     registry.register(Eager)
     made = parts_of_a_number()
-    options = options_with(Eager.name, ep__isolate=isolate, session__disable_cpu_ep_fallback="1")
+    options = options_with(
+        Eager.name, ep__isolate=isolate, session__disable_cpu_ep_fallback="1"
+    )
 
-    assert_equal(run(made.SerializeToString(), options, X, registry=registry), by_onnxruntime(made, X))
+    assert_equal(
+        run(made.SerializeToString(), options, X, registry=registry),
+        by_onnxruntime(made, X),
+    )
 
 
 def test_a_custom_operator_that_an_ep_compiled_is_the_eps_business(tmp_path):
@@ -312,11 +406,18 @@ def test_a_custom_operator_that_an_ep_compiled_is_the_eps_business(tmp_path):
     source, path = tmp_path / "m.onnx", tmp_path / "m_ctx.onnx"
     onnx.save(parts_of_a_number(), source)
 
-    epctx.ModelCompiler(options_with(Eager.name), source, registry=registry).compile_to_file(path)
+    epctx.ModelCompiler(
+        options_with(Eager.name), source, registry=registry
+    ).compile_to_file(path)
 
     assert epctx.inspect_model(path, registry=registry).custom_domains == {}
-    assert_equal(run(path, options_with(), X, registry=registry), by_onnxruntime(parts_of_a_number(), X))
-    with pytest.raises(epctx.NotImplementedByProvider, match=r"register its library: SessionOptions"):
+    assert_equal(
+        run(path, options_with(), X, registry=registry),
+        by_onnxruntime(parts_of_a_number(), X),
+    )
+    with pytest.raises(
+        epctx.NotImplementedByProvider, match=r"register its library: SessionOptions"
+    ):
         epctx.InferenceSession(path, registry=registry)
 
 
@@ -326,9 +427,13 @@ def test_a_kernel_of_an_ep_goes_before_the_librarys(library):
     registry.register(Kernel)
     made = parts_of_a_number()
     made.graph.value_info.append(value("pos", FLOAT, [4]))
-    options = options_with(Kernel.name, library=library, session__record_ep_graph_assignment_info="1")
+    options = options_with(
+        Kernel.name, library=library, session__record_ep_graph_assignment_info="1"
+    )
 
-    with epctx.InferenceSession(made.SerializeToString(), options, registry=registry) as session:
+    with epctx.InferenceSession(
+        made.SerializeToString(), options, registry=registry
+    ) as session:
         assigned = {
             n.op_type: part.ep_name
             for part in session.get_provider_graph_assignment_info()
@@ -345,11 +450,14 @@ def test_what_a_kernel_of_an_ep_runs_needs_no_library(tmp_path):
     source = tmp_path / "m.onnx"
     onnx.save(parts_of_a_number(), source)
 
-    epctx.ModelCompiler(options_with("OpenVINO", Kernel.name), source, registry=registry).compile_to_file()
+    epctx.ModelCompiler(
+        options_with("OpenVINO", Kernel.name), source, registry=registry
+    ).compile_to_file()
 
     assert epctx.inspect_model(tmp_path / "m_ctx.onnx").custom_domains == {}
     assert_equal(
-        run(tmp_path / "m_ctx.onnx", None, X, registry=registry), by_onnxruntime(parts_of_a_number(), X)
+        run(tmp_path / "m_ctx.onnx", None, X, registry=registry),
+        by_onnxruntime(parts_of_a_number(), X),
     )
 
 
@@ -357,7 +465,9 @@ def test_what_a_kernel_of_an_ep_runs_needs_no_library(tmp_path):
 def test_a_missing_library_is_an_error_when_it_is_registered(tmp_path, path):
     (tmp_path / "folder").mkdir()
 
-    with pytest.raises(epctx.Fail, match=r"there is no such library of custom operators") as caught:
+    with pytest.raises(
+        epctx.Fail, match=r"there is no such library of custom operators"
+    ) as caught:
         epctx.SessionOptions().register_custom_ops_library(tmp_path / path)
 
     assert caught.value.path == str(tmp_path / path)
@@ -377,9 +487,12 @@ def test_a_file_that_is_no_library_of_operators_is_named(tmp_path, ending):
         shutil.copy(next(Path(onnx.__file__).parent.glob("*.so")), wrong)
 
     # Also of a model without custom operators, as in onnxruntime.
-    with pytest.raises(epctx.Fail, match=r"cannot register the library of custom operators .*wrong\.so"):
+    with pytest.raises(
+        epctx.Fail, match=r"cannot register the library of custom operators .*wrong\.so"
+    ):
         epctx.InferenceSession(
-            model([node("Relu", ["x"], ["y"])], ["x"], ["y"]).SerializeToString(), options_with(library=wrong)
+            model([node("Relu", ["x"], ["y"])], ["x"], ["y"]).SerializeToString(),
+            options_with(library=wrong),
         )
 
 
@@ -397,7 +510,8 @@ def test_registering_a_library_twice_changes_nothing_and_a_copy_of_the_options_h
     options.register_custom_ops_library(LIBRARY)
 
     assert_equal(
-        run(classifier().SerializeToString(), options.copy(), TEXT), by_onnxruntime(classifier(), TEXT)
+        run(classifier().SerializeToString(), options.copy(), TEXT),
+        by_onnxruntime(classifier(), TEXT),
     )
 
 
@@ -411,10 +525,12 @@ def test_a_library_that_is_registered_for_a_copy_is_not_the_originals():
 
 def test_the_built_in_engine_runs_no_custom_operators():
     with pytest.raises(
-        epctx.InvalidArgument, match=r"need the engine on onnxruntime, and the engine here is onnx\.ref"
+        epctx.InvalidArgument,
+        match=r"need the engine on onnxruntime, and the engine here is onnx\.ref",
     ):
         epctx.InferenceSession(
-            classifier().SerializeToString(), options_with(session__engine="onnx.reference")
+            classifier().SerializeToString(),
+            options_with(session__engine="onnx.reference"),
         )
 
 
@@ -426,10 +542,14 @@ def test_the_cache_compiles_again_for_another_library_and_loads_with_it(tmp_path
 
     def path_with(library):
         return epctx.compile_cached(
-            source, options_with("OpenVINO", library=library), cache_dir=tmp_path / "cache"
+            source,
+            options_with("OpenVINO", library=library),
+            cache_dir=tmp_path / "cache",
         )
 
-    with epctx.load_or_compile(source, options_with("OpenVINO"), cache_dir=tmp_path / "cache") as session:
+    with epctx.load_or_compile(
+        source, options_with("OpenVINO"), cache_dir=tmp_path / "cache"
+    ) as session:
         assert_equal(session.run(None, TEXT), by_onnxruntime(classifier(), TEXT))
     first = path_with(LIBRARY)
     assert path_with(LIBRARY) == first
@@ -442,5 +562,7 @@ def test_a_library_that_was_removed_since_is_no_fault_of_the_cache(tmp_path):
     onnx.save(classifier(), source)
     library.unlink()
 
-    with pytest.raises(epctx.Fail, match="there is no such library of custom operators"):
+    with pytest.raises(
+        epctx.Fail, match="there is no such library of custom operators"
+    ):
         epctx.compile_cached(source, options, cache_dir=tmp_path / "cache")

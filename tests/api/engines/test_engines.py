@@ -29,13 +29,19 @@ from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 @pytest.fixture(params=["onnxruntime", "onnx.reference"])
 def single(request):
     """The engine of a session on onnxruntime and of one on the reference."""
-    made = session_engine(on_the_reference() if request.param == "onnx.reference" else None)
+    made = session_engine(
+        on_the_reference() if request.param == "onnx.reference" else None
+    )
     assert made.name.startswith(request.param)
     return made
 
 
 def test_a_model_is_run_with_inputs_and_results_in_its_order(single):
-    made = model([node("Sub", ["b", "a"], ["d"]), node("Neg", ["d"], ["n"])], ["a", "b"], ["n", "d"])
+    made = model(
+        [node("Sub", ["b", "a"], ["d"]), node("Neg", ["d"], ["n"])],
+        ["a", "b"],
+        ["n", "d"],
+    )
     a, b = np.array([1, 2], np.float32), np.array([10, 20], np.float32)
 
     negated, difference = single.prepare(made).run([a, b])
@@ -48,7 +54,9 @@ def test_given_outputs_are_written_in_place(single):
     target = np.empty(SIZE, np.float32)
     weight = np.arange(SIZE, dtype=np.float32)
 
-    (result,) = single.prepare(group_model(), {"w": weight}).run([np.ones(SIZE, np.float32)], [target])
+    (result,) = single.prepare(group_model(), {"w": weight}).run(
+        [np.ones(SIZE, np.float32)], [target]
+    )
 
     assert result is target
     assert target.tolist() == (weight + 1).tolist()
@@ -69,7 +77,9 @@ def test_results_never_share_memory_with_inputs(single):
     assert all(result.flags.c_contiguous for result in results)
 
 
-@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn], ids=["bfloat16", "float8"])
+@pytest.mark.parametrize(
+    "dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn], ids=["bfloat16", "float8"]
+)
 def test_types_that_numpy_does_not_have_cross_the_boundary(single, dtype):
     elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     made = model(
@@ -154,7 +164,9 @@ def test_weights_may_lie_anywhere_in_memory(single):
     spread = np.repeat(np.arange(SIZE, dtype=np.float32), 2)[::2]
 
     for weight in (odd, spread):
-        (result,) = single.prepare(group_model(), {"w": weight}).run([np.ones(SIZE, np.float32)])
+        (result,) = single.prepare(group_model(), {"w": weight}).run(
+            [np.ones(SIZE, np.float32)]
+        )
         assert result.tolist() == [i + 1 for i in range(SIZE)]
 
 
@@ -165,7 +177,8 @@ def test_the_model_given_is_left_as_it_is(single):
     x = np.zeros(SIZE, np.float32)
 
     results = [
-        single.prepare(made, {"w": np.full(SIZE, number, np.float32)}).run([x])[0][0] for number in (1, 2)
+        single.prepare(made, {"w": np.full(SIZE, number, np.float32)}).run([x])[0][0]
+        for number in (1, 2)
     ]
 
     assert results == [1, 2]
@@ -178,7 +191,9 @@ def test_a_weight_without_data_is_named(single):
 
 
 def test_a_weight_of_another_type_is_refused(engine):
-    with pytest.raises(InvalidGraph, match="'w' is given as float64, the model says FLOAT"):
+    with pytest.raises(
+        InvalidGraph, match="'w' is given as float64, the model says FLOAT"
+    ):
         engine.prepare(group_model(), {"w": np.ones(SIZE)})
 
 
@@ -235,14 +250,18 @@ print(resident() - before)
 
 
 def test_a_session_over_mapped_weights_holds_no_copy_of_them(tmp_path):
-    output = subprocess.check_output([sys.executable, "-c", ZERO_COPY, str(tmp_path)], text=True, timeout=120)
+    output = subprocess.check_output(
+        [sys.executable, "-c", ZERO_COPY, str(tmp_path)], text=True, timeout=120
+    )
 
     assert int(output) < 64 << 20
 
 
 def test_what_onnxruntime_lacks_runs_on_the_reference_and_says_so(engine, caplog):
     made = model(
-        [node("Tan", ["x"], ["y"])], [value("x", TensorProto.DOUBLE)], [value("y", TensorProto.DOUBLE)]
+        [node("Tan", ["x"], ["y"])],
+        [value("x", TensorProto.DOUBLE)],
+        [value("y", TensorProto.DOUBLE)],
     )
 
     with caplog.at_level(logging.WARNING, "epctx.engines"):
@@ -266,7 +285,9 @@ def unknown_operator():
 
 
 def test_an_operator_that_nobody_has_is_named_with_its_node(engine):
-    with pytest.raises(NotImplementedByProvider, match=r"'special' \(own::AddSpecial\)") as caught:
+    with pytest.raises(
+        NotImplementedByProvider, match=r"'special' \(own::AddSpecial\)"
+    ) as caught:
         engine.prepare(unknown_operator())
 
     assert caught.value.node == "special"
@@ -274,10 +295,16 @@ def test_an_operator_that_nobody_has_is_named_with_its_node(engine):
 
 
 def test_a_model_that_is_wrong_is_no_lack_of_the_engine(engine):
-    wrong = model([node("MatMul", ["x", "w"], ["y"])], [value("x", shape=[1, 3])], [value("y", shape=[1, 2])])
+    wrong = model(
+        [node("MatMul", ["x", "w"], ["y"])],
+        [value("x", shape=[1, 3])],
+        [value("y", shape=[1, 2])],
+    )
     wrong.graph.initializer.append(tensor("w", np.ones((4, 2))))
 
-    with pytest.raises(InvalidGraph, match=r"a group of nodes is wrong: .*Incompatible dimensions"):
+    with pytest.raises(
+        InvalidGraph, match=r"a group of nodes is wrong: .*Incompatible dimensions"
+    ):
         engine.prepare(wrong)
 
 
@@ -314,7 +341,9 @@ def test_the_engine_is_named_with_its_version(engine):
 
 def test_functions_of_the_model_are_run(engine):
     opset = [helper.make_opsetid("", 21)]
-    function = helper.make_function("own", "Twice", ["v"], ["r"], [node("Add", ["v", "v"], ["r"])], opset)
+    function = helper.make_function(
+        "own", "Twice", ["v"], ["r"], [node("Add", ["v", "v"], ["r"])], opset
+    )
     made = model(
         [helper.make_node("Twice", ["x"], ["y"], domain="own")],
         ["x"],

@@ -99,7 +99,10 @@ with epctx.InferenceSession(sys.argv[1], providers=["Taking"], registry=registry
 assert {"onnxruntime", "epctx_onnxruntime", "onnx.reference"}.isdisjoint(sys.modules)
 """
 NEG = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Neg(x) }'
-ORT, REFERENCE = f"onnxruntime {onnxruntime.__version__}", f"onnx.reference {onnx.__version__}"
+ORT, REFERENCE = (
+    f"onnxruntime {onnxruntime.__version__}",
+    f"onnx.reference {onnx.__version__}",
+)
 
 
 @pytest.fixture
@@ -109,9 +112,13 @@ def packages(tmp_path):
     def install(distribution, **entries):
         info = tmp_path / "site" / f"{distribution.replace('-', '_')}-1.2.dist-info"
         info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n"
+        )
         lines = [f"{name} = {value}" for name, value in entries.items()]
-        (info / "entry_points.txt").write_text("\n".join(["[epctx.engines]", *lines, ""]))
+        (info / "entry_points.txt").write_text(
+            "\n".join(["[epctx.engines]", *lines, ""])
+        )
         (tmp_path / "site" / "acme_engine.py").write_text(ENGINE)
         (tmp_path / "site" / "acme_wrong.py").write_text("import no_such_library\n")
 
@@ -125,7 +132,13 @@ def asked(tmp_path):
 
     def run(*engines, begins="", **environment):
         done = subprocess.run(
-            [sys.executable, "-c", begins + SOURCE + RUN, tmp_path / "m.onnx", *engines],
+            [
+                sys.executable,
+                "-c",
+                begins + SOURCE + RUN,
+                tmp_path / "m.onnx",
+                *engines,
+            ],
             env={**os.environ, "PYTHONPATH": str(tmp_path / "site"), **environment},
             capture_output=True,
             text=True,
@@ -167,9 +180,18 @@ def test_the_option_goes_before_the_environment(packages, asked):
     [
         ("acme_wrong:Acme", "ModuleNotFoundError: No module named 'no_such_library'"),
         ("acme_engine:Other", "AttributeError"),
-        ("acme_engine:thing", "acme_engine:thing is not a subclass of epctx_core.plugin.BaseEngine"),
-        ("acme_engine:Abstract", "TypeError: Can't instantiate abstract class Abstract"),
-        ("acme_engine:Nameless", "AttributeError: type object 'Nameless' has no attribute 'name'"),
+        (
+            "acme_engine:thing",
+            "acme_engine:thing is not a subclass of epctx_core.plugin.BaseEngine",
+        ),
+        (
+            "acme_engine:Abstract",
+            "TypeError: Can't instantiate abstract class Abstract",
+        ),
+        (
+            "acme_engine:Nameless",
+            "AttributeError: type object 'Nameless' has no attribute 'name'",
+        ),
         ("acme_engine:Unlicensed", "OSError: no license"),
     ],
 )
@@ -193,26 +215,40 @@ def test_an_engine_that_fails_with_a_model_is_named_as_the_fault_with_its_distri
     packages, asked, engine, tmp_path
 ):
     packages("acme-engine", acme=f"acme_engine:{engine}")
-    if engine == "Untyped":  # only operators that onnx does not know have their types from an engine
-        gelu = NEG.replace("17]", '17, "com.microsoft": 1]').replace("Neg", "com.microsoft.Gelu")
+    if (
+        engine == "Untyped"
+    ):  # only operators that onnx does not know have their types from an engine
+        gelu = NEG.replace("17]", '17, "com.microsoft": 1]').replace(
+            "Neg", "com.microsoft.Gelu"
+        )
         (tmp_path / "m.onnx").write_bytes(parser.parse_model(gelu).SerializeToString())
 
     names, log = asked("acme")
 
     assert names is None
-    assert "PluginError: the engine 'acme' of acme-engine 1.2 failed: ValueError: not this one." in log
+    assert (
+        "PluginError: the engine 'acme' of acme-engine 1.2 failed: ValueError: not this one."
+        in log
+    )
 
 
 def test_onnxruntime_that_does_not_import_is_a_broken_engine(asked):
     names, log = asked(begins="import sys; sys.modules['onnxruntime'] = None\n")
 
     assert names == [REFERENCE]
-    assert "the engine 'onnxruntime' of epctx-onnxruntime 0.1.0 is broken" in warnings(log)[0]
+    assert (
+        "the engine 'onnxruntime' of epctx-onnxruntime 0.1.0 is broken"
+        in warnings(log)[0]
+    )
 
 
 @pytest.mark.parametrize("name", ["acme", "onnxruntime"])
-def test_an_engine_that_is_named_and_not_installed_is_an_error_with_what_to_install(asked, name):
-    names, log = asked(name, begins=WITHOUT_ONNXRUNTIME if name == "onnxruntime" else "")
+def test_an_engine_that_is_named_and_not_installed_is_an_error_with_what_to_install(
+    asked, name
+):
+    names, log = asked(
+        name, begins=WITHOUT_ONNXRUNTIME if name == "onnxruntime" else ""
+    )
 
     assert names is None
     said = log.splitlines()
@@ -226,17 +262,27 @@ def test_an_engine_that_is_named_and_not_installed_is_an_error_with_what_to_inst
     ) in said[-1]
 
 
-def test_the_environments_engine_that_is_not_installed_is_an_error_that_names_the_variable(asked):
+def test_the_environments_engine_that_is_not_installed_is_an_error_that_names_the_variable(
+    asked,
+):
     names, log = asked(EPCTX_ENGINE="acme")
 
     assert names is None
-    assert "PackageMissing: the engine 'acme', named by EPCTX_ENGINE, is not installed." in log
+    assert (
+        "PackageMissing: the engine 'acme', named by EPCTX_ENGINE, is not installed."
+        in log
+    )
 
 
-def test_a_misspelt_engine_is_suggested_and_an_error_also_where_no_node_needs_one(packages, asked, tmp_path):
+def test_a_misspelt_engine_is_suggested_and_an_error_also_where_no_node_needs_one(
+    packages, asked, tmp_path
+):
     packages("acme-engine", acme="acme_engine:Acme")
 
-    assert "named by session.engine, is not installed. Did you mean 'acme'?" in asked("acmee")[1]
+    assert (
+        "named by session.engine, is not installed. Did you mean 'acme'?"
+        in asked("acmee")[1]
+    )
     done = subprocess.run(
         [sys.executable, "-c", ALL_TAKEN, tmp_path / "m.onnx"],
         env={**os.environ, "EPCTX_ENGINE": "onxruntime"},
@@ -245,7 +291,10 @@ def test_a_misspelt_engine_is_suggested_and_an_error_also_where_no_node_needs_on
         check=False,
         timeout=100,
     )
-    assert "'onxruntime', named by EPCTX_ENGINE, is not installed. Did you mean 'onnxruntime'?" in done.stderr
+    assert (
+        "'onxruntime', named by EPCTX_ENGINE, is not installed. Did you mean 'onnxruntime'?"
+        in done.stderr
+    )
 
 
 def test_each_session_on_the_reference_says_once_that_it_is_slow(asked):
@@ -253,7 +302,10 @@ def test_each_session_on_the_reference_says_once_that_it_is_slow(asked):
 
     assert names == [REFERENCE, REFERENCE]
     words = "which is slow and does not have all operators; epctx-onnxruntime is faster: pip install 'epctx-core[ort]'"
-    assert warnings(log) == [f"WARNING nodes of this session run on {REFERENCE}, {words}"] * 2
+    assert (
+        warnings(log)
+        == [f"WARNING nodes of this session run on {REFERENCE}, {words}"] * 2
+    )
 
 
 def test_a_broken_engine_is_not_advised_again(asked):
@@ -262,7 +314,9 @@ def test_a_broken_engine_is_not_advised_again(asked):
     assert "pip install" not in log
 
 
-def test_of_two_packages_with_an_engine_of_one_name_the_first_is_used_with_a_warning(packages, asked):
+def test_of_two_packages_with_an_engine_of_one_name_the_first_is_used_with_a_warning(
+    packages, asked
+):
     packages("acme-engine", acme="acme_engine:Acme")
     packages("other-engine", acme="acme_engine:Acme")
 
@@ -280,20 +334,26 @@ def test_a_host_that_names_the_reference_is_told_without_a_warning(asked):
 
     assert names == [REFERENCE]
     assert warnings(log) == []
-    assert log.count(f"INFO nodes of this session run on {REFERENCE}, which is slow") == 1
+    assert (
+        log.count(f"INFO nodes of this session run on {REFERENCE}, which is slow") == 1
+    )
 
 
 def test_a_session_that_runs_no_node_on_an_engine_imports_none(tmp_path):
     (tmp_path / "m.onnx").write_bytes(parser.parse_model(NEG).SerializeToString())
 
-    subprocess.run([sys.executable, "-c", ALL_TAKEN, tmp_path / "m.onnx"], check=True, timeout=100)
+    subprocess.run(
+        [sys.executable, "-c", ALL_TAKEN, tmp_path / "m.onnx"], check=True, timeout=100
+    )
 
 
-def test_an_engine_that_cannot_be_read_from_its_metadata_disturbs_no_other(packages, asked, tmp_path):
+def test_an_engine_that_cannot_be_read_from_its_metadata_disturbs_no_other(
+    packages, asked, tmp_path
+):
     packages("acme-engine", acme="acme_engine:Acme")
     packages("broken-engine")
-    (tmp_path / "site" / "broken_engine-1.2.dist-info" / "entry_points.txt").write_bytes(
-        b"[epctx.engines]\n\xff"
-    )
+    (
+        tmp_path / "site" / "broken_engine-1.2.dist-info" / "entry_points.txt"
+    ).write_bytes(b"[epctx.engines]\n\xff")
 
     assert asked("acme")[0] == ["acme 7.5"]

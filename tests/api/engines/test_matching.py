@@ -12,11 +12,19 @@ from onnx import TensorProto, helper
 
 from epctx_core import InferenceSession, Registry
 from epctx_core.errors import NotImplementedByProvider, PluginError
-from epctx_core.plugin import ExecutionProvider, KernelDef, KernelRegistry, OperatorTypes, hookimpl
+from epctx_core.plugin import (
+    ExecutionProvider,
+    KernelDef,
+    KernelRegistry,
+    OperatorTypes,
+    hookimpl,
+)
 
 
 def kernel(**facts):
-    return KernelDef(**{"op_type": "Add", "since_version": 14, "create": lambda _node: None, **facts})
+    return KernelDef(
+        **{"op_type": "Add", "since_version": 14, "create": lambda _node: None, **facts}
+    )
 
 
 def looked_up(made, *kernels, index=0, operators=(), carried=()):
@@ -50,7 +58,9 @@ def looked_up(made, *kernels, index=0, operators=(), carried=()):
         made.metadata_props.add(key="epctx.kernel_type_constraints", value=text)
     # Nobody takes an operator that nothing describes, so such a session fails when the EP has been asked.
     with suppress(NotImplementedByProvider):
-        InferenceSession(made.SerializeToString(), providers=[Provider.name], registry=registry).close()
+        InferenceSession(
+            made.SerializeToString(), providers=[Provider.name], registry=registry
+        ).close()
     return said[0]
 
 
@@ -123,13 +133,17 @@ def test_type_variables_are_checked_against_the_nodes_types():
 
 
 def test_each_variable_is_checked_where_it_stands():
-    made = model([node("Cast", ["x"], ["y"], to=INT64)], [value("x", FLOAT)], [value("y", INT64)])
+    made = model(
+        [node("Cast", ["x"], ["y"], to=INT64)], [value("x", FLOAT)], [value("y", INT64)]
+    )
     fits = kernel(
         op_type="Cast",
         since_version=21,
         type_constraints={"T1": frozenset({FLOAT}), "T2": frozenset({INT64})},
     )
-    swapped = kernel(op_type="Cast", since_version=21, type_constraints={"T1": frozenset({INT64})})
+    swapped = kernel(
+        op_type="Cast", since_version=21, type_constraints={"T1": frozenset({INT64})}
+    )
 
     assert found(made, swapped) is None
     assert found(made, swapped, fits) is fits
@@ -137,20 +151,27 @@ def test_each_variable_is_checked_where_it_stands():
 
 def test_omitted_inputs_are_not_checked():
     made = model([node("Clip", ["x", "", ""], ["y"])], ["x"], ["y"])
-    expected = kernel(op_type="Clip", since_version=13, type_constraints={"T": frozenset({FLOAT})})
+    expected = kernel(
+        op_type="Clip", since_version=13, type_constraints={"T": frozenset({FLOAT})}
+    )
 
     assert found(made, expected) is expected
 
 
 def test_a_value_of_unknown_type_matches_no_constraint():
     made = model(
-        [helper.make_node("Own", ["x"], ["a"], domain="own"), node("Add", ["a", "a"], ["y"])],
+        [
+            helper.make_node("Own", ["x"], ["a"], domain="own"),
+            node("Add", ["a", "a"], ["y"]),
+        ],
         ["x"],
         ["y"],
         opsets=[("", 21), ("own", 1)],
     )
 
-    assert found(made, kernel(type_constraints={"T": frozenset({FLOAT})}), index=1) is None
+    assert (
+        found(made, kernel(type_constraints={"T": frozenset({FLOAT})}), index=1) is None
+    )
     assert found(made, kernel(), index=1) is not None
 
 
@@ -165,7 +186,9 @@ def owning(opset=3, elem_type=FLOAT, inputs=("x",)):
 
 
 OWN = {"op_type": "Own", "domain": "own", "since_version": 1}
-SCALE = OperatorTypes(domain="own", op_type="Own", inputs=("T", "factor"), outputs=("T",))
+SCALE = OperatorTypes(
+    domain="own", op_type="Own", inputs=("T", "factor"), outputs=("T",)
+)
 
 
 @pytest.mark.parametrize(
@@ -191,15 +214,20 @@ def test_the_plugin_or_the_model_describes_an_operator_that_onnx_does_not_know(s
 
     assert found(owning(inputs=("x", "z")), floats, **{source: [SCALE]}) is floats
     assert found(owning(inputs=("x", "x")), floats, **{source: [SCALE]}) is None
-    assert found(owning(elem_type=TensorProto.DOUBLE), floats, **{source: [SCALE]}) is None
+    assert (
+        found(owning(elem_type=TensorProto.DOUBLE), floats, **{source: [SCALE]}) is None
+    )
 
 
 @pytest.mark.parametrize(
-    ("opset", "since", "matches"), [(1, 1, True), (2, 1, True), (3, 3, True), (3, 1, False), (9, 3, True)]
+    ("opset", "since", "matches"),
+    [(1, 1, True), (2, 1, True), (3, 3, True), (3, 1, False), (9, 3, True)],
 )
 def test_a_described_operator_has_versions_like_those_of_onnx(opset, since, matches):
     versions = [
-        OperatorTypes(domain="own", op_type="Own", since_version=v, inputs=("T",), outputs=("T",))
+        OperatorTypes(
+            domain="own", op_type="Own", since_version=v, inputs=("T",), outputs=("T",)
+        )
         for v in (3, 1)
     ]
     own = kernel(**{**OWN, "since_version": since})
@@ -208,14 +236,18 @@ def test_a_described_operator_has_versions_like_those_of_onnx(opset, since, matc
 
 
 def test_what_the_plugin_says_comes_before_what_the_model_says():
-    wrong = OperatorTypes(domain="own", op_type="Own", inputs=("other",), outputs=("other",))
+    wrong = OperatorTypes(
+        domain="own", op_type="Own", inputs=("other",), outputs=("other",)
+    )
     floats = kernel(**OWN, type_constraints={"T": {FLOAT}})
 
     assert found(owning(), floats, operators=[SCALE], carried=[wrong]) is floats
 
 
 def test_what_anybody_says_of_an_operator_of_onnx_does_not_count():
-    wrong = OperatorTypes(domain="", op_type="Add", inputs=("other",), outputs=("other",))
+    wrong = OperatorTypes(
+        domain="", op_type="Add", inputs=("other",), outputs=("other",)
+    )
     floats = kernel(type_constraints={"T": {FLOAT}})
 
     assert found(adding(), floats, operators=[wrong], carried=[wrong]) is floats
@@ -223,7 +255,8 @@ def test_what_anybody_says_of_an_operator_of_onnx_does_not_count():
 
 def test_a_constraint_on_what_the_operator_has_not_is_a_mistake_of_the_plugin():
     with pytest.raises(
-        PluginError, match=r"constrains 'U'; version 14 of its operator does not have it"
+        PluginError,
+        match=r"constrains 'U'; version 14 of its operator does not have it",
     ) as caught:
         found(adding(), kernel(type_constraints={"U": {FLOAT}}))
 
@@ -235,18 +268,24 @@ def test_a_constraint_on_what_the_models_metadata_leaves_out_only_does_not_fit()
     floats = kernel(**OWN, type_constraints={"T": {FLOAT}})
 
     assert found(owning(), floats, carried=[hollow]) is None
-    assert "does not say which values 'T' is" in reason(owning(), floats, carried=[hollow])
+    assert "does not say which values 'T' is" in reason(
+        owning(), floats, carried=[hollow]
+    )
 
 
 def test_a_parameter_whose_type_is_no_variable_is_constrained_by_its_own_name():
     # Reshape's second input is always int64; no other name is known for it.
     made = model(
-        [node("Reshape", ["x", "s"], ["y"])], ["x", value("s", INT64, [1])], [value("y", FLOAT, [6])]
+        [node("Reshape", ["x", "s"], ["y"])],
+        ["x", value("s", INT64, [1])],
+        [value("y", FLOAT, [6])],
     )
     facts = {"op_type": "Reshape", "since_version": 21}
     fits = kernel(**facts, type_constraints={"shape": {INT64}})
 
-    assert found(made, kernel(**facts, type_constraints={"shape": {FLOAT}}), fits) is fits
+    assert (
+        found(made, kernel(**facts, type_constraints={"shape": {FLOAT}}), fits) is fits
+    )
 
 
 def test_a_parameter_whose_type_is_a_variable_is_not_known_by_its_name():
@@ -267,7 +306,10 @@ def test_an_output_says_the_type_of_an_operator_whose_inputs_are_left_out():
     facts = {"op_type": "RandomNormal", "since_version": 1, "end_version": 22}
     fits = kernel(**facts, type_constraints={"T": {FLOAT}})
 
-    assert found(made, kernel(**facts, type_constraints={"T": {TensorProto.DOUBLE}}), fits) is fits
+    assert (
+        found(made, kernel(**facts, type_constraints={"T": {TensorProto.DOUBLE}}), fits)
+        is fits
+    )
 
 
 def test_the_name_ai_onnx_is_the_default_domain():
@@ -304,11 +346,23 @@ def test_versions_that_cannot_be_are_refused_where_they_are_written(since, end):
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({"since_version": "14"}, "operator versions are whole numbers, not '14' to None"),
+        (
+            {"since_version": "14"},
+            "operator versions are whole numbers, not '14' to None",
+        ),
         ({"end_version": 15.0}, "operator versions are whole numbers, not 14 to 15.0"),
-        ({"type_constraints": {"T": FLOAT}}, "type_constraints['T'] is 1, not a set of element types"),
-        ({"type_constraints": {"T": "float"}}, "type_constraints['T'] is 'float', not a set"),
-        ({"type_constraints": {"T": ["tensor(float)"]}}, "['tensor(float)'], not a set of element types"),
+        (
+            {"type_constraints": {"T": FLOAT}},
+            "type_constraints['T'] is 1, not a set of element types",
+        ),
+        (
+            {"type_constraints": {"T": "float"}},
+            "type_constraints['T'] is 'float', not a set",
+        ),
+        (
+            {"type_constraints": {"T": ["tensor(float)"]}},
+            "['tensor(float)'], not a set of element types",
+        ),
         ({"create": None}, "create is None, not a function"),
     ],
 )
@@ -323,7 +377,11 @@ def test_a_text_where_a_sequence_of_names_belongs_is_refused_where_it_is_written
 
 
 def test_a_registry_gives_its_kernels_in_order():
-    kernels = [kernel(), kernel(op_type="Sub"), kernel(since_version=13, end_version=13)]
+    kernels = [
+        kernel(),
+        kernel(op_type="Sub"),
+        kernel(since_version=13, end_version=13),
+    ]
     registry = KernelRegistry(kernels)
 
     assert list(registry) == [kernels[0], kernels[2], kernels[1]]

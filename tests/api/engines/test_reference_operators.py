@@ -26,7 +26,9 @@ sys.stdout.buffer.write(pickle.dumps(answers))
 
 
 def written(text, opset=17, ml=3):
-    return parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}, "ai.onnx.ml": {ml}]> {text}')
+    return parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": {opset}, "ai.onnx.ml": {ml}]> {text}'
+    )
 
 
 def drawn(*shape):
@@ -150,7 +152,11 @@ CASES = {
     "DequantizeLinear of version 13": (
         """g (int8[2,3] q, float[3] s, int8[3] z) => (float[2,3] y) { y = DequantizeLinear<axis = 1>(q, s, z) }""",
         {"opset": 13},
-        [np.arange(6, dtype=np.int8).reshape(2, 3), drawn(3) ** 2, np.array([1, 0, -3], np.int8)],
+        [
+            np.arange(6, dtype=np.int8).reshape(2, 3),
+            drawn(3) ** 2,
+            np.array([1, 0, -3], np.int8),
+        ],
     ),
     "Scatter": (
         """g (float[2,3] x, int64[1,3] i, float[1,3] u) => (float[2,3] y) { y = Scatter<axis = 0>(x, i, u) }""",
@@ -195,11 +201,20 @@ CASES = {
 }
 MAPPINGS = {
     "ZipMap": (
-        [onnx.helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_strings=["a", "b"])],
+        [
+            onnx.helper.make_node(
+                "ZipMap",
+                ["x"],
+                ["y"],
+                domain="ai.onnx.ml",
+                classlabels_strings=["a", "b"],
+            )
+        ],
         onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [3, 2]),
         onnx.helper.make_sequence_type_proto(
             onnx.helper.make_map_type_proto(
-                onnx.TensorProto.STRING, onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+                onnx.TensorProto.STRING,
+                onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, []),
             )
         ),
         drawn(3, 2),
@@ -207,19 +222,34 @@ MAPPINGS = {
     "DictVectorizer": (
         [
             onnx.helper.make_node(
-                "DictVectorizer", ["x"], ["y"], domain="ai.onnx.ml", string_vocabulary=["a", "b", "c"]
+                "DictVectorizer",
+                ["x"],
+                ["y"],
+                domain="ai.onnx.ml",
+                string_vocabulary=["a", "b", "c"],
             )
         ],
         onnx.helper.make_map_type_proto(
-            onnx.TensorProto.STRING, onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+            onnx.TensorProto.STRING,
+            onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, []),
         ),
         onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [1, 3]),
         {"c": 2.5, "a": 1.5},
     ),
     "CastMap": (
-        [onnx.helper.make_node("CastMap", ["x"], ["y"], domain="ai.onnx.ml", map_form="SPARSE", max_map=4)],
+        [
+            onnx.helper.make_node(
+                "CastMap",
+                ["x"],
+                ["y"],
+                domain="ai.onnx.ml",
+                map_form="SPARSE",
+                max_map=4,
+            )
+        ],
         onnx.helper.make_map_type_proto(
-            onnx.TensorProto.INT64, onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+            onnx.TensorProto.INT64,
+            onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, []),
         ),
         onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [1, 4]),
         {2: 2.5, 0: 1.5},
@@ -230,11 +260,16 @@ MAPPINGS = {
 WHOLE_NUMBERS = (
     [
         onnx.helper.make_node(
-            "DictVectorizer", ["x"], ["y"], domain="ai.onnx.ml", string_vocabulary=["a", "b"]
+            "DictVectorizer",
+            ["x"],
+            ["y"],
+            domain="ai.onnx.ml",
+            string_vocabulary=["a", "b"],
         )
     ],
     onnx.helper.make_map_type_proto(
-        onnx.TensorProto.STRING, onnx.helper.make_tensor_type_proto(onnx.TensorProto.INT64, [])
+        onnx.TensorProto.STRING,
+        onnx.helper.make_tensor_type_proto(onnx.TensorProto.INT64, []),
     ),
     onnx.helper.make_tensor_type_proto(onnx.TensorProto.INT64, [1, 2]),
     {"b": np.int64(2**40 + 1)},
@@ -244,13 +279,24 @@ WHOLE_NUMBERS = (
 def made_cases():
     for name, (text, versions, arrays) in CASES.items():
         model = written(text, **versions)
-        feeds = dict(zip([value.name for value in model.graph.input], arrays, strict=True))
-        yield name, (model.SerializeToString(), feeds)
-    for name, (nodes, taken, given, x) in {**MAPPINGS, "whole numbers": WHOLE_NUMBERS}.items():
-        graph = onnx.helper.make_graph(
-            nodes, "g", [onnx.helper.make_value_info("x", taken)], [onnx.helper.make_value_info("y", given)]
+        feeds = dict(
+            zip([value.name for value in model.graph.input], arrays, strict=True)
         )
-        imports = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("ai.onnx.ml", 1)]
+        yield name, (model.SerializeToString(), feeds)
+    for name, (nodes, taken, given, x) in {
+        **MAPPINGS,
+        "whole numbers": WHOLE_NUMBERS,
+    }.items():
+        graph = onnx.helper.make_graph(
+            nodes,
+            "g",
+            [onnx.helper.make_value_info("x", taken)],
+            [onnx.helper.make_value_info("y", given)],
+        )
+        imports = [
+            onnx.helper.make_opsetid("", 17),
+            onnx.helper.make_opsetid("ai.onnx.ml", 1),
+        ]
         model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=8)
         yield name, (model.SerializeToString(), {"x": x})
 
@@ -262,7 +308,13 @@ MADE = dict(made_cases())
 def answers():
     """Results of sessions where onnxruntime is not installed."""
     command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, input=pickle.dumps(MADE), check=True, stdout=subprocess.PIPE, timeout=120)
+    done = subprocess.run(
+        command,
+        input=pickle.dumps(MADE),
+        check=True,
+        stdout=subprocess.PIPE,
+        timeout=120,
+    )
     return pickle.loads(done.stdout)  # noqa: S301 - our own child
 
 

@@ -16,7 +16,12 @@ from graph.making import model, node, tensor, value
 
 import epctx_core as epctx
 from epctx_core.errors import RuntimeException
-from epctx_core.plugin import CompiledPartition, ComputeCapability, ExecutionProvider, hookimpl
+from epctx_core.plugin import (
+    CompiledPartition,
+    ComputeCapability,
+    ExecutionProvider,
+    hookimpl,
+)
 
 
 @pytest.fixture
@@ -39,7 +44,9 @@ def left_over(*nodes, inputs=("x",), initializers=()):
     registry = epctx.Registry(entry_points=False)
     registry.register(negating())
     made = model(list(nodes), list(inputs), ["y"], initializers)
-    return epctx.InferenceSession(made.SerializeToString(), providers=["Negating"], registry=registry)
+    return epctx.InferenceSession(
+        made.SerializeToString(), providers=["Negating"], registry=registry
+    )
 
 
 def negating():
@@ -48,11 +55,18 @@ def negating():
 
         @hookimpl
         def get_capability(self, graph):
-            return [ComputeCapability([node]) for node in graph.nodes if node.op_type == "Neg"]
+            return [
+                ComputeCapability([node])
+                for node in graph.nodes
+                if node.op_type == "Neg"
+            ]
 
         @hookimpl
         def compile(self, partitions):
-            return [CompiledPartition(lambda inputs, _outputs=None: [-inputs[0]]) for _ in partitions]
+            return [
+                CompiledPartition(lambda inputs, _outputs=None: [-inputs[0]])
+                for _ in partitions
+            ]
 
     return Negating
 

@@ -26,7 +26,14 @@ def test_the_exported_networks_run_on_the_reference_alone(network, name, tmp_pat
     net = network(name)
     np.savez(tmp_path / "in.npz", **net.inputs)
 
-    command = [sys.executable, "-c", PROGRAM, net.path, tmp_path / "in.npz", tmp_path / "out.npz"]
+    command = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        net.path,
+        tmp_path / "in.npz",
+        tmp_path / "out.npz",
+    ]
     subprocess.run(command, check=True, timeout=120)
 
     with np.load(tmp_path / "out.npz") as arrays:

@@ -67,16 +67,24 @@ def in_child(
     assert os.read(readable, 6) == b"begin\n"
     begun = time.perf_counter()
     if after is not None:
-        select.select([readable], [], [], after)  # a child that finishes sooner is not waited for
+        select.select(
+            [readable], [], [], after
+        )  # a child that finishes sooner is not waited for
         os.kill(process, signal.SIGKILL)
     status = os.waitpid(process, 0)[1]
     seconds = time.perf_counter() - begun
     calls = int(os.read(readable, 20) or 0)
     os.close(readable)
-    return ("killed" if os.WIFSIGNALED(status) and not calls else "finished"), seconds, calls
+    return (
+        ("killed" if os.WIFSIGNALED(status) and not calls else "finished"),
+        seconds,
+        calls,
+    )
 
 
-def ordered(kind: str, amount: str, work: Callable[[], object]) -> tuple[str, float, int]:
+def ordered(
+    kind: str, amount: str, work: Callable[[], object]
+) -> tuple[str, float, int]:
     """Carry out one order that is for a child."""
     if kind == "time":
         return in_child(work, after=float(amount))
@@ -116,4 +124,6 @@ def watch(harness: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"compile": compile_when_told, "watch": watch}[sys.argv[1]](sys.argv[2], Path(sys.argv[3]))
+    {"compile": compile_when_told, "watch": watch}[sys.argv[1]](
+        sys.argv[2], Path(sys.argv[3])
+    )

@@ -30,7 +30,11 @@ def staging(folder: Path) -> list[str]:
 
 def files(folder: Path) -> dict[str, bytes]:
     """Return what lies in a folder, outside of staging."""
-    return {name: data for name, data in snapshot(folder).items() if not name.startswith(".epctx-")}
+    return {
+        name: data
+        for name, data in snapshot(folder).items()
+        if not name.startswith(".epctx-")
+    }
 
 
 def put(folder: Path, content: dict[str, bytes]) -> None:
@@ -63,9 +67,15 @@ class Pairs:
         self.states = [files(folder / f"state {which}") for which in (OLD, NEW)]
         with np.load(folder / "answers.npz") as saved_answers:
             count = len(saved_answers.files) // 2
-            self.answers = [[saved_answers[f"{which} {n}"] for n in range(count)] for which in (OLD, NEW)]
+            self.answers = [
+                [saved_answers[f"{which} {n}"] for n in range(count)]
+                for which in (OLD, NEW)
+            ]
         assert self.states[OLD].keys() == self.states[NEW].keys()
-        assert all(self.states[OLD][name] != self.states[NEW][name] for name in self.states[OLD])
+        assert all(
+            self.states[OLD][name] != self.states[NEW][name]
+            for name in self.states[OLD]
+        )
 
     def _make(self) -> None:
         self.out.mkdir()
@@ -75,7 +85,9 @@ class Pairs:
             self.write_sources(self.sources[which], seed=which)
             self.compile(which)
             shutil.copytree(self.out, self._folder / f"state {which}")
-            answers.update({f"{which} {n}": answer for n, answer in enumerate(self.answer())})
+            answers.update(
+                {f"{which} {n}": answer for n, answer in enumerate(self.answer())}
+            )
         np.savez(self._folder / "answers.npz", **answers)
 
     def write_sources(self, folder: Path, *, seed: int) -> None:
@@ -110,7 +122,9 @@ class OneModel(Pairs):
         """A product that QNN takes, and one in double that it does not."""
         generator = np.random.default_rng(seed)
         weights = [
-            numpy_helper.from_array(generator.standard_normal((WIDTH, WIDTH), dtype=np.float32), "taken"),
+            numpy_helper.from_array(
+                generator.standard_normal((WIDTH, WIDTH), dtype=np.float32), "taken"
+            ),
             numpy_helper.from_array(generator.standard_normal(WIDTH), "left"),
         ]
         nodes = [
@@ -119,10 +133,17 @@ class OneModel(Pairs):
             helper.make_node("Mul", ["wide", "left"], ["wider"]),
             helper.make_node("Cast", ["wider"], ["y"], to=TensorProto.FLOAT),
         ]
-        boundary = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [ROWS, WIDTH]) for name in "xy"]
+        boundary = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, [ROWS, WIDTH])
+            for name in "xy"
+        ]
         graph = helper.make_graph(nodes, "pair", boundary[:1], boundary[1:], weights)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-        onnx.external_data_helper.convert_model_to_external_data(model, location="w.data", size_threshold=16)
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+        )
+        onnx.external_data_helper.convert_model_to_external_data(
+            model, location="w.data", size_threshold=16
+        )
         onnx.external_data_helper.write_external_data_tensors(model, str(folder))
         saved(model, folder / "m.onnx")
 
@@ -177,7 +198,9 @@ class StoppedGroup(Group):
     def loaded(self) -> list[int]:
         """Return the same, and which model waits for the group's end."""
         found = []
-        for rows, (name, *known) in enumerate(zip(("a", "b"), *self.answers, strict=True), ROWS):
+        for rows, (name, *known) in enumerate(
+            zip(("a", "b"), *self.answers, strict=True), ROWS
+        ):
             try:
                 answer = run_shared(self.out / f"{name}_ctx.onnx", rows)
             except epctx.InvalidGraph as error:

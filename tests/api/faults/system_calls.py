@@ -17,7 +17,17 @@ WRITING = (
     "open", "write", "pwrite", "fsync", "fdatasync", "rename", "replace", "link", "symlink", "mkdir", "unlink",
     "remove", "rmdir", "truncate", "ftruncate", "copy_file_range", "sendfile", "posix_fallocate", "chmod", "utime",
 )  # fmt: skip
-READING = ("stat", "lstat", "fstat", "scandir", "listdir", "readlink", "pread", "read", "dup")
+READING = (
+    "stat",
+    "lstat",
+    "fstat",
+    "scandir",
+    "listdir",
+    "readlink",
+    "pread",
+    "read",
+    "dup",
+)
 CHANGING = ("replace", "rename", "link", "mkdir", "unlink", "rmdir", "fsync", "open")
 """Calls of `os` without which nothing changes on a disk but the content of open files."""
 _MODULES = (
@@ -55,7 +65,9 @@ def heard(before: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextmanager
-def intercepted(before: Callable[[str, tuple[object, ...]], None], calls: tuple[str, ...]) -> Iterator[None]:
+def intercepted(
+    before: Callable[[str, tuple[object, ...]], None], calls: tuple[str, ...]
+) -> Iterator[None]:
     """Have `before(name, arguments)` run before each of these calls of `os`."""
     originals = {name: getattr(os, name) for name in calls}
 

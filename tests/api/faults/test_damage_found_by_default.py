@@ -40,13 +40,26 @@ def layers(count, width, seed=0):
     names = ["x", *(f"v{i}" for i in range(1, count)), "y"]
     nodes, weights = [], []
     for i in range(count):
-        weight = random.standard_normal((width, width), np.float32) / np.float32(width**0.5)
+        weight = random.standard_normal((width, width), np.float32) / np.float32(
+            width**0.5
+        )
         weights.append(numpy_helper.from_array(weight, f"w{i}"))
-        nodes.append(helper.make_node("MatMul", [names[i], f"w{i}"], [f"m{i}"], name=f"matmul{i}"))
-        nodes.append(helper.make_node("Relu", [f"m{i}"], [names[i + 1]], name=f"relu{i}"))
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, width]) for name in ("x", "y")]
+        nodes.append(
+            helper.make_node(
+                "MatMul", [names[i], f"w{i}"], [f"m{i}"], name=f"matmul{i}"
+            )
+        )
+        nodes.append(
+            helper.make_node("Relu", [f"m{i}"], [names[i + 1]], name=f"relu{i}")
+        )
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, width])
+        for name in ("x", "y")
+    ]
     graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9
+    )
 
 
 def left_weight():
@@ -57,11 +70,17 @@ def left_weight():
         helper.make_node("Cast", ["m"], ["wide"], to=TensorProto.DOUBLE),
         helper.make_node("Mul", ["wide", "left"], ["y"]),
     ]
-    weight = numpy_helper.from_array(np.random.default_rng(0).standard_normal(width), "left")
+    weight = numpy_helper.from_array(
+        np.random.default_rng(0).standard_normal(width), "left"
+    )
     ends = (("x", TensorProto.FLOAT), ("y", TensorProto.DOUBLE))
-    values = [helper.make_tensor_value_info(name, kind, [1, width]) for name, kind in ends]
+    values = [
+        helper.make_tensor_value_info(name, kind, [1, width]) for name, kind in ends
+    ]
     graph = helper.make_graph(nodes, "left", values[:1], values[1:], [weight])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9
+    )
 
 
 def compiled(folder, proto, *, embedded=False, initializers=None):
@@ -80,7 +99,9 @@ def compiled(folder, proto, *, embedded=False, initializers=None):
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """A model with a binary of about 2.5 MiB, and what it answers."""
-    return with_answer(compiled(tmp_path_factory.mktemp("small") / "m", layers(10, 256)))
+    return with_answer(
+        compiled(tmp_path_factory.mktemp("small") / "m", layers(10, 256))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -127,10 +148,15 @@ def overwrite(path, place, data):
 
 def resident(path):
     """Bytes of a file that lie in the system's page cache."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped,
+    ):
         first = ctypes.c_char.from_buffer(mapped)
         pages = (ctypes.c_ubyte * -(-len(mapped) // mmap.PAGESIZE))()
-        failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(ctypes.addressof(first)), len(mapped), pages)
+        failed = ctypes.CDLL(None).mincore(
+            ctypes.c_void_p(ctypes.addressof(first)), len(mapped), pages
+        )
         del first
     assert not failed
     return sum(page & 1 for page in pages) * mmap.PAGESIZE
@@ -148,7 +174,13 @@ def evict(path):
 
 def facts(path):
     status = path.stat()
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
 
 
 class Decay:
@@ -215,7 +247,9 @@ def test_each_of_60_flipped_bits_in_8_mib_is_refused(large, tmp_path):
     assert np.array_equal(answer(model), large[1])
 
 
-def test_a_byte_changed_right_after_the_compile_is_refused_although_the_compile_left_a_receipt(tmp_path):
+def test_a_byte_changed_right_after_the_compile_is_refused_although_the_compile_left_a_receipt(
+    tmp_path,
+):
     model = compiled(tmp_path / "m", layers(1, 64))
     binary = model.with_name("m_qnn.bin")
     (byte,) = overwrite(binary, 9000, b"\0")
@@ -256,7 +290,12 @@ def test_damage_of_an_embedded_payload_is_refused(tmp_path, width, given):
     model = compiled(tmp_path / "m", layers(2, width), embedded=True)
     expected = answer(given(model))
     proto = onnx.load(model)
-    (payload,) = [a for node in proto.graph.node for a in node.attribute if a.name == "ep_cache_context"]
+    (payload,) = [
+        a
+        for node in proto.graph.node
+        for a in node.attribute
+        if a.name == "ep_cache_context"
+    ]
     middle = len(payload.s) * 3 // 4
     place = model.read_bytes().index(payload.s) + middle
     assert np.array_equal(answer(given(model)), expected)
@@ -269,7 +308,9 @@ def test_damage_of_an_embedded_payload_is_refused(tmp_path, width, given):
     assert np.array_equal(answer(given(model)), expected)
 
 
-def test_damage_of_an_embedded_payload_is_refused_again_where_others_of_the_model_are_right(tmp_path):
+def test_damage_of_an_embedded_payload_is_refused_again_where_others_of_the_model_are_right(
+    tmp_path,
+):
     onnx.save(chain(["Relu", "Neg"]), tmp_path / "m.onnx")
     registry = registry_with(Alpha, Beta)
     both = options(Alpha.name)
@@ -282,7 +323,12 @@ def test_damage_of_an_embedded_payload_is_refused_again_where_others_of_the_mode
     )
     compiler.compile_to_file(tmp_path / "m_ctx.onnx")
     proto = onnx.load(tmp_path / "m_ctx.onnx")
-    first, second = (a for node in proto.graph.node for a in node.attribute if a.name == "ep_cache_context")
+    first, second = (
+        a
+        for node in proto.graph.node
+        for a in node.attribute
+        if a.name == "ep_cache_context"
+    )
     assert first.s != second.s
     second.s = second.s[:-1] + bytes([second.s[-1] ^ 1])
     onnx.save(proto, tmp_path / "m_ctx.onnx")
@@ -296,7 +342,9 @@ def test_a_cached_model_that_was_damaged_is_compiled_anew(tmp_path):
     onnx.save(layers(8, 256), tmp_path / "m.onnx")
 
     def cached():
-        with epctx.load_or_compile(tmp_path / "m.onnx", options(QNN), tmp_path / "cache") as session:
+        with epctx.load_or_compile(
+            tmp_path / "m.onnx", options(QNN), tmp_path / "cache"
+        ) as session:
             return session.run(None, {"x": np.ones((1, 256), np.float32)})[0]
 
     expected = cached()
@@ -341,7 +389,10 @@ def test_many_threads_that_load_at_once_are_all_told(small, tmp_path, receipts):
     model, binary = put(small, tmp_path / "m")
     aged(binary)
     with ThreadPoolExecutor(8) as threads:
-        assert all(np.array_equal(found, small[1]) for found in threads.map(answer, [model] * 8))
+        assert all(
+            np.array_equal(found, small[1])
+            for found in threads.map(answer, [model] * 8)
+        )
     overwrite(binary, MIB, b"\x55" * 64)
 
     def refused(path):
@@ -372,7 +423,10 @@ class Reader(Alpha):
         payload = reader.payload(nodes[0])
         if any(bytes(payload.view[-self.reads :])[: self.reads]):
             raise RuntimeError("what a strange byte does to an EP")
-        return [CompiledPartition(lambda inputs, outputs=None: [np.array(inputs[0])]) for _ in nodes]
+        return [
+            CompiledPartition(lambda inputs, outputs=None: [np.array(inputs[0])])
+            for _ in nodes
+        ]
 
 
 class Greedy(Reader):
@@ -396,7 +450,9 @@ class Careless(Reader):
     @hookimpl
     def load_context(self, nodes, reader):
         path = Path(reader.payload(nodes[0]).mapped.path)
-        time.sleep(0.3)  # a check that has not read it yet finds it, which is right, too
+        time.sleep(
+            0.3
+        )  # a check that has not read it yet finds it, which is right, too
         overwrite(path, path.stat().st_size - MIB, b"\x55")
         aged(path)
         return super().load_context(nodes, reader)
@@ -408,7 +464,9 @@ def of_ep(folder, ep):
     onnx.save(chain(["Relu", "Add"]), folder / "m.onnx")
     session_options = epctx.SessionOptions()
     session_options.add_provider(ep.name)
-    compiler = epctx.ModelCompiler(session_options, folder / "m.onnx", registry=registry_with(ep))
+    compiler = epctx.ModelCompiler(
+        session_options, folder / "m.onnx", registry=registry_with(ep)
+    )
     compiler.compile_to_file(folder / "m_ctx.onnx")
     return folder / "m_ctx.onnx", folder / "m_alpha.bin"
 
@@ -427,7 +485,9 @@ def test_damage_goes_before_the_error_that_the_ep_made_of_it(tmp_path):
 # --- receipts ----------------------------------------------------------------------------------------
 
 
-def test_neither_the_first_load_after_a_compile_nor_the_second_of_another_file_reads_the_weights(tmp_path):
+def test_neither_the_first_load_after_a_compile_nor_the_second_of_another_file_reads_the_weights(
+    tmp_path,
+):
     model = compiled(tmp_path / "m", layers(16, 1024))
     binary = model.with_name("m_qnn.bin")
     size = binary.stat().st_size
@@ -447,7 +507,9 @@ def test_neither_the_first_load_after_a_compile_nor_the_second_of_another_file_r
     assert read[2] < size // 2, "the load left a receipt"
 
 
-def test_a_file_that_was_changed_while_it_was_checked_gets_no_receipt(tmp_path, receipts):
+def test_a_file_that_was_changed_while_it_was_checked_gets_no_receipt(
+    tmp_path, receipts
+):
     model, binary = of_ep(tmp_path / "m", Careless)
     shutil.rmtree(receipts)
     aged(binary)
@@ -458,7 +520,9 @@ def test_a_file_that_was_changed_while_it_was_checked_gets_no_receipt(tmp_path, 
         answer(model, registry=registry_with(Reader))
 
 
-@pytest.mark.parametrize("form", ["a file", "a file of initializers", "a file as a link for the EP"])
+@pytest.mark.parametrize(
+    "form", ["a file", "a file of initializers", "a file as a link for the EP"]
+)
 def test_what_was_checked_once_is_not_read_again(large, tmp_path, form):
     more = {}
     if form == "a file":
@@ -491,7 +555,9 @@ def test_a_receipt_holds_for_the_digest_that_was_expected_and_no_other(small, tm
     aged(binary)
     answer(model)
     proto = onnx.load(model)
-    entry = next(entry for entry in proto.metadata_props if entry.key == "epctx.manifest")
+    entry = next(
+        entry for entry in proto.metadata_props if entry.key == "epctx.manifest"
+    )
     manifest = json.loads(entry.value)
     weight = next(s for s in manifest["payloads"][0]["segments"] if s[2:] == [1])
     weight[1] = "0" * 64
@@ -521,7 +587,9 @@ def lies_in(receipts):
     return sorted(path.name for path in receipts.iterdir()) if receipts.is_dir() else []
 
 
-@pytest.mark.parametrize("hostile", ["a file", "a link", "open to all", "open to a group", "another user's"])
+@pytest.mark.parametrize(
+    "hostile", ["a file", "a link", "open to all", "open to a group", "another user's"]
+)
 def test_a_folder_that_cannot_be_trusted_is_not_used_and_receipts_are_kept_in_memory(
     large, tmp_path, receipts, hostile, caplog
 ):
@@ -555,7 +623,9 @@ def test_a_folder_that_cannot_be_trusted_is_not_used_and_receipts_are_kept_in_me
         answer(model)
 
 
-def test_the_number_of_receipts_is_bounded_and_other_files_stay(small, tmp_path, receipts):
+def test_the_number_of_receipts_is_bounded_and_other_files_stay(
+    small, tmp_path, receipts
+):
     model, binary = put(small, tmp_path / "m")
     aged(binary)
     receipts.mkdir(mode=0o700)
@@ -568,10 +638,14 @@ def test_the_number_of_receipts_is_bounded_and_other_files_stay(small, tmp_path,
     left = lies_in(receipts)
     assert "notes.txt" in left
     assert 2000 < len(left) < 2100
-    assert len([name for name in left if not name.startswith("0" * 50)]) == 2, "the newest stays"
+    assert len([name for name in left if not name.startswith("0" * 50)]) == 2, (
+        "the newest stays"
+    )
 
 
-def test_a_model_without_digests_loads_and_the_log_says_that_it_was_not_checked(small, tmp_path, caplog):
+def test_a_model_without_digests_loads_and_the_log_says_that_it_was_not_checked(
+    small, tmp_path, caplog
+):
     model, _ = put(small, tmp_path)
     proto = onnx.load(model)
     del proto.metadata_props[:]
@@ -581,4 +655,6 @@ def test_a_model_without_digests_loads_and_the_log_says_that_it_was_not_checked(
         assert np.array_equal(answer(model), small[1])
 
     (said,) = [message for message in caplog.messages if "not checked" in message]
-    assert said == ("the payload 'm_qnn.bin' is not checked: the model has no manifest.")
+    assert said == (
+        "the payload 'm_qnn.bin' is not checked: the model has no manifest."
+    )

@@ -43,7 +43,9 @@ def answer(folder, mode):
 
 
 def found(folder):
-    return [(f.code, f.message) for f in epctx.verify_model(folder / "m_ctx.onnx").findings]
+    return [
+        (f.code, f.message) for f in epctx.verify_model(folder / "m_ctx.onnx").findings
+    ]
 
 
 def place_of_weight(folder):
@@ -68,7 +70,9 @@ def test_a_verification_finds_nothing_wrong_with_a_whole_file(folder):
     assert found(folder) == []
 
 
-def test_a_load_that_verifies_heads_reads_no_weights_and_so_takes_a_flipped_bit(pairs, folder):
+def test_a_load_that_verifies_heads_reads_no_weights_and_so_takes_a_flipped_bit(
+    pairs, folder
+):
     flip(folder)
 
     assert not np.array_equal(answer(folder, "head"), pairs.answers[OLD][0])
@@ -78,7 +82,10 @@ def test_a_load_that_verifies_heads_reads_no_weights_and_so_takes_a_flipped_bit(
 def test_a_load_that_verifies_more_refuses_a_flipped_bit(folder, mode):
     flip(folder)
 
-    with pytest.raises(InvalidGraph, match=r"weights file 'm\.data' is not the one .* have another digest"):
+    with pytest.raises(
+        InvalidGraph,
+        match=r"weights file 'm\.data' is not the one .* have another digest",
+    ):
         answer(folder, mode)
 
 
@@ -96,7 +103,9 @@ def test_a_verification_says_where_the_flipped_bit_is(folder):
 def test_another_compiles_file_is_refused_in_every_mode(pairs, folder, mode):
     (folder / "m.data").write_bytes(pairs.states[NEW]["m.data"])
 
-    with pytest.raises(InvalidGraph, match=r"'m\.data' is not the one .* its end differs"):
+    with pytest.raises(
+        InvalidGraph, match=r"'m\.data' is not the one .* its end differs"
+    ):
         answer(folder, mode)
     assert [code for code, _ in found(folder)] == ["model-invalid"]
 

@@ -46,9 +46,15 @@ def moments(count, seconds, calls):
     """Return orders, seeded: half spread over the whole time of a compile, half over its changing calls."""
     generator = random.Random(count)  # noqa: S311 - a seed, no secret
     half = count // 2
-    by_time = [("time", f"{(n + generator.random()) / half * seconds:.5f}") for n in range(half)]
+    by_time = [
+        ("time", f"{(n + generator.random()) / half * seconds:.5f}")
+        for n in range(half)
+    ]
     rest = count - half
-    by_call = [("call", str(1 + int((n + generator.random()) / rest * calls))) for n in range(rest)]
+    by_call = [
+        ("call", str(1 + int((n + generator.random()) / rest * calls)))
+        for n in range(rest)
+    ]
     orders = by_time + by_call
     generator.shuffle(orders)
     return orders
@@ -56,14 +62,21 @@ def moments(count, seconds, calls):
 
 @pytest.mark.parametrize("count", [16, pytest.param(300, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("harness", HARNESSES)
-def test_a_kill_at_any_moment_leaves_the_old_or_the_new_state_for_whoever_reads(harness, count, tmp_path):
+def test_a_kill_at_any_moment_leaves_the_old_or_the_new_state_for_whoever_reads(
+    harness, count, tmp_path
+):
     staged, kept, replaced = 0, 0, 0
-    with program("compile", harness, tmp_path) as told, program("watch", harness, tmp_path) as watch:
+    with (
+        program("compile", harness, tmp_path) as told,
+        program("watch", harness, tmp_path) as watch,
+    ):
         pairs = HARNESSES[harness](tmp_path)
         _, seconds, calls = told("whole", "-", OLD).split()
         before = [OLD] * len(pairs.answers[OLD])
 
-        for number, (kind, amount) in enumerate(moments(count, float(seconds), int(calls))):
+        for number, (kind, amount) in enumerate(
+            moments(count, float(seconds), int(calls))
+        ):
             which = NEW if before[0] == OLD else OLD
             fate = told(kind, amount, which).split()[0]
             after = pairs.loaded()
@@ -72,7 +85,9 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_state_for_whoever_reads(
             replaced += after == [which] * len(after)
             kept += after == before
             staged += bool(staging(pairs.out))
-            if len(set(after)) > 1:  # a group of which one member got its name: the next compile finishes it
+            if (
+                len(set(after)) > 1
+            ):  # a group of which one member got its name: the next compile finishes it
                 told("whole", "-", which)
                 after = pairs.loaded()
             before = after
@@ -89,8 +104,12 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_state_for_whoever_reads(
     assert staging(pairs.out) == []
 
 
-@pytest.mark.parametrize("harness", [name for name, harness in HARNESSES.items() if not harness.between])
-def test_two_processes_that_compile_into_one_folder_take_turns_while_a_third_reads(harness, tmp_path):
+@pytest.mark.parametrize(
+    "harness", [name for name, harness in HARNESSES.items() if not harness.between]
+)
+def test_two_processes_that_compile_into_one_folder_take_turns_while_a_third_reads(
+    harness, tmp_path
+):
     with (
         program("compile", harness, tmp_path) as one,
         program("compile", harness, tmp_path) as other,
@@ -99,7 +118,9 @@ def test_two_processes_that_compile_into_one_folder_take_turns_while_a_third_rea
     ):
         pairs = HARNESSES[harness](tmp_path)
         for _ in range(3):
-            answers = pool.map(lambda told, which: told("whole", "-", which), (one, other), (OLD, NEW))
+            answers = pool.map(
+                lambda told, which: told("whole", "-", which), (one, other), (OLD, NEW)
+            )
             assert [answer.split()[0] for answer in answers] == ["finished", "finished"]
             assert len(set(pairs.loaded())) == 1
         seen = json.loads(watch())

@@ -22,7 +22,10 @@ from epctx_core.errors import EpctxError, InvalidGraph
 if TYPE_CHECKING:
     from pathlib import Path
 
-REFUSED = [pytest.param(name, id=label) for label, name in {**ESCAPES, **LINKS, **NOT_UTF8}.items()]
+REFUSED = [
+    pytest.param(name, id=label)
+    for label, name in {**ESCAPES, **LINKS, **NOT_UTF8}.items()
+]
 INSIDE = [pytest.param(name, id=label) for label, name in AWKWARD.items()]
 
 
@@ -36,7 +39,9 @@ class ByPayload:
 
     def name(self, name: str | bytes) -> None:
         model = onnx.load(self.model)
-        (attribute,) = [a for a in model.graph.node[0].attribute if a.name == "ep_cache_context"]
+        (attribute,) = [
+            a for a in model.graph.node[0].attribute if a.name == "ep_cache_context"
+        ]
         attribute.s = name if isinstance(name, bytes) else name.encode()
         del model.metadata_props[:]
         saved(model, self.model)
@@ -62,10 +67,16 @@ class ByWeight:
     def name(self, name: str | bytes) -> None:
         del self._weight.external_data[:]
         marker = "?" * 7
-        self._weight.external_data.add(key="location", value=name if isinstance(name, str) else marker)
+        self._weight.external_data.add(
+            key="location", value=name if isinstance(name, str) else marker
+        )
         x, y = (helper.make_tensor_value_info(value, 1, [2, 3]) for value in "xy")
-        graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", [x], [y], [self._weight])
-        data = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+        graph = helper.make_graph(
+            [helper.make_node("Add", ["x", "w"], ["y"])], "g", [x], [y], [self._weight]
+        )
+        data = helper.make_model(
+            graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]
+        )
         text = data.SerializeToString()
         if isinstance(name, bytes):
             text = text.replace(marker.encode(), name.ljust(len(marker), b"x"))
@@ -132,7 +143,9 @@ def test_an_awkward_name_is_a_file_inside_or_refused(route, folder, name):
     shutil.copyfile(harness.file, folder.parent / "outside.bin")
     (folder / "sub").mkdir()
     harness.name(name)
-    with pytest.raises(InvalidGraph):  # nothing of that name is there, and nothing else is taken for it
+    with pytest.raises(
+        InvalidGraph
+    ):  # nothing of that name is there, and nothing else is taken for it
         harness.load()
     target = folder / os.path.normpath(name)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +175,9 @@ def test_a_hard_link_is_a_file_like_any_other(route, folder):
 
 
 @ROUTES
-def test_names_that_differ_in_case_or_in_how_letters_are_composed_are_different_files(route, folder):
+def test_names_that_differ_in_case_or_in_how_letters_are_composed_are_different_files(
+    route, folder
+):
     harness = route(folder)
     expected = harness.load()
     for wanted, other in (("\u00e9.bin", "e\u0301.bin"), ("a.bin", "A.bin")):

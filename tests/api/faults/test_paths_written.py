@@ -92,8 +92,12 @@ def harness(tmp_path):
 
 
 @pytest.mark.parametrize("route", INSIDE_ONLY)
-@pytest.mark.parametrize("name", [pytest.param(name, id=label) for label, name in ESCAPES.items()])
-def test_a_name_that_leaves_the_folder_is_refused_and_nothing_is_written(harness, route, name):
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, id=label) for label, name in ESCAPES.items()]
+)
+def test_a_name_that_leaves_the_folder_is_refused_and_nothing_is_written(
+    harness, route, name
+):
     (harness.folder / "sub").mkdir()
     before = snapshot(harness.top)
 
@@ -120,19 +124,25 @@ def assert_refused_or_inside(harness, route, name):
     assert not [path for path in after if ".epctx-" in path]
     if model is not None:
         assert model.is_file()
-        np.testing.assert_allclose(run(model, ROWS), harness.expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(
+            run(model, ROWS), harness.expected, rtol=1e-4, atol=1e-4
+        )
     return True
 
 
 @pytest.mark.parametrize("route", EVERY_ROUTE)
-@pytest.mark.parametrize("name", [pytest.param(name, id=label) for label, name in AWKWARD.items()])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, id=label) for label, name in AWKWARD.items()]
+)
 def test_an_awkward_name_is_refused_or_a_file_inside_that_loads(harness, route, name):
     (harness.folder / "sub").mkdir()
 
     assert_refused_or_inside(harness, route, name)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, id=label) for label, name in LINKS.items()])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, id=label) for label, name in LINKS.items()]
+)
 def test_what_a_link_leads_to_is_never_written(harness, name):
     lay_out(harness.folder)
     outside = harness.top / "outside.bin"
@@ -154,7 +164,9 @@ def test_a_hard_link_is_replaced_and_its_other_name_keeps_the_bytes(harness):
     assert not (harness.folder / "hard.bin").samefile(outside)
 
 
-@pytest.mark.parametrize("twin", ["M\u00c9_qnn.bin", "me\u0301_qnn.bin", "m\u00e9_qnn.bin"])
+@pytest.mark.parametrize(
+    "twin", ["M\u00c9_qnn.bin", "me\u0301_qnn.bin", "m\u00e9_qnn.bin"]
+)
 def test_two_files_whose_names_some_folders_take_for_one_are_refused(harness, twin):
     before = snapshot(harness.top)
 

@@ -84,7 +84,9 @@ def assert_next_compile_tidies(pairs):
 
 
 def system_error_of(error):
-    while error is not None and not (isinstance(error, OSError) and not isinstance(error, EpctxError)):
+    while error is not None and not (
+        isinstance(error, OSError) and not isinstance(error, EpctxError)
+    ):
         error = error.__cause__
     return error
 
@@ -109,7 +111,9 @@ def refuse_each(pairs, *, codes_of, step=1):
     return calls
 
 
-def test_one_refused_call_gives_a_typed_error_and_the_old_state_or_the_new_state(one_model):
+def test_one_refused_call_gives_a_typed_error_and_the_old_state_or_the_new_state(
+    one_model,
+):
     calls = refuse_each(one_model, codes_of=lambda n: [CODES[n % 3]])
 
     assert set(calls) >= CALLS_THAT_MATTER
@@ -117,8 +121,12 @@ def test_one_refused_call_gives_a_typed_error_and_the_old_state_or_the_new_state
 
 
 @pytest.mark.stress
-def test_one_call_refused_in_every_way_gives_a_typed_error_and_the_old_state_or_the_new_state(one_model):
-    refuse_each(one_model, codes_of=lambda _n: (*CODES, errno.EPERM, errno.EMFILE, errno.EROFS))
+def test_one_call_refused_in_every_way_gives_a_typed_error_and_the_old_state_or_the_new_state(
+    one_model,
+):
+    refuse_each(
+        one_model, codes_of=lambda _n: (*CODES, errno.EPERM, errno.EMFILE, errno.EROFS)
+    )
 
     assert_next_compile_tidies(one_model)
 
@@ -134,23 +142,31 @@ def dies(pairs, step):
         assert_next_compile_tidies(pairs)
 
 
-def test_a_disk_that_dies_during_a_compile_leaves_what_loads_and_what_the_next_compile_tidies(one_model):
+def test_a_disk_that_dies_during_a_compile_leaves_what_loads_and_what_the_next_compile_tidies(
+    one_model,
+):
     dies(one_model, step=4)
 
 
 @pytest.mark.stress
-def test_a_disk_that_dies_at_any_call_leaves_what_loads_and_what_the_next_compile_tidies(one_model):
+def test_a_disk_that_dies_at_any_call_leaves_what_loads_and_what_the_next_compile_tidies(
+    one_model,
+):
     dies(one_model, step=1)
 
 
-def test_one_refused_call_of_a_share_group_gives_the_old_group_or_the_new_one(share_group):
+def test_one_refused_call_of_a_share_group_gives_the_old_group_or_the_new_one(
+    share_group,
+):
     refuse_each(share_group, codes_of=lambda n: [CODES[n % 3]], step=5)
 
     assert_next_compile_tidies(share_group)
 
 
 @pytest.mark.stress
-def test_any_refused_call_of_a_share_group_gives_the_old_group_or_the_new_one(share_group):
+def test_any_refused_call_of_a_share_group_gives_the_old_group_or_the_new_one(
+    share_group,
+):
     refuse_each(share_group, codes_of=lambda _n: CODES)
     dies(share_group, step=2)
 

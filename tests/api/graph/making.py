@@ -23,7 +23,15 @@ def tensor(name, values, dtype=np.float32):
 
 
 def model(
-    nodes, inputs, outputs, initializers=(), *, opsets=(("", 21),), ir_version=10, functions=(), **graph
+    nodes,
+    inputs,
+    outputs,
+    initializers=(),
+    *,
+    opsets=(("", 21),),
+    ir_version=10,
+    functions=(),
+    **graph,
 ):
     """A model; plain names stand for float values of shape [2]."""
     made = helper.make_graph(
@@ -36,7 +44,11 @@ def model(
     )
     imports = [helper.make_opsetid(domain, version) for domain, version in opsets]
     return helper.make_model(
-        made, opset_imports=imports, ir_version=ir_version, functions=functions, producer_name="tests"
+        made,
+        opset_imports=imports,
+        ir_version=ir_version,
+        functions=functions,
+        producer_name="tests",
     )
 
 
@@ -45,7 +57,10 @@ def conditional(condition, then_reads, else_reads, output, *, local="t", name=""
 
     def body(op_type, reads):
         return helper.make_graph(
-            [node(op_type, [reads], [local], name=f"{local}_{op_type}")], op_type, [], [value(local)]
+            [node(op_type, [reads], [local], name=f"{local}_{op_type}")],
+            op_type,
+            [],
+            [value(local)],
         )
 
     return helper.make_node(

@@ -16,7 +16,16 @@ from epctx_core.plugin import TensorType
 
 def three_steps(**changes):
     """y = relu(x @ w + b), with a second output of the Add."""
-    names = {"x": "x", "w": "w", "b": "b", "m": "m", "s": "s", "y": "y", "node": "n", **changes}
+    names = {
+        "x": "x",
+        "w": "w",
+        "b": "b",
+        "m": "m",
+        "s": "s",
+        "y": "y",
+        "node": "n",
+        **changes,
+    }
     x, w, b, m, s, y = (names[k] for k in "xwbmsy")
     return model(
         [
@@ -43,7 +52,11 @@ def boundary(made, nodes=None):
 def test_inputs_stand_in_order_of_first_use_and_outputs_in_order_of_production():
     found = partition_of(
         model(
-            [node("Add", ["b", "a"], ["p"]), node("Sub", ["a", "c"], ["q"]), node("Add", ["p", "q"], ["y"])],
+            [
+                node("Add", ["b", "a"], ["p"]),
+                node("Sub", ["a", "c"], ["q"]),
+                node("Add", ["p", "q"], ["y"]),
+            ],
             ["a", "b", "c"],
             ["y", "q"],
         ),
@@ -56,7 +69,9 @@ def test_inputs_stand_in_order_of_first_use_and_outputs_in_order_of_production()
 
 
 def test_a_graph_output_that_is_also_read_inside_flows_out():
-    made = model([node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["y"])], ["x"], ["a", "y"])
+    made = model(
+        [node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["y"])], ["x"], ["a", "y"]
+    )
 
     assert boundary(made) == (["x"], ["a", "y"])
 
@@ -69,7 +84,9 @@ def test_a_value_that_is_read_inside_only_does_not_flow_out():
 
 def test_a_value_that_only_a_body_outside_reads_flows_out():
     made = model(
-        [node("Neg", ["x"], ["a"]), conditional("c", "a", "x", "y")], [value("c", BOOL, []), "x"], ["y"]
+        [node("Neg", ["x"], ["a"]), conditional("c", "a", "x", "y")],
+        [value("c", BOOL, []), "x"],
+        ["y"],
     )
 
     assert boundary(made, [0]) == (["x"], ["a"])
@@ -78,7 +95,13 @@ def test_a_value_that_only_a_body_outside_reads_flows_out():
 
 def test_dead_code_gives_its_last_results():
     made = model(
-        [node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["dead"]), node("Neg", ["x"], ["y"])], ["x"], ["y"]
+        [
+            node("Neg", ["x"], ["a"]),
+            node("Abs", ["a"], ["dead"]),
+            node("Neg", ["x"], ["y"]),
+        ],
+        ["x"],
+        ["y"],
     )
 
     assert boundary(made, [0, 1]) == (["x"], ["dead"])
@@ -108,7 +131,9 @@ def test_kept_initializers_are_inputs():
 
 
 def test_a_weight_that_the_caller_may_override_is_an_input():
-    made = model([node("Add", ["x", "w"], ["y"])], ["x", "w"], ["y"], [tensor("w", [1, 2])])
+    made = model(
+        [node("Add", ["x", "w"], ["y"])], ["x", "w"], ["y"], [tensor("w", [1, 2])]
+    )
 
     assert boundary(made) == (["x", "w"], ["y"])
 
@@ -134,7 +159,9 @@ def test_a_model_with_inline_weights_is_complete_in_itself():
 
     onnx.checker.check_model(proto, full_check=True)
     x = np.ones((1, 30), np.float32)
-    assert np.array_equal(*(ReferenceEvaluator(m).run(None, {"x": x})[0] for m in (proto, made)))
+    assert np.array_equal(
+        *(ReferenceEvaluator(m).run(None, {"x": x})[0] for m in (proto, made))
+    )
 
 
 def test_a_saved_piece_is_a_model_with_its_weights_beside_it(tmp_path):
@@ -146,7 +173,9 @@ def test_a_saved_piece_is_a_model_with_its_weights_beside_it(tmp_path):
     onnx.checker.check_model(tmp_path / "piece.onnx")
     x = np.ones((1, 30), np.float32)
     saved = ReferenceEvaluator(onnx.load(tmp_path / "piece.onnx"))
-    assert np.array_equal(saved.run(None, {"x": x})[0], ReferenceEvaluator(made).run(None, {"x": x})[0])
+    assert np.array_equal(
+        saved.run(None, {"x": x})[0], ReferenceEvaluator(made).run(None, {"x": x})[0]
+    )
 
 
 def test_a_piece_knows_the_types_of_its_inner_values():
@@ -163,12 +192,16 @@ def test_the_model_of_a_piece_is_a_copy():
 
 
 def text(name, *words):
-    return helper.make_tensor(name, TensorProto.STRING, [len(words)], [w.encode() for w in words])
+    return helper.make_tensor(
+        name, TensorProto.STRING, [len(words)], [w.encode() for w in words]
+    )
 
 
 def sparse(name, at=1):
     values = numpy_helper.from_array(np.array([3.0], np.float32), name)
-    return helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([at], np.int64)), [2])
+    return helper.make_sparse_tensor(
+        values, numpy_helper.from_array(np.array([at], np.int64)), [2]
+    )
 
 
 def with_text(name="w", word="b"):
@@ -185,7 +218,12 @@ def with_text(name="w", word="b"):
 
 
 def with_sparse(name="s", at=1):
-    return model([node("Add", ["x", name], ["y"])], ["x"], ["y"], sparse_initializer=[sparse(name, at)])
+    return model(
+        [node("Add", ["x", name], ["y"])],
+        ["x"],
+        ["y"],
+        sparse_initializer=[sparse(name, at)],
+    )
 
 
 def test_an_initializer_of_text_comes_along_whole():
@@ -201,11 +239,20 @@ def test_an_initializer_of_text_comes_along_whole():
 def calling(body_op="Neg", *, name="double", unused=False):
     """y = f(x) where f calls g."""
     opset = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
-    inner = helper.make_function("own", "inner", ["v"], ["r"], [node(body_op, ["v"], ["r"])], opset)
-    outer = helper.make_function(
-        "own", name, ["v"], ["r"], [helper.make_node("inner", ["v"], ["r"], domain="own")], opset
+    inner = helper.make_function(
+        "own", "inner", ["v"], ["r"], [node(body_op, ["v"], ["r"])], opset
     )
-    other = helper.make_function("own", "other", ["v"], ["r"], [node("Abs", ["v"], ["r"])], opset)
+    outer = helper.make_function(
+        "own",
+        name,
+        ["v"],
+        ["r"],
+        [helper.make_node("inner", ["v"], ["r"], domain="own")],
+        opset,
+    )
+    other = helper.make_function(
+        "own", "other", ["v"], ["r"], [node("Abs", ["v"], ["r"])], opset
+    )
     return model(
         [helper.make_node(name, ["x"], ["y"], domain="own")],
         ["x"],
@@ -223,7 +270,9 @@ def test_the_functions_that_a_piece_calls_come_along_and_no_others():
 
     assert [f.name for f in proto.functions] == ["inner", "double"]
     onnx.checker.check_model(proto)
-    (result,) = ReferenceEvaluator(proto).run(None, {"x": np.array([1, -2], np.float32)})
+    (result,) = ReferenceEvaluator(proto).run(
+        None, {"x": np.array([1, -2], np.float32)}
+    )
     assert result.tolist() == [-1, 2]
 
 
@@ -231,7 +280,15 @@ def digest(made, nodes=None, **how):
     return partition_of(made, nodes, **how).digest
 
 
-RENAMED = {"x": "in", "w": "kernel", "b": "bias1", "m": "t1", "s": "t2", "y": "out", "node": "layer/"}
+RENAMED = {
+    "x": "in",
+    "w": "kernel",
+    "b": "bias1",
+    "m": "t1",
+    "s": "t2",
+    "y": "out",
+    "node": "layer/",
+}
 
 
 def test_names_of_values_and_nodes_do_not_change_the_digest():
@@ -240,7 +297,9 @@ def test_names_of_values_and_nodes_do_not_change_the_digest():
 
 def test_docs_and_metadata_do_not_change_the_digest():
     made = three_steps()
-    made.graph.doc_string = made.graph.node[0].doc_string = made.graph.initializer[0].doc_string = "new"
+    made.graph.doc_string = made.graph.node[0].doc_string = made.graph.initializer[
+        0
+    ].doc_string = "new"
     made.graph.node[0].metadata_props.add(key="from", value="line 3")
     made.producer_name = "another"
 
@@ -273,7 +332,12 @@ def clipped(*, axis=0, elem_type=TensorProto.FLOAT, shape=(2,), swap=False):
 
 @pytest.mark.parametrize(
     "change",
-    [{"axis": -1}, {"elem_type": TensorProto.FLOAT16}, {"shape": (3,)}, {"shape": ("N",)}],
+    [
+        {"axis": -1},
+        {"elem_type": TensorProto.FLOAT16},
+        {"shape": (3,)},
+        {"shape": ("N",)},
+    ],
     ids=["attribute", "type", "shape", "open shape"],
 )
 def test_attributes_and_boundary_types_change_the_digest(change):
@@ -356,7 +420,11 @@ def test_the_digest_does_not_depend_on_where_weights_are_stored(tmp_path):
         weight = moved.graph.initializer[0]
         weight.ClearField("raw_data")
         weight.data_location = TensorProto.EXTERNAL
-        for key, text in (("location", "w.bin"), ("offset", str(offset)), ("length", str(len(data)))):
+        for key, text in (
+            ("location", "w.bin"),
+            ("offset", str(offset)),
+            ("length", str(len(data))),
+        ):
             weight.external_data.add(key=key, value=text)
         (folder / "m.onnx").write_bytes(moved.SerializeToString())
         (found,) = partitions(folder / "m.onnx", [0, 1, 2])
@@ -386,7 +454,11 @@ def test_a_name_is_made_of_prefix_ep_digits_and_number():
 
 def test_integer_boundaries_are_typed():
     found = partition_of(
-        model([node("Shape", ["x"], ["y"])], [value("x", shape=("N", None))], [value("y", INT64, [2])])
+        model(
+            [node("Shape", ["x"], ["y"])],
+            [value("x", shape=("N", None))],
+            [value("y", INT64, [2])],
+        )
     )
 
     assert str(found.inputs[0].type) == "float[N,?]"

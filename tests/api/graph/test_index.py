@@ -19,7 +19,10 @@ def main_graph(made):
 def loop(reads, output):
     """A Loop whose subgraph holds an If that reads a value two scopes outside."""
     body = helper.make_graph(
-        [conditional("go", reads, "carried", "next"), node("Identity", ["go"], ["still"])],
+        [
+            conditional("go", reads, "carried", "next"),
+            node("Identity", ["go"], ["still"]),
+        ],
         "body",
         [value("i", INT64, []), value("go", BOOL, []), value("carried")],
         [value("still", BOOL, []), value("next")],
@@ -29,7 +32,11 @@ def loop(reads, output):
 
 def test_names_that_only_bodies_read_are_implicit_inputs_of_the_node_that_holds_the_bodies():
     made = model(
-        [node("Neg", ["x"], ["a"]), node("Abs", ["x"], ["b"]), conditional("c", "a", "b", "y")],
+        [
+            node("Neg", ["x"], ["a"]),
+            node("Abs", ["x"], ["b"]),
+            conditional("c", "a", "b", "y"),
+        ],
         [value("c", BOOL, []), "x"],
         ["y"],
     )
@@ -76,10 +83,14 @@ def test_what_a_body_defines_itself_is_not_read_from_outside():
 
 def sparse(name, at=1):
     values = numpy_helper.from_array(np.array([3.0], np.float32), name)
-    return helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([at], np.int64)), [2])
+    return helper.make_sparse_tensor(
+        values, numpy_helper.from_array(np.array([at], np.int64)), [2]
+    )
 
 
-@pytest.mark.parametrize(("ir_version", "constants", "inputs"), [(3, {"w"}, ("x",)), (4, set(), ("x", "w"))])
+@pytest.mark.parametrize(
+    ("ir_version", "constants", "inputs"), [(3, {"w"}, ("x",)), (4, set(), ("x", "w"))]
+)
 def test_an_initializer_that_is_also_an_input_can_be_overridden_since_ir_version_4(
     ir_version, constants, inputs
 ):
@@ -94,12 +105,21 @@ def test_an_initializer_that_is_also_an_input_can_be_overridden_since_ir_version
 
     seen = view(made)
 
-    assert {name for name in ("x", "w") if seen.initializer(name) is not None} == constants
+    assert {
+        name for name in ("x", "w") if seen.initializer(name) is not None
+    } == constants
     assert tuple(names(seen.inputs)) == inputs
 
 
 def test_sparse_initializers_are_constants():
-    seen = view(model([node("Add", ["x", "s"], ["y"])], ["x"], ["y"], sparse_initializer=[sparse("s")]))
+    seen = view(
+        model(
+            [node("Add", ["x", "s"], ["y"])],
+            ["x"],
+            ["y"],
+            sparse_initializer=[sparse("s")],
+        )
+    )
 
     assert seen.initializer("s").array().tolist() == [0, 3]
 
@@ -118,11 +138,15 @@ def test_nodes_need_no_names_and_may_share_one():
     )
 
     assert [seen.producer(name).index for name in ("a", "b", "y")] == [0, 1, 2]
-    assert [[reader.index for reader in seen.consumers(name)] for name in ("x", "a", "b")] == [[0], [1], [2]]
+    assert [
+        [reader.index for reader in seen.consumers(name)] for name in ("x", "a", "b")
+    ] == [[0], [1], [2]]
 
 
 def test_a_node_that_reads_a_value_twice_is_one_reader():
-    seen = view(model([node("Neg", ["x"], ["a"]), node("Add", ["a", "a"], ["y"])], ["x"], ["y"]))
+    seen = view(
+        model([node("Neg", ["x"], ["a"]), node("Add", ["a", "a"], ["y"])], ["x"], ["y"])
+    )
 
     assert seen.nodes[1].inputs == ("a", "a")
     assert seen.consumers("a") == [seen.nodes[1]]
@@ -151,7 +175,11 @@ def test_omitted_inputs_and_outputs_are_empty_strings_and_connect_nothing():
 
 @pytest.mark.parametrize("name", ["nnnn", "vvvv"], ids=["node", "value"])
 def test_a_name_that_is_not_utf_8_is_refused(name):
-    made = model([node("Neg", ["x"], ["vvvv"], name="nnnn"), node("Abs", ["vvvv"], ["y"])], ["x"], ["y"])
+    made = model(
+        [node("Neg", ["x"], ["vvvv"], name="nnnn"), node("Abs", ["vvvv"], ["y"])],
+        ["x"],
+        ["y"],
+    )
     damaged = made.SerializeToString().replace(name.encode(), b"n\xff\xfen")
 
     with pytest.raises(InvalidGraph, match="not UTF-8"):

@@ -56,7 +56,12 @@ def test_a_path_that_does_not_exist_is_no_such_file(tmp_path, name):
 
 @pytest.mark.parametrize(
     ("given_path", "said"),
-    [("", "a path or bytes"), (None, "a path or bytes"), (3, "a path or bytes"), ("a\0b", "cannot be read")],
+    [
+        ("", "a path or bytes"),
+        (None, "a path or bytes"),
+        (3, "a path or bytes"),
+        ("a\0b", "cannot be read"),
+    ],
 )
 def test_what_is_no_path_is_an_invalid_argument(given_path, said):
     with pytest.raises(InvalidArgument, match=said):
@@ -73,7 +78,9 @@ def test_a_name_that_no_file_system_takes_is_an_invalid_argument(tmp_path):
         InferenceSession(tmp_path / ("n" * 5000))
 
 
-@pytest.mark.parametrize("junk", [b"", b"\xff" * 40, b"<html>not found</html>", b"PK\x03\x04 zip"])
+@pytest.mark.parametrize(
+    "junk", [b"", b"\xff" * 40, b"<html>not found</html>", b"PK\x03\x04 zip"]
+)
 def test_what_is_no_protobuf_is_said_to_be_none(tmp_path, junk):
     (tmp_path / "m.onnx").write_bytes(junk)
 
@@ -87,7 +94,8 @@ def test_a_file_larger_than_any_protobuf_is_said_to_be_none_before_it_is_read(tm
     os.truncate(path, 1 << 40)
 
     with pytest.raises(
-        InvalidProtobuf, match="has 1,099,511,627,776 bytes, and a protobuf has less than 2 GiB"
+        InvalidProtobuf,
+        match="has 1,099,511,627,776 bytes, and a protobuf has less than 2 GiB",
     ):
         InferenceSession(path)
 
@@ -95,7 +103,9 @@ def test_a_file_larger_than_any_protobuf_is_said_to_be_none_before_it_is_read(tm
 def test_a_truncated_model_is_no_protobuf():
     data = simple().SerializeToString()
 
-    with pytest.raises(InvalidProtobuf, match="the model given as bytes is not an ONNX model"):
+    with pytest.raises(
+        InvalidProtobuf, match="the model given as bytes is not an ONNX model"
+    ):
         InferenceSession(data[:-3])
 
 
@@ -103,7 +113,10 @@ def test_the_checkers_words_are_passed_on():
     wrong = simple()
     wrong.graph.node[0].input[0] = "nowhere"
 
-    with pytest.raises(InvalidGraph, match=r"the ONNX checker refuses the model given as bytes.*nowhere"):
+    with pytest.raises(
+        InvalidGraph,
+        match=r"the ONNX checker refuses the model given as bytes.*nowhere",
+    ):
         opened(wrong.SerializeToString())
 
 
@@ -128,7 +141,9 @@ def test_two_initializers_of_one_name_are_refused(elements):
 def test_a_damaged_model_is_read_or_refused_with_one_of_our_errors(data):
     original = simple().SerializeToString()
     damaged = bytearray(original)
-    for place in data.draw(st.lists(st.integers(0, len(original) - 1), min_size=1, max_size=4)):
+    for place in data.draw(
+        st.lists(st.integers(0, len(original) - 1), min_size=1, max_size=4)
+    ):
         damaged[place] = data.draw(st.integers(0, 255))
     try:
         shown(bytes(damaged))
@@ -174,7 +189,11 @@ def test_types_are_inferred_where_they_are_not_declared():
 
 def test_shapes_that_follow_from_values_are_found():
     made = model(
-        [node("Shape", ["x"], ["s"]), node("ConstantOfShape", ["s"], ["z"]), node("Neg", ["z"], ["y"])],
+        [
+            node("Shape", ["x"], ["s"]),
+            node("ConstantOfShape", ["s"], ["z"]),
+            node("Neg", ["z"], ["y"]),
+        ],
         [value("x", shape=[3, 4])],
         [value("y", shape=[None, None])],
     )
@@ -203,7 +222,9 @@ def test_an_element_type_that_onnx_does_not_have_is_refused():
 
 
 def test_a_declared_shape_that_is_wrong_is_taken_for_a_hint():
-    made = model([node("Neg", ["x"], ["y"])], [value("x", shape=[2])], [value("y", shape=[3])])
+    made = model(
+        [node("Neg", ["x"], ["y"])], [value("x", shape=[2])], [value("y", shape=[3])]
+    )
 
     assert view(made).value("y").shape == (2,)
 
@@ -220,7 +241,10 @@ def test_a_large_structure_is_read_the_same():
     large = opened(made.SerializeToString())
 
     assert large.model().graph == usual.model().graph
-    assert large.initializer("w").array().tolist() == usual.initializer("w").array().tolist()
+    assert (
+        large.initializer("w").array().tolist()
+        == usual.initializer("w").array().tolist()
+    )
 
 
 def test_a_large_structure_that_is_wrong_is_refused_with_the_checkers_words():
@@ -233,7 +257,10 @@ def test_a_large_structure_that_is_wrong_is_refused_with_the_checkers_words():
 
 def test_operators_nobody_knows_leave_their_results_untyped():
     made = model(
-        [helper.make_node("Own", ["x"], ["a"], domain="own"), node("Neg", ["a"], ["y"])],
+        [
+            helper.make_node("Own", ["x"], ["a"], domain="own"),
+            node("Neg", ["a"], ["y"]),
+        ],
         ["x"],
         [value("y", shape=["N"])],
         opsets=[("", 21), ("own", 1)],
@@ -245,16 +272,24 @@ def test_operators_nobody_knows_leave_their_results_untyped():
     assert seen.value("y").shape == ("N",)
 
 
-def test_external_weights_are_looked_for_beside_the_model_and_nowhere_else(tmp_path, monkeypatch):
+def test_external_weights_are_looked_for_beside_the_model_and_nowhere_else(
+    tmp_path, monkeypatch
+):
     # The checker would look for external data beside the working folder.
     other_folder, folder = tmp_path / "elsewhere", tmp_path / "folder"
     other_folder.mkdir()
     folder.mkdir()
     (other_folder / "w.bin").write_bytes(bytes(3600))
     monkeypatch.chdir(other_folder)
-    made = model([node("Add", ["x", "w"], ["y"])], [value("x", shape=[900])], [value("y", shape=[900])])
+    made = model(
+        [node("Add", ["x", "w"], ["y"])],
+        [value("x", shape=[900])],
+        [value("y", shape=[900])],
+    )
     made.graph.initializer.append(
-        TensorProto(name="w", data_type=1, dims=[900], data_location=TensorProto.EXTERNAL)
+        TensorProto(
+            name="w", data_type=1, dims=[900], data_location=TensorProto.EXTERNAL
+        )
     )
     made.graph.initializer[0].external_data.add(key="location", value="w.bin")
     path = folder / "m.onnx"

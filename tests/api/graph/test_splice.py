@@ -60,7 +60,14 @@ def test_what_the_model_says_about_itself_is_kept():
 
     result = compiled(made, [0, 1])
 
-    for field in ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string"):
+    for field in (
+        "ir_version",
+        "producer_name",
+        "producer_version",
+        "domain",
+        "model_version",
+        "doc_string",
+    ):
         assert getattr(result, field) == getattr(made, field)
     assert list(result.metadata_props)[:1] == list(made.metadata_props)
     assert [(o.domain, o.version) for o in result.opset_import] == [
@@ -71,7 +78,9 @@ def test_what_the_model_says_about_itself_is_kept():
     for field in ("name", "doc_string"):
         assert getattr(result.graph, field) == getattr(made.graph, field)
     assert list(result.graph.metadata_props) == list(made.graph.metadata_props)
-    assert list(result.graph.quantization_annotation) == list(made.graph.quantization_annotation)
+    assert list(result.graph.quantization_annotation) == list(
+        made.graph.quantization_annotation
+    )
     assert list(result.graph.input) == list(made.graph.input)
     assert list(result.graph.output) == list(made.graph.output)
 
@@ -85,7 +94,10 @@ def test_functions_that_remaining_nodes_call_are_kept_as_they_are():
 
     outer = function("outer", helper.make_node("inner", ["v"], ["r"], domain="own"))
     made = model(
-        [node("Neg", ["x"], ["a"]), helper.make_node("outer", ["a"], ["y"], domain="own")],
+        [
+            node("Neg", ["x"], ["a"]),
+            helper.make_node("outer", ["a"], ["y"], domain="own"),
+        ],
         ["x"],
         ["y"],
         opsets=[("", 21), ("own", 1)],
@@ -103,13 +115,20 @@ def test_without_a_replacement_the_model_stays_the_same():
 
     result = compiled(made)
 
-    assert result.SerializeToString(deterministic=True) == made.SerializeToString(deterministic=True)
+    assert result.SerializeToString(deterministic=True) == made.SerializeToString(
+        deterministic=True
+    )
 
 
 def test_replaced_nodes_are_gone_and_the_others_stay_in_order():
     result = compiled(layered(), [0, 1], [3])
 
-    assert [n.op_type for n in result.graph.node] == ["EPContext", "Abs", "EPContext", "Mul"]
+    assert [n.op_type for n in result.graph.node] == [
+        "EPContext",
+        "Abs",
+        "EPContext",
+        "Mul",
+    ]
     assert [n.name for n in result.graph.node][1::2] == ["third", "fifth"]
     onnx.checker.check_model(result)
 
@@ -123,7 +142,9 @@ def test_weights_that_only_replaced_nodes_read_are_gone_and_the_others_are_inlin
     assert set(kept) == {"w2", "shared"}
     assert kept["w2"].raw_data == made.graph.initializer[1].raw_data
     assert kept["w2"].doc_string == "second weight"
-    assert list(kept["w2"].metadata_props) == list(made.graph.initializer[1].metadata_props)
+    assert list(kept["w2"].metadata_props) == list(
+        made.graph.initializer[1].metadata_props
+    )
     assert kept["shared"] == made.graph.initializer[2]
 
 
@@ -188,7 +209,9 @@ def test_a_default_that_the_caller_may_override_stays_a_default():
 def test_sparse_weights_go_with_the_nodes_that_read_them():
     def sparse(name):
         values = numpy_helper.from_array(np.array([3.0], np.float32), name)
-        return helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1], np.int64)), [2])
+        return helper.make_sparse_tensor(
+            values, numpy_helper.from_array(np.array([1], np.int64)), [2]
+        )
 
     made = model(
         [node("Add", ["x", "s1"], ["a"]), node("Add", ["a", "s2"], ["y"])],

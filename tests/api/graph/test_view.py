@@ -15,7 +15,11 @@ from epctx_core.plugin import UNKNOWN_TYPE
 
 def chain():
     return model(
-        [node("Neg", ["x"], ["a"], name="first"), node("Add", ["a", "w"], ["b"]), node("Abs", ["b"], ["y"])],
+        [
+            node("Neg", ["x"], ["a"], name="first"),
+            node("Add", ["a", "w"], ["b"]),
+            node("Abs", ["b"], ["y"]),
+        ],
         ["x"],
         ["y"],
         [tensor("w", [1, 2])],
@@ -44,7 +48,11 @@ def test_a_view_shows_inputs_outputs_opsets_and_types():
 
 def test_a_weight_is_shown_unless_the_caller_may_override_it():
     fixed = view(chain())
-    open_ = view(model([node("Add", ["x", "w"], ["y"])], ["x", "w"], ["y"], [tensor("w", [1, 2])]))
+    open_ = view(
+        model(
+            [node("Add", ["x", "w"], ["y"])], ["x", "w"], ["y"], [tensor("w", [1, 2])]
+        )
+    )
 
     assert fixed.initializer("w").array().tolist() == [1, 2]
     assert fixed.initializer("x") is None
@@ -137,7 +145,9 @@ def test_attributes_of_a_node_cannot_be_set():
 
 def test_grouping_gives_back_the_nodes_it_was_given():
     def grouped(seen):
-        return [[seen.nodes[0]], [seen.nodes[2]]], seen.convex_groups([seen.nodes[i] for i in (0, 2, 0)])
+        return [[seen.nodes[0]], [seen.nodes[2]]], seen.convex_groups(
+            [seen.nodes[i] for i in (0, 2, 0)]
+        )
 
     given, groups = looked(chain(), grouped)
 
@@ -150,12 +160,17 @@ def test_grouping_refuses_a_node_that_was_taken():
             seen.convex_groups([seen.producer("a"), *seen.nodes])
         return caught.value.message
 
-    assert "node 'first' (Neg) cannot be grouped" in looked(chain(), group_all, taken=[0])
+    assert "node 'first' (Neg) cannot be grouped" in looked(
+        chain(), group_all, taken=[0]
+    )
 
 
 def test_a_nodes_version_is_that_of_its_domain():
     made = model(
-        [helper.make_node("Own", ["x"], ["a"], domain="own"), node("Neg", ["a"], ["y"])],
+        [
+            helper.make_node("Own", ["x"], ["a"], domain="own"),
+            node("Neg", ["a"], ["y"]),
+        ],
         ["x"],
         ["y"],
         opsets=[("", 21), ("own", 3)],
@@ -169,7 +184,12 @@ def test_a_nodes_version_is_that_of_its_domain():
 
 def test_a_type_without_numpy_counterpart_has_a_dtype_of_its_own():
     made = model(
-        [node("Cast", ["x"], ["h"], to=TensorProto.BFLOAT16), node("Cast", ["h"], ["y"], to=1)], ["x"], ["y"]
+        [
+            node("Cast", ["x"], ["h"], to=TensorProto.BFLOAT16),
+            node("Cast", ["h"], ["y"], to=1),
+        ],
+        ["x"],
+        ["y"],
     )
     found = view(made).value("h")
 
@@ -182,7 +202,10 @@ def test_a_type_without_numpy_counterpart_has_a_dtype_of_its_own():
 
 def test_sequences_are_of_unknown_type():
     made = model(
-        [node("SequenceConstruct", ["x"], ["s"]), node("ConcatFromSequence", ["s"], ["y"], axis=0)],
+        [
+            node("SequenceConstruct", ["x"], ["s"]),
+            node("ConcatFromSequence", ["s"], ["y"], axis=0),
+        ],
         ["x"],
         [value("y", shape=[2])],
     )

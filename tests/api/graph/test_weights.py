@@ -46,7 +46,9 @@ def is_detached(proto):
 
 
 def external(elem_type, shape, *, location="w.bin", **entries):
-    made = TensorProto(name="w", data_type=elem_type, dims=shape, data_location=TensorProto.EXTERNAL)
+    made = TensorProto(
+        name="w", data_type=elem_type, dims=shape, data_location=TensorProto.EXTERNAL
+    )
     for key, text in {"location": location, **entries}.items():
         made.external_data.add(key=key, value=str(text))
     return made
@@ -65,12 +67,19 @@ def test_raw_bytes_are_seen_as_what_they_are(kind):
     elem_type = TensorProto.DataType.Value(kind)
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem_type))
     count = 64 // dtype.itemsize
-    weight, _ = weight_of(TensorProto(name="w", data_type=elem_type, dims=[count], raw_data=RAW))
+    weight, _ = weight_of(
+        TensorProto(name="w", data_type=elem_type, dims=[count], raw_data=RAW)
+    )
 
     array = weight.array()
 
     assert (array.dtype, array.shape, array.tobytes()) == (dtype, (count,), RAW)
-    assert (weight.nbytes, weight.dtype, weight.shape, weight.elem_type) == (64, dtype, (count,), elem_type)
+    assert (weight.nbytes, weight.dtype, weight.shape, weight.elem_type) == (
+        64,
+        dtype,
+        (count,),
+        elem_type,
+    )
     assert weight.digest == hashlib.sha256(RAW).hexdigest()
 
 
@@ -107,7 +116,9 @@ def test_typed_fields_hold_the_same_values_as_raw_bytes(values, dtype):
 
 
 def test_half_precision_in_the_field_for_integers_is_read_as_bits():
-    typed = TensorProto(name="w", data_type=TensorProto.FLOAT16, dims=[2], int32_data=[0x3C00, 0xC000])
+    typed = TensorProto(
+        name="w", data_type=TensorProto.FLOAT16, dims=[2], int32_data=[0x3C00, 0xC000]
+    )
 
     weight, _ = weight_of(typed)
 
@@ -127,7 +138,11 @@ def test_half_precision_in_the_field_for_integers_is_read_as_bits():
 def test_two_elements_share_a_byte(elem_type, dtype, values, in_field):
     expected = np.array(values, dtype)
     raw = numpy_helper.from_array(expected, "w")
-    made = helper.make_tensor("w", elem_type, [3], expected.astype(np.float32)) if in_field else raw
+    made = (
+        helper.make_tensor("w", elem_type, [3], expected.astype(np.float32))
+        if in_field
+        else raw
+    )
 
     weight, _ = weight_of(made)
 
@@ -138,7 +153,9 @@ def test_two_elements_share_a_byte(elem_type, dtype, values, in_field):
     assert weight.digest == hashlib.sha256(raw.raw_data).hexdigest()
 
 
-@pytest.mark.parametrize(("shape", "count"), [([], 1), ([0], 0), ([3, 0, 2], 0), ([2, 1], 2)])
+@pytest.mark.parametrize(
+    ("shape", "count"), [([], 1), ([0], 0), ([3, 0, 2], 0), ([2, 1], 2)]
+)
 def test_scalars_and_empty_tensors_have_their_shape(shape, count):
     weight, _ = weight_of(tensor("w", np.ones(shape)))
 
@@ -157,13 +174,34 @@ def test_an_empty_typed_tensor_needs_no_field():
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (TensorProto(name="w", data_type=1, dims=[3], raw_data=b"12345678"), "needs 12 bytes and has 8"),
-        (TensorProto(name="w", data_type=1, dims=[3], float_data=[1, 2]), "does not fit its shape"),
-        (TensorProto(name="w", data_type=1, dims=[-3], raw_data=b""), "negative dimension"),
-        (TensorProto(name="w", data_type=1, dims=[-1, -1], raw_data=b"1234"), "negative dimension"),
-        (TensorProto(name="w", data_type=1, dims=[2**62, 2**62], raw_data=b""), "no memory holds"),
-        (TensorProto(name="w", data_type=0, dims=[1], raw_data=b"1234"), "no known element type"),
-        (TensorProto(name="w", data_type=99, dims=[1], raw_data=b"1234"), "no known element type"),
+        (
+            TensorProto(name="w", data_type=1, dims=[3], raw_data=b"12345678"),
+            "needs 12 bytes and has 8",
+        ),
+        (
+            TensorProto(name="w", data_type=1, dims=[3], float_data=[1, 2]),
+            "does not fit its shape",
+        ),
+        (
+            TensorProto(name="w", data_type=1, dims=[-3], raw_data=b""),
+            "negative dimension",
+        ),
+        (
+            TensorProto(name="w", data_type=1, dims=[-1, -1], raw_data=b"1234"),
+            "negative dimension",
+        ),
+        (
+            TensorProto(name="w", data_type=1, dims=[2**62, 2**62], raw_data=b""),
+            "no memory holds",
+        ),
+        (
+            TensorProto(name="w", data_type=0, dims=[1], raw_data=b"1234"),
+            "no known element type",
+        ),
+        (
+            TensorProto(name="w", data_type=99, dims=[1], raw_data=b"1234"),
+            "no known element type",
+        ),
         (
             TensorProto(name="w", data_type=TensorProto.INT4, dims=[3], raw_data=b"1"),
             "needs 2 bytes and has 1",
@@ -201,11 +239,17 @@ def test_only_large_weights_leave_the_graph():
 def test_a_model_of_inline_weights_has_the_bytes_of_large_ones():
     made = tensor("w", np.ones(BIG))
 
-    assert view(holding(made)).model(inline_weights=True).graph.initializer[0].raw_data == made.raw_data
+    assert (
+        view(holding(made)).model(inline_weights=True).graph.initializer[0].raw_data
+        == made.raw_data
+    )
 
 
 def test_an_array_cannot_be_written_to():
-    for made in (tensor("w", [1, 2]), numpy_helper.from_array(np.array([1, 2], ml_dtypes.int4), "w")):
+    for made in (
+        tensor("w", [1, 2]),
+        numpy_helper.from_array(np.array([1, 2], ml_dtypes.int4), "w"),
+    ):
         array = weight_of(made)[0].array()
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
@@ -299,12 +343,23 @@ def test_each_file_is_opened_once_and_closed_with_the_session(tmp_path):
         (tmp_path / name).write_bytes(np.arange(3 * BIG, dtype=np.float32).tobytes())
     tensors = []
     for i in range(6):
-        made = external(TensorProto.FLOAT, [BIG], location="ab"[i % 2] + ".bin", offset=4 * BIG * (i // 2))
+        made = external(
+            TensorProto.FLOAT,
+            [BIG],
+            location="ab"[i % 2] + ".bin",
+            offset=4 * BIG * (i // 2),
+        )
         made.name = f"w{i}"
         tensors.append(made)
-    reader = helper.make_node("Own", [made.name for made in tensors], ["y"], domain="own")
+    reader = helper.make_node(
+        "Own", [made.name for made in tensors], ["y"], domain="own"
+    )
     path = tmp_path / "m.onnx"
-    path.write_bytes(model([reader], [], ["y"], tensors, opsets=[("", 21), ("own", 1)]).SerializeToString())
+    path.write_bytes(
+        model(
+            [reader], [], ["y"], tensors, opsets=[("", 21), ("own", 1)]
+        ).SerializeToString()
+    )
     view(path)
     # What earlier tests left for the collector must not go while we count.
     gc.collect()
@@ -342,7 +397,11 @@ def test_chunks_are_bounded_and_add_up(tmp_path):
         sha.update(chunk)
     assert sum(lengths) == size
     assert max(lengths) <= CHUNK
-    assert weight.digest == sha.hexdigest() == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (
+        weight.digest
+        == sha.hexdigest()
+        == hashlib.sha256(path.read_bytes()).hexdigest()
+    )
 
 
 def branching(branch):
@@ -357,7 +416,11 @@ def test_weights_of_bodies_in_files_are_read_into_the_bodies(tmp_path):
     # onnx.save moves the initializers of subgraphs out as well.
     data = np.arange(BIG, dtype=np.float32)
     branch = helper.make_graph(
-        [node("Neg", ["w"], ["t"])], "branch", [], [value("t", shape=[BIG])], [tensor("w", data)]
+        [node("Neg", ["w"], ["t"])],
+        "branch",
+        [],
+        [value("t", shape=[BIG])],
+        [tensor("w", data)],
     )
     onnx.save(
         branching(branch),
@@ -369,7 +432,9 @@ def test_weights_of_bodies_in_files_are_read_into_the_bodies(tmp_path):
     saved = onnx.load(tmp_path / "m.onnx", load_external_data=False)
     assert is_detached(saved.graph.node[0].attribute[0].g.initializer[0])
 
-    inside = view(tmp_path / "m.onnx").model().graph.node[0].attribute[0].g.initializer[0]
+    inside = (
+        view(tmp_path / "m.onnx").model().graph.node[0].attribute[0].g.initializer[0]
+    )
     assert numpy_helper.to_array(inside).tolist() == data.tolist()
     assert inside.name == "w"
 
@@ -377,7 +442,10 @@ def test_weights_of_bodies_in_files_are_read_into_the_bodies(tmp_path):
 def test_tensors_of_attributes_in_files_are_read_into_the_attributes(tmp_path):
     data = np.arange(BIG, dtype=np.float32)
     made = model(
-        [helper.make_node("Constant", [], ["k"], value=tensor("k", data)), node("Neg", ["k"], ["y"])],
+        [
+            helper.make_node("Constant", [], ["k"], value=tensor("k", data)),
+            node("Neg", ["k"], ["y"]),
+        ],
         [],
         [value("y", shape=[BIG])],
     )
@@ -437,4 +505,6 @@ def test_reading_a_model_costs_no_memory_for_external_weights(tmp_path):
 
 
 def resident():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf(
+        "SC_PAGE_SIZE"
+    )

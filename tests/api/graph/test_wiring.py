@@ -8,7 +8,10 @@ from graph.witness import partitions
 
 
 def digests(nodes, *pieces, inputs=("x", "z"), outputs=("y",)):
-    return [each.digest for each in partitions(model(nodes, list(inputs), list(outputs)), *pieces)]
+    return [
+        each.digest
+        for each in partitions(model(nodes, list(inputs), list(outputs)), *pieces)
+    ]
 
 
 def test_equal_pieces_have_equal_digests():
@@ -38,7 +41,9 @@ def test_equal_pieces_have_equal_digests():
 )
 def test_pieces_that_differ_in_operators_or_wiring_have_different_digests(other):
     first, second = digests(
-        [node("Neg", ["x"], ["a"]), node("Add", ["a", "z"], ["b"]), *other], [0, 1], [2, 3]
+        [node("Neg", ["x"], ["a"]), node("Add", ["a", "z"], ["b"]), *other],
+        [0, 1],
+        [2, 3],
     )
 
     assert first != second
@@ -49,7 +54,11 @@ def test_pieces_of_different_types_have_different_digests():
     results = [value("a", FLOAT), value("y", INT64)]
 
     first, second = digests(
-        [node("Neg", ["x"], ["a"]), node("Neg", ["z"], ["y"])], [0], [1], inputs=whole, outputs=results
+        [node("Neg", ["x"], ["a"]), node("Neg", ["z"], ["y"])],
+        [0],
+        [1],
+        inputs=whole,
+        outputs=results,
     )
 
     assert first != second
@@ -88,7 +97,11 @@ def test_an_omitted_result_is_not_taken_for_the_next_one():
 
 def test_each_piece_has_the_digest_of_its_own_work():
     first, second, third = digests(
-        [node("Neg", ["x"], ["a"]), node("Neg", ["a"], ["b"]), node("Abs", ["b"], ["y"])],
+        [
+            node("Neg", ["x"], ["a"]),
+            node("Neg", ["a"], ["b"]),
+            node("Abs", ["b"], ["y"]),
+        ],
         [0],
         [1],
         [2],

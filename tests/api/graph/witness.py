@@ -7,7 +7,13 @@ from os import PathLike
 import onnx
 
 from epctx_core import InferenceSession, ModelCompiler, Registry, SessionOptions
-from epctx_core.plugin import CompiledPartition, ComputeCapability, EPContextNode, ExecutionProvider, hookimpl
+from epctx_core.plugin import (
+    CompiledPartition,
+    ComputeCapability,
+    EPContextNode,
+    ExecutionProvider,
+    hookimpl,
+)
 
 
 def provider(name, claim, **attributes):
@@ -53,7 +59,10 @@ def sets(*groups, **how):
         if graph.parent_node is not None:
             return []
         by_index = {node.index: node for node in graph.nodes}
-        return [ComputeCapability([by_index[i] for i in group], exact=True, **how) for group in groups]
+        return [
+            ComputeCapability([by_index[i] for i in group], exact=True, **how)
+            for group in groups
+        ]
 
     return claim
 
@@ -73,8 +82,12 @@ def shown(made, claim=nothing, look=rest, *, options=None, **attributes):
     first, second = provider("First", claim, **attributes), provider("Second", look)
     registry.register(first)
     registry.register(second)
-    model = made if isinstance(made, (bytes, str, PathLike)) else made.SerializeToString()
-    with InferenceSession(model, options, providers=["First", "Second"], registry=registry):
+    model = (
+        made if isinstance(made, (bytes, str, PathLike)) else made.SerializeToString()
+    )
+    with InferenceSession(
+        model, options, providers=["First", "Second"], registry=registry
+    ):
         return first, second
 
 
@@ -116,7 +129,11 @@ def names(values):
 def compiled(made, *groups, keep_initializers=False, **attributes):
     """Return a model's context model, in which each set of nodes is an EPContext node."""
     registry = Registry(entry_points=False)
-    registry.register(provider("First", sets(*groups, keep_initializers=keep_initializers), **attributes))
+    registry.register(
+        provider(
+            "First", sets(*groups, keep_initializers=keep_initializers), **attributes
+        )
+    )
     options = SessionOptions()
     options.add_provider("First", {})
     options.add_session_config_entry("ep.context_embed_mode", "1")

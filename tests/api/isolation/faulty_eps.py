@@ -104,7 +104,9 @@ def print_much():
 
 
 def log():
-    logging.getLogger("epctx.ep.FaultyExecutionProvider").warning("a record of %s", "the plugin")
+    logging.getLogger("epctx.ep.FaultyExecutionProvider").warning(
+        "a record of %s", "the plugin"
+    )
 
 
 def note_the_process():
@@ -136,10 +138,15 @@ FAULTS = {
     "memory": fill_memory,
     "noise": lambda: (write_to_lines(b"\xff" * 64), time.sleep(600)),
     "nonsense": lambda: (write_to_lines(message([])), time.sleep(600)),
-    "too-much": lambda: (write_to_lines(message({"say": "result", "sizes": [4 << 30]})), time.sleep(600)),
+    "too-much": lambda: (
+        write_to_lines(message({"say": "result", "sizes": [4 << 30]})),
+        time.sleep(600),
+    ),
     "print": print_much,
     "log": log,
-    "log below": lambda: logging.getLogger("epctx.ep.below").warning("the key is %s", "s3cret-v4lue"),
+    "log below": lambda: logging.getLogger("epctx.ep.below").warning(
+        "the key is %s", "s3cret-v4lue"
+    ),
     "note": note_the_process,
     "leave-a-child": leave_a_child,
     "error": raise_error,
@@ -242,7 +249,9 @@ class Noting(Alpha):
 
     name = "NotingExecutionProvider"
     binary_suffix = "noting"
-    dynamic_options = (ProviderOption("workload_type", str, default="", doc="What the host is after."),)
+    dynamic_options = (
+        ProviderOption("workload_type", str, default="", doc="What the host is after."),
+    )
 
     def _note(self, what):
         where = "here" if os.environ["EPCTX_TEST_HOST"] == str(os.getpid()) else "there"
@@ -272,7 +281,12 @@ class Half:
     elem_type, extent, source_name = TensorProto.FLOAT16, None, None
 
     def __init__(self, name, array):
-        self.name, self.shape, self.dtype, self.nbytes = name, array.shape, array.dtype, array.nbytes
+        self.name, self.shape, self.dtype, self.nbytes = (
+            name,
+            array.shape,
+            array.dtype,
+            array.nbytes,
+        )
         self._bytes = array.tobytes()
         self.digest = hashlib.sha256(self._bytes).hexdigest()
 
@@ -293,7 +307,9 @@ class Converting(Alpha):
     @hookimpl
     def get_ep_context_nodes(self, writer):
         payload = writer.payload()
-        payload.write(packed({partition.name: model for partition, model in self._compiled}))
+        payload.write(
+            packed({partition.name: model for partition, model in self._compiled})
+        )
         payload.align(64)
         for partition, _ in self._compiled:
             for name, weight in partition.weights.items():
@@ -309,7 +325,11 @@ class Converting(Alpha):
             (folder / "tail").write_bytes(b"tail" * 1000)
             payload.add_file(folder / "tail")
         first, *others = (partition for partition, _ in self._compiled)
-        nodes = [EPContextNode(first, payload, attributes={"notes": "é", "sizes": [1, 2], "scale": 0.5})]
+        nodes = [
+            EPContextNode(
+                first, payload, attributes={"notes": "é", "sizes": [1, 2], "scale": 0.5}
+            )
+        ]
         return nodes + [EPContextNode(p, main_context=0) for p in others]
 
 
@@ -333,7 +353,9 @@ class Renaming(Alpha):
         for node in model.graph.node:
             if node.op_type == "Neg":
                 node.op_type = "Relu"
-        model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.float32), "unused"))
+        model.graph.initializer.append(
+            numpy_helper.from_array(np.zeros(1, np.float32), "unused")
+        )
         return model
 
 
@@ -358,7 +380,11 @@ class ClaimsStrangers(Alpha):
         if graph.parent_node is not None:
             self.inner = graph.nodes[0]
             return []
-        strangers = {"number": 99, "text": "Relu", "inner": getattr(self, "inner", None)}
+        strangers = {
+            "number": 99,
+            "text": "Relu",
+            "inner": getattr(self, "inner", None),
+        }
         return [ComputeCapability([strangers[self.context.options["what"]]])]
 
 
@@ -376,13 +402,18 @@ class NamesNonsense(Alpha):
     """Names things by numbers."""
 
     name = "NumberingExecutionProvider"
-    options = (ProviderOption("what", str, default="", doc="What it gives as a number."),)
+    options = (
+        ProviderOption("what", str, default="", doc="What it gives as a number."),
+    )
 
     @hookimpl
     def get_ep_context_nodes(self, writer):
         what = self.context.options["what"]
         said = {5: 5} if what == "attributes" else 5
-        return [replace(node, **{what: said}) for node in super().get_ep_context_nodes(writer)]
+        return [
+            replace(node, **{what: said})
+            for node in super().get_ep_context_nodes(writer)
+        ]
 
 
 class WithKernels(Alpha):

@@ -31,16 +31,24 @@ class Fragile(Alpha):
     def get_ep_context_nodes(self, writer):
         payload = writer.payload()
         payload.write(bytes(PART))
-        payload.write(packed({partition.name: model for partition, model in self._compiled}))
+        payload.write(
+            packed({partition.name: model for partition, model in self._compiled})
+        )
         first, *others = (partition for partition, _ in self._compiled)
-        return [EPContextNode(first, payload), *(EPContextNode(p, main_context=0) for p in others)]
+        return [
+            EPContextNode(first, payload),
+            *(EPContextNode(p, main_context=0) for p in others),
+        ]
 
     @hookimpl
     def load_context(self, nodes, reader):
         payload = reader.payload(nodes[0])
         self.loads.append(payload.verified)
         graphs = unpacked(self.read(payload))
-        return [CompiledPartition(self._runnable(graphs[node.partition_name])) for node in nodes]
+        return [
+            CompiledPartition(self._runnable(graphs[node.partition_name]))
+            for node in nodes
+        ]
 
     @classmethod
     def verify_payloads(cls, context, nodes, reader):

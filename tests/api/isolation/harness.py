@@ -38,7 +38,9 @@ def source(folder, operators=OPERATORS):
 def compiled(folder, model, ep, options, **arguments):
     """Compile into a new folder; return it."""
     folder.mkdir()
-    compiler = epctx.ModelCompiler(options, model, registry=registry_of(ep), **arguments)
+    compiler = epctx.ModelCompiler(
+        options, model, registry=registry_of(ep), **arguments
+    )
     compiler.compile_to_file(folder / "m_ctx.onnx")
     return folder
 
@@ -46,7 +48,9 @@ def compiled(folder, model, ep, options, **arguments):
 def children():
     """Return the processes that this one has started, those included that have ended and were not waited for."""
     lists = [path / "children" for path in Path("/proc/self/task").iterdir()]
-    return {int(pid) for path in lists if path.exists() for pid in path.read_text().split()}
+    return {
+        int(pid) for path in lists if path.exists() for pid in path.read_text().split()
+    }
 
 
 def open_pipes():
@@ -60,7 +64,9 @@ def open_pipes():
 
 def threads():
     """Return the threads that the core has under way in this process."""
-    return {thread for thread in threading.enumerate() if thread.name.startswith("epctx")}
+    return {
+        thread for thread in threading.enumerate() if thread.name.startswith("epctx")
+    }
 
 
 @contextmanager
@@ -75,6 +81,8 @@ def nothing_left(temporary):
 def is_alive(pid):
     """Whether a process runs; one that has ended and waits to be asked for does not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        )
     except OSError:
         return False

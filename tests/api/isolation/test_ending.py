@@ -14,7 +14,14 @@ from pathlib import Path
 import pytest
 from end_to_end.small_models import example
 from isolation.faulty_eps import Faulty, Patient
-from isolation.harness import compiled, is_alive, nothing_left, options_for, registry_of, source
+from isolation.harness import (
+    compiled,
+    is_alive,
+    nothing_left,
+    options_for,
+    registry_of,
+    source,
+)
 
 import epctx_core as epctx
 
@@ -43,7 +50,11 @@ def services(note):
     """Processes that an EP left behind, as a function that gives their numbers; they end with the test."""
 
     def started():
-        return [int(line) for line in note.read_text().splitlines()] if note.exists() else []
+        return (
+            [int(line) for line in note.read_text().splitlines()]
+            if note.exists()
+            else []
+        )
 
     yield started
     for service in started():
@@ -73,9 +84,13 @@ def test_an_ep_that_looks_at_the_hosts_wish_to_stop_ends_by_itself(tmp_path, tem
     options = options_for(Patient)
 
     def cancel(stage, _done, _total):
-        options.set_load_cancellation_flag(stage == "compile" or options.cancellation.requested)
+        options.set_load_cancellation_flag(
+            stage == "compile" or options.cancellation.requested
+        )
 
-    compiler = epctx.ModelCompiler(options, source(tmp_path), progress=cancel, registry=registry_of(Patient))
+    compiler = epctx.ModelCompiler(
+        options, source(tmp_path), progress=cancel, registry=registry_of(Patient)
+    )
 
     with nothing_left(temporary), pytest.raises(epctx.ModelLoadCanceled):
         compiler.compile_to_file()
@@ -101,7 +116,9 @@ def test_what_an_ep_started_ends_with_its_process(tmp_path, temporary, note, fau
 def test_a_service_that_an_ep_left_behind_keeps_no_host_waiting(
     tmp_path, temporary, services, fault, seconds, how
 ):
-    options = options_for(Faulty, provider_options={"fault": fault}, isolate_timeout_seconds=seconds)
+    options = options_for(
+        Faulty, provider_options={"fault": fault}, isolate_timeout_seconds=seconds
+    )
 
     with nothing_left(temporary), pytest.raises(epctx.PluginError, match=how):
         compiled(tmp_path / "out", source(tmp_path), Faulty, options)
@@ -110,16 +127,22 @@ def test_a_service_that_an_ep_left_behind_keeps_no_host_waiting(
     assert is_alive(service), "it left the group, so it is not the host's to end"
 
 
-@pytest.mark.parametrize(("isolate", "hook"), [("all", "run"), ("all", "shutdown"), ("compile", "compile")])
+@pytest.mark.parametrize(
+    ("isolate", "hook"), [("all", "run"), ("all", "shutdown"), ("compile", "compile")]
+)
 def test_services_that_eps_left_behind_cost_a_host_no_thread_and_no_descriptor(
     tmp_path, temporary, services, isolate, hook
 ):
-    options = options_for(Faulty, isolate=isolate, provider_options={"fault": "service", "hook": hook})
+    options = options_for(
+        Faulty, isolate=isolate, provider_options={"fault": "service", "hook": hook}
+    )
     model = source(tmp_path)
 
     with nothing_left(temporary):
         for _ in range(2):
-            with epctx.InferenceSession(model, options, registry=registry_of(Faulty)) as session:
+            with epctx.InferenceSession(
+                model, options, registry=registry_of(Faulty)
+            ) as session:
                 session.run(None, {"x": example()})
 
     assert wait_for(lambda: len(services()) >= 2)
@@ -127,30 +150,42 @@ def test_services_that_eps_left_behind_cost_a_host_no_thread_and_no_descriptor(
 
 
 def test_a_crash_is_noticed_though_a_forked_process_holds_the_line(tmp_path, temporary):
-    options = options_for(Faulty, provider_options={"fault": "fork-and-crash"}, isolate_timeout_seconds=20)
+    options = options_for(
+        Faulty, provider_options={"fault": "fork-and-crash"}, isolate_timeout_seconds=20
+    )
 
-    with nothing_left(temporary), pytest.raises(epctx.PluginError, match="it was ended by SIGSEGV"):
+    with (
+        nothing_left(temporary),
+        pytest.raises(epctx.PluginError, match="it was ended by SIGSEGV"),
+    ):
         compiled(tmp_path / "out", source(tmp_path), Faulty, options)
 
 
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_the_call_and_the_process(tmp_path, temporary, note):
     options = options_for(Faulty, provider_options={"fault": "leave-a-child"})
-    compiler = epctx.ModelCompiler(options, source(tmp_path), registry=registry_of(Faulty))
+    compiler = epctx.ModelCompiler(
+        options, source(tmp_path), registry=registry_of(Faulty)
+    )
     interrupt_when(note.exists)
 
     with nothing_left(temporary), pytest.raises(KeyboardInterrupt):
         compiler.compile_to_file()
 
 
-@pytest.mark.parametrize(("fault", "seconds"), [("leave-a-child", 600), ("native-hang", 2)])
+@pytest.mark.parametrize(
+    ("fault", "seconds"), [("leave-a-child", 600), ("native-hang", 2)]
+)
 def test_a_host_that_is_killed_takes_the_process_with_it_at_the_latest_when_its_time_is_over(
     tmp_path, note, fault, seconds
 ):
     program = tmp_path / "host.py"
     program.write_text(PROGRAM)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    host = subprocess.Popen([sys.executable, program, source(tmp_path), fault, str(seconds)], env=environment)
+    host = subprocess.Popen(
+        [sys.executable, program, source(tmp_path), fault, str(seconds)],
+        env=environment,
+    )
     started = Path(f"/proc/{host.pid}/task/{host.pid}/children")
     assert wait_for(note.exists)
     child = int(started.read_text().split()[0])
@@ -170,7 +205,14 @@ def test_a_host_needs_no_guard_for_its_main_module(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
     command = [sys.executable, program, source(tmp_path), "print", "60"]
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, text=True, check=False)
+    done = subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        timeout=60,
+        text=True,
+        check=False,
+    )
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.strip() == "m_ctx.onnx"
@@ -179,21 +221,34 @@ def test_a_host_needs_no_guard_for_its_main_module(tmp_path):
 
 def test_a_host_may_ignore_that_its_children_end(tmp_path):
     program = tmp_path / "host.py"
-    program.write_text("import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)" + PROGRAM)
+    program.write_text(
+        "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)" + PROGRAM
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
     command = [sys.executable, program, source(tmp_path), "print", "60"]
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, text=True, check=False)
+    done = subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        timeout=60,
+        text=True,
+        check=False,
+    )
 
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "m_ctx.onnx", "")
 
 
 def test_a_session_ends_its_process_when_it_is_closed(tmp_path, temporary, note):
-    options = options_for(Faulty, isolate="all", provider_options={"fault": "note", "hook": "run"})
+    options = options_for(
+        Faulty, isolate="all", provider_options={"fault": "note", "hook": "run"}
+    )
 
     with (
         nothing_left(temporary),
-        epctx.InferenceSession(source(tmp_path), options, registry=registry_of(Faulty)) as session,
+        epctx.InferenceSession(
+            source(tmp_path), options, registry=registry_of(Faulty)
+        ) as session,
     ):
         session.run(None, {"x": example()})
         alive = is_alive(int(note.read_text()))
@@ -204,7 +259,9 @@ def test_a_session_ends_its_process_when_it_is_closed(tmp_path, temporary, note)
 
 
 @pytest.mark.parametrize("fault", ["exit", "value-error"])
-def test_a_shutdown_that_fails_is_logged_and_leaves_nothing(tmp_path, temporary, caplog, fault):
+def test_a_shutdown_that_fails_is_logged_and_leaves_nothing(
+    tmp_path, temporary, caplog, fault
+):
     options = options_for(Faulty, provider_options={"fault": fault, "hook": "shutdown"})
 
     with nothing_left(temporary):

@@ -13,7 +13,9 @@ import epctx_core as epctx
 
 def failing(tmp_path, fault, hook="compile", **entries):
     """Compile with a fault; return the error."""
-    options = options_for(Faulty, provider_options={"fault": fault, "hook": hook}, **entries)
+    options = options_for(
+        Faulty, provider_options={"fault": fault, "hook": hook}, **entries
+    )
     with pytest.raises(epctx.EpctxError) as caught:
         compiled(tmp_path / "out", source(tmp_path), Faulty, options)
     assert list((tmp_path / "out").iterdir()) == []
@@ -33,7 +35,9 @@ def failing(tmp_path, fault, hook="compile", **entries):
         ("nonsense", "compile", "it sent an invalid message"),
     ],
 )
-def test_a_process_that_is_lost_is_a_plugin_error_that_says_how(tmp_path, temporary, fault, hook, how):
+def test_a_process_that_is_lost_is_a_plugin_error_that_says_how(
+    tmp_path, temporary, fault, hook, how
+):
     seconds = 2 if "hang" in fault else 60
 
     with nothing_left(temporary):
@@ -41,7 +45,9 @@ def test_a_process_that_is_lost_is_a_plugin_error_that_says_how(tmp_path, tempor
 
     assert type(error) is epctx.PluginError
     assert how in error.message
-    assert error.message.startswith(f"FaultyExecutionProvider (registered by the host) failed in {hook}: ")
+    assert error.message.startswith(
+        f"FaultyExecutionProvider (registered by the host) failed in {hook}: "
+    )
     assert (error.ep, error.hook) == (Faulty.name, hook)
     assert "ep.isolate" in error.hint
 
@@ -53,7 +59,9 @@ def test_the_last_lines_that_a_lost_process_printed_are_in_the_error(tmp_path):
     assert "faulty_eps.py" in error.message
 
 
-def test_more_memory_than_allowed_is_a_plugin_error_that_names_the_option(tmp_path, temporary):
+def test_more_memory_than_allowed_is_a_plugin_error_that_names_the_option(
+    tmp_path, temporary
+):
     with nothing_left(temporary):
         error = failing(tmp_path, "memory", isolate_max_bytes=2 << 30)
 
@@ -62,7 +70,9 @@ def test_more_memory_than_allowed_is_a_plugin_error_that_names_the_option(tmp_pa
     assert "ep.isolate_max_bytes" in error.hint
 
 
-def test_less_memory_than_the_process_needs_to_start_is_said_in_the_same_way(tmp_path, temporary):
+def test_less_memory_than_the_process_needs_to_start_is_said_in_the_same_way(
+    tmp_path, temporary
+):
     with nothing_left(temporary):
         error = failing(tmp_path, "", isolate_max_bytes=1 << 20)
 
@@ -81,12 +91,18 @@ def test_an_error_of_the_tree_arrives_as_it_was_raised(tmp_path):
     error = failing(tmp_path, "error")
 
     assert type(error) is epctx.InvalidGraph
-    assert (error.message, error.node, error.hint) == ("the graph is not to its taste", "n1", "Try another.")
+    assert (error.message, error.node, error.hint) == (
+        "the graph is not to its taste",
+        "n1",
+        "Try another.",
+    )
     assert error.ep == Faulty.name
     assert "raise_error" in str(error.__cause__)
 
 
-@pytest.mark.parametrize(("hook", "kind"), [("compile", epctx.EPFail), ("get_capability", epctx.PluginError)])
+@pytest.mark.parametrize(
+    ("hook", "kind"), [("compile", epctx.EPFail), ("get_capability", epctx.PluginError)]
+)
 def test_any_other_exception_is_blamed_as_without_isolation(tmp_path, hook, kind):
     error = failing(tmp_path, "value-error", hook)
 
@@ -101,7 +117,9 @@ def test_a_class_that_its_process_cannot_import_is_named(tmp_path):
 
     options = options_for(Local)
 
-    with pytest.raises(epctx.PluginError, match="cannot be used in a process of its own") as caught:
+    with pytest.raises(
+        epctx.PluginError, match="cannot be used in a process of its own"
+    ) as caught:
         compiled(tmp_path / "out", source(tmp_path), Local, options)
 
     assert "module that can be imported" in caught.value.hint
@@ -121,38 +139,60 @@ def test_what_a_plugin_logs_reaches_the_hosts_logger_of_that_name(tmp_path, capl
 
     compiled(tmp_path / "out", source(tmp_path), Faulty, options)
 
-    records = [r for r in caplog.records if r.name == "epctx.ep.FaultyExecutionProvider"]
-    assert [(r.levelname, r.getMessage()) for r in records] == [("WARNING", "a record of the plugin")]
+    records = [
+        r for r in caplog.records if r.name == "epctx.ep.FaultyExecutionProvider"
+    ]
+    assert [(r.levelname, r.getMessage()) for r in records] == [
+        ("WARNING", "a record of the plugin")
+    ]
 
 
 def test_what_a_plugin_logs_there_shows_no_secret_whatever_the_logger(tmp_path, caplog):
-    options = options_for(Faulty, provider_options={"fault": "log below", "key": "s3cret-v4lue"})
+    options = options_for(
+        Faulty, provider_options={"fault": "log below", "key": "s3cret-v4lue"}
+    )
 
     compiled(tmp_path / "out", source(tmp_path), Faulty, options)
 
-    assert [r.getMessage() for r in caplog.records if r.name == "epctx.ep.below"] == ["the key is [secret]"]
+    assert [r.getMessage() for r in caplog.records if r.name == "epctx.ep.below"] == [
+        "the key is [secret]"
+    ]
 
 
 def test_a_crash_while_a_model_runs_leaves_a_host_that_goes_on(tmp_path, temporary):
     model, x = source(tmp_path), example()
     registry = registry_of(Faulty)
-    crashing = options_for(Faulty, isolate="all", provider_options={"fault": "segfault", "hook": "run"})
+    crashing = options_for(
+        Faulty, isolate="all", provider_options={"fault": "segfault", "hook": "run"}
+    )
 
-    with nothing_left(temporary), epctx.InferenceSession(model, crashing, registry=registry) as session:
+    with (
+        nothing_left(temporary),
+        epctx.InferenceSession(model, crashing, registry=registry) as session,
+    ):
         for _ in range(2):
             with pytest.raises(
-                epctx.PluginError, match="failed in run: its process is gone; it was ended by SIGSEGV"
+                epctx.PluginError,
+                match="failed in run: its process is gone; it was ended by SIGSEGV",
             ):
                 session.run(None, {"x": x})
 
-    with epctx.InferenceSession(model, options_for(Faulty, isolate=""), registry=registry) as session:
+    with epctx.InferenceSession(
+        model, options_for(Faulty, isolate=""), registry=registry
+    ) as session:
         assert np.isfinite(session.run(None, {"x": x})[0]).all()
 
 
-def test_an_exception_while_a_model_runs_is_the_run_time_exception_that_it_is_without_isolation(tmp_path):
-    options = options_for(Faulty, isolate="all", provider_options={"fault": "value-error", "hook": "run"})
+def test_an_exception_while_a_model_runs_is_the_run_time_exception_that_it_is_without_isolation(
+    tmp_path,
+):
+    options = options_for(
+        Faulty, isolate="all", provider_options={"fault": "value-error", "hook": "run"}
+    )
 
-    with epctx.InferenceSession(source(tmp_path), options, registry=registry_of(Faulty)) as session:
+    with epctx.InferenceSession(
+        source(tmp_path), options, registry=registry_of(Faulty)
+    ) as session:
         with pytest.raises(epctx.RuntimeException, match="disk on fire") as caught:
             session.run(None, {"x": example()})
 

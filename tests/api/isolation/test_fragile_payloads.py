@@ -69,7 +69,11 @@ def make(written, tmp_path):
     """Return a function that copies a context model, without its manifest or with a damaged byte, if so wished."""
 
     def make(name="file", *, bare=False, damaged=False):
-        folder = Path(shutil.copytree(written / name, tmp_path / "copy", copy_function=shutil.copy))
+        folder = Path(
+            shutil.copytree(
+                written / name, tmp_path / "copy", copy_function=shutil.copy
+            )
+        )
         path = folder / "m_ctx.onnx"
         if damaged:
             damage(path if name == "embedded" else next(folder.glob("*fragile*")))
@@ -126,11 +130,15 @@ def options_of(path, way, **entries):
 @pytest.mark.parametrize("trust", ["0", "1"], ids=["", "trusting what has no digests"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("way", WAYS)
-def test_no_way_to_load_gives_the_ep_a_byte_of_a_damaged_payload(make, way, mode, trust):
+def test_no_way_to_load_gives_the_ep_a_byte_of_a_damaged_payload(
+    make, way, mode, trust
+):
     path = make("embedded" if way == "embedded" else "file", damaged=True)
     options = options_of(path, way, context_verify=mode, context_trust_unverified=trust)
 
-    with pytest.raises(epctx.InvalidGraph, match="is not the one that the model was written with"):
+    with pytest.raises(
+        epctx.InvalidGraph, match="is not the one that the model was written with"
+    ):
         epctx.InferenceSession(path, options, registry=registry_of(*EPS))
 
     assert (Fragile.loads, Fragile.died) == ([], [])
@@ -138,7 +146,9 @@ def test_no_way_to_load_gives_the_ep_a_byte_of_a_damaged_payload(make, way, mode
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_good_payload_is_checked_whole_before_the_ep_gets_it_and_stays_in_this_process(make, way, mode):
+def test_a_good_payload_is_checked_whole_before_the_ep_gets_it_and_stays_in_this_process(
+    make, way, mode
+):
     path, before = make("embedded" if way == "embedded" else "file"), children()
 
     with epctx.InferenceSession(
@@ -169,7 +179,9 @@ def test_a_damaged_byte_of_a_sealed_model_never_reaches_the_ep(make, beside):
     epctx.seal_model(path, beside=beside)
     damage(next(path.parent.glob("*fragile*")))
 
-    with pytest.raises(epctx.InvalidGraph, match="is not the one that the model was written with"):
+    with pytest.raises(
+        epctx.InvalidGraph, match="is not the one that the model was written with"
+    ):
         load(path)
 
     assert (Fragile.loads, Fragile.died) == ([], [])
@@ -196,7 +208,9 @@ def digested(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "models"), [("file", 0), ("embedded", 1)])
-def test_the_second_load_on_a_machine_relies_on_the_receipt_of_the_first(make, name, models, monkeypatch):
+def test_the_second_load_on_a_machine_relies_on_the_receipt_of_the_first(
+    make, name, models, monkeypatch
+):
     path, lengths = make(name), digested(monkeypatch)
     load(path).close()
     assert sum(lengths) > (models + 1) * PART
@@ -228,7 +242,9 @@ def test_what_was_just_compiled_is_read_back_in_this_process(tmp_path, caplog):
 
     with caplog.at_level(logging.INFO, "epctx"):
         epctx.ModelCompiler(
-            options_for(FragileWithoutDevice, isolate=""), model, registry=registry_of(*EPS)
+            options_for(FragileWithoutDevice, isolate=""),
+            model,
+            registry=registry_of(*EPS),
         ).compile_to_file()
 
     assert len(Fragile.loads) == 1
@@ -244,7 +260,10 @@ def test_what_was_just_compiled_is_read_back_in_this_process(tmp_path, caplog):
 def test_a_payload_without_digests_is_loaded_and_run_in_a_process_of_its_own(
     make, way, isolate, temporary, caplog
 ):
-    path, before = make("embedded" if way == "embedded" else "file", bare=True), children()
+    path, before = (
+        make("embedded" if way == "embedded" else "file", bare=True),
+        children(),
+    )
     options = options_of(path, way)
     options.add_session_config_entry("ep.isolate", isolate)
 
@@ -257,7 +276,9 @@ def test_a_payload_without_digests_is_loaded_and_run_in_a_process_of_its_own(
         assert np.array_equal(answer(session), expected())
 
     assert Fragile.loads == []
-    (record,) = [record for record in caplog.records if "its own process" in record.message]
+    (record,) = [
+        record for record in caplog.records if "its own process" in record.message
+    ]
     assert record.levelno == logging.INFO
     assert (
         "FragileExecutionProvider works in its own process unless ep.context_trust_unverified=1: a payload"
@@ -266,10 +287,15 @@ def test_a_payload_without_digests_is_loaded_and_run_in_a_process_of_its_own(
     assert "ep.context_trust_unverified=1" in record.message
 
 
-def test_a_damaged_payload_without_digests_ends_that_process_and_the_host_goes_on(make, temporary):
+def test_a_damaged_payload_without_digests_ends_that_process_and_the_host_goes_on(
+    make, temporary
+):
     path = make(bare=True, damaged=True)
 
-    with nothing_left(temporary), pytest.raises(PluginError, match="its process is gone") as caught:
+    with (
+        nothing_left(temporary),
+        pytest.raises(PluginError, match="its process is gone") as caught,
+    ):
         load(path)
 
     assert (caught.value.ep, caught.value.hook) == (Fragile.name, "load_context")
@@ -279,7 +305,9 @@ def test_a_damaged_payload_without_digests_ends_that_process_and_the_host_goes_o
 def test_a_manifest_that_does_not_list_the_payload_is_as_none(make):
     path, before = make(), children()
     model = onnx.load(path)
-    (entry,) = [entry for entry in model.metadata_props if entry.key == "epctx.manifest"]
+    (entry,) = [
+        entry for entry in model.metadata_props if entry.key == "epctx.manifest"
+    ]
     entry.value = entry.value.replace('"name":"m_', '"name":"n_')
     assert "n_fragile" in entry.value
     onnx.save(model, path)
@@ -294,7 +322,11 @@ def test_a_manifest_that_does_not_list_the_payload_is_as_none(make):
 def test_other_eps_of_the_session_stay_in_this_process(make, monkeypatch):
     path, before = make("two", bare=True), children()
     loaded, honest = [], Beta._runnable  # noqa: SLF001 - where an instance is loaded
-    monkeypatch.setattr(Beta, "_runnable", lambda self, model: loaded.append(self) or honest(self, model))
+    monkeypatch.setattr(
+        Beta,
+        "_runnable",
+        lambda self, model: loaded.append(self) or honest(self, model),
+    )
 
     with load(path) as session:
         assert len(children() - before) == 1
@@ -304,12 +336,16 @@ def test_other_eps_of_the_session_stay_in_this_process(make, monkeypatch):
     assert Fragile.loads == []
 
 
-def test_a_session_that_also_writes_loads_what_it_carries_over_in_a_process_of_its_own(make, tmp_path):
+def test_a_session_that_also_writes_loads_what_it_carries_over_in_a_process_of_its_own(
+    make, tmp_path
+):
     path, before = make(bare=True), children()
     target = tmp_path / "out" / "again_ctx.onnx"
     target.parent.mkdir()
 
-    with load(path, eps=(Fragile,), context_enable="1", context_file_path=target) as session:
+    with load(
+        path, eps=(Fragile,), context_enable="1", context_file_path=target
+    ) as session:
         assert len(children() - before) == 1
         assert np.array_equal(answer(session), expected())
 
@@ -319,7 +355,10 @@ def test_a_session_that_also_writes_loads_what_it_carries_over_in_a_process_of_i
 def test_sessions_that_share_contexts_each_have_a_process_for_it(make):
     path, before = make(bare=True), children()
 
-    with load(path, share_ep_contexts="1") as first, load(path, share_ep_contexts="1") as second:
+    with (
+        load(path, share_ep_contexts="1") as first,
+        load(path, share_ep_contexts="1") as second,
+    ):
         assert len(children() - before) == 2
         assert np.array_equal(answer(first), expected())
         assert np.array_equal(answer(second), expected())
@@ -362,7 +401,9 @@ def test_a_host_that_trusts_a_damaged_one_ends_with_it(make):
     assert done.returncode < 0
 
 
-def test_a_host_that_isolates_every_ep_anyway_reads_nothing_of_it_in_the_log(make, caplog):
+def test_a_host_that_isolates_every_ep_anyway_reads_nothing_of_it_in_the_log(
+    make, caplog
+):
     path, before = make("two", bare=True), children()
 
     with caplog.at_level(logging.INFO, "epctx"), load(path, isolate="all") as session:
@@ -383,14 +424,18 @@ class Absent:
 
 @pytest.fixture
 def absent(monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "epctx_isolation"]:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] == "epctx_isolation"
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [Absent, *sys.meta_path])
 
 
 @pytest.mark.usefixtures("absent")
 def test_without_the_package_the_error_names_it_and_the_option(make):
-    with pytest.raises(PackageMissing, match="needs the package epctx-isolation") as caught:
+    with pytest.raises(
+        PackageMissing, match="needs the package epctx-isolation"
+    ) as caught:
         load(make(bare=True))
 
     assert "FragileExecutionProvider" in caught.value.message
@@ -409,24 +454,34 @@ def test_with_digests_nothing_needs_the_package(make):
 
 
 def verify(path, **entries):
-    return epctx.verify_model(path, options_for(isolate="", **entries), registry=registry_of(*EPS))
+    return epctx.verify_model(
+        path, options_for(isolate="", **entries), registry=registry_of(*EPS)
+    )
 
 
 @pytest.mark.parametrize("name", ["file", "whole"])
 @pytest.mark.parametrize("damaged", [False, True], ids=["good", "damaged"])
-def test_a_verification_gives_the_ep_no_payload_without_digests_and_says_so(make, name, damaged):
+def test_a_verification_gives_the_ep_no_payload_without_digests_and_says_so(
+    make, name, damaged
+):
     report = verify(make(name, bare=True, damaged=damaged))
 
     codes = [finding.code for finding in report.findings]
     assert codes == ["manifest-missing", "container-not-checked", "not-checked"]
-    (said,) = [finding for finding in report.findings if finding.code == "container-not-checked"]
+    (said,) = [
+        finding
+        for finding in report.findings
+        if finding.code == "container-not-checked"
+    ]
     assert "gets no payload without digests in this process" in said.message
     assert "ep.context_trust_unverified=1" in said.hint
     assert (report.ok, report.checked) == (True, False)
     assert (Fragile.loads, Fragile.looks) == ([], [])
 
 
-def test_no_number_of_findings_of_another_ep_has_a_verification_give_it_one_without_digests(tmp_path):
+def test_no_number_of_findings_of_another_ep_has_a_verification_give_it_one_without_digests(
+    tmp_path,
+):
     class Noisy(Beta):
         """Finds more of one code than are listed."""
 
@@ -434,13 +489,19 @@ def test_no_number_of_findings_of_another_ep_has_a_verification_give_it_one_with
 
         @classmethod
         def verify_payloads(cls, context, nodes, reader):
-            return [Finding(Severity.INFO, "container-not-checked", f"part {n}") for n in range(1001)]
+            return [
+                Finding(Severity.INFO, "container-not-checked", f"part {n}")
+                for n in range(1001)
+            ]
 
     eps = (Noisy, FragileWithoutDevice)
-    model, context = saved(chain(("Neg", "Add")), tmp_path / "m.onnx"), tmp_path / "m_ctx.onnx"
-    epctx.ModelCompiler(options_for(*eps, isolate=""), model, registry=registry_of(*eps)).compile_to_file(
-        context
+    model, context = (
+        saved(chain(("Neg", "Add")), tmp_path / "m.onnx"),
+        tmp_path / "m_ctx.onnx",
     )
+    epctx.ModelCompiler(
+        options_for(*eps, isolate=""), model, registry=registry_of(*eps)
+    ).compile_to_file(context)
     bare = from_other_process(context)
     Fragile.loads.clear()
 
@@ -483,5 +544,7 @@ def test_the_declaration_is_true_or_false():
         name = "UndecidedExecutionProvider"
         needs_verified_payloads = "sometimes"
 
-    with pytest.raises(PluginError, match="needs_verified_payloads is 'sometimes', not True or False"):
+    with pytest.raises(
+        PluginError, match="needs_verified_payloads is 'sometimes', not True or False"
+    ):
         registry_of(Undecided)

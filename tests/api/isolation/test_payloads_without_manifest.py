@@ -47,7 +47,11 @@ class Loading(Alpha):
 
     @hookimpl
     def get_capability(self, graph, kernels):
-        single = [ComputeCapability([node], fuse=False) for node in graph.nodes if kernels.lookup(node)]
+        single = [
+            ComputeCapability([node], fuse=False)
+            for node in graph.nodes
+            if kernels.lookup(node)
+        ]
         return [*super().get_capability(graph), *single]
 
 
@@ -58,7 +62,11 @@ class Single(Loading):
 
     @hookimpl
     def get_capability(self, graph, kernels):
-        return [ComputeCapability([node], fuse=False) for node in graph.nodes if kernels.lookup(node)]
+        return [
+            ComputeCapability([node], fuse=False)
+            for node in graph.nodes
+            if kernels.lookup(node)
+        ]
 
 
 def from_other_process(path):
@@ -90,15 +98,24 @@ def convolution():
         helper.make_node("Where", ["h", "scale", "g"], ["i"]),
         helper.make_node("Erf", ["i"], ["y"]),
     ]
-    inner = [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()]
+    inner = [
+        numpy_helper.from_array(np.asarray(array), name)
+        for name, array in weights.items()
+    ]
     shape = (1, 4, 8, 8)
-    return finished(nodes, [tensor("x", shape=shape)], [tensor("y", shape=shape)], inner)
+    return finished(
+        nodes, [tensor("x", shape=shape)], [tensor("y", shape=shape)], inner
+    )
 
 
 @pytest.mark.parametrize("embedded", [False, True], ids=["file", "embedded"])
-def test_payloads_of_every_simulated_ep_run_isolated_without_a_manifest(tmp_path, temporary, embedded):
+def test_payloads_of_every_simulated_ep_run_isolated_without_a_manifest(
+    tmp_path, temporary, embedded
+):
     model, eps = saved(convolution(), tmp_path / "m.onnx"), (VITISAI, QNN, OPENVINO)
-    epctx.ModelCompiler(with_eps(*eps), model, embedded).compile_to_file(tmp_path / "m_ctx.onnx")
+    epctx.ModelCompiler(with_eps(*eps), model, embedded).compile_to_file(
+        tmp_path / "m_ctx.onnx"
+    )
     path = from_other_process(tmp_path / "m_ctx.onnx")
     x = {"x": np.random.default_rng(1).standard_normal((1, 4, 8, 8), dtype=np.float32)}
     with epctx.InferenceSession(path) as session:
@@ -106,7 +123,10 @@ def test_payloads_of_every_simulated_ep_run_isolated_without_a_manifest(tmp_path
         (expected,) = session.run(None, x)
     before = children()
 
-    with nothing_left(temporary), epctx.InferenceSession(path, options_for(isolate="all")) as session:
+    with (
+        nothing_left(temporary),
+        epctx.InferenceSession(path, options_for(isolate="all")) as session,
+    ):
         (result,) = session.run(None, x)
         there = len(children() - before)
 
@@ -114,31 +134,49 @@ def test_payloads_of_every_simulated_ep_run_isolated_without_a_manifest(tmp_path
     assert there == len(eps)
 
 
-def test_kernels_of_an_ep_stay_out_where_its_payload_runs_isolated(tmp_path, temporary, caplog):
-    model, registry = saved(chain(("Add", "Neg", "Relu")), tmp_path / "m.onnx"), registry_of(Loading)
+def test_kernels_of_an_ep_stay_out_where_its_payload_runs_isolated(
+    tmp_path, temporary, caplog
+):
+    model, registry = (
+        saved(chain(("Add", "Neg", "Relu")), tmp_path / "m.onnx"),
+        registry_of(Loading),
+    )
     options = options_for(Loading, isolate="")
-    epctx.ModelCompiler(options, model, registry=registry).compile_to_file(tmp_path / "m_ctx.onnx")
+    epctx.ModelCompiler(options, model, registry=registry).compile_to_file(
+        tmp_path / "m_ctx.onnx"
+    )
     path = from_other_process(tmp_path / "m_ctx.onnx")
     with epctx.InferenceSession(path, options, registry=registry) as session:
         (expected,) = session.run(None, {"x": example()})
     calls = Loading.calls
 
     isolated = options_for(Loading, isolate="all")
-    with nothing_left(temporary), epctx.InferenceSession(path, isolated, registry=registry) as session:
+    with (
+        nothing_left(temporary),
+        epctx.InferenceSession(path, isolated, registry=registry) as session,
+    ):
         (result,) = session.run(None, {"x": example()})
 
     assert np.array_equal(result, expected)
     assert calls
     assert Loading.calls == calls
-    assert "LoadingExecutionProvider (registered by the host) runs single nodes by kernels" in caplog.text
+    assert (
+        "LoadingExecutionProvider (registered by the host) runs single nodes by kernels"
+        in caplog.text
+    )
 
 
 def test_an_ep_that_a_manifest_names_for_its_kernels_alone_is_left_out_of_an_isolated_session(
     tmp_path, caplog
 ):
-    model, registry = saved(chain(("Add", "Neg", "Relu")), tmp_path / "m.onnx"), registry_of(Alpha, Single)
+    model, registry = (
+        saved(chain(("Add", "Neg", "Relu")), tmp_path / "m.onnx"),
+        registry_of(Alpha, Single),
+    )
     options = options_for(Alpha, Single, isolate="")
-    epctx.ModelCompiler(options, model, registry=registry).compile_to_file(tmp_path / "m_ctx.onnx")
+    epctx.ModelCompiler(options, model, registry=registry).compile_to_file(
+        tmp_path / "m_ctx.onnx"
+    )
     calls = Loading.calls
 
     with epctx.InferenceSession(
@@ -147,4 +185,6 @@ def test_an_ep_that_a_manifest_names_for_its_kernels_alone_is_left_out_of_an_iso
         session.run(None, {"x": example()})
 
     assert Loading.calls == calls
-    assert "the session runs without it: ep.isolate=all leaves kernels out" in caplog.text
+    assert (
+        "the session runs without it: ep.isolate=all leaves kernels out" in caplog.text
+    )

@@ -53,13 +53,19 @@ g (string[N] x) => (string[N] y) <string[1] w = {"é"}> { y = StringConcat(x, w)
 def both_ways(tmp_path, model, ep, **arguments):
     """Compile without and with isolation; return both folders' contents."""
     ways = ((mode or "none", options_for(ep, isolate=mode)) for mode in ("", "compile"))
-    return [snapshot(compiled(tmp_path / name, model, ep, options, **arguments)) for name, options in ways]
+    return [
+        snapshot(compiled(tmp_path / name, model, ep, options, **arguments))
+        for name, options in ways
+    ]
 
 
 @pytest.mark.parametrize(
-    "ep", [QNN, *(pytest.param(ep, marks=pytest.mark.stress) for ep in (OPENVINO, VITISAI))]
+    "ep",
+    [QNN, *(pytest.param(ep, marks=pytest.mark.stress) for ep in (OPENVINO, VITISAI))],
 )
-def test_a_network_compiles_to_the_same_bytes_and_gives_the_same_results(tmp_path, network, temporary, ep):
+def test_a_network_compiles_to_the_same_bytes_and_gives_the_same_results(
+    tmp_path, network, temporary, ep
+):
     source = network("bert" if ep == QNN else "resnet")
     with epctx.InferenceSession(source.path, with_eps(ep)) as session:
         expected = session.run(None, source.inputs)
@@ -69,9 +75,14 @@ def test_a_network_compiles_to_the_same_bytes_and_gives_the_same_results(tmp_pat
         options.add_session_config_entry("ep.isolate", mode)
         folders[mode] = tmp_path / (mode or "none")
         folders[mode].mkdir()
-        epctx.ModelCompiler(options, source.path).compile_to_file(folders[mode] / "m_ctx.onnx")
+        epctx.ModelCompiler(options, source.path).compile_to_file(
+            folders[mode] / "m_ctx.onnx"
+        )
 
-    with nothing_left(temporary), epctx.InferenceSession(folders["all"] / "m_ctx.onnx", options) as session:
+    with (
+        nothing_left(temporary),
+        epctx.InferenceSession(folders["all"] / "m_ctx.onnx", options) as session,
+    ):
         results = session.run(None, source.inputs)
 
     assert snapshot(folders["all"]) == snapshot(folders[""])
@@ -82,11 +93,16 @@ def test_a_network_compiles_to_the_same_bytes_and_gives_the_same_results(tmp_pat
 def test_a_session_that_compiles_gives_the_same_results(tmp_path, temporary, mode):
     model, x = source(tmp_path, ("Neg", "Mul", "Sigmoid", "Mul", "Neg")), example()
     registry = registry_of(Beta)
-    with epctx.InferenceSession(model, options_for(Beta, isolate=""), registry=registry) as session:
+    with epctx.InferenceSession(
+        model, options_for(Beta, isolate=""), registry=registry
+    ) as session:
         (expected,) = session.run(None, {"x": x})
 
     options = options_for(Beta, isolate=mode)
-    with nothing_left(temporary), epctx.InferenceSession(model, options, registry=registry) as session:
+    with (
+        nothing_left(temporary),
+        epctx.InferenceSession(model, options, registry=registry) as session,
+    ):
         (result,) = session.run(None, {"x": x})
 
     assert np.array_equal(result, expected)
@@ -97,8 +113,15 @@ def test_a_session_that_writes_the_context_model_writes_the_same_bytes(tmp_path)
     for mode in ("", "compile"):
         folder = tmp_path / (mode or "none")
         folder.mkdir()
-        options = options_for(Alpha, isolate=mode, context_enable=1, context_file_path=folder / "m_ctx.onnx")
-        epctx.InferenceSession(source(tmp_path), options, registry=registry_of(Alpha)).close()
+        options = options_for(
+            Alpha,
+            isolate=mode,
+            context_enable=1,
+            context_file_path=folder / "m_ctx.onnx",
+        )
+        epctx.InferenceSession(
+            source(tmp_path), options, registry=registry_of(Alpha)
+        ).close()
         contents.append(snapshot(folder))
 
     assert contents[0] == contents[1]
@@ -120,18 +143,24 @@ def test_a_wrong_digest_of_a_weight_that_an_ep_made_is_noticed(tmp_path):
 
 
 def test_payloads_in_the_model_and_payloads_for_a_callback_are_the_same(tmp_path):
-    plain, isolated = both_ways(tmp_path, source(tmp_path), Alpha, embed_compiled_data_into_model=True)
+    plain, isolated = both_ways(
+        tmp_path, source(tmp_path), Alpha, embed_compiled_data_into_model=True
+    )
     handed = {}
-    compiler = epctx.ModelCompiler(options_for(Alpha), source(tmp_path), registry=registry_of(Alpha))
-    compiler.set_ep_context_data_write_func(lambda name, data: handed.update({name: data.read()}))
+    compiler = epctx.ModelCompiler(
+        options_for(Alpha), source(tmp_path), registry=registry_of(Alpha)
+    )
+    compiler.set_ep_context_data_write_func(
+        lambda name, data: handed.update({name: data.read()})
+    )
 
     compiler.compile_to_file(tmp_path / "handed_ctx.onnx")
 
     assert isolated == plain
     assert handed == {
-        "handed_alpha.bin": snapshot(compiled(tmp_path / "f", source(tmp_path), Alpha, options_for(Alpha)))[
-            "m_alpha.bin"
-        ]
+        "handed_alpha.bin": snapshot(
+            compiled(tmp_path / "f", source(tmp_path), Alpha, options_for(Alpha))
+        )["m_alpha.bin"]
     }
 
 
@@ -149,7 +178,9 @@ def test_text_that_stays_inside_of_a_partition_makes_no_difference(tmp_path):
 
     plain, isolated = both_ways(tmp_path, model, Everything)
     options = options_for(Everything, isolate="all")
-    with epctx.InferenceSession(model, options, registry=registry_of(Everything)) as session:
+    with epctx.InferenceSession(
+        model, options, registry=registry_of(Everything)
+    ) as session:
         (result,) = session.run(None, {"x": np.array([1, 2])})
 
     assert isolated == plain
@@ -160,9 +191,20 @@ def text_context_model(folder):
     """Write a context model whose one node takes and gives text, as another tool might; epctx makes none."""
     payload = packed({"p": onnx.parser.parse_model(TEXT_OUTSIDE).SerializeToString()})
     declared = onnx.parser.parse_model(TEXT_OUTSIDE).graph
-    attributes = {"source": Everything.name, "main_context": 1, "embed_mode": 1, "ep_cache_context": payload}
+    attributes = {
+        "source": Everything.name,
+        "main_context": 1,
+        "embed_mode": 1,
+        "ep_cache_context": payload,
+    }
     node = helper.make_node(
-        "EPContext", ["x"], ["y"], "p", domain="com.microsoft", partition_name="p", **attributes
+        "EPContext",
+        ["x"],
+        ["y"],
+        "p",
+        domain="com.microsoft",
+        partition_name="p",
+        **attributes,
     )
     model = finished([node], declared.input, declared.output)
     model.opset_import.add(domain="com.microsoft", version=1)
@@ -170,27 +212,43 @@ def text_context_model(folder):
 
 
 @pytest.mark.parametrize("mode", ["", "compile", "all"])
-@pytest.mark.parametrize("texts", [["a", ""], ["ü\0x", "日本"], []], ids=["ascii", "unicode", "empty"])
-def test_text_goes_into_a_loaded_partition_and_comes_out_of_it(tmp_path, temporary, mode, texts):
+@pytest.mark.parametrize(
+    "texts", [["a", ""], ["ü\0x", "日本"], []], ids=["ascii", "unicode", "empty"]
+)
+def test_text_goes_into_a_loaded_partition_and_comes_out_of_it(
+    tmp_path, temporary, mode, texts
+):
     model, options = text_context_model(tmp_path), options_for(Everything, isolate=mode)
 
     with (
         nothing_left(temporary),
-        epctx.InferenceSession(model, options, registry=registry_of(Everything)) as session,
+        epctx.InferenceSession(
+            model, options, registry=registry_of(Everything)
+        ) as session,
     ):
         (result,) = session.run(None, {"x": np.array(texts, object)})
 
-    assert (result.dtype, result.tolist()) == (np.dtype(object), [text + "é" for text in texts])
+    assert (result.dtype, result.tolist()) == (
+        np.dtype(object),
+        [text + "é" for text in texts],
+    )
 
 
 def test_an_element_that_is_no_text_is_refused_by_name(tmp_path, temporary):
-    model, options = text_context_model(tmp_path), options_for(Everything, isolate="all")
+    model, options = (
+        text_context_model(tmp_path),
+        options_for(Everything, isolate="all"),
+    )
 
     with (
         nothing_left(temporary),
-        epctx.InferenceSession(model, options, registry=registry_of(Everything)) as session,
+        epctx.InferenceSession(
+            model, options, registry=registry_of(Everything)
+        ) as session,
     ):
-        with pytest.raises(epctx.RuntimeException, match="element 1 of a tensor of text is a float"):
+        with pytest.raises(
+            epctx.RuntimeException, match="element 1 of a tensor of text is a float"
+        ):
             session.run(None, {"x": np.array(["a", 0.5], object)})
         (result,) = session.run(None, {"x": np.array(["a"], object)})
 
@@ -203,7 +261,9 @@ def test_openvino_takes_a_loop_whole_after_it_was_shown_its_body(tmp_path):
     for mode in ("", "compile"):
         options = options_for(OPENVINO, isolate=mode)
         (tmp_path / (mode or "none")).mkdir()
-        epctx.ModelCompiler(options, model).compile_to_file(tmp_path / (mode or "none") / "m_ctx.onnx")
+        epctx.ModelCompiler(options, model).compile_to_file(
+            tmp_path / (mode or "none") / "m_ctx.onnx"
+        )
         contents.append(snapshot(tmp_path / (mode or "none")))
 
     assert contents[0] == contents[1]
@@ -211,7 +271,13 @@ def test_openvino_takes_a_loop_whole_after_it_was_shown_its_body(tmp_path):
 
 def test_weights_in_files_are_mapped_where_they_lie(tmp_path, temporary):
     model = chain(("Add", "Relu", "Sigmoid", "Add"))
-    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.weights", size_threshold=0)
+    onnx.save(
+        model,
+        tmp_path / "m.onnx",
+        save_as_external_data=True,
+        location="m.weights",
+        size_threshold=0,
+    )
 
     plain, isolated = both_ways(tmp_path, tmp_path / "m.onnx", Alpha)
 
@@ -221,11 +287,19 @@ def test_weights_in_files_are_mapped_where_they_lie(tmp_path, temporary):
 @pytest.mark.parametrize("where", ["w", "m.onnx"])
 def test_weightless_mode_leaves_the_same_weights_in_the_source(tmp_path, where):
     model = chain(("Add", "Relu", "Mul"))
-    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=where == "w", location="w", size_threshold=0)
+    onnx.save(
+        model,
+        tmp_path / "m.onnx",
+        save_as_external_data=where == "w",
+        location="w",
+        size_threshold=0,
+    )
     contents = []
     for mode in ("", "all"):
         options = options_for(OPENVINO, isolate=mode, enable_weightless_mode=2)
-        epctx.ModelCompiler(options, tmp_path / "m.onnx").compile_to_file(tmp_path / "m_ctx.onnx")
+        epctx.ModelCompiler(options, tmp_path / "m.onnx").compile_to_file(
+            tmp_path / "m_ctx.onnx"
+        )
         contents.append(snapshot(tmp_path))
         with epctx.InferenceSession(tmp_path / "m_ctx.onnx", options) as session:
             contents.append(session.run(None, {"x": example()})[0].tobytes())
@@ -236,7 +310,9 @@ def test_weightless_mode_leaves_the_same_weights_in_the_source(tmp_path, where):
 
 
 def test_a_model_that_an_ep_changes_is_the_one_that_is_compiled(tmp_path):
-    plain, isolated = both_ways(tmp_path, source(tmp_path, ("Neg", "Add", "Relu")), Renaming)
+    plain, isolated = both_ways(
+        tmp_path, source(tmp_path, ("Neg", "Add", "Relu")), Renaming
+    )
 
     assert isolated == plain
     assert b"Neg" not in isolated["m_ctx.onnx"]
@@ -275,10 +351,14 @@ def test_secret_options_are_in_neither_arguments_nor_environment(tmp_path, monke
 def test_threads_may_run_one_session_at_once(tmp_path):
     xs, results = [example(seed) for seed in range(4)], {}
     options = options_for(Alpha, isolate="all")
-    with epctx.InferenceSession(source(tmp_path), options, registry=registry_of(Alpha)) as session:
+    with epctx.InferenceSession(
+        source(tmp_path), options, registry=registry_of(Alpha)
+    ) as session:
 
         def work(number):
-            results[number] = [session.run(None, {"x": xs[number]})[0] for _ in range(20)]
+            results[number] = [
+                session.run(None, {"x": xs[number]})[0] for _ in range(20)
+            ]
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
         for thread in threads:
@@ -291,14 +371,18 @@ def test_threads_may_run_one_session_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(("mode", "where"), [("compile", "here"), ("all", "there")])
-def test_an_ep_is_told_of_runs_and_dynamic_options_where_it_runs(tmp_path, caplog, monkeypatch, mode, where):
+def test_an_ep_is_told_of_runs_and_dynamic_options_where_it_runs(
+    tmp_path, caplog, monkeypatch, mode, where
+):
     monkeypatch.setenv("EPCTX_TEST_HOST", str(os.getpid()))
     caplog.set_level(logging.WARNING)
     run_options = epctx.RunOptions()
     run_options.tag = "first"
 
     options = options_for(Noting, isolate=mode)
-    with epctx.InferenceSession(source(tmp_path), options, registry=registry_of(Noting)) as session:
+    with epctx.InferenceSession(
+        source(tmp_path), options, registry=registry_of(Noting)
+    ) as session:
         session.set_ep_dynamic_options({"workload_type": "Efficient"})
         session.run(None, {"x": example()}, run_options)
 
@@ -316,19 +400,34 @@ def test_a_share_group_with_isolation_is_refused_and_both_options_are_named(tmp_
     options = options_for(QNN, share_ep_contexts=1)
 
     with pytest.raises(
-        epctx.InvalidArgument, match=r"ep\.isolate=compile and a share group \(ep\.share_ep_contexts=1"
+        epctx.InvalidArgument,
+        match=r"ep\.isolate=compile and a share group \(ep\.share_ep_contexts=1",
     ):
-        epctx.ModelCompiler(options, source(tmp_path)).compile_to_file(tmp_path / "m_ctx.onnx")
+        epctx.ModelCompiler(options, source(tmp_path)).compile_to_file(
+            tmp_path / "m_ctx.onnx"
+        )
 
 
 def test_an_ep_with_kernels_is_refused(tmp_path):
-    with pytest.raises(epctx.InvalidArgument, match="runs single nodes by kernels of its own"):
-        compiled(tmp_path / "out", source(tmp_path), WithKernels, options_for(WithKernels))
+    with pytest.raises(
+        epctx.InvalidArgument, match="runs single nodes by kernels of its own"
+    ):
+        compiled(
+            tmp_path / "out", source(tmp_path), WithKernels, options_for(WithKernels)
+        )
 
 
 def test_a_wrong_claim_is_the_contract_broken_as_without_isolation(tmp_path):
-    with pytest.raises(epctx.PluginError, match="gave a CompiledPartition instead of a ComputeCapability"):
-        compiled(tmp_path / "out", source(tmp_path), ClaimsNonsense, options_for(ClaimsNonsense))
+    with pytest.raises(
+        epctx.PluginError,
+        match="gave a CompiledPartition instead of a ComputeCapability",
+    ):
+        compiled(
+            tmp_path / "out",
+            source(tmp_path),
+            ClaimsNonsense,
+            options_for(ClaimsNonsense),
+        )
 
 
 @pytest.mark.parametrize("isolate", ["compile", ""])
@@ -344,17 +443,27 @@ def test_what_is_no_node_of_the_graph_is_the_contract_broken_as_without_isolatio
     tmp_path, isolate, what, message
 ):
     model = saved(onnx.parser.parse_model(IF), tmp_path / "m.onnx")
-    options = options_for(ClaimsStrangers, isolate=isolate, provider_options={"what": what})
+    options = options_for(
+        ClaimsStrangers, isolate=isolate, provider_options={"what": what}
+    )
 
     with pytest.raises(epctx.PluginError, match=message):
         compiled(tmp_path / "out", model, ClaimsStrangers, options)
 
 
 @pytest.mark.parametrize("isolate", ["compile", ""])
-def test_a_reason_that_is_no_text_is_the_contract_broken_as_without_isolation(tmp_path, isolate):
-    with pytest.raises(epctx.PluginError, match="gave a int instead of a text as the reason of a Refusal"):
+def test_a_reason_that_is_no_text_is_the_contract_broken_as_without_isolation(
+    tmp_path, isolate
+):
+    with pytest.raises(
+        epctx.PluginError,
+        match="gave a int instead of a text as the reason of a Refusal",
+    ):
         compiled(
-            tmp_path / "out", source(tmp_path), RefusesNonsense, options_for(RefusesNonsense, isolate=isolate)
+            tmp_path / "out",
+            source(tmp_path),
+            RefusesNonsense,
+            options_for(RefusesNonsense, isolate=isolate),
         )
 
 
@@ -368,8 +477,12 @@ def test_a_reason_that_is_no_text_is_the_contract_broken_as_without_isolation(tm
         ("attributes", "set 5 to a value that the attribute cannot hold"),
     ],
 )
-def test_what_is_no_text_is_the_contract_broken_as_without_isolation(tmp_path, isolate, what, message):
-    options = options_for(NamesNonsense, isolate=isolate, provider_options={"what": what})
+def test_what_is_no_text_is_the_contract_broken_as_without_isolation(
+    tmp_path, isolate, what, message
+):
+    options = options_for(
+        NamesNonsense, isolate=isolate, provider_options={"what": what}
+    )
 
     with pytest.raises(epctx.PluginError, match=message):
         compiled(tmp_path / "out", source(tmp_path), NamesNonsense, options)

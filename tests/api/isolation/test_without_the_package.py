@@ -24,7 +24,9 @@ class Absent:
 @pytest.fixture(autouse=True)
 def absent(monkeypatch):
     """Let Python find no package of this name."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "epctx_isolation"]:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] == "epctx_isolation"
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [Absent, *sys.meta_path])
 
@@ -34,7 +36,9 @@ def test_a_compile_says_what_to_install_and_writes_nothing(tmp_path, mode):
     with pytest.raises(
         PackageMissing, match=f"ep.isolate={mode} needs the package epctx-isolation"
     ) as caught:
-        compiled(tmp_path / "out", source(tmp_path), Alpha, options_for(Alpha, isolate=mode))
+        compiled(
+            tmp_path / "out", source(tmp_path), Alpha, options_for(Alpha, isolate=mode)
+        )
 
     assert caught.value.hint == "pip install epctx-isolation"
     assert isinstance(caught.value, epctx.NotFound)
@@ -44,9 +48,13 @@ def test_a_compile_says_what_to_install_and_writes_nothing(tmp_path, mode):
 
 @pytest.mark.parametrize("mode", ["compile", "all"])
 def test_a_session_says_what_to_install(tmp_path, mode):
-    with pytest.raises(PackageMissing, match=f"ep.isolate={mode} needs the package epctx-isolation"):
+    with pytest.raises(
+        PackageMissing, match=f"ep.isolate={mode} needs the package epctx-isolation"
+    ):
         epctx.InferenceSession(
-            source(tmp_path), options_for(Alpha, isolate=mode), registry=registry_of(Alpha)
+            source(tmp_path),
+            options_for(Alpha, isolate=mode),
+            registry=registry_of(Alpha),
         )
 
 
@@ -56,10 +64,14 @@ def test_a_session_without_an_ep_says_so_too(tmp_path, mode):
     options.add_session_config_entry("ep.isolate", mode)
 
     with pytest.raises(PackageMissing, match="needs the package epctx-isolation"):
-        epctx.InferenceSession(source(tmp_path), options, providers=["CPUExecutionProvider"])
+        epctx.InferenceSession(
+            source(tmp_path), options, providers=["CPUExecutionProvider"]
+        )
 
 
 def test_without_the_option_nothing_needs_the_package(tmp_path):
-    written = compiled(tmp_path / "out", source(tmp_path), Alpha, options_for(Alpha, isolate=""))
+    written = compiled(
+        tmp_path / "out", source(tmp_path), Alpha, options_for(Alpha, isolate="")
+    )
 
     assert len(list(written.iterdir())) == 2

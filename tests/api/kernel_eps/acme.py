@@ -18,7 +18,11 @@ from epctx_core.plugin import (
     hookimpl,
 )
 
-FLOAT, DOUBLE, INT64 = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.INT64)
+FLOAT, DOUBLE, INT64 = (
+    onnx.TensorProto.FLOAT,
+    onnx.TensorProto.DOUBLE,
+    onnx.TensorProto.INT64,
+)
 SCALE = OperatorTypes(domain="acme", op_type="Scale", inputs=("T", "T"), outputs=("T",))
 X = np.array([-1.0, 2.0], np.float32)
 
@@ -34,10 +38,13 @@ def model_of(body, *, inputs="float[2] x", outputs="float[2] y", inner="", acme=
 def scale(node):
     """Make the kernel of acme::Scale: x times an attribute, plus a second input if the node has one."""
     if len(node.outputs) > 1:
-        raise InvalidGraph(f"acme::Scale has one output, not {len(node.outputs)}.", node=node.name)
+        raise InvalidGraph(
+            f"acme::Scale has one output, not {len(node.outputs)}.", node=node.name
+        )
     by = np.float32(node.attributes.get("by", 2.0))
     return lambda inputs: [
-        inputs[0] * by + (inputs[1] if len(inputs) > 1 and inputs[1] is not None else np.float32(0))
+        inputs[0] * by
+        + (inputs[1] if len(inputs) > 1 and inputs[1] is not None else np.float32(0))
     ]
 
 
@@ -59,7 +66,11 @@ class KernelProvider(ExecutionProvider):
 
     @hookimpl
     def get_capability(self, graph, kernels):
-        return [ComputeCapability([node], fuse=False) for node in graph.nodes if kernels.lookup(node)]
+        return [
+            ComputeCapability([node], fuse=False)
+            for node in graph.nodes
+            if kernels.lookup(node)
+        ]
 
 
 class Acme(KernelProvider):

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from end_to_end.engine_eps import Alpha, Beta
-from kernel_eps.acme import X, compiled, kernel_ep, model_of, results_of, scaling, session_of
+from kernel_eps.acme import (
+    X,
+    compiled,
+    kernel_ep,
+    model_of,
+    results_of,
+    scaling,
+    session_of,
+)
 
 import epctx_core as epctx
 from epctx_core.plugin import CompiledPartition, hookimpl
@@ -128,7 +136,10 @@ def test_values_in_bodies_are_in_the_eps_memory_too():
 def test_where_a_length_is_open_everybody_uses_memory_of_their_own():
     ep = own()
 
-    (result,) = results_of(model_of("a = Exp(x) y = Relu(a)", inputs="float[n] x", outputs="float[n] y"), ep)
+    (result,) = results_of(
+        model_of("a = Exp(x) y = Relu(a)", inputs="float[n] x", outputs="float[n] y"),
+        ep,
+    )
 
     ((_, outputs),) = ep.runs
     assert outputs is None
@@ -171,7 +182,9 @@ def test_a_kernel_that_takes_outputs_writes_into_its_eps_memory():
 
         return kernel
 
-    kernel = scaling(domain="", op_type="Relu", since_version=14, create=adding, takes_outputs=True)
+    kernel = scaling(
+        domain="", op_type="Relu", since_version=14, create=adding, takes_outputs=True
+    )
     ep = kernel_ep(kernel, allocate=hookimpl(ones))
 
     (result,) = results_of(model_of("y = Relu(x)"), ep)
@@ -189,7 +202,10 @@ def test_a_kernel_that_takes_outputs_gets_none_without_the_hook():
     def noting(_node):
         return lambda inputs, outputs: seen.append(outputs) or [inputs[0] + 1]
 
-    results_of(model_of("y = acme.Scale(x)"), kernel_ep(scaling(create=noting, takes_outputs=True)))
+    results_of(
+        model_of("y = acme.Scale(x)"),
+        kernel_ep(scaling(create=noting, takes_outputs=True)),
+    )
 
     assert seen == [None]
 
@@ -232,7 +248,9 @@ def test_wrong_memory_is_a_mistake_of_the_plugin(answer, said):
 
     with (
         session_of(model_of("y = Relu(x)"), ep) as session,
-        pytest.raises(epctx.PluginError, match=rf"was asked for float32\[2\] and .*{said}") as caught,
+        pytest.raises(
+            epctx.PluginError, match=rf"was asked for float32\[2\] and .*{said}"
+        ) as caught,
     ):
         session.run(None, {"x": X})
 
@@ -261,7 +279,8 @@ def test_memory_that_was_given_must_come_back():
         @hookimpl
         def compile(self, partitions):
             return [
-                CompiledPartition(lambda inputs, _outputs: [np.maximum(inputs[0], 0)]) for _ in partitions
+                CompiledPartition(lambda inputs, _outputs: [np.maximum(inputs[0], 0)])
+                for _ in partitions
             ]
 
         @hookimpl

@@ -12,10 +12,14 @@ PAGE = Path(__file__).parents[3] / "docs" / "kernel-eps.md"
 
 
 def test_the_ep_of_the_page_runs_its_operator():
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = re.findall(
+        r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
+    )
     names = {"__name__": "documented"}
     exec(compile(code, str(PAGE), "exec"), names)  # noqa: S102 - our own page
 
-    (result,) = results_of(model_of("y = acme.Scale <factor: float = 3.0> (x)"), names["AcmeProvider"])
+    (result,) = results_of(
+        model_of("y = acme.Scale <factor: float = 3.0> (x)"), names["AcmeProvider"]
+    )
 
     np.testing.assert_array_equal(result, X * 3)

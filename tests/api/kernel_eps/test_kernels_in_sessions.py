@@ -33,7 +33,9 @@ def test_an_ep_without_a_compiler_runs_its_operator_by_a_kernel():
 
 
 def test_kernels_of_an_ep_stand_between_the_work_of_others():
-    model = model_of("a = Relu(x) b = acme.Scale(a) c = Neg(b) y = Add(c, x)", inner="float[2] b")
+    model = model_of(
+        "a = Relu(x) b = acme.Scale(a) c = Neg(b) y = Add(c, x)", inner="float[2] b"
+    )
 
     (result,) = results_of(model, Alpha, Acme)
 
@@ -54,7 +56,10 @@ def test_a_kernel_gets_none_for_an_omitted_input():
 
 def test_what_a_kernel_gives_for_an_omitted_output_is_dropped():
     two = KernelDef(
-        domain="acme", op_type="Two", since_version=1, create=lambda _node: lambda inputs: [None, -inputs[0]]
+        domain="acme",
+        op_type="Two",
+        since_version=1,
+        create=lambda _node: lambda inputs: [None, -inputs[0]],
     )
 
     (result,) = results_of(model_of('"", y = acme.Two(x)'), kernel_ep(two))
@@ -75,7 +80,9 @@ def test_kernels_run_nodes_in_bodies_which_read_outer_values():
     )
 
     with session_of(model, Acme) as session:
-        taken, other = (session.run(None, {"x": X, "c": np.array(c)})[0] for c in (True, False))
+        taken, other = (
+            session.run(None, {"x": X, "c": np.array(c)})[0] for c in (True, False)
+        )
 
     np.testing.assert_array_equal(taken, 2 * np.abs(X) + X)
     np.testing.assert_array_equal(other, np.abs(X))
@@ -139,7 +146,9 @@ def test_the_reason_is_there_for_an_ep_to_repeat():
         reasons.extend(kernels.refusal(node) for node in graph.nodes)
         return []
 
-    ep = kernel_ep(scaling(type_constraints={"T": {DOUBLE}}), get_capability=get_capability)
+    ep = kernel_ep(
+        scaling(type_constraints={"T": {DOUBLE}}), get_capability=get_capability
+    )
     with pytest.raises(epctx.NotImplementedByProvider):
         session_of(ONE, ep)
 
@@ -153,7 +162,9 @@ def test_a_claim_without_a_kernel_says_why_none_fits():
 
     ep = kernel_ep(scaling(since_version=2), get_capability=get_capability)
 
-    with pytest.raises(epctx.PluginError, match="this node is version 1 of the operator") as caught:
+    with pytest.raises(
+        epctx.PluginError, match="this node is version 1 of the operator"
+    ) as caught:
         session_of(ONE, ep)
 
     assert caught.value.hook == "get_capability"
@@ -193,7 +204,9 @@ def test_a_constraint_that_the_operator_has_not_names_the_plugin():
 def test_something_else_than_a_registry_is_refused(answer):
     ep = kernel_ep(get_kernel_registry=hookimpl(lambda self: answer))
 
-    with pytest.raises(epctx.PluginError, match="instead of a KernelRegistry") as caught:
+    with pytest.raises(
+        epctx.PluginError, match="instead of a KernelRegistry"
+    ) as caught:
         session_of(ONE, ep)
 
     assert caught.value.hook == "get_kernel_registry"
@@ -208,7 +221,9 @@ def test_an_ep_may_turn_out_to_have_no_kernels():
 
 
 def test_what_makes_a_kernel_must_give_something_to_call():
-    with pytest.raises(epctx.PluginError, match=r"gave a int instead of a kernel") as caught:
+    with pytest.raises(
+        epctx.PluginError, match=r"gave a int instead of a kernel"
+    ) as caught:
         session_of(ONE, kernel_ep(scaling(create=lambda _node: 5)))
 
     assert caught.value.hook == "KernelDef.create"
@@ -228,13 +243,24 @@ def test_what_makes_a_kernel_must_give_something_to_call():
         (lambda inputs: [inputs[0][:]], "shares memory with an input"),
         (lambda inputs: [np.zeros(4, np.float32)[::2]], "not C-contiguous"),
     ],
-    ids=["type", "count", "no list", "no array", "an input", "a view of an input", "strided"],
+    ids=[
+        "type",
+        "count",
+        "no list",
+        "no array",
+        "an input",
+        "a view of an input",
+        "strided",
+    ],
 )
 def test_a_wrong_result_of_a_kernel_names_ep_node_and_kernel(kernel, said):
     model = model_of("[one] y = acme.Scale(x)")
     ep = kernel_ep(scaling(create=lambda _node: kernel))
 
-    with session_of(model, ep) as session, pytest.raises(epctx.PluginError, match=said) as caught:
+    with (
+        session_of(model, ep) as session,
+        pytest.raises(epctx.PluginError, match=said) as caught,
+    ):
         session.run(None, {"x": X})
 
     assert (caught.value.ep, caught.value.node) == (ep.name, "one")
@@ -249,20 +275,34 @@ def test_a_wrong_length_is_the_kernels_fault_where_inference_proves_the_length()
     ep = kernel_ep(scaling(domain="", op_type="Relu", since_version=14, create=short))
     said = r"gave float32\[1\] for the output 'y'"
 
-    with session_of(model_of("y = Relu(x)"), ep) as session, pytest.raises(epctx.PluginError, match=said):
+    with (
+        session_of(model_of("y = Relu(x)"), ep) as session,
+        pytest.raises(epctx.PluginError, match=said),
+    ):
         session.run(None, {"x": X})
 
 
 def test_a_length_that_is_only_declared_is_nobodys_fault():
-    with session_of(model_of("y = acme.Scale(x)"), kernel_ep(scaling(create=short))) as session:
+    with session_of(
+        model_of("y = acme.Scale(x)"), kernel_ep(scaling(create=short))
+    ) as session:
         (result,) = session.run(None, {"x": X})
 
     assert result.shape == (1,)
 
 
 def test_a_length_that_inference_refutes_is_nobodys_fault(caplog):
-    model = model_of("a = Relu(x) y = Relu(a)", inputs="float[n] x", outputs="float[n] y", inner="float[3] a")
-    ep = type("First", (Alpha,), {"name": "FirstExecutionProvider", "get_capability": first_node})
+    model = model_of(
+        "a = Relu(x) y = Relu(a)",
+        inputs="float[n] x",
+        outputs="float[n] y",
+        inner="float[3] a",
+    )
+    ep = type(
+        "First",
+        (Alpha,),
+        {"name": "FirstExecutionProvider", "get_capability": first_node},
+    )
 
     with session_of(model, ep) as session:
         (result,) = session.run(None, {"x": X})
@@ -291,7 +331,10 @@ def test_a_kernel_that_raises_keeps_its_own_words():
 
     ep = kernel_ep(scaling(create=lambda _node: raising))
 
-    with session_of(ONE, ep) as session, pytest.raises(epctx.RuntimeException, match="own words") as caught:
+    with (
+        session_of(ONE, ep) as session,
+        pytest.raises(epctx.RuntimeException, match="own words") as caught,
+    ):
         session.run(None, {"x": X})
 
     assert caught.value.ep == ep.name
@@ -301,7 +344,9 @@ def test_kernels_count_as_nodes_of_their_ep():
     registry, options = with_eps(Acme)
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
 
-    with epctx.InferenceSession(ONE.SerializeToString(), options, registry=registry) as session:
+    with epctx.InferenceSession(
+        ONE.SerializeToString(), options, registry=registry
+    ) as session:
         (subgraph,) = session.get_provider_graph_assignment_info()
 
     assert subgraph.ep_name == Acme.name

@@ -41,7 +41,13 @@ from epctx_core.plugin import (
 KEY = "epctx.kernel_type_constraints"
 MIXED = model_of("a = Relu(x) b = acme.Scale(a) y = Neg(b)", inner="float[2] b")
 EXPECTED = -2 * np.maximum(X, 0)
-ENTRY = {"domain": "acme", "op_type": "Scale", "since_version": 1, "inputs": ["T", "T"], "outputs": ["T"]}
+ENTRY = {
+    "domain": "acme",
+    "op_type": "Scale",
+    "since_version": 1,
+    "inputs": ["T", "T"],
+    "outputs": ["T"],
+}
 
 pytestmark = pytest.mark.not_for_onnxruntime("it has no operators of acme")
 
@@ -71,7 +77,11 @@ class Both(Alpha):
 
     @hookimpl
     def get_capability(self, graph, kernels):
-        single = [ComputeCapability([node], fuse=False) for node in graph.nodes if kernels.lookup(node)]
+        single = [
+            ComputeCapability([node], fuse=False)
+            for node in graph.nodes
+            if kernels.lookup(node)
+        ]
         return [*super().get_capability(graph), *single]
 
 
@@ -82,12 +92,18 @@ class Undescribed(KernelProvider):
     kernels = [scaling()]  # noqa: RUF012 - never changed
 
 
-def test_a_custom_operator_of_a_loaded_model_runs_by_a_kernel_and_the_rest_as_compiled(tmp_path):
+def test_a_custom_operator_of_a_loaded_model_runs_by_a_kernel_and_the_rest_as_compiled(
+    tmp_path,
+):
     context = compiled(MIXED, tmp_path, Alpha, Acme)
 
     (result,) = results_of(context, Alpha, Acme)
 
-    assert [node.op_type for node in onnx.load(context).graph.node] == ["EPContext", "Scale", "Neg"]
+    assert [node.op_type for node in onnx.load(context).graph.node] == [
+        "EPContext",
+        "Scale",
+        "Neg",
+    ]
     np.testing.assert_array_equal(result, EXPECTED)
 
 
@@ -109,7 +125,9 @@ def test_an_ep_is_found_by_its_nodes_with_its_kernels(tmp_path):
     np.testing.assert_array_equal(result, EXPECTED)
 
 
-def test_an_ep_without_nodes_is_found_by_the_kernels_that_it_ran_when_the_model_was_compiled(tmp_path):
+def test_an_ep_without_nodes_is_found_by_the_kernels_that_it_ran_when_the_model_was_compiled(
+    tmp_path,
+):
     context = compiled(MIXED, tmp_path, Alpha, Acme)
     registry, _ = with_eps(Alpha, Acme)
 
@@ -121,18 +139,28 @@ def test_an_ep_without_nodes_is_found_by_the_kernels_that_it_ran_when_the_model_
     np.testing.assert_array_equal(result, EXPECTED)
 
 
-def test_an_ep_found_by_its_kernels_compiles_nothing_that_the_compile_left_to_the_cpu(tmp_path):
-    first = type("First", (Alpha,), {"name": "FirstExecutionProvider", "binary_suffix": "first"})
-    model = model_of("a = Relu(x) b = Relu(a) c = acme.Scale(b) y = Relu(c)", inner="float[2] c")
+def test_an_ep_found_by_its_kernels_compiles_nothing_that_the_compile_left_to_the_cpu(
+    tmp_path,
+):
+    first = type(
+        "First", (Alpha,), {"name": "FirstExecutionProvider", "binary_suffix": "first"}
+    )
+    model = model_of(
+        "a = Relu(x) b = Relu(a) c = acme.Scale(b) y = Relu(c)", inner="float[2] c"
+    )
     onnx.save(model, tmp_path / "m.onnx")
     registry, options = with_eps(first, Both)
     options.add_session_config_entry("ep.partition_min_nodes", "2")
-    epctx.ModelCompiler(options, tmp_path / "m.onnx", registry=registry).compile_to_file()
+    epctx.ModelCompiler(
+        options, tmp_path / "m.onnx", registry=registry
+    ).compile_to_file()
     registry, _ = with_eps(first, Both)
     options = epctx.SessionOptions()
     options.add_session_config_entry("session.disable_model_compile", "1")
 
-    with epctx.InferenceSession(tmp_path / "m_ctx.onnx", options, registry=registry) as session:
+    with epctx.InferenceSession(
+        tmp_path / "m_ctx.onnx", options, registry=registry
+    ) as session:
         (result,) = session.run(None, {"x": X})
         providers = session.get_providers()
 
@@ -151,27 +179,46 @@ def test_a_list_of_providers_is_all_that_a_session_has_whoever_ran_kernels(tmp_p
 def test_where_the_ep_with_the_kernels_is_not_there_a_warning_names_it_and_the_cpu_does_what_it_can(
     tmp_path, caplog
 ):
-    negative = KernelDef(op_type="Neg", since_version=13, create=lambda _node: lambda inputs: [-inputs[0]])
-    context = compiled(model_of("a = Relu(x) y = Neg(a)"), tmp_path, Alpha, kernel_ep(negative))
+    negative = KernelDef(
+        op_type="Neg",
+        since_version=13,
+        create=lambda _node: lambda inputs: [-inputs[0]],
+    )
+    context = compiled(
+        model_of("a = Relu(x) y = Neg(a)"), tmp_path, Alpha, kernel_ep(negative)
+    )
     registry, _ = with_eps(Alpha)
 
     with epctx.InferenceSession(context, registry=registry) as session:
         (result,) = session.run(None, {"x": X})
 
     np.testing.assert_array_equal(result, -np.maximum(X, 0))
-    assert "kernels of AcmeExecutionProvider ran nodes of this model when it was compiled" in caplog.text
+    assert (
+        "kernels of AcmeExecutionProvider ran nodes of this model when it was compiled"
+        in caplog.text
+    )
 
 
-def test_an_ep_whose_kernels_this_machine_cannot_run_is_left_out_with_its_reason(tmp_path, caplog):
-    negative = KernelDef(op_type="Neg", since_version=13, create=lambda _node: lambda inputs: [-inputs[0]])
+def test_an_ep_whose_kernels_this_machine_cannot_run_is_left_out_with_its_reason(
+    tmp_path, caplog
+):
+    negative = KernelDef(
+        op_type="Neg",
+        since_version=13,
+        create=lambda _node: lambda inputs: [-inputs[0]],
+    )
     compiled_with = kernel_ep(negative)
 
     class Absent(compiled_with):
         @classmethod
         def availability(cls, purpose):
-            return Availability(purpose is Purpose.EXPORT, reason="no device is plugged in")
+            return Availability(
+                purpose is Purpose.EXPORT, reason="no device is plugged in"
+            )
 
-    context = compiled(model_of("a = Relu(x) y = Neg(a)"), tmp_path, Alpha, compiled_with)
+    context = compiled(
+        model_of("a = Relu(x) y = Neg(a)"), tmp_path, Alpha, compiled_with
+    )
     registry, _ = with_eps(Alpha, Absent)
 
     with epctx.InferenceSession(context, registry=registry) as session:
@@ -183,7 +230,9 @@ def test_an_ep_whose_kernels_this_machine_cannot_run_is_left_out_with_its_reason
     assert "no device is plugged in" in caplog.text
 
 
-def test_a_malformed_preference_of_the_host_is_an_error_where_kernels_are_looked_up(tmp_path, monkeypatch):
+def test_a_malformed_preference_of_the_host_is_an_error_where_kernels_are_looked_up(
+    tmp_path, monkeypatch
+):
     context = compiled(MIXED, tmp_path, Alpha, Acme)
 
     class Refreshed(epctx.Registry):
@@ -220,7 +269,9 @@ def test_compiling_again_keeps_who_ran_kernels(tmp_path):
 
 def test_what_such_an_ep_would_compile_now_stays_with_the_cpu(tmp_path):
     # Three Relus; the compile is told to leave the single ones to the CPU.
-    model = model_of("a = Relu(x) b = Relu(a) c = acme.Scale(b) y = Relu(c)", inner="float[2] c")
+    model = model_of(
+        "a = Relu(x) b = Relu(a) c = acme.Scale(b) y = Relu(c)", inner="float[2] c"
+    )
     source = tmp_path / "m.onnx"
     onnx.save(model, source)
     registry, options = with_eps(Both)
@@ -229,7 +280,9 @@ def test_what_such_an_ep_would_compile_now_stays_with_the_cpu(tmp_path):
     registry, options = with_eps(Both)
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
 
-    with epctx.InferenceSession(tmp_path / "m_ctx.onnx", options, registry=registry) as session:
+    with epctx.InferenceSession(
+        tmp_path / "m_ctx.onnx", options, registry=registry
+    ) as session:
         taken = [
             (subgraph.ep_name, [node.op_type for node in subgraph.get_nodes()])
             for subgraph in session.get_provider_graph_assignment_info()
@@ -260,7 +313,10 @@ def test_without_the_table_such_an_ep_has_no_kernel_that_fits(tmp_path):
     context = compiled(MIXED, tmp_path, Alpha, kernel_ep(described=()))
 
     assert KEY not in metadata(context)
-    with pytest.raises(epctx.NotImplementedByProvider, match="it is unknown to which inputs and outputs"):
+    with pytest.raises(
+        epctx.NotImplementedByProvider,
+        match="it is unknown to which inputs and outputs",
+    ):
         session_of(context, Alpha, Undescribed)
 
 
@@ -287,25 +343,42 @@ def test_nothing_is_written_of_operators_that_onnx_knows_or_the_model_has_not(tm
         OperatorTypes(domain="acme", op_type="Other", inputs=("T",), outputs=("T",)),
     ]
 
-    context = compiled(model_of("a = Relu(x) y = Neg(a)"), tmp_path, Alpha, kernel_ep(described=described))
+    context = compiled(
+        model_of("a = Relu(x) y = Neg(a)"),
+        tmp_path,
+        Alpha,
+        kernel_ep(described=described),
+    )
 
     assert KEY not in metadata(context)
 
 
 def test_the_table_is_the_same_whatever_the_order_in_which_an_ep_describes(tmp_path):
-    model = model_of("a = Relu(x) b = acme.Zoom(a) y = acme.Scale(b)", inner="float[2] b")
+    model = model_of(
+        "a = Relu(x) b = acme.Zoom(a) y = acme.Scale(b)", inner="float[2] b"
+    )
     zoom = OperatorTypes(domain="acme", op_type="Zoom", inputs=("T",), outputs=("T",))
     texts = []
     for number, described in enumerate(([SCALE, zoom], [zoom, SCALE])):
         folder = tmp_path / str(number)
         folder.mkdir()
-        texts.append(metadata(compiled(model, folder, Alpha, kernel_ep(described=described)))[KEY])
+        texts.append(
+            metadata(compiled(model, folder, Alpha, kernel_ep(described=described)))[
+                KEY
+            ]
+        )
 
     assert texts[0] == texts[1]
 
 
 def test_the_version_in_effect_is_written(tmp_path):
-    newer = OperatorTypes(domain="acme", op_type="Scale", since_version=3, inputs=("T", "U"), outputs=("T",))
+    newer = OperatorTypes(
+        domain="acme",
+        op_type="Scale",
+        since_version=3,
+        inputs=("T", "U"),
+        outputs=("T",),
+    )
     model = model_of("a = Relu(x) y = acme.Scale(a)", acme=4)
 
     context = compiled(model, tmp_path, Alpha, kernel_ep(described=[SCALE, newer]))
@@ -315,8 +388,14 @@ def test_the_version_in_effect_is_written(tmp_path):
 
 
 def test_of_two_eps_that_describe_an_operator_the_first_counts(tmp_path):
-    other = OperatorTypes(domain="acme", op_type="Scale", inputs=("A", "B"), outputs=("C",))
-    later = type("Later", (KernelProvider,), {"name": "LaterExecutionProvider", "described": [other]})
+    other = OperatorTypes(
+        domain="acme", op_type="Scale", inputs=("A", "B"), outputs=("C",)
+    )
+    later = type(
+        "Later",
+        (KernelProvider,),
+        {"name": "LaterExecutionProvider", "described": [other]},
+    )
 
     context = compiled(MIXED, tmp_path, Alpha, Acme, later)
 
@@ -327,9 +406,9 @@ def test_compiling_again_without_the_ep_keeps_the_table(tmp_path):
     context = compiled(MIXED, tmp_path, Alpha, Acme)
     registry, _ = with_eps()
 
-    epctx.ModelCompiler(epctx.SessionOptions(), context, registry=registry).compile_to_file(
-        tmp_path / "again_ctx.onnx"
-    )
+    epctx.ModelCompiler(
+        epctx.SessionOptions(), context, registry=registry
+    ).compile_to_file(tmp_path / "again_ctx.onnx")
 
     assert metadata(tmp_path / "again_ctx.onnx")[KEY] == metadata(context)[KEY]
 
@@ -341,12 +420,18 @@ def test_compiling_again_drops_what_was_compiled_since(tmp_path):
 
         @hookimpl
         def get_capability(self, graph):
-            return [ComputeCapability([node]) for node in graph.nodes if node.op_type in self.operators]
+            return [
+                ComputeCapability([node])
+                for node in graph.nodes
+                if node.op_type in self.operators
+            ]
 
     context = compiled(MIXED, tmp_path, Alpha, Acme)
     registry, options = with_eps(Compiling)
 
-    epctx.ModelCompiler(options, context, registry=registry).compile_to_file(tmp_path / "again_ctx.onnx")
+    epctx.ModelCompiler(options, context, registry=registry).compile_to_file(
+        tmp_path / "again_ctx.onnx"
+    )
 
     assert KEY not in metadata(tmp_path / "again_ctx.onnx")
 
@@ -388,7 +473,9 @@ def test_a_damaged_table_is_said_and_nothing_runs(tmp_path, text):
 
 
 def test_a_table_of_a_later_version_is_passed_over(tmp_path):
-    context = with_metadata(compiled(MIXED, tmp_path, Alpha, Acme), '{"version": 2, "types": []}')
+    context = with_metadata(
+        compiled(MIXED, tmp_path, Alpha, Acme), '{"version": 2, "types": []}'
+    )
 
     (result,) = results_of(context, Alpha, Acme)
 
@@ -405,10 +492,14 @@ def test_what_a_later_release_adds_to_an_entry_is_ignored(tmp_path):
 
 
 def test_a_table_that_says_something_false_is_never_the_plugins_fault(tmp_path):
-    false = json.dumps({"version": 1, "operators": [{**ENTRY, "inputs": ["A"], "outputs": []}]})
+    false = json.dumps(
+        {"version": 1, "operators": [{**ENTRY, "inputs": ["A"], "outputs": []}]}
+    )
     context = with_metadata(compiled(MIXED, tmp_path, Alpha, Acme), false)
 
-    with pytest.raises(epctx.NotImplementedByProvider, match="does not say which values 'T' is"):
+    with pytest.raises(
+        epctx.NotImplementedByProvider, match="does not say which values 'T' is"
+    ):
         session_of(context, Alpha, Undescribed)
 
 
@@ -417,15 +508,24 @@ def test_a_compile_for_kernels_alone_leaves_the_model_as_it_is(tmp_path):
     onnx.save(MIXED, source)
     registry, options = with_eps(Acme)
 
-    report = epctx.ModelCompiler(options, source, registry=registry).compile_to_file(tmp_path / "out.onnx")
+    report = epctx.ModelCompiler(options, source, registry=registry).compile_to_file(
+        tmp_path / "out.onnx"
+    )
 
     assert not report.partitions
-    assert [n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node] == ["Relu", "Scale", "Neg"]
+    assert [n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node] == [
+        "Relu",
+        "Scale",
+        "Neg",
+    ]
 
 
 def test_two_kernels_for_two_types_share_one_table(tmp_path):
     double = onnx.TensorProto.DOUBLE
-    ep = kernel_ep(scaling(type_constraints={"T": {double}}), scaling(type_constraints={"T": {FLOAT}}))
+    ep = kernel_ep(
+        scaling(type_constraints={"T": {double}}),
+        scaling(type_constraints={"T": {FLOAT}}),
+    )
 
     (result,) = results_of(compiled(MIXED, tmp_path, Alpha, ep), Alpha, ep)
 
@@ -456,5 +556,9 @@ def test_members_of_a_share_group_carry_their_tables(tmp_path):
             group.compile(path, options)
 
     for name in ("one_ctx.onnx", "two_ctx.onnx"):
-        assert json.loads(metadata(tmp_path / "out" / name)[KEY])["operators"] == [ENTRY]
-        np.testing.assert_array_equal(results_of(tmp_path / "out" / name, QnnProvider, Acme)[0], EXPECTED)
+        assert json.loads(metadata(tmp_path / "out" / name)[KEY])["operators"] == [
+            ENTRY
+        ]
+        np.testing.assert_array_equal(
+            results_of(tmp_path / "out" / name, QnnProvider, Acme)[0], EXPECTED
+        )

@@ -20,7 +20,9 @@ def spoiling(spoil):
 
         def _runnable(self, model):
             run = super()._runnable(model)
-            return run and (lambda inputs, outputs=None: spoil(inputs, list(run(inputs, outputs))))
+            return run and (
+                lambda inputs, outputs=None: spoil(inputs, list(run(inputs, outputs)))
+            )
 
     return Spoiling
 
@@ -30,14 +32,32 @@ SPOILT = {
         lambda _i, r: [r[0], r[1].astype(np.float64)],
         r"gave float64\[2\] for the output 'z', which is",
     ),
-    "length": (lambda _i, r: [r[0][:1].copy(), r[1]], r"gave float32\[1\] for the output 'y', which is"),
-    "rank": (lambda _i, r: [r[0].reshape(1, 2).copy(), r[1]], r"gave float32\[1, 2\] for the output 'y'"),
+    "length": (
+        lambda _i, r: [r[0][:1].copy(), r[1]],
+        r"gave float32\[1\] for the output 'y', which is",
+    ),
+    "rank": (
+        lambda _i, r: [r[0].reshape(1, 2).copy(), r[1]],
+        r"gave float32\[1, 2\] for the output 'y'",
+    ),
     "too few": (lambda _i, r: r[:1], "gave 1 results for 2 outputs"),
     "nothing": (lambda _i, _r: None, "gave a NoneType instead of a list of arrays"),
-    "a number": (lambda _i, r: [r[0], 5.0], "gave a float instead of an array for the output 'z'"),
-    "an input": (lambda i, r: [r[0], i[0]], "gave an output 'z' that shares memory with an input"),
-    "a part of an input": (lambda i, r: [i[0].reshape(2), r[1]], "gave an output 'y' that shares memory"),
-    "strided": (lambda _i, r: [np.repeat(r[0], 2)[::2], r[1]], "gave an output 'y' that is not C-contiguous"),
+    "a number": (
+        lambda _i, r: [r[0], 5.0],
+        "gave a float instead of an array for the output 'z'",
+    ),
+    "an input": (
+        lambda i, r: [r[0], i[0]],
+        "gave an output 'z' that shares memory with an input",
+    ),
+    "a part of an input": (
+        lambda i, r: [i[0].reshape(2), r[1]],
+        "gave an output 'y' that shares memory",
+    ),
+    "strided": (
+        lambda _i, r: [np.repeat(r[0], 2)[::2], r[1]],
+        "gave an output 'y' that is not C-contiguous",
+    ),
 }
 
 
@@ -47,7 +67,11 @@ def test_a_wrong_result_names_plugin_and_partition(spoil, said, loaded, tmp_path
     ep = spoiling(spoil)
     model = compiled(TWO, tmp_path, ep) if loaded else TWO
     # What a loaded node has to give, nobody but its file says.
-    error = epctx.InvalidGraph if loaded and "float" in said and "instead" not in said else epctx.PluginError
+    error = (
+        epctx.InvalidGraph
+        if loaded and "float" in said and "instead" not in said
+        else epctx.PluginError
+    )
 
     with session_of(model, ep) as session, pytest.raises(error, match=said) as caught:
         session.run(None, {"x": X})

@@ -26,7 +26,12 @@ class Example(NamedTuple):
 
 
 def node(
-    op_type: str, inputs: Sequence[str], outputs: Sequence[str], *, domain: str = "", **attributes: Any
+    op_type: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    *,
+    domain: str = "",
+    **attributes: Any,
 ) -> onnx.NodeProto:
     """Return a node without a name."""
     return helper.make_node(op_type, inputs, outputs, domain=domain, **attributes)
@@ -54,7 +59,10 @@ def made(
     graph = helper.make_graph(nodes, "special", inputs, outputs, weights)
     return helper.make_model(
         graph,
-        opset_imports=[helper.make_opsetid("", opset), *(helper.make_opsetid(*d) for d in domains)],
+        opset_imports=[
+            helper.make_opsetid("", opset),
+            *(helper.make_opsetid(*d) for d in domains),
+        ],
         ir_version=ir_version,
         functions=functions,
     )
@@ -80,7 +88,12 @@ def optional_inputs_and_outputs() -> Example:
             [
                 node("Clip", ["x", "", "top"], ["clipped"]),
                 node("Relu", ["clipped"], ["r"]),
-                node("LSTM", ["r", "w", "u", "", "", "h"], ["", "", "cell"], hidden_size=2),
+                node(
+                    "LSTM",
+                    ["r", "w", "u", "", "", "h"],
+                    ["", "", "cell"],
+                    hidden_size=2,
+                ),
                 node("Abs", ["cell"], ["y"]),
             ],
             [value("x", shape=(4, 2, 3))],
@@ -103,11 +116,20 @@ def several_operator_domains() -> Example:
         made(
             [
                 node("Relu", ["x"], ["r"]),
-                node("Scaler", ["r"], ["s"], domain="ai.onnx.ml", offset=[0.1], scale=[2.0]),
+                node(
+                    "Scaler",
+                    ["r"],
+                    ["s"],
+                    domain="ai.onnx.ml",
+                    offset=[0.1],
+                    scale=[2.0],
+                ),
                 node("Abs", ["s"], ["a"]),
                 node("Gelu", ["a"], ["g"], domain="com.microsoft"),
                 node("Neg", ["g"], ["n"]),
-                node("FusedMatMul", ["n", "w"], ["m"], domain="com.microsoft", alpha=0.5),
+                node(
+                    "FusedMatMul", ["n", "w"], ["m"], domain="com.microsoft", alpha=0.5
+                ),
                 node("Exp", ["m"], ["e"]),
                 node("Relu", ["e"], ["y"]),
             ],
@@ -162,7 +184,9 @@ def sparse_weights() -> Example:
     )
     values = helper.make_tensor("sparse", FLOAT, [3], [1.5, -2.0, 0.25])
     places = helper.make_tensor("places", TensorProto.INT64, [3], [0, 5, 10])
-    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [4, 3]))
+    model.graph.sparse_initializer.append(
+        helper.make_sparse_tensor(values, places, [4, 3])
+    )
     return Example(model, {"x": numbers(2, 4)}, 2)
 
 
@@ -194,7 +218,11 @@ def sequences() -> Example:
                 node("Abs", ["whole"], ["z"]),
             ],
             [value("x"), helper.make_value_info("given", kind)],
-            [value("y", shape=None), helper.make_value_info("longer", kind), value("z", shape=None)],
+            [
+                value("y", shape=None),
+                helper.make_value_info("longer", kind),
+                value("z", shape=None),
+            ],
             [numpy_helper.from_array(np.int64(0), "place")],
         ),
         {"x": numbers(2, 3), "given": [numbers(4, seed=3), numbers(2, 2, seed=4)]},
@@ -246,7 +274,9 @@ def optionals_without_a_value() -> Example:
 
 def maps() -> Example:
     """Return a sequence of maps that goes out, and a map that comes in."""
-    kind = helper.make_map_type_proto(TensorProto.STRING, helper.make_tensor_type_proto(FLOAT, []))
+    kind = helper.make_map_type_proto(
+        TensorProto.STRING, helper.make_tensor_type_proto(FLOAT, [])
+    )
     given = onnx.ValueInfoProto(name="given")
     given.type.map_type.key_type = TensorProto.STRING
     given.type.map_type.value_type.tensor_type.elem_type = FLOAT
@@ -254,12 +284,27 @@ def maps() -> Example:
         made(
             [
                 node("Relu", ["x"], ["r"]),
-                node("ZipMap", ["r"], ["z"], domain="ai.onnx.ml", classlabels_strings=["a", "b", "c"]),
-                node("DictVectorizer", ["given"], ["v"], domain="ai.onnx.ml", string_vocabulary=["p", "q"]),
+                node(
+                    "ZipMap",
+                    ["r"],
+                    ["z"],
+                    domain="ai.onnx.ml",
+                    classlabels_strings=["a", "b", "c"],
+                ),
+                node(
+                    "DictVectorizer",
+                    ["given"],
+                    ["v"],
+                    domain="ai.onnx.ml",
+                    string_vocabulary=["p", "q"],
+                ),
                 node("Neg", ["v"], ["n"]),
             ],
             [value("x"), given],
-            [helper.make_value_info("z", helper.make_sequence_type_proto(kind)), value("n", shape=None)],
+            [
+                helper.make_value_info("z", helper.make_sequence_type_proto(kind)),
+                value("n", shape=None),
+            ],
             domains=[("ai.onnx.ml", 3)],
         ),
         {"x": numbers(2, 3), "given": {"q": 2.5}},
@@ -299,7 +344,11 @@ def outputs_that_no_node_makes() -> Example:
     """Return a graph whose outputs are an input, an initializer, and a value that is read on."""
     return Example(
         made(
-            [node("Relu", ["x"], ["r"]), node("Sigmoid", ["r"], ["s"]), node("Neg", ["s"], ["y"])],
+            [
+                node("Relu", ["x"], ["r"]),
+                node("Sigmoid", ["r"], ["s"]),
+                node("Neg", ["s"], ["y"]),
+            ],
             [value("x")],
             [
                 value("x"),
@@ -308,7 +357,10 @@ def outputs_that_no_node_makes() -> Example:
                 value("y"),
                 value("label", TensorProto.STRING, (2,)),
             ],
-            [weight("w", 3), helper.make_tensor("label", TensorProto.STRING, [2], [b"a", b"b"])],
+            [
+                weight("w", 3),
+                helper.make_tensor("label", TensorProto.STRING, [2], [b"a", b"b"]),
+            ],
         ),
         X,
         2,
@@ -449,7 +501,9 @@ ONNXRUNTIME_TYPES = [
     kind
     for kind in ELEMENT_TYPES
     if kind not in COMPLEX
-    and not TensorProto.DataType.Name(kind).startswith(("FLOAT8", "FLOAT4", "UINT2", "INT2"))
+    and not TensorProto.DataType.Name(kind).startswith(
+        ("FLOAT8", "FLOAT4", "UINT2", "INT2")
+    )
     and TensorProto.DataType.Name(kind) not in {"UINT4", "INT4"}
 ]
 """Those for which onnxruntime has all kernels of `of_element_type`."""
@@ -457,10 +511,15 @@ ONNXRUNTIME_TYPES = [
 
 def of_element_type(kind: int) -> Example:
     """Return a model through which tensors of one type run: as input, weight, inner value and output."""
-    array = np.array([[0, 1, 1], [1, 0, 1]]).astype(helper.tensor_dtype_to_np_dtype(kind))
+    array = np.array([[0, 1, 1], [1, 0, 1]]).astype(
+        helper.tensor_dtype_to_np_dtype(kind)
+    )
     to_float = [node("Cast", ["again"], ["f"], to=FLOAT)]
     if kind in COMPLEX:
-        to_float = [node("Shape", ["again"], ["dims"]), node("Cast", ["dims"], ["f"], to=FLOAT)]
+        to_float = [
+            node("Shape", ["again"], ["dims"]),
+            node("Cast", ["dims"], ["f"], to=FLOAT),
+        ]
     newest = TensorProto.DataType.Name(kind).startswith("FLOAT6")
     return Example(
         made(
@@ -480,7 +539,10 @@ def of_element_type(kind: int) -> Example:
                 value("same", kind),
                 value("again", kind, (3, 2)),
             ],
-            [numpy_helper.from_array(array, "w"), numpy_helper.from_array(np.array([3, 2]), "flat")],
+            [
+                numpy_helper.from_array(array, "w"),
+                numpy_helper.from_array(np.array([3, 2]), "flat"),
+            ],
             opset=NEWEST_OPSET if newest else min(NEWEST_OPSET, 25),
             ir_version=onnx.IR_VERSION if newest else min(onnx.IR_VERSION, 12),
         ),

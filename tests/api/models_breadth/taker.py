@@ -25,7 +25,9 @@ class Taker(EngineProvider):
 
     name = "TakerExecutionProvider"
     binary_suffix = "taker"
-    operators: ClassVar[frozenset[str]] = frozenset({"Relu", "Add", "Abs", "Conv", "Neg", "Mul", "Exp"})
+    operators: ClassVar[frozenset[str]] = frozenset(
+        {"Relu", "Add", "Abs", "Conv", "Neg", "Mul", "Exp"}
+    )
 
     @hookimpl
     def get_capability(self, graph):
@@ -38,7 +40,9 @@ def expected(model: onnx.ModelProto | str, feeds: dict[str, Any]) -> list[Any]:
     options.log_severity_level = 4
     given = model if isinstance(model, str) else model.SerializeToString()
     try:
-        session = onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            given, options, providers=["CPUExecutionProvider"]
+        )
         return list(session.run(None, feeds))
     except Exception:  # noqa: BLE001 - its exceptions have no base of their own
         return list(ReferenceEvaluator(model).run(None, feeds))
@@ -79,7 +83,9 @@ class Outcome(NamedTuple):
         return sum(partition.nodes for partition in self.report.partitions)
 
 
-def options_with(ep: type[Taker] | None = None, **entries: object) -> epctx.SessionOptions:
+def options_with(
+    ep: type[Taker] | None = None, **entries: object
+) -> epctx.SessionOptions:
     """Return session options with the EP, and entries with `__` for a dot."""
     options = epctx.SessionOptions()
     if ep is not None:
@@ -105,7 +111,9 @@ def compile_with(
     **entries: object,
 ) -> epctx.CompileReport:
     """Compile a model by one EP."""
-    compiler = epctx.ModelCompiler(options_with(ep, **entries), source, embedded, registry=registry_with(ep))
+    compiler = epctx.ModelCompiler(
+        options_with(ep, **entries), source, embedded, registry=registry_with(ep)
+    )
     return compiler.compile_to_file(output)
 
 

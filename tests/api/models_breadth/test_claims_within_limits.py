@@ -21,7 +21,10 @@ import epctx_core as epctx
 from epctx_core.plugin import ComputeCapability, hookimpl
 
 FEEDS = {"x": numbers(2, 3)}
-QUANTIZERS = [numpy_helper.from_array(np.float32(0.05), "s"), numpy_helper.from_array(np.uint8(128), "z")]
+QUANTIZERS = [
+    numpy_helper.from_array(np.float32(0.05), "s"),
+    numpy_helper.from_array(np.uint8(128), "z"),
+]
 
 
 def quantized_chain(*operators):
@@ -58,7 +61,9 @@ class OneByOne(Taker):
 
     @hookimpl
     def get_capability(self, graph):
-        return [ComputeCapability([n]) for n in graph.nodes if n.op_type in self.operators]
+        return [
+            ComputeCapability([n]) for n in graph.nodes if n.op_type in self.operators
+        ]
 
 
 def saved(model, folder):
@@ -76,18 +81,27 @@ def test_a_group_around_an_operator_that_is_not_taken_is_left_whole(tmp_path, ep
     model = quantized_chain("Relu", "Sigmoid", "Neg")
     wanted = expected(model, FEEDS)
 
-    outcome = through_everything(saved(model, tmp_path / "in"), FEEDS, tmp_path / "out", ep=ep)
+    outcome = through_everything(
+        saved(model, tmp_path / "in"), FEEDS, tmp_path / "out", ep=ep
+    )
 
     assert taken(outcome.report) == {"q0", "d0", "f0", "q1", "d2", "f2", "q3", "y"}
     reason = "Sigmoid 'f1' and the quantization around it are taken whole or not at all"
-    refused = {name for r in outcome.report.refusals if r.reason.startswith(reason) for name in r.nodes}
+    refused = {
+        name
+        for r in outcome.report.refusals
+        if r.reason.startswith(reason)
+        for name in r.nodes
+    }
     assert refused == {"d1", "q2"}
     for results in (outcome.original, outcome.compiled, outcome.loaded):
         assert_same(results, wanted)
 
 
 def test_an_operator_is_not_taken_without_what_quantizes_its_result(tmp_path):
-    report = compile_with(NoQuantize, saved(quantized_chain("Relu", "Neg"), tmp_path / "in"))
+    report = compile_with(
+        NoQuantize, saved(quantized_chain("Relu", "Neg"), tmp_path / "in")
+    )
 
     assert taken(report) == {"y"}
     reasons = [r.reason for r in report.refusals if "Relu 'f0'" in r.reason]
@@ -100,7 +114,9 @@ def test_a_set_that_an_ep_names_is_given_up_whole(tmp_path):
     class OneSet(Integer):
         @hookimpl
         def get_capability(self, graph):
-            return [ComputeCapability([n for n in graph.nodes if n.name in {"d0", "f0"}])]
+            return [
+                ComputeCapability([n for n in graph.nodes if n.name in {"d0", "f0"}])
+            ]
 
     report = compile_with(OneSet, saved(quantized_chain("Relu"), tmp_path / "in"))
 
@@ -110,7 +126,9 @@ def test_a_set_that_an_ep_names_is_given_up_whole(tmp_path):
 
 
 def test_a_group_is_in_one_partition(tmp_path):
-    report = compile_with(OneByOne, saved(quantized_chain("Relu", "Sigmoid", "Neg"), tmp_path / "in"))
+    report = compile_with(
+        OneByOne, saved(quantized_chain("Relu", "Sigmoid", "Neg"), tmp_path / "in")
+    )
 
     assert [set(p.node_names) for p in report.partitions] == [
         {"q0", "d0", "f0", "q1"},
@@ -143,7 +161,8 @@ def test_sets_that_hold_a_group_together_are_in_one_partition(tmp_path):
             ]
 
     report = compile_with(
-        TwoSets, saved(made(nodes, [value("x")], [value("y")], QUANTIZERS), tmp_path / "in")
+        TwoSets,
+        saved(made(nodes, [value("x")], [value("y")], QUANTIZERS), tmp_path / "in"),
     )
 
     (together,) = (set(p.node_names) for p in report.partitions if "f1" in p.node_names)
@@ -155,7 +174,9 @@ def alternating(*lengths):
     nodes, last = [], "x"
     for place, length in enumerate(lengths):
         for number in range(length):
-            nodes.append(node("Neg" if number % 2 else "Abs", [last], [f"n{place}_{number}"]))
+            nodes.append(
+                node("Neg" if number % 2 else "Abs", [last], [f"n{place}_{number}"])
+            )
             last = nodes[-1].output[0]
         nodes.append(node("Sigmoid", [last], [f"s{place}"]))
         last = f"s{place}"
@@ -206,9 +227,13 @@ def test_of_two_equal_partitions_the_first_stays(tmp_path):
 def test_the_report_says_why_a_partition_was_given_up(tmp_path):
     source = saved(alternating(1, 3, 2), tmp_path / "in")
 
-    report = compile_with(Taker, source, ep__partition_min_nodes=2, ep__partition_max_count=1)
+    report = compile_with(
+        Taker, source, ep__partition_min_nodes=2, ep__partition_max_count=1
+    )
 
-    assert [(r.reason, r.nodes) for r in report.refusals if "ep.partition" in r.reason] == [
+    assert [
+        (r.reason, r.nodes) for r in report.refusals if "ep.partition" in r.reason
+    ] == [
         (
             "a partition of 2 nodes is not among the ep.partition_max_count=1 largest",
             ("n2_0", "n2_1"),
@@ -258,17 +283,25 @@ def test_work_in_bodies_counts_and_control_flow_without_any_stays_whole(tmp_path
     source = saved(model, tmp_path / "in")
     feeds = {**FEEDS, "c": np.array(True)}
 
-    report = compile_with(Taker, source, tmp_path / "m_ctx.onnx", ep__partition_min_nodes=2)
+    report = compile_with(
+        Taker, source, tmp_path / "m_ctx.onnx", ep__partition_min_nodes=2
+    )
     compiled = run_with(Taker, source, feeds, ep__partition_min_nodes=2)
 
     assert [p.operators for p in report.partitions] == [("Exp", "Abs")]
     assert_same(compiled, expected(model, feeds))
-    assert_same(run_with(Taker, tmp_path / "m_ctx.onnx", feeds, providers=False), compiled)
+    assert_same(
+        run_with(Taker, tmp_path / "m_ctx.onnx", feeds, providers=False), compiled
+    )
 
 
 @pytest.mark.parametrize(
     ("key", "text"),
-    [("ep.partition_min_nodes", "-1"), ("ep.partition_min_nodes", ""), ("ep.partition_max_count", "many")],
+    [
+        ("ep.partition_min_nodes", "-1"),
+        ("ep.partition_min_nodes", ""),
+        ("ep.partition_max_count", "many"),
+    ],
 )
 def test_a_limit_that_is_no_number_is_refused(key, text):
     with pytest.raises(epctx.InvalidArgument, match=key):

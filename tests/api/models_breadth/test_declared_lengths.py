@@ -11,7 +11,13 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models_breadth.taker import Taker, assert_same, compile_with, run_with, through_everything
+from models_breadth.taker import (
+    Taker,
+    assert_same,
+    compile_with,
+    run_with,
+    through_everything,
+)
 from models_breadth.test_loose_models import EPS, FLOAT, X, body, model, node, saved
 from onnx import TensorProto, helper
 
@@ -29,9 +35,13 @@ def declared(made, *, inputs=None, outputs=None, values=None):
     present = [*result.graph.input, *result.graph.output]
     for name, shape in {**(inputs or {}), **(outputs or {})}.items():
         value = next(v for v in present if v.name == name)
-        value.CopyFrom(helper.make_tensor_value_info(name, value.type.tensor_type.elem_type, shape))
+        value.CopyFrom(
+            helper.make_tensor_value_info(name, value.type.tensor_type.elem_type, shape)
+        )
     for name, shape in (values or {}).items():
-        result.graph.value_info.append(helper.make_tensor_value_info(name, FLOAT, shape))
+        result.graph.value_info.append(
+            helper.make_tensor_value_info(name, FLOAT, shape)
+        )
     return result
 
 
@@ -69,8 +79,12 @@ def with_false_body():
     made = choosing()
     for attribute in made.graph.node[1].attribute:
         if attribute.name == "then_branch":
-            attribute.g.value_info.append(helper.make_tensor_value_info("a", FLOAT, [9, 4]))
-            attribute.g.output[0].CopyFrom(helper.make_tensor_value_info("t", FLOAT, [9, 4]))
+            attribute.g.value_info.append(
+                helper.make_tensor_value_info("a", FLOAT, [9, 4])
+            )
+            attribute.g.output[0].CopyFrom(
+                helper.make_tensor_value_info("t", FLOAT, [9, 4])
+            )
     return made
 
 
@@ -94,16 +108,24 @@ FALSE = {
 def onnxruntime_gives(made, feeds):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(made.SerializeToString(), options).run(None, feeds)
+    return onnxruntime.InferenceSession(made.SerializeToString(), options).run(
+        None, feeds
+    )
 
 
 @pytest.mark.parametrize("ep", EPS)
 @pytest.mark.parametrize("kind", FALSE)
-def test_a_false_declaration_gives_what_onnxruntime_gives_on_every_way(tmp_path, kind, ep):
+def test_a_false_declaration_gives_what_onnxruntime_gives_on_every_way(
+    tmp_path, kind, ep
+):
     expected = onnxruntime_gives(FALSE[kind], X)
 
     outcome = through_everything(
-        saved(FALSE[kind], tmp_path / "source"), X, tmp_path / "out", ep=ep, embedded=ep is Taker
+        saved(FALSE[kind], tmp_path / "source"),
+        X,
+        tmp_path / "out",
+        ep=ep,
+        embedded=ep is Taker,
     )
 
     for results in (outcome.original, outcome.compiled, outcome.loaded):
@@ -117,7 +139,9 @@ def test_a_false_declaration_gives_what_onnxruntime_gives_on_every_way(tmp_path,
     given_shape=st.sampled_from([[3, 4], ["N", 4], [-1, 4], [None, None], None]),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
-def test_whatever_is_declared_the_results_are_those_of_the_operators(shapes, given_shape):
+def test_whatever_is_declared_the_results_are_those_of_the_operators(
+    shapes, given_shape
+):
     outputs = {"y": shapes.pop("y")} if "y" in shapes else {}
     made = declared(TWO, inputs={"x": given_shape}, outputs=outputs, values=shapes)
     expected = run_with(Taker, TWO.SerializeToString(), X, providers=False)
@@ -126,7 +150,9 @@ def test_whatever_is_declared_the_results_are_those_of_the_operators(shapes, giv
     assert_same(run_with(Taker, made.SerializeToString(), X, providers=False), expected)
 
 
-def test_what_inference_does_not_know_is_declared_to_eps_and_enforced_on_nobody(tmp_path, caplog):
+def test_what_inference_does_not_know_is_declared_to_eps_and_enforced_on_nobody(
+    tmp_path, caplog
+):
     """As in onnxruntime EPs may count on a declared length; whoever does is not blamed where it is false."""
     seen = []
 
@@ -177,9 +203,12 @@ def test_an_ep_that_fails_over_a_false_length_is_not_blamed():
     )  # fmt: skip
 
     with pytest.raises(
-        epctx.RuntimeException, match=r"the model declares float\[3,4\] for the value 'h'"
+        epctx.RuntimeException,
+        match=r"the model declares float\[3,4\] for the value 'h'",
     ) as caught:
-        run_with(Strict, made.SerializeToString(), {**X, "c": np.array([True, False, True])})
+        run_with(
+            Strict, made.SerializeToString(), {**X, "c": np.array([True, False, True])}
+        )
 
     assert caught.value.ep == Strict.name
     assert "value_info 'h'" in caught.value.hint
@@ -188,7 +217,9 @@ def test_an_ep_that_fails_over_a_false_length_is_not_blamed():
 def test_a_compile_reports_what_is_declared_against_what_is_inferred(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "epctx"):
         report = compile_with(
-            Taker, FALSE["a value that inference refutes"].SerializeToString(), tmp_path / "m_ctx.onnx"
+            Taker,
+            FALSE["a value that inference refutes"].SerializeToString(),
+            tmp_path / "m_ctx.onnx",
         )
 
     said = "'h' is declared float[5,4], its operators give float[3,4]"
@@ -198,12 +229,24 @@ def test_a_compile_reports_what_is_declared_against_what_is_inferred(tmp_path, c
 
 
 def test_a_context_model_declares_what_is_proven_around_its_nodes(tmp_path):
-    compile_with(Taker, FALSE["a value that inference refutes"].SerializeToString(), tmp_path / "m_ctx.onnx")
+    compile_with(
+        Taker,
+        FALSE["a value that inference refutes"].SerializeToString(),
+        tmp_path / "m_ctx.onnx",
+    )
 
     graph = onnx.load(tmp_path / "m_ctx.onnx").graph
-    around = {n for c in graph.node if c.op_type == "EPContext" for n in (*c.input, *c.output)}
-    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in graph.value_info}
-    assert {name: shape for name, shape in shapes.items() if name in around} == {"h": [3, 4], "i": [3, 4]}
+    around = {
+        n for c in graph.node if c.op_type == "EPContext" for n in (*c.input, *c.output)
+    }
+    shapes = {
+        v.name: [d.dim_value for d in v.type.tensor_type.shape.dim]
+        for v in graph.value_info
+    }
+    assert {name: shape for name, shape in shapes.items() if name in around} == {
+        "h": [3, 4],
+        "i": [3, 4],
+    }
 
 
 class Liar(Taker):
@@ -213,7 +256,9 @@ class Liar(Taker):
 
     def _runnable(self, model):
         run = super()._runnable(model)
-        return run and (lambda inputs, outputs=None: [r[:-1].copy() for r in run(inputs)])
+        return run and (
+            lambda inputs, outputs=None: [r[:-1].copy() for r in run(inputs)]
+        )
 
 
 @pytest.mark.parametrize("loaded", [False, True])
@@ -225,7 +270,10 @@ def test_an_ep_that_gives_another_length_than_inference_proves_is_at_fault_or_th
     if loaded:
         compile_with(Liar, source, tmp_path / "m_ctx.onnx")
 
-    with pytest.raises(epctx.InvalidGraph if loaded else epctx.PluginError, match=r"gave float32\[2, 4\]"):
+    with pytest.raises(
+        epctx.InvalidGraph if loaded else epctx.PluginError,
+        match=r"gave float32\[2, 4\]",
+    ):
         run_with(Liar, tmp_path / "m_ctx.onnx" if loaded else source, X)
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from models_breadth.special_models import OPSET, Example, X, made, node, sequence_of_functions, value
+from models_breadth.special_models import (
+    OPSET,
+    Example,
+    X,
+    made,
+    node,
+    sequence_of_functions,
+    value,
+)
 from models_breadth.taker import (
     Taker,
     assert_same,
@@ -56,7 +64,9 @@ def one_function(nodes, *, opset=OPSET, imports=(), model_opset=OPSET, domains=(
 def test_no_function_is_left_in_a_context_model(tmp_path):
     example = sequence_of_functions()
 
-    outcome = through_everything(saved(example.model, tmp_path / "in"), example.feeds, tmp_path / "out")
+    outcome = through_everything(
+        saved(example.model, tmp_path / "in"), example.feeds, tmp_path / "out"
+    )
 
     left = onnx.load(tmp_path / "out" / "m_ctx.onnx")
     assert not left.functions
@@ -66,12 +76,18 @@ def test_no_function_is_left_in_a_context_model(tmp_path):
 
 def test_attributes_that_a_call_leaves_out_have_the_functions_defaults(tmp_path):
     leaky = node("LeakyRelu", ["a"], ["b"])
-    leaky.attribute.add(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    leaky.attribute.add(
+        name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT
+    )
     example = one_function([leaky])
-    example.model.functions[0].attribute_proto.append(helper.make_attribute("slope", 0.5))
+    example.model.functions[0].attribute_proto.append(
+        helper.make_attribute("slope", 0.5)
+    )
     wanted = expected(example.model, example.feeds)
 
-    outcome = through_everything(saved(example.model, tmp_path / "in"), example.feeds, tmp_path / "out")
+    outcome = through_everything(
+        saved(example.model, tmp_path / "in"), example.feeds, tmp_path / "out"
+    )
 
     for results in (outcome.original, outcome.compiled, outcome.loaded):
         assert_same(results, wanted)
@@ -82,7 +98,10 @@ def test_an_ep_gets_calls_of_the_functions_that_it_keeps(tmp_path):
     wanted = expected(example.model, example.feeds)
 
     outcome = through_everything(
-        saved(example.model, tmp_path / "in"), example.feeds, tmp_path / "out", ep=WantsCalls
+        saved(example.model, tmp_path / "in"),
+        example.feeds,
+        tmp_path / "out",
+        ep=WantsCalls,
     )
 
     assert outcome.report.partitions[0].operators == ("Scaled", "Scaled")
@@ -100,39 +119,56 @@ def test_a_call_that_is_kept_and_not_taken_runs_on_the_cpu(tmp_path):
     wanted = expected(example.model, example.feeds)
 
     outcome = through_everything(
-        saved(example.model, tmp_path / "in"), example.feeds, tmp_path / "out", ep=KeepsOnly
+        saved(example.model, tmp_path / "in"),
+        example.feeds,
+        tmp_path / "out",
+        ep=KeepsOnly,
     )
 
     assert outcome.taken == 1
-    assert [f.name for f in onnx.load(tmp_path / "out" / "m_ctx.onnx").functions] == ["Scaled"]
+    assert [f.name for f in onnx.load(tmp_path / "out" / "m_ctx.onnx").functions] == [
+        "Scaled"
+    ]
     assert_same(outcome.loaded, wanted)
 
 
 def test_functions_of_another_domain_bring_their_import_along(tmp_path):
     example = one_function(
-        [node("Gelu", ["a"], ["g"], domain="com.microsoft"), node("Relu", ["g"], ["b"])],
+        [
+            node("Gelu", ["a"], ["g"], domain="com.microsoft"),
+            node("Relu", ["g"], ["b"]),
+        ],
         imports=[("com.microsoft", 1)],
     )
     wanted = expected(example.model, example.feeds)
 
-    outcome = through_everything(saved(example.model, tmp_path / "in"), example.feeds, tmp_path / "out")
+    outcome = through_everything(
+        saved(example.model, tmp_path / "in"), example.feeds, tmp_path / "out"
+    )
 
     assert outcome.taken == 2
     for results in (outcome.original, outcome.compiled, outcome.loaded):
         assert_same(results, wanted)
 
 
-def test_a_function_for_an_older_version_with_the_same_operators_is_put_in_place(tmp_path):
-    example = one_function([node("Exp", ["a"], ["e"]), node("Abs", ["e"], ["b"])], opset=13)
+def test_a_function_for_an_older_version_with_the_same_operators_is_put_in_place(
+    tmp_path,
+):
+    example = one_function(
+        [node("Exp", ["a"], ["e"]), node("Abs", ["e"], ["b"])], opset=13
+    )
 
-    outcome = through_everything(saved(example.model, tmp_path / "in"), example.feeds, tmp_path / "out")
+    outcome = through_everything(
+        saved(example.model, tmp_path / "in"), example.feeds, tmp_path / "out"
+    )
 
     assert outcome.taken == 3
 
 
 def test_a_function_whose_operators_are_others_in_the_models_version_is_read_with_that():
     example = one_function(
-        [node("Constant", [], ["c"], value_float=1.0), node("Add", ["a", "c"], ["b"])], opset=7
+        [node("Constant", [], ["c"], value_float=1.0), node("Add", ["a", "c"], ["b"])],
+        opset=7,
     )
 
     results = run_with(Taker, example.model.SerializeToString(), X)
@@ -142,9 +178,13 @@ def test_a_function_whose_operators_are_others_in_the_models_version_is_read_wit
 
 def test_weights_of_functions_may_lie_in_files(tmp_path):
     (tmp_path / "w.bin").write_bytes(numpy_helper.from_array(X["x"], "w").raw_data)
-    tensor = TensorProto(name="w", data_type=1, dims=[2, 3], data_location=TensorProto.EXTERNAL)
+    tensor = TensorProto(
+        name="w", data_type=1, dims=[2, 3], data_location=TensorProto.EXTERNAL
+    )
     tensor.external_data.add(key="location", value="w.bin")
-    example = one_function([node("Constant", [], ["w"], value=tensor), node("Add", ["a", "w"], ["b"])])
+    example = one_function(
+        [node("Constant", [], ["w"], value=tensor), node("Add", ["a", "w"], ["b"])]
+    )
 
     (result,) = run_with(
         Taker,
@@ -166,7 +206,9 @@ def test_functions_that_call_each_other_in_a_circle_are_refused():
         run_with(Taker, model.SerializeToString(), X)
 
 
-@pytest.mark.parametrize("kept", [{"mine": "Scaled"}, "mine", [("mine",)], [("mine", 1)]])
+@pytest.mark.parametrize(
+    "kept", [{"mine": "Scaled"}, "mine", [("mine",)], [("mine", 1)]]
+)
 def test_what_is_no_set_of_pairs_is_refused_as_kept_functions(kept):
     class Wrong(Taker):
         keeps_functions = kept

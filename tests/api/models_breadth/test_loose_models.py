@@ -14,7 +14,14 @@ from epctx_sim_qnn import QnnProvider
 from epctx_sim_vitisai import VitisAIProvider
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models_breadth.taker import Taker, assert_same, compile_with, expected, run_with, through_everything
+from models_breadth.taker import (
+    Taker,
+    assert_same,
+    compile_with,
+    expected,
+    run_with,
+    through_everything,
+)
 from onnx import TensorProto, helper
 
 import epctx_core as epctx
@@ -29,11 +36,25 @@ def node(op_type, inputs, outputs, **attributes):
     return helper.make_node(op_type, inputs.split(), outputs.split(), **attributes)
 
 
-def model(nodes, *, opset=17, ir=9, name="g", weights=(), inputs=(), shape=("N", 4), domains=(), **more):
+def model(
+    nodes,
+    *,
+    opset=17,
+    ir=9,
+    name="g",
+    weights=(),
+    inputs=(),
+    shape=("N", 4),
+    domains=(),
+    **more,
+):
     """A model of a float input x and a float output y."""
     x, y = (helper.make_tensor_value_info(v, FLOAT, shape) for v in "xy")
     graph = helper.make_graph(nodes, name, [x, *inputs], [y], list(weights))
-    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]
+    imports = [
+        helper.make_opsetid("", opset),
+        *(helper.make_opsetid(d, 1) for d in domains),
+    ]
     return helper.make_model(graph, opset_imports=imports, ir_version=ir, **more)
 
 
@@ -42,7 +63,9 @@ def weight(name="w"):
 
 
 def body(nodes, output):
-    return helper.make_graph(nodes, "b", [], [helper.make_tensor_value_info(output, FLOAT, None)])
+    return helper.make_graph(
+        nodes, "b", [], [helper.make_tensor_value_info(output, FLOAT, None)]
+    )
 
 
 def choice(*, then, tidy=False):
@@ -53,26 +76,41 @@ def choice(*, then, tidy=False):
     nodes = [
         node("Relu", "x", "made"),
         node("Constant", "", "c", value=condition),
-        node("If", "c", "chosen", then_branch=body(chosen if tidy else chosen[::-1], "u"), else_branch=other),
+        node(
+            "If",
+            "c",
+            "chosen",
+            then_branch=body(chosen if tidy else chosen[::-1], "u"),
+            else_branch=other,
+        ),
         node("Add", "chosen x", "y"),
     ]
     return model(nodes if tidy else nodes[::-1])
 
 
 def function(nodes, version):
-    return helper.make_function("local", "F", ["a"], ["b"], nodes, [helper.make_opsetid("", version)])
+    return helper.make_function(
+        "local", "F", ["a"], ["b"], nodes, [helper.make_opsetid("", version)]
+    )
 
 
 def calling(nodes, version, opset):
     """A model that calls a function written for another version of ONNX's operators."""
     calls = [node("F", "x", "h", domain="local"), node("Relu", "h", "y")]
-    return model(calls, opset=opset, domains=["local"], functions=[function(nodes, version)])
+    return model(
+        calls, opset=opset, domains=["local"], functions=[function(nodes, version)]
+    )
 
 
 def sparse(name, shape, places, values=(3, 5)):
     return helper.make_sparse_tensor(
         helper.make_tensor(name, FLOAT, [len(values)], values),
-        helper.make_tensor(f"{name}_places", TensorProto.INT64, list(np.shape(places)), np.ravel(places)),
+        helper.make_tensor(
+            f"{name}_places",
+            TensorProto.INT64,
+            list(np.shape(places)),
+            np.ravel(places),
+        ),
         shape,
     )
 
@@ -121,7 +159,9 @@ LOOSE = {
 TIDY = {
     "bodies out of order": choice(then=True, tidy=True),
     "bodies out of order, the other one": choice(then=False, tidy=True),
-    "a function out of order": calling([node("Relu", "a", "n"), node("Neg", "n", "b")], 14, 14),
+    "a function out of order": calling(
+        [node("Relu", "a", "n"), node("Neg", "n", "b")], 14, 14
+    ),
 }
 """The same in order, where onnxruntime itself insists on it."""
 
@@ -142,14 +182,24 @@ def test_what_onnxruntime_takes_gives_its_results_on_every_way(tmp_path, kind, e
     wanted = onnxruntime.InferenceSession(tidy, options).run(None, X)
 
     outcome = through_everything(
-        saved(made, tmp_path / "source"), X, tmp_path / "out", ep=ep, embedded=ep is Taker
+        saved(made, tmp_path / "source"),
+        X,
+        tmp_path / "out",
+        ep=ep,
+        embedded=ep is Taker,
     )
 
     for results in (outcome.original, outcome.compiled, outcome.loaded):
         assert_same(results, wanted)
-    assert outcome.taken or ep is not Taker or not Taker.operators & {n.op_type for n in made.graph.node}
+    assert (
+        outcome.taken
+        or ep is not Taker
+        or not Taker.operators & {n.op_type for n in made.graph.node}
+    )
     onnx.checker.check_model(tmp_path / "out" / "m_ctx.onnx")
-    assert epctx.verify_model(tmp_path / "out" / "m_ctx.onnx", registry=_registry(ep)).ok
+    assert epctx.verify_model(
+        tmp_path / "out" / "m_ctx.onnx", registry=_registry(ep)
+    ).ok
 
 
 def _registry(ep):
@@ -158,14 +208,18 @@ def _registry(ep):
     return registry
 
 
-@pytest.mark.parametrize("kind", ["nodes out of order", "ir version 1", "a sparse initializer"])
+@pytest.mark.parametrize(
+    "kind", ["nodes out of order", "ir version 1", "a sparse initializer"]
+)
 def test_a_loose_model_goes_through_isolation_and_the_cache(tmp_path, kind):
     source = saved(LOOSE[kind], tmp_path / "source")
     wanted = expected(LOOSE[kind], X)
     options = epctx.SessionOptions()
     options.add_provider("OpenVINO")
 
-    with epctx.load_or_compile(source, options, cache_dir=tmp_path / "cache") as session:
+    with epctx.load_or_compile(
+        source, options, cache_dir=tmp_path / "cache"
+    ) as session:
         assert_same(session.run(None, X), wanted)
     options.add_session_config_entry("ep.isolate", "all")
     with epctx.InferenceSession(source, options) as session:
@@ -181,7 +235,9 @@ def test_the_order_of_nodes_changes_neither_names_nor_results(order):
     ]  # fmt: skip
     options = epctx.SessionOptions()
     options.add_provider("QNN")
-    shuffled = model([nodes[place] for place in order], shape=(3, 4)).SerializeToString()
+    shuffled = model(
+        [nodes[place] for place in order], shape=(3, 4)
+    ).SerializeToString()
     with epctx.InferenceSession(shuffled, options) as session:
         results = session.run(None, X)
 
@@ -208,7 +264,9 @@ def test_a_cycle_is_refused_and_names_a_node():
 
 def test_a_function_read_with_another_definition_of_an_operator_is_told(caplog):
     with caplog.at_level(logging.WARNING, "epctx"):
-        epctx.InferenceSession(LOOSE["a function of an older version"].SerializeToString())
+        epctx.InferenceSession(
+            LOOSE["a function of an older version"].SerializeToString()
+        )
 
     assert "'F' is written for version 11 of ai.onnx" in caplog.text
     assert "Softmax" in caplog.text
@@ -224,7 +282,9 @@ def test_a_function_that_the_models_version_does_not_allow_is_refused():
 @pytest.mark.parametrize("domain", ["", "ai.onnx"])
 def test_operators_newer_than_onnx_are_refused(domain):
     made = model([node("Relu", "x", "y")])
-    made.opset_import[0].CopyFrom(helper.make_opsetid(domain, onnx.defs.onnx_opset_version() + 1))
+    made.opset_import[0].CopyFrom(
+        helper.make_opsetid(domain, onnx.defs.onnx_opset_version() + 1)
+    )
 
     with pytest.raises(epctx.InvalidGraph, match=r"imports version .* up to"):
         epctx.InferenceSession(made.SerializeToString())
@@ -234,7 +294,9 @@ def test_operators_newer_than_onnx_are_refused(domain):
 
 @pytest.mark.parametrize("switch", ["embed_mode", "main_context"])
 @pytest.mark.parametrize("value", [2, -1])
-def test_a_context_node_whose_switch_is_neither_0_nor_1_is_refused(tmp_path, switch, value):
+def test_a_context_node_whose_switch_is_neither_0_nor_1_is_refused(
+    tmp_path, switch, value
+):
     path = tmp_path / "m_ctx.onnx"
     compile_with(Taker, model(CHAIN).SerializeToString(), path)
     compiled = onnx.load(path)
@@ -257,11 +319,17 @@ def test_sparse_weights_that_fill_the_memory_are_refused():
         epctx.InferenceSession(made.SerializeToString())
 
 
-@pytest.mark.parametrize("places", [[[0, 1], [3, 0]], [[0, -1], [1, 0]], [0, 12], [-1, 2], [1, 2, 3]])
+@pytest.mark.parametrize(
+    "places", [[[0, 1], [3, 0]], [[0, -1], [1, 0]], [0, 12], [-1, 2], [1, 2, 3]]
+)
 def test_sparse_elements_outside_of_the_shape_are_refused(places):
     made = with_sparse_initializer()
     indices = made.graph.sparse_initializer[0].indices
-    indices.CopyFrom(helper.make_tensor("i", TensorProto.INT64, list(np.shape(places)), np.ravel(places)))
+    indices.CopyFrom(
+        helper.make_tensor(
+            "i", TensorProto.INT64, list(np.shape(places)), np.ravel(places)
+        )
+    )
 
     with pytest.raises(epctx.InvalidGraph, match="outside"):
         epctx.InferenceSession(made.SerializeToString())
@@ -291,7 +359,9 @@ class Disordered(Taker):
     @hookimpl
     def load_context(self, nodes, reader):
         graphs = unpacked(reader.payload(nodes[0]).view)
-        return [CompiledPartition(self._runnable(graphs[n.partition_name])) for n in nodes]
+        return [
+            CompiledPartition(self._runnable(graphs[n.partition_name])) for n in nodes
+        ]
 
 
 def brain_floats():
@@ -303,15 +373,21 @@ def brain_floats():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("made", [brain_floats(), model([node("Relu", "x", "a"), node("Abs", "a", "y")])])
+@pytest.mark.parametrize(
+    "made", [brain_floats(), model([node("Relu", "x", "a"), node("Abs", "a", "y")])]
+)
 def test_a_payload_whose_graph_is_out_of_order_runs(tmp_path, made):
     compile_with(Disordered, made.SerializeToString(), tmp_path / "m_ctx.onnx")
 
     feeds = {"x": np.abs(X["x"]) / 4}
-    assert_same(run_with(Disordered, tmp_path / "m_ctx.onnx", feeds), expected(made, feeds))
+    assert_same(
+        run_with(Disordered, tmp_path / "m_ctx.onnx", feeds), expected(made, feeds)
+    )
 
 
-@pytest.mark.parametrize("made", [brain_floats(), model([node("Relu", "x", "a"), node("Abs", "a", "y")])])
+@pytest.mark.parametrize(
+    "made", [brain_floats(), model([node("Relu", "x", "a"), node("Abs", "a", "y")])]
+)
 def test_a_payload_whose_graph_has_a_cycle_is_at_fault(tmp_path, made):
     circular = type("Circular", (Disordered,), {"cycle": True})
     compile_with(circular, made.SerializeToString(), tmp_path / "m_ctx.onnx")

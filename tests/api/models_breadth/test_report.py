@@ -27,12 +27,20 @@ g (float[2,3] x, bool c) => (float[2,3] y) {
 @pytest.fixture
 def report(tmp_path):
     """QNN takes Relu and Add, OpenVINO Erf and the If whole; Hardmax is left."""
-    (tmp_path / "m.onnx").write_bytes(onnx.parser.parse_model(MODEL).SerializeToString())
-    return epctx.ModelCompiler(with_eps(QNN, OPENVINO), tmp_path / "m.onnx").compile_to_file()
+    (tmp_path / "m.onnx").write_bytes(
+        onnx.parser.parse_model(MODEL).SerializeToString()
+    )
+    return epctx.ModelCompiler(
+        with_eps(QNN, OPENVINO), tmp_path / "m.onnx"
+    ).compile_to_file()
 
 
 def test_partitions_are_those_of_the_context_model_in_its_order(report):
-    contexts = [node for node in onnx.load(report.output).graph.node if node.op_type == "EPContext"]
+    contexts = [
+        node
+        for node in onnx.load(report.output).graph.node
+        if node.op_type == "EPContext"
+    ]
 
     assert [(p.ep, p.node_names, p.operators) for p in report.partitions] == [
         (QNN, ("relu",), ("Relu",)),
@@ -54,22 +62,43 @@ def test_files_are_those_on_the_disk(report):
     assert {file.path: file.bytes for file in report.outputs} == written
     assert report.required_files == tuple(file.path for file in report.outputs)
     assert report.outputs[-1].path == "m_ctx.onnx"
-    assert report.outputs[-1].digest == hashlib.sha256(report.output.read_bytes()).hexdigest()
+    assert (
+        report.outputs[-1].digest
+        == hashlib.sha256(report.output.read_bytes()).hexdigest()
+    )
 
 
 def test_refusals_name_their_nodes_in_bodies_too(report):
-    refused = {ep: {n for r in report.refusals if r.ep == ep for n in r.nodes} for ep in (QNN, OPENVINO)}
+    refused = {
+        ep: {n for r in report.refusals if r.ep == ep for n in r.nodes}
+        for ep in (QNN, OPENVINO)
+    }
 
-    assert refused == {QNN: {"erf", "hardmax", "if", "abs", "neg"}, OPENVINO: {"hardmax"}}
+    assert refused == {
+        QNN: {"erf", "hardmax", "if", "abs", "neg"},
+        OPENVINO: {"hardmax"},
+    }
     assert all(refusal.reason for refusal in report.refusals)
 
 
 def test_all_stages_are_timed_and_the_whole_report_is_json(report):
     said = json.loads(json.dumps(report.as_dict()))
 
-    assert list(said["timings"]) == ["read", "optimise", "partition", "compile", "write", "read_back"]
+    assert list(said["timings"]) == [
+        "read",
+        "optimise",
+        "partition",
+        "compile",
+        "write",
+        "read_back",
+    ]
     assert all(0 <= seconds < 60 for seconds in said["timings"].values())
     assert said["output"] == "m_ctx.onnx"
     assert said["files"] == [file.as_dict() for file in report.outputs]
-    assert [p["node_names"] for p in said["partitions"]] == [["relu"], ["erf"], ["add"], ["if"]]
+    assert [p["node_names"] for p in said["partitions"]] == [
+        ["relu"],
+        ["erf"],
+        ["add"],
+        ["if"],
+    ]
     assert (said["kept_nodes"], said["delivered"], said["source_files"]) == ([], [], [])

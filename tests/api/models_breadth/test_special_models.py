@@ -9,7 +9,13 @@ import onnxruntime
 import pytest
 from models_breadth import special_models
 from models_breadth.special_models import KINDS, ONNXRUNTIME_TYPES, of_element_type
-from models_breadth.taker import Taker, assert_same, compile_with, expected, through_everything
+from models_breadth.taker import (
+    Taker,
+    assert_same,
+    compile_with,
+    expected,
+    through_everything,
+)
 from onnx import TensorProto
 
 import epctx_core as epctx
@@ -17,7 +23,9 @@ import epctx_core as epctx
 MODES = [pytest.param(False, id="file"), pytest.param(True, id="embedded")]
 BEYOND = pytest.mark.not_for_onnxruntime("it refuses the source, too")
 MARKED_KINDS = [
-    pytest.param(kind, marks=BEYOND) if kind == "nodes_without_names_and_with_one_name" else kind
+    pytest.param(kind, marks=BEYOND)
+    if kind == "nodes_without_names_and_with_one_name"
+    else kind
     for kind in sorted(KINDS)
 ]
 
@@ -35,7 +43,10 @@ def test_a_model_of_any_kind_is_compiled_moved_and_run(tmp_path, kind, embedded)
     wanted = expected(example.model, example.feeds)
 
     outcome = through_everything(
-        saved(example.model, tmp_path / "source"), example.feeds, tmp_path / "out", embedded=embedded
+        saved(example.model, tmp_path / "source"),
+        example.feeds,
+        tmp_path / "out",
+        embedded=embedded,
     )
 
     for results in (outcome.original, outcome.compiled, outcome.loaded):
@@ -79,7 +90,10 @@ def test_tensors_of_any_type_pass_through_around_the_eps_nodes(tmp_path, element
     wanted = expected(example.model, example.feeds)
 
     outcome = through_everything(
-        saved(example.model, tmp_path / "source"), example.feeds, tmp_path / "out", embedded=True
+        saved(example.model, tmp_path / "source"),
+        example.feeds,
+        tmp_path / "out",
+        embedded=True,
     )
 
     for results in (outcome.original, outcome.compiled, outcome.loaded):
@@ -88,13 +102,17 @@ def test_tensors_of_any_type_pass_through_around_the_eps_nodes(tmp_path, element
 
 
 @pytest.mark.parametrize(
-    "element", ONNXRUNTIME_TYPES, ids=[TensorProto.DataType.Name(k) for k in ONNXRUNTIME_TYPES]
+    "element",
+    ONNXRUNTIME_TYPES,
+    ids=[TensorProto.DataType.Name(k) for k in ONNXRUNTIME_TYPES],
 )
 def test_nothing_slow_runs_what_onnxruntime_can(tmp_path, caplog, element):
     example = of_element_type(element)
 
     with caplog.at_level(logging.WARNING, "epctx"):
-        through_everything(saved(example.model, tmp_path / "source"), example.feeds, tmp_path / "out")
+        through_everything(
+            saved(example.model, tmp_path / "source"), example.feeds, tmp_path / "out"
+        )
 
     assert caplog.messages == []
 
@@ -104,7 +122,9 @@ def test_inputs_and_outputs_are_spelled_as_onnxruntime_spells_them(kind):
     data = KINDS[kind]().model
     for number, node in enumerate(data.graph.node):
         node.name = f"n{number}"  # onnxruntime refuses equal names
-    theirs = onnxruntime.InferenceSession(data.SerializeToString(), providers=["CPUExecutionProvider"])
+    theirs = onnxruntime.InferenceSession(
+        data.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
 
     with epctx.InferenceSession(data.SerializeToString()) as ours:
         for mine, other in (
@@ -114,10 +134,16 @@ def test_inputs_and_outputs_are_spelled_as_onnxruntime_spells_them(kind):
             assert [(v.name, v.type) for v in mine] == [(v.name, v.type) for v in other]
 
 
-def test_an_operator_of_an_unknown_type_stays_on_the_cpu_where_the_engine_is_the_reference(tmp_path):
+def test_an_operator_of_an_unknown_type_stays_on_the_cpu_where_the_engine_is_the_reference(
+    tmp_path,
+):
     example = KINDS["several_operator_domains"]()
 
-    report = compile_with(Taker, saved(example.model, tmp_path / "source"), session__engine="onnx.reference")
+    report = compile_with(
+        Taker,
+        saved(example.model, tmp_path / "source"),
+        session__engine="onnx.reference",
+    )
 
     assert [p.operators for p in report.partitions] == [("Relu",), ("Abs",)]
     assert [r.reason for r in report.refusals if "boundary" in r.reason]
@@ -129,7 +155,9 @@ def test_a_model_of_whose_outputs_neither_type_nor_shape_is_declared_is_taken(tm
     del example.model.graph.output[0].type.tensor_type.shape.dim[:]
     example.model.graph.output[0].ClearField("type")
 
-    outcome = through_everything(saved(example.model, tmp_path / "source"), example.feeds, tmp_path / "out")
+    outcome = through_everything(
+        saved(example.model, tmp_path / "source"), example.feeds, tmp_path / "out"
+    )
 
     assert_same(outcome.loaded, wanted)
     assert outcome.taken == example.taken

@@ -15,12 +15,22 @@ OLDEST_OPSET = 7
 
 def is_read_by_onnxruntime(opset, ir_version):
     """Whether onnxruntime takes models of these versions."""
-    probe = made([node("Relu", ["x"], ["y"])], [value("x")], [value("y")], opset=opset, ir_version=ir_version)
+    probe = made(
+        [node("Relu", ["x"], ["y"])],
+        [value("x")],
+        [value("y")],
+        opset=opset,
+        ir_version=ir_version,
+    )
     return onnxruntime_reads(probe.SerializeToString())
 
 
-ONNXRUNTIME_OPSET = max(v for v in range(OLDEST_OPSET, NEWEST_OPSET + 1) if is_read_by_onnxruntime(v, 8))
-ONNXRUNTIME_IR = max(v for v in range(3, onnx.IR_VERSION + 1) if is_read_by_onnxruntime(8, v))
+ONNXRUNTIME_OPSET = max(
+    v for v in range(OLDEST_OPSET, NEWEST_OPSET + 1) if is_read_by_onnxruntime(v, 8)
+)
+ONNXRUNTIME_IR = max(
+    v for v in range(3, onnx.IR_VERSION + 1) if is_read_by_onnxruntime(8, v)
+)
 """The newest that this onnxruntime takes (1.31: 26 and 13); epctx's own engines may take more."""
 BEYOND = pytest.mark.not_for_onnxruntime("the source is too new for it")
 
@@ -50,13 +60,19 @@ def model_of(opset, ir_version):
     return model
 
 
-@pytest.mark.parametrize("opset", marked(range(OLDEST_OPSET, NEWEST_OPSET + 1), ONNXRUNTIME_OPSET))
+@pytest.mark.parametrize(
+    "opset", marked(range(OLDEST_OPSET, NEWEST_OPSET + 1), ONNXRUNTIME_OPSET)
+)
 def test_any_operator_version_goes_through(tmp_path, caplog, opset):
-    ir_version = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])
+    ir_version = onnx.helper.find_min_ir_version_for(
+        [onnx.helper.make_opsetid("", opset)]
+    )
     check_version(tmp_path, caplog, model_of(opset, ir_version))
 
 
-@pytest.mark.parametrize("ir_version", marked(range(3, onnx.IR_VERSION + 1), ONNXRUNTIME_IR))
+@pytest.mark.parametrize(
+    "ir_version", marked(range(3, onnx.IR_VERSION + 1), ONNXRUNTIME_IR)
+)
 def test_any_ir_version_goes_through(tmp_path, caplog, ir_version):
     check_version(tmp_path, caplog, model_of(8, ir_version))
 
@@ -82,7 +98,9 @@ def check_version(folder, caplog, model):
     assert caplog.messages == []
     written = onnx.load(folder / "out" / "m_ctx.onnx")
     assert written.ir_version == model.ir_version
-    assert {o.domain: o.version for o in written.opset_import}[""] == model.opset_import[0].version
+    assert {o.domain: o.version for o in written.opset_import}[
+        ""
+    ] == model.opset_import[0].version
 
 
 def lowered(model):
@@ -98,9 +116,15 @@ def lowered(model):
     onnx.defs.get_schema("Cast").since_version <= ONNXRUNTIME_OPSET,
     reason="this onnx has nothing in Cast that onnxruntime lacks; tests/engines/test_splitting.py has operators without a kernel",
 )
-def test_an_operator_newer_than_onnxruntime_runs_alone_on_the_reference(tmp_path, caplog):
+def test_an_operator_newer_than_onnxruntime_runs_alone_on_the_reference(
+    tmp_path, caplog
+):
     model = made(
-        [node("Sigmoid", ["x"], ["s"]), node("Cast", ["s"], ["c"], to=11), node("Tanh", ["c"], ["y"])],
+        [
+            node("Sigmoid", ["x"], ["s"]),
+            node("Cast", ["s"], ["c"], to=11),
+            node("Tanh", ["c"], ["y"]),
+        ],
         [value("x")],
         [value("y", 11)],
         opset=NEWEST_OPSET,

@@ -34,8 +34,17 @@ def spread_out(folder, places):
         with path.open("r+b") as file:
             file.seek(offset)
             file.write(array.tobytes())
-        tensor = TensorProto(name=f"w{number}", data_type=1, dims=[300], data_location=TensorProto.EXTERNAL)
-        entries = {"location": location, "offset": str(offset), "length": str(array.nbytes)}
+        tensor = TensorProto(
+            name=f"w{number}",
+            data_type=1,
+            dims=[300],
+            data_location=TensorProto.EXTERNAL,
+        )
+        entries = {
+            "location": location,
+            "offset": str(offset),
+            "length": str(array.nbytes),
+        }
         for key, text in entries.items():
             tensor.external_data.add(key=key, value=text)
         weights.append(tensor)
@@ -45,10 +54,18 @@ def spread_out(folder, places):
         last = f"v{number}"
         total = total + array if number % 2 else total - array
     nodes.append(node("Identity", [last], ["y"]))
-    return made(nodes, [value("x", shape=(4, 300))], [value("y", shape=(4, 300))], weights), total
+    return made(
+        nodes, [value("x", shape=(4, 300))], [value("y", shape=(4, 300))], weights
+    ), total
 
 
-PLACES = [("a.bin", 0), ("sub/folder/b.bin", 64), ("a.bin", 4096), ("sub/c", 7), ("sub/../d.bin", 0)]
+PLACES = [
+    ("a.bin", 0),
+    ("sub/folder/b.bin", 64),
+    ("a.bin", 4096),
+    ("sub/c", 7),
+    ("sub/../d.bin", 0),
+]
 
 
 def test_several_files_and_subfolders(tmp_path):
@@ -78,29 +95,44 @@ def test_a_model_from_bytes_finds_its_weights_in_the_folder_given(tmp_path):
     compiled = run_with(Taker, data, FEEDS, **{FOLDER_OPTION: weights})
     compile_with(Taker, data, out, **{FOLDER_OPTION: weights})
     loaded = run_with(
-        Taker, out.read_bytes(), FEEDS, providers=False, ep__context_file_path=tmp_path / "m_ctx.onnx"
+        Taker,
+        out.read_bytes(),
+        FEEDS,
+        providers=False,
+        ep__context_file_path=tmp_path / "m_ctx.onnx",
     )
 
     for results in (compiled, loaded):
         np.testing.assert_allclose(results[0], expected, 1e-5, 1e-5)
 
 
-def test_a_session_from_bytes_writes_where_its_option_says_and_loads_from_there(tmp_path):
+def test_a_session_from_bytes_writes_where_its_option_says_and_loads_from_there(
+    tmp_path,
+):
     model, _ = spread_out(tmp_path, PLACES)
     (out := tmp_path / "out").mkdir()
     entries = {FOLDER_OPTION: tmp_path, "ep__context_file_path": out / "net_ctx.onnx"}
 
-    first = run_with(Taker, model.SerializeToString(), FEEDS, ep__context_enable=1, **entries)
-    second = run_with(Taker, (out / "net_ctx.onnx").read_bytes(), FEEDS, providers=False, **entries)
+    first = run_with(
+        Taker, model.SerializeToString(), FEEDS, ep__context_enable=1, **entries
+    )
+    second = run_with(
+        Taker, (out / "net_ctx.onnx").read_bytes(), FEEDS, providers=False, **entries
+    )
 
-    assert sorted(path.name for path in out.iterdir()) == ["net_ctx.onnx", "net_taker.bin"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "net_ctx.onnx",
+        "net_taker.bin",
+    ]
     assert_same(second, first)
 
 
 def test_a_model_from_bytes_says_which_option_it_needs(tmp_path):
     model, _ = spread_out(tmp_path, PLACES)
 
-    with pytest.raises(epctx.InvalidArgument, match=r"'w0' in the file 'a\.bin'") as caught:
+    with pytest.raises(
+        epctx.InvalidArgument, match=r"'w0' in the file 'a\.bin'"
+    ) as caught:
         run_with(Taker, model.SerializeToString(), FEEDS)
 
     assert "session.model_external_initializers_file_folder_path" in caught.value.hint
@@ -161,7 +193,9 @@ def test_a_link_to_elsewhere_is_refused(tmp_path, cache):
 
 def test_weights_without_bytes_may_lie_in_an_empty_file(tmp_path):
     (tmp_path / "empty").touch()
-    tensor = TensorProto(name="w", data_type=1, dims=[0, 300], data_location=TensorProto.EXTERNAL)
+    tensor = TensorProto(
+        name="w", data_type=1, dims=[0, 300], data_location=TensorProto.EXTERNAL
+    )
     tensor.external_data.add(key="location", value="empty")
     model = made(
         [node("Concat", ["x", "w"], ["c"], axis=0), node("Relu", ["c"], ["y"])],
@@ -189,13 +223,19 @@ def test_a_context_model_keeps_no_external_weight(tmp_path):
 
 def test_a_sparse_tensor_of_text_is_refused_for_that_reason():
     text = helper.make_tensor("text", TensorProto.STRING, [1], [b"a"])
-    sparse = helper.make_sparse_tensor(text, helper.make_tensor("at", TensorProto.INT64, [1], [1]), [3])
+    sparse = helper.make_sparse_tensor(
+        text, helper.make_tensor("at", TensorProto.INT64, [1], [1]), [3]
+    )
     nodes = [
         helper.make_node("Constant", [], ["c"], sparse_value=sparse),
         helper.make_node("Identity", ["c"], ["y"]),
     ]
-    graph = helper.make_graph(nodes, "g", [], [helper.make_tensor_value_info("y", TensorProto.STRING, [3])])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    graph = helper.make_graph(
+        nodes, "g", [], [helper.make_tensor_value_info("y", TensorProto.STRING, [3])]
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
 
     with pytest.raises(epctx.InvalidGraph, match="contains text") as caught:
         epctx.InferenceSession(model.SerializeToString())

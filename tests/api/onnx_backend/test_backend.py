@@ -33,7 +33,9 @@ def temporary(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("through", WAYS)
-def test_a_model_gives_onnxruntimes_results_on_each_way_and_leaves_nothing_behind(through, temporary):
+def test_a_model_gives_onnxruntimes_results_on_each_way_and_leaves_nothing_behind(
+    through, temporary
+):
     source = temporary / "m.onnx"
     onnx.save(MODEL, source)
     expected = onnxruntime_result(source, {"x": X, "z": Z})
@@ -45,7 +47,11 @@ def test_a_model_gives_onnxruntimes_results_on_each_way_and_leaves_nothing_behin
     np.testing.assert_array_equal(by_order, expected)
     np.testing.assert_array_equal(by_name, expected)
     assert rep.claimed == 2
-    assert files == (["m.onnx"] if through != "file" else ["m.onnx", "model_alpha.bin", "model_ctx.onnx"])
+    assert files == (
+        ["m.onnx"]
+        if through != "file"
+        else ["m.onnx", "model_alpha.bin", "model_ctx.onnx"]
+    )
     assert [path.name for path in temporary.iterdir()] == ["m.onnx"]
 
 
@@ -77,7 +83,11 @@ def test_a_model_may_be_bytes_or_a_path_and_an_only_input_stands_for_itself(tmp_
     model = model_of("agraph (float[4] x) => (float[4] y) { y = Relu(x) }")
     onnx.save(model, tmp_path / "m.onnx")
 
-    for given in (model.SerializeToString(), tmp_path / "m.onnx", str(tmp_path / "m.onnx")):
+    for given in (
+        model.SerializeToString(),
+        tmp_path / "m.onnx",
+        str(tmp_path / "m.onnx"),
+    ):
         (y,) = backend.run_model(given, X)
         np.testing.assert_array_equal(y, [1, 0, 3, 0])
     (y,) = backend.run(model, [X], "CPU", providers=[Alpha], through="file")
@@ -93,8 +103,12 @@ def test_a_node_runs_without_a_model_and_its_outputs_have_names():
     halves = backend.run_node(node, [X])
     np.testing.assert_array_equal(halves.a, [1, -2])
     np.testing.assert_array_equal(halves["b"], [3, -4])
-    np.testing.assert_array_equal(backend.run_node(clip, [X, np.float32(2)]).y, [1, -2, 2, -4])
-    np.testing.assert_array_equal(backend.run_node(old, [X[None]], opset_version=11).y, X)
+    np.testing.assert_array_equal(
+        backend.run_node(clip, [X, np.float32(2)]).y, [1, -2, 2, -4]
+    )
+    np.testing.assert_array_equal(
+        backend.run_node(old, [X[None]], opset_version=11).y, X
+    )
     np.testing.assert_array_equal(
         backend.run_node(product, [X, X], outputs_info=[(np.float32, (4,))]).y, X * X
     )
@@ -114,7 +128,10 @@ def test_inputs_and_outputs_are_in_the_cpus_memory():
 def test_a_backend_with_other_defaults_takes_what_a_call_says_all_the_same():
     bound = backend.make_backend([Alpha], "embed")
 
-    with bound.prepare(MODEL) as by_default, bound.prepare(MODEL, providers=[], through="direct") as said:
+    with (
+        bound.prepare(MODEL) as by_default,
+        bound.prepare(MODEL, providers=[], through="direct") as said,
+    ):
         np.testing.assert_array_equal(by_default.run([X, Z]), said.run([X, Z]))
     assert [by_default.claimed, said.claimed] == [2, 0]
     assert bound.supports_device("CPU")

@@ -58,23 +58,35 @@ def test_a_prefix_that_no_file_or_vendor_could_take_is_refused(options, prefix):
         ("a\0b", "is not a file name"),
     ],
 )
-def test_a_file_for_initializers_that_is_none_of_the_output_models_folder_is_refused(options, name, why):
+def test_a_file_for_initializers_that_is_none_of_the_output_models_folder_is_refused(
+    options, name, why
+):
     with pytest.raises(InvalidArgument, match=why):
-        options.add_session_config_entry("ep.context_model_external_initializers_file_name", name)
+        options.add_session_config_entry(
+            "ep.context_model_external_initializers_file_name", name
+        )
 
     assert options.config().external_initializers_file is None
 
 
-@pytest.mark.parametrize("name", ["m.data", "sub/m.data", "sub/../m.data", "a..b", "a:b.data", "..data"])
-def test_a_file_for_initializers_may_be_named_in_any_way_that_stays_inside(options, name):
-    options.add_session_config_entry("ep.context_model_external_initializers_file_name", name)
+@pytest.mark.parametrize(
+    "name", ["m.data", "sub/m.data", "sub/../m.data", "a..b", "a:b.data", "..data"]
+)
+def test_a_file_for_initializers_may_be_named_in_any_way_that_stays_inside(
+    options, name
+):
+    options.add_session_config_entry(
+        "ep.context_model_external_initializers_file_name", name
+    )
 
     assert options.config().external_initializers_file == name
 
 
 @pytest.mark.parametrize("value", ["", "HEAD", "none", "1"])
 def test_verification_is_one_of_four_words(options, value):
-    with pytest.raises(InvalidArgument, match="allowed is 'once' or 'head' or 'lazy' or 'full'"):
+    with pytest.raises(
+        InvalidArgument, match="allowed is 'once' or 'head' or 'lazy' or 'full'"
+    ):
         options.add_session_config_entry("ep.context_verify", value)
 
 
@@ -86,7 +98,9 @@ def test_the_weightless_mode_is_0_1_or_2(options, value):
 
 @pytest.mark.entry(131)
 @pytest.mark.parametrize(("switch", "mode"), [("1", "0"), ("0", "1"), ("0", "2")])
-def test_two_keys_for_weightless_mode_that_contradict_each_other_are_refused(options, switch, mode):
+def test_two_keys_for_weightless_mode_that_contradict_each_other_are_refused(
+    options, switch, mode
+):
     set_weightless(options, switch, mode)
 
     with pytest.raises(InvalidArgument, match="contradict each other") as caught:
@@ -96,7 +110,10 @@ def test_two_keys_for_weightless_mode_that_contradict_each_other_are_refused(opt
 
 
 def set_weightless(options, switch, mode):
-    for key, value in (("ep.enable_weightless", switch), ("ep.enable_weightless_mode", mode)):
+    for key, value in (
+        ("ep.enable_weightless", switch),
+        ("ep.enable_weightless_mode", mode),
+    ):
         if value is not None:
             options.add_session_config_entry(key, value)
 
@@ -134,18 +151,27 @@ def test_a_misspelt_key_of_ours_brings_a_suggestion(options):
         ("session.context_enable", "ep.context_enable"),
     ],
 )
-def test_a_session_key_that_neither_epctx_nor_onnxruntime_knows_is_refused(options, key, meant):
-    with pytest.raises(InvalidArgument, match=f"unknown session option '{key}'. Did you mean '{meant}'?"):
+def test_a_session_key_that_neither_epctx_nor_onnxruntime_knows_is_refused(
+    options, key, meant
+):
+    with pytest.raises(
+        InvalidArgument,
+        match=f"unknown session option '{key}'. Did you mean '{meant}'?",
+    ):
         options.add_session_config_entry(key, "1")
 
 
 def test_a_key_that_resembles_nothing_is_refused_without_a_guess(options):
-    with pytest.raises(InvalidArgument, match=r"unknown session option 'session\.xyzzy'\.\n"):
+    with pytest.raises(
+        InvalidArgument, match=r"unknown session option 'session\.xyzzy'\.\n"
+    ):
         options.add_session_config_entry("session.xyzzy", "1")
 
 
 def test_a_dynamic_option_is_sent_where_it_belongs(options):
-    with pytest.raises(InvalidArgument, match="is not a session option but a dynamic one") as caught:
+    with pytest.raises(
+        InvalidArgument, match="is not a session option but a dynamic one"
+    ) as caught:
         options.add_session_config_entry("ep.dynamic.workload_type", "Efficient")
 
     assert "set_ep_dynamic_options" in caught.value.hint
@@ -177,17 +203,24 @@ def test_options_of_one_ep_are_told_apart_by_its_lower_case_name(options):
     options.add_session_config_entry("ep.qnnexecutionprovider.a.b", "1")
     options.add_session_config_entry("ep.openvinoexecutionprovider.device", "CPU")
 
-    assert options.provider_config_entries("QNNExecutionProvider") == {"htp_arch": "73", "a.b": "1"}
+    assert options.provider_config_entries("QNNExecutionProvider") == {
+        "htp_arch": "73",
+        "a.b": "1",
+    }
     assert options.provider_config_entries("QNN") == {}
 
 
-@pytest.mark.parametrize("key", ["ep.QNNExecutionProvider.htp_arch", "ep.qnn.", "ep.", "ep..x"])
+@pytest.mark.parametrize(
+    "key", ["ep.QNNExecutionProvider.htp_arch", "ep.qnn.", "ep.", "ep..x"]
+)
 def test_what_only_looks_like_an_eps_option_is_refused(options, key):
     with pytest.raises(InvalidArgument, match="unknown session option"):
         options.add_session_config_entry(key, "1")
 
 
-@pytest.mark.parametrize(("key", "value"), [("ep.context_enable", 1), (3, "1"), ("k", None), ("k", b"1")])
+@pytest.mark.parametrize(
+    ("key", "value"), [("ep.context_enable", 1), (3, "1"), ("k", None), ("k", b"1")]
+)
 def test_keys_and_values_are_text(options, key, value):
     with pytest.raises(InvalidArgument, match="key and value must be text"):
         options.add_session_config_entry(key, value)
@@ -203,7 +236,9 @@ def test_the_last_value_counts(options):
 def test_a_key_that_was_never_set_has_its_default_or_an_error(options):
     assert options.get_session_config_entry("ep.context_embed_mode") == "0"
 
-    with pytest.raises(InvalidArgument, match=r"'ep\.context_enabel' was never set\. Did you mean"):
+    with pytest.raises(
+        InvalidArgument, match=r"'ep\.context_enabel' was never set\. Did you mean"
+    ):
         options.get_session_config_entry("ep.context_enabel")
 
 
@@ -223,7 +258,10 @@ def test_providers_are_kept_in_order_with_their_options_as_text(options):
     options.add_provider("CPUExecutionProvider")
     given["htp_arch"] = 1
 
-    assert options.providers == [("QNN", {"htp_arch": "73", "fp16": "True"}), ("CPUExecutionProvider", {})]
+    assert options.providers == [
+        ("QNN", {"htp_arch": "73", "fp16": "True"}),
+        ("CPUExecutionProvider", {}),
+    ]
 
 
 def test_the_load_can_be_cancelled_from_another_thread(options):
@@ -232,7 +270,9 @@ def test_the_load_can_be_cancelled_from_another_thread(options):
     thread.join()
 
     assert options.cancellation.requested
-    with pytest.raises(ModelLoadCanceled, match="the host set the load cancellation flag"):
+    with pytest.raises(
+        ModelLoadCanceled, match="the host set the load cancellation flag"
+    ):
         options.cancellation.raise_if_requested()
 
     options.set_load_cancellation_flag(False)
@@ -244,12 +284,20 @@ def test_numbers_are_those_of_onnxruntime():
     import onnxruntime
 
     ours = {level.name: level.value for level in GraphOptimizationLevel}
-    theirs = {n: int(v) for n, v in onnxruntime.GraphOptimizationLevel.__members__.items() if n in ours}
+    theirs = {
+        n: int(v)
+        for n, v in onnxruntime.GraphOptimizationLevel.__members__.items()
+        if n in ours
+    }
     assert ours == theirs
     assert {m.name: m.value for m in ExecutionMode} == {
         name: int(mode) for name, mode in onnxruntime.ExecutionMode.__members__.items()
     }
-    assert OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED | OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS == 3
+    assert (
+        OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
+        | OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
+        == 3
+    )
 
 
 def test_a_run_has_a_tag_and_can_be_stopped():
@@ -258,7 +306,9 @@ def test_a_run_has_a_tag_and_can_be_stopped():
     assert (run.terminate, run.tag) == (False, "")
 
 
-@pytest.mark.parametrize("name", ["intra_op_num_threads", "inter_op_num_threads", "log_severity_level"])
+@pytest.mark.parametrize(
+    "name", ["intra_op_num_threads", "inter_op_num_threads", "log_severity_level"]
+)
 @pytest.mark.parametrize("value", ["4", 1.5, None, True, [2]])
 def test_a_number_that_is_none_is_refused_when_it_is_set(name, value):
     options = SessionOptions()

@@ -20,7 +20,11 @@ _OPSET = 17
 
 def source(name: str) -> ModelProto:
     """Return a model; the same bytes each time."""
-    return _older(onnx.load(_MODELS / name / "model.onnx")) if name in NETWORKS else globals()[f"_{name}"]()
+    return (
+        _older(onnx.load(_MODELS / name / "model.onnx"))
+        if name in NETWORKS
+        else globals()[f"_{name}"]()
+    )
 
 
 def inputs_of(name: str) -> dict[str, np.ndarray]:
@@ -31,7 +35,9 @@ def inputs_of(name: str) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(NAMES.index(name))
     values = {i.name: i.type.tensor_type for i in source(name).graph.input}
     return {
-        key: generator.standard_normal([d.dim_value or 3 for d in kind.shape.dim]).astype(np.float32)
+        key: generator.standard_normal(
+            [d.dim_value or 3 for d in kind.shape.dim]
+        ).astype(np.float32)
         if kind.elem_type == TensorProto.FLOAT
         else np.array(3)
         for key, kind in values.items()
@@ -43,7 +49,10 @@ def _older(model: ModelProto) -> ModelProto:
     changed = {
         node.op_type
         for node in model.graph.node
-        if onnx.defs.get_schema(node.op_type, model.opset_import[0].version).since_version > _OPSET
+        if onnx.defs.get_schema(
+            node.op_type, model.opset_import[0].version
+        ).since_version
+        > _OPSET
     }
     if changed - {"Reshape", "Expand", "Add"}:
         message = f"not in opset {_OPSET}: {sorted(changed)}"
@@ -54,17 +63,26 @@ def _older(model: ModelProto) -> ModelProto:
     return model
 
 
-def _model(nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], ins: list, outs: list) -> ModelProto:
-    initializers = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+def _model(
+    nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], ins: list, outs: list
+) -> ModelProto:
+    initializers = [
+        numpy_helper.from_array(array, name) for name, array in weights.items()
+    ]
     graph = helper.make_graph(nodes, "small", ins, outs, initializers)
     model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8, producer_name="epctx tests"
+        graph,
+        opset_imports=[helper.make_opsetid("", _OPSET)],
+        ir_version=8,
+        producer_name="epctx tests",
     )
     onnx.checker.check_model(model, full_check=True)
     return model
 
 
-def _value(name: str, *shape: int | str, kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+def _value(
+    name: str, *shape: int | str, kind: int = TensorProto.FLOAT
+) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, kind, shape)
 
 
@@ -82,13 +100,18 @@ def _qdq() -> ModelProto:
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["x_q"]),
         helper.make_node("DequantizeLinear", ["x_q", "scale", "zero"], ["x_d"]),
-        helper.make_node("DequantizeLinear", ["weight", "weight_scale", "zero"], ["w_d"]),
+        helper.make_node(
+            "DequantizeLinear", ["weight", "weight_scale", "zero"], ["w_d"]
+        ),
         helper.make_node("Conv", ["x_d", "w_d"], ["c"], name="conv"),
         helper.make_node("QuantizeLinear", ["c", "scale", "zero"], ["c_q"]),
         helper.make_node("DequantizeLinear", ["c_q", "scale", "zero"], ["y"]),
     ]
     return _model(
-        nodes, _scales() | {"weight": weight}, [_value("x", "n", 3, 8, 8)], [_value("y", "n", 4, 6, 6)]
+        nodes,
+        _scales() | {"weight": weight},
+        [_value("x", "n", 3, 8, 8)],
+        [_value("y", "n", 4, 6, 6)],
     )
 
 
@@ -105,7 +128,12 @@ def _qlinear() -> ModelProto:
         ),
         helper.make_node("DequantizeLinear", ["p_q", "scale", "zero"], ["y"]),
     ]
-    return _model(nodes, _scales() | {"weight": weight}, [_value("x", "n", 16)], [_value("y", "n", 64)])
+    return _model(
+        nodes,
+        _scales() | {"weight": weight},
+        [_value("x", "n", 16)],
+        [_value("y", "n", 64)],
+    )
 
 
 def _integers() -> ModelProto:
@@ -113,7 +141,9 @@ def _integers() -> ModelProto:
     weight = np.random.default_rng(13).integers(-60, 60, (16, 128), np.int8)
     nodes = [
         helper.make_node("DynamicQuantizeLinear", ["x"], ["x_q", "x_scale", "x_zero"]),
-        helper.make_node("MatMulInteger", ["x_q", "weight", "x_zero", "zero"], ["p"], name="product"),
+        helper.make_node(
+            "MatMulInteger", ["x_q", "weight", "x_zero", "zero"], ["p"], name="product"
+        ),
         helper.make_node("Cast", ["p"], ["p_f"], to=TensorProto.FLOAT),
         helper.make_node("Mul", ["x_scale", "weight_scale"], ["s"]),
         helper.make_node("Mul", ["p_f", "s"], ["y"]),
@@ -126,16 +156,29 @@ def _branches() -> ModelProto:
     """Return an If whose branches read weights and values from outside."""
     weight = np.random.default_rng(14).standard_normal((16, 32), np.float32)
     then = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "weight"], ["a"])], "positive", [], [_value("a", "n", 32)]
+        [helper.make_node("MatMul", ["x", "weight"], ["a"])],
+        "positive",
+        [],
+        [_value("a", "n", 32)],
     )
     other = helper.make_graph(
-        [helper.make_node("MatMul", ["doubled", "weight"], ["b"])], "negative", [], [_value("b", "n", 32)]
+        [helper.make_node("MatMul", ["doubled", "weight"], ["b"])],
+        "negative",
+        [],
+        [_value("b", "n", 32)],
     )
     nodes = [
         helper.make_node("Add", ["x", "x"], ["doubled"]),
         helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
         helper.make_node("Greater", ["sum", "nothing"], ["positive"]),
-        helper.make_node("If", ["positive"], ["y"], name="choice", then_branch=then, else_branch=other),
+        helper.make_node(
+            "If",
+            ["positive"],
+            ["y"],
+            name="choice",
+            then_branch=then,
+            else_branch=other,
+        ),
     ]
     weights = {"weight": weight, "nothing": np.array(0, np.float32)}
     return _model(nodes, weights, [_value("x", "n", 16)], [_value("y", "n", 32)])
@@ -157,8 +200,21 @@ def _loop() -> ModelProto:
             _value("go", kind=TensorProto.BOOL),
             _value("carried", "n", 16),
         ],
-        [_value("go_on", kind=TensorProto.BOOL), _value("next", "n", 16), _value("collected", "n", 16)],
+        [
+            _value("go_on", kind=TensorProto.BOOL),
+            _value("next", "n", 16),
+            _value("collected", "n", 16),
+        ],
     )
-    nodes = [helper.make_node("Loop", ["count", "", "x"], ["y", "all"], name="steps", body=body)]
+    nodes = [
+        helper.make_node(
+            "Loop", ["count", "", "x"], ["y", "all"], name="steps", body=body
+        )
+    ]
     ins = [_value("x", "n", 16), _value("count", kind=TensorProto.INT64)]
-    return _model(nodes, {"weight": weight}, ins, [_value("y", "n", 16), _value("all", "steps", "n", 16)])
+    return _model(
+        nodes,
+        {"weight": weight},
+        ins,
+        [_value("y", "n", 16), _value("all", "steps", "n", 16)],
+    )

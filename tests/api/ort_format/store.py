@@ -52,7 +52,11 @@ def main() -> None:
             command = [python, "-c", CONVERT, str(before), str(after), style]
             made_by = subprocess.check_output(command, text=True).split()[-1]
             data = bytearray(after.read_bytes())
-        entry = {"onnxruntime": made_by, "sha256": hashlib.sha256(data).hexdigest(), "weights": {}}
+        entry = {
+            "onnxruntime": made_by,
+            "sha256": hashlib.sha256(data).hexdigest(),
+            "weights": {},
+        }
         for tensor in model.graph.initializer:
             size = len(tensor.raw_data)
             at = data.find(tensor.raw_data) if size >= CUT_FROM else -1

@@ -26,7 +26,9 @@ def _stored(name: str, version: int) -> bytes:
     file = f"{name}.v{version}.ort.xz"
     entry = json.loads((STORED / "table.json").read_text())[file]
     data = bytearray(lzma.decompress((STORED / file).read_bytes()))
-    tensors = {tensor.name: tensor.raw_data for tensor in source(name).graph.initializer}
+    tensors = {
+        tensor.name: tensor.raw_data for tensor in source(name).graph.initializer
+    }
     for weight, at in entry["weights"].items():
         data[at : at + len(tensors[weight])] = tensors[weight]
     assert hashlib.sha256(data).hexdigest() == entry["sha256"]
@@ -37,7 +39,9 @@ def _fresh(name: str) -> bytes:
     import tempfile
 
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.graph_optimization_level = (
+        onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    )
     options.add_session_config_entry("session.save_model_format", "ORT")
     with tempfile.TemporaryDirectory() as folder:
         options.optimized_model_filepath = f"{folder}/model.ort"

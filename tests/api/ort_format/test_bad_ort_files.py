@@ -29,7 +29,9 @@ def refused(data):
 
 def with_version(data, version):
     """Return an `.ort` file that says it has another version of one digit."""
-    at = max(data.rfind(b"\x01\x00\x00\x00" + digit) for digit in (b"4\0", b"5\0", b"6\0"))
+    at = max(
+        data.rfind(b"\x01\x00\x00\x00" + digit) for digit in (b"4\0", b"5\0", b"6\0")
+    )
     return data[: at + 4] + version + data[at + 5 :]
 
 
@@ -55,7 +57,9 @@ def test_a_truncated_file_is_refused_at_every_length(version):
 @given(
     st.sampled_from(["branches", "qdq", "integers"]),
     st.sampled_from([*OLD, NEWEST]),
-    st.lists(st.tuples(st.integers(8, 1 << 16), st.integers(0, 255)), min_size=1, max_size=12),
+    st.lists(
+        st.tuples(st.integers(8, 1 << 16), st.integers(0, 255)), min_size=1, max_size=12
+    ),
 )
 @settings(max_examples=100, deadline=None)
 def test_overwritten_bytes_give_an_error_of_a_type_or_a_model(name, version, changes):
@@ -106,7 +110,9 @@ def test_the_budget_of_a_host_holds_for_its_format_too(what):
 
 
 def test_every_stored_file_is_whole():
-    assert [ort_file(name, version)[4:8] for version in OLD for name in NAMES] == [b"ORTM"] * 16
+    assert [ort_file(name, version)[4:8] for version in OLD for name in NAMES] == [
+        b"ORTM"
+    ] * 16
 
 
 def test_a_command_ends_with_code_2_and_leaves_nothing(tmp_path, capsys):

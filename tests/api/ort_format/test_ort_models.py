@@ -33,7 +33,9 @@ def expected():
 
     def answer(name):
         if name not in made:
-            session = onnxruntime.InferenceSession(source(name).SerializeToString(), providers=CPU)
+            session = onnxruntime.InferenceSession(
+                source(name).SerializeToString(), providers=CPU
+            )
             made[name] = session.run(None, inputs_of(name))
         return made[name]
 
@@ -64,7 +66,9 @@ def options_for(eps, **config):
 def assert_close(found, wanted):
     assert len(found) == len(wanted)
     for a, b in zip(found, wanted, strict=True):
-        assert np.abs(np.asarray(a, np.float64) - b).max() <= TOLERANCE * (np.abs(b).max() + 1e-6)
+        assert np.abs(np.asarray(a, np.float64) - b).max() <= TOLERANCE * (
+            np.abs(b).max() + 1e-6
+        )
 
 
 @pytest.mark.parametrize("version", [*OLD, NEWEST])
@@ -107,10 +111,16 @@ def test_a_version_before_5_loads_with_a_warning_to_convert_it_again(ort_model, 
     with epctx.InferenceSession(ort_model("loop", 4), providers=CPU):
         pass
 
-    assert [r.message for r in caplog.records if "version 4" in r.message and "Convert" in r.message]
+    assert [
+        r.message
+        for r in caplog.records
+        if "version 4" in r.message and "Convert" in r.message
+    ]
 
 
-def test_a_cached_model_is_found_by_the_content_of_its_file(ort_model, expected, tmp_path):
+def test_a_cached_model_is_found_by_the_content_of_its_file(
+    ort_model, expected, tmp_path
+):
     model, cache = ort_model("resnet"), tmp_path / "cache"
     first = epctx.compile_cached(model, options_for(["QNN"]), cache_dir=cache)
     again = epctx.compile_cached(model, options_for(["QNN"]), cache_dir=cache)
@@ -125,7 +135,9 @@ def test_a_cached_model_is_found_by_the_content_of_its_file(ort_model, expected,
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_one_is_loaded_from_the_cache_and_verifies_there(name, ort_model, expected, tmp_path):
+def test_every_one_is_loaded_from_the_cache_and_verifies_there(
+    name, ort_model, expected, tmp_path
+):
     model, options = ort_model(name), options_for(EPS[-1])
     context = epctx.compile_cached(model, options, cache_dir=tmp_path / "cache")
 
@@ -166,20 +178,26 @@ def test_commands_take_it(name, ort_model, capsys):
     assert epctx_command("inspect", str(model))["required_files"] == []
     assert epctx_command("verify", str(model))["ok"]
     assert "error" not in epctx_command("explain", str(model), "--ep", "QNN")
-    assert epctx_command("compile", str(model), "--ep", "OpenVINO", "--check")["output"].endswith(
-        "model_ctx.onnx"
+    assert epctx_command("compile", str(model), "--ep", "OpenVINO", "--check")[
+        "output"
+    ].endswith("model_ctx.onnx")
+    compared = epctx_command(
+        "compare", str(model), str(model.with_name("model_ctx.onnx"))
     )
-    compared = epctx_command("compare", str(model), str(model.with_name("model_ctx.onnx")))
     assert compared["equal"]
 
 
 @pytest.mark.parametrize(("wanted", "given"), [("ORT", "onnx"), ("ONNX", "ort")])
-def test_a_format_that_the_host_asks_for_is_the_only_one_taken(wanted, given, ort_model):
+def test_a_format_that_the_host_asks_for_is_the_only_one_taken(
+    wanted, given, ort_model
+):
     model = ort_model("loop") if given == "ort" else source("loop").SerializeToString()
     other = source("loop").SerializeToString() if given == "ort" else ort_file("loop")
     options = options_for([], session__load_model_format=wanted)
 
-    with pytest.raises(epctx.errors.InvalidProtobuf, match=f"load_model_format is {wanted}"):
+    with pytest.raises(
+        epctx.errors.InvalidProtobuf, match=f"load_model_format is {wanted}"
+    ):
         epctx.InferenceSession(model, options, providers=CPU)
     epctx.InferenceSession(other, options, providers=CPU).close()
 
@@ -190,10 +208,14 @@ def test_a_kernel_ep_runs_nodes_whose_operator_only_the_file_describes(tmp_path)
     text = f"{body} a = com.microsoft.Gelu (x) y = Add (a, x) }}"
     known, unknown = tmp_path / "known.ort", tmp_path / "unknown.ort"
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.graph_optimization_level = (
+        onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    )
     options.add_session_config_entry("session.save_model_format", "ORT")
     options.optimized_model_filepath = str(known)
-    onnxruntime.InferenceSession(onnx.parser.parse_model(text).SerializeToString(), options)
+    onnxruntime.InferenceSession(
+        onnx.parser.parse_model(text).SerializeToString(), options
+    )
     unknown.write_bytes(known.read_bytes().replace(b"com.microsoft", b"com.acme-labs"))
     x = np.linspace(-1, 1, 5, dtype=np.float32)
 
@@ -201,7 +223,11 @@ def test_a_kernel_ep_runs_nodes_whose_operator_only_the_file_describes(tmp_path)
         return lambda inputs: [inputs[0] * 2]
 
     kernel = KernelDef(
-        domain="com.acme-labs", op_type="Gelu", since_version=1, create=double, type_constraints={"T": {1}}
+        domain="com.acme-labs",
+        op_type="Gelu",
+        since_version=1,
+        create=double,
+        type_constraints={"T": {1}},
     )
     ep = kernel_ep(kernel, described=())
     registry, options = with_eps(ep)
@@ -212,7 +238,9 @@ def test_a_kernel_ep_runs_nodes_whose_operator_only_the_file_describes(tmp_path)
         epctx.InferenceSession(unknown, providers=CPU)
 
 
-def test_without_its_package_one_sentence_says_what_the_file_is_and_what_to_install(tmp_path):
+def test_without_its_package_one_sentence_says_what_the_file_is_and_what_to_install(
+    tmp_path,
+):
     model = tmp_path / "model.ort"
     model.write_bytes(ort_file("loop"))
     code = (
@@ -226,7 +254,11 @@ def test_without_its_package_one_sentence_says_what_the_file_is_and_what_to_inst
         f"sys.exit(main(['run', {str(model)!r}]))"
     )
     found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
 
     assert found.returncode == 3
@@ -237,28 +269,44 @@ def test_without_its_package_one_sentence_says_what_the_file_is_and_what_to_inst
 
 @pytest.mark.parametrize("name", [*SMALL, "lstm"])
 @pytest.mark.parametrize("version", [*OLD, NEWEST])
-def test_it_becomes_onnx_and_an_ort_file_of_the_newest_version(name, version, ort_model, expected, tmp_path):
+def test_it_becomes_onnx_and_an_ort_file_of_the_newest_version(
+    name, version, ort_model, expected, tmp_path
+):
     model = ort_model(name, version)
 
     plain = epctx.convert_model(model, tmp_path / "plain.onnx")
     newest = epctx.convert_model(
-        model, tmp_path / "newest.ort", graph_optimization_level=epctx.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        model,
+        tmp_path / "newest.ort",
+        graph_optimization_level=epctx.GraphOptimizationLevel.ORT_ENABLE_BASIC,
     )
     back = epctx.convert_model(
-        plain, tmp_path / "back.ort", save_runtime_optimizations=True, target_platform="arm"
+        plain,
+        tmp_path / "back.ort",
+        save_runtime_optimizations=True,
+        target_platform="arm",
     )
 
     for converted in (plain, newest, back):
-        theirs = onnxruntime.InferenceSession(str(converted), providers=CPU).run(None, inputs_of(name))
+        theirs = onnxruntime.InferenceSession(str(converted), providers=CPU).run(
+            None, inputs_of(name)
+        )
         assert_close(theirs, expected(name))
     with epctx.InferenceSession(back, providers=CPU) as session:
         assert_close(session.run(None, inputs_of(name)), expected(name))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["back.ort", "model.ort", "newest.ort", "plain.onnx"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "back.ort",
+        "model.ort",
+        "newest.ort",
+        "plain.onnx",
+    ]
 
 
 def test_what_cannot_be_converted_is_refused_and_leaves_nothing(ort_model, tmp_path):
     model = ort_model("lstm")
-    context = Path(epctx.ModelCompiler(options_for(["QNN"]), model).compile_to_file().output)
+    context = Path(
+        epctx.ModelCompiler(options_for(["QNN"]), model).compile_to_file().output
+    )
     before = sorted(tmp_path.iterdir())
 
     for given, target, match in (
@@ -289,7 +337,10 @@ def test_a_model_that_is_too_large_for_one_file_is_refused_with_what_to_do(tmp_p
             [helper.make_tensor_value_info("y", TensorProto.INT8, [1])],
             [
                 TensorProto(
-                    name="w", data_type=TensorProto.INT8, dims=[length], data_location=TensorProto.EXTERNAL
+                    name="w",
+                    data_type=TensorProto.INT8,
+                    dims=[length],
+                    data_location=TensorProto.EXTERNAL,
                 )
             ],
         ),
@@ -308,9 +359,13 @@ def test_a_model_that_is_too_large_for_one_file_is_refused_with_what_to_do(tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "w.bin"]
 
 
-def test_a_weightless_context_model_finds_its_weights_in_the_ort_file(ort_model, expected):
+def test_a_weightless_context_model_finds_its_weights_in_the_ort_file(
+    ort_model, expected
+):
     model = ort_model("resnet")
-    epctx.ModelCompiler(options_for(["OpenVINO"], ep__enable_weightless="1"), model).compile_to_file()
+    epctx.ModelCompiler(
+        options_for(["OpenVINO"], ep__enable_weightless="1"), model
+    ).compile_to_file()
     context = model.with_name("model_ctx.onnx")
 
     assert epctx.inspect_model(context).source_files == ("model.ort",)
@@ -326,14 +381,19 @@ def test_weights_in_the_file_are_found_although_others_lie_in_a_folder_that_the_
 ):
     (tmp_path / "elsewhere").mkdir()
     options = options_for(
-        [], session__model_external_initializers_file_folder_path=str(tmp_path / "elsewhere")
+        [],
+        session__model_external_initializers_file_folder_path=str(
+            tmp_path / "elsewhere"
+        ),
     )
 
     with epctx.InferenceSession(ort_model("lstm"), options, providers=CPU) as session:
         assert_close(session.run(None, inputs_of("lstm")), expected("lstm"))
 
 
-def test_an_ort_file_is_asked_for_its_compatibility_like_any_model_that_is_not_compiled(ort_model):
+def test_an_ort_file_is_asked_for_its_compatibility_like_any_model_that_is_not_compiled(
+    ort_model,
+):
     plain = epctx.get_model_compatibility(source("loop").SerializeToString(), "QNN")
 
     assert epctx.get_model_compatibility(ort_model("loop"), "QNN") == plain

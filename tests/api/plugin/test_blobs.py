@@ -13,7 +13,13 @@ from end_to_end.small_models import chain, example, saved
 from isolation.harness import options_for, registry_of
 
 import epctx_core as epctx
-from epctx_core.plugin import Blobs, CompiledPartition, EPContextNode, hookimpl, write_blobs
+from epctx_core.plugin import (
+    Blobs,
+    CompiledPartition,
+    EPContextNode,
+    hookimpl,
+    write_blobs,
+)
 
 FOOT = struct.Struct("<Q32s8s")
 
@@ -30,17 +36,24 @@ class Blobbing(EngineProvider):
     def get_ep_context_nodes(self, writer):
         payload = writer.payload()
         blobs = {partition.name: model for partition, model in self._compiled}
-        write_blobs(payload, blobs, {p.name: {"nodes": len(p.nodes)} for p, _ in self._compiled})
+        write_blobs(
+            payload, blobs, {p.name: {"nodes": len(p.nodes)} for p, _ in self._compiled}
+        )
         return [EPContextNode(partition, payload) for partition, _ in self._compiled]
 
     @hookimpl
     def load_context(self, nodes, reader):
         self.tables = [Blobs(reader.payload(node)) for node in nodes]
-        assert [b.facts(n.partition_name) for b, n in zip(self.tables, nodes, strict=True)] == [
+        assert [
+            b.facts(n.partition_name) for b, n in zip(self.tables, nodes, strict=True)
+        ] == [
             {"nodes": 2},
             {"nodes": 1},
         ]
-        found = [blobs[node.partition_name] for blobs, node in zip(self.tables, nodes, strict=True)]
+        found = [
+            blobs[node.partition_name]
+            for blobs, node in zip(self.tables, nodes, strict=True)
+        ]
         return [CompiledPartition(self._runnable(model)) for model in found]
 
 
@@ -86,7 +99,11 @@ def with_table(change):
     end = len(content) - FOOT.size
     table = json.loads(content[end - length : end])
     text = json.dumps({**table, "blobs": change(table["blobs"])}).encode()
-    return Memory(content[: end - length] + text + FOOT.pack(len(text), hashlib.sha256(text).digest(), magic))
+    return Memory(
+        content[: end - length]
+        + text
+        + FOOT.pack(len(text), hashlib.sha256(text).digest(), magic)
+    )
 
 
 def test_blobs_of_partitions_are_compiled_and_loaded(tmp_path):
@@ -97,22 +114,31 @@ def test_blobs_of_partitions_are_compiled_and_loaded(tmp_path):
 
     with (
         epctx.InferenceSession(model) as plain,
-        epctx.InferenceSession(tmp_path / "m_ctx.onnx", options, registry=registry) as session,
+        epctx.InferenceSession(
+            tmp_path / "m_ctx.onnx", options, registry=registry
+        ) as session,
     ):
-        expected, result = (each.run(None, {"x": example()})[0] for each in (plain, session))
+        expected, result = (
+            each.run(None, {"x": example()})[0] for each in (plain, session)
+        )
     assert abs(result - expected).max() < 1e-6
 
 
 def test_blobs_are_views_at_multiples_of_4096(tmp_path):
     (tmp_path / "c").write_bytes(b"of a file")
-    payload = written({"a": b"first", "b": bytearray(b"second"), "c": tmp_path / "c", "none": b""})
+    payload = written(
+        {"a": b"first", "b": bytearray(b"second"), "c": tmp_path / "c", "none": b""}
+    )
 
     blobs = Blobs(payload)
 
     assert {name: bytes(blob) for name, blob in blobs.items()} == {
         "a": b"first", "b": b"second", "c": b"of a file", "none": b"",
     }  # fmt: skip
-    assert (payload.content.index(b"second"), payload.content.index(b"of a file")) == (4096, 8192)
+    assert (payload.content.index(b"second"), payload.content.index(b"of a file")) == (
+        4096,
+        8192,
+    )
     assert blobs["a"].obj is blobs["b"].obj
     assert blobs.get("d") is None
 
@@ -122,7 +148,9 @@ def test_a_changed_blob_is_found_when_it_is_asked_for_unless_the_core_has_digest
     payload.content[0] ^= 1
 
     assert bytes(Blobs(payload)["b"]) == b"second" * 1000
-    with pytest.raises(epctx.InvalidGraph, match=r"here\.bin is damaged .*'a' does not have the digest"):
+    with pytest.raises(
+        epctx.InvalidGraph, match=r"here\.bin is damaged .*'a' does not have the digest"
+    ):
         Blobs(payload)["a"]
     payload.verified = True
     assert len(Blobs(payload)["a"]) == 5
@@ -130,7 +158,9 @@ def test_a_changed_blob_is_found_when_it_is_asked_for_unless_the_core_has_digest
 
 @pytest.mark.parametrize("end", [0, 10, 4096, -1])
 def test_a_truncated_container_is_refused(end):
-    with pytest.raises(epctx.InvalidGraph, match="does not end as a container of blobs does"):
+    with pytest.raises(
+        epctx.InvalidGraph, match="does not end as a container of blobs does"
+    ):
         Blobs(Memory(written().content[:end]))
 
 
@@ -158,17 +188,23 @@ def test_a_table_that_contradicts_the_payload_is_refused(entry):
 
 
 @pytest.mark.parametrize(
-    "ask", [lambda blobs: blobs["d"], lambda blobs: blobs.facts("d")], ids=["blob", "facts"]
+    "ask",
+    [lambda blobs: blobs["d"], lambda blobs: blobs.facts("d")],
+    ids=["blob", "facts"],
 )
 def test_a_blob_that_is_missing_is_the_fault_of_the_file_and_of_no_plugin(ask):
     with pytest.raises(epctx.InvalidGraph, match=r"here\.bin has no blob 'd'"):
         ask(Blobs(written()))
 
 
-def test_a_context_model_that_asks_for_a_missing_blob_is_refused_as_a_bad_file(tmp_path):
+def test_a_context_model_that_asks_for_a_missing_blob_is_refused_as_a_bad_file(
+    tmp_path,
+):
     model = saved(chain(("Relu", "Add", "Sigmoid", "Relu")), tmp_path / "m.onnx")
     options, registry = options_for(Blobbing, isolate=""), registry_of(Blobbing)
-    compiled = onnx.load(epctx.ModelCompiler(options, model, registry=registry).compile_to_file().output)
+    compiled = onnx.load(
+        epctx.ModelCompiler(options, model, registry=registry).compile_to_file().output
+    )
     for attribute in compiled.graph.node[0].attribute:
         if attribute.name == "partition_name":
             attribute.s = b"another"
@@ -178,11 +214,17 @@ def test_a_context_model_that_asks_for_a_missing_blob_is_refused_as_a_bad_file(t
         epctx.InferenceSession(tmp_path / "m_ctx.onnx", options, registry=registry)
 
 
-def test_a_blob_is_digested_once_however_many_names_it_has_and_however_often_it_is_asked_for(monkeypatch):
+def test_a_blob_is_digested_once_however_many_names_it_has_and_however_often_it_is_asked_for(
+    monkeypatch,
+):
     digested = []
     sha256 = hashlib.sha256
-    payload = with_table(lambda table: {f"b{number}": table["b"] for number in range(50)})
-    monkeypatch.setattr(hashlib, "sha256", lambda data: digested.append(len(data)) or sha256(data))
+    payload = with_table(
+        lambda table: {f"b{number}": table["b"] for number in range(50)}
+    )
+    monkeypatch.setattr(
+        hashlib, "sha256", lambda data: digested.append(len(data)) or sha256(data)
+    )
 
     blobs = Blobs(payload)
     for _ in range(3):
@@ -193,12 +235,18 @@ def test_a_blob_is_digested_once_however_many_names_it_has_and_however_often_it_
 
 @pytest.mark.parametrize(("offset", "length"), [(4096, 5999), (4097, 10), (0, 4097)])
 def test_blobs_that_overlap_are_refused(offset, length):
-    other = {"none": {"offset": 4096, "length": 0}, "c": {"offset": offset, "length": length}}
+    other = {
+        "none": {"offset": 4096, "length": 0},
+        "c": {"offset": offset, "length": length},
+    }
 
     with pytest.raises(epctx.InvalidGraph, match="two blobs overlap"):
         Blobs(
             with_table(
-                lambda table: {**table, **{name: {**table["b"], **entry} for name, entry in other.items()}}
+                lambda table: {
+                    **table,
+                    **{name: {**table["b"], **entry} for name, entry in other.items()},
+                }
             )
         )
 
@@ -218,7 +266,9 @@ def test_a_container_of_another_kind_is_refused():
     write_blobs(payload, {"a": b"first"}, kind="ACME0002")
 
     assert len(Blobs(payload, kind="ACME0002")) == 1
-    with pytest.raises(epctx.InvalidGraph, match="it is of the kind 'ACME0002', and read as 'ACME0001'"):
+    with pytest.raises(
+        epctx.InvalidGraph, match="it is of the kind 'ACME0002', and read as 'ACME0001'"
+    ):
         Blobs(payload, kind="ACME0001")
 
 
@@ -230,7 +280,9 @@ def test_what_is_no_table_is_refused(table):
 
 def test_a_table_nested_too_deeply_is_refused():
     text = b"[" * 100_000
-    payload = Memory(text + FOOT.pack(len(text), hashlib.sha256(text).digest(), b"EPCTXBL1"))
+    payload = Memory(
+        text + FOOT.pack(len(text), hashlib.sha256(text).digest(), b"EPCTXBL1")
+    )
 
     with pytest.raises(epctx.InvalidGraph, match="its table cannot be read"):
         Blobs(payload)

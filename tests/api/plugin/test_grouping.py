@@ -9,7 +9,12 @@ import pytest
 from graph.making import model, node
 from graph.witness import looked, view
 
-from epctx_core.plugin import ComputeCapability, Refusal, number_nodes, supported_partitions
+from epctx_core.plugin import (
+    ComputeCapability,
+    Refusal,
+    number_nodes,
+    supported_partitions,
+)
 
 MODEL = model(
     [
@@ -48,9 +53,11 @@ def test_supported_nodes_are_claimed_in_convex_groups_and_the_others_refused():
 def test_each_reason_is_told_once_with_all_its_nodes():
     answer = answered(lambda n: "no sign changes" if n.op_type == "Neg" else True)
 
-    assert [(item.reason, [n.index for n in item.nodes]) for item in answer if isinstance(item, Refusal)] == [
-        ("no sign changes", [0, 3])
-    ]
+    assert [
+        (item.reason, [n.index for n in item.nodes])
+        for item in answer
+        if isinstance(item, Refusal)
+    ] == [("no sign changes", [0, 3])]
 
 
 @pytest.mark.parametrize("verdict", [True, np.bool_(True), 1])
@@ -66,7 +73,9 @@ def test_whatever_is_false_is_a_refusal_by_operator(verdict):
     answer = answered(lambda _: verdict)
 
     assert indices(answer, ComputeCapability) == []
-    assert [item.reason for item in answer] == [f"{op} is not supported" for op in ("Neg", "Abs", "Tan")]
+    assert [item.reason for item in answer] == [
+        f"{op} is not supported" for op in ("Neg", "Abs", "Tan")
+    ]
 
 
 def test_claims_carry_what_was_asked_of_them():
@@ -80,21 +89,33 @@ def test_names_that_a_vendor_makes_of_numbered_nodes_are_mapped_back(graph):
 
     number = number_nodes(model)
 
-    assert [node.op_type for node in model.graph.node] == [node.op_type for node in graph.nodes]
-    assert [number(node.name) for node in model.graph.node] == [node.index for node in graph.nodes]
+    assert [node.op_type for node in model.graph.node] == [
+        node.op_type for node in graph.nodes
+    ]
+    assert [number(node.name) for node in model.graph.node] == [
+        node.index for node in graph.nodes
+    ]
     made_of_3 = ["epctx_n3", "epctx_n3_token_17", "epctx_n3/Add", "y"]
     assert [number(name) for name in made_of_3] == [3] * 4
-    assert [number(name) for name in ("epctx_n31", "epctx_n4", "x", "Conv_3", "")] == [None] * 5
+    assert [number(name) for name in ("epctx_n31", "epctx_n4", "x", "Conv_3", "")] == [
+        None
+    ] * 5
 
 
 def test_a_real_front_end_answers_about_numbered_nodes(graph):
-    frontend = pytest.importorskip("openvino.frontend").FrontEndManager().load_by_framework("onnx")
+    frontend = (
+        pytest.importorskip("openvino.frontend")
+        .FrontEndManager()
+        .load_by_framework("onnx")
+    )
     model = graph.model()
     model.graph.node[2].domain = "acme"
     model.opset_import.add(domain="acme", version=1)
     number = number_nodes(model)
 
-    converted = frontend.convert_partially(frontend.load(io.BytesIO(model.SerializeToString())))
+    converted = frontend.convert_partially(
+        frontend.load(io.BytesIO(model.SerializeToString()))
+    )
 
     names = {op.get_type_name(): op.get_friendly_name() for op in converted.get_ops()}
     assert number(names["NotSupportedONNXNode"]) == 2

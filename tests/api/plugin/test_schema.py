@@ -12,12 +12,22 @@ from epctx_core.plugin import ProviderOption
 
 EP = "TestExecutionProvider"
 SCHEMA = (
-    ProviderOption("htp_arch", int, default=73, choices=(68, 73, 75), doc="The device's generation."),
+    ProviderOption(
+        "htp_arch",
+        int,
+        default=73,
+        choices=(68, 73, 75),
+        doc="The device's generation.",
+    ),
     ProviderOption("scale", float, default=1.0, doc="A factor."),
     ProviderOption("fp16", bool, default=False, doc="Whether to round."),
-    ProviderOption("mode", str, default="fast", choices=("fast", "exact"), doc="Which way."),
+    ProviderOption(
+        "mode", str, default="fast", choices=("fast", "exact"), doc="Which way."
+    ),
     ProviderOption("key", str, default="", doc="The licence.", secret=True),
-    ProviderOption("pin", int, default=0, choices=(0, 1234), doc="The number.", secret=True),
+    ProviderOption(
+        "pin", int, default=0, choices=(0, 1234), doc="The number.", secret=True
+    ),
 )
 
 
@@ -30,8 +40,12 @@ def parsed(schema=SCHEMA, **given):
         seen.append(context.options)
 
     registry = Registry(entry_points=False)
-    registry.register(type("Tested", (Alpha,), {"name": EP, "options": schema, "__init__": keep}))
-    InferenceSession(chain(["Relu"]).SerializeToString(), providers=[(EP, given)], registry=registry).close()
+    registry.register(
+        type("Tested", (Alpha,), {"name": EP, "options": schema, "__init__": keep})
+    )
+    InferenceSession(
+        chain(["Relu"]).SerializeToString(), providers=[(EP, given)], registry=registry
+    ).close()
     return seen[0]
 
 

@@ -29,8 +29,16 @@ def typed_options(provider, given):
 
     registry = Registry(entry_points=False)
     registry.register(Asking)
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", ends[:1], ends[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    InferenceSession(model.SerializeToString(), providers=[(Asking.name, given)], registry=registry).close()
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"
+    ]
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["y"])], "g", ends[:1], ends[1:]
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    InferenceSession(
+        model.SerializeToString(), providers=[(Asking.name, given)], registry=registry
+    ).close()
     return seen[0]

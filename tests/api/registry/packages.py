@@ -42,30 +42,51 @@ class Packages:
         sys.path.insert(0, str(earlier.folder))
         return earlier
 
-    def install(self, distribution, name, *, sources=(), body="", code=None, version="1.0", value=None):
+    def install(
+        self,
+        distribution,
+        name,
+        *,
+        sources=(),
+        body="",
+        code=None,
+        version="1.0",
+        value=None,
+    ):
         """Install a distribution `a-b` with the package `a_b`, whose class `Provider` is the EP `name`."""
         module = distribution.replace("-", "_")
         value = value or f"{module}:Provider"
         lines = ["[epctx.execution_providers]", f"{name} = {value}"]
         if sources:
-            lines += ["[epctx.ep_sources]", *(f"{source} = {value}" for source in sources)]
+            lines += [
+                "[epctx.ep_sources]",
+                *(f"{source} = {value}" for source in sources),
+            ]
         self.write_metadata(distribution, "\n".join(lines), version=version)
-        self.write_module(module, PROVIDER.format(name=name, body=body) if code is None else code)
+        self.write_module(
+            module, PROVIDER.format(name=name, body=body) if code is None else code
+        )
         return module
 
     def write_module(self, module, code):
         (self.folder / f"{module}.py").write_text(code, encoding="utf-8")
 
-    def write_metadata(self, distribution, entry_points, *, version="1.0", metadata=None):
+    def write_metadata(
+        self, distribution, entry_points, *, version="1.0", metadata=None
+    ):
         for old in self.folder.glob(f"{distribution.replace('-', '_')}-*.dist-info"):
             remove(old)
         info = self.folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         if metadata is None:
-            metadata = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+            metadata = (
+                f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+            )
         if metadata:
             (info / "METADATA").write_text(metadata, encoding="utf-8")
-        data = entry_points if isinstance(entry_points, bytes) else entry_points.encode()
+        data = (
+            entry_points if isinstance(entry_points, bytes) else entry_points.encode()
+        )
         (info / "entry_points.txt").write_bytes(data)
 
     def uninstall(self, distribution):

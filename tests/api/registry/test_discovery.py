@@ -35,7 +35,9 @@ class B(A):
 
 
 def test_a_distribution_is_found_with_its_name_sources_version_and_class(packages):
-    packages.install("epctx-a", "AExecutionProvider", sources=["A", "a.old"], version="2.1")
+    packages.install(
+        "epctx-a", "AExecutionProvider", sources=["A", "a.old"], version="2.1"
+    )
 
     (record,) = Registry().records()
 
@@ -85,8 +87,15 @@ def test_a_registry_without_entry_points_finds_nothing(packages):
     assert registry.available() == ["CPUExecutionProvider"]
 
 
-def test_the_order_is_by_ep_type_then_distribution_whatever_the_file_system_gives(packages):
-    for distribution, name in [("z-one", "B"), ("epctx-m", "C"), ("a-two", "B"), ("k", "A")]:
+def test_the_order_is_by_ep_type_then_distribution_whatever_the_file_system_gives(
+    packages,
+):
+    for distribution, name in [
+        ("z-one", "B"),
+        ("epctx-m", "C"),
+        ("a-two", "B"),
+        ("k", "A"),
+    ]:
         packages.install(distribution, name)
 
     order = [(record.name, record.distribution) for record in Registry().records()]
@@ -115,17 +124,34 @@ def test_a_version_hidden_by_one_without_entry_points_is_not_found(packages):
 @pytest.mark.parametrize(
     ("entry_points", "why"),
     [
-        ("[epctx.execution_providers]\nBadExecutionProvider\n", "line 2 of its entry_points.txt"),
+        (
+            "[epctx.execution_providers]\nBadExecutionProvider\n",
+            "line 2 of its entry_points.txt",
+        ),
         (b"[epctx.execution_providers]\nBad\xff = bad:Provider\n", "not UTF-8"),
-        ("[epctx.execution_providers]\nBad = not a class\n", "not of the form module:Class"),
-        ("[epctx.execution_providers]\nBad = module_only\n", "not of the form module:Class"),
-        ("[epctx.execution_providers]\nBad/../Name = bad:Provider\n", "may only have letters"),
-        ("[epctx.execution_providers]\nCPUExecutionProvider = bad:Provider\n", "is built in"),
+        (
+            "[epctx.execution_providers]\nBad = not a class\n",
+            "not of the form module:Class",
+        ),
+        (
+            "[epctx.execution_providers]\nBad = module_only\n",
+            "not of the form module:Class",
+        ),
+        (
+            "[epctx.execution_providers]\nBad/../Name = bad:Provider\n",
+            "may only have letters",
+        ),
+        (
+            "[epctx.execution_providers]\nCPUExecutionProvider = bad:Provider\n",
+            "is built in",
+        ),
         ("[epctx.execution_providers]\nBad = bad:A\nBad = bad:B\n", "more than once"),
         ("[epctx.ep_sources]\nBad = bad:Provider\n", "does not have"),
     ],
 )
-def test_wrong_metadata_is_a_broken_record_and_disturbs_no_other_distribution(packages, entry_points, why):
+def test_wrong_metadata_is_a_broken_record_and_disturbs_no_other_distribution(
+    packages, entry_points, why
+):
     packages.write_metadata("epctx-bad", entry_points)
     packages.install("epctx-good", "GoodExecutionProvider", sources=["Good"])
 
@@ -139,7 +165,9 @@ def test_wrong_metadata_is_a_broken_record_and_disturbs_no_other_distribution(pa
 
 @pytest.mark.parametrize("metadata", ["", "Metadata-Version: 2.1\nVersion: 1.0\n"])
 def test_a_distribution_that_has_no_name_is_a_broken_record(packages, metadata):
-    packages.write_metadata("epctx-bad", "[epctx.execution_providers]\nBad = bad:P\n", metadata=metadata)
+    packages.write_metadata(
+        "epctx-bad", "[epctx.execution_providers]\nBad = bad:P\n", metadata=metadata
+    )
 
     (record,) = Registry().records()
 
@@ -148,7 +176,8 @@ def test_a_distribution_that_has_no_name_is_a_broken_record(packages, metadata):
 
 
 @pytest.mark.parametrize(
-    "metadata", [b"Metadata-Version: 2.1\nName: epctx-a\n", b"Name: epctx-a\nVersion: \n"]
+    "metadata",
+    [b"Metadata-Version: 2.1\nName: epctx-a\n", b"Name: epctx-a\nVersion: \n"],
 )
 def test_a_distribution_without_a_version_is_found_without_one(packages, metadata):
     packages.install("epctx-a", "A")
@@ -156,20 +185,30 @@ def test_a_distribution_without_a_version_is_found_without_one(packages, metadat
 
     (record,) = Registry().records()
 
-    assert (record.version, record.state, record.origin) == (None, PluginState.DISCOVERED, "epctx-a")
+    assert (record.version, record.state, record.origin) == (
+        None,
+        PluginState.DISCOVERED,
+        "epctx-a",
+    )
 
 
-def test_metadata_that_is_no_text_is_a_broken_record_and_disturbs_no_other_distribution(packages):
+def test_metadata_that_is_no_text_is_a_broken_record_and_disturbs_no_other_distribution(
+    packages,
+):
     packages.install("epctx-a", "A")
     packages.install("epctx-b", "B")
-    (packages.folder / "epctx_a-1.0.dist-info" / "METADATA").write_bytes(b"\xff\xfe\x00Name")
+    (packages.folder / "epctx_a-1.0.dist-info" / "METADATA").write_bytes(
+        b"\xff\xfe\x00Name"
+    )
 
     states = {record.name: record.state for record in Registry().records()}
 
     assert states == {"A": PluginState.BROKEN, "B": PluginState.DISCOVERED}
 
 
-def test_undecodable_entry_points_of_a_package_that_has_no_ep_are_none_of_our_business(packages):
+def test_undecodable_entry_points_of_a_package_that_has_no_ep_are_none_of_our_business(
+    packages,
+):
     packages.write_metadata("other", b"[console_scripts]\n\xff = other:main\n")
 
     assert Registry().records() == []
@@ -187,7 +226,9 @@ def test_a_complaint_does_not_make_an_ep_of_the_same_name_a_duplicate(packages):
     packages.write_metadata("epctx-bad", "[epctx.ep_sources]\nGood = bad:Provider\n")
     packages.install("epctx-good", "Good")
 
-    good = next(record for record in Registry().records() if record.distribution == "epctx-good")
+    good = next(
+        record for record in Registry().records() if record.distribution == "epctx-good"
+    )
 
     assert good.state is PluginState.DISCOVERED
 
@@ -204,7 +245,9 @@ def test_spaces_in_an_entry_point_do_not_matter(packages):
     assert record.sources == ("A", "Old")
 
 
-def test_refresh_finds_what_was_installed_since_and_marks_what_is_gone_as_removed(packages):
+def test_refresh_finds_what_was_installed_since_and_marks_what_is_gone_as_removed(
+    packages,
+):
     packages.install("epctx-a", "A")
     registry = Registry()
     registry.records()
@@ -244,7 +287,9 @@ def test_a_plugin_that_is_installed_again_is_as_good_as_before(packages):
     cls = registry.load(registry.resolve("A"))
     packages.uninstall("epctx-a")
     registry.refresh()
-    with pytest.raises(PluginError, match=r"removed.*was imported and is not installed any more") as caught:
+    with pytest.raises(
+        PluginError, match=r"removed.*was imported and is not installed any more"
+    ) as caught:
         registry.resolve("A")
     packages.install("epctx-a", "A")
 
@@ -263,10 +308,15 @@ def test_a_removed_plugin_is_what_an_error_about_its_source_tells_of(packages):
     registry.refresh()
 
     assert registry.route("A") is None
-    assert "The plugin for the source 'A' was installed, but" in registry.explain_missing("A")[0]
+    assert (
+        "The plugin for the source 'A' was installed, but"
+        in registry.explain_missing("A")[0]
+    )
 
 
-def test_a_plugin_that_was_imported_and_then_upgraded_needs_a_restart_and_goes_on_as_it_is(packages):
+def test_a_plugin_that_was_imported_and_then_upgraded_needs_a_restart_and_goes_on_as_it_is(
+    packages,
+):
     packages.install("epctx-a", "A", version="1.0", sources=["Old"])
     registry = Registry()
     cls = registry.load(registry.resolve("A"))
@@ -276,14 +326,19 @@ def test_a_plugin_that_was_imported_and_then_upgraded_needs_a_restart_and_goes_o
 
     (record,) = registry.records()
     assert (record.state, record.version) == (PluginState.RESTART_NEEDED, "1.0")
-    assert record.reason == "epctx-a 1.1 is installed, but this process has imported epctx-a 1.0"
+    assert (
+        record.reason
+        == "epctx-a 1.1 is installed, but this process has imported epctx-a 1.0"
+    )
     assert registry.load(registry.resolve("A")) is cls
     assert registry.route("Old").name == "A"
     assert registry.availability(record, Purpose.RUN).available
     assert registry.resolve("A").state is PluginState.RESTART_NEEDED
 
 
-def test_an_imported_plugin_whose_upgrade_has_wrong_metadata_goes_on_and_says_what_is_wrong_with_it(packages):
+def test_an_imported_plugin_whose_upgrade_has_wrong_metadata_goes_on_and_says_what_is_wrong_with_it(
+    packages,
+):
     packages.install("epctx-a", "A", version="1.0")
     registry = Registry()
     cls = registry.load(registry.resolve("A"))
@@ -293,7 +348,10 @@ def test_an_imported_plugin_whose_upgrade_has_wrong_metadata_goes_on_and_says_wh
 
     record = registry.resolve("A")
     assert (record.state, record.version) == (PluginState.RESTART_NEEDED, "1.0")
-    assert "epctx-a 1.1 is installed, but this process has imported epctx-a 1.0" in record.reason
+    assert (
+        "epctx-a 1.1 is installed, but this process has imported epctx-a 1.0"
+        in record.reason
+    )
     assert "'epctx_a', which is not of the form module:Class" in record.reason
     assert registry.load(record) is cls
 
@@ -317,7 +375,9 @@ def test_an_ep_that_an_upgrade_does_not_bring_any_more_says_so(packages, importe
     assert registry.resolve("B").state is PluginState.DISCOVERED
 
 
-def test_an_ep_that_an_upgrade_adds_to_a_module_in_memory_says_that_it_needs_a_restart(packages):
+def test_an_ep_that_an_upgrade_adds_to_a_module_in_memory_says_that_it_needs_a_restart(
+    packages,
+):
     packages.install("epctx-a", "A", version="1.0")
     registry = Registry()
     registry.load(registry.resolve("A"))
@@ -345,7 +405,9 @@ def test_an_ep_beside_the_imported_one_needs_a_restart_after_an_upgrade_and_no_m
     for _ in range(2):
         registry.refresh()
 
-        with pytest.raises(PluginError, match=r"this process has imported epctx-a 1\.0: restart it"):
+        with pytest.raises(
+            PluginError, match=r"this process has imported epctx-a 1\.0: restart it"
+        ):
             registry.resolve("B")
         assert registry.load(registry.resolve("A")) is cls
     packages.write_metadata("epctx-a", both, version="1.0")
@@ -354,7 +416,9 @@ def test_an_ep_beside_the_imported_one_needs_a_restart_after_an_upgrade_and_no_m
     assert registry.load(registry.resolve("B")).name == "B"
 
 
-def test_a_plugin_that_was_found_but_not_imported_before_its_upgrade_needs_no_restart(packages):
+def test_a_plugin_that_was_found_but_not_imported_before_its_upgrade_needs_no_restart(
+    packages,
+):
     packages.install("epctx-a", "A", version="1.0")
     registry = Registry()
     registry.records()
@@ -362,10 +426,14 @@ def test_a_plugin_that_was_found_but_not_imported_before_its_upgrade_needs_no_re
 
     registry.refresh()
 
-    assert [(r.version, r.state) for r in registry.records()] == [("1.1", PluginState.DISCOVERED)]
+    assert [(r.version, r.state) for r in registry.records()] == [
+        ("1.1", PluginState.DISCOVERED)
+    ]
 
 
-def test_a_broken_plugin_whose_module_stayed_in_memory_says_that_its_upgrade_needs_a_restart(packages):
+def test_a_broken_plugin_whose_module_stayed_in_memory_says_that_its_upgrade_needs_a_restart(
+    packages,
+):
     packages.install("epctx-a", "A", version="1.0", code="Provider = 7")
     registry = Registry()
     with pytest.raises(PluginError, match="not a subclass"):
@@ -376,7 +444,10 @@ def test_a_broken_plugin_whose_module_stayed_in_memory_says_that_its_upgrade_nee
 
     (record,) = registry.records()
     assert record.state is PluginState.BROKEN
-    assert "epctx-a 1.1 is installed, but this process has imported epctx-a 1.0: restart it" in record.reason
+    assert (
+        "epctx-a 1.1 is installed, but this process has imported epctx-a 1.0: restart it"
+        in record.reason
+    )
 
 
 def test_a_plugin_that_was_imported_stays_loaded_over_a_refresh(packages):

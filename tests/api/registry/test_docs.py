@@ -23,10 +23,21 @@ def test_each_state_has_a_heading_and_nothing_else_has():
 
 def test_the_table_says_truly_which_states_are_usable():
     rows = re.findall(r"^\| ([a-z, -]+) \| (yes|no)", TEXT, flags=re.MULTILINE)
-    said = {state: answer == "yes" for states, answer in rows for state in states.split(", ")}
+    said = {
+        state: answer == "yes"
+        for states, answer in rows
+        for state in states.split(", ")
+    }
 
     records = [
-        epctx.PluginRecord(name="A", sources=(), distribution="a", version="1", state=state, entry_point="")
+        epctx.PluginRecord(
+            name="A",
+            sources=(),
+            distribution="a",
+            version="1",
+            state=state,
+            entry_point="",
+        )
         for state in epctx.PluginState
     ]
     assert said == {record.state.value: record.usable for record in records}
@@ -34,14 +45,20 @@ def test_the_table_says_truly_which_states_are_usable():
 
 def test_each_variable_that_chooses_plugins_or_the_engine_is_in_the_table_and_no_other():
     rooms = [ROOT / "epctx_core" / name for name in ("registry", "engines")]
-    sources = "".join(path.read_text("utf-8") for room in rooms for path in room.glob("*.py"))
+    sources = "".join(
+        path.read_text("utf-8") for room in rooms for path in room.glob("*.py")
+    )
     documented = set(re.findall(r"^\| `(EPCTX_\w+)` \|", TEXT, flags=re.MULTILINE))
 
-    assert documented == set(re.findall(r'= "(EPCTX_\w+)"$', sources, flags=re.MULTILINE))
+    assert documented == set(
+        re.findall(r'= "(EPCTX_\w+)"$', sources, flags=re.MULTILINE)
+    )
     assert len(documented) == 5
 
 
-@pytest.mark.parametrize("code", re.findall(r"^```python\n(.*?)^```$", TEXT, flags=re.DOTALL | re.MULTILINE))
+@pytest.mark.parametrize(
+    "code", re.findall(r"^```python\n(.*?)^```$", TEXT, flags=re.DOTALL | re.MULTILINE)
+)
 def test_each_example_runs(code, tmp_path, monkeypatch):
     saved(chain(["Relu"]), tmp_path / "model.onnx")
     monkeypatch.chdir(tmp_path)
@@ -51,6 +68,9 @@ def test_each_example_runs(code, tmp_path, monkeypatch):
     exec(code, names)  # noqa: S102 - our own text
 
     if "session" in names:
-        assert names["session"].get_providers() == ["AcmeExecutionProvider", "CPUExecutionProvider"]
+        assert names["session"].get_providers() == [
+            "AcmeExecutionProvider",
+            "CPUExecutionProvider",
+        ]
         names["session"].close()
     assert "AcmeExecutionProvider" not in epctx.get_available_providers()

@@ -19,7 +19,9 @@ ACME = ("Provides-Extra: acme-npu", 'Requires-Dist: acme_npu>=2.7; extra == "acm
 
 def install(packages, *fields, entry_points=ENTRY_POINTS):
     head = ["Metadata-Version: 2.1", "Name: epctx-a", "Version: 1.0"]
-    packages.write_metadata("epctx-a", entry_points, metadata="\n".join([*head, *fields, ""]))
+    packages.write_metadata(
+        "epctx-a", entry_points, metadata="\n".join([*head, *fields, ""])
+    )
     packages.write_module("epctx_a", "")
 
 
@@ -28,10 +30,14 @@ def install_library(packages, name, version="1.0"):
 
 
 def found(registry=None):
-    return {record.name: record.state.value for record in (registry or Registry()).records()}
+    return {
+        record.name: record.state.value for record in (registry or Registry()).records()
+    }
 
 
-def test_an_ep_whose_extra_needs_a_distribution_that_is_not_installed_has_no_record(packages):
+def test_an_ep_whose_extra_needs_a_distribution_that_is_not_installed_has_no_record(
+    packages,
+):
     install(packages, *ACME)
 
     registry = Registry()
@@ -82,7 +88,9 @@ def test_a_refresh_sees_it_come_and_go(packages):
         ('acme-npu; extra == "acme-npu" and python_version < "3"', False),
     ],
 )
-def test_what_an_extra_needs_is_what_is_required_for_it_alone(packages, requirement, needed):
+def test_what_an_extra_needs_is_what_is_required_for_it_alone(
+    packages, requirement, needed
+):
     install(packages, "Provides-Extra: acme-npu", f"Requires-Dist: {requirement}")
 
     assert ("Acme" not in found()) is needed
@@ -123,7 +131,9 @@ def test_an_extra_that_its_distribution_does_not_declare_is_a_broken_record(pack
 
 
 @pytest.mark.parametrize("beside", [True, False])
-def test_a_distribution_found_at_a_path_needs_one_that_lies_there_or_is_installed(packages, tmp_path, beside):
+def test_a_distribution_found_at_a_path_needs_one_that_lies_there_or_is_installed(
+    packages, tmp_path, beside
+):
     place = type(packages)(tmp_path / "place")
     install(place, *ACME)
     install_library(place if beside else packages, "acme-npu")

@@ -36,13 +36,21 @@ def registry(packages):
 def test_a_registered_class_is_loaded_found_by_name_and_by_source(registry):
     record = registry.resolve("mine")
 
-    assert (record.distribution, record.version, record.state) == (None, None, PluginState.LOADED)
+    assert (record.distribution, record.version, record.state) == (
+        None,
+        None,
+        PluginState.LOADED,
+    )
     assert record.sources == ("MineExecutionProvider", "Mine")
     assert registry.load(record) is Mine
     assert registry.route("Mine") == record
     assert registry.route("mINE") == record
     assert registry.route("other") is None
-    assert registry.available() == ["AExecutionProvider", "MineExecutionProvider", "CPUExecutionProvider"]
+    assert registry.available() == [
+        "AExecutionProvider",
+        "MineExecutionProvider",
+        "CPUExecutionProvider",
+    ]
 
 
 def test_a_registered_class_outlives_a_refresh(registry):
@@ -75,7 +83,9 @@ def test_a_name_is_registered_once(registry):
         registry.register(Mine)
 
 
-def test_a_name_of_an_installed_ep_is_taken_unless_that_is_disabled(registry, monkeypatch):
+def test_a_name_of_an_installed_ep_is_taken_unless_that_is_disabled(
+    registry, monkeypatch
+):
     class Other(Mine):
         name = "AExecutionProvider"
 
@@ -89,12 +99,16 @@ def test_a_name_of_an_installed_ep_is_taken_unless_that_is_disabled(registry, mo
     assert registry.load(registry.resolve("A")) is Other
 
 
-def test_an_ep_installed_later_under_a_registered_name_is_passed_over(registry, packages):
+def test_an_ep_installed_later_under_a_registered_name_is_passed_over(
+    registry, packages
+):
     packages.install("epctx-mine", "MineExecutionProvider")
 
     registry.refresh()
 
-    installed = next(record for record in registry.records() if record.distribution == "epctx-mine")
+    installed = next(
+        record for record in registry.records() if record.distribution == "epctx-mine"
+    )
     assert installed.state is PluginState.DUPLICATE
     assert "the host registered" in installed.reason
     assert registry.load(registry.resolve("Mine")) is Mine

@@ -35,19 +35,30 @@ def test_a_plugin_is_loaded_and_its_record_says_so(packages):
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ("import library_that_is_missing", "ModuleNotFoundError: No module named 'library_that_is_missing'"),
+        (
+            "import library_that_is_missing",
+            "ModuleNotFoundError: No module named 'library_that_is_missing'",
+        ),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("import sys; sys.exit()", "SystemExit"),
         ("raise BaseException('odd')", "BaseException: odd"),
         ("raise StopIteration", "StopIteration"),
         ("def broken(:", "SyntaxError"),
         ("1 / 0", "ZeroDivisionError"),
-        ("class E(Exception):\n    def __str__(self): raise ValueError\nraise E", "failed to import: E"),
-        ("class E(Exception):\n    def __str__(self): raise SystemExit\nraise E", "failed to import: E"),
+        (
+            "class E(Exception):\n    def __str__(self): raise ValueError\nraise E",
+            "failed to import: E",
+        ),
+        (
+            "class E(Exception):\n    def __str__(self): raise SystemExit\nraise E",
+            "failed to import: E",
+        ),
         ("", "AttributeError"),
     ],
 )
-def test_whatever_an_import_raises_is_a_plugin_error_with_its_cause(packages, code, why):
+def test_whatever_an_import_raises_is_a_plugin_error_with_its_cause(
+    packages, code, why
+):
     packages.install("epctx-a", "A", code=code, version="0.3")
     registry = Registry()
 
@@ -85,7 +96,10 @@ def test_one_broken_plugin_leaves_the_others_usable(packages):
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ("Provider = 7", "not a subclass of epctx_core.plugin.ExecutionProvider, but an object of type int"),
+        (
+            "Provider = 7",
+            "not a subclass of epctx_core.plugin.ExecutionProvider, but an object of type int",
+        ),
         ("class Provider: name = 'A'", "not a subclass"),
         ("class Provider: api_version = 99", "not a subclass"),
         (
@@ -144,7 +158,9 @@ def test_a_plugin_is_imported_once_however_many_threads_ask(packages, tmp_path):
     assert log.read_text() == "x"
 
 
-def test_a_plugin_that_asks_the_registry_from_a_thread_while_it_is_imported_does_not_hang(packages):
+def test_a_plugin_that_asks_the_registry_from_a_thread_while_it_is_imported_does_not_hang(
+    packages,
+):
     registry = Registry()
     packages.install(
         "epctx-a",
@@ -155,7 +171,8 @@ def test_a_plugin_that_asks_the_registry_from_a_thread_while_it_is_imported_does
     )
     packages.install("epctx-a-real", "A2", body='    name = "A"\n')
     packages.write_module(
-        "epctx_a_registry", "answers = []\nregistry = None\ndef ask(): answers.append(registry.records())"
+        "epctx_a_registry",
+        "answers = []\nregistry = None\ndef ask(): answers.append(registry.records())",
     )
     import epctx_a_registry
 
@@ -164,7 +181,9 @@ def test_a_plugin_that_asks_the_registry_from_a_thread_while_it_is_imported_does
     assert registry.load(registry.resolve("A")).name == "A"
 
 
-def test_a_record_of_a_plugin_that_was_uninstalled_meanwhile_can_not_be_loaded(packages):
+def test_a_record_of_a_plugin_that_was_uninstalled_meanwhile_can_not_be_loaded(
+    packages,
+):
     packages.install("epctx-a", "A")
     registry = Registry()
     record = registry.resolve("A")
@@ -204,7 +223,9 @@ AVAILABILITY = """
 """
 
 
-def test_an_ep_that_lacks_its_device_is_unavailable_with_its_reason_and_stays_usable(packages):
+def test_an_ep_that_lacks_its_device_is_unavailable_with_its_reason_and_stays_usable(
+    packages,
+):
     packages.install("epctx-a", "A", body=AVAILABILITY)
     registry = Registry()
 
@@ -217,7 +238,9 @@ def test_an_ep_that_lacks_its_device_is_unavailable_with_its_reason_and_stays_us
     assert registry.available() == ["A", "CPUExecutionProvider"]
 
 
-def test_an_ep_that_is_available_for_one_purpose_is_not_unavailable_and_keeps_each_answer(packages):
+def test_an_ep_that_is_available_for_one_purpose_is_not_unavailable_and_keeps_each_answer(
+    packages,
+):
     packages.install("epctx-a", "A", body=AVAILABILITY)
     registry = Registry()
 
@@ -247,13 +270,19 @@ def test_a_device_that_comes_back_is_seen_at_the_next_question(packages):
 
     registry.availability(registry.resolve("A"), Purpose.RUN)
 
-    assert (registry.resolve("A").state, registry.resolve("A").reason) == (PluginState.LOADED, "")
+    assert (registry.resolve("A").state, registry.resolve("A").reason) == (
+        PluginState.LOADED,
+        "",
+    )
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"), [("True", "bool"), ("1 / 0", "ZeroDivisionError"), ("exit(1)", "SystemExit")]
+    ("answer", "why"),
+    [("True", "bool"), ("1 / 0", "ZeroDivisionError"), ("exit(1)", "SystemExit")],
 )
-def test_an_ep_that_answers_wrongly_about_availability_is_a_plugin_error(packages, answer, why):
+def test_an_ep_that_answers_wrongly_about_availability_is_a_plugin_error(
+    packages, answer, why
+):
     body = f"    @classmethod\n    def availability(cls, purpose):\n        return {answer}\n"
     packages.install("epctx-a", "A", body=body)
     registry = Registry()
@@ -264,7 +293,9 @@ def test_an_ep_that_answers_wrongly_about_availability_is_a_plugin_error(package
     assert caught.value.hook == "availability"
 
 
-def test_an_ep_whose_availability_raises_is_unavailable_keeps_the_traceback_and_is_asked_anew(packages):
+def test_an_ep_whose_availability_raises_is_unavailable_keeps_the_traceback_and_is_asked_anew(
+    packages,
+):
     packages.install("epctx-a", "A", body=AVAILABILITY)
     registry = Registry()
     cls = registry.load(registry.resolve("A"))
@@ -279,10 +310,15 @@ def test_an_ep_whose_availability_raises_is_unavailable_keeps_the_traceback_and_
 
     assert failed.state is PluginState.UNAVAILABLE
     assert (
-        failed.reason == "not available for run: its availability failed: ZeroDivisionError: division by zero"
+        failed.reason
+        == "not available for run: its availability failed: ZeroDivisionError: division by zero"
     )
     assert "1 / 0" in failed.traceback
-    assert (mended.state, mended.reason, mended.traceback) == (PluginState.LOADED, "", None)
+    assert (mended.state, mended.reason, mended.traceback) == (
+        PluginState.LOADED,
+        "",
+        None,
+    )
 
 
 def test_a_refresh_while_a_plugin_is_imported_does_not_forget_that_it_was(packages):
@@ -297,7 +333,9 @@ def test_a_refresh_while_a_plugin_is_imported_does_not_forget_that_it_was(packag
     assert asked.registry.resolve("A").state is PluginState.LOADED
 
 
-def test_a_plugin_that_failed_to_import_and_left_nothing_behind_is_used_once_it_is_upgraded(packages):
+def test_a_plugin_that_failed_to_import_and_left_nothing_behind_is_used_once_it_is_upgraded(
+    packages,
+):
     packages.install("epctx-a", "A", code="1 / 0")
     registry = Registry()
     with pytest.raises(PluginError):
@@ -310,7 +348,9 @@ def test_a_plugin_that_failed_to_import_and_left_nothing_behind_is_used_once_it_
     assert registry.resolve("A").version == "1.0.1"
 
 
-def test_a_refresh_sees_what_was_installed_within_the_resolution_of_the_folders_clock(packages):
+def test_a_refresh_sees_what_was_installed_within_the_resolution_of_the_folders_clock(
+    packages,
+):
     registry = Registry()
     packages.install("epctx-a", "A")
     registry.load(registry.resolve("A"))
@@ -323,7 +363,9 @@ def test_a_refresh_sees_what_was_installed_within_the_resolution_of_the_folders_
     assert registry.load(registry.resolve("B")).name == "B"
 
 
-def test_an_answer_about_availability_does_not_bring_back_what_was_removed_meanwhile(packages):
+def test_an_answer_about_availability_does_not_bring_back_what_was_removed_meanwhile(
+    packages,
+):
     packages.install("epctx-a", "A")
     registry = Registry()
 

@@ -13,14 +13,23 @@ from epctx_core.errors import InvalidArgument, PluginError
 
 @pytest.fixture
 def installed(packages):
-    packages.install("epctx-sim-qnn", "QNNExecutionProvider", sources=["QNN", "QnnExecutionProvider"])
+    packages.install(
+        "epctx-sim-qnn", "QNNExecutionProvider", sources=["QNN", "QnnExecutionProvider"]
+    )
     packages.install("epctx-toy", "Toy")
     return packages
 
 
 @pytest.mark.parametrize(
     "name",
-    ["QNNExecutionProvider", "QNN", "qnn", "qnnexecutionprovider", "epctx-sim-qnn:QNN", "EPCTX_sim.qnn:qnn"],
+    [
+        "QNNExecutionProvider",
+        "QNN",
+        "qnn",
+        "qnnexecutionprovider",
+        "epctx-sim-qnn:QNN",
+        "EPCTX_sim.qnn:qnn",
+    ],
 )
 def test_a_host_may_use_the_long_or_the_short_name_without_case(installed, name):
     assert Registry().resolve(name).name == "QNNExecutionProvider"
@@ -42,7 +51,9 @@ def test_an_unknown_name_lists_what_is_installed_and_suggests_the_nearest(instal
 
 
 @pytest.mark.parametrize("name", ["QNN", "qnnexecutionprovider"])
-def test_a_known_name_that_is_not_installed_names_the_vendors_package_before_the_simulated_one(name):
+def test_a_known_name_that_is_not_installed_names_the_vendors_package_before_the_simulated_one(
+    name,
+):
     with pytest.raises(InvalidArgument) as caught:
         Registry(entry_points=False).resolve(name)
 
@@ -51,11 +62,15 @@ def test_a_known_name_that_is_not_installed_names_the_vendors_package_before_the
         "epctx-sim-qnn provides a simulated one (pip install epctx-sim-qnn) for the source 'QNNExecutionProvider'"
         in caught.value.hint
     )
-    assert caught.value.hint.startswith("pip install 'epctx-onnxruntime[qnn]' provides it")
+    assert caught.value.hint.startswith(
+        "pip install 'epctx-onnxruntime[qnn]' provides it"
+    )
 
 
 def test_an_unknown_distribution_is_named(installed):
-    with pytest.raises(InvalidArgument, match=r"'epctx-sim-qmn'.*Did you mean 'epctx-sim-qnn'"):
+    with pytest.raises(
+        InvalidArgument, match=r"'epctx-sim-qmn'.*Did you mean 'epctx-sim-qnn'"
+    ):
         Registry().resolve("epctx-sim-qmn:QNN")
 
 
@@ -64,11 +79,15 @@ def test_a_distribution_without_that_ep_is_an_error(installed):
         Registry().resolve("epctx-toy:QNN")
 
 
-def test_a_short_name_that_fits_two_ep_types_is_an_error_and_the_exact_one_is_not(installed):
+def test_a_short_name_that_fits_two_ep_types_is_an_error_and_the_exact_one_is_not(
+    installed,
+):
     installed.install("epctx-other", "QnnExecutionProvider")
     registry = Registry()
 
-    with pytest.raises(InvalidArgument, match="can mean QNNExecutionProvider or QnnExecutionProvider"):
+    with pytest.raises(
+        InvalidArgument, match="can mean QNNExecutionProvider or QnnExecutionProvider"
+    ):
         registry.resolve("qnn")
 
     assert registry.resolve("QnnExecutionProvider").distribution == "epctx-other"
@@ -86,19 +105,30 @@ def test_a_broken_plugin_is_named_with_its_reason(installed):
     with pytest.raises(PluginError):
         registry.load(registry.resolve("toy"))
 
-    with pytest.raises(PluginError, match=r"Toy \(epctx-toy 1\.0\).*libtoy_that_is_missing") as caught:
+    with pytest.raises(
+        PluginError, match=r"Toy \(epctx-toy 1\.0\).*libtoy_that_is_missing"
+    ) as caught:
         registry.resolve("toy")
 
-    assert (caught.value.ep, caught.value.distribution, caught.value.version) == ("Toy", "epctx-toy", "1.0")
+    assert (caught.value.ep, caught.value.distribution, caught.value.version) == (
+        "Toy",
+        "epctx-toy",
+        "1.0",
+    )
     assert "EPCTX_DISABLE_PLUGINS=epctx-toy" in caught.value.hint
 
 
-def test_a_missing_source_is_explained_by_what_is_installed_and_who_would_bring_it(packages):
+def test_a_missing_source_is_explained_by_what_is_installed_and_who_would_bring_it(
+    packages,
+):
     packages.install("epctx-toy", "Toy")
 
     why, hint = Registry().explain_missing("VitisAIExecutionProvider")
 
-    assert why == "No installed plugin accepts the source 'VitisAIExecutionProvider'. Sources installed: Toy."
+    assert (
+        why
+        == "No installed plugin accepts the source 'VitisAIExecutionProvider'. Sources installed: Toy."
+    )
     assert "epctx-sim-vitisai provides a simulated one" in hint
 
 
@@ -148,10 +178,15 @@ def test_a_source_whose_plugin_is_broken_is_explained_by_that(installed):
     assert "reinstall epctx-toy" in hint
 
 
-def test_a_source_that_an_installed_plugin_takes_is_missing_only_from_the_session(installed):
+def test_a_source_that_an_installed_plugin_takes_is_missing_only_from_the_session(
+    installed,
+):
     why, hint = Registry().explain_missing("QNN")
 
-    assert "QNNExecutionProvider (epctx-sim-qnn 1.0) accepts the source 'QNN', but is not among" in why
+    assert (
+        "QNNExecutionProvider (epctx-sim-qnn 1.0) accepts the source 'QNN', but is not among"
+        in why
+    )
     assert "Add 'QNNExecutionProvider'" in hint
 
 
@@ -179,11 +214,16 @@ def hints_about(vendor):
 
 @pytest.mark.parametrize("vendor", SIMULATED)
 def test_a_known_source_is_brought_by_a_package_that_says_it_is_simulated(vendor):
-    over_vendors = {"QNN": "'epctx-onnxruntime[qnn]' provides", "OpenVINO": "'epctx-openvino' provides"}
+    over_vendors = {
+        "QNN": "'epctx-onnxruntime[qnn]' provides",
+        "OpenVINO": "'epctx-openvino' provides",
+    }
 
     for hint in hints_about(vendor):
         assert f"epctx-sim-{vendor.lower()} provides a simulated one" in hint
-        first = over_vendors.get(vendor, f"The name epctx-{vendor.lower()} is reserved for the vendor")
+        first = over_vendors.get(
+            vendor, f"The name epctx-{vendor.lower()} is reserved for the vendor"
+        )
         assert first in hint
 
 
@@ -196,9 +236,13 @@ def test_another_known_source_is_brought_by_no_package_of_ours(vendor):
 
 
 def test_the_packages_of_known_sources_are_the_ones_that_are_shipped():
-    shipped = {path.name for path in Path(__file__).parents[3].glob("plugins/epctx-sim-*")}
+    shipped = {
+        path.name for path in Path(__file__).parents[3].glob("plugins/epctx-sim-*")
+    }
 
-    assert {f"epctx-sim-{vendor.lower()}" for vendor in SIMULATED} == shipped - {"epctx-sim-sdk"}
+    assert {f"epctx-sim-{vendor.lower()}" for vendor in SIMULATED} == shipped - {
+        "epctx-sim-sdk"
+    }
 
 
 @pytest.mark.parametrize(
@@ -228,19 +272,28 @@ def test_a_known_ep_without_a_package_of_ours_says_so(installed, name, source):
         ("Broken", ["epctx-broken"]),
     ],
 )
-def test_what_a_name_means_is_found_whether_it_can_be_used_or_not(installed, name, found):
-    installed.install("epctx-broken", "BrokenExecutionProvider", code="raise RuntimeError")
+def test_what_a_name_means_is_found_whether_it_can_be_used_or_not(
+    installed, name, found
+):
+    installed.install(
+        "epctx-broken", "BrokenExecutionProvider", code="raise RuntimeError"
+    )
 
     assert [record.distribution for record in Registry().find(name)] == found
 
 
-def test_a_record_that_cannot_be_used_is_explained_with_what_to_do(installed, monkeypatch):
+def test_a_record_that_cannot_be_used_is_explained_with_what_to_do(
+    installed, monkeypatch
+):
     monkeypatch.setenv("EPCTX_DISABLE_PLUGINS", "epctx-toy")
     registry = Registry()
 
     why, hint = registry.explain_unusable(registry.find("Toy")[0])
 
-    assert why == "Toy (epctx-toy 1.0) can't be used (disabled): EPCTX_DISABLE_PLUGINS names it"
+    assert (
+        why
+        == "Toy (epctx-toy 1.0) can't be used (disabled): EPCTX_DISABLE_PLUGINS names it"
+    )
     assert hint.startswith("Change that environment variable")
 
 

@@ -72,7 +72,9 @@ def test_a_plugin_is_used_from_a_path(packages, tmp_path, form):
     assert registry.route("Acme").state is PluginState.LOADED
 
 
-def test_a_path_is_known_once_however_often_and_however_it_is_given(packages, tmp_path, monkeypatch):
+def test_a_path_is_known_once_however_often_and_however_it_is_given(
+    packages, tmp_path, monkeypatch
+):
     target_folder(tmp_path / "acme")
     monkeypatch.chdir(tmp_path)
     registry = Registry()
@@ -99,7 +101,9 @@ def test_nothing_at_the_path_is_no_such_file(packages, tmp_path):
 
 @pytest.mark.parametrize("path", [None, 7, object()])
 def test_what_is_no_path_is_an_invalid_argument(packages, path):
-    with pytest.raises(InvalidArgument, match="expected the path of a folder or a wheel"):
+    with pytest.raises(
+        InvalidArgument, match="expected the path of a folder or a wheel"
+    ):
         Registry().add_path(path)
 
 
@@ -108,7 +112,9 @@ def test_a_text_that_can_be_no_path_is_no_such_file(packages):
         Registry().add_path("a\0b")
 
 
-def test_a_link_that_is_set_to_another_version_is_followed_by_a_refresh(packages, tmp_path):
+def test_a_link_that_is_set_to_another_version_is_followed_by_a_refresh(
+    packages, tmp_path
+):
     link = tmp_path / "current"
     link.symlink_to(target_folder(tmp_path / "v1", version="1.0"))
     registry = Registry()
@@ -126,15 +132,23 @@ def test_a_link_that_is_set_to_another_version_is_followed_by_a_refresh(packages
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("a.txt", b"text"), ("a-1.0-py3-none-any.whl", b"no archive"), ("a/readme.txt", b"")],
+    [
+        ("a.txt", b"text"),
+        ("a-1.0-py3-none-any.whl", b"no archive"),
+        ("a/readme.txt", b""),
+    ],
 )
-def test_a_path_without_a_plugin_is_refused_with_what_would_be_accepted(packages, tmp_path, name, content):
+def test_a_path_without_a_plugin_is_refused_with_what_would_be_accepted(
+    packages, tmp_path, name, content
+):
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)
     registry = Registry()
 
-    with pytest.raises(InvalidArgument, match="provides no Execution Provider") as caught:
+    with pytest.raises(
+        InvalidArgument, match="provides no Execution Provider"
+    ) as caught:
         registry.add_path(path if path.parent == tmp_path else path.parent)
 
     assert "pip install --target" in caught.value.hint
@@ -154,16 +168,25 @@ def test_what_is_installed_goes_before_what_lies_at_a_path(packages, tmp_path):
     assert registry.load(record).__module__ == "epctx_acme"
 
 
-def test_another_distribution_with_the_ep_type_is_a_duplicate_and_both_can_be_chosen(packages, tmp_path):
+def test_another_distribution_with_the_ep_type_is_a_duplicate_and_both_can_be_chosen(
+    packages, tmp_path
+):
     packages.install("epctx-other", NAME)
     registry = Registry()
     registry.add_path(target_folder(tmp_path / "acme"))
 
-    with pytest.raises(PluginError, match=r"ambiguous: epctx-acme 1\.0 and epctx-other 1\.0"):
+    with pytest.raises(
+        PluginError, match=r"ambiguous: epctx-acme 1\.0 and epctx-other 1\.0"
+    ):
         registry.resolve("Acme")
 
-    assert registry.load(registry.resolve("epctx-acme:Acme")).__module__.partition(".")[0] == "epctx_acme"
-    assert registry.load(registry.resolve("epctx-other:Acme")).__module__ == "epctx_other"
+    assert (
+        registry.load(registry.resolve("epctx-acme:Acme")).__module__.partition(".")[0]
+        == "epctx_acme"
+    )
+    assert (
+        registry.load(registry.resolve("epctx-other:Acme")).__module__ == "epctx_other"
+    )
 
 
 def test_a_refresh_reads_a_path_again(packages, tmp_path):

@@ -22,33 +22,59 @@ ENTRIES = {"InferenceSession", "ModelCompiler", "ShareGroup"}
 
 
 def public_functions():
-    return sorted(name for name in epctx.__all__ if inspect.isfunction(getattr(epctx, name)))
+    return sorted(
+        name for name in epctx.__all__ if inspect.isfunction(getattr(epctx, name))
+    )
 
 
 def test_every_public_function_takes_a_registry_by_keyword_and_has_the_common_one_without():
-    signatures = {name: inspect.signature(getattr(epctx, name)) for name in {*ENTRIES, *public_functions()}}
-    taken = {n: s.parameters["registry"] for n, s in signatures.items() if "registry" in s.parameters}
+    signatures = {
+        name: inspect.signature(getattr(epctx, name))
+        for name in {*ENTRIES, *public_functions()}
+    }
+    taken = {
+        n: s.parameters["registry"]
+        for n, s in signatures.items()
+        if "registry" in s.parameters
+    }
 
     assert signatures.keys() - taken.keys() == {*LOOKS_UP_NO_EP}
-    assert {n for n, p in taken.items() if p.kind is not inspect.Parameter.KEYWORD_ONLY} == set()
+    assert {
+        n for n, p in taken.items() if p.kind is not inspect.Parameter.KEYWORD_ONLY
+    } == set()
     assert {n for n, p in taken.items() if p.default is not COMMON} == set()
 
 
 def test_no_other_public_class_takes_a_registry():
     classes = {name for name in epctx.__all__ if inspect.isclass(getattr(epctx, name))}
 
-    takes = {n for n in classes if "registry" in inspect.signature(getattr(epctx, n)).parameters}
+    takes = {
+        n
+        for n in classes
+        if "registry" in inspect.signature(getattr(epctx, n)).parameters
+    }
 
     assert takes == ENTRIES
 
 
-def test_everything_works_with_a_registry_of_ones_own_and_never_asks_the_common_one(tmp_path, monkeypatch):
+def test_everything_works_with_a_registry_of_ones_own_and_never_asks_the_common_one(
+    tmp_path, monkeypatch
+):
     registry = epctx.Registry(entry_points=False)
     source = saved(chain(["Relu", "Add"]), tmp_path / "m.onnx")
     options = epctx.SessionOptions()
     options.add_provider("Alpha")
     asked = []
-    for method in ("records", "resolve", "load", "route", "availability", "register", "refresh", "available"):
+    for method in (
+        "records",
+        "resolve",
+        "load",
+        "route",
+        "availability",
+        "register",
+        "refresh",
+        "available",
+    ):
         monkeypatch.setattr(COMMON, method, lambda *_a, **_k: asked.append(1))
 
     epctx.register_execution_provider(Alpha, registry=registry)
@@ -69,5 +95,7 @@ def test_everything_works_with_a_registry_of_ones_own_and_never_asks_the_common_
     assert plugin["state"] == "loaded"
     assert report.ok
     assert verdict is epctx.CompiledModelCompatibility.EP_NOT_APPLICABLE
-    assert [record.name for record in epctx.plugins(registry=registry)] == ["AlphaExecutionProvider"]
+    assert [record.name for record in epctx.plugins(registry=registry)] == [
+        "AlphaExecutionProvider"
+    ]
     assert asked == []

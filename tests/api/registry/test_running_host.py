@@ -73,12 +73,18 @@ def wheel(folder, version):
     info = f"epctx_late-{version}.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("epctx_late/__init__.py", CODE.replace("{version}", version))
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: epctx-late\nVersion: {version}\n")
+        archive.writestr(
+            f"{info}/METADATA",
+            f"Metadata-Version: 2.1\nName: epctx-late\nVersion: {version}\n",
+        )
         archive.writestr(
             f"{info}/entry_points.txt",
             "[epctx.execution_providers]\nLateExecutionProvider = epctx_late:Provider\n",
         )
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            f"{info}/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
     return str(path)
 
 
@@ -91,17 +97,26 @@ def said(tmp_path_factory):
     wheels = [wheel(folder, version) for version in ("1.0", "1.1")]
     script = f"import sys; sys.path.append({str(site)!r})\n{HOST}"
     command = [sys.executable, "-c", script, str(site), *wheels]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout)
+    return json.loads(
+        subprocess.run(
+            command, check=True, capture_output=True, text=True, timeout=120
+        ).stdout
+    )
 
 
 def test_a_package_installed_while_the_host_runs_is_found_and_used_at_once(said):
     assert said["before"] is None
-    assert (said["installed"]["state"], said["installed"]["available"]) == ("discovered", True)
+    assert (said["installed"]["state"], said["installed"]["available"]) == (
+        "discovered",
+        True,
+    )
     assert said["used"] == [[0.0, 2.0]]
     assert (said["loaded"]["state"], said["loaded"]["vendor"]) == ("loaded", "Late 1.0")
 
 
-def test_a_package_upgraded_after_its_import_needs_a_restart_and_the_loaded_code_goes_on(said):
+def test_a_package_upgraded_after_its_import_needs_a_restart_and_the_loaded_code_goes_on(
+    said,
+):
     upgraded = said["upgraded"]
 
     assert (upgraded["state"], upgraded["version"], upgraded["vendor"]) == (
@@ -109,13 +124,19 @@ def test_a_package_upgraded_after_its_import_needs_a_restart_and_the_loaded_code
         "1.0",
         "Late 1.0",
     )
-    assert upgraded["reason"] == "epctx-late 1.1 is installed, but this process has imported epctx-late 1.0"
+    assert (
+        upgraded["reason"]
+        == "epctx-late 1.1 is installed, but this process has imported epctx-late 1.0"
+    )
     assert upgraded["available"]
     assert said["used after upgrade"] == [[0.0, 2.0]] * 2
 
 
 def test_a_package_removed_while_the_host_runs_is_removed_and_old_sessions_go_on(said):
-    assert (said["removed"]["state"], said["removed"]["available"]) == ("removed", False)
+    assert (said["removed"]["state"], said["removed"]["available"]) == (
+        "removed",
+        False,
+    )
     assert said["old sessions"] == [[0.0, 2.0]] * 2
     assert "epctx-late 1.0 was imported and is not installed any more" in said["error"]
 

@@ -41,17 +41,21 @@ def three(packages):
         ({"EPCTX_PLUGINS": "a,b", "EPCTX_DISABLE_PLUGINS": "b"}, "a"),
     ],
 )
-def test_the_environment_says_which_plugins_may_be_used(three, monkeypatch, variables, kept):
+def test_the_environment_says_which_plugins_may_be_used(
+    three, monkeypatch, variables, kept
+):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
 
     registry = Registry()
 
     usable = {f"epctx-{letter}" for letter in kept}
-    assert {dist for dist, state in states(registry).items() if state == "discovered"} == usable
-    assert {dist for dist, state in states(registry).items() if state == "disabled"} == set(
-        states(registry)
-    ) - usable
+    assert {
+        dist for dist, state in states(registry).items() if state == "discovered"
+    } == usable
+    assert {
+        dist for dist, state in states(registry).items() if state == "disabled"
+    } == set(states(registry)) - usable
 
 
 def test_a_disabled_plugin_says_which_variable_disabled_it(three, monkeypatch):
@@ -71,17 +75,24 @@ def test_a_disabled_plugin_is_not_imported_even_from_its_record(three, monkeypat
         registry.load(record)
 
 
-def test_a_name_in_the_environment_that_fits_nothing_is_reported(three, monkeypatch, caplog):
+def test_a_name_in_the_environment_that_fits_nothing_is_reported(
+    three, monkeypatch, caplog
+):
     monkeypatch.setenv("EPCTX_DISABLE_PLUGINS", "epctx-typo")
     monkeypatch.setenv("EPCTX_PREFER", "A=epctx-b")
 
     Registry().records()
 
     assert "EPCTX_DISABLE_PLUGINS names 'epctx-typo'" in caplog.text
-    assert "EPCTX_PREFER prefers 'epctx-b' for 'A', which it does not provide" in caplog.text
+    assert (
+        "EPCTX_PREFER prefers 'epctx-b' for 'A', which it does not provide"
+        in caplog.text
+    )
 
 
-def test_two_distributions_with_one_ep_type_are_both_duplicates_that_name_each_other(two):
+def test_two_distributions_with_one_ep_type_are_both_duplicates_that_name_each_other(
+    two,
+):
     registry = Registry()
 
     records = registry.records()
@@ -91,7 +102,9 @@ def test_two_distributions_with_one_ep_type_are_both_duplicates_that_name_each_o
     assert registry.available() == ["CPUExecutionProvider"]
 
 
-def test_naming_an_ep_that_two_distributions_bring_is_an_error_that_says_how_to_choose(two):
+def test_naming_an_ep_that_two_distributions_bring_is_an_error_that_says_how_to_choose(
+    two,
+):
     registry = Registry()
 
     with pytest.raises(PluginError) as caught:
@@ -104,7 +117,9 @@ def test_naming_an_ep_that_two_distributions_bring_is_an_error_that_says_how_to_
 
 
 def test_a_source_that_two_distributions_could_take_is_an_error_too(two):
-    with pytest.raises(PluginError, match=r"ambiguous: epctx-one 1\.0 and epctx-two 2\.0"):
+    with pytest.raises(
+        PluginError, match=r"ambiguous: epctx-one 1\.0 and epctx-two 2\.0"
+    ):
         Registry().route(EP)
 
 
@@ -139,7 +154,9 @@ def test_a_preference_outlives_a_refresh(two):
 def test_a_distribution_that_does_not_bring_the_ep_can_not_be_preferred(two):
     registry = Registry()
 
-    with pytest.raises(InvalidArgument, match="'epctx-three' does not provide") as caught:
+    with pytest.raises(
+        InvalidArgument, match="'epctx-three' does not provide"
+    ) as caught:
         registry.prefer(EP, distribution="epctx-three")
 
     assert "epctx-one 1.0, epctx-two 2.0" in caught.value.hint
@@ -178,7 +195,9 @@ def test_a_broken_preference_is_reported_and_the_other_one_is_not_used_instead(t
 
 
 @pytest.mark.parametrize("value", ["QNN", "=epctx-one", "QNN=", "QNN:epctx-one"])
-def test_a_malformed_preference_in_the_environment_is_an_error_that_shows_the_form(two, monkeypatch, value):
+def test_a_malformed_preference_in_the_environment_is_an_error_that_shows_the_form(
+    two, monkeypatch, value
+):
     monkeypatch.setenv("EPCTX_PREFER", value)
     registry = Registry()
 

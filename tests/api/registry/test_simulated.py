@@ -24,7 +24,10 @@ def imported():
 
 
 def states(registry):
-    return {record.distribution: (record.state.value, record.simulated) for record in registry.records()}
+    return {
+        record.distribution: (record.state.value, record.simulated)
+        for record in registry.records()
+    }
 
 
 def test_our_own_packages_are_known_to_be_simulated_by_their_names(packages):
@@ -58,9 +61,17 @@ def test_a_simulated_ep_that_only_its_class_tells_is_asked(real):
 
     assert registry.available() == [EP, "CPUExecutionProvider"]
 
-    assert before == ({"acme-qnn": ("duplicate", None), "acme-sim": ("duplicate", None)}, set())
-    assert states(registry) == {"acme-qnn": ("loaded", False), "acme-sim": ("duplicate", True)}
-    (passed,) = [record for record in registry.records() if record.distribution == "acme-sim"]
+    assert before == (
+        {"acme-qnn": ("duplicate", None), "acme-sim": ("duplicate", None)},
+        set(),
+    )
+    assert states(registry) == {
+        "acme-qnn": ("loaded", False),
+        "acme-sim": ("duplicate", True),
+    }
+    (passed,) = [
+        record for record in registry.records() if record.distribution == "acme-sim"
+    ]
     assert passed.reason == "it is simulated, and acme-qnn 2.0 is not"
 
 
@@ -76,13 +87,17 @@ def test_the_simulated_one_can_be_named_or_preferred(real, caplog):
     assert "acme_qnn" not in imported()
 
 
-@pytest.mark.parametrize("kinds", [("", ""), (SIMULATED, SIMULATED)], ids=["real", "simulated"])
+@pytest.mark.parametrize(
+    "kinds", [("", ""), (SIMULATED, SIMULATED)], ids=["real", "simulated"]
+)
 def test_two_of_one_kind_stay_a_question_to_the_host(packages, kinds):
     for distribution, body in zip(("acme-qnn", "acme-sim"), kinds, strict=True):
         packages.install(distribution, EP, body=body)
     registry = epctx.Registry()
 
-    with pytest.raises(PluginError, match=r"ambiguous: acme-qnn 1\.0 and acme-sim 1\.0 provide") as caught:
+    with pytest.raises(
+        PluginError, match=r"ambiguous: acme-qnn 1\.0 and acme-sim 1\.0 provide"
+    ) as caught:
         registry.resolve(EP)
 
     assert "EPCTX_PREFER" in caught.value.hint
@@ -93,7 +108,8 @@ def test_a_simulated_one_does_not_silently_replace_a_broken_one(packages):
     packages.install("epctx-sim-qnn", EP)
 
     with pytest.raises(
-        PluginError, match=r"whether acme-qnn 1\.0 is simulated is not known, as it is broken"
+        PluginError,
+        match=r"whether acme-qnn 1\.0 is simulated is not known, as it is broken",
     ):
         epctx.Registry().resolve(EP)
 
@@ -111,6 +127,9 @@ def test_the_metadata_of_an_ep_says_whether_it_is_simulated(packages):
     packages.install("acme-sim", "OtherExecutionProvider", body=SIMULATED)
     registry = epctx.Registry()
 
-    said = [epctx.get_ep_metadata(ep, registry=registry)["simulated"] for ep in ("QNN", "Other", "CPU")]
+    said = [
+        epctx.get_ep_metadata(ep, registry=registry)["simulated"]
+        for ep in ("QNN", "Other", "CPU")
+    ]
 
     assert said == ["0", "1", "0"]

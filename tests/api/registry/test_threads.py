@@ -13,7 +13,9 @@ from epctx_core.plugin import Purpose
 ROUNDS = 30
 
 
-def test_threads_that_ask_register_and_refresh_at_once_never_see_half_a_registry(packages):
+def test_threads_that_ask_register_and_refresh_at_once_never_see_half_a_registry(
+    packages,
+):
     packages.install("epctx-a", "A", sources=["Alfa"])
     packages.install("epctx-b", "B", code="1 / 0")
     registry = Registry()

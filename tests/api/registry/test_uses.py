@@ -34,12 +34,17 @@ def refused(registry, name=NAME):
     return caught.value
 
 
-def test_an_ep_of_an_open_session_is_not_unregistered_and_the_error_names_the_session(registry, source):
+def test_an_ep_of_an_open_session_is_not_unregistered_and_the_error_names_the_session(
+    registry, source
+):
     session = epctx.InferenceSession(source, providers=["Alpha"], registry=registry)
 
     error = refused(registry)
 
-    assert error.message == f"{NAME} cannot be unregistered while it is used by a session of 'm'."
+    assert (
+        error.message
+        == f"{NAME} cannot be unregistered while it is used by a session of 'm'."
+    )
     assert error.ep == NAME
     assert "close the sessions" in error.hint
     session.close()
@@ -90,7 +95,9 @@ def test_an_ep_that_compiles_at_this_moment_is_not_unregistered(source, tmp_path
     options = epctx.SessionOptions()
     options.add_provider("Scripted")
 
-    epctx.ModelCompiler(options, source, registry=registry).compile_to_file(tmp_path / "out.onnx")
+    epctx.ModelCompiler(options, source, registry=registry).compile_to_file(
+        tmp_path / "out.onnx"
+    )
 
     assert "used by a compile of 'm'" in errors[0].message
     registry.unregister("ScriptedExecutionProvider")
@@ -110,10 +117,14 @@ def test_an_ep_of_an_open_share_group_is_not_unregistered(registry, source, tmp_
 
 
 def test_a_refresh_takes_nothing_from_an_open_session(registry, source):
-    with epctx.InferenceSession(source, providers=["Alpha"], registry=registry) as session:
+    with epctx.InferenceSession(
+        source, providers=["Alpha"], registry=registry
+    ) as session:
         registry.refresh()
 
-        assert np.isfinite(session.run(None, {"x": np.ones((2, 3), np.float32)})[0]).all()
+        assert np.isfinite(
+            session.run(None, {"x": np.ones((2, 3), np.float32)})[0]
+        ).all()
 
 
 def test_a_temporary_ep_is_there_in_its_block_and_gone_behind_it(source):
@@ -122,7 +133,9 @@ def test_a_temporary_ep_is_there_in_its_block_and_gone_behind_it(source):
     with registry.temporary(Alpha, sources=["Alfa"]) as record:
         inside = registry.available()
         routed = registry.route("Alfa")
-        with epctx.InferenceSession(source, providers=["Alpha"], registry=registry) as session:
+        with epctx.InferenceSession(
+            source, providers=["Alpha"], registry=registry
+        ) as session:
             providers = session.get_providers()
 
     assert inside == [NAME, "CPUExecutionProvider"]
@@ -140,7 +153,9 @@ def test_a_temporary_ep_is_gone_also_behind_a_block_that_failed():
     assert registry.records() == []
 
 
-def test_a_session_that_outlives_the_block_of_its_temporary_ep_goes_on_and_is_logged(source, caplog):
+def test_a_session_that_outlives_the_block_of_its_temporary_ep_goes_on_and_is_logged(
+    source, caplog
+):
     registry = epctx.Registry(entry_points=False)
 
     with registry.temporary(Alpha):
@@ -164,7 +179,10 @@ def test_a_temporary_ep_may_be_unregistered_and_another_one_registered_within_th
 
 
 def test_a_temporary_ep_does_not_replace_one_that_is_there(registry):
-    with pytest.raises(InvalidArgument, match="taken: registered by the host"), registry.temporary(Alpha):
+    with (
+        pytest.raises(InvalidArgument, match="taken: registered by the host"),
+        registry.temporary(Alpha),
+    ):
         pytest.fail("the block was entered")
 
     assert registry.available() == [NAME, "CPUExecutionProvider"]

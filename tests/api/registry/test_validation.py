@@ -32,7 +32,9 @@ def changed(**attributes):
 
 def without(*names):
     kept = {
-        key: value for key, value in vars(Valid).items() if key not in (*names, "__dict__", "__weakref__")
+        key: value
+        for key, value in vars(Valid).items()
+        if key not in (*names, "__dict__", "__weakref__")
     }
     return type("Changed", (ExecutionProvider,), kept)
 
@@ -73,7 +75,9 @@ def test_a_valid_class_has_no_problem():
 
 @pytest.mark.parametrize("hook", ["get_capability", "compile"])
 def test_a_missing_required_hook_is_named(hook):
-    assert error_of(without(hook)).message.endswith(f": the required hook {hook} is missing.")
+    assert error_of(without(hook)).message.endswith(
+        f": the required hook {hook} is missing."
+    )
 
 
 def test_a_hook_without_its_mark_is_named():
@@ -90,7 +94,10 @@ def test_an_override_without_its_mark_is_named():
     def compile_(self, partitions):
         return []
 
-    assert "compile has a hook's name but no @hookimpl" in error_of(changed(compile=compile_)).message
+    assert (
+        "compile has a hook's name but no @hookimpl"
+        in error_of(changed(compile=compile_)).message
+    )
 
 
 def test_a_hook_set_to_none_is_a_hook_left_out():
@@ -102,7 +109,10 @@ def test_a_hook_set_to_none_is_a_hook_left_out():
     with InferenceSession(
         chain(["Relu"]).SerializeToString(), providers=["Valid"], registry=registry
     ) as session:
-        assert session.get_providers() == ["ValidExecutionProvider", "CPUExecutionProvider"]
+        assert session.get_providers() == [
+            "ValidExecutionProvider",
+            "CPUExecutionProvider",
+        ]
 
 
 def test_a_misspelt_hook_is_named_with_the_nearest_one():
@@ -112,7 +122,9 @@ def test_a_misspelt_hook_is_named_with_the_nearest_one():
     assert "Did you mean 'load_context'?" in error.hint
 
 
-@pytest.mark.parametrize("options", [{"specname": "shutdwn"}, {"specname": "shutdwn", "optionalhook": True}])
+@pytest.mark.parametrize(
+    "options", [{"specname": "shutdwn"}, {"specname": "shutdwn", "optionalhook": True}]
+)
 def test_a_misspelt_hook_is_named_also_where_pluggy_would_let_it_pass(options):
     error = error_of(changed(release=hookimpl(lambda self: None, **options)))
 
@@ -143,7 +155,13 @@ def test_a_class_method_marked_as_a_hook_is_named(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["accepts_source", "availability", "get_compatibility_info", "validate_compatibility"]
+    "name",
+    [
+        "accepts_source",
+        "availability",
+        "get_compatibility_info",
+        "validate_compatibility",
+    ],
 )
 def test_a_class_method_without_its_decorator_is_named(name):
     error = error_of(changed(**{name: lambda self, source: True}))
@@ -156,7 +174,10 @@ def test_a_wrapper_is_refused(options):
     def on_run_start(self, ep, tag):
         return (yield)
 
-    assert "is a hook wrapper" in error_of(changed(on_run_start=hookimpl(on_run_start, **options))).message
+    assert (
+        "is a hook wrapper"
+        in error_of(changed(on_run_start=hookimpl(on_run_start, **options))).message
+    )
 
 
 @pytest.mark.parametrize(
@@ -193,7 +214,9 @@ def test_hooks_that_would_do_nothing_when_called_are_named():
         yield
 
     assert "compile is async" in error_of(changed(compile=hookimpl(compile_))).message
-    assert "shutdown has a yield" in error_of(changed(shutdown=hookimpl(shutdown))).message
+    assert (
+        "shutdown has a yield" in error_of(changed(shutdown=hookimpl(shutdown))).message
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,7 +228,13 @@ def test_hooks_that_would_do_nothing_when_called_are_named():
         through(passing_on)(lambda self, partitions: []),
         hookimpl(lambda this, ep, partitions: []),
     ],
-    ids=["static", "static marked outside", "class method", "decorated", "other name for self"],
+    ids=[
+        "static",
+        "static marked outside",
+        "class method",
+        "decorated",
+        "other name for self",
+    ],
 )
 def test_the_usual_forms_of_a_method_are_hooks(decorated):
     assert registered(changed(compile=decorated)).usable
@@ -216,7 +245,10 @@ def test_a_property_is_not_evaluated_and_a_hook_that_is_one_is_named():
         raise AssertionError("evaluated")
 
     assert registered(changed(device=property(explode))).usable
-    assert "no @hookimpl" in error_of(changed(shutdown=property(hookimpl(explode)))).message
+    assert (
+        "no @hookimpl"
+        in error_of(changed(shutdown=property(hookimpl(explode)))).message
+    )
 
 
 def test_something_callable_that_is_no_method_is_named():
@@ -224,7 +256,10 @@ def test_something_callable_that_is_no_method_is_named():
         def __call__(self, partitions):
             return []
 
-    assert "compile is not a method" in error_of(changed(compile=hookimpl(Callable()))).message
+    assert (
+        "compile is not a method"
+        in error_of(changed(compile=hookimpl(Callable()))).message
+    )
 
 
 def test_an_object_that_answers_to_every_attribute_is_not_taken_for_a_hook():
@@ -265,7 +300,10 @@ def test_an_api_version_that_is_no_number_is_refused(version):
         (("level",), "'level', which is not a ProviderOption"),
         ((Valid.options[0], Valid.options[0]), "'level' is empty or used twice"),
         ((ProviderOption("", int, default=1, doc=""),), "'' is empty"),
-        ((ProviderOption("x", list, default=[], doc=""),), "has the type <class 'list'>"),
+        (
+            (ProviderOption("x", list, default=[], doc=""),),
+            "has the type <class 'list'>",
+        ),
     ],
 )
 def test_options_that_are_no_provider_options_are_refused(options, why):
@@ -273,13 +311,17 @@ def test_options_that_are_no_provider_options_are_refused(options, why):
 
 
 def test_a_vendor_that_is_no_text_is_refused():
-    assert error_of(changed(vendor=None)).message.endswith(": vendor is None, not text.")
+    assert error_of(changed(vendor=None)).message.endswith(
+        ": vendor is None, not text."
+    )
 
 
 def test_all_problems_are_told_at_once():
     cls = changed(vendor=3, compile=hookimpl(lambda self, partition: []))
 
-    with pytest.raises(PluginError, match="is not a valid Execution Provider: ") as caught:
+    with pytest.raises(
+        PluginError, match="is not a valid Execution Provider: "
+    ) as caught:
         registered(cls)
 
     error = caught.value
@@ -291,7 +333,9 @@ def test_all_problems_are_told_at_once():
 
 def test_the_error_about_a_class_of_another_name_says_who_brings_it(packages):
     packages.install("epctx-test", "Other", version="1.2", value="epctx_test:Provider")
-    packages.write_module("epctx_test", PROVIDER.format(name="Changed", body="    vendor = 3\n"))
+    packages.write_module(
+        "epctx_test", PROVIDER.format(name="Changed", body="    vendor = 3\n")
+    )
     registry = Registry()
 
     with pytest.raises(PluginError) as caught:
@@ -301,4 +345,8 @@ def test_the_error_about_a_class_of_another_name_says_who_brings_it(packages):
     assert "Other (epctx-test 1.2)" in error.message
     assert "its name is 'Changed', but it was found as 'Other'" in error.message
     assert "vendor is 3" in error.message
-    assert (error.ep, error.distribution, error.version) == ("Other", "epctx-test", "1.2")
+    assert (error.ep, error.distribution, error.version) == (
+        "Other",
+        "epctx-test",
+        "1.2",
+    )

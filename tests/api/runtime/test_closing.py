@@ -42,7 +42,8 @@ class Closing(ExecutionProvider):
 
     def _runnable(self):
         return CompiledPartition(
-            lambda inputs, _: [np.maximum(inputs[0], 0)], close=lambda: self.heard.append("close")
+            lambda inputs, _: [np.maximum(inputs[0], 0)],
+            close=lambda: self.heard.append("close"),
         )
 
     @hookimpl
@@ -102,7 +103,9 @@ def test_a_compile_closes_what_it_compiled(model, registry):
 def test_a_session_closes_what_was_compiled_and_what_was_loaded(model, registry):
     options = epctx.SessionOptions()
     options.add_provider("Closing")
-    context = epctx.ModelCompiler(options, model, registry=registry).compile_to_file().output
+    context = (
+        epctx.ModelCompiler(options, model, registry=registry).compile_to_file().output
+    )
     Closing.heard.clear()
 
     epctx.InferenceSession(model, options, registry=registry).close()
@@ -113,7 +116,9 @@ def test_a_session_closes_what_was_compiled_and_what_was_loaded(model, registry)
 
 def test_what_one_ep_compiled_is_closed_when_the_next_one_fails(model, registry):
     with pytest.raises(epctx.EPFail, match="no Neg today"):
-        epctx.InferenceSession(model, providers=["Closing", "Failing"], registry=registry)
+        epctx.InferenceSession(
+            model, providers=["Closing", "Failing"], registry=registry
+        )
 
     assert Closing.heard == ["close", "shutdown"]
 
@@ -130,7 +135,11 @@ def test_a_session_that_outlives_its_modules_at_the_interpreters_end_ends_withou
     model = onnx.parser.parse_model(MODEL).SerializeToString()
 
     done = subprocess.run(
-        [sys.executable, "-c", KEPT_TO_THE_END], input=model, capture_output=True, timeout=60, check=True
+        [sys.executable, "-c", KEPT_TO_THE_END],
+        input=model,
+        capture_output=True,
+        timeout=60,
+        check=True,
     )
 
     assert done.stderr == b""

@@ -46,9 +46,16 @@ def test_types_that_a_context_model_declares_are_not_inferred(context_model, inf
     np.testing.assert_allclose(result[0], source.run(None, {"x": X})[0], rtol=1e-6)
 
 
-def test_a_context_model_that_declares_only_what_onnxruntime_needs_is_inferred_once(context_model, inferred):
+def test_a_context_model_that_declares_only_what_onnxruntime_needs_is_inferred_once(
+    context_model, inferred
+):
     model = onnx.load(context_model)
-    made = {name for node in model.graph.node if node.op_type == "EPContext" for name in node.output}
+    made = {
+        name
+        for node in model.graph.node
+        if node.op_type == "EPContext"
+        for name in node.output
+    }
     kept = [v for v in model.graph.value_info if v.name in made]
     assert len(kept) < len(model.graph.value_info)
     del model.graph.value_info[:]
@@ -62,7 +69,9 @@ def test_a_context_model_that_declares_only_what_onnxruntime_needs_is_inferred_o
 
 
 @pytest.mark.parametrize("element", [onnx.TensorProto.INT64, onnx.TensorProto.DOUBLE])
-def test_a_declared_type_that_is_wrong_is_an_error_of_ours_or_changes_nothing(context_model, element):
+def test_a_declared_type_that_is_wrong_is_an_error_of_ours_or_changes_nothing(
+    context_model, element
+):
     with loaded(context_model, Alpha) as session:
         expected = session.run(None, {"x": X})
     model = onnx.load(context_model)
@@ -82,7 +91,9 @@ def test_a_declared_type_that_is_wrong_is_an_error_of_ours_or_changes_nothing(co
         np.testing.assert_array_equal(result[0], expected[0])
 
 
-def test_single_nodes_of_a_body_are_not_taken_for_those_of_the_graph_around_it(tmp_path):
+def test_single_nodes_of_a_body_are_not_taken_for_those_of_the_graph_around_it(
+    tmp_path,
+):
     model = model_of(
         """agraph (bool c, float[2] x) => (float[2] y) {
             a = Tanh(x)
@@ -100,4 +111,6 @@ def test_single_nodes_of_a_body_are_not_taken_for_those_of_the_graph_around_it(t
     with loaded(tmp_path / "m_ctx.onnx", Alpha) as session:
         for choice in (True, False):
             feeds = {"c": np.array(choice), "x": x}
-            np.testing.assert_allclose(session.run(None, feeds)[0], source.run(None, feeds)[0], rtol=1e-6)
+            np.testing.assert_allclose(
+                session.run(None, feeds)[0], source.run(None, feeds)[0], rtol=1e-6
+            )

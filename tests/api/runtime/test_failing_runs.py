@@ -8,7 +8,12 @@ import pytest
 
 import epctx_core as epctx
 from epctx_core import Registry
-from epctx_core.plugin import CompiledPartition, ExecutionProvider, hookimpl, supported_partitions
+from epctx_core.plugin import (
+    CompiledPartition,
+    ExecutionProvider,
+    hookimpl,
+    supported_partitions,
+)
 
 PIECES = {"alone": "y = Relu(x)", "among others": "a = Relu(x) b = Abs(a) y = Abs(b)"}
 
@@ -32,7 +37,10 @@ class Failing(ExecutionProvider):
 
     @hookimpl
     def compile(self, partitions):
-        return [CompiledPartition(lambda _inputs, _outputs: type(self).act()) for _ in partitions]
+        return [
+            CompiledPartition(lambda _inputs, _outputs: type(self).act())
+            for _ in partitions
+        ]
 
 
 @pytest.fixture(params=PIECES)
@@ -45,7 +53,9 @@ def failing(request, monkeypatch):
     def failing(act):
         monkeypatch.setattr(Failing, "act", staticmethod(act))
         model = onnx.parser.parse_model(text).SerializeToString()
-        with epctx.InferenceSession(model, providers=["Failing"], registry=registry) as session:
+        with epctx.InferenceSession(
+            model, providers=["Failing"], registry=registry
+        ) as session:
             session.run(None, {"x": np.ones(2, np.float32)})
 
     return failing

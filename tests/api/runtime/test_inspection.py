@@ -32,7 +32,9 @@ def test_weights_files_are_required_wherever_in_the_model_they_are_named():
     inner = helper.make_node("Constant", [], ["y"], value=external("inner.bin"))
     body = helper.make_graph([inner], "body", [], [], [external("body.bin")])
     branches = helper.make_node("If", ["k"], ["y"], then_branch=body, else_branch=body)
-    odd = helper.make_node("Odd", [], ["z"], domain="my", many=[external("one.bin"), external("two.bin")])
+    odd = helper.make_node(
+        "Odd", [], ["z"], domain="my", many=[external("one.bin"), external("two.bin")]
+    )
     graph = helper.make_graph(
         [constant, branches, odd],
         "g",
@@ -41,10 +43,16 @@ def test_weights_files_are_required_wherever_in_the_model_they_are_named():
         [external("main.bin")],
         sparse_initializer=[sparse("sparse.bin")],
     )
-    in_function = helper.make_node("Constant", [], ["y"], value=external("function.bin"))
-    function = helper.make_function("my", "F", [], ["y"], [in_function], [helper.make_opsetid("", 18)])
+    in_function = helper.make_node(
+        "Constant", [], ["y"], value=external("function.bin")
+    )
+    function = helper.make_function(
+        "my", "F", [], ["y"], [in_function], [helper.make_opsetid("", 18)]
+    )
 
-    found = epctx.inspect_model(helper.make_model(graph, functions=[function]).SerializeToString())
+    found = epctx.inspect_model(
+        helper.make_model(graph, functions=[function]).SerializeToString()
+    )
 
     assert sorted(found.required_files) == [
         "body.bin", "constant.bin", "function.bin", "inner.bin", "main.bin", "one.bin", "sparse.bin", "two.bin"
@@ -62,15 +70,26 @@ def test_weights_files_are_required_wherever_in_the_model_they_are_named():
 )
 def test_the_plugin_shown_is_the_one_that_takes_the_source_as_it_is_spelled(source, ep):
     registry = epctx.Registry(entry_points=False)
-    lower, loud = (type(name, (Alpha,), {"name": f"{name}ExecutionProvider"}) for name in ("Lower", "LOUD"))
+    lower, loud = (
+        type(name, (Alpha,), {"name": f"{name}ExecutionProvider"})
+        for name in ("Lower", "LOUD")
+    )
     registry.register(lower, sources=["LOWER", "loudexecutionprovider"])
     registry.register(loud, sources=["Lower"])
     node = helper.make_node(
-        "EPContext", ["x"], ["y"], "n", domain="com.microsoft", source=source, ep_cache_context=b"payload"
+        "EPContext",
+        ["x"],
+        ["y"],
+        "n",
+        domain="com.microsoft",
+        source=source,
+        ep_cache_context=b"payload",
     )
     model = helper.make_model(helper.make_graph([node], "g", [], []))
 
-    (found,) = epctx.inspect_model(model.SerializeToString(), registry=registry).ep_contexts
+    (found,) = epctx.inspect_model(
+        model.SerializeToString(), registry=registry
+    ).ep_contexts
 
     assert registry.route(source).name == ep
     assert found.plugin is not None
@@ -80,11 +99,18 @@ def test_the_plugin_shown_is_the_one_that_takes_the_source_as_it_is_spelled(sour
 def full_of_names():
     """A model as bytes in which each name and each text that an inspection shows stands once."""
     said = {"an_attribute": 1, "source": "S", "ep_cache_context": b"payload"}
-    node = helper.make_node("EPContext", ["x"], ["y"], "a_node", domain="com.microsoft", **said)
+    node = helper.make_node(
+        "EPContext", ["x"], ["y"], "a_node", domain="com.microsoft", **said
+    )
     body = helper.make_graph([node], "b", [], [])
     outer = helper.make_node("If", ["k"], ["z"], "a_body's_node", then_branch=body)
-    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in ("an_input", "an_output")]
-    graph = helper.make_graph([outer], "g", values[:1], values[1:], [external("a_file")])
+    values = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, [1])
+        for n in ("an_input", "an_output")
+    ]
+    graph = helper.make_graph(
+        [outer], "g", values[:1], values[1:], [external("a_file")]
+    )
     model = helper.make_model(graph, producer_name="a_producer")
     model.metadata_props.add(key="weightless_mode", value="a_mode")
     return model.SerializeToString()
@@ -96,7 +122,9 @@ def without_text(data, name):
     return data.replace(name, b"\xff" + name[1:])
 
 
-@pytest.mark.parametrize("name", [b"an_input", b"an_output", b"a_node", b"a_body's_node", b"a_file"])
+@pytest.mark.parametrize(
+    "name", [b"an_input", b"an_output", b"a_node", b"a_body's_node", b"a_file"]
+)
 def test_a_name_that_is_no_text_is_refused_as_a_load_refuses_it(name):
     with pytest.raises(epctx.InvalidGraph, match="not UTF-8"):
         epctx.inspect_model(without_text(full_of_names(), name))
@@ -104,7 +132,9 @@ def test_a_name_that_is_no_text_is_refused_as_a_load_refuses_it(name):
 
 @pytest.mark.parametrize("text", [b"a_producer", b"a_mode", b"an_attribute"])
 def test_other_text_that_is_none_is_shown_as_well_as_can_be(text):
-    shown = json.dumps(epctx.inspect_model(without_text(full_of_names(), text)).as_dict())
+    shown = json.dumps(
+        epctx.inspect_model(without_text(full_of_names(), text)).as_dict()
+    )
 
     assert "\\ufffd" + text.decode()[1:] in shown
 
@@ -127,7 +157,10 @@ def test_a_file_named_by_a_tensor_of_a_context_node_is_not_sought_in_the_working
     read = []
     # onnx 1.23.0 has no function of this name; there a location that is missing still raises.
     monkeypatch.setattr(
-        onnx.external_data_helper, "_read_external_data_bytes", lambda *a: read.append(a), raising=False
+        onnx.external_data_helper,
+        "_read_external_data_bytes",
+        lambda *a: read.append(a),
+        raising=False,
     )
 
     found = look(tmp_path / "models" / "m.onnx")

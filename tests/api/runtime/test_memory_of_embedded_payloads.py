@@ -35,16 +35,30 @@ with epctx.InferenceSession(sys.argv[2]):
 
 
 def compiled(path, shape):
-    weight = numpy_helper.from_array(np.random.default_rng(0).standard_normal(shape, dtype=np.float32), "w")
+    weight = numpy_helper.from_array(
+        np.random.default_rng(0).standard_normal(shape, dtype=np.float32), "w"
+    )
     add = helper.make_node("Add", ["x", "w"], ["y"])
-    source = saved(finished([add], [tensor("x", shape=shape)], [tensor("y", shape=shape)], [weight]), path)
-    compiler = epctx.ModelCompiler(with_eps(QNN), source, embed_compiled_data_into_model=True)
+    source = saved(
+        finished(
+            [add], [tensor("x", shape=shape)], [tensor("y", shape=shape)], [weight]
+        ),
+        path,
+    )
+    compiler = epctx.ModelCompiler(
+        with_eps(QNN), source, embed_compiled_data_into_model=True
+    )
     return compiler.compile_to_file(path.with_suffix(".ctx.onnx")).output
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux can be told to forget a peak")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="Linux can be told to forget a peak"
+)
 def test_an_embedded_payload_is_decoded_once_at_a_time(tmp_path):
-    small, large = compiled(tmp_path / "small.onnx", (1, 1)), compiled(tmp_path / "large.onnx", SHAPE)
+    small, large = (
+        compiled(tmp_path / "small.onnx", (1, 1)),
+        compiled(tmp_path / "large.onnx", SHAPE),
+    )
 
     grown = int(subprocess.check_output([sys.executable, "-c", LOAD, small, large]))
 

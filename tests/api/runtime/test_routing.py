@@ -51,7 +51,9 @@ def install(tmp_path, monkeypatch):
         (tmp_path / f"{module}.py").write_text(PLUGIN)
         info = tmp_path / f"{module}-1.0.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n"
+        )
         (info / "entry_points.txt").write_text(
             f"[epctx.execution_providers]\nSpyExecutionProvider = {module}:Provider\n"
         )
@@ -67,46 +69,78 @@ def context_model(source, *, maker=None):
         "EPContext", ["x"], ["y"], name="c", domain="com.microsoft",
         embed_mode=1, main_context=1, ep_cache_context=b"payload", source=source,
     )  # fmt: skip
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"
+    ]
     graph = helper.make_graph([node], "g", ends[:1], ends[1:])
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=9)
     if maker is not None:
-        providers = {source: {"distribution": maker, "version": "1.0", "plugin_api": 1, "options": ""}}
-        manifest = {"version": 1, "source_model": "0" * 64, "providers": providers, "payloads": []}
+        providers = {
+            source: {
+                "distribution": maker,
+                "version": "1.0",
+                "plugin_api": 1,
+                "options": "",
+            }
+        }
+        manifest = {
+            "version": 1,
+            "source_model": "0" * 64,
+            "providers": providers,
+            "payloads": [],
+        }
         model.metadata_props.add(key="epctx.manifest", value=json.dumps(manifest))
     return model.SerializeToString()
 
 
-def test_an_explicit_list_never_imports_another_plugin_not_even_to_word_the_error(install):
+def test_an_explicit_list_never_imports_another_plugin_not_even_to_word_the_error(
+    install,
+):
     install("spy-first")
 
-    with pytest.raises(epctx.NotImplementedByProvider, match="No EP of this session accepts the source"):
+    with pytest.raises(
+        epctx.NotImplementedByProvider, match="No EP of this session accepts the source"
+    ):
         epctx.InferenceSession(
-            context_model("SPYexecutionprovider"), providers=["CPUExecutionProvider"], registry=Registry()
+            context_model("SPYexecutionprovider"),
+            providers=["CPUExecutionProvider"],
+            registry=Registry(),
         )
 
     assert "spy_first" not in sys.modules
 
 
 def test_a_source_that_nothing_installed_takes_is_no_matter_of_the_hosts_list():
-    with pytest.raises(epctx.NotImplementedByProvider, match="No installed plugin") as caught:
+    with pytest.raises(
+        epctx.NotImplementedByProvider, match="No installed plugin"
+    ) as caught:
         epctx.InferenceSession(
-            context_model("NobodysExecutionProvider"), providers=["CPUExecutionProvider"], registry=Registry()
+            context_model("NobodysExecutionProvider"),
+            providers=["CPUExecutionProvider"],
+            registry=Registry(),
         )
 
     assert "this session" not in str(caught.value)
 
 
 @pytest.mark.not_for_onnxruntime("acme's operators are left in it")
-def test_an_ep_whose_kernels_ran_nodes_when_a_model_was_compiled_is_found_for_its_load(tmp_path):
+def test_an_ep_whose_kernels_ran_nodes_when_a_model_was_compiled_is_found_for_its_load(
+    tmp_path,
+):
     model = model_of("v = Relu(x)  y = acme.Scale(v)", inner="float[2] v")
     written = compiled(model, tmp_path, Alpha, Acme)
     registry, _ = with_eps(Alpha, Acme)
 
     with epctx.InferenceSession(written, registry=registry) as session:
-        assert session.get_providers() == [Alpha.name, Acme.name, "CPUExecutionProvider"]
-        np.testing.assert_array_equal(session.run(None, {"x": X})[0], 2 * np.maximum(X, 0))
+        assert session.get_providers() == [
+            Alpha.name,
+            Acme.name,
+            "CPUExecutionProvider",
+        ]
+        np.testing.assert_array_equal(
+            session.run(None, {"x": X})[0], 2 * np.maximum(X, 0)
+        )
 
 
 def test_two_distributions_of_one_ep_are_an_error_where_nothing_says_which(install):
@@ -114,7 +148,9 @@ def test_two_distributions_of_one_ep_are_an_error_where_nothing_says_which(insta
     install("spy-second")
 
     with pytest.raises(epctx.PluginError, match=r"spy-first 1\.0 and spy-second 1\.0"):
-        epctx.InferenceSession(context_model("SpyExecutionProvider"), registry=Registry())
+        epctx.InferenceSession(
+            context_model("SpyExecutionProvider"), registry=Registry()
+        )
 
 
 def test_of_two_distributions_the_one_that_made_the_context_loads_it(install):

@@ -8,7 +8,12 @@ import pytest
 
 import epctx_core as epctx
 from epctx_core import Registry
-from epctx_core.plugin import CompiledPartition, ExecutionProvider, hookimpl, supported_partitions
+from epctx_core.plugin import (
+    CompiledPartition,
+    ExecutionProvider,
+    hookimpl,
+    supported_partitions,
+)
 
 MODEL = onnx.parser.parse_model(
     '<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
@@ -16,7 +21,16 @@ MODEL = onnx.parser.parse_model(
 
 
 @pytest.mark.parametrize(
-    "providers", ["QNN", [("QNN",)], [None], [5], [("QNN", None)], [("QNN", {}, {})], [("QNN", "htp_arch")]]
+    "providers",
+    [
+        "QNN",
+        [("QNN",)],
+        [None],
+        [5],
+        [("QNN", None)],
+        [("QNN", {}, {})],
+        [("QNN", "htp_arch")],
+    ],
 )
 def test_a_list_of_eps_that_is_none_is_refused_by_name(providers):
     with pytest.raises(epctx.InvalidArgument, match="providers"):
@@ -39,7 +53,8 @@ def test_onnxruntimes_session_options_are_told_from_ours():
     onnxruntime = pytest.importorskip("onnxruntime")
 
     with pytest.raises(
-        epctx.InvalidArgument, match=r"onnxruntime\.\S+SessionOptions, not a SessionOptions"
+        epctx.InvalidArgument,
+        match=r"onnxruntime\.\S+SessionOptions, not a SessionOptions",
     ) as caught:
         epctx.InferenceSession(MODEL, onnxruntime.SessionOptions())
 
@@ -57,13 +72,17 @@ def test_output_names_are_a_list_and_no_text(names):
 
 @pytest.mark.parametrize("model", [bytearray(MODEL), memoryview(MODEL), None, "", 5])
 def test_a_model_of_another_kind_is_refused_without_being_shown_whole(model):
-    with pytest.raises(epctx.InvalidArgument, match="a model is a path or bytes") as caught:
+    with pytest.raises(
+        epctx.InvalidArgument, match="a model is a path or bytes"
+    ) as caught:
         epctx.InferenceSession(model)
 
     assert caught.value.hint
 
 
-@pytest.mark.parametrize(("name", "options"), [(5, {}), ("QNN", ["a"]), ("QNN", 5), (None, None)])
+@pytest.mark.parametrize(
+    ("name", "options"), [(5, {}), ("QNN", ["a"]), ("QNN", 5), (None, None)]
+)
 def test_add_provider_takes_a_name_and_a_mapping(name, options):
     with pytest.raises(epctx.InvalidArgument, match="add_provider"):
         epctx.SessionOptions().add_provider(name, options)
@@ -96,7 +115,10 @@ class Listening(ExecutionProvider):
 
     @hookimpl
     def compile(self, partitions):
-        return [CompiledPartition(lambda inputs, _: [np.maximum(inputs[0], 0)]) for _ in partitions]
+        return [
+            CompiledPartition(lambda inputs, _: [np.maximum(inputs[0], 0)])
+            for _ in partitions
+        ]
 
     @hookimpl
     def on_run_start(self, tag):
@@ -131,7 +153,9 @@ def test_every_ep_hears_of_the_end_of_a_run_whatever_another_raises():
     run.tag = "first"
 
     with (
-        epctx.InferenceSession(MODEL, providers=["Listening", "Raising"], registry=registry) as session,
+        epctx.InferenceSession(
+            MODEL, providers=["Listening", "Raising"], registry=registry
+        ) as session,
         pytest.raises(epctx.PluginError, match=r"no (start|end) of first"),
     ):
         session.run(None, {"x": np.ones(2, np.float32)}, run)
@@ -147,8 +171,12 @@ def test_a_progress_callback_that_raises_is_the_hosts_own_failure(network):
         if stage == "compile":
             raise KeyError("no such bar")
 
-    with pytest.raises(epctx.Fail, match="progress callback raised at stage 'compile'") as caught:
-        epctx.ModelCompiler(options, network("lstm").path, progress=progress).compile_to_file()
+    with pytest.raises(
+        epctx.Fail, match="progress callback raised at stage 'compile'"
+    ) as caught:
+        epctx.ModelCompiler(
+            options, network("lstm").path, progress=progress
+        ).compile_to_file()
 
     assert isinstance(caught.value.__cause__, KeyError)
 
@@ -171,7 +199,9 @@ def test_dynamic_options_reach_the_ep_that_takes_them():
     registry.register(Tunable)
     Tunable.heard = []
 
-    with epctx.InferenceSession(MODEL, providers=["Tunable"], registry=registry) as session:
+    with epctx.InferenceSession(
+        MODEL, providers=["Tunable"], registry=registry
+    ) as session:
         session.set_ep_dynamic_options({"ep.dynamic.workload_type": "Efficient"})
         with pytest.raises(epctx.InvalidArgument, match="no such option"):
             session.set_ep_dynamic_options({"ep.dynamic.speed": "1"})
@@ -198,10 +228,16 @@ def of_text(node, length):
 
 @pytest.mark.parametrize(
     "array",
-    [np.array(TEXT), np.array(TEXT, object), np.array([piece.encode() for piece in TEXT])],
+    [
+        np.array(TEXT),
+        np.array(TEXT, object),
+        np.array([piece.encode() for piece in TEXT]),
+    ],
     ids=["str", "objects", "bytes"],
 )
-@pytest.mark.parametrize(("node", "times"), [("Identity(x)", 1), ("StringConcat(x, x)", 2)])
+@pytest.mark.parametrize(
+    ("node", "times"), [("Identity(x)", 1), ("StringConcat(x, x)", 2)]
+)
 def test_text_may_come_in_whatever_kind_numpy_has_for_it(array, node, times):
     with epctx.InferenceSession(of_text(node, 3)) as session:
         (result,) = session.run(None, {"x": array})

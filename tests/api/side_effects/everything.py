@@ -29,8 +29,15 @@ def state():
         "umask": _umask(),
         "environment": sorted(os.environ.items()),
         "warnings filters": [str(entry) for entry in warnings.filters],
-        "signal handlers": [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())],
-        "root logger": [str(root.handlers), root.level, root.disabled, logging.root.manager.disable],
+        "signal handlers": [
+            str(signal.getsignal(number)) for number in sorted(signal.valid_signals())
+        ],
+        "root logger": [
+            str(root.handlers),
+            root.level,
+            root.disabled,
+            logging.root.manager.disable,
+        ],
         "epctx logger": [str(ours.handlers), ours.level, ours.propagate],
         "random": str(random.getstate()),
         "numpy's random": str(np.random.get_state()),  # noqa: NPY002 - this one is the process's
@@ -88,7 +95,9 @@ def misbehave(_model, _folder):
     os.umask(0o77)
     os.environ["MADE_UP"] = "1"
     warnings.simplefilter("ignore")
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # what a shell has ignored already would show nothing
+    signal.signal(
+        signal.SIGUSR1, signal.SIG_IGN
+    )  # what a shell has ignored already would show nothing
     logging.basicConfig(level=logging.DEBUG)
     logging.getLogger("epctx").setLevel(logging.DEBUG)
     logging.getLogger("mine").info("hello")
@@ -109,7 +118,14 @@ def main(act, model, folder):
     act(Path(model), Path(folder))
     after = state()
     changed = sorted(name for name in before if before[name] != after[name])
-    json.dump({"changed": changed, "watched": sorted(before), "loggers": sorted(set(loggers()) - known)}, out)
+    json.dump(
+        {
+            "changed": changed,
+            "watched": sorted(before),
+            "loggers": sorted(set(loggers()) - known),
+        },
+        out,
+    )
 
 
 if __name__ == "__main__":

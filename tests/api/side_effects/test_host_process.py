@@ -76,12 +76,17 @@ def calls(tree, name):
     return [
         node.args[0]
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == name
     ]
 
 
 def test_every_logger_is_a_child_of_epctx():
-    texts = {path.relative_to(CORE.parent).as_posix(): path.read_text("utf-8") for path in SOURCES}
+    texts = {
+        path.relative_to(CORE.parent).as_posix(): path.read_text("utf-8")
+        for path in SOURCES
+    }
     texts["foreign"] = "import logging\n_log = logging.getLogger(__name__)"
 
     names = {
@@ -92,7 +97,14 @@ def test_every_logger_is_a_child_of_epctx():
     }
 
     assert len(names) > 20
-    assert {(path, name) for path, name in names if not name.lstrip("f")[1:].startswith("epctx")} == {
+    assert {
+        (path, name)
+        for path, name in names
+        if not name.lstrip("f")[1:].startswith("epctx")
+    } == {
         ("foreign", "__name__"),
-        ("plugins/epctx-isolation/src/epctx_isolation/remote.py", "name"),  # from a process; checked there
+        (
+            "plugins/epctx-isolation/src/epctx_isolation/remote.py",
+            "name",
+        ),  # from a process; checked there
     }

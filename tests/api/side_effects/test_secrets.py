@@ -21,7 +21,13 @@ class Telling(Alpha):
 
     name = "TellingExecutionProvider"
     options = (
-        ProviderOption("token", str, default="", doc="What the vendor's service asks for.", secret=True),
+        ProviderOption(
+            "token",
+            str,
+            default="",
+            doc="What the vendor's service asks for.",
+            secret=True,
+        ),
         ProviderOption("fail", bool, default=False, doc="Whether to fail."),
     )
 
@@ -29,7 +35,9 @@ class Telling(Alpha):
     def get_capability(self, graph):
         token = self.context.options["token"]
         self.context.logger.warning("the token is %s", token)
-        self.context.logger.getChild("service").getChild("login").warning("logged in with %s", token)
+        self.context.logger.getChild("service").getChild("login").warning(
+            "logged in with %s", token
+        )
         self.context.logger.warning("%d attempts", "no")
         self.context.logger.error("it failed", exc_info=LookupError(token))
         self.context.progress(f"with {token}", 0, 1)
@@ -56,7 +64,9 @@ def compiled(ep, stages=None):
     options = epctx.SessionOptions()
     options.add_provider(ep.name, {"token": SECRET})
     progress = None if stages is None else lambda stage, *_: stages.append(stage)
-    compiler = epctx.ModelCompiler(options, MODEL, True, registry=registry, progress=progress)
+    compiler = epctx.ModelCompiler(
+        options, MODEL, True, registry=registry, progress=progress
+    )
     compiler.compile_to_bytes()
     return compiler.report
 
@@ -76,7 +86,9 @@ def test_a_plugins_refusals_log_and_progress_hide_it(caplog):
 
 
 def test_a_plugins_errors_hide_it():
-    with pytest.raises(epctx.PluginError, match=r"the service refuses \[secret\]") as caught:
+    with pytest.raises(
+        epctx.PluginError, match=r"the service refuses \[secret\]"
+    ) as caught:
         compiled(Failing)
 
     assert "hunter2" not in str(caught.value)
@@ -102,7 +114,11 @@ def test_a_secret_is_forgotten_with_the_session_that_had_it():
             MODEL, options, providers=[(Telling.name, {SECRET: "1"})], registry=registry
         ),
         lambda options, registry: epctx.InferenceSession(
-            MODEL, options, providers=[Telling.name], provider_options=[SECRET], registry=registry
+            MODEL,
+            options,
+            providers=[Telling.name],
+            provider_options=[SECRET],
+            registry=registry,
         ),
     ],
     ids=["add_provider", "in place of a mapping", "as a key", "provider_options"],

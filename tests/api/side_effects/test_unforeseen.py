@@ -24,14 +24,21 @@ class BrokenRegistry(epctx.Registry):
 
 
 def plain():
-    return finished([helper.make_node("Relu", ["x"], ["y"])], [tensor("x")], [tensor("y")])
+    return finished(
+        [helper.make_node("Relu", ["x"], ["y"])], [tensor("x")], [tensor("y")]
+    )
 
 
 def with_context_node():
     model = finished(
         [
             helper.make_node(
-                "EPContext", ["x"], ["y"], domain="com.microsoft", source="S", ep_cache_context="p"
+                "EPContext",
+                ["x"],
+                ["y"],
+                domain="com.microsoft",
+                source="S",
+                ep_cache_context="p",
             )
         ],
         [tensor("x")],
@@ -54,9 +61,15 @@ def share(registry, folder):
 
 PLAIN = plain().SerializeToString()
 BORDER = {
-    "inspect": lambda registry, _: epctx.inspect_model(with_context_node(), registry=registry),
-    "verify": lambda registry, _: epctx.verify_model(with_context_node(), registry=registry),
-    "load": lambda registry, _: epctx.InferenceSession(PLAIN, options(), registry=registry),
+    "inspect": lambda registry, _: epctx.inspect_model(
+        with_context_node(), registry=registry
+    ),
+    "verify": lambda registry, _: epctx.verify_model(
+        with_context_node(), registry=registry
+    ),
+    "load": lambda registry, _: epctx.InferenceSession(
+        PLAIN, options(), registry=registry
+    ),
     "compile": lambda registry, _: epctx.ModelCompiler(
         options(), PLAIN, registry=registry
     ).compile_to_bytes(),
@@ -67,13 +80,17 @@ BORDER = {
     "compile_cached": lambda registry, folder: epctx.compile_cached(
         PLAIN, options(), folder, registry=registry
     ),
-    "compatibility": lambda registry, _: epctx.get_model_compatibility(PLAIN, "Acme", registry=registry),
+    "compatibility": lambda registry, _: epctx.get_model_compatibility(
+        PLAIN, "Acme", registry=registry
+    ),
 }
 EACH = pytest.mark.parametrize("function", BORDER.values(), ids=BORDER)
 
 
 @EACH
-def test_an_exception_that_nobody_foresaw_is_one_error_that_asks_for_a_report(function, tmp_path):
+def test_an_exception_that_nobody_foresaw_is_one_error_that_asks_for_a_report(
+    function, tmp_path
+):
     error = LookupError("a mistake of ours")
 
     with pytest.raises(
@@ -89,7 +106,13 @@ def test_an_exception_that_nobody_foresaw_is_one_error_that_asks_for_a_report(fu
 @EACH
 @pytest.mark.parametrize(
     "error",
-    [KeyboardInterrupt(), SystemExit(3), GeneratorExit(), MemoryError(), UserWarning("as an error")],
+    [
+        KeyboardInterrupt(),
+        SystemExit(3),
+        GeneratorExit(),
+        MemoryError(),
+        UserWarning("as an error"),
+    ],
     ids=repr,
 )
 def test_what_is_the_hosts_own_passes_as_it_is(function, error, tmp_path):
@@ -107,7 +130,9 @@ def fail(*_arguments):
     "compiler",
     [
         lambda: epctx.ModelCompiler(options(), PLAIN, progress=fail).compile_to_bytes(),
-        lambda: epctx.ModelCompiler(epctx.SessionOptions(), PLAIN).compile_to_stream(fail),
+        lambda: epctx.ModelCompiler(epctx.SessionOptions(), PLAIN).compile_to_stream(
+            fail
+        ),
     ],
     ids=["progress", "stream"],
 )
@@ -132,23 +157,34 @@ def test_a_value_of_an_opaque_type_is_read_like_any_other(where):
     data = with_opaque_type(where)
 
     assert epctx.inspect_model(data).other_nodes == 1
-    assert {finding.code for finding in epctx.verify_model(data).findings} == {"no-context-nodes"}
+    assert {finding.code for finding in epctx.verify_model(data).findings} == {
+        "no-context-nodes"
+    }
     with epctx.InferenceSession(data) as session:
         assert "x" in [value.name for value in session.get_inputs()]
 
 
 def test_functions_in_a_circle_are_a_finding_of_verify():
     imports = [helper.make_opsetid("", 18), helper.make_opsetid("acme", 1)]
-    attributes = {"domain": "com.microsoft", "source": "QNN", "ep_cache_context": b"p", "main_context": 1}
+    attributes = {
+        "domain": "com.microsoft",
+        "source": "QNN",
+        "ep_cache_context": b"p",
+        "main_context": 1,
+    }
     nodes = [
-        helper.make_node("F", ["x"], ["h"], domain="acme"),  # of a type that only inference could know
+        helper.make_node(
+            "F", ["x"], ["h"], domain="acme"
+        ),  # of a type that only inference could know
         helper.make_node("EPContext", ["h"], ["y"], **attributes),
     ]
     model = finished(nodes, [tensor("x")], [tensor("y")])
     model.opset_import.add(domain="com.microsoft", version=1)
     model.opset_import.add(domain="acme", version=1)
     calls = [helper.make_node("F", ["a"], ["b"], domain="acme")]
-    model.functions.append(helper.make_function("acme", "F", ["a"], ["b"], calls, imports))
+    model.functions.append(
+        helper.make_function("acme", "F", ["a"], ["b"], calls, imports)
+    )
 
     report = epctx.verify_model(model.SerializeToString())
 

@@ -25,17 +25,26 @@ class CleanEnvironment:
 
     def run(self, *command: object, code: int = 0) -> str:
         """Run a command of the environment in its folder; give what it printed."""
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("EPCTX_", "PYTHON", "VIRTUAL_ENV"))}
+        clean = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("EPCTX_", "PYTHON", "VIRTUAL_ENV"))
+        }
         done = subprocess.run(
             [str(self.folder / "bin" / str(command[0])), *map(str, command[1:])],
             cwd=self.folder,
-            env={**clean, "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"},
+            env={
+                **clean,
+                "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            },
             capture_output=True,
             text=True,
             timeout=600,
             check=False,
         )
-        assert done.returncode == code, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == code, (
+            f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        )
         return done.stdout
 
     def install(self, *what: object) -> None:
@@ -49,7 +58,11 @@ class CleanEnvironment:
 def clean_environment(folder: Path) -> CleanEnvironment:
     """Make one."""
     venv.create(folder, symlinks=True)
-    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+    site = Path(
+        sysconfig.get_path(
+            "purelib", vars={"base": str(folder), "platbase": str(folder)}
+        )
+    )
     for source in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
         for entry in Path(source).iterdir():
             theirs = not entry.name.startswith(OURS) and entry.suffix != ".pth"
@@ -70,6 +83,8 @@ def built_wheel(project: Path, folder: Path) -> Path:
         "--no-index",
         "--no-build-isolation",
     ]
-    subprocess.run([*command, "--wheel-dir", str(folder), str(project)], check=True, timeout=300)
+    subprocess.run(
+        [*command, "--wheel-dir", str(folder), str(project)], check=True, timeout=300
+    )
     (wheel,) = folder.glob("*.whl")
     return wheel

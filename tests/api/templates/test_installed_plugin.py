@@ -50,7 +50,9 @@ def test_the_wheel_has_every_file_of_the_template(wheel):
 
 
 def test_the_core_is_the_one_that_was_built(environment):
-    path = environment.run("python", "-c", "import epctx_core; print(epctx_core.__file__)").strip()
+    path = environment.run(
+        "python", "-c", "import epctx_core; print(epctx_core.__file__)"
+    ).strip()
 
     assert path.startswith(str(environment.folder))
 
@@ -67,7 +69,11 @@ def test_its_extra_for_tests_has_all_that_ci_test_runs(environment):
     code = "import importlib.metadata as m, json; print(json.dumps(m.requires('epctx-acme')))"
     script = (environment.folder / "work" / "epctx-acme" / "ci" / "test").read_text()
 
-    needs = [need for need in json.loads(environment.run("python", "-c", code)) if "extra" in need]
+    needs = [
+        need
+        for need in json.loads(environment.run("python", "-c", code))
+        if "extra" in need
+    ]
 
     assert ".venv/bin/python -m pytest\n" in script
     assert ".venv/bin/epctx plugins check " in script
@@ -79,15 +85,19 @@ def test_its_extra_for_tests_has_all_that_ci_test_runs(environment):
 
 
 def test_it_is_the_only_plugin_there_and_is_found(environment):
-    plugins = json.loads(environment.run("epctx", "plugins", "list", "--load", "--json"))["plugins"]
+    plugins = json.loads(
+        environment.run("epctx", "plugins", "list", "--load", "--json")
+    )["plugins"]
 
-    assert [(p["name"], p["distribution"], p["version"], p["state"]) for p in plugins] == [
-        ("AcmeExecutionProvider", "epctx-acme", "0.1.0", "loaded")
-    ]
+    assert [
+        (p["name"], p["distribution"], p["version"], p["state"]) for p in plugins
+    ] == [("AcmeExecutionProvider", "epctx-acme", "0.1.0", "loaded")]
 
 
 def test_its_own_tests_pass(environment):
-    said = environment.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "work/epctx-acme")
+    said = environment.run(
+        "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "work/epctx-acme"
+    )
 
     assert " passed" in said
     assert "failed" not in said
@@ -95,7 +105,9 @@ def test_its_own_tests_pass(environment):
 
 def test_it_keeps_the_contract(environment):
     report = json.loads(
-        environment.run("epctx", "plugins", "check", "acme", "--only", "signatures", "--json")
+        environment.run(
+            "epctx", "plugins", "check", "acme", "--only", "signatures", "--json"
+        )
     )
 
     assert report["ok"]
@@ -103,7 +115,9 @@ def test_it_keeps_the_contract(environment):
 
 @pytest.mark.stress
 def test_it_passes_the_whole_kit(environment):
-    report = json.loads(environment.run("epctx", "plugins", "check", "acme", "--full", "--json"))
+    report = json.loads(
+        environment.run("epctx", "plugins", "check", "acme", "--full", "--json")
+    )
 
     assert report["ok"]
     assert report["counts"]["passed"] > 150
@@ -115,12 +129,22 @@ def test_it_compiles_a_network_that_then_runs_as_the_network_does(environment, n
     (environment.folder / "out").mkdir()
 
     environment.run("epctx", "compile", resnet.path, "--ep", "acme", "-o", "out/")
-    environment.run("epctx", "run", "out/resnet_ctx.onnx", "--input", "in.npz", "--output", "out.npz")
+    environment.run(
+        "epctx",
+        "run",
+        "out/resnet_ctx.onnx",
+        "--input",
+        "in.npz",
+        "--output",
+        "out.npz",
+    )
 
     with np.load(environment.folder / "out.npz") as results:
         for found, expected in zip(results.values(), resnet.reference, strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
-    made = json.loads(environment.run("epctx", "inspect", "out/resnet_ctx.onnx", "--json"))
+    made = json.loads(
+        environment.run("epctx", "inspect", "out/resnet_ctx.onnx", "--json")
+    )
     assert {node["source"] for node in made["ep_contexts"]} == {"AcmeExecutionProvider"}
 
 
@@ -128,7 +152,9 @@ def test_uninstalled_it_is_gone(environment):
     environment.run("python", "-m", "pip", "uninstall", "--yes", "epctx-acme")
 
     try:
-        plugins = json.loads(environment.run("epctx", "plugins", "list", "--json"))["plugins"]
+        plugins = json.loads(environment.run("epctx", "plugins", "list", "--json"))[
+            "plugins"
+        ]
     finally:
         environment.install(environment.folder / "work" / "epctx-acme")
     assert plugins == []

@@ -15,7 +15,9 @@ def begun(word, folder, capsys):
     assert main(["plugins", "new", word, "-o", str(folder), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     package = Path(said["folder"], "src", said["module"])
-    return said, "".join((package / name).read_text() for name in ("programs.py", "provider.py"))
+    return said, "".join(
+        (package / name).read_text() for name in ("programs.py", "provider.py")
+    )
 
 
 def magic_in(text):
@@ -70,7 +72,9 @@ def test_a_payloads_first_eight_characters_are_always_eight(word, tmp_path, caps
         ("openvino", "reserved for Intel", "device or company"),
     ],
 )
-def test_a_bad_name_is_refused_with_the_reason_and_a_better_one(word, why, hint, tmp_path, capsys):
+def test_a_bad_name_is_refused_with_the_reason_and_a_better_one(
+    word, why, hint, tmp_path, capsys
+):
     assert main(["plugins", "new", word, "-o", str(tmp_path)]) == 2
 
     said = capsys.readouterr().err

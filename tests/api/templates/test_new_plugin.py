@@ -68,43 +68,84 @@ def test_nothing_of_the_template_is_left_in_it(create_plugin, tmp_path):
     texts = written(create_plugin("zebra-npu", tmp_path))
 
     assert not [
-        name for name, text in texts.items() if re.search(r"%%|__module__|acme", text + name, re.IGNORECASE)
+        name
+        for name, text in texts.items()
+        if re.search(r"%%|__module__|acme", text + name, re.IGNORECASE)
     ]
 
 
-def test_its_entry_point_and_pins_are_those_of_its_names_and_of_this_core(create_plugin, tmp_path):
+def test_its_entry_point_and_pins_are_those_of_its_names_and_of_this_core(
+    create_plugin, tmp_path
+):
     plugin = create_plugin("zebra-npu", tmp_path)
 
     project = tomllib.loads((plugin.folder / "pyproject.toml").read_text())["project"]
     assert project["name"] == "epctx-zebra-npu"
     assert project["dependencies"] == ["epctx-core>=0.1,<0.2", "onnx"]
     assert project["entry-points"] == {
-        "epctx.execution_providers": {"ZebraNpuExecutionProvider": "epctx_zebra_npu:ZebraNpuProvider"}
+        "epctx.execution_providers": {
+            "ZebraNpuExecutionProvider": "epctx_zebra_npu:ZebraNpuProvider"
+        }
     }
 
 
 def test_its_ep_has_fewer_than_sixty_lines(create_plugin, tmp_path):
     plugin = create_plugin("acme", tmp_path)
 
-    assert len((plugin.folder / "src/epctx_acme/provider.py").read_text().splitlines()) < 60
+    assert (
+        len((plugin.folder / "src/epctx_acme/provider.py").read_text().splitlines())
+        < 60
+    )
 
 
-def test_its_code_passes_the_linter_the_formatter_and_the_type_checker(create_plugin, tmp_path):
+def test_its_code_passes_the_linter_the_formatter_and_the_type_checker(
+    create_plugin, tmp_path
+):
     folder = create_plugin("acme", tmp_path).folder
 
     def clean(*command):
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
         return done.returncode == 0 or done.stdout + done.stderr
 
     ruff = [sys.executable, "-m", "ruff"]
-    rules = ["--select=ALL", "--ignore=COM812,D,INP001,S101,PLR2004,ANN,EM,TRY003,TC003,CPY001"]
+    rules = [
+        "--select=ALL",
+        "--ignore=COM812,D,INP001,S101,PLR2004,ANN,EM,TRY003,TC003,CPY001",
+    ]
     assert (
-        clean(*ruff, "check", "--isolated", "--line-length=110", "--target-version=py311", *rules, ".")
+        clean(
+            *ruff,
+            "check",
+            "--isolated",
+            "--line-length=110",
+            "--target-version=py311",
+            *rules,
+            ".",
+        )
         is True
     )
-    assert clean(*ruff, "format", "--isolated", "--line-length=110", "--check", ".") is True
     assert (
-        clean(sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "src") is True
+        clean(*ruff, "format", "--isolated", "--line-length=110", "--check", ".")
+        is True
+    )
+    assert (
+        clean(
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--cache-dir",
+            str(tmp_path / "cache"),
+            "src",
+        )
+        is True
     )
 
 
@@ -125,7 +166,9 @@ def test_a_folder_that_cannot_be_made_is_one_error(create_plugin, tmp_path):
         create_plugin("acme", tmp_path / "file")
 
 
-def test_a_package_that_could_not_be_written_whole_is_not_there(create_plugin, tmp_path, monkeypatch):
+def test_a_package_that_could_not_be_written_whole_is_not_there(
+    create_plugin, tmp_path, monkeypatch
+):
     original = Path.write_text
 
     def full(path, *arguments, **keywords):
@@ -144,4 +187,7 @@ def test_two_plugins_can_be_begun_side_by_side(create_plugin, tmp_path):
     create_plugin("one", tmp_path)
     create_plugin("two", tmp_path)
 
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["epctx-one", "epctx-two"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "epctx-one",
+        "epctx-two",
+    ]

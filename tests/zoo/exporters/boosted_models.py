@@ -29,10 +29,20 @@ TYPES = [("x", FloatTensorType([None, 5]))]
 
 def lightgbm() -> None:
     """Save classifiers, of which one declares `int64[1]` for N labels, and a regressor."""
-    small = {"n_estimators": 4, "num_leaves": 6, "min_child_samples": 5, "verbose": -1, "n_jobs": 1}
+    small = {
+        "n_estimators": 4,
+        "num_leaves": 6,
+        "min_child_samples": 5,
+        "verbose": -1,
+        "n_jobs": 1,
+    }
     classifier = LGBMClassifier(**small).fit(X, CLASSES)
     save("lightgbm_zipmap", convert_lightgbm(classifier, "zipmap", TYPES), INPUTS)
-    save("lightgbm_classes", convert_lightgbm(classifier, "classes", TYPES, zipmap=False), INPUTS)
+    save(
+        "lightgbm_classes",
+        convert_lightgbm(classifier, "classes", TYPES, zipmap=False),
+        INPUTS,
+    )
     regressor = LGBMRegressor(**small).fit(X, X[:, 1])
     save("lightgbm_regressor", convert_lightgbm(regressor, "regressor", TYPES), INPUTS)
 
@@ -40,14 +50,24 @@ def lightgbm() -> None:
 def xgboost() -> None:
     """Save a classifier and a regressor."""
     small = {"n_estimators": 4, "max_depth": 3, "n_jobs": 1}
-    save("xgboost_classes", convert_xgboost(XGBClassifier(**small).fit(X, CLASSES), "classes", TYPES), INPUTS)
+    save(
+        "xgboost_classes",
+        convert_xgboost(XGBClassifier(**small).fit(X, CLASSES), "classes", TYPES),
+        INPUTS,
+    )
     regressor = XGBRegressor(**small).fit(X, X[:, 1])
     save("xgboost_regressor", convert_xgboost(regressor, "regressor", TYPES), INPUTS)
 
 
 def catboost() -> None:
     """Save a classifier, which ends in a ZipMap, and a regressor."""
-    small = {"iterations": 4, "depth": 3, "thread_count": 1, "random_seed": 0, "allow_writing_files": False}
+    small = {
+        "iterations": 4,
+        "depth": 3,
+        "thread_count": 1,
+        "random_seed": 0,
+        "allow_writing_files": False,
+    }
     for name, model, expected in [
         ("catboost_zipmap", CatBoostClassifier(**small), CLASSES),
         ("catboost_regressor", CatBoostRegressor(**small), X[:, 1]),

@@ -97,7 +97,11 @@ def functions_of_opset_15(x: FLOAT[None, 4]) -> FLOAT[None, 4]:
 save("onnxscript_functions", functions.to_model_proto(), X)
 save("onnxscript_counted_loop", counted_loop.to_model_proto(), X)
 count = {"count": np.array(7)}
-save("onnxscript_loop_with_break", loop_as_long_as_the_input_says.to_model_proto(), X | count)
+save(
+    "onnxscript_loop_with_break",
+    loop_as_long_as_the_input_says.to_model_proto(),
+    X | count,
+)
 save("onnxscript_while", while_loop.to_model_proto(), X)
 save("onnxscript_branches", branches.to_model_proto(), X)
 save("onnxscript_functions_opset15", functions_of_opset_15.to_model_proto(), X)

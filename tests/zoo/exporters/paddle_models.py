@@ -26,7 +26,10 @@ class Recogniser(nn.Layer):
         """Draw the weights."""
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2D(3, 8, 3, stride=2, padding=1), nn.BatchNorm2D(8), nn.Hardswish(), nn.MaxPool2D((4, 1))
+            nn.Conv2D(3, 8, 3, stride=2, padding=1),
+            nn.BatchNorm2D(8),
+            nn.Hardswish(),
+            nn.MaxPool2D((4, 1)),
         )
         self.lstm = nn.LSTM(8, 6, direction="bidirectional")
         self.end = nn.Linear(12, 5)
@@ -62,7 +65,9 @@ def exported(name: str, network: nn.Layer, shape: list[int], **inputs: object) -
         given = [paddle.static.InputSpec(shape, "float32", "x")]
         paddle.jit.save(network, f"{folder}/m", input_spec=given)
         (program,) = [*Path(folder).glob("m.pdmodel"), *Path(folder).glob("m.json")]
-        paddle2onnx.export(str(program), f"{folder}/m.pdiparams", f"{folder}/m.onnx", opset_version=11)
+        paddle2onnx.export(
+            str(program), f"{folder}/m.pdiparams", f"{folder}/m.onnx", opset_version=11
+        )
         save(name, Path(f"{folder}/m.onnx").read_bytes(), inputs)
 
 

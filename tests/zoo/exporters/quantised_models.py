@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 MODELS = Path(__file__).parent.parent / "models"
-IMAGES, TOKENS = MODELS / "torch_convolutions.onnx", MODELS / "torch_attention_opset17.onnx"
+IMAGES, TOKENS = (
+    MODELS / "torch_convolutions.onnx",
+    MODELS / "torch_attention_opset17.onnx",
+)
 FIXED = MODELS / "torch_convolutions_fixed.onnx"
 IMAGE, TOKEN = {"x": drawn(ROWS, 3, 8, 8)}, {"x": drawn(ROWS, 5, 8)}
 NARROW = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
@@ -38,14 +41,18 @@ class Images(CalibrationDataReader):
 
     def __init__(self) -> None:
         """Draw them."""
-        self.batches = iter([{"x": drawn(ROWS, 3, 8, 8, seed=seed)} for seed in range(8)])
+        self.batches = iter(
+            [{"x": drawn(ROWS, 3, 8, 8, seed=seed)} for seed in range(8)]
+        )
 
     def get_next(self) -> dict[str, np.ndarray] | None:
         """Return the next batch."""
         return next(self.batches, None)
 
 
-def static(name: str, form: QuantFormat, source: Path = IMAGES, **options: object) -> None:
+def static(
+    name: str, form: QuantFormat, source: Path = IMAGES, **options: object
+) -> None:
     """Save the convolutions, quantised with drawn images for calibration."""
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder) / "m.onnx"
@@ -55,7 +62,10 @@ def static(name: str, form: QuantFormat, source: Path = IMAGES, **options: objec
 
 def dynamic() -> None:
     """Save both networks with whole-number weights, activations quantised as they come."""
-    for name, path, inputs in [("convolutions", IMAGES, IMAGE), ("attention", TOKENS, TOKEN)]:
+    for name, path, inputs in [
+        ("convolutions", IMAGES, IMAGE),
+        ("attention", TOKENS, TOKEN),
+    ]:
         with tempfile.TemporaryDirectory() as folder:
             written = Path(folder) / "m.onnx"
             quantize_dynamic(path, written, weight_type=QuantType.QUInt8)
@@ -64,7 +74,9 @@ def dynamic() -> None:
 
 def four_bits() -> None:
     """Save the transformer layer with weights of four bits, which only com.microsoft multiplies."""
-    quantizer = MatMulNBitsQuantizer(onnx.load(TOKENS), block_size=16, is_symmetric=True)
+    quantizer = MatMulNBitsQuantizer(
+        onnx.load(TOKENS), block_size=16, is_symmetric=True
+    )
     quantizer.process()
     save("quantised_four_bits", quantizer.model.model, TOKEN)
 

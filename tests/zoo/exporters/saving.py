@@ -31,12 +31,19 @@ def save(name: str, model: onnx.ModelProto | bytes, inputs: Inputs) -> None:
     """
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    data = model if isinstance(model, bytes) else model.SerializeToString(deterministic=True)
+    data = (
+        model
+        if isinstance(model, bytes)
+        else model.SerializeToString(deterministic=True)
+    )
     (folder / f"{name}.onnx").write_bytes(data)
     arrays = {}
     for key, value in inputs.items():
         if isinstance(value, dict):
-            arrays |= {f"{key}{KEYS}": np.array([*value]), key: np.array([*value.values()])}
+            arrays |= {
+                f"{key}{KEYS}": np.array([*value]),
+                key: np.array([*value.values()]),
+            }
         else:
             arrays[key] = value
     np.savez_compressed(folder / f"{name}.npz", **arrays)
@@ -46,7 +53,11 @@ def read_inputs(path: Path) -> Inputs:
     """Return the inputs in a file that `save` wrote."""
     with np.load(path) as stored:
         return {
-            name: dict(zip(stored[f"{name}{KEYS}"].tolist(), stored[name].tolist(), strict=True))
+            name: dict(
+                zip(
+                    stored[f"{name}{KEYS}"].tolist(), stored[name].tolist(), strict=True
+                )
+            )
             if f"{name}{KEYS}" in stored
             else stored[name]
             for name in stored

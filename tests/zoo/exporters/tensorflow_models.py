@@ -37,7 +37,12 @@ images = tf.keras.Sequential(
     ]
 )
 sequences = tf.keras.Sequential(
-    [layers.Input((7, 4)), layers.LSTM(5, return_sequences=True), layers.GRU(4), layers.Dense(3)]
+    [
+        layers.Input((7, 4)),
+        layers.LSTM(5, return_sequences=True),
+        layers.GRU(4),
+        layers.Dense(3),
+    ]
 )
 for opset in (9, 15):
     exported("images", images, opset, 8, 10, 3)

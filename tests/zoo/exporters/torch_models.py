@@ -56,7 +56,9 @@ class Attention(nn.Module):
     def __init__(self) -> None:
         """Draw the weights."""
         super().__init__()
-        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation="gelu")
+        self.layer = nn.TransformerEncoderLayer(
+            8, 2, 16, batch_first=True, activation="gelu"
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output."""
@@ -73,7 +75,9 @@ def by_trace(name: str, network: nn.Module, given: torch.Tensor, opset: int) -> 
     save(f"torch_{name}_opset{opset}", written.getvalue(), {"x": given.numpy()})
 
 
-def by_graph(name: str, network: nn.Module, given: torch.Tensor, *, fixed: bool = False) -> None:
+def by_graph(
+    name: str, network: nn.Module, given: torch.Tensor, *, fixed: bool = False
+) -> None:
     """Save a network as the exporter writes it that captures a graph, with an open or a fixed first dimension."""
     lengths = None if fixed else ({0: torch.export.Dim("batch")},)
     program = torch.onnx.export(
@@ -81,7 +85,10 @@ def by_graph(name: str, network: nn.Module, given: torch.Tensor, *, fixed: bool 
         input_names=["x"], output_names=["y"], dynamic_shapes=lengths,
     )  # fmt: skip
     model = program.model_proto
-    for node in [*model.graph.node, *(node for function in model.functions for node in function.node)]:
+    for node in [
+        *model.graph.node,
+        *(node for function in model.functions for node in function.node),
+    ]:
         del node.metadata_props[:]  # stack traces, which name folders of the machine
     save(f"torch_{name}", model, {"x": given.numpy()})
 

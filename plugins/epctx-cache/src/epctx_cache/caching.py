@@ -15,7 +15,12 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
-from epctx_core import GraphOptimizationLevel, Registry, SessionOptions, default_registry
+from epctx_core import (
+    GraphOptimizationLevel,
+    Registry,
+    SessionOptions,
+    default_registry,
+)
 from epctx_core.errors import InvalidArgument
 from epctx_core.ext import get_user_folder
 
@@ -64,15 +69,24 @@ def cache_settings(
     Raises:
         InvalidArgument: a value is not valid.
     """
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 0):
-        raise InvalidArgument(f"cache_size is {size!r:.80}, not a number of bytes from 0.")
+    if size is not None and (
+        isinstance(size, bool) or not isinstance(size, int) or size < 0
+    ):
+        raise InvalidArgument(
+            f"cache_size is {size!r:.80}, not a number of bytes from 0."
+        )
     if trust_stat not in (None, False, True):
         raise InvalidArgument(f"trust_stat is {trust_stat!r:.80}, not True or False.")
     if folder is not None and (
-        not isinstance(folder, (str, os.PathLike)) or not isinstance(os.fspath(folder), str)
+        not isinstance(folder, (str, os.PathLike))
+        or not isinstance(os.fspath(folder), str)
     ):
         raise InvalidArgument(f"cache_dir is {folder!r:.80}, not a path.")
-    named = os.fspath(folder) if folder is not None else environment.get(FOLDER_VARIABLE, "")
+    named = (
+        os.fspath(folder)
+        if folder is not None
+        else environment.get(FOLDER_VARIABLE, "")
+    )
     if size is None:
         text = environment.get(SIZE_VARIABLE, "")
         size = parse_size(text) if text.strip() else DEFAULT_SIZE
@@ -82,7 +96,9 @@ def cache_settings(
             raise InvalidArgument(f"{TRUST_VARIABLE} is {text!r:.80}, not 0 or 1.")
         trust_stat = text != "0"
     return CacheSettings(
-        folder=Path(named).expanduser().absolute() if named else get_user_folder(sys.platform, environment),
+        folder=Path(named).expanduser().absolute()
+        if named
+        else get_user_folder(sys.platform, environment),
         size=size,
         trust_stat=trust_stat,
     )
@@ -94,10 +110,13 @@ def parse_size(text: str) -> int:
     Raises:
         InvalidArgument: the text is not a size.
     """
-    match = re.fullmatch(r"([0-9]{1,18})\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE | re.ASCII)
+    match = re.fullmatch(
+        r"([0-9]{1,18})\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE | re.ASCII
+    )
     if match is None:
         raise InvalidArgument(
-            f"{text!r:.80} is not a size.", hint="Write a number of bytes, such as 1048576, 512M or 10G."
+            f"{text!r:.80} is not a size.",
+            hint="Write a number of bytes, such as 1048576, 512M or 10G.",
         )
     return int(match[1]) * _UNITS[match[2].upper()]
 

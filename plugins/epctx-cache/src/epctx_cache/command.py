@@ -9,7 +9,14 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeVar
 
-from epctx_cli.command import CommandParser, Console, ExitCode, add_common, byte_size, counted
+from epctx_cli.command import (
+    CommandParser,
+    Console,
+    ExitCode,
+    add_common,
+    byte_size,
+    counted,
+)
 
 from epctx_cache.caching import CacheSettings, cache_settings, parse_size
 from epctx_cache.lock import holders
@@ -29,7 +36,9 @@ def add_gc_arguments(parser: CommandParser) -> None:
     parser.add_argument("--size", metavar="SIZE", help=meaning)
 
 
-def _add_arguments(parser: CommandParser, *, run: Callable[[argparse.Namespace, Console], int]) -> None:
+def _add_arguments(
+    parser: CommandParser, *, run: Callable[[argparse.Namespace, Console], int]
+) -> None:
     meaning = "the cache (default: EPCTX_CACHE_DIR or the user's cache folder)"
     parser.add_argument("--cache-dir", metavar="DIR", help=meaning)
     add_common(parser)
@@ -43,13 +52,25 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
     entries = sorted(store.entries(), key=lambda entry: entry.last_use, reverse=True)
     total = sum(entry.bytes for entry in entries)
     if entries:
-        console.table(("key", "model", "EPs", "size", "last use"), [_row(entry) for entry in entries])
+        console.table(
+            ("key", "model", "EPs", "size", "last use"),
+            [_row(entry) for entry in entries],
+        )
     for holder in compiling:
         console.say(f"compiling: {holder}")
     gap = "\n" if entries else ""
-    console.say(f"{gap}{settings.folder}: {_count_entries(len(entries))}, {byte_size(total)}")
+    console.say(
+        f"{gap}{settings.folder}: {_count_entries(len(entries))}, {byte_size(total)}"
+    )
     facts = [_entry_json(entry) for entry in entries]
-    console.result({"cache": str(settings.folder), "bytes": total, "entries": facts, "compiling": compiling})
+    console.result(
+        {
+            "cache": str(settings.folder),
+            "bytes": total,
+            "entries": facts,
+            "compiling": compiling,
+        }
+    )
     return ExitCode.DONE
 
 
@@ -61,7 +82,9 @@ def run_verify(arguments: argparse.Namespace, console: Console) -> int:
     for entry, fault in damaged:
         console.say(f"{entry.key[:_SHORT]} is damaged: {fault}")
     sound = len(checked) - len(damaged)
-    console.say(f"{settings.folder}: {_count_entries(sound)} sound, {len(damaged)} damaged")
+    console.say(
+        f"{settings.folder}: {_count_entries(sound)} sound, {len(damaged)} damaged"
+    )
     facts = [{"key": entry.key, "fault": fault or None} for entry, fault in checked]
     console.result({"cache": str(settings.folder), "ok": not damaged, "entries": facts})
     return ExitCode.FAILED if damaged else ExitCode.DONE
@@ -70,7 +93,9 @@ def run_verify(arguments: argparse.Namespace, console: Console) -> int:
 def run_gc(arguments: argparse.Namespace, console: Console) -> int:
     """Reduce the cache to its limit."""
     settings, store = _open_store(arguments)
-    return _print_collection(settings, _try(settings, lambda: collect(store, settings.size)), console)
+    return _print_collection(
+        settings, _try(settings, lambda: collect(store, settings.size)), console
+    )
 
 
 def run_clear(arguments: argparse.Namespace, console: Console) -> int:
@@ -79,7 +104,9 @@ def run_clear(arguments: argparse.Namespace, console: Console) -> int:
     return _print_collection(settings, _try(settings, lambda: clear(store)), console)
 
 
-def _print_collection(settings: CacheSettings, collected: Collected, console: Console) -> int:
+def _print_collection(
+    settings: CacheSettings, collected: Collected, console: Console
+) -> int:
     console.say(
         f"{settings.folder}: {_count_entries(len(collected.removed))} removed, {byte_size(collected.freed)}; "
         f"{collected.kept} left, {byte_size(collected.bytes)}"
@@ -90,7 +117,9 @@ def _print_collection(settings: CacheSettings, collected: Collected, console: Co
 
 def _open_store(arguments: argparse.Namespace) -> tuple[CacheSettings, EntryStore]:
     size = getattr(arguments, "size", None)
-    settings = cache_settings(arguments.cache_dir, None if size is None else parse_size(size))
+    settings = cache_settings(
+        arguments.cache_dir, None if size is None else parse_size(size)
+    )
     return settings, EntryStore(settings.folder)
 
 
@@ -99,14 +128,25 @@ def _try(settings: CacheSettings, work: Callable[[], Result]) -> Result:
         return work()
     except OSError as error:
         raise Fail(
-            f"the cache in {str(settings.folder)!r} cannot be used: {error}.", path=settings.folder
+            f"the cache in {str(settings.folder)!r} cannot be used: {error}.",
+            path=settings.folder,
         ) from error
 
 
 def _row(entry: Stored) -> tuple[str, str, str, str, str]:
     record = entry.record
-    model, eps = ("(damaged)", "-") if record is None else (record.model, ", ".join(record.eps) or "none")
-    return entry.key[:_SHORT], model, eps, byte_size(entry.bytes), _ago(time.time() - entry.last_use)
+    model, eps = (
+        ("(damaged)", "-")
+        if record is None
+        else (record.model, ", ".join(record.eps) or "none")
+    )
+    return (
+        entry.key[:_SHORT],
+        model,
+        eps,
+        byte_size(entry.bytes),
+        _ago(time.time() - entry.last_use),
+    )
 
 
 def _count_entries(number: int) -> str:
@@ -123,7 +163,12 @@ def _ago(seconds: float) -> str:
 
 def _entry_json(entry: Stored) -> dict[str, Any]:
     record = entry.record
-    facts = {"key": entry.key, "sound": record is not None, "bytes": entry.bytes, "last_use": entry.last_use}
+    facts = {
+        "key": entry.key,
+        "sound": record is not None,
+        "bytes": entry.bytes,
+        "last_use": entry.last_use,
+    }
     if record is not None:
         facts |= {
             "model": record.model,

@@ -37,7 +37,13 @@ removed. No program sets the last one.
 
 def file_state(status: os.stat_result) -> FileState:
     """Return the state of a file."""
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +69,9 @@ class Source:
         options: as for `ModelSource`.
     """
 
-    def __init__(self, model: str | os.PathLike[str] | bytes, options: SessionOptions) -> None:
+    def __init__(
+        self, model: str | os.PathLike[str] | bytes, options: SessionOptions
+    ) -> None:
         self._model = model
         self._source = ModelSource(model, options)
         self._replaced = sorted(options.model_overrides.initializers)
@@ -71,7 +79,11 @@ class Source:
     @property
     def name(self) -> str:
         """Name of the model in messages."""
-        return "a model given as bytes" if isinstance(self._model, bytes) else Path(self._model).name
+        return (
+            "a model given as bytes"
+            if isinstance(self._model, bytes)
+            else Path(self._model).name
+        )
 
     def identity(self) -> str:
         """Return the state of the model's file, or the digest of its bytes."""
@@ -84,7 +96,9 @@ class Source:
 
     def index_name(self) -> str:
         """Return the name of the content in the index."""
-        return hashlib.sha256(repr((self.identity(), self._replaced)).encode()).hexdigest()
+        return hashlib.sha256(
+            repr((self.identity(), self._replaced)).encode()
+        ).hexdigest()
 
     def has_files(self, files: Mapping[str, FileState]) -> bool:
         """Return whether the files of weights are in these states."""
@@ -92,7 +106,10 @@ class Source:
             now = {location: self._source.status(location) for location in files}
         except EpctxError:
             return False  # reading the model raises
-        return all(status is not None and file_state(status) == files[at] for at, status in now.items())
+        return all(
+            status is not None and file_state(status) == files[at]
+            for at, status in now.items()
+        )
 
     def read(self) -> Content:
         """Read the model and its weights; see `ModelSource.read`."""
@@ -102,8 +119,12 @@ class Source:
 
     def changed_ns(self, content: Content) -> int:
         """Return the time of the last change to the model or a file of its weights; 0 for bytes without files."""
-        own = [] if isinstance(self._model, bytes) else [file_state(os.stat(self._model))]  # noqa: PTH116
-        return max((max(state[3:]) for state in (*own, *content.files.values())), default=0)
+        own = (
+            [] if isinstance(self._model, bytes) else [file_state(os.stat(self._model))]  # noqa: PTH116
+        )
+        return max(
+            (max(state[3:]) for state in (*own, *content.files.values())), default=0
+        )
 
 
 def content_of(source: Source, index: Path, *, trust_stat: bool) -> Content:
@@ -146,7 +167,10 @@ def _read(record: Path) -> Content | None:
         return Content(
             digest=str(fields["digest"]),
             has_context_nodes=bool(fields["context"]),
-            files={str(name): tuple(map(int, state)) for name, state in fields["files"].items()},
+            files={
+                str(name): tuple(map(int, state))
+                for name, state in fields["files"].items()
+            },
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
@@ -154,7 +178,11 @@ def _read(record: Path) -> Content | None:
 
 def _write(record: Path, content: Content) -> None:
     """Write a record in one step. A crash may lose it; then the model is read again."""
-    fields = {"digest": content.digest, "context": content.has_context_nodes, "files": content.files}
+    fields = {
+        "digest": content.digest,
+        "context": content.has_context_nodes,
+        "files": content.files,
+    }
     make_private_folder(record.parent)
     draft = record.with_suffix(f".{secrets.token_hex(4)}")
     draft.write_text(json.dumps(fields))

@@ -15,7 +15,12 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, entry_points
+from importlib.metadata import (
+    Distribution,
+    PackageNotFoundError,
+    distribution,
+    entry_points,
+)
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -65,13 +70,17 @@ def ingredients(
         """Return a keyed digest of a value that must not be guessed from a record."""
         return hmac.new(secret(), value, hashlib.sha256).hexdigest()
 
-    distributions = [c.record.distribution for c in choices if c.record.distribution is not None]
+    distributions = [
+        c.record.distribution for c in choices if c.record.distribution is not None
+    ]
     overrides, entries = options.model_overrides, options.config_entries
     written, _, _ = cache_entries(entries)
     libraries = map(Path, options.config().custom_ops_libraries)
     # Installed code has the state of its distribution, and here none of its own.
     package = Path(epctx_core.__file__).parent
-    core_state = newest_change(package) if (package.parent / "pyproject.toml").is_file() else ""
+    core_state = (
+        newest_change(package) if (package.parent / "pyproject.toml").is_file() else ""
+    )
     transformers = options.graph_transformers
     helping = _find_helpers([name for name, given in transformers if given is None])
     return {
@@ -79,8 +88,11 @@ def ingredients(
         "core": [epctx_core.__version__, core_state, PLUGIN_API],
         "model": content,
         "eps": [_provider(choice, seal) for choice in choices],
-        "distributions": installed_states([*distributions, *_LIBRARIES, *helping], besides=["epctx-core"]),
-        "engine": options.get_session_config_entry("session.engine") or os.environ.get("EPCTX_ENGINE", ""),
+        "distributions": installed_states(
+            [*distributions, *_LIBRARIES, *helping], besides=["epctx-core"]
+        ),
+        "engine": options.get_session_config_entry("session.engine")
+        or os.environ.get("EPCTX_ENGINE", ""),
         "session": written,
         # EPs see these, so they may matter.
         "other_entries": {
@@ -90,10 +102,15 @@ def ingredients(
         },
         "dimensions": [dict(overrides.dimensions), dict(overrides.denotations)],
         "custom_operators": [
-            [path.name, _library_digest(path, path.stat().st_mtime_ns)] for path in libraries
+            [path.name, _library_digest(path, path.stat().st_mtime_ns)]
+            for path in libraries
         ],
-        "initializers": {name: _array_digest(array) for name, array in overrides.initializers.items()},
-        "graph_transformers": [[name, getattr(given, "version", None)] for name, given in transformers],
+        "initializers": {
+            name: _array_digest(array) for name, array in overrides.initializers.items()
+        },
+        "graph_transformers": [
+            [name, getattr(given, "version", None)] for name, given in transformers
+        ],
         "optimization": int(level),
         "target": f"{sys.platform}-{platform.machine()}",
     }
@@ -102,11 +119,21 @@ def ingredients(
 def _find_helpers(transformers: Sequence[str]) -> set[str]:
     """Return the distributions that change models and run nodes for EPs: of engines and of named graph transformers."""
     names = {name.rpartition(":")[2] for name in transformers}
-    named = [entry for entry in entry_points(group="epctx.graph_transformers") if entry.name in names]
-    return {e.dist.name for e in (*named, *entry_points(group="epctx.engines")) if e.dist is not None}
+    named = [
+        entry
+        for entry in entry_points(group="epctx.graph_transformers")
+        if entry.name in names
+    ]
+    return {
+        e.dist.name
+        for e in (*named, *entry_points(group="epctx.engines"))
+        if e.dist is not None
+    }
 
 
-def cache_entries(entries: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+def cache_entries(
+    entries: Mapping[str, str],
+) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     """Sort the entries that a host set by their part in a cache.
 
     Returns:
@@ -129,12 +156,16 @@ def cache_entries(entries: Mapping[str, str]) -> tuple[dict[str, str], dict[str,
 
 def key_of(parts: Mapping[str, Any]) -> str:
     """Return the key (64 hex digits) of ingredients."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
 
 
 def _provider(choice: ProviderChoice, seal: Callable[[bytes], str]) -> dict[str, Any]:
     public = choice.public_options()
-    hidden = {name: value for name, value in choice.options.items() if name not in public}
+    hidden = {
+        name: value for name, value in choice.options.items() if name not in public
+    }
     file = getattr(sys.modules.get(choice.cls.__module__), "__file__", None)
     return {
         "ep": choice.name,
@@ -143,9 +174,14 @@ def _provider(choice: ProviderChoice, seal: Callable[[bytes], str]) -> dict[str,
         "plugin_api": choice.cls.api_version,
         "class": f"{choice.cls.__module__}:{choice.cls.__qualname__}",
         # Installed code has the state of its distribution.
-        "code": newest_change(Path(file)) if file and choice.record.distribution is None else "",
+        "code": newest_change(Path(file))
+        if file and choice.record.distribution is None
+        else "",
         "options": {name: repr(value) for name, value in public.items()},
-        "secrets": {name: seal(f"{choice.name}.{name}={value!r}".encode()) for name, value in hidden.items()},
+        "secrets": {
+            name: seal(f"{choice.name}.{name}={value!r}".encode())
+            for name, value in hidden.items()
+        },
     }
 
 
@@ -160,7 +196,9 @@ def _library_digest(path: Path, _changed: int) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def installed_states(distributions: Iterable[str], *, besides: Iterable[str] = ()) -> dict[str, str]:
+def installed_states(
+    distributions: Iterable[str], *, besides: Iterable[str] = ()
+) -> dict[str, str]:
     """Return the states of distributions and of their installed requirements.
 
     Requirements of their own extras are included: an EP's compiler often is one. A name that is not installed is
@@ -184,7 +222,10 @@ def installed_states(distributions: Iterable[str], *, besides: Iterable[str] = (
         state, required, of_extras = _find_installed(name)
         if state:
             states[name] = state
-            waiting += [(other, False) for other in (required + of_extras if with_extras else required)]
+            waiting += [
+                (other, False)
+                for other in (required + of_extras if with_extras else required)
+            ]
     return states
 
 
@@ -199,21 +240,38 @@ def _find_installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     try:
         version, requires = str(found.version), found.requires or ()
         listed = found.read_text("RECORD") or ""
-    except (KeyError, OSError, TypeError, ValueError):  # versions of the library raise differently
+    except (
+        KeyError,
+        OSError,
+        TypeError,
+        ValueError,
+    ):  # versions of the library raise differently
         return "unreadable metadata", (), ()
     # The list of installed files has their digests: nightly builds of a vendor share a version.
-    files = f", files {hashlib.sha256(listed.encode()).hexdigest()[:16]}" if listed else ""
+    files = (
+        f", files {hashlib.sha256(listed.encode()).hexdigest()[:16]}" if listed else ""
+    )
     state = version + (files if folder is None else f", edited {newest_change(folder)}")
-    required = [(match[1], "extra" in text) for text in requires if (match := _NAME.match(text))]
+    required = [
+        (match[1], "extra" in text) for text in requires if (match := _NAME.match(text))
+    ]
     always = tuple(_normalise(other) for other, of_extra in required if not of_extra)
-    return state, always, tuple(_normalise(other) for other, of_extra in required if of_extra)
+    return (
+        state,
+        always,
+        tuple(_normalise(other) for other, of_extra in required if of_extra),
+    )
 
 
 def _editable_folder(found: Distribution) -> Path | None:
     """Return the folder of an editable installation's code (PEP 610), or None."""
     try:
         origin = json.loads(found.read_text("direct_url.json") or "{}")
-        url = urlsplit(origin["url"]) if origin.get("dir_info", {}).get("editable") else None
+        url = (
+            urlsplit(origin["url"])
+            if origin.get("dir_info", {}).get("editable")
+            else None
+        )
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
         return None
     if url is None or url.scheme != "file":

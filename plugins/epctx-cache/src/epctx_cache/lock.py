@@ -11,7 +11,13 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -37,7 +43,9 @@ class FileLock(AbstractContextManager["FileLock"]):
         self._descriptor = descriptor
 
     @classmethod
-    def take(cls, path: Path, *, shared: bool = False, create: bool = False) -> Self | None:
+    def take(
+        cls, path: Path, *, shared: bool = False, create: bool = False
+    ) -> Self | None:
         """Return the lock on the file at a path; None if it is taken, or another file is there now.
 
         Args:
@@ -49,10 +57,14 @@ class FileLock(AbstractContextManager["FileLock"]):
             OSError: there is no such file, it can't be opened, or its file system has no locks.
         """
         flags = (os.O_RDONLY if shared else os.O_RDWR) | (os.O_CREAT if create else 0)
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(
+            path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600
+        )
         with ExitStack() as stack, suppress(BlockingIOError, FileNotFoundError):
             stack.callback(os.close, descriptor)
-            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            fcntl.flock(
+                descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
+            )
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 stack.pop_all()
                 return cls(descriptor)
@@ -65,7 +77,9 @@ class FileLock(AbstractContextManager["FileLock"]):
 
     def __exit__(self, *_: object) -> None:
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # else a process forked meanwhile would keep it
+            fcntl.flock(
+                self._descriptor, fcntl.LOCK_UN
+            )  # else a process forked meanwhile would keep it
         finally:
             os.close(self._descriptor)
 
@@ -82,7 +96,10 @@ def holders(folder: Path) -> list[str]:
     """Return descriptions of the processes that compile now, from all lock files in a folder that are locked."""
     found = []
     for path in sorted(folder.glob("*")):
-        with suppress(OSError), FileLock.take(path, shared=True) or nullcontext() as free:
+        with (
+            suppress(OSError),
+            FileLock.take(path, shared=True) or nullcontext() as free,
+        ):
             if free is None:
                 found.append(read_holder(path))
     return found
@@ -90,7 +107,11 @@ def holders(folder: Path) -> list[str]:
 
 @contextmanager
 def key_lock(
-    path: Path, *, model: str, cancel: Cancellation, appeared: Callable[[], T | None] = lambda: None
+    path: Path,
+    *,
+    model: str,
+    cancel: Cancellation,
+    appeared: Callable[[], T | None] = lambda: None,
 ) -> Iterator[T | None]:
     """Hold the lock of a key and give None; or give, without the lock, the result of `appeared` once it has one.
 

@@ -16,8 +16,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from epctx_cache import key as keys
 from epctx_cache import store
 from epctx_cache.content import Source, content_of
-from epctx_core import GraphOptimizationLevel, InferenceSession, ModelCompiler, SessionOptions, errors
-from epctx_core.ext import ProviderChoice, choose_providers, copy_options, describe_distrust, parse_providers
+from epctx_core import (
+    GraphOptimizationLevel,
+    InferenceSession,
+    ModelCompiler,
+    SessionOptions,
+    errors,
+)
+from epctx_core.ext import (
+    ProviderChoice,
+    choose_providers,
+    copy_options,
+    describe_distrust,
+    parse_providers,
+)
 from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:
@@ -61,7 +73,9 @@ def cacheable(
     for name, given in requested or ():
         copy.add_provider(name, given)
     for path in copy.config().custom_ops_libraries:
-        copy.register_custom_ops_library(path)  # a file that is gone is no fault of the cache
+        copy.register_custom_ops_library(
+            path
+        )  # a file that is gone is no fault of the cache
     _, refused, _ = keys.cache_entries(copy.config_entries)
     for key, value in refused.items():
         raise errors.InvalidArgument(
@@ -69,7 +83,9 @@ def cacheable(
             hint="Leave the option out, or compile with epctx.ModelCompiler.",
         )
     for name, transformer in copy.graph_transformers:
-        if transformer is not None and not isinstance(getattr(transformer, "version", None), str):
+        if transformer is not None and not isinstance(
+            getattr(transformer, "version", None), str
+        ):
             raise errors.InvalidArgument(
                 f"a model that the graph transformer {name!r} changes cannot be cached, as it has no version.",
                 hint="Give the object an attribute `version`, a text that changes with its results, or offer it by an "
@@ -100,7 +116,9 @@ class Request:
     compiled: bool = False
 
     def __post_init__(self) -> None:
-        named = self.options.get_session_config_entry("ep.context_model_external_initializers_file_name")
+        named = self.options.get_session_config_entry(
+            "ep.context_model_external_initializers_file_name"
+        )
         self._compiler = ModelCompiler(
             self.options,
             self.model,
@@ -129,7 +147,10 @@ class Request:
         """
         try:
             # Without anything to compile with, an entry would gain nothing.
-            gains = bool(self.choices) or self.level > GraphOptimizationLevel.ORT_DISABLE_ALL
+            gains = (
+                bool(self.choices)
+                or self.level > GraphOptimizationLevel.ORT_DISABLE_ALL
+            )
             for lease in self._leases() if gains else ():
                 with lease:
                     try:
@@ -139,16 +160,22 @@ class Request:
                             raise
                         key = lease.record.key[:12]
                         _log.warning(
-                            "the cache entry %s cannot be loaded and is removed: %s", key, error.message
+                            "the cache entry %s cannot be loaded and is removed: %s",
+                            key,
+                            error.message,
                         )
                         self._store.drop(lease)
         except _UnusableError as error:
             folder = self.settings.folder
-            _warn_once(folder, f"the cache in {folder} cannot be used: {error.__cause__}.")
+            _warn_once(
+                folder, f"the cache in {folder} cannot be used: {error.__cause__}."
+            )
         return source()
 
     def _session_of_entry(self, lease: store.Lease) -> InferenceSession:
-        return InferenceSession(lease.model, self._load_options(), registry=self.registry)
+        return InferenceSession(
+            lease.model, self._load_options(), registry=self.registry
+        )
 
     def _session_of_source(self) -> InferenceSession:
         """Return a session with the host's options that writes nothing."""
@@ -172,7 +199,8 @@ class Request:
             ) from error.__cause__
         if self._content.has_context_nodes:
             raise errors.InvalidArgument(
-                f"{self._source.name} is a context model already.", hint="Load it as it is."
+                f"{self._source.name} is a context model already.",
+                hint="Load it as it is.",
             )
         raise errors.Fail(
             f"{self._source.name} was changed each time it was compiled.",
@@ -212,17 +240,27 @@ class Request:
                 return lease
         return self._new_entry(key, parts, state)
 
-    def _new_entry(self, key: str, parts: Mapping[str, Any], state: str) -> store.Lease | None:
+    def _new_entry(
+        self, key: str, parts: Mapping[str, Any], state: str
+    ) -> store.Lease | None:
         def write(folder: Path) -> store.EntryRecord | None:
             begun = time.monotonic()
-            if self.choices and self.options.get_session_config_entry("session.disable_model_compile") == "1":
+            if (
+                self.choices
+                and self.options.get_session_config_entry(
+                    "session.disable_model_compile"
+                )
+                == "1"
+            ):
                 raise errors.ModelRequiresCompilation(
                     f"{self._source.name} is not in the cache, and session.disable_model_compile forbids to compile it.",
                     hint="Fill the cache first, by compile_cached or load_or_compile without that option.",
                 )
             self.compiled = True
             report = self._compiler.compile_to_file(folder / store.CONTEXT_MODEL)
-            if self._source.identity() != state or not self._source.has_files(self._content.files):
+            if self._source.identity() != state or not self._source.has_files(
+                self._content.files
+            ):
                 return None  # the key may be of another content
             return store.EntryRecord(
                 key=key,
@@ -230,26 +268,43 @@ class Request:
                 created=time.time(),
                 seconds=round(time.monotonic() - begun, 3),
                 partitions=len(report.partitions),
-                files=tuple(store.EntryFile(**file.as_dict()) for file in report.outputs),
+                files=tuple(
+                    store.EntryFile(**file.as_dict()) for file in report.outputs
+                ),
                 ingredients=parts,
             )
 
         cancel = self.options.cancellation
-        lease = self._store.create(key, model=self._source.name, cancel=cancel, write=write)
+        lease = self._store.create(
+            key, model=self._source.name, cancel=cancel, write=write
+        )
         if self.compiled and lease is not None:
-            _log.info("compiled %s into the cache in %s s: %s", self._source.name, lease.record.seconds, key)
+            _log.info(
+                "compiled %s into the cache in %s s: %s",
+                self._source.name,
+                lease.record.seconds,
+                key,
+            )
             try:
                 store.collect(self._store, self.settings.size, keep=key)
             except OSError as error:
                 folder = self.settings.folder
-                _log.warning("the cache in %s exceeds its limit and cannot be reduced: %s.", folder, error)
+                _log.warning(
+                    "the cache in %s exceeds its limit and cannot be reduced: %s.",
+                    folder,
+                    error,
+                )
         return lease
 
     def _is_fault_of_entry(self, lease: store.Lease, error: errors.EpctxError) -> bool:
         """Return whether an entry that was compiled earlier may be the cause of an error."""
-        if isinstance(error, (errors.InvalidGraph, errors.InvalidProtobuf, errors.NoSuchFile)):
+        if isinstance(
+            error, (errors.InvalidGraph, errors.InvalidProtobuf, errors.NoSuchFile)
+        ):
             return True  # also of an EP that refuses a payload of an older driver
-        strict = self.options.get_session_config_entry("session.fail_on_suboptimal_compiled_model")
+        strict = self.options.get_session_config_entry(
+            "session.fail_on_suboptimal_compiled_model"
+        )
         if isinstance(error, errors.Fail) and strict == "1":
             return True
         try:
@@ -261,11 +316,16 @@ class Request:
     def _is_of_cache_folder(self, error: errors.EpctxError) -> bool:
         """Return whether an error of a compile is caused by the cache's folder."""
         folder = Path(os.path.realpath(self.settings.folder))
-        inside = error.path is not None and folder in Path(os.path.realpath(error.path)).parents
+        inside = (
+            error.path is not None
+            and folder in Path(os.path.realpath(error.path)).parents
+        )
         if inside and isinstance(error, (errors.Fail, errors.NoSuchFile)):
             return True
         cause: BaseException | None = error
-        while cause is not None and not (isinstance(cause, OSError) and cause.errno in _DISK_FULL):
+        while cause is not None and not (
+            isinstance(cause, OSError) and cause.errno in _DISK_FULL
+        ):
             cause = cause.__cause__
         return cause is not None
 
@@ -299,7 +359,9 @@ class Request:
     @cached_property
     def choices(self) -> list[ProviderChoice]:
         """The EPs that a compile will have, in order; without those that are optional and cannot be had."""
-        return choose_providers(self.options.providers, self.options, self.registry, Purpose.EXPORT)[0]
+        return choose_providers(
+            self.options.providers, self.options, self.registry, Purpose.EXPORT
+        )[0]
 
 
 def _warn_once(folder: Path, text: str) -> None:

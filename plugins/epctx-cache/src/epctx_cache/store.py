@@ -104,14 +104,27 @@ def read_record(folder: Path) -> EntryRecord | None:
         raise CorruptEntryError("it has no record")
     try:
         return _parse(path.read_bytes(), folder.name)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptEntryError(f"its record is damaged ({type(error).__name__})") from error
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
+        raise CorruptEntryError(
+            f"its record is damaged ({type(error).__name__})"
+        ) from error
 
 
 def _parse(data: bytes, key: str) -> EntryRecord:
     fields = json.loads(data)
     digest = fields.pop("record")
-    if digest != _digest(fields) or fields.pop("version") != _VERSION or fields["key"] != key:
+    if (
+        digest != _digest(fields)
+        or fields.pop("version") != _VERSION
+        or fields["key"] != key
+    ):
         raise ValueError("another record")
     fields["files"] = tuple(EntryFile(**file) for file in fields["files"])
     record = EntryRecord(**fields)
@@ -140,7 +153,10 @@ def check_head(folder: Path, record: EntryRecord) -> None:
             if path.stat().st_size != file.bytes:
                 raise CorruptEntryError(f"{file.path} has another length")
         model = record.files[-1]
-        if hashlib.sha256((folder / model.path).read_bytes()).hexdigest() != model.digest:
+        if (
+            hashlib.sha256((folder / model.path).read_bytes()).hexdigest()
+            != model.digest
+        ):
             raise CorruptEntryError(f"{model.path} has another digest")
     except OSError as error:
         raise CorruptEntryError(f"it cannot be read: {error}") from error
@@ -261,21 +277,33 @@ class EntryStore:
             check_head(folder, record)
             stamp = folder / _USED
             with suppress(OSError):  # not more than once a minute; failures are ignored
-                if not stamp.exists() or abs(time.time() - stamp.stat().st_mtime) > _STAMPED_EVERY:
+                if (
+                    not stamp.exists()
+                    or abs(time.time() - stamp.stat().st_mtime) > _STAMPED_EVERY
+                ):
                     stamp.touch()
             return Lease(folder=folder, record=record, held=held.pop_all())
 
     def entries(self) -> Iterator[Stored]:
         """Yield the entries; those that are removed meanwhile are left out."""
         for folder in sorted(self._root.glob("??/*")):
-            if _KEY.fullmatch(folder.name) and folder.name[:2] == folder.parent.name and folder.is_dir():
+            if (
+                _KEY.fullmatch(folder.name)
+                and folder.name[:2] == folder.parent.name
+                and folder.is_dir()
+            ):
                 with suppress(FileNotFoundError):
                     yield _describe_entry(folder)
 
     # -- writing ---------------------------------------------------------------------------------
 
     def create(
-        self, key: str, *, model: str, cancel: Cancellation, write: Callable[[Path], EntryRecord | None]
+        self,
+        key: str,
+        *,
+        model: str,
+        cancel: Cancellation,
+        write: Callable[[Path], EntryRecord | None],
     ) -> Lease | None:
         """Return the entry of a key, written unless another process wrote it before this got the lock.
 
@@ -295,8 +323,12 @@ class EntryStore:
         make_private_folder(self.locks_folder)
 
         appeared = partial(self._open_sound, key, dropping=False)
-        with key_lock(self.locks_folder / key, model=model, cancel=cancel, appeared=appeared) as found:
-            return found or self._open_sound(key, dropping=True) or self._write(key, write)
+        with key_lock(
+            self.locks_folder / key, model=model, cancel=cancel, appeared=appeared
+        ) as found:
+            return (
+                found or self._open_sound(key, dropping=True) or self._write(key, write)
+            )
 
     def _open_sound(self, key: str, *, dropping: bool) -> Lease | None:
         """Return the entry if it is sound; remove a damaged one if `dropping`, which needs the lock."""
@@ -304,11 +336,15 @@ class EntryStore:
             return self.open(key)
         except CorruptEntryError as error:
             if dropping:
-                _log.warning("the cache entry %s is damaged and is removed: %s.", key[:12], error)
+                _log.warning(
+                    "the cache entry %s is damaged and is removed: %s.", key[:12], error
+                )
                 self._move_out(self.entry_folder(key))
             return None
 
-    def _write(self, key: str, write: Callable[[Path], EntryRecord | None]) -> Lease | None:
+    def _write(
+        self, key: str, write: Callable[[Path], EntryRecord | None]
+    ) -> Lease | None:
         staging = self._staging / key
         make_private_folder(self._staging)
         remove_tree(staging)  # of a process that was killed
@@ -352,7 +388,9 @@ class EntryStore:
             try:
                 draft.touch(mode=0o600, exist_ok=False)
                 draft.write_bytes(secrets.token_bytes(_SECRET_BYTES))
-                with suppress(FileExistsError):  # the first one of several processes counts
+                with suppress(
+                    FileExistsError
+                ):  # the first one of several processes counts
                     os.link(draft, path)
             finally:
                 draft.unlink(missing_ok=True)
@@ -383,7 +421,10 @@ class EntryStore:
     def drop(self, lease: Lease) -> None:
         """Remove an entry that cannot be loaded, if no other one has replaced it."""
         with suppress(OSError, CorruptEntryError):
-            if read_record(lease.folder) == lease.record and (lease.folder / RECORD).exists():
+            if (
+                read_record(lease.folder) == lease.record
+                and (lease.folder / RECORD).exists()
+            ):
                 self._move_out(lease.folder)
 
     def _move_out(self, folder: Path) -> None:
@@ -399,8 +440,13 @@ class EntryStore:
         staging, locks = self._staging, self.locks_folder
         for outgoing in staging.glob(f"{_OUTGOING}*"):
             remove_tree(outgoing)
-        for key in {path.name for folder in (staging, locks) for path in folder.glob("*")}:
-            if _KEY.fullmatch(key) and (lock := FileLock.take(locks / key, create=True)) is not None:
+        for key in {
+            path.name for folder in (staging, locks) for path in folder.glob("*")
+        }:
+            if (
+                _KEY.fullmatch(key)
+                and (lock := FileLock.take(locks / key, create=True)) is not None
+            ):
                 with lock:
                     remove_tree(staging / key)
                     (locks / key).unlink(missing_ok=True)
@@ -426,7 +472,12 @@ def _describe_entry(folder: Path) -> Stored:
         record = None
     stamp = folder / _USED
     last_use = (stamp if stamp.exists() else folder).stat().st_mtime
-    return Stored(folder=folder, record=record, bytes=sum(f.st_size for f in files), last_use=last_use)
+    return Stored(
+        folder=folder,
+        record=record,
+        bytes=sum(f.st_size for f in files),
+        last_use=last_use,
+    )
 
 
 INDEX_KEPT = 90 * 24 * 3600
@@ -497,7 +548,11 @@ def verify(store: EntryStore) -> Iterator[tuple[Stored, str]]:
                 check_whole(lease.folder, lease.record)
         except CorruptEntryError as fault:
             try:
-                end = "is removed" if store.remove(entry.key) else "stays, because it is being loaded"
+                end = (
+                    "is removed"
+                    if store.remove(entry.key)
+                    else "stays, because it is being loaded"
+                )
             except OSError as error:
                 end = f"cannot be removed: {error}"
             yield entry, f"{fault}; it {end}"

@@ -79,7 +79,14 @@ class CommandParser(argparse.ArgumentParser):
             InvalidArgument: there is no such list, or an argument cannot be part of it.
         """
         if self.list_among_options is not None:
-            wrong = next((n for n, extra in enumerate(extras) if extra.startswith("-") or "=" in extra), None)
+            wrong = next(
+                (
+                    n
+                    for n, extra in enumerate(extras)
+                    if extra.startswith("-") or "=" in extra
+                ),
+                None,
+            )
             getattr(arguments, self.list_among_options).extend(extras[:wrong])
             extras = [] if wrong is None else extras[wrong:]
         if extras:
@@ -93,7 +100,9 @@ class CommandParser(argparse.ArgumentParser):
             found = suggestion(first, known)
             self.error(f"unknown option {first!r}{'.' if found else ''}{found}")
         if "=" in extras[0]:
-            self.error(f"{first + '=…'!r} needs an option: write -c or -p before each KEY=VALUE")
+            self.error(
+                f"{first + '=…'!r} needs an option: write -c or -p before each KEY=VALUE"
+            )
         self.error(f"unexpected argument {extras[0]!r}")
 
 
@@ -112,7 +121,9 @@ def add_allow_uncompiled(parser: CommandParser) -> None:
 def add_verbose(parser: argparse.ArgumentParser, *, default: object) -> None:
     """Add `-v`, which may stand before or after the command's name."""
     meaning = "print more details, and the traceback of an error"
-    parser.add_argument("-v", "--verbose", action="store_true", default=default, help=meaning)
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", default=default, help=meaning
+    )
 
 
 def add_providers(parser: argparse.ArgumentParser, *, ep_help: str) -> None:
@@ -126,14 +137,22 @@ def add_providers(parser: argparse.ArgumentParser, *, ep_help: str) -> None:
         (("-p", "--provider-option"), "EP.KEY=VALUE", of_ep),
         (("--custom-ops-library",), "FILE", of_library),
     ):
-        parser.add_argument(*names, action="append", default=[], metavar=form, help=meaning)
+        parser.add_argument(
+            *names, action="append", default=[], metavar=form, help=meaning
+        )
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """Add `--input` and `--seed`."""
-    parser.add_argument("--input", metavar="IN.npz", help="the inputs by name (default: random ones)")
     parser.add_argument(
-        "--seed", type=_seed, default=0, metavar="N", help="seed of random inputs (default: 0)"
+        "--input", metavar="IN.npz", help="the inputs by name (default: random ones)"
+    )
+    parser.add_argument(
+        "--seed",
+        type=_seed,
+        default=0,
+        metavar="N",
+        help="seed of random inputs (default: 0)",
     )
 
 
@@ -177,7 +196,9 @@ def _split(text: str, flag: str) -> tuple[str, str]:
     return key, value
 
 
-def provider_options(texts: Sequence[str], eps: Sequence[str]) -> dict[str, dict[str, str]]:
+def provider_options(
+    texts: Sequence[str], eps: Sequence[str]
+) -> dict[str, dict[str, str]]:
     """Return the options of `-p` for each EP, by the EP's name as it was given.
 
     Raises:
@@ -187,7 +208,9 @@ def provider_options(texts: Sequence[str], eps: Sequence[str]) -> dict[str, dict
     for text in texts:
         left, value = _split(text, "-p")
         # An EP name may contain dots: those that were given show where it ends.
-        found = [(name, key) for name in eps if (key := _key_after(left, name)) is not None]
+        found = [
+            (name, key) for name in eps if (key := _key_after(left, name)) is not None
+        ]
         if not found:
             raise _no_such_ep(left, eps)
         name, key = found[0]
@@ -245,4 +268,6 @@ def require_plugin(name: str) -> None:
     try:
         default_registry.resolve(name)
     except InvalidArgument as error:
-        raise NotImplementedByProvider(error.message, ep=name, hint=error.hint) from error
+        raise NotImplementedByProvider(
+            error.message, ep=name, hint=error.hint
+        ) from error

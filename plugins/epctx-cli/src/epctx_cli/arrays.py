@@ -34,13 +34,21 @@ def make_inputs(arguments: Sequence[NodeArg], seed: int) -> dict[str, np.ndarray
         InvalidArgument: an input has a type or a size for which there are no random values.
     """
     generator = np.random.default_rng(seed)
-    return {argument.name: _random_values(argument, generator) for argument in arguments}
+    return {
+        argument.name: _random_values(argument, generator) for argument in arguments
+    }
 
 
 def _random_values(argument: NodeArg, generator: np.random.Generator) -> np.ndarray:
     expected = argument.tensor_type
-    type_name = "" if expected.elem_type is None else onnx.TensorProto.DataType.Name(expected.elem_type)
-    if expected.shape is None or not type_name.startswith((*_REAL, "COMPLEX", "INT", "UINT", "BOOL")):
+    type_name = (
+        ""
+        if expected.elem_type is None
+        else onnx.TensorProto.DataType.Name(expected.elem_type)
+    )
+    if expected.shape is None or not type_name.startswith(
+        (*_REAL, "COMPLEX", "INT", "UINT", "BOOL")
+    ):
         raise InvalidArgument(
             f"there are no random values for the input {argument.name!r} of type {argument.type}.",
             hint="Use --input FILE.npz of epctx run or epctx compare."
@@ -55,9 +63,13 @@ def _random_values(argument: NodeArg, generator: np.random.Generator) -> np.ndar
         )
     values: np.ndarray
     if type_name.startswith("COMPLEX"):
-        values = generator.standard_normal(shape) + 1j * generator.standard_normal(shape)
+        values = generator.standard_normal(shape) + 1j * generator.standard_normal(
+            shape
+        )
     elif type_name.startswith(_REAL):
-        values = generator.standard_normal(shape, dtype=np.float64 if type_name == "DOUBLE" else np.float32)
+        values = generator.standard_normal(
+            shape, dtype=np.float64 if type_name == "DOUBLE" else np.float32
+        )
     else:
         values = generator.integers(0, 2, shape, dtype=np.int8)
     return np.asarray(values).astype(expected.dtype)
@@ -86,7 +98,11 @@ def load_inputs(path: str, arguments: Sequence[NodeArg]) -> dict[str, np.ndarray
     for name, array in arrays.items():
         dtype = dtypes.get(name)
         # Of a type that `.npz` lacks, such as bfloat16.
-        if dtype is not None and array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
+        if (
+            dtype is not None
+            and array.dtype.kind == "V"
+            and array.dtype.itemsize == dtype.itemsize
+        ):
             arrays[name] = array.view(dtype)
     return arrays
 
@@ -98,11 +114,15 @@ def _read_arrays(path: str) -> dict[str, np.ndarray]:
         with zipfile.ZipFile(file) as archive:
             total = sum(member.file_size for member in archive.infolist())
         if total > (most := _MOST_BEYOND_FILE + os.fstat(file.fileno()).st_size):
-            raise ValueError(f"its arrays have {total:,} bytes, and the limit is {most:,}.")
+            raise ValueError(
+                f"its arrays have {total:,} bytes, and the limit is {most:,}."
+            )
     with np.load(path, allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
     for name, array in arrays.items():
-        if not isinstance(array, np.ndarray):  # numpy returns the bytes of another object
+        if not isinstance(
+            array, np.ndarray
+        ):  # numpy returns the bytes of another object
             raise TypeError(f"its member {name!r:.100} is not an array.")
     return arrays
 
@@ -135,10 +155,14 @@ def save_arrays(path: str, arrays: Mapping[str, np.ndarray]) -> None:
             for name, array in arrays.items():
                 entry = zipfile.ZipInfo(f"{name}.npy", date_time=_EPOCH)
                 with archive.open(entry, "w", force_zip64=True) as file:
-                    np.lib.format.write_array(file, _storable(name, array), allow_pickle=False)
+                    np.lib.format.write_array(
+                        file, _storable(name, array), allow_pickle=False
+                    )
         staged.replace(target)
     except OSError as error:
-        raise Fail(f"{path!r} cannot be written: {error.strerror or error}.", path=target) from error
+        raise Fail(
+            f"{path!r} cannot be written: {error.strerror or error}.", path=target
+        ) from error
     finally:
         staged.unlink(missing_ok=True)
 
@@ -146,6 +170,7 @@ def save_arrays(path: str, arrays: Mapping[str, np.ndarray]) -> None:
 def _storable(name: str, array: object) -> np.ndarray:
     if not isinstance(array, np.ndarray):
         raise Fail(
-            f"the output {name!r} is not a tensor, so a .npz file cannot hold it.", hint="Leave out --output."
+            f"the output {name!r} is not a tensor, so a .npz file cannot hold it.",
+            hint="Leave out --output.",
         )
     return array.astype(str) if array.dtype.kind == "O" else array

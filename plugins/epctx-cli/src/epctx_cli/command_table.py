@@ -42,7 +42,11 @@ class Command(NamedTuple):
     @property
     def can_be_typed(self) -> bool:
         """True if a shell passes the name as one argument that is not an option."""
-        return bool(self.name) and self.name[0] != "-" and not any(map(str.isspace, self.name))
+        return (
+            bool(self.name)
+            and self.name[0] != "-"
+            and not any(map(str.isspace, self.name))
+        )
 
     def declare(self, parser: CommandParser) -> None:
         """Import the command and have it declare its arguments.
@@ -52,12 +56,18 @@ class Command(NamedTuple):
             PluginError: another package's command is broken.
         """
         if not self.target:
-            actions = [command for command in OWN if command.name.startswith(f"{self.name} ")]
+            actions = [
+                command for command in OWN if command.name.startswith(f"{self.name} ")
+            ]
             words = ", ".join(action.name.rpartition(" ")[2] for action in actions)
-            parser.add_commands(actions, title="actions", metavar=f"ACTION ({words})", required=True)
+            parser.add_commands(
+                actions, title="actions", metavar=f"ACTION ({words})", required=True
+            )
         elif self.version is None:
             module, _, function = self.target.partition(":")
-            getattr(import_installed(module, needed_by=f"`epctx {self.name}`"), function)(parser)
+            getattr(
+                import_installed(module, needed_by=f"`epctx {self.name}`"), function
+            )(parser)
         else:
             from importlib.metadata import EntryPoint
 
@@ -140,7 +150,11 @@ def added_commands() -> list[Command]:
     """
     from importlib.metadata import distributions
 
-    found = [command for distribution in distributions() for command in _commands_of(distribution)]
+    found = [
+        command
+        for distribution in distributions()
+        for command in _commands_of(distribution)
+    ]
     # Of a distribution that is found twice, Python imports the first on sys.path.
     return sorted({(c.name, c.package): c for c in reversed(found)}.values())
 
@@ -154,4 +168,6 @@ def _commands_of(distribution: Distribution) -> Iterator[Command]:
     except Exception:  # noqa: BLE001 - metadata of other packages fails in many ways
         return
     for entry in entries:
-        yield Command(entry.name, f"from {package} {version}", entry.value, package, version)
+        yield Command(
+            entry.name, f"from {package} {version}", entry.value, package, version
+        )

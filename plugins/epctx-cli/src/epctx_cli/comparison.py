@@ -57,7 +57,9 @@ class Difference:
         return f"at {self.first['index']}: {_words(self.first['a'])} and {_words(self.first['b'])}"
 
 
-def compare_all(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: Tolerance) -> list[Difference]:
+def compare_all(
+    a: Mapping[str, Any], b: Mapping[str, Any], tolerance: Tolerance
+) -> list[Difference]:
     """Compare results by name, in the order of `a`; a result of only one side differs."""
     found = [
         compare(name, value, b[name], tolerance)
@@ -65,7 +67,11 @@ def compare_all(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: Tolerance
         else _incomparable(name, "only the first model has it")
         for name, value in a.items()
     ]
-    return found + [_incomparable(name, "only the second model has it") for name in b if name not in a]
+    return found + [
+        _incomparable(name, "only the second model has it")
+        for name in b
+        if name not in a
+    ]
 
 
 def compare(name: str, a: Any, b: Any, tolerance: Tolerance) -> Difference:
@@ -73,7 +79,9 @@ def compare(name: str, a: Any, b: Any, tolerance: Tolerance) -> Difference:
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
         return _compare_others(name, a, b, tolerance)
     if a.shape != b.shape:
-        return _incomparable(name, f"the shapes are {list(a.shape)} and {list(b.shape)}")
+        return _incomparable(
+            name, f"the shapes are {list(a.shape)} and {list(b.shape)}"
+        )
     if a.dtype != b.dtype:
         return _incomparable(name, f"the types are {a.dtype} and {b.dtype}")
     if a.dtype.kind in "OUST":
@@ -91,25 +99,44 @@ def _distance(a: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.
         distance = np.asarray(np.abs(x - y))
     distance[(x == y) | (np.isnan(x) & np.isnan(y))] = 0.0
     distance[np.isnan(distance)] = np.inf
-    if a.dtype.kind in "iu":  # 64-bit integers may differ by less than the precision of a float64
+    if (
+        a.dtype.kind in "iu"
+    ):  # 64-bit integers may differ by less than the precision of a float64
         distance[(a != b) & (distance == 0.0)] = 1.0
     return distance
 
 
 def _assess(
-    name: str, a: np.ndarray, b: np.ndarray, distance: np.ndarray, magnitude: np.ndarray, tolerance: Tolerance
+    name: str,
+    a: np.ndarray,
+    b: np.ndarray,
+    distance: np.ndarray,
+    magnitude: np.ndarray,
+    tolerance: Tolerance,
 ) -> Difference:
     finite = np.atleast_1d(magnitude)
     finite = finite[np.isfinite(finite)]
     scale = float(finite.max(initial=0.0)) + _TINY
     largest = float(distance.max(initial=0.0))
-    beyond = np.atleast_1d(distance > max(tolerance.absolute, tolerance.relative * scale))
+    beyond = np.atleast_1d(
+        distance > max(tolerance.absolute, tolerance.relative * scale)
+    )
     first = None
     if beyond.any():
         position = np.unravel_index(int(np.argmax(beyond)), beyond.shape)
         index = [int(i) for i in position][: a.ndim]
-        first = {"index": index, "a": _value(a[tuple(index)]), "b": _value(b[tuple(index)])}
-    return Difference(name=name, max_abs=largest, max_rel=largest / scale, equal=first is None, first=first)
+        first = {
+            "index": index,
+            "a": _value(a[tuple(index)]),
+            "b": _value(b[tuple(index)]),
+        }
+    return Difference(
+        name=name,
+        max_abs=largest,
+        max_rel=largest / scale,
+        equal=first is None,
+        first=first,
+    )
 
 
 def _value(element: Any) -> Any:
@@ -123,8 +150,15 @@ def _words(value: Any) -> str:
 
 def _compare_others(name: str, a: Any, b: Any, tolerance: Tolerance) -> Difference:
     """Compare sequences element by element, anything else as equal or not."""
-    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
-        parts = [compare(f"{name}[{i}]", x, y, tolerance) for i, (x, y) in enumerate(zip(a, b, strict=True))]
+    if (
+        isinstance(a, (list, tuple))
+        and isinstance(b, (list, tuple))
+        and len(a) == len(b)
+    ):
+        parts = [
+            compare(f"{name}[{i}]", x, y, tolerance)
+            for i, (x, y) in enumerate(zip(a, b, strict=True))
+        ]
         worst = max(parts, key=lambda p: (not p.equal, p.max_abs or 0.0), default=None)
         if worst is not None and (not worst.equal or worst.max_abs is not None):
             reason = "" if worst.equal else f"{worst.name}: {worst.describe()}"
@@ -161,7 +195,12 @@ class Comparison:
 
 
 def compare_models(
-    a: Model, b: Model, *, tolerance: Tolerance, input_path: str | None = None, seed: int = 0
+    a: Model,
+    b: Model,
+    *,
+    tolerance: Tolerance,
+    input_path: str | None = None,
+    seed: int = 0,
 ) -> Comparison:
     """Run two models and compare their outputs; `b` is the reference.
 
@@ -181,7 +220,9 @@ def compare_models(
             if inputs is None:
                 expected = session.get_inputs()
                 inputs = (
-                    make_inputs(expected, seed) if input_path is None else load_inputs(input_path, expected)
+                    make_inputs(expected, seed)
+                    if input_path is None
+                    else load_inputs(input_path, expected)
                 )
             names = [output.name for output in session.get_outputs()]
             results.append(dict(zip(names, session.run(None, inputs), strict=True)))
@@ -189,7 +230,12 @@ def compare_models(
             plugins += session.get_provider_records()
     first, second = results
     differences = compare_all(first, second, tolerance)
-    return Comparison(differences=differences, inputs=inputs or {}, providers=providers, plugins=plugins)
+    return Comparison(
+        differences=differences,
+        inputs=inputs or {},
+        providers=providers,
+        plugins=plugins,
+    )
 
 
 # -- values inside ---------------------------------------------------------------------------------
@@ -211,7 +257,10 @@ def first_difference(
         name
         for name in first.produced
         if name in second.produced
-        and all(name not in probe.outputs and probe.info(name) is not None for probe in (first, second))
+        and all(
+            name not in probe.outputs and probe.info(name) is not None
+            for probe in (first, second)
+        )
     ]
     names = common[:: -(-len(common) // _MOST_VALUES) or 1]
     if not names:
@@ -234,7 +283,12 @@ class _Probe:
         graph = onnx.shape_inference.infer_shapes(self._proto, data_prop=True).graph
         self._types = {value.name: value.type for value in graph.value_info}
         self.outputs = {value.name for value in self._proto.graph.output}
-        self.produced = {name: _node_label(n) for n in self._proto.graph.node for name in n.output if name}
+        self.produced = {
+            name: _node_label(n)
+            for n in self._proto.graph.node
+            for name in n.output
+            if name
+        }
 
     def info(self, name: str) -> onnx.ValueInfoProto | None:
         """Return a value as a graph output, or None if it is not a tensor of known type."""
@@ -247,18 +301,24 @@ class _Probe:
         """Run the model and return these values."""
         probe = type(self._proto)()
         probe.CopyFrom(self._proto)
-        probe.graph.output.extend(info for name in names if (info := self.info(name)) is not None)
+        probe.graph.output.extend(
+            info for name in names if (info := self.info(name)) is not None
+        )
         options = self._options
         # A model from bytes has no folder; these two options name that of its files.
         folder = str(Path(self._path).parent)
         options.add_session_config_entry("ep.context_enable", "0")
         options.add_session_config_entry("ep.context_file_path", str(Path(self._path)))
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", folder
+        )
         with InferenceSession(probe.SerializeToString(), options) as session:
             return session.run(list(names), inputs)
 
 
 def _node_label(node: onnx.NodeProto) -> str:
     """Return a node's name in messages."""
-    source = next((a.s.decode(errors="replace") for a in node.attribute if a.name == "source"), "")
+    source = next(
+        (a.s.decode(errors="replace") for a in node.attribute if a.name == "source"), ""
+    )
     return f"{node.op_type} {node.name!r}" + (f" ({source})" if source else "")

@@ -65,10 +65,14 @@ class Console:
         eps = list(dict.fromkeys(names))
         if eps:
             verb = "computes" if len(eps) == 1 else "compute"
-            self.note(f"\nSimulated: {' and '.join(eps)} {verb} on this CPU, not on a vendor's hardware.")
+            self.note(
+                f"\nSimulated: {' and '.join(eps)} {verb} on this CPU, not on a vendor's hardware."
+            )
         return eps
 
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str = "") -> None:
+    def table(
+        self, header: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str = ""
+    ) -> None:
         """Write a table of the report after an empty line; nothing without rows. Numbers are aligned to the right.
 
         Args:
@@ -82,7 +86,9 @@ class Console:
         from rich.table import Table
         from rich.text import Text
 
-        shown = Table(box=None, show_header=any(header), pad_edge=False, padding=(0, 2, 0, 0))
+        shown = Table(
+            box=None, show_header=any(header), pad_edge=False, padding=(0, 2, 0, 0)
+        )
         for index, name in enumerate(header):
             right = all(isinstance(row[index], int) for row in rows)
             shown.add_column(Text(name), justify="right" if right else "left")
@@ -100,10 +106,14 @@ class Console:
             self.say()
         self.say(root)
         encoding = getattr(self._out, "encoding", None) or "utf-8"
-        branch, end = ("├──", "└──") if "└├─".encode(encoding, "ignore") else ("+--", "+--")
+        branch, end = (
+            ("├──", "└──") if "└├─".encode(encoding, "ignore") else ("+--", "+--")
+        )
         width = max((len(name) for name, _ in leaves), default=0)
         for index, (name, size) in enumerate(leaves, 1):
-            self.say(f"{end if index == len(leaves) else branch} {name:<{width}}  {size}")
+            self.say(
+                f"{end if index == len(leaves) else branch} {name:<{width}}  {size}"
+            )
 
     def warn(self, message: str) -> None:
         """Write a warning to standard error."""
@@ -125,7 +135,9 @@ class Console:
 
             label = _lay_out(self._err, Text(label, style=_STYLES[kind])).rstrip("\n")
         first, _, rest = text.printable(message).partition("\n")
-        self._write_error(f"{label} {first}\n" + (f"{text.indented(rest)}\n" if rest else ""))
+        self._write_error(
+            f"{label} {first}\n" + (f"{text.indented(rest)}\n" if rest else "")
+        )
 
     @contextmanager
     def progress(self) -> Iterator[Callable[[str, int, int], None]]:
@@ -145,7 +157,11 @@ class Console:
 
             def show(stage: str, done: int, total: int) -> None:
                 nonlocal last
-                number = f"[{STAGES.index(stage) + 1}/{len(STAGES)}] " if stage in STAGES else ""
+                number = (
+                    f"[{STAGES.index(stage) + 1}/{len(STAGES)}] "
+                    if stage in STAGES
+                    else ""
+                )
                 share = f"{done}/{total}" if total > 1 else ""
                 # Shown at once for a new stage, else with the next frame.
                 shown.update(
@@ -186,7 +202,9 @@ class Console:
             UnwritableError: standard output cannot be written.
         """
         if self.as_json and self._result is not None:
-            self._report(f"{json.dumps(_jsonable(self._result), indent=2, allow_nan=False)}\n")
+            self._report(
+                f"{json.dumps(_jsonable(self._result), indent=2, allow_nan=False)}\n"
+            )
         streams.flush(self._out)
         with suppress(streams.UnwritableError):
             streams.flush(self._err)
@@ -227,7 +245,9 @@ def _layout(stream: TextIO | None, **options: Any) -> rich.console.Console:
 
     # No markup, no emoji codes: models contain any names.
     plain: dict[str, Any] = {"color_system": None} if os.environ.get("NO_COLOR") else {}
-    return Layout(file=stream, markup=False, emoji=False, highlight=False, **plain, **options)
+    return Layout(
+        file=stream, markup=False, emoji=False, highlight=False, **plain, **options
+    )
 
 
 def _lay_out(stream: TextIO | None, shown: rich.console.RenderableType) -> str:

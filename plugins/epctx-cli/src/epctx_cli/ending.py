@@ -14,7 +14,9 @@ _GRACE = 5.0
 def _list_lasting_threads() -> list[str]:
     """Return the names of the threads that Python waits for before a process ends."""
     main = threading.main_thread()
-    return sorted(t.name for t in threading.enumerate() if t is not main and not t.daemon)
+    return sorted(
+        t.name for t in threading.enumerate() if t is not main and not t.daemon
+    )
 
 
 def end_in_any_case(code: int) -> None:
@@ -26,7 +28,9 @@ def end_in_any_case(code: int) -> None:
         code: its exit code.
     """
     if _list_lasting_threads():
-        threading.Thread(target=_end, args=(code,), name="epctx end", daemon=True).start()
+        threading.Thread(
+            target=_end, args=(code,), name="epctx end", daemon=True
+        ).start()
 
 
 def _end(code: int) -> None:
@@ -34,6 +38,8 @@ def _end(code: int) -> None:
     left = _list_lasting_threads()
     if not left:  # they have ended: let Python finish
         return
-    sys.stderr.write(f"warning: a plugin left threads that do not end: {', '.join(left)}.\n")
+    sys.stderr.write(
+        f"warning: a plugin left threads that do not end: {', '.join(left)}.\n"
+    )
     sys.stderr.flush()
     os._exit(code)

@@ -26,7 +26,9 @@ from epctx_core.ext import concealed, internal_error, suggestion
 def run(argv: list[str]) -> int:
     """Run one command line and return its exit code; raises nothing."""
     # Before the arguments are parsed, a flag anywhere counts.
-    console = Console(as_json="--json" in argv, verbose="-v" in argv or "--verbose" in argv)
+    console = Console(
+        as_json="--json" in argv, verbose="-v" in argv or "--verbose" in argv
+    )
     code: int = ExitCode.DONE
     try:
         with reserved_stdout() if console.as_json else nullcontext():
@@ -71,15 +73,21 @@ def _parse(argv: list[str]) -> argparse.Namespace | int:
     name = next((argument for argument in argv if not argument.startswith("-")), None)
     if name not in commands:
         added = [command for command in added_commands() if command.can_be_typed]
-        if len(rivals := [f"{c.package} {c.version}" for c in added if c.name == name]) > 1:
+        if (
+            len(rivals := [f"{c.package} {c.version}" for c in added if c.name == name])
+            > 1
+        ):
             raise PluginError(
                 f"the command {name!r} is ambiguous: {' and '.join(rivals)} have it.",
                 hint="Uninstall all but one of them.",
             )
-        commands |= {command.name: command for command in added if command.name not in commands}
+        commands |= {
+            command.name: command for command in added if command.name not in commands
+        }
     if name is not None and name not in commands:
         raise InvalidArgument(
-            f"unknown command {name!r}.{suggestion(name, commands)}", hint=f"Commands: {', '.join(commands)}."
+            f"unknown command {name!r}.{suggestion(name, commands)}",
+            hint=f"Commands: {', '.join(commands)}.",
         )
     parser = CommandParser(
         prog="epctx",
@@ -88,7 +96,9 @@ def _parse(argv: list[str]) -> argparse.Namespace | int:
     )
     parser.add_argument("--version", action="version", version=f"epctx {__version__}")
     add_verbose(parser, default=False)
-    parser.add_commands(commands.values(), title="commands", metavar="COMMAND", required=False)
+    parser.add_commands(
+        commands.values(), title="commands", metavar="COMMAND", required=False
+    )
     try:
         arguments: argparse.Namespace
         arguments, extras = parser.parse_known_args(argv)
@@ -98,8 +108,12 @@ def _parse(argv: list[str]) -> argparse.Namespace | int:
     chosen.take_rest(arguments, extras)
     if not hasattr(arguments, "run"):
         if chosen.command is not None and chosen.command.version is not None:
-            raise chosen.command.broken("cannot be run", AttributeError("it set no default `run`"))
-        raise InvalidArgument("no command was given.", hint=f"{chosen.format_help().rstrip()}")
+            raise chosen.command.broken(
+                "cannot be run", AttributeError("it set no default `run`")
+            )
+        raise InvalidArgument(
+            "no command was given.", hint=f"{chosen.format_help().rstrip()}"
+        )
     return arguments
 
 
@@ -109,15 +123,30 @@ def _show(error: EpctxError, console: Console) -> None:
     if isinstance(error, PluginError):
         known["plugin"] = error.distribution
     lines = [error.message.rstrip()]
-    lines += [f"{label}: {value}" for label, value in known.items() if value and str(value) not in lines[0]]
+    lines += [
+        f"{label}: {value}"
+        for label, value in known.items()
+        if value and str(value) not in lines[0]
+    ]
     if error.hint:
         lines.append(error.hint)
     if console.verbose:
         lines += ["", concealed("".join(traceback.format_exception(error)).rstrip())]
     console.error("\n".join(lines))
-    fields = {key: str(value) for key in ("node", "ep", "path") if (value := getattr(error, key)) is not None}
+    fields = {
+        key: str(value)
+        for key in ("node", "ep", "path")
+        if (value := getattr(error, key)) is not None
+    }
     console.result(
-        {"error": {"code": error.code.name, "message": error.message, "hint": error.hint, **fields}}
+        {
+            "error": {
+                "code": error.code.name,
+                "message": error.message,
+                "hint": error.hint,
+                **fields,
+            }
+        }
     )
 
 
@@ -128,7 +157,11 @@ class _ToConsole(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record as a warning, or below that level with `-v` only."""
-        say = self._console.warn if record.levelno >= logging.WARNING else self._console.debug
+        say = (
+            self._console.warn
+            if record.levelno >= logging.WARNING
+            else self._console.debug
+        )
         say(record.getMessage())
 
 

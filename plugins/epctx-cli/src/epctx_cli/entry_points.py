@@ -17,13 +17,19 @@ def find_entries(*groups: str) -> Iterator[tuple[Distribution, EntryPoint]]:
         with suppress(Exception):  # metadata of other packages fails in many ways
             text = package.read_text("entry_points.txt") or ""
             if any(group in text for group in groups):
-                yield from [(package, entry) for entry in package.entry_points if entry.group in groups]
+                yield from [
+                    (package, entry)
+                    for entry in package.entry_points
+                    if entry.group in groups
+                ]
 
 
 def describe(found: Iterable[tuple[Distribution, EntryPoint]]) -> list[dict[str, str]]:
     """Return name, distribution, version and entry point of each graph transformer among entry points, sorted."""
     keys = ("name", "distribution", "version", "entry_point")
     rows = {
-        (e.name, p.metadata["Name"], p.version, e.value) for p, e in found if e.group == TRANSFORMER_GROUP
+        (e.name, p.metadata["Name"], p.version, e.value)
+        for p, e in found
+        if e.group == TRANSFORMER_GROUP
     }
     return [dict(zip(keys, row, strict=True)) for row in sorted(rows)]

@@ -23,7 +23,12 @@ class ExitCode(IntEnum):
     """Ctrl-C: what a shell gives for a process that SIGINT ended."""
 
 
-_PLUGIN = (errors.PackageMissing, errors.NotImplementedByProvider, errors.PluginError, errors.EPFail)
+_PLUGIN = (
+    errors.PackageMissing,
+    errors.NotImplementedByProvider,
+    errors.PluginError,
+    errors.EPFail,
+)
 _USAGE = (
     errors.InvalidArgument, errors.NoSuchFile, errors.InvalidProtobuf, errors.InvalidGraph,
     errors.ModelRequiresCompilation, errors.NotFound,

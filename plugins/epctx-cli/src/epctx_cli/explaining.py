@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from epctx_cli.arguments import CPU_EP
-from epctx_core import GraphOptimizationLevel, Registry, SessionOptions, default_registry, ext
+from epctx_core import (
+    GraphOptimizationLevel,
+    Registry,
+    SessionOptions,
+    default_registry,
+    ext,
+)
 from epctx_core.errors import convert_errors
 from epctx_core.plugin import EnginePolicy, Purpose
 
@@ -38,7 +44,10 @@ class NodeExplanation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return its form in JSON."""
-        return {**vars(self), "refusals": [{"ep": ep, "reason": reason} for ep, reason in self.refusals]}
+        return {
+            **vars(self),
+            "refusals": [{"ep": ep, "reason": reason} for ep, reason in self.refusals],
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,29 +103,50 @@ def explain_model(
         >>> [(node.name, node.refusals) for node in explanation.left]
         [('nms', (('QNNExecutionProvider', 'NonMaxSuppression is not supported'),))]
     """
-    session = SessionOptions() if sess_options is None else ext.copy_options(sess_options)
+    session = (
+        SessionOptions() if sess_options is None else ext.copy_options(sess_options)
+    )
     cancel = ext.CompileCancellation(session.cancellation)
-    with closing(ext.ProviderSession(session, registry, cancel=cancel)) as providers, cancel.by_interrupt():
+    with (
+        closing(ext.ProviderSession(session, registry, cancel=cancel)) as providers,
+        cancel.by_interrupt(),
+    ):
         choices, _ = ext.choose_providers(session.providers, session, registry, purpose)
         model = ext.open_model(
             path_or_bytes,
             session.config(),
-            lambda: frozenset(function for choice in choices for function in choice.cls.keeps_functions),
+            lambda: frozenset(
+                function
+                for choice in choices
+                for function in choice.cls.keeps_functions
+            ),
         )
         engine = ext.CpuEngine(EnginePolicy(**session.config().engine_settings))
         providers.start(choices, purpose=purpose, model=model.identity, engine=engine)
-        model = ext.optimise_model(model, providers, GraphOptimizationLevel.ORT_DISABLE_ALL)
-        return Explanation(eps=tuple(providers.choices), nodes=tuple(_explain(model, providers)))
+        model = ext.optimise_model(
+            model, providers, GraphOptimizationLevel.ORT_DISABLE_ALL
+        )
+        return Explanation(
+            eps=tuple(providers.choices), nodes=tuple(_explain(model, providers))
+        )
 
 
-def _explain(model: ext.OpenModel, providers: ext.ProviderSession) -> Iterator[NodeExplanation]:
+def _explain(
+    model: ext.OpenModel, providers: ext.ProviderSession
+) -> Iterator[NodeExplanation]:
     assignment = ext.assign_nodes(model, providers, list(providers.choices))
-    sources = {(record.path, record.index): record.source for record in model.context_nodes}
-    numbers = {id(partition): number for number, partition in enumerate(assignment.partitions)}
+    sources = {
+        (record.path, record.index): record.source for record in model.context_nodes
+    }
+    numbers = {
+        id(partition): number for number, partition in enumerate(assignment.partitions)
+    }
     reasons: dict[tuple[int, int], list[tuple[str, str]]] = {}
     for refusal in assignment.refusals:
         for node in refusal.nodes:
-            reasons.setdefault((id(refusal.graph), node), []).append((refusal.ep, refusal.reason))
+            reasons.setdefault((id(refusal.graph), node), []).append(
+                (refusal.ep, refusal.reason)
+            )
     for part in assignment.graphs:
         takers = {
             node: (partition.ep, numbers[id(partition)])
@@ -128,10 +158,16 @@ def _explain(model: ext.OpenModel, providers: ext.ProviderSession) -> Iterator[N
             if index in part.executed:
                 continue
             source = sources.get((part.graph.path, index))
-            ep, partition = takers.get(index, (kernels.get(index, source or CPU_EP), None))
+            ep, partition = takers.get(
+                index, (kernels.get(index, source or CPU_EP), None)
+            )
             yield NodeExplanation(
                 name=part.graph.get_node_name(index),
-                operator="::".join(filter(None, (part.graph.domains[index], part.graph.op_types[index]))),
+                operator="::".join(
+                    filter(
+                        None, (part.graph.domains[index], part.graph.op_types[index])
+                    )
+                ),
                 ep=ep,
                 partition=partition,
                 kernel=index in kernels,

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution
+from importlib.metadata import (
+    Distribution,
+    EntryPoint,
+    PackageNotFoundError,
+    distribution,
+)
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
@@ -51,13 +56,24 @@ def libraries() -> list[Library] | None:
         core = distribution(CORE)
     except PackageNotFoundError:
         return None
-    extras = [extra for extra in core.metadata.get_all("Provides-Extra") or () if extra not in _NOT_LISTED]
+    extras = [
+        extra
+        for extra in core.metadata.get_all("Provides-Extra") or ()
+        if extra not in _NOT_LISTED
+    ]
     for extra in ("", *extras):
         ahead = [core]
         while ahead:
             for library in _requirements(ahead.pop(), extra):
-                is_new = library.name != CORE and found.setdefault(library.name, library) is library
-                if is_new and library.name.startswith(_OURS) and library.version is not None:
+                is_new = (
+                    library.name != CORE
+                    and found.setdefault(library.name, library) is library
+                )
+                if (
+                    is_new
+                    and library.name.startswith(_OURS)
+                    and library.version is not None
+                ):
                     ahead.append(distribution(library.name))
     return list(found.values())
 
@@ -123,7 +139,11 @@ def libraries_of_eps() -> list[EpLibrary]:
     found: dict[tuple[str, str, str], EpLibrary] = {}
     shared: set[str] | None = None
     for package, entry in find_entries(EP_GROUP):
-        shared = {library.name for library in libraries() or ()} if shared is None else shared
+        shared = (
+            {library.name for library in libraries() or ()}
+            if shared is None
+            else shared
+        )
         with suppress(Exception):  # requirements of other packages fail in many ways
             for library in _libraries_of_entry(package, entry):
                 if library.name not in shared and not library.name.startswith(_OURS):
@@ -131,9 +151,13 @@ def libraries_of_eps() -> list[EpLibrary]:
     return [found[key] for key in sorted(found)]
 
 
-def _libraries_of_entry(package: Distribution, entry: EntryPoint) -> Iterator[EpLibrary]:
+def _libraries_of_entry(
+    package: Distribution, entry: EntryPoint
+) -> Iterator[EpLibrary]:
     # Not entry.extras, which takes a name with a dash apart before Python 3.12.
-    extras = [extra.strip() for extra in entry.value.partition("[")[2].rstrip("] ").split(",")]
+    extras = [
+        extra.strip() for extra in entry.value.partition("[")[2].rstrip("] ").split(",")
+    ]
     for extra in extras:
         for library in _requirements(package, extra):
             fields = asdict(library) | {"user": canonicalize_name(library.user)}

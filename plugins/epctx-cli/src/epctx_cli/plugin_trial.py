@@ -51,7 +51,10 @@ class Trial:
 
 
 def try_all(
-    records: Sequence[PluginRecord], *, log: Callable[[str], None], timeout: float = TIMEOUT
+    records: Sequence[PluginRecord],
+    *,
+    log: Callable[[str], None],
+    timeout: float = TIMEOUT,
 ) -> list[Trial]:
     """Try each plugin that can be used, and each of several that provide one EP.
 
@@ -62,7 +65,12 @@ def try_all(
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         outcomes = list(
-            pool.map(lambda r: _try(r, timeout) if r.usable or r.undecided else (_trial(r, {}), ""), records)
+            pool.map(
+                lambda r: (
+                    _try(r, timeout) if r.usable or r.undecided else (_trial(r, {}), "")
+                ),
+                records,
+            )
         )
     for trial, written in outcomes:
         if written.strip():
@@ -72,7 +80,9 @@ def try_all(
 
 def _try(record: PluginRecord, timeout: float) -> tuple[Trial, str]:
     """Return a trial, and the standard error of its child."""
-    request = json.dumps({"path": sys.path, "name": record.name, "distribution": record.distribution})
+    request = json.dumps(
+        {"path": sys.path, "name": record.name, "distribution": record.distribution}
+    )
     command = [sys.executable, "-c", _CHILD, request]
     # Files, not pipes: a child of the child may keep a pipe open long after both are gone.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -81,8 +91,14 @@ def _try(record: PluginRecord, timeout: float) -> tuple[Trial, str]:
         written = _read(err).decode(errors="replace")
         with suppress(ValueError, KeyError, TypeError):
             return _trial(record, json.loads(_read(out))), written
-        end = f"its process {child.ending}" if in_time else f"it took longer than {timeout:g} s"
-        last = next((line for line in reversed(written.splitlines()) if line.strip()), "")
+        end = (
+            f"its process {child.ending}"
+            if in_time
+            else f"it took longer than {timeout:g} s"
+        )
+        last = next(
+            (line for line in reversed(written.splitlines()) if line.strip()), ""
+        )
         reason = f"{end} while it was tried" + (f": {last.strip()}" if last else "")
         return _trial(record, {"state": "broken", "reason": reason}), written
 
@@ -139,9 +155,7 @@ def _load_plugin(request: Mapping[str, Any]) -> dict[str, Any]:
     description: dict[str, Any] = {}
     problem: EpctxError | None = None
     try:
-        if (
-            record().undecided
-        ):  # imports the others of its name as a session would, to learn which are simulated
+        if record().undecided:  # imports the others of its name as a session would, to learn which are simulated
             with suppress(EpctxError):
                 default_registry.resolve(request["name"])
         description = describe(default_registry.load(record()))
@@ -163,7 +177,11 @@ def describe(cls: type[ExecutionProvider]) -> dict[str, Any]:
     from epctx_core.ext import implemented_hooks
     from epctx_core.plugin import ExecutionProvider
 
-    asked = [name for name, member in vars(ExecutionProvider).items() if isinstance(member, classmethod)]
+    asked = [
+        name
+        for name, member in vars(ExecutionProvider).items()
+        if isinstance(member, classmethod)
+    ]
     return {
         "api_version": cls.api_version,
         "binary_suffix": cls.binary_suffix or cls.name,
@@ -173,9 +191,12 @@ def describe(cls: type[ExecutionProvider]) -> dict[str, Any]:
         "class_methods": [
             name
             for name in asked
-            if getattr(cls, name).__func__ is not getattr(ExecutionProvider, name).__func__
+            if getattr(cls, name).__func__
+            is not getattr(ExecutionProvider, name).__func__
         ],
-        "keeps_functions": sorted("::".join(filter(None, function)) for function in cls.keeps_functions),
+        "keeps_functions": sorted(
+            "::".join(filter(None, function)) for function in cls.keeps_functions
+        ),
         "weightless_modes": sorted(mode.name for mode in cls.weightless_modes or ()),
     }
 

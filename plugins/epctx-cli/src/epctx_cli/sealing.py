@@ -52,7 +52,10 @@ class SealReport:
             "sealed": str(self.path),
             "manifest": None if self.manifest is None else str(self.manifest),
             "written": self.written,
-            "payloads": [{"name": n, "bytes": s, "digest": root} for n, (s, root) in self.payloads.items()],
+            "payloads": [
+                {"name": n, "bytes": s, "digest": root}
+                for n, (s, root) in self.payloads.items()
+            ],
         }
 
 
@@ -89,10 +92,14 @@ def seal_model(
         {'resnet_ctx_qnn.bin': (65536, '6f0d...')}
     """
     if not all(isinstance(each, (str, os.PathLike)) for each in (model, output or "")):
-        raise InvalidArgument(f"a model to seal is a path, not {model!r:.80}, and so is the output.")
+        raise InvalidArgument(
+            f"a model to seal is a path, not {model!r:.80}, and so is the output."
+        )
     path, target = Path(model), Path(model if output is None else output)
     if beside and output is not None:
-        raise InvalidArgument("a seal goes beside a model or into a copy of it, not both.")
+        raise InvalidArgument(
+            "a seal goes beside a model or into a copy of it, not both."
+        )
     # Before any of it is read; what is no file is refused then.
     state, payloads = path.is_file() and _read_state(path), list(_list_payloads(path))
     data = path.read_bytes()
@@ -106,10 +113,18 @@ def seal_model(
         with Publication(place.parent) as publication:
             publication.create(place.name).write(sealed)
             if _read_state(path) != state:
-                raise Fail(f"{path.name} was replaced while it was sealed.", path=path, hint="Seal it again.")
+                raise Fail(
+                    f"{path.name} was replaced while it was sealed.",
+                    path=path,
+                    hint="Seal it again.",
+                )
             publication.commit([place.name])
-    roots = {payload["name"]: (payload["bytes"], payload["root"]) for payload in payloads}
-    return SealReport(path=target, manifest=place if beside else None, written=written, payloads=roots)
+    roots = {
+        payload["name"]: (payload["bytes"], payload["root"]) for payload in payloads
+    }
+    return SealReport(
+        path=target, manifest=place if beside else None, written=written, payloads=roots
+    )
 
 
 def _read_state(path: Path) -> tuple[int, ...]:
@@ -127,12 +142,18 @@ def _list_payloads(path: Path) -> Iterator[dict[str, Any]]:
     for record in open_model(path, SessionOptions().config()).context_nodes:
         if not record.main_context:
             continue
-        name = record.name if record.embed_mode else posixpath.normpath(record.file_name or ".")
+        name = (
+            record.name
+            if record.embed_mode
+            else posixpath.normpath(record.file_name or ".")
+        )
         if (name, record.embed_mode) not in seen:
             seen.add((name, record.embed_mode))
             content: memoryview | MappedFile = memoryview(record.cache or b"")
             if record.cache and not record.embed_mode:
-                with folder.open(name, what="the context binary", node=record.name) as file:
+                with folder.open(
+                    name, what="the context binary", node=record.name
+                ) as file:
                     content = MappedFile(file.fileno(), file.path)
             entry = _make_payload_entry(name, content)
             if not entry["bytes"]:
@@ -175,7 +196,11 @@ def _make_text(plain: bytes, payloads: Sequence[dict[str, Any]]) -> str:
         "source_model": "",
         "providers": {},
         "payloads": payloads,
-        "sealed": {"by": f"epctx-cli {__version__}", "bytes": len(plain), "sha256": digest},
+        "sealed": {
+            "by": f"epctx-cli {__version__}",
+            "bytes": len(plain),
+            "sha256": digest,
+        },
     }
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
@@ -184,19 +209,28 @@ def _seal_beside(
     path: Path, data: bytes, payloads: Sequence[dict[str, Any]], *, force: bool
 ) -> tuple[bytes, Path]:
     """Return the file beside a model: its bytes and its path."""
-    place, sealed = path.with_name(path.name + SUFFIX), f"{_make_text(data, payloads)}\n".encode()
+    place, sealed = (
+        path.with_name(path.name + SUFFIX),
+        f"{_make_text(data, payloads)}\n".encode(),
+    )
     if _read_manifests(data):
         raise InvalidArgument(
             f"{path.name} has a manifest of its own, so that one beside it would not be read.",
             path=path,
             hint="`epctx verify` checks it.",
         )
-    if os.path.lexists(place) and not force and not (place.is_file() and place.read_bytes() == sealed):
+    if (
+        os.path.lexists(place)
+        and not force
+        and not (place.is_file() and place.read_bytes() == sealed)
+    ):
         raise _difference(place.name, place)
     return sealed, place
 
 
-def _seal_inside(path: Path, data: bytes, payloads: Sequence[dict[str, Any]], *, force: bool) -> bytes:
+def _seal_inside(
+    path: Path, data: bytes, payloads: Sequence[dict[str, Any]], *, force: bool
+) -> bytes:
     """Return the bytes of the sealed model."""
     from onnx import ModelProto
 
@@ -229,7 +263,9 @@ def _check_replaceable(path: Path, text: str) -> None:
     stated: Any = None
     with suppress(ValueError):  # a damaged one is of no use to a load
         stated = json.loads(text)
-    if isinstance(stated, dict) and (stated.get("source_weights") or stated.get("pending")):
+    if isinstance(stated, dict) and (
+        stated.get("source_weights") or stated.get("pending")
+    ):
         raise InvalidArgument(
             f"{path.name} cannot be sealed: a load needs more of its manifest than digests.",
             path=path,
@@ -241,9 +277,14 @@ def _read_manifests(data: bytes) -> dict[str, str]:
     """Return the manifests in a model's metadata; protobuf gives bytes for one that is no text."""
     from onnx import ModelProto
 
-    own = {e.key: e.value for e in ModelProto.FromString(data).metadata_props if e.key in {KEY, _COMPILED}}
+    own = {
+        e.key: e.value
+        for e in ModelProto.FromString(data).metadata_props
+        if e.key in {KEY, _COMPILED}
+    }
     return {
-        key: text if isinstance(text, str) else text.decode(errors="replace") for key, text in own.items()
+        key: text if isinstance(text, str) else text.decode(errors="replace")
+        for key, text in own.items()
     }
 
 
@@ -251,7 +292,9 @@ def _make_entry(text: str) -> bytes:
     """Return an entry of metadata as it stands in a model's file; it may be appended to one."""
     from onnx import ModelProto
 
-    data: bytes = ModelProto(metadata_props=[{"key": KEY, "value": text}]).SerializeToString()
+    data: bytes = ModelProto(
+        metadata_props=[{"key": KEY, "value": text}]
+    ).SerializeToString()
     return data
 
 
@@ -263,7 +306,9 @@ def _difference(name: str, path: Path) -> InvalidArgument:
     )
 
 
-def _check_target(target: Path, path: Path, sealed: bytes, payloads: Sequence[dict[str, Any]]) -> None:
+def _check_target(
+    target: Path, path: Path, sealed: bytes, payloads: Sequence[dict[str, Any]]
+) -> None:
     """Check that a sealed model can be loaded where it is to lie, and breaks no cache.
 
     Raises:
@@ -274,13 +319,21 @@ def _check_target(target: Path, path: Path, sealed: bytes, payloads: Sequence[di
         payload["name"]
         for payload in payloads
         if not payload["embedded"]
-        and ModelFolder(target.parent, target).status(payload["name"], what="the context binary") is None
+        and ModelFolder(target.parent, target).status(
+            payload["name"], what="the context binary"
+        )
+        is None
     ]
     if len(sealed) > _MOST_BYTES:
         problem = "it would have more than the 2 GiB of a protobuf"
     elif target == path and target.is_symlink():
         problem = "it is a link, as in a cache of files that must not change"
     elif missing:
-        problem, hint = f"its folder does not have the context binary {missing[0]!r}", "Copy it there first."
+        problem, hint = (
+            f"its folder does not have the context binary {missing[0]!r}",
+            "Copy it there first.",
+        )
     if problem:
-        raise InvalidArgument(f"{target} cannot be written: {problem}.", path=target, hint=hint)
+        raise InvalidArgument(
+            f"{target} cannot be written: {problem}.", path=target, hint=hint
+        )

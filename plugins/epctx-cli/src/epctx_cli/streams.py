@@ -86,7 +86,9 @@ def reserved_stdout() -> Iterator[None]:
             import ctypes
 
             # The C library's buffers, which are written to a pipe only when the process ends.
-            with suppress(OSError, TypeError, AttributeError):  # Windows has no such handle
+            with suppress(
+                OSError, TypeError, AttributeError
+            ):  # Windows has no such handle
                 ctypes.CDLL(None).fflush(None)
             os.dup2(saved, _STDOUT)
             os.close(saved)

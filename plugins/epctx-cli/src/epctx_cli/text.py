@@ -17,7 +17,9 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape", "surrogatepass").decode("ascii")
+        c
+        if c.isprintable() or c == "\n"
+        else c.encode("unicode_escape", "surrogatepass").decode("ascii")
         for c in text
     )
 

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from epctx_conformance.report import CheckResult, ConformanceReport, Outcome
 from epctx_conformance.runner import ProviderConformance, check_provider
-from epctx_conformance.table import GROUPS, NEEDS, CheckFailed, Requirements, Skipped, chosen_checks
+from epctx_conformance.table import (
+    GROUPS,
+    NEEDS,
+    CheckFailed,
+    Requirements,
+    Skipped,
+    chosen_checks,
+)
 
 __all__ = [
     "GROUPS",

@@ -29,7 +29,14 @@ import numpy as np
 if TYPE_CHECKING:
     from types import FrameType
 
-_NEUTRAL_PACKAGES = ("google.protobuf", "ml_dtypes", "numpy", "onnx", "onnxruntime", "pluggy")
+_NEUTRAL_PACKAGES = (
+    "google.protobuf",
+    "ml_dtypes",
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "pluggy",
+)
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _KINDS = {
     **dict.fromkeys(
@@ -56,7 +63,8 @@ _KINDS = {
 }  # fmt: skip
 """Kinds of side effects by event of Python's."""
 _HARMLESS_DEVICES = frozenset(
-    f"/dev/{name}" for name in ("null", "zero", "random", "urandom", "full", "tty", "stdout", "stderr")
+    f"/dev/{name}"
+    for name in ("null", "zero", "random", "urandom", "full", "tty", "stdout", "stderr")
 )
 _HARMLESS_FOLDERS = ("/dev/shm/", "/dev/fd/")  # noqa: S108 - looked at, not used
 _SHORT = 160
@@ -111,7 +119,8 @@ class Audit:
             return self._kind_of_open(*arguments[:3])
         kind = _KINDS.get(event)
         harmless = (kind == "write" and self._is_scratch(arguments[0])) or (
-            event in {"socket.connect", "socket.bind"} and isinstance(arguments[1], str | bytes)
+            event in {"socket.connect", "socket.bind"}
+            and isinstance(arguments[1], str | bytes)
         )
         return None if harmless else kind
 
@@ -120,7 +129,11 @@ class Audit:
             return None
         name = os.path.abspath(os.fsdecode(path))  # type: ignore[arg-type]  # noqa: PTH100 - also of bytes
         if name.startswith("/dev/"):
-            return None if name in _HARMLESS_DEVICES or name.startswith(_HARMLESS_FOLDERS) else "device"
+            return (
+                None
+                if name in _HARMLESS_DEVICES or name.startswith(_HARMLESS_FOLDERS)
+                else "device"
+            )
         writes = isinstance(flags, int) and flags & _WRITING
         return "write" if writes and not self._is_scratch(name) else None
 
@@ -134,7 +147,9 @@ class Audit:
             file = frame.f_code.co_filename
             if file.startswith(self._core):
                 return False
-            standard = file.startswith(self._python) and not file.startswith(self._libraries)
+            standard = file.startswith(self._python) and not file.startswith(
+                self._libraries
+            )
             if not standard and not file.startswith(self._neutral):
                 return True
             frame = frame.f_back
@@ -149,7 +164,9 @@ def _folders_of(packages: tuple[str, ...]) -> list[str]:
         except ModuleNotFoundError:
             continue
         if spec is not None:
-            found += [folder + os.sep for folder in spec.submodule_search_locations or ()]
+            found += [
+                folder + os.sep for folder in spec.submodule_search_locations or ()
+            ]
     return found
 
 
@@ -157,17 +174,27 @@ def process_state() -> dict[str, str]:
     """Return everything that is watched, by name, as text that is equal if it is."""
     root = logging.root
     values: dict[str, Any] = {
-        **{f"the environment variable {name}": value for name, value in os.environ.items()},
+        **{
+            f"the environment variable {name}": value
+            for name, value in os.environ.items()
+        },
         "the current folder": str(Path.cwd()),
         "the path of imports (sys.path)": list(sys.path),
-        "the hooks of imports (sys.meta_path)": [type(finder).__name__ for finder in sys.meta_path],
-        "the signal handlers": [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())],
+        "the hooks of imports (sys.meta_path)": [
+            type(finder).__name__ for finder in sys.meta_path
+        ],
+        "the signal handlers": [
+            str(signal.getsignal(number)) for number in sorted(signal.valid_signals())
+        ],
         "the root logger": (
             root.level,
             [repr(handler) for handler in root.handlers],
             logging.root.manager.disable,
         ),
-        "the logger of epctx": (logging.getLogger("epctx").level, len(logging.getLogger("epctx").handlers)),
+        "the logger of epctx": (
+            logging.getLogger("epctx").level,
+            len(logging.getLogger("epctx").handlers),
+        ),
         "the filters of warnings": [str(entry) for entry in warnings.filters],
         "numpy's floating point errors": np.geterr(),
         "numpy's print options": sorted(np.get_printoptions().items(), key=str),
@@ -176,10 +203,18 @@ def process_state() -> dict[str, str]:
         "the locale": locale.setlocale(locale.LC_ALL),
         "the recursion limit": sys.getrecursionlimit(),
         "the garbage collector": (gc.isenabled(), gc.get_threshold()),
-        "the exception hooks": (sys.excepthook, threading.excepthook, sys.unraisablehook),
+        "the exception hooks": (
+            sys.excepthook,
+            threading.excepthook,
+            sys.unraisablehook,
+        ),
         "the trace and profile functions": (sys.gettrace(), sys.getprofile()),
         "the standard streams": (id(sys.stdin), id(sys.stdout), id(sys.stderr)),
-        "the builtins": (id(builtins.open), id(builtins.print), id(builtins.__import__)),
+        "the builtins": (
+            id(builtins.open),
+            id(builtins.print),
+            id(builtins.__import__),
+        ),
         "the default timeout of sockets": socket.getdefaulttimeout(),
         "the interval of thread switches": sys.getswitchinterval(),
     }
@@ -192,7 +227,11 @@ def describe_changes(before: dict[str, str], after: dict[str, str]) -> list[str]
     for name in {**before, **after}:
         old, new = before.get(name, "nothing"), after.get(name, "nothing")
         if old != new:
-            found.append(f"{name} ({old} became {new})" if len(old) + len(new) <= _SHORT else name)
+            found.append(
+                f"{name} ({old} became {new})"
+                if len(old) + len(new) <= _SHORT
+                else name
+            )
     return found
 
 

@@ -17,7 +17,13 @@ import numpy as np
 import onnx
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
-from epctx_core import InferenceSession, ModelCompiler, Registry, SessionOptions, default_registry
+from epctx_core import (
+    InferenceSession,
+    ModelCompiler,
+    Registry,
+    SessionOptions,
+    default_registry,
+)
 from epctx_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -61,7 +67,10 @@ class EpctxBackendRep(BackendRep):
     """
 
     def __init__(
-        self, session: InferenceSession, operators: Counter[str], folder: TemporaryDirectory[str] | None
+        self,
+        session: InferenceSession,
+        operators: Counter[str],
+        folder: TemporaryDirectory[str] | None,
     ) -> None:
         self.session = session
         self.operators = operators
@@ -85,14 +94,20 @@ class EpctxBackendRep(BackendRep):
             values = inputs if isinstance(inputs, (list, tuple)) else [inputs]
             names = [each.name for each in self.session.get_inputs()]
             inputs = dict(zip(names, values, strict=False))
-        feeds = {name: np.asarray(x) if isinstance(x, np.generic) else x for name, x in inputs.items()}
+        feeds = {
+            name: np.asarray(x) if isinstance(x, np.generic) else x
+            for name, x in inputs.items()
+        }
         return tuple(self.session.run(None, feeds, run_options))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -154,7 +169,9 @@ class EpctxBackend(Backend):
                 f"epctx's backend has no {wrong}.",
                 hint='Give device="CPU" and a through of ' + ", ".join(WAYS) + ".",
             )
-        given = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
+        given = (
+            model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
+        )
         chosen = _split(cls.providers if providers is None else providers)
         session_options = _session_options(chosen, {**cls.options, **options})
         registry = _registry_of([ep for ep, _ in chosen])
@@ -163,7 +180,9 @@ class EpctxBackend(Backend):
         return _compile_and_open(given, session_options, registry, through)
 
     @classmethod
-    def run_model(cls, model: Model, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
+    def run_model(
+        cls, model: Model, inputs: Any, device: str = "CPU", **kwargs: Any
+    ) -> tuple[Any, ...]:
         """Run a model once; arguments as those of `prepare`, inputs as those of `EpctxBackendRep.run`."""
         with cls.prepare(model, device, **kwargs) as rep:
             return rep.run(inputs)
@@ -188,7 +207,9 @@ class EpctxBackend(Backend):
         """
         version = kwargs.pop("opset_version", None)
         feeds = dict(zip(filter(None, node.input), inputs, strict=True))
-        found = cls.run_model(_model_of(node, feeds, outputs_info, version), feeds, device, **kwargs)
+        found = cls.run_model(
+            _model_of(node, feeds, outputs_info, version), feeds, device, **kwargs
+        )
         return namedtupledict("Outputs", [name for name in node.output if name])(*found)
 
 
@@ -204,20 +225,26 @@ def make_backend(
         >>> tests = onnx.backend.test.BackendTest(make_backend(["QNN"], "file"), __name__)
     """
     return type(
-        "BoundBackend", (EpctxBackend,), {"providers": providers, "through": through, "options": options}
+        "BoundBackend",
+        (EpctxBackend,),
+        {"providers": providers, "through": through, "options": options},
     )
 
 
 def _split(providers: Providers | None) -> list[tuple[Provider, Mapping[str, object]]]:
     if isinstance(providers, str):
         raise InvalidArgument(
-            f"providers={providers!r} is a text.", hint=f"Give a sequence of EPs: providers=[{providers!r}]."
+            f"providers={providers!r} is a text.",
+            hint=f"Give a sequence of EPs: providers=[{providers!r}].",
         )
-    return [given if isinstance(given, tuple) else (given, {}) for given in providers or ()]
+    return [
+        given if isinstance(given, tuple) else (given, {}) for given in providers or ()
+    ]
 
 
 def _session_options(
-    providers: Sequence[tuple[Provider, Mapping[str, object]]], options: Mapping[str, Any]
+    providers: Sequence[tuple[Provider, Mapping[str, object]]],
+    options: Mapping[str, Any],
 ) -> SessionOptions:
     result = SessionOptions()
     for ep, its in providers:
@@ -245,7 +272,12 @@ def _open(model: Any, options: SessionOptions, registry: Registry) -> EpctxBacke
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     session = InferenceSession(model, options, registry=registry)
     assigned = session.get_provider_graph_assignment_info()
-    taken = Counter(node.op_type for part in assigned if part.ep_name != _CPU for node in part.get_nodes())
+    taken = Counter(
+        node.op_type
+        for part in assigned
+        if part.ep_name != _CPU
+        for node in part.get_nodes()
+    )
     return EpctxBackendRep(session, taken, None)
 
 
@@ -254,7 +286,9 @@ def _compile_and_open(
 ) -> EpctxBackendRep:
     compiler = ModelCompiler(options, model, through == "embed", registry=registry)
     folder = (
-        TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) if through == "file" else None
+        TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True)
+        if through == "file"
+        else None
     )
     try:
         written: Path | bytes = Path(folder.name, "model_ctx.onnx") if folder else b""
@@ -268,20 +302,31 @@ def _compile_and_open(
         if folder is not None:
             folder.cleanup()
         raise
-    taken = Counter(operator for part in (report.partitions if report else ()) for operator in part.operators)
+    taken = Counter(
+        operator
+        for part in (report.partitions if report else ())
+        for operator in part.operators
+    )
     return EpctxBackendRep(session, taken, folder)
 
 
 def _model_of(
-    node: onnx.NodeProto, feeds: Mapping[str, Any], outputs_info: Sequence[Any] | None, version: int | None
+    node: onnx.NodeProto,
+    feeds: Mapping[str, Any],
+    outputs_info: Sequence[Any] | None,
+    version: int | None,
 ) -> onnx.ModelProto:
     """Return a model of one node over inputs of the types and shapes of the given ones."""
     from onnx import defs, helper, numpy_helper, shape_inference
 
     def describe(name: str, kind: Any, shape: Any) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), shape)
+        return helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), shape
+        )
 
-    inputs = [describe(name, np.asarray(x).dtype, np.shape(x)) for name, x in feeds.items()]
+    inputs = [
+        describe(name, np.asarray(x).dtype, np.shape(x)) for name, x in feeds.items()
+    ]
     outputs = [name for name in node.output if name]
     if outputs_info is None or version is None:
         schema = defs.get_schema(node.op_type, version or _NEWEST, node.domain)
@@ -289,12 +334,21 @@ def _model_of(
     imports = [helper.make_opsetid(node.domain, version)]
     if outputs_info is None:
         types = {value.name: value.type for value in inputs}
-        data = {name: numpy_helper.from_array(np.asarray(x)) for name, x in feeds.items()}
-        found = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=imports)
+        data = {
+            name: numpy_helper.from_array(np.asarray(x)) for name, x in feeds.items()
+        }
+        found = shape_inference.infer_node_outputs(
+            schema, node, types, data, opset_imports=imports
+        )
         made = [helper.make_value_info(name, found[name]) for name in outputs]
     else:
-        made = [describe(name, *info) for name, info in zip(outputs, outputs_info, strict=True)]
-    return helper.make_model(helper.make_graph([node], "node", inputs, made), opset_imports=imports)
+        made = [
+            describe(name, *info)
+            for name, info in zip(outputs, outputs_info, strict=True)
+        ]
+    return helper.make_model(
+        helper.make_graph([node], "node", inputs, made), opset_imports=imports
+    )
 
 
 supports_device = EpctxBackend.supports_device

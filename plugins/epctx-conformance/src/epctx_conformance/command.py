@@ -9,7 +9,14 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING
 
-from epctx_cli.command import CommandParser, Console, ExitCode, add_common, provider_options, require_plugin
+from epctx_cli.command import (
+    CommandParser,
+    Console,
+    ExitCode,
+    add_common,
+    provider_options,
+    require_plugin,
+)
 
 from epctx_conformance.libraries.arguments import add_library
 from epctx_core.errors import InvalidArgument
@@ -25,21 +32,47 @@ _LONG = ("node_models",)
 
 def add_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx plugins check`."""
-    parser.add_argument("name", metavar="NAME", nargs="?", help="an EP (QNN), or <distribution>:<EP>")
+    parser.add_argument(
+        "name", metavar="NAME", nargs="?", help="an EP (QNN), or <distribution>:<EP>"
+    )
     for flags, metavar, text in (
-        (["--only"], "GROUP", "a group of checks, or one check's name; with --ep also a case's"),
-        (["--without"], "ABILITY", "an ability that the EP lacks, such as dynamic_shapes"),
-        (["--model"], "MODEL", "a model that the EP takes nodes of, beside the kit's own"),
-        (["-p", "--provider-option"], "EP.KEY=VALUE", "an option of the EP, such as QNN.htp_arch=73"),
+        (
+            ["--only"],
+            "GROUP",
+            "a group of checks, or one check's name; with --ep also a case's",
+        ),
+        (
+            ["--without"],
+            "ABILITY",
+            "an ability that the EP lacks, such as dynamic_shapes",
+        ),
+        (
+            ["--model"],
+            "MODEL",
+            "a model that the EP takes nodes of, beside the kit's own",
+        ),
+        (
+            ["-p", "--provider-option"],
+            "EP.KEY=VALUE",
+            "an option of the EP, such as QNN.htp_arch=73",
+        ),
     ):
         parser.add_argument(
-            *flags, action="append", default=[], metavar=metavar, help=f"{text}; may be repeated"
+            *flags,
+            action="append",
+            default=[],
+            metavar=metavar,
+            help=f"{text}; may be repeated",
         )
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
-        "--quick", action="store_true", help="leave out ONNX's own cases, which take longest; less than 20 s"
+        "--quick",
+        action="store_true",
+        help="leave out ONNX's own cases, which take longest; less than 20 s",
     )
-    length.add_argument("--full", action="store_true", help="every model that the kit has, not a sample")
+    length.add_argument(
+        "--full", action="store_true", help="every model that the kit has, not a sample"
+    )
     add_common(parser)
     add_library(parser, run)
 
@@ -131,4 +164,6 @@ def _chosen(only: list[str], quick: bool) -> list[str] | None:
                 f"--only {name!r} is neither a group of checks nor a check.{suggestion(name, GROUPS)}",
                 hint=f"Groups: {', '.join(GROUPS)}.",
             ) from None
-    return only or ([group for group in GROUPS if group not in _LONG] if quick else None)
+    return only or (
+        [group for group in GROUPS if group not in _LONG] if quick else None
+    )

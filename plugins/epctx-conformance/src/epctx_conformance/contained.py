@@ -54,7 +54,12 @@ def try_cases(
     """
     is_spared = of_payloads and harness.provider.needs_verified_payloads
     notes = harness.folder() / "cases.jsonl"
-    there = {"module": cases.__module__, "name": cases.__name__, "arguments": arguments, "notes": str(notes)}
+    there = {
+        "module": cases.__module__,
+        "name": cases.__name__,
+        "arguments": arguments,
+        "notes": str(notes),
+    }
     try:
         kind, message, more = call_in_other_process(harness, try_noted, there)
     except ProcessEnded as ended:
@@ -64,7 +69,9 @@ def try_cases(
         if is_spared:
             raise Skipped(f"{what} ends its process. {_SPARED}") from ended
         hint = _CHECK_PAYLOADS if of_payloads else _CHECK
-        raise CheckFailed(f"{what} ends its process: {ended.message}", hint=hint) from ended
+        raise CheckFailed(
+            f"{what} ends its process: {ended.message}", hint=hint
+        ) from ended
     if kind == Harm.__name__ and is_spared:
         raise Skipped(f"{message} {_SPARED}")
     if kind:
@@ -72,7 +79,12 @@ def try_cases(
 
 
 def try_noted(
-    harness: Harness, *, module: str, name: str, arguments: Mapping[str, Any], notes: str
+    harness: Harness,
+    *,
+    module: str,
+    name: str,
+    arguments: Mapping[str, Any],
+    notes: str,
 ) -> tuple[str, str, str]:
     """Note and try the cases in this process; return the first error's class, message and hint."""
     cases: Callable[..., Cases] = getattr(import_module(module), name)

@@ -29,7 +29,14 @@ from epctx_conformance.models import (
 )
 from epctx_conformance.observing import Act, Watch, observe_calls
 from epctx_conformance.table import CheckFailed, Requirements, Skipped
-from epctx_core import Explanation, InferenceSession, ModelCompiler, Registry, SessionOptions, explain_model
+from epctx_core import (
+    Explanation,
+    InferenceSession,
+    ModelCompiler,
+    Registry,
+    SessionOptions,
+    explain_model,
+)
 from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:
@@ -65,7 +72,9 @@ class Harness:
         self._models = tuple(models)
         self._taken: dict[Block, bool] = {}
         # A check that was left behind may still write while it is removed.
-        self._root = tempfile.TemporaryDirectory(prefix="epctx-conformance-", ignore_cleanup_errors=True)
+        self._root = tempfile.TemporaryDirectory(
+            prefix="epctx-conformance-", ignore_cleanup_errors=True
+        )
 
     def close(self) -> None:
         """Remove every folder, also of the harnesses that were made from this one."""
@@ -104,7 +113,9 @@ class Harness:
 
     # -- short ways ------------------------------------------------------------------------------
 
-    def session_options(self, config: Mapping[str, str] | None = None) -> SessionOptions:
+    def session_options(
+        self, config: Mapping[str, str] | None = None
+    ) -> SessionOptions:
         """Return session options with the EP, and config entries.
 
         An EP with `needs_verified_payloads` gets all payloads in the process that asks: those of the kit's own
@@ -114,15 +125,24 @@ class Harness:
         for other in self.before:
             made.add_provider(other.name)
         made.add_provider(self.provider.name, self.options)
-        for key, value in {"ep.context_trust_unverified": "1", **(config or {})}.items():
+        for key, value in {
+            "ep.context_trust_unverified": "1",
+            **(config or {}),
+        }.items():
             made.add_session_config_entry(key, value)
         return made
 
     def session(
-        self, model: SmallModel | Path | bytes, config: Mapping[str, str] | SessionOptions | None = None
+        self,
+        model: SmallModel | Path | bytes,
+        config: Mapping[str, str] | SessionOptions | None = None,
     ) -> InferenceSession:
         """Return a session of a model to compile, or of a context model: with the EP, or options that name it."""
-        options = config if isinstance(config, SessionOptions) else self.session_options(config)
+        options = (
+            config
+            if isinstance(config, SessionOptions)
+            else self.session_options(config)
+        )
         source = model.data if isinstance(model, SmallModel) else model
         return InferenceSession(source, options, registry=self.registry)
 
@@ -137,14 +157,24 @@ class Harness:
             return session.run(None, feeds)
 
     def compiler(
-        self, model: SmallModel | Path, *, embed: bool = False, config: Mapping[str, str] | None = None
+        self,
+        model: SmallModel | Path,
+        *,
+        embed: bool = False,
+        config: Mapping[str, str] | None = None,
     ) -> ModelCompiler:
         """Return a compiler with the EP."""
         source = model.data if isinstance(model, SmallModel) else model
-        return ModelCompiler(self.session_options(config), source, embed, registry=self.registry)
+        return ModelCompiler(
+            self.session_options(config), source, embed, registry=self.registry
+        )
 
     def compile(
-        self, model: SmallModel, *, embed: bool = False, config: Mapping[str, str] | None = None
+        self,
+        model: SmallModel,
+        *,
+        embed: bool = False,
+        config: Mapping[str, str] | None = None,
     ) -> Path:
         """Compile a model in a new folder and remove it there; return the context model's path."""
         source = self.folder() / f"{model.name}.onnx"
@@ -156,7 +186,9 @@ class Harness:
     @staticmethod
     def reference(model: SmallModel, feeds: Mapping[str, np.ndarray]) -> list[Any]:
         """Return the CPU EP's results."""
-        with InferenceSession(model.data, registry=Registry(entry_points=False)) as session:
+        with InferenceSession(
+            model.data, registry=Registry(entry_points=False)
+        ) as session:
             return session.run(None, feeds)
 
     def expect_agreement(
@@ -170,7 +202,9 @@ class Harness:
     ) -> None:
         """Raise CheckFailed unless results are those of the CPU EP; `what` begins the message."""
         reference = self.reference(model, feeds)
-        different = disagreement(results, reference, tolerance=self.requirements.tolerance, step=model.step)
+        different = disagreement(
+            results, reference, tolerance=self.requirements.tolerance, step=model.step
+        )
         if different is not None:
             raise CheckFailed(f"{what} ({model.name}): {different}.", hint=hint)
 
@@ -201,9 +235,13 @@ class Harness:
 
     # -- the work that it takes ------------------------------------------------------------------
 
-    def explain(self, model: SmallModel, *, purpose: Purpose = Purpose.RUN) -> Explanation:
+    def explain(
+        self, model: SmallModel, *, purpose: Purpose = Purpose.RUN
+    ) -> Explanation:
         """Return which nodes of a model the EP takes; nothing is compiled."""
-        return explain_model(model.data, self.session_options(), registry=self.registry, purpose=purpose)
+        return explain_model(
+            model.data, self.session_options(), registry=self.registry, purpose=purpose
+        )
 
     def claimed(self, model: SmallModel) -> list[frozenset[str]]:
         """Return the names of the nodes that the EP takes: a set for each partition, and for each node run by a kernel."""
@@ -224,7 +262,9 @@ class Harness:
         """Return whether the EP takes a block's operator."""
         if block not in self._taken:
             prefix = f"{block.operator.lower()}_"
-            self._taken[block] = any(name.startswith(prefix) for name in self.claimed_names(single(block)))
+            self._taken[block] = any(
+                name.startswith(prefix) for name in self.claimed_names(single(block))
+            )
         return self._taken[block]
 
     def _first(self, blocks: Iterable[Block], what: str) -> Block:
@@ -246,7 +286,9 @@ class Harness:
     @property
     def weighted_block(self) -> Block:
         """The first block with weights that the EP takes; Skipped if it takes none."""
-        return self._first((block for block in BLOCKS if block.weighted), "blocks with weights")
+        return self._first(
+            (block for block in BLOCKS if block.weighted), "blocks with weights"
+        )
 
     @property
     def large_block(self) -> Block:
@@ -266,7 +308,11 @@ class Harness:
     @cached_property
     def barrier_or_none(self) -> Step | None:
         """The `barrier`, or None; Skipped if the EP takes no block."""
-        found = (each for each in BARRIERS.values() if len(self.claimed(separated(self.block, each))) == 2)  # noqa: PLR2004
+        found = (
+            each
+            for each in BARRIERS.values()
+            if len(self.claimed(separated(self.block, each))) == 2  # noqa: PLR2004
+        )
         return next(found, None)
 
     @property
@@ -274,7 +320,9 @@ class Harness:
         """Step that the EP does not take, which keeps its blocks apart; Skipped if it takes all that the kit has."""
         barrier = self.barrier_or_none
         if barrier is None:
-            raise Skipped("the EP takes everything that the kit could put between two of its blocks")
+            raise Skipped(
+                "the EP takes everything that the kit could put between two of its blocks"
+            )
         return barrier
 
     def claimed_models(self) -> list[SmallModel]:
@@ -308,7 +356,11 @@ class Harness:
 
 
 def disagreement(
-    results: Sequence[Any], reference: Sequence[Any], *, tolerance: float, step: float = 0.0
+    results: Sequence[Any],
+    reference: Sequence[Any],
+    *,
+    tolerance: float,
+    step: float = 0.0,
 ) -> str | None:
     """Describe where two lists of results differ first; None if they agree.
 
@@ -329,7 +381,11 @@ def disagreement(
 
 def _compare(result: Any, expected: Any, tolerance: float, step: float) -> str | None:
     if not isinstance(result, np.ndarray):
-        return None if repr(result) == repr(expected) else f"is {result!r:.80} instead of {expected!r:.80}"
+        return (
+            None
+            if repr(result) == repr(expected)
+            else f"is {result!r:.80} instead of {expected!r:.80}"
+        )
     expected = np.asarray(expected)
     if result.dtype != expected.dtype:
         return f"is of type {result.dtype} instead of {expected.dtype}"
@@ -350,4 +406,8 @@ def _compare(result: Any, expected: Any, tolerance: float, step: float) -> str |
     if tolerance and magnitude and expected.dtype.name == "bfloat16":
         # The distance of two numbers of 8 significant bits: results that differ less may be rounded apart by it.
         allowed = max(allowed, 2.0 ** (math.floor(math.log2(magnitude)) - 7))
-    return None if largest <= allowed else f"differs by {largest:.3g} where {allowed:.3g} is allowed"
+    return (
+        None
+        if largest <= allowed
+        else f"differs by {largest:.3g} where {allowed:.3g} is allowed"
+    )

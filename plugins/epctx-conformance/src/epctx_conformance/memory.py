@@ -100,7 +100,9 @@ class MemoryWriter:
 
     def contents(self) -> dict[str, bytes]:
         """Return each payload's bytes."""
-        return {str(name): bytes(payload.content) for name, payload in self.payloads.items()}
+        return {
+            str(name): bytes(payload.content) for name, payload in self.payloads.items()
+        }
 
 
 class MemoryPayloadView:
@@ -135,8 +137,12 @@ class MemoryReader:
         for owner in (node, node.primary):
             if owner is not None and owner.name in self._payloads:
                 return self._payloads[owner.name]
-        raise InvalidGraph(f"no payload for EPContext node {node.name!r}.", node=node.name)
+        raise InvalidGraph(
+            f"no payload for EPContext node {node.name!r}.", node=node.name
+        )
 
     def source_tensor(self, name: str) -> TensorView:
         """Raise: there is no source model."""
-        raise InvalidGraph(f"the weight {name!r} was asked for, and there is no source model.")
+        raise InvalidGraph(
+            f"the weight {name!r} was asked for, and there is no source model."
+        )

@@ -61,8 +61,12 @@ class SmallModel:
         }
 
 
-def _random(numbers: np.random.Generator, tensor: onnx.TypeProto.Tensor, length: int) -> np.ndarray:
-    shape = [d.dim_value if d.HasField("dim_value") else length for d in tensor.shape.dim]
+def _random(
+    numbers: np.random.Generator, tensor: onnx.TypeProto.Tensor, length: int
+) -> np.ndarray:
+    shape = [
+        d.dim_value if d.HasField("dim_value") else length for d in tensor.shape.dim
+    ]
     dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     if tensor.elem_type == TensorProto.STRING:
         return np.full(shape, "text", dtype=object)
@@ -107,13 +111,18 @@ class GraphBuilder:
         self.outputs: list[onnx.ValueInfoProto] = []
         self.constants = 0
 
-    def input(self, name: str, shape: Sequence[int | str], elem_type: int = TensorProto.FLOAT) -> str:
+    def input(
+        self, name: str, shape: Sequence[int | str], elem_type: int = TensorProto.FLOAT
+    ) -> str:
         """Add a graph input; return its name."""
         self.inputs.append(helper.make_tensor_value_info(name, elem_type, shape))
         return name
 
     def output(
-        self, value: str, shape: Sequence[int | str] | None, elem_type: int = TensorProto.FLOAT
+        self,
+        value: str,
+        shape: Sequence[int | str] | None,
+        elem_type: int = TensorProto.FLOAT,
     ) -> None:
         """Make a value a graph output; None for a shape that nobody knows."""
         self.outputs.append(helper.make_tensor_value_info(value, elem_type, shape))
@@ -122,12 +131,21 @@ class GraphBuilder:
         """Add a node with one output; return its output's name."""
         number = len(self.nodes)
         name = f"{op_type.lower()}_{number}"
-        self.nodes.append(helper.make_node(op_type, inputs, [f"v{number}"], **{"name": name, **attributes}))
+        self.nodes.append(
+            helper.make_node(
+                op_type, inputs, [f"v{number}"], **{"name": name, **attributes}
+            )
+        )
         return f"v{number}"
 
-    def weight(self, shape: Sequence[int], dtype: np.typing.DTypeLike = np.float32) -> str:
+    def weight(
+        self, shape: Sequence[int], dtype: np.typing.DTypeLike = np.float32
+    ) -> str:
         """Add a weight of random numbers; return its name. Integers lie between -5 and 5, and are not 0."""
-        numbers, signs = self._numbers.uniform(0.2, 1.2, shape), self._numbers.choice([-1, 1], shape)
+        numbers, signs = (
+            self._numbers.uniform(0.2, 1.2, shape),
+            self._numbers.choice([-1, 1], shape),
+        )
         if np.dtype(dtype).kind in "iu":
             numbers = np.rint(numbers * 4)
         return self.constant((numbers * signs).astype(dtype))
@@ -141,11 +159,16 @@ class GraphBuilder:
 
     def model(self, name: str, *, step: float = 0.0) -> SmallModel:
         """Return the finished model."""
-        graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, [*self.weights.values()])
+        graph = helper.make_graph(
+            self.nodes, name, self.inputs, self.outputs, [*self.weights.values()]
+        )
         domains = sorted({"", *(node.domain for node in self.nodes)})
         proto = helper.make_model(
             graph,
-            opset_imports=[helper.make_opsetid(domain, 1 if domain else OPSET) for domain in domains],
+            opset_imports=[
+                helper.make_opsetid(domain, 1 if domain else OPSET)
+                for domain in domains
+            ],
             ir_version=9,
             producer_name="epctx conformance kit",
         )
@@ -172,12 +195,19 @@ def _sum(graph: GraphBuilder, left: str, right: str) -> str:
 
 
 def _operator(
-    op_type: str, *weights: tuple[int, ...], dtype: np.typing.DTypeLike = np.float32, **attributes: Any
+    op_type: str,
+    *weights: tuple[int, ...],
+    dtype: np.typing.DTypeLike = np.float32,
+    **attributes: Any,
 ) -> Step:
     """Return a step of one operator with weights of these shapes."""
 
     def add(graph: GraphBuilder, value: str) -> str:
-        return graph.node(op_type, [value, *(graph.weight(shape, dtype) for shape in weights)], **attributes)
+        return graph.node(
+            op_type,
+            [value, *(graph.weight(shape, dtype) for shape in weights)],
+            **attributes,
+        )
 
     return add
 
@@ -216,7 +246,10 @@ class Block:
 
 
 def _float(
-    op_type: str, *weights: tuple[int, ...], shape: tuple[int, ...] = IMAGE, **attributes: Any
+    op_type: str,
+    *weights: tuple[int, ...],
+    shape: tuple[int, ...] = IMAGE,
+    **attributes: Any,
 ) -> Block:
     add = _operator(op_type, *weights, **attributes)
     return Block(name=op_type, add=add, shape=shape, weighted=bool(weights))
@@ -253,19 +286,28 @@ FLOAT_BLOCKS = (
 
 
 def _quantize(graph: GraphBuilder, value: str) -> str:
-    return graph.node("QuantizeLinear", [value, graph.constant(SCALE), graph.constant(np.int8(0))])
+    return graph.node(
+        "QuantizeLinear", [value, graph.constant(SCALE), graph.constant(np.int8(0))]
+    )
 
 
 def _dequantize(graph: GraphBuilder, value: str) -> str:
-    return graph.node("DequantizeLinear", [value, graph.constant(SCALE), graph.constant(np.int8(0))])
+    return graph.node(
+        "DequantizeLinear", [value, graph.constant(SCALE), graph.constant(np.int8(0))]
+    )
 
 
 def _quantized_sum(graph: GraphBuilder, left: str, right: str) -> str:
-    return _quantize(graph, _sum(graph, _dequantize(graph, left), _dequantize(graph, right)))
+    return _quantize(
+        graph, _sum(graph, _dequantize(graph, left), _dequantize(graph, right))
+    )
 
 
 def _quantized(
-    op_type: str, *weights: tuple[int, ...], shape: tuple[int, ...] = IMAGE, **attributes: Any
+    op_type: str,
+    *weights: tuple[int, ...],
+    shape: tuple[int, ...] = IMAGE,
+    **attributes: Any,
 ) -> Block:
     def add(graph: GraphBuilder, value: str) -> str:
         value = _dequantize(graph, value)
@@ -333,7 +375,10 @@ def _through_sequence(graph: GraphBuilder, value: str) -> str:
 
 
 BARRIERS: Mapping[str, Step] = {
-    **{name: _operator(name) for name in ("Sin", "Erf", "Softplus", "Celu", "Shrink", "ThresholdedRelu")},
+    **{
+        name: _operator(name)
+        for name in ("Sin", "Erf", "Softplus", "Celu", "Shrink", "ThresholdedRelu")
+    },
     "text": _through_text,
     "sequence": _through_sequence,
 }
@@ -343,7 +388,9 @@ BARRIERS: Mapping[str, Step] = {
 # --- structures -----------------------------------------------------------------------------------------
 
 
-def single(block: Block, shape: Sequence[int | str] | None = None, *, seed: int = 0) -> SmallModel:
+def single(
+    block: Block, shape: Sequence[int | str] | None = None, *, seed: int = 0
+) -> SmallModel:
     """One block; `shape` may leave lengths open."""
     return chain(block, 1, name="single", shape=shape, seed=seed)
 
@@ -405,7 +452,9 @@ def _begin(block: Block) -> tuple[GraphBuilder, str]:
     return graph, block.add(graph, block.enter(graph, graph.input("x", block.shape)))
 
 
-def _finish(graph: GraphBuilder, block: Block, name: str, *values: str, steps: int = 2) -> SmallModel:
+def _finish(
+    graph: GraphBuilder, block: Block, name: str, *values: str, steps: int = 2
+) -> SmallModel:
     """Return the model whose outputs are these values, which differ by so many steps of quantization."""
     for value in values:
         graph.output(block.leave(graph, value), block.shape)
@@ -415,7 +464,9 @@ def _finish(graph: GraphBuilder, block: Block, name: str, *values: str, steps: i
 def forked(block: Block) -> SmallModel:
     """One value read by two blocks, whose results are both outputs."""
     graph, value = _begin(block)
-    return _finish(graph, block, "forked", block.add(graph, value), block.add(graph, value))
+    return _finish(
+        graph, block, "forked", block.add(graph, value), block.add(graph, value)
+    )
 
 
 def read_inside(block: Block) -> SmallModel:
@@ -492,7 +543,9 @@ def _subgraph(block: Block, name: str, seed: int) -> onnx.GraphProto:
 def behind_unknown(block: Block) -> SmallModel:
     """A block behind an operator that nobody knows: its input has neither type nor shape."""
     graph = GraphBuilder()
-    unknown = graph.node("Frobnicate", [graph.input("x", block.shape)], domain=FOREIGN_DOMAIN)
+    unknown = graph.node(
+        "Frobnicate", [graph.input("x", block.shape)], domain=FOREIGN_DOMAIN
+    )
     graph.output(block.apply(graph, unknown), None)
     return graph.model("behind_unknown")
 
@@ -503,16 +556,22 @@ def beside_foreign(block: Block) -> SmallModel:
     graph.output(block.apply(graph, graph.input("x", block.shape)), block.shape)
     for operator in (block.operator, "Frobnicate"):
         name = f"foreign_{operator}"
-        graph.output(graph.node(operator, ["x"], name=name, domain=FOREIGN_DOMAIN), None)
+        graph.output(
+            graph.node(operator, ["x"], name=name, domain=FOREIGN_DOMAIN), None
+        )
     return graph.model("beside_foreign")
 
 
 def with_omitted_inputs() -> SmallModel:
     """Clip without a lower bound, Resize with sizes only: names that are empty."""
     graph = GraphBuilder()
-    clipped = graph.node("Clip", [graph.input("x", [1, 4, 6, 6]), "", graph.constant(np.float32(0.5))])
+    clipped = graph.node(
+        "Clip", [graph.input("x", [1, 4, 6, 6]), "", graph.constant(np.float32(0.5))]
+    )
     sizes = graph.constant(np.array([1, 4, 12, 12], np.int64))
-    graph.output(graph.node("Resize", [clipped, "", "", sizes], mode="nearest"), [1, 4, 12, 12])
+    graph.output(
+        graph.node("Resize", [clipped, "", "", sizes], mode="nearest"), [1, 4, 12, 12]
+    )
     return graph.model("with_omitted_inputs")
 
 
@@ -520,7 +579,10 @@ def with_constant_nodes(model: SmallModel) -> SmallModel:
     """The same model with its weights as Constant nodes."""
     edited = model.copy("constant_nodes")
     graph = edited.proto.graph
-    constants = [helper.make_node("Constant", [], [w.name], name=w.name, value=w) for w in graph.initializer]
+    constants = [
+        helper.make_node("Constant", [], [w.name], name=w.name, value=w)
+        for w in graph.initializer
+    ]
     nodes = [*constants, *graph.node]
     del graph.initializer[:], graph.node[:]
     graph.node.extend(nodes)

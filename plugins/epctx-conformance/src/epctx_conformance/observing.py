@@ -85,7 +85,9 @@ def observe_calls(
     return subclass, watch
 
 
-def _wrap(hook: str, method: MarkedMethod, watch: Watch, act: Act | None) -> Callable[..., Any]:
+def _wrap(
+    hook: str, method: MarkedMethod, watch: Watch, act: Act | None
+) -> Callable[..., Any]:
     """Return an implementation with the hook's whole signature around the EP's own."""
     names = HOOKS[hook].arguments
     taken = [parameter.name for parameter in method.parameters]
@@ -122,7 +124,9 @@ def ask(harness: Harness, model: SmallModel, act: Act | None = None) -> list[Cal
     try:
         other.explain(model)
     except EpctxError as error:
-        raise CheckFailed(f"of the model {model.name}: {error.message}", hint=error.hint or "") from error
+        raise CheckFailed(
+            f"of the model {model.name}: {error.message}", hint=error.hint or ""
+        ) from error
     return watch.of("get_capability")
 
 
@@ -134,10 +138,17 @@ def comparable(items: Sequence[Any]) -> list[Any]:
         if isinstance(item, Refusal):
             found.append(("refusal", item.reason, indices))
         else:
-            found.append(("claim", item.fuse, item.keep_initializers, item.exact, indices))
+            found.append(
+                ("claim", item.fuse, item.keep_initializers, item.exact, indices)
+            )
     return sorted(found, key=repr)
 
 
 def claims(calls: Sequence[Call]) -> list[ComputeCapability]:
     """Return everything that the EP claims in some calls."""
-    return [item for call in calls for item in call.result if isinstance(item, ComputeCapability)]
+    return [
+        item
+        for call in calls
+        for item in call.result
+        if isinstance(item, ComputeCapability)
+    ]

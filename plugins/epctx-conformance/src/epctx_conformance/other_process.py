@@ -25,7 +25,13 @@ import numpy as np
 
 from epctx_conformance.audit import Audit, describe_changes, process_state
 from epctx_conformance.table import CheckFailed, Requirements, Skipped
-from epctx_core import CompileReport, InferenceSession, ModelCompiler, Registry, SessionOptions
+from epctx_core import (
+    CompileReport,
+    InferenceSession,
+    ModelCompiler,
+    Registry,
+    SessionOptions,
+)
 
 if TYPE_CHECKING:
     from epctx_conformance.harness import Harness
@@ -64,13 +70,24 @@ def call_in_other_process(
 
 
 def _run_job(
-    harness: Harness, job: Mapping[str, Any], *, environment: Mapping[str, str], cwd: Path | None = None
+    harness: Harness,
+    job: Mapping[str, Any],
+    *,
+    environment: Mapping[str, str],
+    cwd: Path | None = None,
 ) -> tuple[Any, str]:
     """Do a job in another process, of which `cwd` is the current folder; return its result and what it printed to stdout."""
     folder = harness.folder()
-    source, result, output, errors = (folder / n for n in ("job.json", "result.json", "stdout", "stderr"))
+    source, result, output, errors = (
+        folder / n for n in ("job.json", "result.json", "stdout", "stderr")
+    )
     path = [str(Path(entry).absolute()) for entry in sys.path]
-    whole = {**job, "path": path, "provider": _address(harness.provider), "options": harness.options}
+    whole = {
+        **job,
+        "path": path,
+        "provider": _address(harness.provider),
+        "options": harness.options,
+    }
     source.write_text(json.dumps(whole), encoding="utf-8")
     # Into files: a pipe ends only with the last process that inherits it, such as a daemon that the EP starts.
     with output.open("wb") as stdout, errors.open("wb") as stderr:
@@ -87,7 +104,9 @@ def _run_job(
     if not result.exists():
         text = errors.read_text(errors="replace") or printed
         last = "\n".join(text.strip().splitlines()[-4:])
-        raise ProcessEnded(f"the EP failed in another process (exit code {done.returncode}):\n{last}")
+        raise ProcessEnded(
+            f"the EP failed in another process (exit code {done.returncode}):\n{last}"
+        )
     return json.loads(result.read_text("utf-8")), printed
 
 
@@ -105,7 +124,11 @@ def _address(provider: type[Any]) -> dict[str, str | None]:
         raise Skipped(
             f"another process cannot find {provider.__module__}:{name}; define it at the top of a module"
         )
-    return {"module": provider.__module__, "file": getattr(module, "__file__", None), "name": name}
+    return {
+        "module": provider.__module__,
+        "file": getattr(module, "__file__", None),
+        "name": name,
+    }
 
 
 # --- an EP that is observed -----------------------------------------------------------------------------
@@ -129,7 +152,9 @@ class Observation:
     stdout: str
     left: dict[str, list[str]]
 
-    def expect_none(self, kinds: tuple[str, ...], phases: tuple[str, ...], *, hint: str) -> None:
+    def expect_none(
+        self, kinds: tuple[str, ...], phases: tuple[str, ...], *, hint: str
+    ) -> None:
         """Raise CheckFailed if the EP did something of these kinds in one of the phases, or failed there.
 
         The kind "change" is a difference in what all code of the process shares.
@@ -140,12 +165,25 @@ class Observation:
             *phases,
         ):  # after an error in the first two there are no others
             if phase in self.errors:
-                raise CheckFailed(f"in a process of its own the EP failed in {phase}: {self.errors[phase]}")
-        found = [event for phase, kind, event in self.seen if kind in kinds and phase in phases]
+                raise CheckFailed(
+                    f"in a process of its own the EP failed in {phase}: {self.errors[phase]}"
+                )
+        found = [
+            event
+            for phase, kind, event in self.seen
+            if kind in kinds and phase in phases
+        ]
         if "change" in kinds:
-            found += [f"changes {what}" for phase in phases for what in self.changed.get(phase, [])]
+            found += [
+                f"changes {what}"
+                for phase in phases
+                for what in self.changed.get(phase, [])
+            ]
         if found:
-            raise CheckFailed(f"the EP has side effects: {'; '.join(dict.fromkeys(found))}.", hint=hint)
+            raise CheckFailed(
+                f"the EP has side effects: {'; '.join(dict.fromkeys(found))}.",
+                hint=hint,
+            )
 
 
 def observe(harness: Harness) -> Observation:
@@ -159,10 +197,16 @@ def observe(harness: Harness) -> Observation:
     model, inputs = folders["model"] / "m.onnx", harness.folder() / "inputs.npz"
     model.write_bytes(harness.network.data)
     np.savez(inputs, **harness.network.feeds())  # type: ignore[arg-type]
-    job = {"model": str(model), "inputs": str(inputs), "exports": harness.requirements.export}
+    job = {
+        "model": str(model),
+        "inputs": str(inputs),
+        "exports": harness.requirements.export,
+    }
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folders["temporary"]))
     environment = {"PYTHONDONTWRITEBYTECODE": "1", **temporary}
-    found, stdout = _run_job(harness, job, environment=environment, cwd=folders["current"])
+    found, stdout = _run_job(
+        harness, job, environment=environment, cwd=folders["current"]
+    )
     known = {model.name, *found.pop("known")}
     left = {
         name: sorted(path.name for path in folder.iterdir() if path.name not in known)
@@ -179,7 +223,9 @@ def _find(address: Mapping[str, str]) -> Any:
     try:
         found: Any = importlib.import_module(address["module"])
     except ImportError:
-        spec = importlib.util.spec_from_file_location(address["module"], address["file"])
+        spec = importlib.util.spec_from_file_location(
+            address["module"], address["file"]
+        )
         if spec is None or spec.loader is None:
             raise
         found = importlib.util.module_from_spec(spec)
@@ -199,7 +245,12 @@ def _call(job: dict[str, Any]) -> Any:
     requirements = Requirements(**job["requirements"])
     provider = _find(job["provider"])
     with closing(
-        Harness(provider, requirements=requirements, options=job["options"], full=job["full"])
+        Harness(
+            provider,
+            requirements=requirements,
+            options=job["options"],
+            full=job["full"],
+        )
     ) as harness:
         return function(harness, **job["arguments"])
 
@@ -210,8 +261,14 @@ def _observe(job: dict[str, Any]) -> dict[str, Any]:
         feeds = dict(arrays)
     registry, audit = Registry(entry_points=False), Audit(tempfile.gettempdir())
     with InferenceSession(job["model"], registry=registry) as session:
-        session.run(None, feeds)  # effects of the first use of the core and its libraries are not the EP's
-    known = [path.name for folder in (Path.cwd(), Path(tempfile.gettempdir())) for path in folder.iterdir()]
+        session.run(
+            None, feeds
+        )  # effects of the first use of the core and its libraries are not the EP's
+    known = [
+        path.name
+        for folder in (Path.cwd(), Path(tempfile.gettempdir()))
+        for path in folder.iterdir()
+    ]
     changed: dict[str, list[str]] = {}
     errors: dict[str, str] = {}
 
@@ -225,14 +282,18 @@ def _observe(job: dict[str, Any]) -> dict[str, Any]:
             return None
         finally:
             audit.phase = ""
-            changed.setdefault(phase, []).extend(describe_changes(before, process_state()))
+            changed.setdefault(phase, []).extend(
+                describe_changes(before, process_state())
+            )
 
     def load() -> Any:
         found = _find(job["provider"])
         # Python waits for them.
         others = {*threading.enumerate()} - {threading.main_thread()}
         if threads := ", ".join(sorted(t.name for t in others if not t.daemon)):
-            changed["import"] = [f"threads that keep the process from ending ({threads})"]
+            changed["import"] = [
+                f"threads that keep the process from ending ({threads})"
+            ]
         return found
 
     def options() -> SessionOptions:
@@ -245,7 +306,9 @@ def _observe(job: dict[str, Any]) -> dict[str, Any]:
             session.run(None, feeds)
 
     def export() -> CompileReport:
-        return ModelCompiler(options(), job["model"], registry=registry).compile_to_file()
+        return ModelCompiler(
+            options(), job["model"], registry=registry
+        ).compile_to_file()
 
     sys.path[:] = job["path"]
     audit.install()

@@ -49,7 +49,11 @@ class CheckResult:
 
     def as_dict(self) -> dict[str, Any]:
         """Return its form in JSON."""
-        return {**vars(self), "outcome": self.outcome.value, "seconds": round(self.seconds, 3)}
+        return {
+            **vars(self),
+            "outcome": self.outcome.value,
+            "seconds": round(self.seconds, 3),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +78,9 @@ class ConformanceReport:
     @property
     def failed(self) -> tuple[CheckResult, ...]:
         """The checks that failed."""
-        return tuple(result for result in self.results if result.outcome is Outcome.FAILED)
+        return tuple(
+            result for result in self.results if result.outcome is Outcome.FAILED
+        )
 
     def count(self, outcome: Outcome) -> int:
         """Return the number of checks with this outcome."""
@@ -82,7 +88,9 @@ class ConformanceReport:
 
     def text(self) -> str:
         """Return the report for people: a line for each check by group, then the names of those that failed, then the count."""
-        lines = [f"Conformance of {self.ep}" + (f" ({self.vendor})" if self.vendor else "")]
+        lines = [
+            f"Conformance of {self.ep}" + (f" ({self.vendor})" if self.vendor else "")
+        ]
         for group, results in groupby(self.results, key=lambda result: result.group):
             lines += ["", group, *map(_line, results)]
         if self.failed:
@@ -92,7 +100,9 @@ class ConformanceReport:
 
     def summary(self) -> str:
         """Return the count in one line."""
-        counts = ", ".join(f"{self.count(outcome)} {outcome.value}" for outcome in Outcome)
+        counts = ", ".join(
+            f"{self.count(outcome)} {outcome.value}" for outcome in Outcome
+        )
         return f"{counts} of {len(self.results)} checks, {sum(r.seconds for r in self.results):.1f} s"
 
     def as_dict(self) -> dict[str, Any]:
@@ -108,7 +118,11 @@ class ConformanceReport:
         }
 
 
-_MARKS = {Outcome.PASSED: "ok     ", Outcome.FAILED: "FAILED ", Outcome.SKIPPED: "skipped"}
+_MARKS = {
+    Outcome.PASSED: "ok     ",
+    Outcome.FAILED: "FAILED ",
+    Outcome.SKIPPED: "skipped",
+}
 
 
 def _line(result: CheckResult) -> str:

@@ -58,7 +58,9 @@ def check_provider(  # noqa: PLR0913 - public: the options of a run of the kit
     from epctx_conformance.harness import Harness
 
     results = []
-    harness = Harness(provider, requirements=requirements, options=options, models=models, full=full)
+    harness = Harness(
+        provider, requirements=requirements, options=options, models=models, full=full
+    )
     with closing(harness):
         for check in chosen_checks(only):
             results.append(run_check(check, harness))
@@ -66,7 +68,9 @@ def check_provider(  # noqa: PLR0913 - public: the options of a run of the kit
                 progress(results[-1])
     name = getattr(provider, "name", None)
     return ConformanceReport(
-        ep=name if isinstance(name, str) else getattr(provider, "__qualname__", repr(provider)),
+        ep=name
+        if isinstance(name, str)
+        else getattr(provider, "__qualname__", repr(provider)),
         vendor=str(getattr(provider, "vendor", "")),
         results=tuple(results),
     )
@@ -78,11 +82,15 @@ def run_check(check: Check, harness: Harness) -> CheckResult:
     It runs in a thread of its own, which is left behind if it takes too long.
     """
     start = time.perf_counter()
-    lacking = next((need for need in check.needs if not getattr(harness.requirements, need)), None)
+    lacking = next(
+        (need for need in check.needs if not getattr(harness.requirements, need)), None
+    )
     limit = harness.requirements.seconds
     ended: list[tuple[Outcome, str, str]] = []
     if lacking is not None:
-        ended.append((Outcome.SKIPPED, f"its author declares Requirements({lacking}=False)", ""))
+        ended.append(
+            (Outcome.SKIPPED, f"its author declares Requirements({lacking}=False)", "")
+        )
     else:
         thread = threading.Thread(
             target=lambda: ended.append(_outcome(check, harness)),
@@ -126,7 +134,9 @@ def _outcome(check: Check, harness: Harness) -> tuple[Outcome, str, str]:
         while first.__cause__ is not None:
             first = first.__cause__
         frames = traceback.extract_tb(first.__traceback__)[-3:]
-        where = " < ".join(f"{f.name} (line {f.lineno} of {f.filename})" for f in reversed(frames))
+        where = " < ".join(
+            f"{f.name} (line {f.lineno} of {f.filename})" for f in reversed(frames)
+        )
         hint = f"Raised in {where}." if where else ""
         if isinstance(error, NotImplementedByProvider):
             missing = _CONTEXT_HOOKS - implemented_hooks(harness.provider).keys()
@@ -174,7 +184,11 @@ class ProviderConformance:
         from epctx_conformance.harness import Harness
 
         cls._harness = Harness(
-            cls.provider, requirements=cls.requirements, options=cls.options, models=cls.models, full=cls.full
+            cls.provider,
+            requirements=cls.requirements,
+            options=cls.options,
+            models=cls.models,
+            full=cls.full,
         )
 
     @classmethod

@@ -107,7 +107,9 @@ class Requirements:
     seconds: float = 120.0
 
 
-NEEDS = frozenset(field.name for field in fields(Requirements) if isinstance(field.default, bool))
+NEEDS = frozenset(
+    field.name for field in fields(Requirements) if isinstance(field.default, bool)
+)
 """Abilities that a check may need."""
 
 
@@ -136,7 +138,9 @@ class Check:
 _CHECKS: list[Check] = []
 
 
-def check(group: str, title: str, *, needs: Sequence[str] = ()) -> Callable[[CheckFunction], CheckFunction]:
+def check(
+    group: str, title: str, *, needs: Sequence[str] = ()
+) -> Callable[[CheckFunction], CheckFunction]:
     """Put a function into the table.
 
     Args:
@@ -146,7 +150,9 @@ def check(group: str, title: str, *, needs: Sequence[str] = ()) -> Callable[[Che
     """
 
     def add(function: CheckFunction) -> CheckFunction:
-        _CHECKS.append(Check(group=group, title=title, needs=tuple(needs), function=function))
+        _CHECKS.append(
+            Check(group=group, title=title, needs=tuple(needs), function=function)
+        )
         return function
 
     return add
@@ -173,5 +179,7 @@ def chosen_checks(only: Sequence[str] | None = None) -> tuple[Check, ...]:
     chosen = tuple(made for made in all_checks() if {made.group, made.name} & names)
     unknown = names - {made.group for made in chosen} - {made.name for made in chosen}
     if unknown:
-        raise ValueError(f"unknown group or check {', '.join(sorted(unknown))}; groups: {', '.join(GROUPS)}")
+        raise ValueError(
+            f"unknown group or check {', '.join(sorted(unknown))}; groups: {', '.join(GROUPS)}"
+        )
     return chosen

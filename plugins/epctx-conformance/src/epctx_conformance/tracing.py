@@ -15,12 +15,20 @@ _MOST_NUMBERS = 8
 _log = logging.getLogger("epctx.trace")
 
 
-def trace(implementation: Callable[[Mapping[str, Any]], Any], hook: str, arguments: Mapping[str, Any]) -> Any:
+def trace(
+    implementation: Callable[[Mapping[str, Any]], Any],
+    hook: str,
+    arguments: Mapping[str, Any],
+) -> Any:
     """Call an EP's implementation of a hook, and trace its arguments, duration and result.
 
     The line goes to the host's log, or to standard error if the host logs nothing of this kind.
     """
-    given = ", ".join(f"{name}={_abbreviate(value)}" for name, value in arguments.items() if name != "ep")
+    given = ", ".join(
+        f"{name}={_abbreviate(value)}"
+        for name, value in arguments.items()
+        if name != "ep"
+    )
     start = time.perf_counter()
     try:
         result = implementation(arguments)
@@ -49,7 +57,11 @@ def _abbreviate(value: object) -> str:
         return repr(value)
     if isinstance(value, Mapping):
         return f"{{{', '.join(map(str, value))}}}"  # of options, names only: values may be secret
-    if isinstance(value, tuple) and len(value) <= _MOST_NUMBERS and all(isinstance(v, int) for v in value):
+    if (
+        isinstance(value, tuple)
+        and len(value) <= _MOST_NUMBERS
+        and all(isinstance(v, int) for v in value)
+    ):
         return repr(value)  # a shape
     if isinstance(value, (list, tuple)):
         kinds = dict.fromkeys(type(item).__name__ for item in value)

@@ -80,15 +80,21 @@ class HonestProvider(ExecutionProvider):
         self.graphs: dict[str, bytes] = {}
 
     @classmethod
-    def get_compatibility_info(cls, partitions: Sequence[Partition], options: Mapping[str, Any]) -> str:
+    def get_compatibility_info(
+        cls, partitions: Sequence[Partition], options: Mapping[str, Any]
+    ) -> str:
         return f"honest;version={VERSION}" if partitions else ""
 
     @classmethod
-    def validate_compatibility(cls, info: str, options: Mapping[str, Any]) -> Compatibility:
+    def validate_compatibility(
+        cls, info: str, options: Mapping[str, Any]
+    ) -> Compatibility:
         if not info.startswith("honest;"):
             return Compatibility.EP_NOT_APPLICABLE
         same = info == f"honest;version={VERSION}"
-        return Compatibility.EP_SUPPORTED_OPTIMAL if same else Compatibility.EP_UNSUPPORTED
+        return (
+            Compatibility.EP_SUPPORTED_OPTIMAL if same else Compatibility.EP_UNSUPPORTED
+        )
 
     @hookimpl
     def get_capability(self, graph: GraphView) -> Sequence[Any]:
@@ -142,7 +148,11 @@ class HonestProvider(ExecutionProvider):
         if node.domain or node.op_type not in OPERATORS:
             return f"{node.op_type} is not in its list"
         names = filter(None, (*node.inputs, *node.outputs))
-        wrong = {str(graph.value(name).type) for name in names if not self.is_taken(graph, name)}
+        wrong = {
+            str(graph.value(name).type)
+            for name in names
+            if not self.is_taken(graph, name)
+        }
         return f"it takes no {min(wrong)}" if wrong else True
 
     def is_taken(self, graph: GraphView, name: str) -> bool:
@@ -152,7 +162,9 @@ class HonestProvider(ExecutionProvider):
 
     def translated(self, partition: Partition) -> bytes:
         """Return the bytes stored for a partition."""
-        return partition.model(inline_weights=True).SerializeToString(deterministic=True)
+        return partition.model(inline_weights=True).SerializeToString(
+            deterministic=True
+        )
 
     def runnable(self, graph: bytes) -> CompiledPartition:
         """Return a stored graph, ready to run; under EXPORT nothing is opened."""
@@ -167,14 +179,21 @@ class HonestProvider(ExecutionProvider):
 
     def packed(self, graphs: Mapping[str, bytes]) -> bytes:
         """Return a payload with these graphs."""
-        index = json.dumps({name: len(graph) for name, graph in graphs.items()}).encode()
+        index = json.dumps(
+            {name: len(graph) for name, graph in graphs.items()}
+        ).encode()
         body = index + b"".join(graphs.values())
-        return HEAD.pack(MAGIC, VERSION, hashlib.sha256(body).digest(), len(index)) + body
+        return (
+            HEAD.pack(MAGIC, VERSION, hashlib.sha256(body).digest(), len(index)) + body
+        )
 
     def graph_of(self, node: ContextNode, payload: PayloadView) -> bytes:
         """Return a node's graph out of a payload."""
         length = self.checked(node, payload)
-        index, rest = payload.view[HEAD.size :][:length], payload.view[HEAD.size + length :]
+        index, rest = (
+            payload.view[HEAD.size :][:length],
+            payload.view[HEAD.size + length :],
+        )
         start = 0
         for name, size in json.loads(bytes(index)).items():
             if name == node.partition_name:
@@ -190,12 +209,18 @@ class HonestProvider(ExecutionProvider):
         if magic != MAGIC:
             raise self.refusal(node, payload, "is none of this EP's")
         if version != VERSION:
-            raise self.refusal(node, payload, f"has version {version}, and this EP reads {VERSION}")
-        if hashlib.sha256(payload.view[HEAD.size :]).digest() != digest or length > len(payload.view):
+            raise self.refusal(
+                node, payload, f"has version {version}, and this EP reads {VERSION}"
+            )
+        if hashlib.sha256(payload.view[HEAD.size :]).digest() != digest or length > len(
+            payload.view
+        ):
             raise self.refusal(node, payload, "is damaged")
         return int(length)
 
-    def refusal(self, node: ContextNode, payload: PayloadView, why: str) -> InvalidGraph:
+    def refusal(
+        self, node: ContextNode, payload: PayloadView, why: str
+    ) -> InvalidGraph:
         """Return the error for a payload that is not taken."""
         return InvalidGraph(
             f"the payload {payload.name!r} of EPContext node {node.name!r} {why}.",

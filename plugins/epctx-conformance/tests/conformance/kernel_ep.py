@@ -5,10 +5,22 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from epctx_core.plugin import ComputeCapability, ExecutionProvider, KernelDef, KernelRegistry, hookimpl
+from epctx_core.plugin import (
+    ComputeCapability,
+    ExecutionProvider,
+    KernelDef,
+    KernelRegistry,
+    hookimpl,
+)
 
 FLOATS = {"T": frozenset({TensorProto.FLOAT, TensorProto.DOUBLE})}
-FUNCTIONS = {"Add": np.add, "Mul": np.multiply, "Sub": np.subtract, "Tanh": np.tanh, "Neg": np.negative}
+FUNCTIONS = {
+    "Add": np.add,
+    "Mul": np.multiply,
+    "Sub": np.subtract,
+    "Tanh": np.tanh,
+    "Neg": np.negative,
+}
 
 
 def kernel(function):
@@ -35,7 +47,11 @@ class KernelProvider(ExecutionProvider):
 
     @hookimpl
     def get_capability(self, graph, kernels):
-        return [ComputeCapability([n], fuse=False) for n in graph.nodes if kernels.lookup(n) is not None]
+        return [
+            ComputeCapability([n], fuse=False)
+            for n in graph.nodes
+            if kernels.lookup(n) is not None
+        ]
 
     @hookimpl
     def compile(self, partitions):

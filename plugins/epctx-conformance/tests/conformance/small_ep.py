@@ -16,7 +16,9 @@ from epctx_core.plugin import (
     supported_partitions,
 )
 
-OPERATORS = frozenset({"Add", "Mul", "Sub", "MatMul", "Conv", "Relu", "Sigmoid", "Tanh"})
+OPERATORS = frozenset(
+    {"Add", "Mul", "Sub", "MatMul", "Conv", "Relu", "Sigmoid", "Tanh"}
+)
 
 
 class SmallProvider(ExecutionProvider):
@@ -31,13 +33,19 @@ class SmallProvider(ExecutionProvider):
     def get_capability(self, graph):
         def is_supported(node):
             known = not node.domain and node.op_type in OPERATORS
-            return known and graph.value(node.inputs[0]).elem_type == onnx.TensorProto.FLOAT
+            return (
+                known
+                and graph.value(node.inputs[0]).elem_type == onnx.TensorProto.FLOAT
+            )
 
         return supported_partitions(graph, is_supported)
 
     @hookimpl
     def compile(self, partitions):
-        models = [partition.model(inline_weights=True).SerializeToString() for partition in partitions]
+        models = [
+            partition.model(inline_weights=True).SerializeToString()
+            for partition in partitions
+        ]
         self._compiled += zip(partitions, models, strict=True)
         return [self._runnable(model) for model in models]
 
@@ -52,18 +60,24 @@ class SmallProvider(ExecutionProvider):
         nodes = []
         for number, (partition, model) in enumerate(self._compiled):
             payload = writer.payload(str(number))
-            payload.write(hashlib.sha256(partition.name.encode() + model).digest() + model)
+            payload.write(
+                hashlib.sha256(partition.name.encode() + model).digest() + model
+            )
             nodes.append(EPContextNode(partition, payload))
         return nodes
 
     @hookimpl
     def load_context(self, nodes, reader):
-        return [self._runnable(self._model(node, reader.payload(node))) for node in nodes]
+        return [
+            self._runnable(self._model(node, reader.payload(node))) for node in nodes
+        ]
 
     def _model(self, node, payload):
         digest, model = bytes(payload.view[:32]), bytes(payload.view[32:])
         if hashlib.sha256(node.partition_name.encode() + model).digest() != digest:
-            raise InvalidGraph(f"{payload.name} is damaged, or another node's.", node=node.name)
+            raise InvalidGraph(
+                f"{payload.name} is damaged, or another node's.", node=node.name
+            )
         return model
 
     @hookimpl

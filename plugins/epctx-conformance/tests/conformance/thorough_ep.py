@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from conformance.honest_ep import VERSION, HonestProvider
 
-from epctx_core.plugin import CompiledPartition, ComputeCapability, EPContextNode, Purpose, hookimpl
+from epctx_core.plugin import (
+    CompiledPartition,
+    ComputeCapability,
+    EPContextNode,
+    Purpose,
+    hookimpl,
+)
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ContextWriter, GraphView, NodeView, Partition
@@ -64,9 +70,18 @@ class ThoroughProvider(HonestProvider):
     @hookimpl
     def get_ep_context_nodes(self, writer: ContextWriter) -> Sequence[EPContextNode]:
         payload = writer.payload()
-        names = [self.graph_name(number, partition) for number, partition in enumerate(self.compiled)]
+        names = [
+            self.graph_name(number, partition)
+            for number, partition in enumerate(self.compiled)
+        ]
         group: dict[str, bytes] = self.context.workspace.get_or_create("graphs", dict)
-        group.update(zip(names, (self.graphs[partition.name] for partition in self.compiled), strict=True))
+        group.update(
+            zip(
+                names,
+                (self.graphs[partition.name] for partition in self.compiled),
+                strict=True,
+            )
+        )
         if writer.final:
             payload.write(self.packed(group))
         return [
@@ -109,7 +124,9 @@ class ThoroughProvider(HonestProvider):
             return CompiledPartition(None)
         prepared = self.context.engine.prepare(onnx.load_from_string(graph))
         self.runtime.prepared.append(prepared)
-        return CompiledPartition(self.run_of(prepared, graph), close=self.close_of(self.runtime))
+        return CompiledPartition(
+            self.run_of(prepared, graph), close=self.close_of(self.runtime)
+        )
 
     def close_of(self, runtime: Runtime) -> Any:
         """Return the `close` of one of many results that run on a runtime."""

@@ -97,14 +97,19 @@ class Channel:
         limit: most bytes of the blobs of one received message; None for any.
     """
 
-    def __init__(self, source: IO[bytes], sink: IO[bytes], *, limit: int | None = None) -> None:
+    def __init__(
+        self, source: IO[bytes], sink: IO[bytes], *, limit: int | None = None
+    ) -> None:
         self._source = source
         self._sink = sink
         self._limit = limit
         self._lock = threading.Lock()
 
     def send(
-        self, head: Mapping[str, Any], blobs: Iterable[Buffer] = (), sizes: Sequence[int] | None = None
+        self,
+        head: Mapping[str, Any],
+        blobs: Iterable[Buffer] = (),
+        sizes: Sequence[int] | None = None,
     ) -> None:
         """Send a message.
 
@@ -149,7 +154,9 @@ class Channel:
         if len(sizes) > MOST_BLOBS:
             raise ProtocolError(f"{len(sizes):,} blobs in one message")
         if self._limit is not None and sum(sizes) > self._limit:
-            raise ProtocolError(f"{sum(sizes):,} bytes in one message, and {self._limit:,} are allowed")
+            raise ProtocolError(
+                f"{sum(sizes):,} bytes in one message, and {self._limit:,} are allowed"
+            )
         return Message(head, [self._exactly(size) for size in sizes])
 
     def _exactly(self, size: int) -> memoryview:
@@ -180,7 +187,9 @@ _LONGEST = 1 << 16
 
 def describe(error: BaseException) -> str:
     """Return type and text of an exception, also of one whose `__str__` raises."""
-    with contextlib.suppress(Exception, SystemExit, GeneratorExit):  # it is a plugin's exception class
+    with contextlib.suppress(
+        Exception, SystemExit, GeneratorExit
+    ):  # it is a plugin's exception class
         return f"{type(error).__name__}: {error}"
     return type(error).__name__
 
@@ -195,13 +204,19 @@ class HostError(Exception):
 
 def encode_error(error: EpctxError) -> dict[str, Any]:
     """Return the head of a message about an error."""
-    fields: tuple[str, ...] = _FIELDS + (_PLUGIN_FIELDS if isinstance(error, PluginError) else ())
+    fields: tuple[str, ...] = _FIELDS + (
+        _PLUGIN_FIELDS if isinstance(error, PluginError) else ()
+    )
     cls = next(c.__name__ for c in type(error).__mro__ if c.__name__ in _CLASSES)
     values = {name: getattr(error, name) for name in fields}
     return {
         "error": cls,
         "message": error.message[:_LONGEST],
-        "fields": {name: str(value)[:_LONGEST] for name, value in values.items() if value is not None},
+        "fields": {
+            name: str(value)[:_LONGEST]
+            for name, value in values.items()
+            if value is not None
+        },
         "trace": "".join(traceback.format_exception(error))[-_LONGEST:],
     }
 
@@ -216,7 +231,9 @@ def decode_error(message: Message) -> EpctxError:
     if cls is None or type(fields) is not dict:
         raise ProtocolError(f"an error {message.text('error')!r:.80}")
     allowed = _FIELDS + (_PLUGIN_FIELDS if issubclass(cls, PluginError) else ())
-    if not all(name in allowed and type(value) is str for name, value in fields.items()):
+    if not all(
+        name in allowed and type(value) is str for name, value in fields.items()
+    ):
         raise ProtocolError("an error with unknown fields")
     error = cls(message.text("message"), **fields)
     error.__cause__ = RemoteError(message.text("trace"))

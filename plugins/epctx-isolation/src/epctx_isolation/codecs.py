@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import onnx
 from google.protobuf.message import DecodeError
 
-from epctx_core.plugin import CompiledPartition, ComputeCapability, EPContextNode, Refusal
+from epctx_core.plugin import (
+    CompiledPartition,
+    ComputeCapability,
+    EPContextNode,
+    Refusal,
+)
 from epctx_isolation import model_copy
 from epctx_isolation.channel import Channel, Message, ProtocolError
 from epctx_isolation.values import (
@@ -50,7 +55,9 @@ _UNKNOWN = -1
 """The number of a partition that was not compiled, or a payload that was not started."""
 
 
-def decode_claims(message: Message, view: GraphSlice) -> list[ComputeCapability | Refusal]:
+def decode_claims(
+    message: Message, view: GraphSlice
+) -> list[ComputeCapability | Refusal]:
     """Return the claims and refusals of an EP for a graph.
 
     Raises:
@@ -62,7 +69,11 @@ def decode_claims(message: Message, view: GraphSlice) -> list[ComputeCapability 
         """Return a node; the core rejects what is not one of the view's."""
         if type(reference) is int:
             return own.get(reference, reference)
-        return object() if reference is None else model_copy.find_node(view.root, *_row(reference, 2))
+        return (
+            object()
+            if reference is None
+            else model_copy.find_node(view.root, *_row(reference, 2))
+        )
 
     claims: list[ComputeCapability | Refusal] = []
     for item in message.items("claims"):
@@ -92,7 +103,9 @@ def _row(value: object, length: int) -> list[Any]:
 
 
 def decode_descriptions(
-    message: Message, partitions: Sequence[Partition | None], payloads: Sequence[Payload]
+    message: Message,
+    partitions: Sequence[Partition | None],
+    payloads: Sequence[Payload],
 ) -> list[EPContextNode]:
     """Return an EP's descriptions of its EPContext nodes.
 
@@ -138,7 +151,11 @@ def writer_handlers(
     """Return the handlers for an EP that writes payloads; `payloads` gets those that it starts."""
 
     def start(message: Message) -> Reply:
-        payloads.append(writer.payload(None if message.head.get("name") is None else message.text("name")))
+        payloads.append(
+            writer.payload(
+                None if message.head.get("name") is None else message.text("name")
+            )
+        )
         return {}, ()
 
     def payload_of(message: Message) -> Payload:
@@ -152,14 +169,23 @@ def writer_handlers(
 
     def write_tensor(message: Message) -> Reply:
         payload = payload_of(message)
-        view: Any = weight_of(message) if "weight" in message.head else _ForeignTensor(message, channel)
+        view: Any = (
+            weight_of(message)
+            if "weight" in message.head
+            else _ForeignTensor(message, channel)
+        )
         return {"offset": payload.write_tensor(view), "size": payload.size}, ()
 
     def reference(message: Message) -> Reply:
         weight = weight_of(message)
         return {"name": writer.reference(weight)}, ()
 
-    return {"payload": start, "write": write, "write_tensor": write_tensor, "reference": reference}
+    return {
+        "payload": start,
+        "write": write,
+        "write_tensor": write_tensor,
+        "reference": reference,
+    }
 
 
 class _ForeignTensor:
@@ -198,14 +224,20 @@ def _reader_handlers(
                 return {"payload": number}, ()
         sent.append(payload)
         head, _, sizes = model_copy.pack_payload(payload)
-        facts = {"payload": len(sent) - 1, "digest": payload.digest, "verified": payload.verified}
+        facts = {
+            "payload": len(sent) - 1,
+            "digest": payload.digest,
+            "verified": payload.verified,
+        }
         return {**head, **facts}, [payload.view] * len(sizes)
 
     def as_file(message: Message) -> Reply:
         return {"path": _look_up(sent, message.number("payload")).as_file()}, ()
 
     def source_tensor(message: Message) -> Reply:
-        head, portions, sizes = model_copy.pack_weights([reader.source_tensor(message.text("name"))])
+        head, portions, sizes = model_copy.pack_weights(
+            [reader.source_tensor(message.text("name"))]
+        )
         return head, [b"".join(portions)] * len(sizes)
 
     return {"load": load, "as_file": as_file, "source_tensor": source_tensor}
@@ -267,16 +299,26 @@ def _send_graph(request: Request, graph: GraphSlice) -> dict[str, Any]:
     path = graph.index.path
 
     def convex_groups(message: Message) -> Reply:
-        nodes = [model_copy.find_node(graph.root, path, index) for index in message.numbers("nodes")]
-        return {"groups": [[n.index for n in group] for group in graph.convex_groups(nodes)]}, ()
+        nodes = [
+            model_copy.find_node(graph.root, path, index)
+            for index in message.numbers("nodes")
+        ]
+        return {
+            "groups": [[n.index for n in group] for group in graph.convex_groups(nodes)]
+        }, ()
 
     request.handlers["convex_groups"] = convex_groups
     return model_copy.describe_view(graph)
 
 
-def _receive_graph(service: Service, _message: Message, plain: Mapping[str, Any]) -> GraphView:
+def _receive_graph(
+    service: Service, _message: Message, plain: Mapping[str, Any]
+) -> GraphView:
     service.graph = service.model.view(
-        plain, lambda nodes: service.host.ask("convex_groups", {"nodes": nodes}).items("groups")
+        plain,
+        lambda nodes: service.host.ask("convex_groups", {"nodes": nodes}).items(
+            "groups"
+        ),
     )
     return service.graph
 
@@ -286,21 +328,32 @@ def _send_model(request: Request, model: onnx.ModelProto) -> int:
     return request.append([data], [len(data)])
 
 
-def _send_weights(request: Request, weights: Mapping[str, TensorView]) -> dict[str, Any]:
+def _send_weights(
+    request: Request, weights: Mapping[str, TensorView]
+) -> dict[str, Any]:
     head, portions, sizes = model_copy.pack_weights(weights.values())
     return {**head, "first": request.append(portions, sizes)}
 
 
-def _receive_weights(_service: Service, message: Message, plain: Mapping[str, Any]) -> dict[str, TensorView]:
-    return {w.name: w for w in model_copy.unpack_weights(plain, message.blobs[plain["first"] :])}
+def _receive_weights(
+    _service: Service, message: Message, plain: Mapping[str, Any]
+) -> dict[str, TensorView]:
+    return {
+        w.name: w
+        for w in model_copy.unpack_weights(plain, message.blobs[plain["first"] :])
+    }
 
 
-def _send_partitions(request: Request, partitions: Sequence[GraphPartition]) -> list[dict[str, Any]]:
+def _send_partitions(
+    request: Request, partitions: Sequence[GraphPartition]
+) -> list[dict[str, Any]]:
     request.proxy.compiled += partitions
     return model_copy.describe_partitions(partitions)
 
 
-def _receive_partitions(service: Service, _message: Message, plain: Sequence[Any]) -> list[Partition]:
+def _receive_partitions(
+    service: Service, _message: Message, plain: Sequence[Any]
+) -> list[Partition]:
     partitions = service.model.partitions(plain, service.record.name, service.tokens)
     service.partitions += partitions
     return partitions
@@ -308,11 +361,15 @@ def _receive_partitions(service: Service, _message: Message, plain: Sequence[Any
 
 def _send_writer(request: Request, writer: ContextWriter) -> dict[str, Any]:
     proxy = request.proxy
-    request.handlers |= writer_handlers(writer, proxy.model, proxy.remote.channel, request.payloads)
+    request.handlers |= writer_handlers(
+        writer, proxy.model, proxy.remote.channel, request.payloads
+    )
     return {"final": writer.final, "graphs_by_model": writer.graphs_by_model}
 
 
-def _receive_writer(service: Service, _message: Message, plain: Mapping[str, Any]) -> model_copy.RemoteWriter:
+def _receive_writer(
+    service: Service, _message: Message, plain: Mapping[str, Any]
+) -> model_copy.RemoteWriter:
     service.writer = model_copy.RemoteWriter(service.host, service.model, plain)
     return service.writer
 
@@ -322,13 +379,17 @@ def _send_nodes(request: Request, nodes: Sequence[ContextNode]) -> list[dict[str
     return encode_nodes(nodes)
 
 
-def _receive_nodes(service: Service, _message: Message, plain: Sequence[Any]) -> list[ContextNode]:
+def _receive_nodes(
+    service: Service, _message: Message, plain: Sequence[Any]
+) -> list[ContextNode]:
     service.nodes = decode_nodes(plain)
     return service.nodes
 
 
 def _send_reader(request: Request, reader: ContextReader) -> None:
-    request.handlers |= _reader_handlers(request.nodes, reader, request.proxy.sent_payloads)
+    request.handlers |= _reader_handlers(
+        request.nodes, reader, request.proxy.sent_payloads
+    )
 
 
 _PLAIN = Codec(_send_plain, _receive_plain)
@@ -339,10 +400,14 @@ ARGUMENTS: Mapping[str, Codec] = {
     "GraphView": Codec(_send_graph, _receive_graph),
     # Kernels are functions: an EP that has any is not isolated where it claims nodes.
     "KernelLookup": Codec(
-        lambda _request, _value: None, lambda _service, _message, _plain: model_copy.NoKernels()
+        lambda _request, _value: None,
+        lambda _service, _message, _plain: model_copy.NoKernels(),
     ),
     "onnx.ModelProto": Codec(
-        _send_model, lambda _service, message, plain: onnx.ModelProto.FromString(bytes(message.blobs[plain]))
+        _send_model,
+        lambda _service, message, plain: onnx.ModelProto.FromString(
+            bytes(message.blobs[plain])
+        ),
     ),
     "Mapping[str, TensorView]": Codec(_send_weights, _receive_weights),
     "Sequence[Partition]": Codec(_send_partitions, _receive_partitions),
@@ -358,7 +423,9 @@ ARGUMENTS: Mapping[str, Codec] = {
 """By the type of an argument, as the specification of a hook writes it."""
 
 
-def _encode_claims(service: Service, result: Sequence[ComputeCapability | Refusal]) -> Reply:
+def _encode_claims(
+    service: Service, result: Sequence[ComputeCapability | Refusal]
+) -> Reply:
     """Keep the tokens of exact claims; the host gets their numbers."""
     claims: list[dict[str, Any]] = []
     for item in result:
@@ -369,7 +436,11 @@ def _encode_claims(service: Service, result: Sequence[ComputeCapability | Refusa
         if isinstance(item, Refusal):
             claims.append({"reason": encode_attribute(item.reason), "nodes": nodes})
         else:
-            flags = {"fuse": bool(item.fuse), "keep": bool(item.keep_initializers), "exact": bool(item.exact)}
+            flags = {
+                "fuse": bool(item.fuse),
+                "keep": bool(item.keep_initializers),
+                "exact": bool(item.exact),
+            }
             token = None if item.token is None else len(service.tokens)
             service.tokens += () if item.token is None else (item.token,)
             claims.append({"nodes": nodes, **flags, "token": token})
@@ -395,7 +466,9 @@ def _encode_runnables(service: Service, result: Sequence[CompiledPartition]) -> 
     service.runnables += result
     service.session.keep(result)
     runs = [
-        item.run is not None if isinstance(item, CompiledPartition) else encode_foreign(item)
+        item.run is not None
+        if isinstance(item, CompiledPartition)
+        else encode_foreign(item)
         for item in result
     ]
     return {"first": first, "runnables": runs}, ()
@@ -406,7 +479,9 @@ def _encode_descriptions(service: Service, result: Sequence[EPContextNode]) -> R
     payloads = service.writer.payloads
     for payload in payloads:
         payload.flush()
-    partitions = {id(partition): number for number, partition in enumerate(service.partitions)}
+    partitions = {
+        id(partition): number for number, partition in enumerate(service.partitions)
+    }
     numbers = {id(None): None, **{id(payload): payload.number for payload in payloads}}
     sets: dict[int, int] = {}
     attributes: list[Any] = []
@@ -431,7 +506,10 @@ def _encode_descriptions(service: Service, result: Sequence[EPContextNode]) -> R
 
 
 def _encode_mapping(values: Mapping[str, Any]) -> list[Any]:
-    return [[encode_attribute(key), encode_attribute(value)] for key, value in values.items()]
+    return [
+        [encode_attribute(key), encode_attribute(value)]
+        for key, value in values.items()
+    ]
 
 
 RESULTS: Mapping[str, Codec] = {
@@ -445,7 +523,9 @@ RESULTS: Mapping[str, Codec] = {
     ),
     "Sequence[EPContextNode]": Codec(
         _encode_descriptions,
-        lambda request, message: decode_descriptions(message, request.proxy.compiled, request.payloads),
+        lambda request, message: decode_descriptions(
+            message, request.proxy.compiled, request.payloads
+        ),
     ),
 }
 """By the type of a result, as the specification of a hook writes it."""

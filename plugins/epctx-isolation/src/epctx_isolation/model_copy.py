@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import onnx
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.ext import GraphIndex, GraphPartition, GraphSlice, MappedFile, Node, Weight, types_of
+from epctx_core.ext import (
+    GraphIndex,
+    GraphPartition,
+    GraphSlice,
+    MappedFile,
+    Node,
+    Weight,
+    types_of,
+)
 from epctx_isolation.channel import Message, ProtocolError
 
 if TYPE_CHECKING:
@@ -53,9 +61,22 @@ def pack_weights(weights: Iterable[TensorView]) -> Packet:
             inline.append(weight)
         else:
             file, offset = weight.mapping
-            location = [files.setdefault(id(file), (len(files), file))[0], offset, weight.nbytes]
+            location = [
+                files.setdefault(id(file), (len(files), file))[0],
+                offset,
+                weight.nbytes,
+            ]
         digest = weight.lazy_digest.known
-        rows.append([weight.name, weight.elem_type, list(weight.shape), weight.source_name, digest, location])
+        rows.append(
+            [
+                weight.name,
+                weight.elem_type,
+                list(weight.shape),
+                weight.source_name,
+                digest,
+                location,
+            ]
+        )
     head = {
         "weights": rows,
         "files": [
@@ -64,16 +85,28 @@ def pack_weights(weights: Iterable[TensorView]) -> Packet:
             for _, file in files.values()
         ],
     }
-    return head, chain.from_iterable(w.chunks() for w in inline), [w.nbytes for w in inline]
+    return (
+        head,
+        chain.from_iterable(w.chunks() for w in inline),
+        [w.nbytes for w in inline],
+    )
 
 
 def pack_payload(payload: PayloadView) -> Packet:
     """Return a packet of a payload: a weight of its name, with its bytes as elements."""
     mapped, view = getattr(payload, "mapped", None), payload.view
-    return pack_weights([Weight(payload.name, onnx.TensorProto.UINT8, (len(view),), view, mapped=mapped)])
+    return pack_weights(
+        [
+            Weight(
+                payload.name, onnx.TensorProto.UINT8, (len(view),), view, mapped=mapped
+            )
+        ]
+    )
 
 
-def unpack_weights(head: Mapping[str, Any], blobs: Sequence[memoryview]) -> list[Weight]:
+def unpack_weights(
+    head: Mapping[str, Any], blobs: Sequence[memoryview]
+) -> list[Weight]:
     """Return the weights of a packet.
 
     Raises:
@@ -89,7 +122,9 @@ def unpack_weights(head: Mapping[str, Any], blobs: Sequence[memoryview]) -> list
             number, offset, size = location
             file = files[number]
             data = file.view[offset : offset + size]
-            weight = Weight(name, elem_type, tuple(shape), data, mapped=file, offset=offset)
+            weight = Weight(
+                name, elem_type, tuple(shape), data, mapped=file, offset=offset
+            )
         weight.source_name = source
         weight.lazy_digest.known = digest
         weights.append(weight)
@@ -116,14 +151,24 @@ def pack_model(root: GraphIndex) -> Packet:
         model.opset_import.add(domain=domain, version=version)
     model.graph.CopyFrom(root.graph)
     types = root.types.list_declaring_graphs()
-    protos = [model.SerializeToString(), *[graph.SerializeToString() for graph in types]]
+    protos = [
+        model.SerializeToString(),
+        *[graph.SerializeToString() for graph in types],
+    ]
     head, portions, sizes = pack_weights(root.weights.values())
-    return {**head, "types": len(types)}, chain(protos, portions), [*map(len, protos), *sizes]
+    return (
+        {**head, "types": len(types)},
+        chain(protos, portions),
+        [*map(len, protos), *sizes],
+    )
 
 
 def describe_view(view: GraphSlice) -> dict[str, Any]:
     """Return the description that `ReceivedModel.view` takes."""
-    return {"path": view.index.path, "taken": [i for i, taken in enumerate(view.taken) if taken]}
+    return {
+        "path": view.index.path,
+        "taken": [i for i, taken in enumerate(view.taken) if taken],
+    }
 
 
 def describe_partitions(partitions: Sequence[GraphPartition]) -> list[dict[str, Any]]:
@@ -137,7 +182,9 @@ def describe_partitions(partitions: Sequence[GraphPartition]) -> list[dict[str, 
             "number": partition.number,
             "token": partition.token,
             "digests": {
-                name: w.lazy_digest.known for name, w in partition.weights.items() if w.lazy_digest.known
+                name: w.lazy_digest.known
+                for name, w in partition.weights.items()
+                if w.lazy_digest.known
             },
         }
         for partition in partitions
@@ -152,7 +199,9 @@ def find_node(root: GraphIndex, path: object, index: object) -> NodeView:
     """
     graph = _find_graph(root, path)
     if type(index) is not int or not 0 <= index < len(graph.nodes):
-        raise ProtocolError(f"the model has no node {index!r:.80} in the graph {path!r:.80}")
+        raise ProtocolError(
+            f"the model has no node {index!r:.80} in the graph {path!r:.80}"
+        )
     return Node(graph, index)
 
 
@@ -164,7 +213,9 @@ def find_weight(root: GraphIndex, path: object, name: object) -> TensorView:
     """
     weight = _find_graph(root, path).weights.get(name) if type(name) is str else None
     if weight is None:
-        raise ProtocolError(f"the model has no weight {name!r:.80} in the graph {path!r:.80}")
+        raise ProtocolError(
+            f"the model has no weight {name!r:.80} in the graph {path!r:.80}"
+        )
     return weight
 
 
@@ -186,22 +237,32 @@ class ReceivedModel:
     def __init__(self, head: Mapping[str, Any], blobs: Sequence[memoryview]) -> None:
         model = onnx.ModelProto.FromString(bytes(blobs[0]))
         first_weight = 1 + head["types"]
-        graphs = [onnx.GraphProto.FromString(bytes(blob)) for blob in blobs[1:first_weight]]
+        graphs = [
+            onnx.GraphProto.FromString(bytes(blob)) for blob in blobs[1:first_weight]
+        ]
         types = types_of(graphs[0], types_of(graphs[1]) if len(graphs) > 1 else None)
-        weights = {weight.name: weight for weight in unpack_weights(head, blobs[first_weight:])}
+        weights = {
+            weight.name: weight for weight in unpack_weights(head, blobs[first_weight:])
+        }
         self._proto = model
         self._root = GraphIndex(model.graph, types=types, weights=weights, owner=model)
         self._weight_keys: dict[int, WeightKey] = {}
 
     def view(
-        self, description: Mapping[str, Any], group: Callable[[list[int]], list[list[int]]]
+        self,
+        description: Mapping[str, Any],
+        group: Callable[[list[int]], list[list[int]]],
     ) -> GraphView:
         """Return the view that `describe_view` described; `group` asks the host to group nodes of it."""
         graph = _find_graph(self._root, description["path"])
         taken = [False] * len(graph.nodes)
         for index in description["taken"]:
             taken[index] = True
-        parent = Node(_find_graph(self._root, graph.path[:-1]), graph.path[-1][0]) if graph.path else None
+        parent = (
+            Node(_find_graph(self._root, graph.path[:-1]), graph.path[-1][0])
+            if graph.path
+            else None
+        )
         return _GraphView(group, graph, None, taken, parent, self._root)
 
     def partitions(
@@ -211,7 +272,9 @@ class ReceivedModel:
         partitions: list[Partition] = []
         for item in items:
             graph = _find_graph(self._root, item["path"])
-            partition = GraphPartition(graph, item["nodes"], ep=ep, keep_initializers=item["keep"])
+            partition = GraphPartition(
+                graph, item["nodes"], ep=ep, keep_initializers=item["keep"]
+            )
             partition.prefix, partition.number = item["prefix"], item["number"]
             partition.token = None if item["token"] is None else tokens[item["token"]]
             for name, digest in item["digests"].items():
@@ -230,7 +293,12 @@ class ReceivedModel:
         for node in islice(nodes, len(graph.nodes) + 1):
             index = node if isinstance(node, int) else getattr(node, "index", None)
             if isinstance(node, Node) and not node.is_in(graph):
-                references.append(next(([g.path, index] for g in self._root.walk() if node.is_in(g)), None))
+                references.append(
+                    next(
+                        ([g.path, index] for g in self._root.walk() if node.is_in(g)),
+                        None,
+                    )
+                )
             else:
                 references.append(int(index) if isinstance(index, int) else None)
         return references
@@ -247,14 +315,19 @@ class ReceivedModel:
 class _GraphView(GraphSlice):
     """View of a graph; the host knows which nodes are taken, and groups them."""
 
-    def __init__(self, group: Callable[[list[int]], list[list[int]]], *arguments: Any) -> None:
+    def __init__(
+        self, group: Callable[[list[int]], list[list[int]]], *arguments: Any
+    ) -> None:
         super().__init__(*arguments)
         self._group = group
 
     def convex_groups(self, nodes: Iterable[NodeView]) -> list[list[NodeView]]:
         """Group nodes into the fewest convex partitions."""
         by_index = {node.index: node for node in nodes}
-        return [[by_index[index] for index in group] for group in self._group(list(by_index))]
+        return [
+            [by_index[index] for index in group]
+            for group in self._group(list(by_index))
+        ]
 
 
 class NoKernels:
@@ -287,7 +360,9 @@ class RemotePayload:
             self.flush()
         if len(view) > _BUFFERED:
             for start in range(0, len(view), _CHUNK):
-                self._host.notify("write", {"payload": self.number}, [view[start : start + _CHUNK]])
+                self._host.notify(
+                    "write", {"payload": self.number}, [view[start : start + _CHUNK]]
+                )
         else:
             self._buffer += view
         self.size += len(view)
@@ -328,7 +403,9 @@ class RemotePayload:
 class RemoteWriter:
     """Starts payloads at the host; implements `ContextWriter`."""
 
-    def __init__(self, host: Host, model: ReceivedModel, facts: Mapping[str, Any]) -> None:
+    def __init__(
+        self, host: Host, model: ReceivedModel, facts: Mapping[str, Any]
+    ) -> None:
         self.final: bool = facts["final"]
         self.graphs_by_model = tuple(tuple(names) for names in facts["graphs_by_model"])
         self.payloads: list[RemotePayload] = []
@@ -369,7 +446,12 @@ class RemotePayloadView:
 class RemoteReader:
     """Finds payloads at the host; implements `ContextReader`."""
 
-    def __init__(self, host: Host, nodes: Sequence[ContextNode], known: dict[int, RemotePayloadView]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        nodes: Sequence[ContextNode],
+        known: dict[int, RemotePayloadView],
+    ) -> None:
         self._host = host
         self._indices = {id(node): index for index, node in enumerate(nodes)}
         self._known = known

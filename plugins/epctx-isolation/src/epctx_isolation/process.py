@@ -54,7 +54,10 @@ class ChildProcess:
     """
 
     def __init__(
-        self, scratch: Callable[[], contextlib.AbstractContextManager[Path]], *, limit: int | None
+        self,
+        scratch: Callable[[], contextlib.AbstractContextManager[Path]],
+        *,
+        limit: int | None,
     ) -> None:
         self._folder = contextlib.ExitStack()
         try:
@@ -121,7 +124,9 @@ class ChildProcess:
     def close(self) -> None:
         """Wait for the end of the process, at most `GRACE_SECONDS`, then end and remove the rest; may be called again."""
         self._line.hang_up()
-        if self._process.first.returncode is None and not self._process.wait_and_end(GRACE_SECONDS):
+        if self._process.first.returncode is None and not self._process.wait_and_end(
+            GRACE_SECONDS
+        ):
             self._reason = self._reason or "it did not end when the host asked it to"
         self._watch.close()
         self._folder.close()
@@ -147,7 +152,10 @@ class _Printed:
         # Written behind all earlier output at the end; no process prints it by chance.
         self._last = f"{uuid.uuid4().hex}\n".encode()
         self._thread = threading.Thread(
-            target=self._keep_lines, args=(os.fdopen(source, "rb"),), name="epctx-stderr", daemon=True
+            target=self._keep_lines,
+            args=(os.fdopen(source, "rb"),),
+            name="epctx-stderr",
+            daemon=True,
         )
         self._thread.start()
 
@@ -180,7 +188,9 @@ class _Watch:
         # Times at which the process was asked to stop in it, and at which it was found to have ended.
         self._stopping: float | None = None
         self._ended: float | None = None
-        self._thread = threading.Thread(target=self._run, name="epctx-watch", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="epctx-watch", daemon=True
+        )
         self._thread.start()
 
     def begin(self, seconds: float, cancel: Cancellation | None) -> None:
@@ -202,13 +212,17 @@ class _Watch:
     def _run(self) -> None:
         with self._changed:
             while not self._closed:
-                self._changed.wait(None if self._deadline is None else self._check(self._deadline))
+                self._changed.wait(
+                    None if self._deadline is None else self._check(self._deadline)
+                )
 
     def _check(self, deadline: float) -> float:
         """End the process, or ask it to stop, if it is time; return the seconds until the next check."""
         now = time.monotonic()
         if now > deadline:
-            self._process.kill(f"it took longer than the {self._seconds:g} seconds that it had")
+            self._process.kill(
+                f"it took longer than the {self._seconds:g} seconds that it had"
+            )
         elif self._ended is not None:
             if now > self._ended + _LAST_WORDS_SECONDS:
                 self._process.cut()
@@ -220,7 +234,9 @@ class _Watch:
         elif self._cancel is not None and self._cancel.requested:
             self._stopping = now
             # It may not be reading, and a send that waits must not stop the watch.
-            threading.Thread(target=self._process.ask_to_stop, name="epctx-stop", daemon=True).start()
+            threading.Thread(
+                target=self._process.ask_to_stop, name="epctx-stop", daemon=True
+            ).start()
         return min(_POLLED_EVERY, max(deadline - now, 0.001))
 
 

@@ -32,7 +32,9 @@ class ProcessGroup:
     """
 
     def __init__(self, command: Sequence[str], **options: Any) -> None:
-        self.first: subprocess.Popen[bytes] = subprocess.Popen(command, start_new_session=True, **options)  # noqa: S603 - as its caller says
+        self.first: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603 - as its caller says
+            command, start_new_session=True, **options
+        )
 
     def wait_and_end(self, seconds: float) -> bool:
         """Wait for the process, then end its group; afterwards it has a return code.

@@ -64,7 +64,9 @@ def isolated_class(ep: IsolatedEp, purpose: Purpose) -> type[ExecutionProvider]:
             ep=ep.record.name,
             hint="Set ep.isolate=all, so that it also runs in its own process.",
         )
-    own: dict[str, Any] = {name: getattr(ep.cls, name) for name in ExecutionProvider.__annotations__}
+    own: dict[str, Any] = {
+        name: getattr(ep.cls, name) for name in ExecutionProvider.__annotations__
+    }
     for name, hook in HOOKS.items():
         if (name in hooks or name == "shutdown") and (
             hook.works_isolated or (loads_locally and hook.in_runs)
@@ -93,7 +95,9 @@ class Proxy(ExecutionProvider):
 
     def __init__(self, context: ProviderContext) -> None:
         super().__init__(context)
-        self.remote = RemoteProvider(self.isolated, context, self.remote_purpose or context.purpose)
+        self.remote = RemoteProvider(
+            self.isolated, context, self.remote_purpose or context.purpose
+        )
         exports = context.session_config.get("ep.context_enable") == "1"
         self.describes_later = exports or context.purpose is Purpose.EXPORT
         self._model: Callable[[], GraphIndex | None] = lambda: None
@@ -128,7 +132,10 @@ class Proxy(ExecutionProvider):
     def ask(self, hook: str, **arguments: Any) -> Any:
         """Call a hook in the other process; return its result."""
         row, request = HOOKS[hook], Request(self)
-        plain = {name: ARGUMENTS[row.arguments[name]].send(request, arguments[name]) for name in arguments}
+        plain = {
+            name: ARGUMENTS[row.arguments[name]].send(request, arguments[name])
+            for name in arguments
+        }
         message = self.remote.call(
             hook,
             {"arguments": plain, "engine": self.remote.engine()},
@@ -142,7 +149,9 @@ class Proxy(ExecutionProvider):
         except ProtocolError as error:
             raise self.remote.refuse(hook, error) from error
 
-    def compile_partitions(self, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
+    def compile_partitions(
+        self, partitions: Sequence[Partition]
+    ) -> Sequence[CompiledPartition]:
         """Return the result of `compile`."""
         runnables: list[CompiledPartition] = self.ask("compile", partitions=partitions)
         if not self.describes_later:
@@ -170,7 +179,10 @@ class Proxy(ExecutionProvider):
         ]
 
     def _run(
-        self, number: int, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
+        self,
+        number: int,
+        inputs: Sequence[np.ndarray],
+        outputs: Sequence[np.ndarray] | None = None,
     ) -> Sequence[np.ndarray]:
         types, blobs = encode_arrays(inputs)
         message = self.remote.call("run", {"runnable": number, "arrays": types}, blobs)
@@ -207,27 +219,37 @@ class LoadingProxy(Proxy):
             return self._local.call(self.isolated.record.name, hook, **arguments)
         return super().do(hook, arguments)
 
-    def compile_partitions(self, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
+    def compile_partitions(
+        self, partitions: Sequence[Partition]
+    ) -> Sequence[CompiledPartition]:
         """Return the result of `compile`: load in this process what the other one compiled, from a private folder."""
         name = self.isolated.record.name
         exported: list[CompiledPartition] = self.ask("compile", partitions=partitions)
-        if len(exported) != len(partitions) or not all(isinstance(e, CompiledPartition) for e in exported):
+        if len(exported) != len(partitions) or not all(
+            isinstance(e, CompiledPartition) for e in exported
+        ):
             return exported  # the core rejects it
         payloads = PrivatePayloads(name, partitions)
         self._payloads.append(payloads)
         descriptions = self.ask("get_ep_context_nodes", writer=payloads.writer)
         expected = {id(partition) for partition in partitions}
-        new = [node for node in descriptions if id(node.partition) in expected]  # not those of earlier calls
+        new = [
+            node for node in descriptions if id(node.partition) in expected
+        ]  # not those of earlier calls
         self._check_count("get_ep_context_nodes", new, partitions)
         nodes, reader = payloads.read(new, self.model.types)
         loaded = self._local.call(name, "load_context", nodes=nodes, reader=reader)
         self._check_count("load_context", loaded, nodes)
         if not self.describes_later:
             self.forget_partitions()
-        by_name: dict[str, Any] = dict(zip([node.name for node in nodes], loaded, strict=True))
+        by_name: dict[str, Any] = dict(
+            zip([node.name for node in nodes], loaded, strict=True)
+        )
         return [by_name[partition.name] for partition in partitions]
 
-    def _check_count(self, hook: str, results: Sequence[object], expected: Sequence[object]) -> None:
+    def _check_count(
+        self, hook: str, results: Sequence[object], expected: Sequence[object]
+    ) -> None:
         if len(results) != len(expected):
             raise PluginError(
                 f"{self.isolated.record.label} broke the contract in {hook}: "

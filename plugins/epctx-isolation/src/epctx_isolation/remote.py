@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from epctx_core.errors import EpctxError, Fail, PluginError, concealed
 from epctx_core.ext import HOOKS
 from epctx_core.plugin import EnginePolicy
-from epctx_isolation.channel import Channel, Message, ProtocolError, decode_error, describe, encode_error
+from epctx_isolation.channel import (
+    Channel,
+    Message,
+    ProtocolError,
+    decode_error,
+    describe,
+    encode_error,
+)
 from epctx_isolation.model_copy import pack_model
 from epctx_isolation.process import ChildProcess
 
@@ -70,7 +77,9 @@ class RemoteProvider:
         PluginError: the EP cannot be made there, or its process died or took too long.
     """
 
-    def __init__(self, ep: IsolatedEp, context: ProviderContext, purpose: Purpose) -> None:
+    def __init__(
+        self, ep: IsolatedEp, context: ProviderContext, purpose: Purpose
+    ) -> None:
         self._record = ep.record
         self._context = context
         self._limit = ep.seconds
@@ -86,7 +95,10 @@ class RemoteProvider:
             "options": dict(context.options),
             "session_config": dict(context.session_config),
             "purpose": purpose.value,
-            "model": {**vars(context.model), "opset_imports": dict(context.model.opset_imports)},
+            "model": {
+                **vars(context.model),
+                "opset_imports": dict(context.model.opset_imports),
+            },
             "weightless": int(context.weightless),
             "threads": context.intra_op_num_threads,
             "engine": self.engine(),
@@ -143,13 +155,23 @@ class RemoteProvider:
                 )
             self._busy = True
             # The first call waits for a process that has yet to start.
-            seconds = max(self._limit, _START_SECONDS) if hook == "__init__" else self._limit
+            seconds = (
+                max(self._limit, _START_SECONDS) if hook == "__init__" else self._limit
+            )
             try:
-                with self._process.watched(seconds, None if hook in _OF_RUNS else self._context.cancel):
+                with self._process.watched(
+                    seconds, None if hook in _OF_RUNS else self._context.cancel
+                ):
                     if model is not None:
                         model_head, portions, lengths = pack_model(model)
-                        self.channel.send({"do": "model", **model_head}, portions, lengths)
-                    self.channel.send({"do": "call", "hook": hook, "seconds": seconds, **head}, blobs, sizes)
+                        self.channel.send(
+                            {"do": "model", **model_head}, portions, lengths
+                        )
+                    self.channel.send(
+                        {"do": "call", "hook": hook, "seconds": seconds, **head},
+                        blobs,
+                        sizes,
+                    )
                     outcome = self._serve(handlers or {})
             except (OSError, EOFError) as error:
                 raise self._close_after(hook) from error
@@ -168,7 +190,9 @@ class RemoteProvider:
 
     def refuse(self, hook: str, reason: Exception) -> PluginError:
         """End the process because of a message that it sent; return the error to raise."""
-        self._process.kill(f"it was ended because it sent an invalid message ({reason})")
+        self._process.kill(
+            f"it was ended because it sent an invalid message ({reason})"
+        )
         return self._close_after(hook)
 
     def shutdown(self) -> None:
@@ -216,14 +240,20 @@ class RemoteProvider:
             if not replies:
                 self._failure = error
                 return
-            facts = encode_error(error) if isinstance(error, EpctxError) else {"text": describe(error)}
+            facts = (
+                encode_error(error)
+                if isinstance(error, EpctxError)
+                else {"text": describe(error)}
+            )
             self.channel.send({"do": "failed", "host": len(self._raised) - 1, **facts})
             return
         if replies:
             self.channel.send({"do": "reply", **head}, blobs)
 
     def _report_progress(self, message: Message) -> Reply:
-        self._context.progress(message.text("stage"), message.number("done"), message.number("total"))
+        self._context.progress(
+            message.text("stage"), message.number("done"), message.number("total")
+        )
         return {}, ()
 
     def _log(self, message: Message) -> Reply:

@@ -78,10 +78,16 @@ def _perform(service: Service, host: Host, message: Message) -> bool:
     return hook == "shutdown"
 
 
-def _describe_error(service: Service, hook: str, error: BaseException) -> dict[str, Any]:
+def _describe_error(
+    service: Service, hook: str, error: BaseException
+) -> dict[str, Any]:
     """Return the head of a message about an error: the host's own, one of epctx's, or a fault of the EP."""
     # The error that an EP raised is the cause of the one that blames it.
-    origin = error.__cause__ if isinstance(error.__cause__, (HostError, MemoryError)) else error
+    origin = (
+        error.__cause__
+        if isinstance(error.__cause__, (HostError, MemoryError))
+        else error
+    )
     for number, raised in service.host.raised.items():
         if raised is origin:
             return {"host": number}
@@ -122,7 +128,8 @@ def _limit_memory(max_bytes: int | None) -> None:
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     limit = hard if max_bytes is None else max_bytes
     resource.setrlimit(
-        resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard)
+        resource.RLIMIT_DATA,
+        (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard),
     )
 
 
@@ -167,7 +174,10 @@ class Service:
         else:
             row, plain = HOOKS[hook], message.head["arguments"]
             codecs = {name: ARGUMENTS[row.arguments[name]] for name in plain}
-            arguments = {name: codec.receive(self, message, plain[name]) for name, codec in codecs.items()}
+            arguments = {
+                name: codec.receive(self, message, plain[name])
+                for name, codec in codecs.items()
+            }
             self._set_engine(message.head["engine"])
             result = self.session.instances.call(self.record.name, hook, **arguments)
             return RESULTS[row.result].send(self, result)  # type: ignore[no-any-return]
@@ -194,7 +204,9 @@ class Service:
         self.record = PluginRecord(**head["record"], state=PluginState.DISCOVERED)
         self.max_bytes = head["max_bytes"]
         _limit_memory(self.max_bytes)
-        bytearray(1 << 20)  # with less left, native code fails in ways that do not say that it is memory
+        bytearray(
+            1 << 20
+        )  # with less left, native code fails in ways that do not say that it is memory
         self._set_engine(head["engine"])
         self.session.weightless = WeightlessMode(head["weightless"])
         try:
@@ -207,12 +219,19 @@ class Service:
                 version=self.record.version,
                 hint="Define its class in a module that can be imported, not in a script or a function.",
             ) from error
-        choice = ProviderChoice(record=self.record, cls=cls, options=MappingProxyType(head["options"]))
+        choice = ProviderChoice(
+            record=self.record, cls=cls, options=MappingProxyType(head["options"])
+        )
         context = self.session.context_of(
-            choice, Purpose(head["purpose"]), ModelIdentity(**head["model"]), self._engine
+            choice,
+            Purpose(head["purpose"]),
+            ModelIdentity(**head["model"]),
+            self._engine,
         )
         config = MappingProxyType(head["session_config"])
-        context = replace(context, session_config=config, intra_op_num_threads=head["threads"])
+        context = replace(
+            context, session_config=config, intra_op_num_threads=head["threads"]
+        )
         self.session.add(choice, cls, context)
 
     def _report_progress(self, stage: str, done: int, total: int) -> None:
@@ -273,11 +292,15 @@ class Host:
                 # A request is under way, and nothing else is expected; an EP may log while it makes bytes.
                 self._waiting.append((head, blobs))
 
-    def notify(self, request: str, head: Mapping[str, Any], blobs: Iterable[Buffer] = ()) -> None:
+    def notify(
+        self, request: str, head: Mapping[str, Any], blobs: Iterable[Buffer] = ()
+    ) -> None:
         """Send a request without a reply; a failure of it is raised by the host when the call is over."""
         self.send({"say": "tell", "what": request, **head}, blobs)
 
-    def ask(self, request: str, head: Mapping[str, Any], chunks: Iterable[Buffer] = ()) -> Message:
+    def ask(
+        self, request: str, head: Mapping[str, Any], chunks: Iterable[Buffer] = ()
+    ) -> Message:
         """Send a request and return the reply.
 
         Args:
@@ -304,7 +327,11 @@ class Host:
             if do == "reply":
                 return message
             if do == "failed":
-                error = decode_error(message) if "error" in message.head else HostError(message.text("text"))
+                error = (
+                    decode_error(message)
+                    if "error" in message.head
+                    else HostError(message.text("text"))
+                )
                 self.raised[message.number("host")] = error
                 raise error
             try:
@@ -327,6 +354,8 @@ class LogToHost(logging.Handler):
         """Send one record."""
         try:
             text = self.format(record)
-            self._host.notify("log", {"logger": record.name, "level": record.levelno, "text": text})
+            self._host.notify(
+                "log", {"logger": record.name, "level": record.levelno, "text": text}
+            )
         except Exception:  # noqa: BLE001 - as every handler: a record never fails the work
             self.handleError(record)

@@ -25,9 +25,18 @@ _LENGTH = np.dtype("<u8")
 _TEXT_KINDS = "OUST"
 """numpy's kinds of arrays that may hold text."""
 _PROTOS = {
-    cls.__name__: cls for cls in (onnx.TensorProto, onnx.SparseTensorProto, onnx.GraphProto, onnx.TypeProto)
+    cls.__name__: cls
+    for cls in (
+        onnx.TensorProto,
+        onnx.SparseTensorProto,
+        onnx.GraphProto,
+        onnx.TypeProto,
+    )
 }
-_PLAIN, _SIDES = ("name", "partition_name", "source", "main_context"), ("inputs", "outputs")
+_PLAIN, _SIDES = (
+    ("name", "partition_name", "source", "main_context"),
+    ("inputs", "outputs"),
+)
 
 
 def encode_attribute(value: Any) -> Any:
@@ -41,7 +50,9 @@ def encode_attribute(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         value = onnx.numpy_helper.from_array(value)
     if type(value).__name__ in _PROTOS:
-        return {type(value).__name__: base64.b64encode(value.SerializeToString()).decode()}
+        return {
+            type(value).__name__: base64.b64encode(value.SerializeToString()).decode()
+        }
     if isinstance(value, Sequence):
         return [encode_attribute(item) for item in value]
     return encode_foreign(value)
@@ -75,7 +86,10 @@ def decode_attribute(value: Any) -> Any:
 def decode_attributes(pairs: object) -> dict[Any, Any]:
     """Return a node's attributes from pairs of name and value; see `decode_attribute`."""
     try:
-        return {decode_attribute(name): decode_attribute(value) for name, value in pairs}  # type: ignore[attr-defined]
+        return {
+            decode_attribute(name): decode_attribute(value)
+            for name, value in pairs  # type: ignore[attr-defined]
+        }
     except (TypeError, ValueError):
         raise ProtocolError(f"{pairs!r:.80} are not attributes") from None
     except RecursionError:
@@ -89,8 +103,13 @@ def encode_nodes(nodes: Sequence[ContextNode]) -> list[dict[str, Any]]:
         {
             **{name: getattr(node, name) for name in _PLAIN},
             "primary": None if node.primary is None else indices[id(node.primary)],
-            **{side: [[v.name, *astuple(v.type)] for v in getattr(node, side)] for side in _SIDES},
-            "attributes": {name: encode_attribute(value) for name, value in node.attributes.items()},
+            **{
+                side: [[v.name, *astuple(v.type)] for v in getattr(node, side)]
+                for side in _SIDES
+            },
+            "attributes": {
+                name: encode_attribute(value) for name, value in node.attributes.items()
+            },
         }
         for node in nodes
     ]
@@ -101,8 +120,13 @@ def decode_nodes(items: Sequence[Mapping[str, Any]]) -> list[ContextNode]:
     nodes = []
     for item in items:
         fields: dict[str, Any] = {name: item[name] for name in _PLAIN}
-        fields |= {side: tuple([_value(*value) for value in item[side]]) for side in _SIDES}
-        attributes = {key: _tensor_to_array(decode_attribute(v)) for key, v in item["attributes"].items()}
+        fields |= {
+            side: tuple([_value(*value) for value in item[side]]) for side in _SIDES
+        }
+        attributes = {
+            key: _tensor_to_array(decode_attribute(v))
+            for key, v in item["attributes"].items()
+        }
         nodes.append(ContextNode(**fields, primary=None, attributes=attributes))
     for node, item in zip(nodes, items, strict=True):
         if item["primary"] is not None:
@@ -111,8 +135,12 @@ def decode_nodes(items: Sequence[Mapping[str, Any]]) -> list[ContextNode]:
     return nodes
 
 
-def _value(name: str, elem_type: int | None, shape: Sequence[int | str | None] | None) -> ValueInfo:
-    return ValueInfo(name, TensorType(elem_type, None if shape is None else tuple(shape)))
+def _value(
+    name: str, elem_type: int | None, shape: Sequence[int | str | None] | None
+) -> ValueInfo:
+    return ValueInfo(
+        name, TensorType(elem_type, None if shape is None else tuple(shape))
+    )
 
 
 def _tensor_to_array(value: Any) -> Any:
@@ -152,7 +180,10 @@ def decode_arrays(message: Message) -> list[np.ndarray]:
     types = message.items("arrays")
     if len(types) != len(message.blobs):
         raise ProtocolError(f"{len(message.blobs)} blobs for {len(types)} arrays")
-    return [_decode_array(item, blob) for item, blob in zip(types, message.blobs, strict=True)]
+    return [
+        _decode_array(item, blob)
+        for item, blob in zip(types, message.blobs, strict=True)
+    ]
 
 
 def _decode_array(item: object, blob: memoryview) -> np.ndarray:
@@ -165,17 +196,25 @@ def _decode_array(item: object, blob: memoryview) -> np.ndarray:
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
         if math.prod(shape) * dtype.itemsize != blob.nbytes:
             raise ProtocolError(f"{blob.nbytes:,} bytes for an array of shape {shape}")
-        return np.frombuffer(blob, dtype).reshape(shape) if blob.nbytes else np.empty(shape, dtype)
+        return (
+            np.frombuffer(blob, dtype).reshape(shape)
+            if blob.nbytes
+            else np.empty(shape, dtype)
+        )
     except (KeyError, TypeError, ValueError) as error:
         # An unknown type, more dimensions than numpy has, or text that is not UTF-8.
-        raise ProtocolError(f"element type {elem_type}, shape {shape}: {error}") from None
+        raise ProtocolError(
+            f"element type {elem_type}, shape {shape}: {error}"
+        ) from None
 
 
 def _encode_text(array: np.ndarray) -> np.ndarray:
     texts = []
     for index, text in enumerate(array.ravel().tolist()):
         if not isinstance(text, (str, bytes)):
-            raise TypeError(f"element {index} of a tensor of text is a {type(text).__name__}")
+            raise TypeError(
+                f"element {index} of a tensor of text is a {type(text).__name__}"
+            )
         texts.append(text.encode() if isinstance(text, str) else text)
     lengths = np.array([len(text) for text in texts], _LENGTH)
     return np.frombuffer(b"".join([lengths.tobytes(), *texts]), np.uint8)
@@ -189,7 +228,9 @@ def _decode_text(shape: Sequence[int], blob: memoryview) -> np.ndarray:
         raise ProtocolError(f"{blob.nbytes:,} bytes for text of shape {list(shape)}")
     lengths = np.frombuffer(blob[:start], _LENGTH).tolist() if count else []
     if start + sum(lengths) != blob.nbytes:
-        raise ProtocolError(f"{blob.nbytes:,} bytes for text of {start + sum(lengths):,}")
+        raise ProtocolError(
+            f"{blob.nbytes:,} bytes for text of {start + sum(lengths):,}"
+        )
     array = np.empty(count, object)
     for index, length in enumerate(lengths):
         array[index] = str(blob[start : start + length], "utf-8")

@@ -48,7 +48,10 @@ _LOCK = threading.RLock()
 """Held while the session options of a host, which several threads may share, are changed."""
 
 
-_OTHER_NAMES = {"NotImplemented": "NotImplementedByProvider", "EngineError": "RuntimeException"}
+_OTHER_NAMES = {
+    "NotImplemented": "NotImplementedByProvider",
+    "EngineError": "RuntimeException",
+}
 """Classes of onnxruntime's errors that epctx calls otherwise."""
 
 
@@ -109,12 +112,16 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
     """
     with host_call("loading or compiling the model"):
         requests, caching = _import_cache("request"), _import_cache("caching")
-        given = onnxruntime.SessionOptions() if session_options is None else session_options
+        given = (
+            onnxruntime.SessionOptions() if session_options is None else session_options
+        )
         name = getattr(provider, "ep_name", provider)
         request: Request = requests.Request(
             model=model,
             options=requests.cacheable(
-                translate(given, free_dimensions or {}), [(name, provider_options or {})], None
+                translate(given, free_dimensions or {}),
+                [(name, provider_options or {})],
+                None,
             ),
             level=GraphOptimizationLevel(int(graph_optimization_level)),
             settings=caching.cache_settings(cache_dir, cache_size, trust_stat),
@@ -122,15 +129,23 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
             registry=registry,
         )
         for choice in request.choices:
-            return _Loader(request, choice, given, _select_devices(choice, provider)).load()
-        return _open(request.model, given, name)  # `ep.optional_providers` names the EP, and it cannot be had
+            return _Loader(
+                request, choice, given, _select_devices(choice, provider)
+            ).load()
+        return _open(
+            request.model, given, name
+        )  # `ep.optional_providers` names the EP, and it cannot be had
 
 
 def _import_cache(module: str) -> ModuleType:
-    return import_installed(f"epctx_cache.{module}", needed_by="epctx_onnxruntime.cached.load_or_compile")
+    return import_installed(
+        f"epctx_cache.{module}", needed_by="epctx_onnxruntime.cached.load_or_compile"
+    )
 
 
-def translate(given: onnxruntime.SessionOptions, free_dimensions: Mapping[str, int]) -> SessionOptions:
+def translate(
+    given: onnxruntime.SessionOptions, free_dimensions: Mapping[str, int]
+) -> SessionOptions:
     """Return epctx's session options for a compile, from onnxruntime's.
 
     They have threads and the config entries that epctx acts on. What a compile asks of the EP is isolated unless the
@@ -181,8 +196,12 @@ def _select_devices(
             ep=choice.name,
             hint="Load the model with epctx_core.load_or_compile, or install the vendor's package for onnxruntime.",
         )
-    devices = list(choice.cls.select_devices(choice.cls.library.list_devices(), choice.options))
-    if not isinstance(provider, str) and _identify([provider])[0] not in _identify(devices):
+    devices = list(
+        choice.cls.select_devices(choice.cls.library.list_devices(), choice.options)
+    )
+    if not isinstance(provider, str) and _identify([provider])[0] not in _identify(
+        devices
+    ):
         raise errors.InvalidArgument(
             f"{choice.name} compiles for another device than the one given with these options.",
             ep=choice.name,
@@ -192,7 +211,10 @@ def _select_devices(
 
 
 def _identify(devices: list[onnxruntime.OrtEpDevice]) -> Devices:
-    return tuple((d.ep_name, d.device.type.name, d.device.vendor_id, d.device.device_id) for d in devices)
+    return tuple(
+        (d.ep_name, d.device.type.name, d.device.vendor_id, d.device.device_id)
+        for d in devices
+    )
 
 
 @dataclass(frozen=True)
@@ -254,27 +276,38 @@ class _Loader:
             if self.request.compiled:
                 raise
             # Its bytes are right and the EP has said yes, but its runtime cannot use it.
-            raise errors.InvalidGraph(error.message, ep=self.choice.name, path=lease.model) from error
+            raise errors.InvalidGraph(
+                error.message, ep=self.choice.name, path=lease.model
+            ) from error
 
     def _is_native(self, model: Path) -> bool:
         """Return whether onnxruntime can load a compiled model: its EP writes EPContext nodes."""
-        return not any(node.attributes.get(MODELS) for node in inspect_model(model).ep_contexts)
+        return not any(
+            node.attributes.get(MODELS) for node in inspect_model(model).ep_contexts
+        )
 
     def _check_entry(self, lease: Lease) -> None:
         """Raise InvalidGraph for an entry that is damaged, or that the EP says is stale."""
         from epctx_cache.store import CorruptEntryError, check_whole
 
-        once = self.request.options.get_session_config_entry("ep.context_verify") != "full"
+        once = (
+            self.request.options.get_session_config_entry("ep.context_verify") != "full"
+        )
         try:
             check_whole(lease.folder, lease.record, once=once)
         except CorruptEntryError as error:
-            raise errors.InvalidGraph(f"the cache entry is damaged: {error}.", path=lease.model) from error
+            raise errors.InvalidGraph(
+                f"the cache entry is damaged: {error}.", path=lease.model
+            ) from error
         options = dict(self.request.options.providers[0][1])
         verdict = get_model_compatibility(
             lease.model, self.choice.name, options, registry=self.request.registry
         )
         # An EP that would rather compile again says so about what it has just compiled, too.
-        stale = verdict is Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION and not self.request.compiled
+        stale = (
+            verdict is Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION
+            and not self.request.compiled
+        )
         if stale or verdict is Compatibility.EP_UNSUPPORTED:
             raise errors.InvalidGraph(
                 f"{self.choice.name} says {verdict.name} of what was compiled from {lease.record.model}.",
@@ -295,10 +328,14 @@ class _Loader:
                 for key, value in before.items():
                     self.given.add_session_config_entry(key, value)
 
-    def _open(self, model: str | os.PathLike[str] | bytes) -> onnxruntime.InferenceSession:
+    def _open(
+        self, model: str | os.PathLike[str] | bytes
+    ) -> onnxruntime.InferenceSession:
         with _LOCK:
             if not self.given.has_providers():
-                self.given.add_provider_for_devices(self.devices, dict(self._provider.options))
+                self.given.add_provider_for_devices(
+                    self.devices, dict(self._provider.options)
+                )
                 _ADDED[self.given] = self._provider
         return _open(model, self.given, self.choice.name)
 
@@ -308,11 +345,15 @@ def _open(
 ) -> onnxruntime.InferenceSession:
     """Return onnxruntime's session; an error of onnxruntime gets the class of its code."""
     try:
-        return onnxruntime.InferenceSession(model if isinstance(model, bytes) else os.fspath(model), options)
+        return onnxruntime.InferenceSession(
+            model if isinstance(model, bytes) else os.fspath(model), options
+        )
     except Exception as error:
         kind = type(error)
         if kind.__module__ != onnxruntime.SessionOptions.__module__:
             raise
         name = _OTHER_NAMES.get(kind.__name__, kind.__name__)
         typed: type[errors.EpctxError] = getattr(errors, name, errors.Fail)
-        raise typed(f"onnxruntime cannot make the session: {one_line(error)}", ep=ep) from error
+        raise typed(
+            f"onnxruntime cannot make the session: {one_line(error)}", ep=ep
+        ) from error

@@ -29,7 +29,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("epctx.engines")
 _ONNX_DOMAINS = frozenset(
-    {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training"}
+    {
+        "",
+        "ai.onnx",
+        "ai.onnx.ml",
+        "ai.onnx.preview",
+        "ai.onnx.preview.training",
+        "ai.onnx.training",
+    }
 )
 _TENSOR = re.compile(r"tensor\((\w+)\)")
 _ELEMENTS = {name.lower(): number for name, number in TensorProto.DataType.items()}
@@ -49,16 +56,25 @@ def resolve_types(inferred: ModelProto, options: onnxruntime.SessionOptions) -> 
 
 
 def _resolve(
-    model: ModelProto, options: onnxruntime.SessionOptions, graph: GraphProto, outer: Mapping[str, _Known]
+    model: ModelProto,
+    options: onnxruntime.SessionOptions,
+    graph: GraphProto,
+    outer: Mapping[str, _Known],
 ) -> None:
     """Resolve a graph, then its subgraphs, which may read values of the graph."""
     makers = _makers_of_unknown(graph)
     # A value of a subgraph may depend on one outside that such an operator computes.
     if makers and (outer or any(map(_is_foreign, makers.values()))):
         unknown = set(makers)
-        declared = {value.name: value for values in (graph.value_info, graph.output) for value in values}
+        declared = {
+            value.name: value
+            for values in (graph.value_info, graph.output)
+            for value in values
+        }
         for value in _ask(_probe(model, graph, outer, unknown), options, unknown):
-            (declared.get(value.name) or graph.value_info.add(name=value.name)).type.CopyFrom(value.type)
+            (
+                declared.get(value.name) or graph.value_info.add(name=value.name)
+            ).type.CopyFrom(value.type)
     holders = [node for node in graph.node if any(True for _ in subgraphs(node))]
     if holders:
         scope = {**outer, **_known(graph)}
@@ -87,7 +103,9 @@ def _probe(
 ) -> ModelProto:
     """Return a model of one graph with its unknown values as outputs, and outer values of a subgraph as inputs."""
     probe = ModelProto(
-        ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions
+        ir_version=model.ir_version,
+        opset_import=model.opset_import,
+        functions=model.functions,
     )
     probe.graph.CopyFrom(graph)
     for name in sorted(free_names(graph)) if outer else ():
@@ -101,20 +119,32 @@ def _probe(
     return probe
 
 
-def _ask(probe: ModelProto, options: onnxruntime.SessionOptions, unknown: set[str]) -> list[ValueInfoProto]:
+def _ask(
+    probe: ModelProto, options: onnxruntime.SessionOptions, unknown: set[str]
+) -> list[ValueInfoProto]:
     try:
         fit_versions(probe)
         found = load_structure(probe, options).outputs_meta
     except Exception as error:  # noqa: BLE001 - onnxruntime's exception classes have no base of their own
-        _log.debug("onnxruntime does not resolve the types of %d values: %s", len(unknown), error)
+        _log.debug(
+            "onnxruntime does not resolve the types of %d values: %s",
+            len(unknown),
+            error,
+        )
         return []
     declared = []
     for value in found:
         match = _TENSOR.fullmatch(value.type)
-        element = _ELEMENTS.get(match.group(1)) if match and value.name in unknown else None
+        element = (
+            _ELEMENTS.get(match.group(1)) if match and value.name in unknown else None
+        )
         if element is not None:
             # The shape is [] for a scalar and for an unknown rank.
-            declared.append(onnx.helper.make_tensor_value_info(value.name, element, value.shape or None))
+            declared.append(
+                onnx.helper.make_tensor_value_info(
+                    value.name, element, value.shape or None
+                )
+            )
     return declared
 
 
@@ -127,7 +157,11 @@ def _makers_of_unknown(graph: GraphProto) -> dict[str, NodeProto]:
         name: node
         for node in graph.node
         for name in node.output
-        if name and (name not in typed or (name not in shaped and node.domain not in _ONNX_DOMAINS))
+        if name
+        and (
+            name not in typed
+            or (name not in shaped and node.domain not in _ONNX_DOMAINS)
+        )
     }
 
 
@@ -135,15 +169,21 @@ def _is_foreign(node: NodeProto) -> bool:
     """Return whether a node, or one in its subgraphs, is of a domain that onnx does not know."""
     if node.domain not in _ONNX_DOMAINS:
         return True
-    return any(_is_foreign(inner) for subgraph in subgraphs(node) for inner in subgraph.node)
+    return any(
+        _is_foreign(inner) for subgraph in subgraphs(node) for inner in subgraph.node
+    )
 
 
 def _known(graph: GraphProto) -> dict[str, _Known]:
     """Return the typed values and the initializers of a graph, which its subgraphs may read."""
     values = chain(graph.output, graph.value_info, graph.input)
-    return {v.name: v for v in values if _is_typed(v)} | {t.name: t for t in graph.initializer}
+    return {v.name: v for v in values if _is_typed(v)} | {
+        t.name: t for t in graph.initializer
+    }
 
 
 def _is_typed(value: ValueInfoProto) -> bool:
     kind = value.type.WhichOneof("value")
-    return kind is not None and (kind != "tensor_type" or bool(value.type.tensor_type.elem_type))
+    return kind is not None and (
+        kind != "tensor_type" or bool(value.type.tensor_type.elem_type)
+    )

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import onnxruntime
 
 from epctx_core import GraphOptimizationLevel, SessionOptions
-from epctx_core.errors import EpctxError, Fail, InvalidArgument, NotImplementedByProvider, convert_errors
+from epctx_core.errors import (
+    EpctxError,
+    Fail,
+    InvalidArgument,
+    NotImplementedByProvider,
+    convert_errors,
+)
 from epctx_core.ext import open_model
 from epctx_onnxruntime.graphs import is_detached
 from epctx_onnxruntime.guards import folds_recurrent
@@ -88,12 +94,18 @@ def convert_model(
         else:
             options = _options(level, save_runtime_optimizations, target_platform)
             options["sess_options"].optimized_model_filepath = str(staged)
-            content = _serialize_with_weights(proto, weights, source) if from_ort else str(source)
+            content = (
+                _serialize_with_weights(proto, weights, source)
+                if from_ort
+                else str(source)
+            )
             _save_as_ort(content, source.name, options)
     return target
 
 
-def _check_convertible(opened: OpenModel, source: Path, kind: str, *, from_ort: bool) -> None:
+def _check_convertible(
+    opened: OpenModel, source: Path, kind: str, *, from_ort: bool
+) -> None:
     """Raise InvalidArgument, Fail or NotImplementedByProvider for a model that cannot be converted."""
     if opened.context_nodes and kind == ORT:
         raise InvalidArgument(
@@ -118,19 +130,26 @@ def _replace(target: Path) -> Iterator[Path]:
     """Give a path to write to; the file replaces the target at the end, unless the block raises."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+        with tempfile.TemporaryDirectory(
+            dir=target.parent, prefix=f".{target.name}."
+        ) as folder:
             staged = Path(folder, target.name)
             yield staged
             staged.replace(target)
     except EpctxError:
         raise  # some are system errors, too
     except OSError as error:
-        raise Fail(f"{str(target)!r} cannot be written: {error.strerror or error}.", path=target) from error
+        raise Fail(
+            f"{str(target)!r} cannot be written: {error.strerror or error}.",
+            path=target,
+        ) from error
 
 
 def _save_as_ort(model: str | bytes, name: str, options: dict[str, Any]) -> None:
     try:
-        onnxruntime.InferenceSession(model, providers=[CPU_EP], enable_fallback=0, **options)
+        onnxruntime.InferenceSession(
+            model, providers=[CPU_EP], enable_fallback=0, **options
+        )
     except Exception as error:
         # onnxruntime's exception classes have no base of their own.
         raise NotImplementedByProvider(
@@ -139,7 +158,9 @@ def _save_as_ort(model: str | bytes, name: str, options: dict[str, Any]) -> None
         ) from error
 
 
-def _serialize_with_weights(proto: ModelProto, weights: Mapping[str, TensorView], source: Path) -> bytes:
+def _serialize_with_weights(
+    proto: ModelProto, weights: Mapping[str, TensorView], source: Path
+) -> bytes:
     """Return a model's bytes with all its weights inside.
 
     Raises:
@@ -167,16 +188,27 @@ def _check_size(size: int, source: Path) -> None:
 
 
 def _options(
-    level: GraphOptimizationLevel, save_runtime_optimizations: bool, target_platform: str | None
+    level: GraphOptimizationLevel,
+    save_runtime_optimizations: bool,
+    target_platform: str | None,
 ) -> dict[str, Any]:
     """Return the arguments of onnxruntime's session, as its own converter sets them."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = FATAL_ONLY
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel(int(level))
     options.add_session_config_entry("session.save_model_format", "ORT")
-    options.add_session_config_entry("session.qdqisint8allowed", "1" if target_platform == "arm" else "0")
+    options.add_session_config_entry(
+        "session.qdqisint8allowed", "1" if target_platform == "arm" else "0"
+    )
     if save_runtime_optimizations:
-        options.add_session_config_entry("optimization.minimal_build_optimizations", "save")
+        options.add_session_config_entry(
+            "optimization.minimal_build_optimizations", "save"
+        )
     # Its layouts fit one processor.
-    layouts = level >= GraphOptimizationLevel.ORT_ENABLE_LAYOUT and target_platform != "amd64"
-    return {"sess_options": options, "disabled_optimizers": ["NchwcTransformer"] if layouts else None}
+    layouts = (
+        level >= GraphOptimizationLevel.ORT_ENABLE_LAYOUT and target_platform != "amd64"
+    )
+    return {
+        "sess_options": options,
+        "disabled_optimizers": ["NchwcTransformer"] if layouts else None,
+    }

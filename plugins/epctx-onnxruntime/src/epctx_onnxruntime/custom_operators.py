@@ -34,7 +34,9 @@ _UNKNOWN = "is not a registered function/op"
 """Words of onnxruntime's error for an operator without a schema."""
 
 
-def register_libraries(options: onnxruntime.SessionOptions, libraries: Iterable[str]) -> None:
+def register_libraries(
+    options: onnxruntime.SessionOptions, libraries: Iterable[str]
+) -> None:
     """Register libraries in the options of a session.
 
     Raises:
@@ -63,11 +65,18 @@ def check_libraries(libraries: tuple[str, ...]) -> onnxruntime.SessionOptions:
     register_libraries(options, libraries)
     if not libraries:
         return options
-    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "probe", values[:1], values[1:])
+    values = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1])
+        for name in "xy"
+    ]
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"])], "probe", values[:1], values[1:]
+    )
     imports = [helper.make_opsetid("", SURE_OPSETS[""])]
     try:
-        load_structure(helper.make_model(graph, ir_version=SURE_IR, opset_imports=imports), options)
+        load_structure(
+            helper.make_model(graph, ir_version=SURE_IR, opset_imports=imports), options
+        )
     except Exception as error:
         raise Fail(
             f"onnxruntime cannot use the libraries of custom operators {', '.join(map(repr, libraries))} together: "
@@ -83,27 +92,43 @@ def find_libraries(
     """Return the libraries of a model's custom operators by domain; see `BaseEngine.find_libraries`."""
     imports = {opset.domain: opset.version for opset in model.opset_import}
     nodes = (node for _, graph in all_graphs(model.graph) for node in graph.node)
-    operators = {(node.domain, node.op_type) for node in nodes if node.domain not in _ALWAYS_KNOWN}
+    operators = {
+        (node.domain, node.op_type)
+        for node in nodes
+        if node.domain not in _ALWAYS_KNOWN
+    }
     functions = {(function.domain, function.name) for function in model.functions}
     found: dict[str, str] = {}
-    for domain, op_type in sorted(each for each in operators - functions if each not in skipped):
+    for domain, op_type in sorted(
+        each for each in operators - functions if each not in skipped
+    ):
         if not _is_known(domain, imports.get(domain, 1), op_type, ()):
             paths = (
-                path for path in libraries if _is_known(domain, imports.get(domain, 1), op_type, (path,))
+                path
+                for path in libraries
+                if _is_known(domain, imports.get(domain, 1), op_type, (path,))
             )
             found[domain] = next(paths, found.get(domain, ""))
     return found
 
 
-def _is_known(domain: str, version: int, op_type: str, libraries: tuple[str, ...]) -> bool:
+def _is_known(
+    domain: str, version: int, op_type: str, libraries: tuple[str, ...]
+) -> bool:
     """Return whether onnxruntime has a schema of an operator: any other fault of a model is found after that."""
-    graph = helper.make_graph([helper.make_node(op_type, ["x"], ["y"], domain=domain)], "probe", [], [])
+    graph = helper.make_graph(
+        [helper.make_node(op_type, ["x"], ["y"], domain=domain)], "probe", [], []
+    )
     graph.input.add(name="x").type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     graph.output.add(name="y")
-    imports = [helper.make_opsetid("", SURE_OPSETS[""]), helper.make_opsetid(domain, version)]
+    imports = [
+        helper.make_opsetid("", SURE_OPSETS[""]),
+        helper.make_opsetid(domain, version),
+    ]
     try:
         load_structure(
-            helper.make_model(graph, ir_version=SURE_IR, opset_imports=imports), check_libraries(libraries)
+            helper.make_model(graph, ir_version=SURE_IR, opset_imports=imports),
+            check_libraries(libraries),
         )
     except Fail:
         raise

@@ -13,15 +13,30 @@ import onnxruntime
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.plugin import BaseEngine, current_options, write_in_place
-from epctx_onnxruntime.custom_operators import check_libraries, find_libraries, register_libraries
+from epctx_onnxruntime.custom_operators import (
+    check_libraries,
+    find_libraries,
+    register_libraries,
+)
 from epctx_onnxruntime.graphs import LOCATION, PLACEHOLDER, all_graphs, is_detached
-from epctx_onnxruntime.versions import CPU_EP, FATAL_ONLY, fit_versions, layout_of_this_cpu, quiet_options
+from epctx_onnxruntime.versions import (
+    CPU_EP,
+    FATAL_ONLY,
+    fit_versions,
+    layout_of_this_cpu,
+    quiet_options,
+)
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from epctx_core import GraphOptimizationLevel
-    from epctx_core.plugin import EnginePolicy, OptimizedModel, RunnableModel, TensorView
+    from epctx_core.plugin import (
+        EnginePolicy,
+        OptimizedModel,
+        RunnableModel,
+        TensorView,
+    )
 
 PREPACK_LIMIT = 64 << 20
 """Bytes of weights up to which prepacking (faster runs, a private copy, 1 ms per MiB) pays."""
@@ -31,14 +46,33 @@ _GUARDED = frozenset({"DynamicQuantizeLSTM", "FeatureVectorizer", "GRU", "LSTM"}
 
 _FOREIGN = frozenset(
     f"tensor({name})"
-    for name in ("bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0")
+    for name in (
+        "bfloat16",
+        "float8e4m3fn",
+        "float8e4m3fnuz",
+        "float8e5m2",
+        "float8e5m2fnuz",
+        "float8e8m0",
+    )
 )
-_SUB_BYTE_NAMES = ("int4", "uint4", "int2", "uint2", "float4e2m1", "float6e2m3", "float6e3m2")
+_SUB_BYTE_NAMES = (
+    "int4",
+    "uint4",
+    "int2",
+    "uint2",
+    "float4e2m1",
+    "float6e2m3",
+    "float6e3m2",
+)
 _SUB_BYTE = frozenset(f"tensor({name})" for name in _SUB_BYTE_NAMES)
 _NOT_PASSED = frozenset(
-    number for name, number in onnx.TensorProto.DataType.items() if name.lower() in _SUB_BYTE_NAMES
+    number
+    for name, number in onnx.TensorProto.DataType.items()
+    if name.lower() in _SUB_BYTE_NAMES
 )
-_SUB_BYTE_DTYPES = frozenset(onnx.helper.tensor_dtype_to_np_dtype(number).name for number in _NOT_PASSED)
+_SUB_BYTE_DTYPES = frozenset(
+    onnx.helper.tensor_dtype_to_np_dtype(number).name for number in _NOT_PASSED
+)
 
 
 class OnnxRuntimeEngine(BaseEngine):
@@ -57,19 +91,26 @@ class OnnxRuntimeEngine(BaseEngine):
         return layout_of_this_cpu()
 
     def prepare(
-        self, model: ModelProto, weights: Mapping[str, np.ndarray] | None = None, *, heavy: bool | None = None
+        self,
+        model: ModelProto,
+        weights: Mapping[str, np.ndarray] | None = None,
+        *,
+        heavy: bool | None = None,
     ) -> OnnxRuntimeModel:
         """Create an onnxruntime session over a model and mapped weights; see `Engine.prepare`."""
         arrays, model = place_weights(model, weights or {})
         prepacks = self.prepacks(sum(array.nbytes for array in arrays.values()))
         options = self.session_options(model, heavy, prepacks=prepacks)
         options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", str(PLACEHOLDER.parent)
+            "session.model_external_initializers_file_folder_path",
+            str(PLACEHOLDER.parent),
         )
         values = {name: ort_value(array) for name, array in arrays.items()}
         for name, value in values.items():
             options.add_initializer(name, value)
-        return OnnxRuntimeModel(create_session(model, options), model, (weights, arrays, values))
+        return OnnxRuntimeModel(
+            create_session(model, options), model, (weights, arrays, values)
+        )
 
     def pays_to_optimize(self, model: ModelProto) -> bool:
         """Return whether to optimise a model before it is prepared: the only one of a session, or a heavy one of few."""
@@ -78,7 +119,9 @@ class OnnxRuntimeEngine(BaseEngine):
         pieces = self.policy.pieces
         return pieces == 1 or (pieces <= OPTIMIZED_PIECES and is_heavy(model))
 
-    def prepare_optimized(self, model: ModelProto, weights: Mapping[str, TensorView]) -> RunnableModel:
+    def prepare_optimized(
+        self, model: ModelProto, weights: Mapping[str, TensorView]
+    ) -> RunnableModel:
         """Prepare an optimised form of a model; see `BaseEngine.prepare_optimized`."""
         from epctx_onnxruntime.optimiser import prepare_optimized
 
@@ -98,7 +141,9 @@ class OnnxRuntimeEngine(BaseEngine):
         """Return whether all operators of a model without detached weights have kernels for its types."""
         options = quiet_options()
         register_libraries(options, self.policy.custom_ops_libraries)
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.graph_optimization_level = (
+            onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        )
         fit_versions(model)
         try:
             create_session(model, options)
@@ -119,7 +164,9 @@ class OnnxRuntimeEngine(BaseEngine):
         options.log_severity_level = FATAL_ONLY
         register_libraries(options, self.policy.custom_ops_libraries)
         # onnxruntime's optimisers read weights through files only, never through `add_initializer`.
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.graph_optimization_level = (
+            onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        )
         options.intra_op_num_threads = self._threads(model, heavy)
         if options.intra_op_num_threads == 1:
             options.inter_op_num_threads = 1
@@ -157,16 +204,24 @@ class OnnxRuntimeEngine(BaseEngine):
             model,
             weights,
             level,
-            Allowed(contrib=contrib, layouts=layouts, libraries=self.policy.custom_ops_libraries),
+            Allowed(
+                contrib=contrib,
+                layouts=layouts,
+                libraries=self.policy.custom_ops_libraries,
+            ),
         )
 
     def resolve_types(self, inferred: ModelProto) -> None:  # type: ignore[override]
         """Declare values of custom operators and those of `com.microsoft`; see `BaseEngine.resolve_types`."""
         from epctx_onnxruntime.contrib_types import resolve_types
 
-        resolve_types(inferred, check_libraries(tuple(self.policy.custom_ops_libraries)))
+        resolve_types(
+            inferred, check_libraries(tuple(self.policy.custom_ops_libraries))
+        )
 
-    def find_libraries(self, model: ModelProto, skipped: Container[tuple[str, str]]) -> dict[str, str]:
+    def find_libraries(
+        self, model: ModelProto, skipped: Container[tuple[str, str]]
+    ) -> dict[str, str]:
         """Return the libraries of custom operators by domain; see `BaseEngine.find_libraries`."""
         return find_libraries(model, skipped, self.policy.custom_ops_libraries)
 
@@ -180,7 +235,9 @@ class OnnxRuntimeEngine(BaseEngine):
 class OnnxRuntimeModel:
     """Session with the memory that it reads, with positional inputs and outputs."""
 
-    def __init__(self, session: onnxruntime.InferenceSession, model: ModelProto, owned: object) -> None:
+    def __init__(
+        self, session: onnxruntime.InferenceSession, model: ModelProto, owned: object
+    ) -> None:
         self._inputs = [value.name for value in model.graph.input]
         self._outputs = [value.name for value in model.graph.output]
         values = (*session.get_inputs(), *session.get_outputs())
@@ -207,15 +264,21 @@ class OnnxRuntimeModel:
         names = self._inputs
         # Small models have one input, for which zip would take most of the time.
         single = len(names) == 1 == len(inputs)
-        feeds = {names[0]: inputs[0]} if single else dict(zip(names, inputs, strict=True))
+        feeds = (
+            {names[0]: inputs[0]} if single else dict(zip(names, inputs, strict=True))
+        )
         current = current_options()
-        options = self._options if current is None else current.follow(onnxruntime.RunOptions)
+        options = (
+            self._options if current is None else current.follow(onnxruntime.RunOptions)
+        )
         try:
             results: list[np.ndarray]
             if self._has_foreign_types:
                 # onnxruntime's `run` supports numpy's own element types only.
                 values = {name: ort_value(array) for name, array in feeds.items()}
-                found = self._state[1].run_with_ort_values(self._outputs, values, options)
+                found = self._state[1].run_with_ort_values(
+                    self._outputs, values, options
+                )
                 results = [_array(value) for value in found]
             else:
                 results = self._call(self._outputs, feeds, options)
@@ -254,7 +317,9 @@ def place_weights(
             )
         if array.nbytes == 0 or array.dtype.name in _SUB_BYTE_DTYPES:
             # onnxruntime needs these packed, or has no memory to point to.
-            tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(array), tensor.name))
+            tensor.CopyFrom(
+                onnx.numpy_helper.from_array(np.ascontiguousarray(array), tensor.name)
+            )
         else:
             # Aligned: an external weight may begin anywhere in its file.
             arrays[tensor.name] = np.require(array, requirements=("C", "A"))
@@ -285,7 +350,9 @@ def _array(value: onnxruntime.OrtValue) -> np.ndarray:
     return np.frombuffer(data, dtype).reshape(shape)
 
 
-def create_session(model: ModelProto, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+def create_session(
+    model: ModelProto, options: onnxruntime.SessionOptions
+) -> onnxruntime.InferenceSession:
     """Create a session.
 
     Raises:
@@ -300,12 +367,18 @@ def create_session(model: ModelProto, options: onnxruntime.SessionOptions) -> on
     try:
         # onnxruntime's fallback tries the same again and prints to stdout.
         content = model.SerializeToString()
-        return onnxruntime.InferenceSession(content, options, providers=[CPU_EP], enable_fallback=0)
+        return onnxruntime.InferenceSession(
+            content, options, providers=[CPU_EP], enable_fallback=0
+        )
     except MemoryError:
         raise
-    except Exception as error:  # onnxruntime's exception classes have no base of their own
+    except (
+        Exception
+    ) as error:  # onnxruntime's exception classes have no base of their own
         text = " ".join(str(error).split())
-        raise NotImplementedByProvider(f"onnxruntime refuses a part of the model: {text}") from error
+        raise NotImplementedByProvider(
+            f"onnxruntime refuses a part of the model: {text}"
+        ) from error
 
 
 def keep_distinct_names(main: onnx.GraphProto) -> set[str]:

@@ -28,7 +28,9 @@ def is_detached(tensor: TensorProto) -> bool:
     return tensor.data_location == TensorProto.EXTERNAL
 
 
-def all_graphs(graph: GraphProto, path: GraphPath = ()) -> Iterator[tuple[GraphPath, GraphProto]]:
+def all_graphs(
+    graph: GraphProto, path: GraphPath = ()
+) -> Iterator[tuple[GraphPath, GraphProto]]:
     """Yield a graph and all subgraphs in it, at any depth, each before those inside it."""
     yield path, graph
     inner = (subgraph for node in graph.node for subgraph in subgraphs(node))
@@ -46,7 +48,11 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 def free_names(graph: GraphProto) -> set[str]:
     """Return the names that a subgraph, with those in it, reads from outside."""
-    made = {"", *(value.name for value in graph.input), *(tensor.name for tensor in graph.initializer)}
+    made = {
+        "",
+        *(value.name for value in graph.input),
+        *(tensor.name for tensor in graph.initializer),
+    }
     made.update(sparse.values.name for sparse in graph.sparse_initializer)
     read: set[str] = set()
     for node in graph.node:

@@ -11,7 +11,13 @@ import onnx
 from onnx import ModelProto, helper, numpy_helper
 
 from epctx_core.errors import NotImplementedByProvider
-from epctx_onnxruntime.graphs import GraphPath, all_graphs, names_read, subgraphs, without_weights
+from epctx_onnxruntime.graphs import (
+    GraphPath,
+    all_graphs,
+    names_read,
+    subgraphs,
+    without_weights,
+)
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -41,19 +47,29 @@ def guard_recurrent(model: ModelProto) -> None:
     """
     # A graph precedes its subgraphs, which are changed first.
     lists = _node_lists(model)
-    found = [(path, nodes) for path, nodes in lists if any(node.op_type in _GUARDING for node in nodes)]
-    by_rank = any(_GUARDING.get(node.op_type) is _ROWS for _, nodes in found for node in nodes)
+    found = [
+        (path, nodes)
+        for path, nodes in lists
+        if any(node.op_type in _GUARDING for node in nodes)
+    ]
+    by_rank = any(
+        _GUARDING.get(node.op_type) is _ROWS for _, nodes in found for node in nodes
+    )
     ranks = _ranks(model) if by_rank else {}
     number = 0
     for path, nodes in reversed(found):
         guarded: list[NodeProto] = []
         for node in nodes:
             shapes = _GUARDING.get(node.op_type)
-            if shapes is _ROWS and not _needs_rows(node, {} if path is None else ranks[path]):
+            if shapes is _ROWS and not _needs_rows(
+                node, {} if path is None else ranks[path]
+            ):
                 shapes = None
             if shapes and node.input:
                 number += 1
-                guarded += _guard_nodes(node, f"{GUARD}{node.op_type} {node.name!r} {number}", shapes)
+                guarded += _guard_nodes(
+                    node, f"{GUARD}{node.op_type} {node.name!r} {number}", shapes
+                )
             guarded.append(node)
         del nodes[:]
         nodes.extend(guarded)
@@ -67,7 +83,11 @@ def _node_lists(
     for function in model.functions:
         yield None, function.node
         inner = (subgraph for node in function.node for subgraph in subgraphs(node))
-        yield from ((None, graph.node) for subgraph in inner for _, graph in all_graphs(subgraph))
+        yield from (
+            (None, graph.node)
+            for subgraph in inner
+            for _, graph in all_graphs(subgraph)
+        )
 
 
 def _needs_rows(node: NodeProto, ranks: Mapping[str, int | None]) -> bool:
@@ -92,7 +112,9 @@ def _needs_rows(node: NodeProto, ranks: Mapping[str, int | None]) -> bool:
 def _ranks(model: ModelProto) -> dict[GraphPath, dict[str, int | None]]:
     """Return the ranks of the values in the scope of each graph, as declared or inferred; None for an unknown one."""
     known = without_weights(model)
-    with contextlib.suppress(RuntimeError, ValueError, onnx.shape_inference.InferenceError):
+    with contextlib.suppress(
+        RuntimeError, ValueError, onnx.shape_inference.InferenceError
+    ):
         known = onnx.shape_inference.infer_shapes(known)
     scopes: dict[GraphPath, dict[str, int | None]] = {}
     for path, graph in all_graphs(known.graph):
@@ -111,7 +133,9 @@ def _ranks(model: ModelProto) -> dict[GraphPath, dict[str, int | None]]:
     return scopes
 
 
-def _guard_nodes(node: NodeProto, name: str, shapes: Sequence[Sequence[int]]) -> Iterator[NodeProto]:
+def _guard_nodes(
+    node: NodeProto, name: str, shapes: Sequence[Sequence[int]]
+) -> Iterator[NodeProto]:
     """Yield nodes that reshape a node's input to its own shape (rows, to a matrix), and make the node read the result.
 
     This copies nothing. onnxruntime computes the length -1 from the others, and fails if one of those is 0.
@@ -120,7 +144,9 @@ def _guard_nodes(node: NodeProto, name: str, shapes: Sequence[Sequence[int]]) ->
         checked, lengths = f"{name}.{step}", f"{name}.{step} shape"
         value = numpy_helper.from_array(np.array(shape, np.int64))
         yield helper.make_node("Constant", [], [lengths], value=value)
-        yield helper.make_node("Reshape", [node.input[0], lengths], [checked], name=checked)
+        yield helper.make_node(
+            "Reshape", [node.input[0], lengths], [checked], name=checked
+        )
         node.input[0] = checked
 
 

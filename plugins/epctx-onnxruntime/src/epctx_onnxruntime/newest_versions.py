@@ -36,14 +36,21 @@ def lower_versions(model: ModelProto) -> None:
 
 
 def _fit_imports(
-    imports: RepeatedCompositeFieldContainer[OperatorSetIdProto], nodes: Iterable[NodeProto]
+    imports: RepeatedCompositeFieldContainer[OperatorSetIdProto],
+    nodes: Iterable[NodeProto],
 ) -> None:
     # Not other domains: it would take milliseconds to find the newest version of each.
     for domain, sure in SURE_OPSETS.items():
-        above = [opset for opset in imports if opset.domain == domain and opset.version > sure]
+        above = [
+            opset
+            for opset in imports
+            if opset.domain == domain and opset.version > sure
+        ]
         highest = max((opset.version for opset in above), default=sure)
         if highest > sure and highest > (newest := newest_opset(domain)):
-            fits = all(_since(node, highest) <= newest for node in _all_nodes(nodes, domain))
+            fits = all(
+                _since(node, highest) <= newest for node in _all_nodes(nodes, domain)
+            )
             for opset in above if fits else ():
                 opset.version = min(opset.version, newest)
 
@@ -59,7 +66,9 @@ def _all_nodes(nodes: Iterable[NodeProto], domain: str) -> Iterator[NodeProto]:
 
 def _since(node: NodeProto, version: int) -> int:
     try:
-        return int(onnx.defs.get_schema(node.op_type, version, node.domain).since_version)
+        return int(
+            onnx.defs.get_schema(node.op_type, version, node.domain).since_version
+        )
     except (onnx.defs.SchemaError, TypeError):
         # TypeError: a version of more than 31 bits, or a name that is not text, in an unchecked model.
         return _BEYOND
@@ -69,7 +78,9 @@ def _since(node: NodeProto, version: int) -> int:
 def newest_ir_version() -> int:
     """Return the newest IR version of onnx that onnxruntime reads."""
     versions = range(onnx.IR_VERSION, SURE_IR, -1)
-    return next((v for v in versions if _reads({"": SURE_OPSETS[""]}, ir_version=v)), SURE_IR)
+    return next(
+        (v for v in versions if _reads({"": SURE_OPSETS[""]}, ir_version=v)), SURE_IR
+    )
 
 
 @cache
@@ -79,16 +90,32 @@ def newest_opset(domain: str) -> int:
     own = "" if domain == "ai.onnx" else domain
     newest = max(schema.since_version for schema in schemas if schema.domain == own)
     sure = SURE_OPSETS[domain]
-    return next((v for v in range(newest, sure, -1) if _reads({"": SURE_OPSETS[""], domain: v})), sure)
+    return next(
+        (
+            v
+            for v in range(newest, sure, -1)
+            if _reads({"": SURE_OPSETS[""], domain: v})
+        ),
+        sure,
+    )
 
 
 def _reads(imports: Mapping[str, int], *, ir_version: int = SURE_IR) -> bool:
     """Return whether onnxruntime reads a model of these versions."""
-    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "probe", values[:1], values[1:])
-    opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
+    values = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1])
+        for name in "xy"
+    ]
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"])], "probe", values[:1], values[1:]
+    )
+    opsets = [
+        helper.make_opsetid(domain, version) for domain, version in imports.items()
+    ]
     try:
-        load_structure(helper.make_model(graph, ir_version=ir_version, opset_imports=opsets))
+        load_structure(
+            helper.make_model(graph, ir_version=ir_version, opset_imports=opsets)
+        )
     except Exception:  # noqa: BLE001 - onnxruntime's exception classes have no base of their own
         return False
     return True
@@ -98,4 +125,6 @@ def load_structure(
     model: ModelProto, options: onnxruntime.SessionOptions | None = None
 ) -> capi.InferenceSession:
     """Load a model and resolve its types, without kernels."""
-    return capi.InferenceSession(options or quiet_options(), model.SerializeToString(), False, False)
+    return capi.InferenceSession(
+        options or quiet_options(), model.SerializeToString(), False, False
+    )

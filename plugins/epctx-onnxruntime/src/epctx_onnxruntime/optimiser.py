@@ -82,7 +82,10 @@ class Allowed:
 
 
 def optimize(
-    model: ModelProto, weights: Mapping[str, TensorView], level: GraphOptimizationLevel, allowed: Allowed
+    model: ModelProto,
+    weights: Mapping[str, TensorView],
+    level: GraphOptimizationLevel,
+    allowed: Allowed,
 ) -> OptimizedModel:
     """Return an equal model that computes faster.
 
@@ -102,7 +105,9 @@ def optimize(
     """
     rewritten = rewritten_bytes(model, weights)
     if rewritten > REWRITE_LIMIT:
-        raise NotImplementedByProvider(f"{rewritten:,} bytes of weights would be rewritten in memory")
+        raise NotImplementedByProvider(
+            f"{rewritten:,} bytes of weights would be rewritten in memory"
+        )
     if folds_recurrent(model):
         raise NotImplementedByProvider(
             "a recurrent operator has constants alone for inputs, and onnxruntime ends the process if they are empty"
@@ -124,18 +129,26 @@ def prepare_optimized(
 ) -> RunnableModel:
     """Prepare an optimised form of a model for this process alone; see `BaseEngine.prepare_optimized`."""
     # Weights in files are mapped, and an optimised model leaves them there. Numpy's own types can be lent.
-    in_memory = all(view.extent is None and view.dtype.isbuiltin == 1 for view in weights.values())
+    in_memory = all(
+        view.extent is None and view.dtype.isbuiltin == 1 for view in weights.values()
+    )
     size = sum(view.nbytes for view in weights.values())
-    if not engine.is_alone and not (in_memory and size - rewritten_bytes(model, weights) <= PREPACK_LIMIT):
+    if not engine.is_alone and not (
+        in_memory and size - rewritten_bytes(model, weights) <= PREPACK_LIMIT
+    ):
         allowed = Allowed(anything=True, libraries=engine.policy.custom_ops_libraries)
         found = optimize(model, weights, GraphOptimizationLevel.ORT_ENABLE_ALL, allowed)
-        return engine.prepare(found.model, {name: view.array() for name, view in found.weights.items()})
+        return engine.prepare(
+            found.model, {name: view.array() for name, view in found.weights.items()}
+        )
     # A session that optimises by itself copies weights in memory and maps those in files. It is faster than to optimise
     # the model first, since nothing is written in between.
     own = ModelProto()
     own.CopyFrom(model)
     fit_versions(own)
-    options = engine.session_options(own, None, prepacks=engine.is_alone or engine.prepacks(size))
+    options = engine.session_options(
+        own, None, prepacks=engine.is_alone or engine.prepacks(size)
+    )
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     lent = hand_over(own, weights, options)
     session = create_session(own, options)
@@ -174,12 +187,16 @@ def _attempts(
 
 def rewritten_bytes(model: ModelProto, weights: Mapping[str, TensorView]) -> int:
     """Return the bytes of weights that the optimiser may change."""
-    names = {n for node in model.graph.node if node.op_type in _REWRITTEN for n in node.input}
+    names = {
+        n for node in model.graph.node if node.op_type in _REWRITTEN for n in node.input
+    }
     return sum(weights[name].nbytes for name in names if name in weights)
 
 
 def hand_over(
-    model: ModelProto, views: Mapping[str, TensorView], options: onnxruntime.SessionOptions
+    model: ModelProto,
+    views: Mapping[str, TensorView],
+    options: onnxruntime.SessionOptions,
 ) -> object:
     """Provide the weights of a session that optimises: onnxruntime's optimisers read no others.
 
@@ -251,7 +268,9 @@ class _Optimisation:
         options = quiet_options()
         register_libraries(options, self.allowed.libraries)
         if not (self.allowed.contrib or self.allowed.anything):
-            options.add_session_config_entry("optimization.disable_specified_optimizers", SWITCHED_OFF)
+            options.add_session_config_entry(
+                "optimization.disable_specified_optimizers", SWITCHED_OFF
+            )
         level = onnxruntime.GraphOptimizationLevel(int(self.level))
         try:
             model = ModelProto()
@@ -275,7 +294,10 @@ class _Optimisation:
         return self._finish(ModelProto.FromString(data))
 
     def _location(
-        self, name: str, value: onnxruntime.OrtValue, info: onnxruntime.OrtExternalInitializerInfo | None
+        self,
+        name: str,
+        value: onnxruntime.OrtValue,
+        info: onnxruntime.OrtExternalInitializerInfo | None,
     ) -> onnxruntime.OrtExternalInitializerInfo | None:
         """Return a location for a weight of the result, or None for a small one.
 
@@ -306,7 +328,9 @@ class _Optimisation:
         if info is not None and (extent := view.extent) is not None:
             path = Path(_below_root(Path(extent.file)))
             return info.file_offset == extent.offset and Path(info.filepath) == path
-        memory = memoryview((ctypes.c_char * size).from_address(value.data_ptr())).cast("B")
+        memory = memoryview((ctypes.c_char * size).from_address(value.data_ptr())).cast(
+            "B"
+        )
         start = 0
         for chunk in view.chunks():
             if memory[start : start + len(chunk)] != chunk:
@@ -315,9 +339,16 @@ class _Optimisation:
         return True
 
     def _finish(self, found: ModelProto) -> OptimizedModel:
-        blocked = any(node.domain == _NCHWC for node in found.graph.node) and not self.allowed.anything
-        if not (self._has_allowed_operators(found) and (self.allowed.layouts or not blocked)):
-            raise NotImplementedByProvider("onnxruntime inserted operators that are not allowed here")
+        blocked = (
+            any(node.domain == _NCHWC for node in found.graph.node)
+            and not self.allowed.anything
+        )
+        if not (
+            self._has_allowed_operators(found) and (self.allowed.layouts or not blocked)
+        ):
+            raise NotImplementedByProvider(
+                "onnxruntime inserted operators that are not allowed here"
+            )
         weights = self._weights(found)
         model = _restore_frame(found, self.source)
         if blocked:
@@ -341,20 +372,31 @@ class _Optimisation:
     def _weights(self, found: ModelProto) -> dict[str, TensorView]:
         """Return the views behind the detached initializers of the main graph; store those of subgraphs in the model."""
         weights: dict[str, TensorView] = {}
-        detached = [(path, t) for path, g in all_graphs(found.graph) for t in g.initializer if is_detached(t)]
+        detached = [
+            (path, t)
+            for path, g in all_graphs(found.graph)
+            for t in g.initializer
+            if is_detached(t)
+        ]
         for path, tensor in detached:
             name = tensor.name
-            number = next(int(e.value) for e in tensor.external_data if e.key == "offset")
+            number = next(
+                int(e.value) for e in tensor.external_data if e.key == "offset"
+            )
             del tensor.external_data[:]
             if path and not number:
-                raise NotImplementedByProvider(f"a subgraph has the weight {name!r} of the graph around it")
+                raise NotImplementedByProvider(
+                    f"a subgraph has the weight {name!r} of the graph around it"
+                )
             if path:
                 tensor.ClearField("data_location")
                 tensor.raw_data = self.copied[number - 1]
                 continue
             tensor.external_data.add(key="location", value=LOCATION)
             if number:
-                weights[name] = Weight(name, tensor.data_type, tuple(tensor.dims), self.copied[number - 1])
+                weights[name] = Weight(
+                    name, tensor.data_type, tuple(tensor.dims), self.copied[number - 1]
+                )
             else:
                 weights[name] = self.views[name]
         return weights
@@ -375,14 +417,19 @@ def _restore_frame(found: ModelProto, source: ModelProto) -> ModelProto:
     values = {name for node in graph.node for name in (*node.input, *node.output)}
     del graph.quantization_annotation[:]
     annotations = source.graph.quantization_annotation
-    graph.quantization_annotation.extend(a for a in annotations if a.tensor_name in values)
+    graph.quantization_annotation.extend(
+        a for a in annotations if a.tensor_name in values
+    )
     if source.ir_version < _FREE_INITIALIZERS:
         _remove_inputs(model, source)
         graph.input.extend(
-            onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in graph.initializer
+            onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
+            for t in graph.initializer
         )
     imported = {("" if o.domain == "ai.onnx" else o.domain) for o in model.opset_import}
-    for domain in sorted({n.domain for n in _all_nodes(graph)} - imported - {"ai.onnx"}):
+    for domain in sorted(
+        {n.domain for n in _all_nodes(graph)} - imported - {"ai.onnx"}
+    ):
         version = next((o.version for o in found.opset_import if o.domain == domain), 1)
         model.opset_import.add(domain=domain, version=version)
     called = {(n.domain, n.op_type) for n in _all_nodes(graph)}

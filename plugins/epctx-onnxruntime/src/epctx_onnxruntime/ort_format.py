@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+)
 
 from epctx_core.errors import EpctxError, InvalidProtobuf, NotFound
 from epctx_core.plugin import OperatorTypes
@@ -38,7 +45,14 @@ _MOST_SHARED = 16
 """Largest average number of references to a byte of a file."""
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _SCHEMA = "ort_flatbuffers_py"
-_DECODING = (struct.error, LookupError, ValueError, TypeError, AttributeError, OverflowError)
+_DECODING = (
+    struct.error,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+)
 """Errors of Python for an invalid offset, length or text."""
 
 _log = logging.getLogger("epctx.context")
@@ -83,7 +97,10 @@ def _session_class() -> Any:
     if _SCHEMA not in sys.modules:
         found = importlib.util.find_spec("onnxruntime")
         folders = [] if found is None else list(found.submodule_search_locations or ())
-        inits = [Path(f, "tools", "ort_format_model", _SCHEMA, "__init__.py") for f in folders]
+        inits = [
+            Path(f, "tools", "ort_format_model", _SCHEMA, "__init__.py")
+            for f in folders
+        ]
         init = next((path for path in inits if path.is_file()), None)
         if init is None:
             raise NotFound(
@@ -124,7 +141,9 @@ class _Decoder:
     counted. onnxruntime itself shares only names of values.
     """
 
-    def __init__(self, data: bytes, path: Path | None, count: Callable[[str], None]) -> None:
+    def __init__(
+        self, data: bytes, path: Path | None, count: Callable[[str], None]
+    ) -> None:
         self._data = np.frombuffer(data, np.uint8)
         # A name in protobuf has to be UTF-8.
         self._file = path.name if path is not None and path.name.isprintable() else None
@@ -133,7 +152,9 @@ class _Decoder:
 
     def model(self, session: Any) -> tuple[ModelProto, list[OperatorTypes]]:
         model = session.Model()
-        proto = ModelProto(ir_version=model.IrVersion(), model_version=model.ModelVersion())
+        proto = ModelProto(
+            ir_version=model.IrVersion(), model_version=model.ModelVersion()
+        )
         self._set_texts(
             proto,
             producer_name=model.ProducerName(),
@@ -142,11 +163,20 @@ class _Decoder:
             doc_string=model.DocString(),
         )
         for entry in self._each(model, "MetadataProps"):
-            proto.metadata_props.add(key=self._text(entry.Key()), value=self._text(entry.Value()))
+            proto.metadata_props.add(
+                key=self._text(entry.Key()), value=self._text(entry.Value())
+            )
         self._graph(model.Graph(), proto.graph, nested=0)
         self._set_texts(proto.graph, doc_string=model.GraphDocString())
         # onnxruntime writes every domain that it knows.
-        used = {"", *(node.domain for _, graph in all_graphs(proto.graph) for node in graph.node)}
+        used = {
+            "",
+            *(
+                node.domain
+                for _, graph in all_graphs(proto.graph)
+                for node in graph.node
+            ),
+        }
         for opset in self._each(model, "OpsetImport"):
             domain = self._text(opset.Domain())
             if ("" if domain in _DEFAULT_DOMAINS else domain) in used:
@@ -158,7 +188,9 @@ class _Decoder:
             raise ValueError(f"subgraphs are nested more than {_MOST_NESTED} deep")
         self._add("bodies")
         proto.name = "main_graph" if nested == 0 else f"subgraph_{nested}"
-        values = {self._text(value.Name()): value for value in self._each(graph, "NodeArgs")}
+        values = {
+            self._text(value.Name()): value for value in self._each(graph, "NodeArgs")
+        }
         inputs, outputs = self._texts(graph, "Inputs"), self._texts(graph, "Outputs")
         for tensor in self._each(graph, "Initializers"):
             self._tensor(tensor, proto.initializer.add(), detach=nested == 0)
@@ -179,7 +211,9 @@ class _Decoder:
     def _node(self, node: Any, graph: GraphProto, nested: int) -> None:
         self._add("nodes")
         if node.Type():
-            raise ValueError(f"node {self._text(node.Name())!r} is compiled code of an EP, not an operator")
+            raise ValueError(
+                f"node {self._text(node.Name())!r} is compiled code of an EP, not an operator"
+            )
         domain = self._text(node.Domain())
         proto = graph.node.add(
             op_type=self._text(node.OpType()),
@@ -204,7 +238,9 @@ class _Decoder:
         elif proto.type == AttributeProto.STRING:
             proto.s = self._count_text(attribute.S() or b"")
         elif proto.type == AttributeProto.STRINGS:
-            proto.strings.extend(map(self._count_text, self._each(attribute, "Strings")))
+            proto.strings.extend(
+                map(self._count_text, self._each(attribute, "Strings"))
+            )
         elif proto.type == AttributeProto.TENSOR:
             self._tensor(attribute.T(), proto.t)
         elif proto.type == AttributeProto.TENSORS:
@@ -213,16 +249,22 @@ class _Decoder:
         elif proto.type == AttributeProto.GRAPH:
             self._graph(attribute.G(), proto.g, nested=nested + 1)
         else:
-            raise ValueError(f"attribute {proto.name!r} has the unknown type {proto.type}")
+            raise ValueError(
+                f"attribute {proto.name!r} has the unknown type {proto.type}"
+            )
 
     def _tensor(self, tensor: Any, proto: TensorProto, *, detach: bool = False) -> None:
         proto.name, proto.data_type = self._text(tensor.Name()), tensor.DataType()
         self._set_texts(proto, doc_string=tensor.DocString())
         proto.dims.extend(self._numbers(tensor, "Dims"))
         if tensor.ExternalDataOffset() >= 0:
-            raise ValueError(f"tensor {proto.name!r} lies in another file, which only training writes")
+            raise ValueError(
+                f"tensor {proto.name!r} lies in another file, which only training writes"
+            )
         if proto.data_type == TensorProto.STRING:
-            proto.string_data.extend(map(self._count_text, self._each(tensor, "StringData")))
+            proto.string_data.extend(
+                map(self._count_text, self._each(tensor, "StringData"))
+            )
             return
         raw = tensor.RawDataAsNumpy()
         size = 0 if isinstance(raw, int) else raw.nbytes
@@ -230,9 +272,16 @@ class _Decoder:
             self._count(size)
             proto.raw_data = raw.tobytes() if size else b""
             return
-        offset = raw.__array_interface__["data"][0] - self._data.__array_interface__["data"][0]
+        offset = (
+            raw.__array_interface__["data"][0]
+            - self._data.__array_interface__["data"][0]
+        )
         proto.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", self._file), ("offset", str(offset)), ("length", str(size))):
+        for key, value in (
+            ("location", self._file),
+            ("offset", str(offset)),
+            ("length", str(size)),
+        ):
             proto.external_data.add(key=key, value=value)
 
     def _value(self, value: Any, proto: ValueInfoProto) -> None:
@@ -278,7 +327,9 @@ class _Decoder:
     def _operators(self, session: Any) -> Iterator[OperatorTypes]:
         """Yield the type constraints of operators, which the file has for builds without schemas."""
         resolver = session.KernelTypeStrResolver()
-        for operator in () if resolver is None else self._each(resolver, "OpKernelTypeStrArgs"):
+        for operator in (
+            () if resolver is None else self._each(resolver, "OpKernelTypeStrArgs")
+        ):
             domain, op_type, version = self._text(operator.OpId()).rsplit(":", 2)
             names: tuple[dict[int, str], dict[int, str]] = {}, {}
             for entry in self._each(operator, "KernelTypeStrArgs"):

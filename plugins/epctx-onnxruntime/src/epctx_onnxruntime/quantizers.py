@@ -34,22 +34,35 @@ def see_through_quantizers(inferred: ModelProto) -> None:
     graphs = [graph for _, graph in all_graphs(probe.graph)]
     known: dict[str, int] = {}
     for graph in graphs:
-        known |= {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info)}
+        known |= {
+            v.name: v.type.tensor_type.elem_type
+            for v in (*graph.input, *graph.value_info)
+        }
         known |= {tensor.name: tensor.data_type for tensor in graph.initializer}
     if not [node for graph in graphs for node in graph.node if _cast(node, known)]:
         return
-    has_vectors = any(_is_long_vector(value) for graph in graphs for value in graph.value_info)
+    has_vectors = any(
+        _is_long_vector(value) for graph in graphs for value in graph.value_info
+    )
     try:
         found = onnx.shape_inference.infer_shapes(probe, data_prop=not has_vectors)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         _log.debug("onnx does not infer what is behind quantizers: %s", error)
         return
-    for (_, graph), (_, better) in zip(all_graphs(inferred.graph), all_graphs(found.graph), strict=True):
-        declared = {value.name: value for value in chain(graph.value_info, graph.output)}
+    for (_, graph), (_, better) in zip(
+        all_graphs(inferred.graph), all_graphs(found.graph), strict=True
+    ):
+        declared = {
+            value.name: value for value in chain(graph.value_info, graph.output)
+        }
         for value in chain(better.value_info, better.output):
             target = declared.get(value.name)
-            if _count_lengths(value) > (0 if target is None else _count_lengths(target)):
-                (target or graph.value_info.add(name=value.name)).type.CopyFrom(value.type)
+            if _count_lengths(value) > (
+                0 if target is None else _count_lengths(target)
+            ):
+                (target or graph.value_info.add(name=value.name)).type.CopyFrom(
+                    value.type
+                )
 
 
 def _cast(node: NodeProto, known: Mapping[str, int]) -> bool:
@@ -78,4 +91,8 @@ def _count_lengths(value: ValueInfoProto) -> int:
     kind = value.type.tensor_type
     if not kind.elem_type:
         return 0
-    return 1 + int(kind.HasField("shape")) + sum(bool(dim.HasField("dim_value")) for dim in kind.shape.dim)
+    return (
+        1
+        + int(kind.HasField("shape"))
+        + sum(bool(dim.HasField("dim_value")) for dim in kind.shape.dim)
+    )

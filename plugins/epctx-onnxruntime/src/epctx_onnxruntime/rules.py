@@ -38,13 +38,20 @@ def fills_threads(model: ModelProto) -> bool:
     if len(graph.node) <= LIGHT_NODES and not operators & _HEAVY_OPERATORS:
         return False
     weights = sum(math.prod(tensor.dims) for tensor in graph.initializer)
-    shapes = [value.type.tensor_type.shape.dim for value in (*graph.input, *graph.output)]
+    shapes = [
+        value.type.tensor_type.shape.dim for value in (*graph.input, *graph.output)
+    ]
     # An open dimension counts as an infinite one.
-    sizes = (math.prod(d.dim_value if d.HasField("dim_value") else math.inf for d in dims) for dims in shapes)
+    sizes = (
+        math.prod(d.dim_value if d.HasField("dim_value") else math.inf for d in dims)
+        for dims in shapes
+    )
     return weights >= THREADED_WEIGHTS or max(sizes, default=0) >= THREADED_ELEMENTS
 
 
 def is_heavy(model: ModelProto) -> bool:
     """Return whether optimising a model saves more time than it takes."""
     graph = model.graph
-    return len(graph.node) > LIGHT_NODES or any(node.op_type in _HEAVY_OPERATORS for node in graph.node)
+    return len(graph.node) > LIGHT_NODES or any(
+        node.op_type in _HEAVY_OPERATORS for node in graph.node
+    )

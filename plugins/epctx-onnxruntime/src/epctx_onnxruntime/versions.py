@@ -31,9 +31,14 @@ def quiet_options() -> onnxruntime.SessionOptions:
 
 def fit_versions(model: ModelProto) -> None:
     """Lower a model's version numbers in place to those that onnxruntime reads, if that changes nothing else."""
-    imports = (model.opset_import, *(function.opset_import for function in model.functions))
+    imports = (
+        model.opset_import,
+        *(function.opset_import for function in model.functions),
+    )
     if model.ir_version > SURE_IR or any(
-        opset.version > SURE_OPSETS.get(opset.domain, opset.version) for opsets in imports for opset in opsets
+        opset.version > SURE_OPSETS.get(opset.domain, opset.version)
+        for opsets in imports
+        for opset in opsets
     ):
         from epctx_onnxruntime.newest_versions import lower_versions
 
@@ -55,11 +60,20 @@ def block_size() -> int:
         return None
 
     weight = numpy_helper.from_array(np.ones((1, 1, 1, 1), np.float32), "w")
-    values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, 1, 2, 2]) for n in "xy"]
+    values = [
+        helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, 1, 2, 2])
+        for n in "xy"
+    ]
     graph = helper.make_graph(
-        [helper.make_node("Conv", ["x", "w"], ["y"])], "probe", values[:1], values[1:], [weight]
+        [helper.make_node("Conv", ["x", "w"], ["y"])],
+        "probe",
+        values[:1],
+        values[1:],
+        [weight],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+    )
     try:
         onnxruntime.ModelCompiler(
             quiet_options(),

@@ -24,7 +24,9 @@ def find_claims(graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
 
     def is_supported(node: NodeView) -> bool | str:
         if node.op_type in _CONTROL_FLOW and not node.domain:
-            return "the session runs control flow; nodes of its subgraphs are OpenVINO's"
+            return (
+                "the session runs control flow; nodes of its subgraphs are OpenVINO's"
+            )
         if node.index in refused:
             return refused[node.index]
         return (

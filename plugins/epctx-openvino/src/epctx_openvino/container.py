@@ -51,7 +51,9 @@ def write_container(payload: Payload, blobs: Mapping[str, Blob]) -> None:
         ValueError: a table above 16 MiB.
     """
     table = _lay_out(blobs)
-    payload.write(_HEADER.pack(_MAGIC, _VERSION, _HEADER.size, _HEADER.size, len(table)) + table)
+    payload.write(
+        _HEADER.pack(_MAGIC, _VERSION, _HEADER.size, _HEADER.size, len(table)) + table
+    )
     for blob in blobs.values():
         payload.align(_ALIGNMENT)
         payload.write(blob.data)
@@ -60,7 +62,9 @@ def write_container(payload: Payload, blobs: Mapping[str, Blob]) -> None:
 
 def _lay_out(blobs: Mapping[str, Blob]) -> bytes:
     """Return the table; it stands before the blobs, whose offsets it contains."""
-    digests = {name: hashlib.sha256(blob.data).hexdigest() for name, blob in blobs.items()}
+    digests = {
+        name: hashlib.sha256(blob.data).hexdigest() for name, blob in blobs.items()
+    }
     start, table = 0, b""
     while start < (needed := _round_up(_HEADER.size + len(table))):
         start = offset = needed
@@ -73,9 +77,13 @@ def _lay_out(blobs: Mapping[str, Blob]) -> bytes:
                 "size": len(blob.data),
             }
             offset = _round_up(offset + len(blob.data))
-        table = bson.encode({_BLOBS: entries, "producer": PRODUCER, "version": _TABLE_VERSION})
+        table = bson.encode(
+            {_BLOBS: entries, "producer": PRODUCER, "version": _TABLE_VERSION}
+        )
     if len(table) > _LONGEST_TABLE:
-        raise ValueError(f"the table would have {len(table):,} bytes, and may have {_LONGEST_TABLE:,}")
+        raise ValueError(
+            f"the table would have {len(table):,} bytes, and may have {_LONGEST_TABLE:,}"
+        )
     return table
 
 
@@ -104,19 +112,28 @@ class Container(Mapping[str, Blob]):
             raise self._error(f"its length is not a multiple of {_ALIGNMENT:,}")
         table = self._read_table(view)
         version, entries = table.get("version"), table.get(_BLOBS)
-        if not isinstance(version, str) or version.partition(".")[0] != _TABLE_VERSION.partition(".")[0]:
+        if (
+            not isinstance(version, str)
+            or version.partition(".")[0] != _TABLE_VERSION.partition(".")[0]
+        ):
             raise self._error(
                 f"its table has version {version!r:.80}, and this EP reads those like {_TABLE_VERSION}"
             )
         if table.get(_WEIGHTS):
-            raise self._error("its weights lie in other files, which this EP does not read")
+            raise self._error(
+                "its weights lie in other files, which this EP does not read"
+            )
         if not isinstance(entries, dict):
             raise self._error("its table has no blobs")
-        self._blobs = {name: self._read_blob(view, name, entry) for name, entry in entries.items()}
+        self._blobs = {
+            name: self._read_blob(view, name, entry) for name, entry in entries.items()
+        }
         self._refuse_overlaps(entries)
         if payload.digest is None and not payload.verified:
             found = {name: entry.get("sha256") for name, entry in entries.items()}
-            self._unchecked = {name: digest for name, digest in found.items() if digest is not None}
+            self._unchecked = {
+                name: digest for name, digest in found.items() if digest is not None
+            }
 
     def __getitem__(self, name: str) -> Blob:
         """Return a blob.
@@ -127,10 +144,14 @@ class Container(Mapping[str, Blob]):
         try:
             blob = self._blobs[name]
         except KeyError:
-            raise InvalidGraph(f"the payload {self._name} has no blob {name!r:.200}.", hint=_HINT) from None
+            raise InvalidGraph(
+                f"the payload {self._name} has no blob {name!r:.200}.", hint=_HINT
+            ) from None
         digest = self._unchecked.get(name)
         if digest is not None and hashlib.sha256(blob.data).hexdigest() != digest:
-            raise self._error(f"the blob {name!r:.200} does not have the digest that its table says")
+            raise self._error(
+                f"the blob {name!r:.200} does not have the digest that its table says"
+            )
         self._unchecked.pop(name, None)
         return blob
 
@@ -142,12 +163,21 @@ class Container(Mapping[str, Blob]):
 
     def _read_table(self, view: memoryview) -> dict[str, Any]:
         if len(view) < _HEADER.size or bytes(view[: len(_MAGIC)]) != _MAGIC:
-            raise self._error(f"it does not begin with {_MAGIC.decode()}, as those of OpenVINO do")
+            raise self._error(
+                f"it does not begin with {_MAGIC.decode()}, as those of OpenVINO do"
+            )
         _, version, header, offset, size = _HEADER.unpack(view[: _HEADER.size])
         if (version, header) != (_VERSION, _HEADER.size):
-            raise self._error(f"it has version {version} and a header of {header} bytes, not 1 and 40")
-        if not _HEADER.size <= offset <= offset + size <= len(view) or size > _LONGEST_TABLE:
-            raise self._error(f"its table of {size:,} bytes at {offset:,} lies outside of it, or is too long")
+            raise self._error(
+                f"it has version {version} and a header of {header} bytes, not 1 and 40"
+            )
+        if (
+            not _HEADER.size <= offset <= offset + size <= len(view)
+            or size > _LONGEST_TABLE
+        ):
+            raise self._error(
+                f"its table of {size:,} bytes at {offset:,} lies outside of it, or is too long"
+            )
         try:
             table: dict[str, Any] = bson.decode(bytes(view[offset : offset + size]))
         # bson raises its own errors, and for some bytes those of Python.
@@ -157,9 +187,19 @@ class Container(Mapping[str, Blob]):
 
     def _read_blob(self, view: memoryview, name: str, entry: Any) -> Blob:
         found = entry if isinstance(entry, dict) else {}
-        offset, size, precision = found.get("data_offset"), found.get("size"), found.get("precision", "")
-        if not isinstance(offset, int) or not isinstance(size, int) or not isinstance(precision, str):
-            raise self._error(f"its table has no offset, size and precision of the blob {name!r:.200}")
+        offset, size, precision = (
+            found.get("data_offset"),
+            found.get("size"),
+            found.get("precision", ""),
+        )
+        if (
+            not isinstance(offset, int)
+            or not isinstance(size, int)
+            or not isinstance(precision, str)
+        ):
+            raise self._error(
+                f"its table has no offset, size and precision of the blob {name!r:.200}"
+            )
         if not _HEADER.size <= offset <= offset + size <= len(view) or size == 0:
             raise self._error(f"the blob {name!r:.200} lies outside of it")
         return Blob(data=view[offset : offset + size], precision=precision or None)
@@ -167,10 +207,15 @@ class Container(Mapping[str, Blob]):
     def _refuse_overlaps(self, entries: Mapping[str, Mapping[str, int]]) -> None:
         """Refuse blobs that share bytes: a small file could then be as much work as a large one."""
         last = 0
-        for offset, size in sorted((entry["data_offset"], entry["size"]) for entry in entries.values()):
+        for offset, size in sorted(
+            (entry["data_offset"], entry["size"]) for entry in entries.values()
+        ):
             if offset < last:
                 raise self._error(f"two of its blobs overlap at byte {offset:,}")
             last = offset + size
 
     def _error(self, fault: str) -> InvalidGraph:
-        return InvalidGraph(f"the payload {self._name} is damaged, or not OpenVINO's: {fault}.", hint=_HINT)
+        return InvalidGraph(
+            f"the payload {self._name} is damaged, or not OpenVINO's: {fault}.",
+            hint=_HINT,
+        )

@@ -47,9 +47,15 @@ def read_partition(partition: Partition) -> Source:
         if tensor.data_location == TensorProto.EXTERNAL:
             array = partition.weights[tensor.name].array()
             kept.append(array)
-            place = {"location": _IN_MEMORY, "offset": str(array.ctypes.data), "length": str(array.nbytes)}
+            place = {
+                "location": _IN_MEMORY,
+                "offset": str(array.ctypes.data),
+                "length": str(array.nbytes),
+            }
             del tensor.external_data[:]
-            tensor.external_data.extend(onnx.StringStringEntryProto(key=k, value=v) for k, v in place.items())
+            tensor.external_data.extend(
+                onnx.StringStringEntryProto(key=k, value=v) for k, v in place.items()
+            )
     return Source(core().read_model(model.SerializeToString()), kept)
 
 
@@ -66,7 +72,9 @@ def _cast_to_bool_by_float(model: onnx.ModelProto, partition: Partition) -> None
             and casts_to_bool(partition, node.input[0], node.output[0])
         ):
             name = f"epctx_float_of_{node.output[0]}"
-            nodes.append(helper.make_node("Cast", [node.input[0]], [name], to=TensorProto.FLOAT))
+            nodes.append(
+                helper.make_node("Cast", [node.input[0]], [name], to=TensorProto.FLOAT)
+            )
             node.input[0] = name
         nodes.append(node)
     if len(nodes) > len(model.graph.node):
@@ -77,8 +85,16 @@ def _cast_to_bool_by_float(model: onnx.ModelProto, partition: Partition) -> None
 
 def casts_to_bool(values: Partition | GraphView, given: str, made: str) -> bool:
     """Return whether a Cast makes booleans of integers of which OpenVINO does not look at all bits."""
-    wide = {TensorProto.INT32, TensorProto.INT64, TensorProto.UINT32, TensorProto.UINT64}
-    return values.value(made).elem_type == TensorProto.BOOL and values.value(given).elem_type in wide
+    wide = {
+        TensorProto.INT32,
+        TensorProto.INT64,
+        TensorProto.UINT32,
+        TensorProto.UINT64,
+    }
+    return (
+        values.value(made).elem_type == TensorProto.BOOL
+        and values.value(given).elem_type in wide
+    )
 
 
 def find_unconverted(graph: GraphView) -> dict[int | None, str]:
@@ -88,26 +104,38 @@ def find_unconverted(graph: GraphView) -> dict[int | None, str]:
     """
     model = graph.model()
     number = number_nodes(model)
-    for tensor in [t for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]:
-        model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    for tensor in [
+        t for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL
+    ]:
+        model.graph.input.append(
+            helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        )
         model.graph.initializer.remove(tensor)
     frontend = import_openvino().frontend.FrontEndManager().load_by_framework("onnx")
     try:
-        found = frontend.convert_partially(frontend.load(io.BytesIO(model.SerializeToString()))).get_ops()
+        found = frontend.convert_partially(
+            frontend.load(io.BytesIO(model.SerializeToString()))
+        ).get_ops()
     except Exception as error:  # noqa: BLE001 - its errors have no common type
         reason = f"OpenVINO's frontend refuses the graph: {shorten(error)}"
         return dict.fromkeys(range(len(model.graph.node)), reason)
     left = [each for each in found if each.get_type_name() == "NotSupportedONNXNode"]
-    reasons = {number(each.get_friendly_name()): "OpenVINO's frontend does not convert it" for each in left}
+    reasons = {
+        number(each.get_friendly_name()): "OpenVINO's frontend does not convert it"
+        for each in left
+    }
     return (
         dict.fromkeys(
-            _find_unranked(model, reasons), "OpenVINO needs the rank of each value, which is not proven here"
+            _find_unranked(model, reasons),
+            "OpenVINO needs the rank of each value, which is not proven here",
         )
         | reasons
     )
 
 
-def _find_unranked(model: onnx.ModelProto, unconverted: Container[int | None]) -> list[int]:
+def _find_unranked(
+    model: onnx.ModelProto, unconverted: Container[int | None]
+) -> list[int]:
     """Return the indices of nodes that depend on a value of unproven rank that another engine makes.
 
     That is what a Loop or the like carries on or makes, and results of custom operators.
@@ -118,8 +146,14 @@ def _find_unranked(model: onnx.ModelProto, unconverted: Container[int | None]) -
     return _list_unranked(model.graph, unconverted)
 
 
-def _list_unranked(graph: onnx.GraphProto, unconverted: Container[int | None]) -> list[int]:
-    unranked = {value.name for value in graph.input if not value.type.tensor_type.HasField("shape")}
+def _list_unranked(
+    graph: onnx.GraphProto, unconverted: Container[int | None]
+) -> list[int]:
+    unranked = {
+        value.name
+        for value in graph.input
+        if not value.type.tensor_type.HasField("shape")
+    }
     typed = (*graph.value_info, *graph.output)
     ranked = {value.name for value in typed if value.type.tensor_type.HasField("shape")}
     found = []
@@ -127,6 +161,10 @@ def _list_unranked(graph: onnx.GraphProto, unconverted: Container[int | None]) -
         leaves = not unranked.isdisjoint(node.input)
         if leaves:
             found.append(index)
-        if leaves or index in unconverted or any(attribute.HasField("g") for attribute in node.attribute):
+        if (
+            leaves
+            or index in unconverted
+            or any(attribute.HasField("g") for attribute in node.attribute)
+        ):
             unranked.update(name for name in node.output if name not in ranked)
     return found

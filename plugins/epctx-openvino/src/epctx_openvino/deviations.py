@@ -17,7 +17,9 @@ _REDUCTIONS = (
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
     "ReduceSum", "ReduceSumSquare",
 )  # fmt: skip
-_FIXED = {"Dropout": (1, 2), "Tile": (1,), "Unsqueeze": (1,)} | dict.fromkeys(_REDUCTIONS, (1,))
+_FIXED = {"Dropout": (1, 2), "Tile": (1,), "Unsqueeze": (1,)} | dict.fromkeys(
+    _REDUCTIONS, (1,)
+)
 """By operator, the inputs that OpenVINO ignores, or computes wrongly, where only a run knows them."""
 
 
@@ -26,8 +28,12 @@ def explain_deviation(graph: GraphView, node: NodeView) -> str:
     if node.domain:
         return ""
     for position in _FIXED.get(node.op_type, ()):
-        if position < len(node.inputs) and not _is_constant(graph, node.inputs[position]):
-            return f"OpenVINO needs the input {position} of {node.op_type} as a constant"
+        if position < len(node.inputs) and not _is_constant(
+            graph, node.inputs[position]
+        ):
+            return (
+                f"OpenVINO needs the input {position} of {node.op_type} as a constant"
+            )
     for applies, reason in _RULES.get(node.op_type, ()):
         if applies(graph, node):
             return reason
@@ -38,7 +44,9 @@ def _is_constant(graph: GraphView, name: str) -> bool:
     """Return whether a value is omitted, or known before a run."""
     producer = graph.producer(name) if name else None
     return (
-        not name or bool(graph.initializer(name)) or (producer is not None and producer.op_type == "Constant")
+        not name
+        or bool(graph.initializer(name))
+        or (producer is not None and producer.op_type == "Constant")
     )
 
 
@@ -49,7 +57,8 @@ def _always(_graph: GraphView, _node: NodeView) -> bool:
 def _reads_indices(graph: GraphView, node: NodeView) -> bool:
     name = node.outputs[1] if len(node.outputs) > 1 else ""
     return bool(name) and (
-        bool(graph.consumers(name)) or any(output.name == name for output in graph.outputs)
+        bool(graph.consumers(name))
+        or any(output.name == name for output in graph.outputs)
     )
 
 
@@ -63,7 +72,10 @@ def _has_peepholes(_graph: GraphView, node: NodeView) -> bool:
 
 def _skips_the_end(_graph: GraphView, node: NodeView) -> bool:
     """Return whether the last of the windows may begin behind the input."""
-    kernel, strides = node.attributes.get("kernel_shape", []), node.attributes.get("strides", [])
+    kernel, strides = (
+        node.attributes.get("kernel_shape", []),
+        node.attributes.get("strides", []),
+    )
     return bool(node.attributes.get("ceil_mode", 0)) and any(
         step > length for step, length in zip(strides, kernel, strict=False)
     )
@@ -72,11 +84,17 @@ def _skips_the_end(_graph: GraphView, node: NodeView) -> bool:
 def _resizes_otherwise(_graph: GraphView, node: NodeView) -> bool:
     given = node.attributes
     policy = given.get("keep_aspect_ratio_policy", "stretch")
-    return bool(given.get("antialias", 0) or given.get("exclude_outside", 0)) or policy != "stretch"
+    return (
+        bool(given.get("antialias", 0) or given.get("exclude_outside", 0))
+        or policy != "stretch"
+    )
 
 
 def _has_window(_graph: GraphView, node: NodeView) -> bool:
-    return any(node.attributes.get(side, -1) != -1 for side in ("left_window_size", "right_window_size"))
+    return any(
+        node.attributes.get(side, -1) != -1
+        for side in ("left_window_size", "right_window_size")
+    )
 
 
 def _makes_unknown_rank(graph: GraphView, node: NodeView) -> bool:
@@ -91,13 +109,19 @@ def _is_crd(_graph: GraphView, node: NodeView) -> bool:
 
 _LAYOUT: Rule = (_has_batch_first, "OpenVINO ignores the attribute layout")
 _RANK: Rule = (_makes_unknown_rank, "OpenVINO needs to know how long the shape is")
-_CEIL: Rule = (_skips_the_end, "OpenVINO's pooling counts a window behind the end of the input")
+_CEIL: Rule = (
+    _skips_the_end,
+    "OpenVINO's pooling counts a window behind the end of the input",
+)
 _RULES: dict[str, tuple[Rule, ...]] = {
     "Attention": ((_has_window, "OpenVINO ignores the window of an Attention"),),
     "AveragePool": (_CEIL,),
     "DFT": ((_always, "OpenVINO's DFT gives other shapes"),),
     "DynamicQuantizeLinear": (
-        (_always, "OpenVINO's quotients differ in the last digit, and then by a whole step"),
+        (
+            _always,
+            "OpenVINO's quotients differ in the last digit, and then by a whole step",
+        ),
     ),
     "Expand": (_RANK,),
     "GRU": (_LAYOUT,),
@@ -107,8 +131,16 @@ _RULES: dict[str, tuple[Rule, ...]] = {
     "RNN": (_LAYOUT,),
     "Reshape": (_RANK,),
     "Resize": (
-        (_resizes_otherwise, "OpenVINO ignores antialias, exclude_outside and keep_aspect_ratio_policy"),
+        (
+            _resizes_otherwise,
+            "OpenVINO ignores antialias, exclude_outside and keep_aspect_ratio_policy",
+        ),
     ),
     "SpaceToDepth": ((_is_crd, "OpenVINO ignores the attribute mode"),),
-    "TopK": ((_reads_indices, "of equal elements, OpenVINO's TopK does not give the lowest index"),),
+    "TopK": (
+        (
+            _reads_indices,
+            "of equal elements, OpenVINO's TopK does not give the lowest index",
+        ),
+    ),
 }

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from epctx_core.errors import InvalidGraph
-from epctx_openvino.native import import_openvino, read_requirements, shorten, working_core
+from epctx_openvino.native import (
+    import_openvino,
+    read_requirements,
+    shorten,
+    working_core,
+)
 from epctx_openvino.running import RunnableModel
 
 if TYPE_CHECKING:
@@ -42,7 +47,9 @@ def check_program(node: ContextNode, blob: Blob, device: str) -> None:
         )
 
 
-def import_program(node: ContextNode, blob: Blob, device: str, config: dict[str, Any]) -> RunnableModel:
+def import_program(
+    node: ContextNode, blob: Blob, device: str, config: dict[str, Any]
+) -> RunnableModel:
     """Import a program from where it lies; the result keeps it mapped.
 
     Raises:
@@ -52,9 +59,13 @@ def import_program(node: ContextNode, blob: Blob, device: str, config: dict[str,
     data = np.frombuffer(blob.data, np.uint8)
     try:
         # A tensor over the bytes: OpenVINO reads weights from there.
-        model = working_core().import_model(package.Tensor(data, data.shape, package.Type.u8), device, config)
+        model = working_core().import_model(
+            package.Tensor(data, data.shape, package.Type.u8), device, config
+        )
         return RunnableModel(model, node.inputs, node.outputs, data)
-    except Exception as error:  # for damaged programs: of any type, such as UnicodeDecodeError
+    except (
+        Exception
+    ) as error:  # for damaged programs: of any type, such as UnicodeDecodeError
         raise InvalidGraph(
             f"OpenVINO refuses the program of the node {node.name!r}: {shorten(error)}",
             node=node.name,

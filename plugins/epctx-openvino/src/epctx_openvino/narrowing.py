@@ -25,7 +25,13 @@ _NARROWED: dict[int, str] = {
     TensorProto.UINT32: "uint32 in 32 bits with a sign",
     TensorProto.DOUBLE: "double as float",
 }
-_CAST_TO = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT32, TensorProto.INT8, TensorProto.UINT8}
+_CAST_TO = {
+    TensorProto.FLOAT,
+    TensorProto.FLOAT16,
+    TensorProto.INT32,
+    TensorProto.INT8,
+    TensorProto.UINT8,
+}
 _LIMIT = 2**31 - 1
 _MOST_OF_A_CONSTANT = 1 << 20
 _SMALL_CONSTANT = 1024
@@ -45,13 +51,27 @@ class Width(IntEnum):
     """A constant of no more than a million: with a length, sums and products fit in 32 bits; without one nothing is known."""
 
 
-_LENGTHS = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "Shape", "Size"})
+_LENGTHS = frozenset(
+    {"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "Shape", "Size"}
+)
 """Operators whose integer results are lengths or indices whatever their inputs are."""
 _SMALL = {TensorProto.BOOL, TensorProto.INT8, TensorProto.UINT8}
 _FITTING = {TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32}
 _SHORT = {TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16}
 _WRAPPING = frozenset(
-    {"Abs", "Add", "BitShift", "Div", "Einsum", "GridSample", "Mul", "Neg", "Shrink", "Sub", "Sum"}
+    {
+        "Abs",
+        "Add",
+        "BitShift",
+        "Div",
+        "Einsum",
+        "GridSample",
+        "Mul",
+        "Neg",
+        "Shrink",
+        "Sub",
+        "Sum",
+    }
 )
 """Operators whose results on types of 8 and 16 bits OpenVINO cuts off at the limits, or leaves beyond them."""
 _AS_FLOAT = frozenset(
@@ -109,8 +129,14 @@ class Widths:
         """Return why OpenVINO would compute a node in too few bits; an empty text if it does not."""
         read = [] if self._converts_at_the_border(node) else _data_inputs(node)
         for name in (*node.outputs, *read):
-            kind = (self._graph.initializer(name) or self._graph.value(name)).elem_type if name else None
-            if kind in _NARROWED and not (kind == TensorProto.INT64 and self._find(name)):
+            kind = (
+                (self._graph.initializer(name) or self._graph.value(name)).elem_type
+                if name
+                else None
+            )
+            if kind in _NARROWED and not (
+                kind == TensorProto.INT64 and self._find(name)
+            ):
                 return f"OpenVINO computes {_NARROWED[kind]}"
         return self._explain_integers(node)
 
@@ -134,8 +160,14 @@ class Widths:
             kind = (self._graph.initializer(name) or self._graph.value(name)).elem_type
             if kind in _SHORT and node.op_type in _WRAPPING:
                 return "OpenVINO does not wrap integers of 8 and 16 bits around"
-            is_length = self._find(name) >= Width.LENGTH and node.op_type not in _GROWING
-            if kind in {TensorProto.INT32, TensorProto.INT64} and node.op_type in _AS_FLOAT and not is_length:
+            is_length = (
+                self._find(name) >= Width.LENGTH and node.op_type not in _GROWING
+            )
+            if (
+                kind in {TensorProto.INT32, TensorProto.INT64}
+                and node.op_type in _AS_FLOAT
+                and not is_length
+            ):
                 return f"OpenVINO computes {node.op_type} of integers as floats"
         return ""
 
@@ -144,7 +176,10 @@ class Widths:
         if name not in self._known:
             weight = self._graph.initializer(name)
             width = _width_of_type((weight or self._graph.value(name)).elem_type)
-            if weight and (weight.elem_type == TensorProto.INT64 or weight.nbytes <= _SMALL_CONSTANT):
+            if weight and (
+                weight.elem_type == TensorProto.INT64
+                or weight.nbytes <= _SMALL_CONSTANT
+            ):
                 width = max(width, _width_of_constant(weight.array()))
             self._known[name] = width
         return self._known[name]
@@ -153,10 +188,14 @@ class Widths:
         """Return the width of a result by the operator and the widths of its inputs."""
         if node.domain:
             return Width.ANY
-        if node.op_type in _LENGTHS or (node.op_type in {"TopK", "MaxPool"} and position == 1):
+        if node.op_type in _LENGTHS or (
+            node.op_type in {"TopK", "MaxPool"} and position == 1
+        ):
             return Width.LENGTH
         constants = [
-            value for value in node.attributes.values() if isinstance(value, np.ndarray | int | list)
+            value
+            for value in node.attributes.values()
+            if isinstance(value, np.ndarray | int | list)
         ]
         widths = [self._find(name) for name in _data_inputs(node)]
         if node.op_type in {"Constant", "ConstantOfShape"}:
@@ -164,13 +203,21 @@ class Widths:
         elif not widths or node.op_type in _CONTROL_FLOW:
             return Width.ANY
         narrowest = min(widths, default=Width.ANY)
-        return narrowest if node.op_type in _MOVES or narrowest is Width.LENGTH else Width.ANY
+        return (
+            narrowest
+            if node.op_type in _MOVES or narrowest is Width.LENGTH
+            else Width.ANY
+        )
 
 
 def _data_inputs(node: NodeView) -> list[str]:
     """Return the inputs of a node that are neither omitted nor lengths or indices."""
     indices = _INDICES.get(node.op_type, set())
-    return [name for position, name in enumerate(node.inputs) if name and position not in indices]
+    return [
+        name
+        for position, name in enumerate(node.inputs)
+        if name and position not in indices
+    ]
 
 
 def _width_of_type(elem_type: int | None) -> Width:

@@ -98,21 +98,31 @@ class OpenVINOExecutionProvider(ExecutionProvider):
         if found:
             return Availability(True)
         return Availability(
-            False, reason="OpenVINO finds no device", hint="Install the driver of the device."
+            False,
+            reason="OpenVINO finds no device",
+            hint="Install the driver of the device.",
         )
 
     @classmethod
     def get_build_info(cls, options: Mapping[str, Any]) -> BuildInfo:
         """Return OpenVINO's version and the device."""
-        return BuildInfo(sdk=f"OpenVINO {read_version()}", target=options["device_type"])
+        return BuildInfo(
+            sdk=f"OpenVINO {read_version()}", target=options["device_type"]
+        )
 
     @classmethod
-    def get_compatibility_info(cls, partitions: Sequence[Partition], options: Mapping[str, Any]) -> str:  # noqa: ARG003
+    def get_compatibility_info(
+        cls,
+        partitions: Sequence[Partition],  # noqa: ARG003
+        options: Mapping[str, Any],
+    ) -> str:
         """Return what OpenVINO here needs of a machine that imports payloads."""
         return write_text(read_requirements(options["device_type"]), VERSION)
 
     @classmethod
-    def validate_compatibility(cls, info: str, options: Mapping[str, Any]) -> Compatibility:
+    def validate_compatibility(
+        cls, info: str, options: Mapping[str, Any]
+    ) -> Compatibility:
         """Return whether OpenVINO here imports payloads that were compiled under a text."""
         return judge_text(info, options["device_type"])
 
@@ -146,11 +156,18 @@ class OpenVINOExecutionProvider(ExecutionProvider):
         result = self._export(model) if exporting else model
         requirements = requirements_of(model, self._device)
         self._made.append(
-            _Made(partition=partition, requirements=requirements, result=result, weights=source.weights)
+            _Made(
+                partition=partition,
+                requirements=requirements,
+                result=result,
+                weights=source.weights,
+            )
         )
         if exporting:
             return CompiledPartition(None)
-        runnable = RunnableModel(model, partition.inputs, partition.outputs, source.weights)
+        runnable = RunnableModel(
+            model, partition.inputs, partition.outputs, source.weights
+        )
         return CompiledPartition(runnable.run, close=runnable.close)
 
     @hookimpl
@@ -160,10 +177,14 @@ class OpenVINOExecutionProvider(ExecutionProvider):
         for made in self._made:
             # Kept, because OpenVINO does not export the same bytes twice.
             if made.partition.name not in shared:
-                shared[made.partition.name] = Blob(data=self._export(made.result), precision=self._precision)
+                shared[made.partition.name] = Blob(
+                    data=self._export(made.result), precision=self._precision
+                )
         payload = writer.payload()
         if writer.final:
-            names = dict.fromkeys(name for names in writer.graphs_by_model for name in names)
+            names = dict.fromkeys(
+                name for names in writer.graphs_by_model for name in names
+            )
             write_container(payload, {name: shared[name] for name in names})
         # As onnxruntime's EP writes it, without the last number.
         version = ".".join(read_version().split(".")[:2])
@@ -211,7 +232,9 @@ class OpenVINOExecutionProvider(ExecutionProvider):
             check_program(node, blob, self._device)
             return CompiledPartition(None)
         # A program does not hold the precision that it was compiled for.
-        config = make_config(self.context, self._device, blob.precision or self._precision)
+        config = make_config(
+            self.context, self._device, blob.precision or self._precision
+        )
         runnable = import_program(node, blob, self._device, config)
         return CompiledPartition(runnable.run, close=runnable.close)
 

@@ -18,7 +18,9 @@ _TIMES = 4
 """Compilations until nothing is fused: each pattern that is broken may leave another one, of which few exist."""
 
 
-def compile_exportable(model: openvino.Model, device: str, config: dict[str, Any]) -> openvino.CompiledModel:
+def compile_exportable(
+    model: openvino.Model, device: str, config: dict[str, Any]
+) -> openvino.CompiledModel:
     """Compile a model so that an import of it computes the same; it changes the model to that end.
 
     Raises:
@@ -31,7 +33,9 @@ def compile_exportable(model: openvino.Model, device: str, config: dict[str, Any
             return compiled
         _keep_apart(model, fused)
         compiled = working_core().compile_model(model, device, config)
-    raise RuntimeError(f"it fuses a rotary embedding that it does not export in full: {min(fused)}")
+    raise RuntimeError(
+        f"it fuses a rotary embedding that it does not export in full: {min(fused)}"
+    )
 
 
 def _find_fused(compiled: openvino.CompiledModel, device: str) -> set[str]:
@@ -42,7 +46,8 @@ def _find_fused(compiled: openvino.CompiledModel, device: str) -> set[str]:
         each.get_friendly_name()
         for each in compiled.get_runtime_model().get_ops()
         if each.get_rt_info()["layerType"].value == _FUSED
-        and each.input(1).get_partial_shape()[-1] != each.output(0).get_partial_shape()[-1]
+        and each.input(1).get_partial_shape()[-1]
+        != each.output(0).get_partial_shape()[-1]
     }
 
 

@@ -88,9 +88,13 @@ class RunnableModel:
         self._model: openvino.CompiledModel | None = model
         self._keep: object = keep
         self._inputs = _match_ports(model.inputs, inputs, "inputs")
-        self._outputs = [port for port in _match_ports(model.outputs, outputs, "outputs") if port]
+        self._outputs = [
+            port for port in _match_ports(model.outputs, outputs, "outputs") if port
+        ]
         if len(self._outputs) != len(outputs):
-            raise ValueError(f"it has {len(self._outputs)} outputs, and the node {len(outputs)}")
+            raise ValueError(
+                f"it has {len(self._outputs)} outputs, and the node {len(outputs)}"
+            )
         self._passed = self._find_passed(model)
         self._idle: list[_Request] = []
 
@@ -145,7 +149,10 @@ class RunnableModel:
         native = self._model.create_infer_request()
         return _Request(
             native,
-            [native.get_input_tensor(index) for index in range(len(self._model.inputs))],
+            [
+                native.get_input_tensor(index)
+                for index in range(len(self._model.inputs))
+            ],
             [native.get_output_tensor(index) for index in range(len(self._outputs))],
         )
 
@@ -175,16 +182,22 @@ class RunnableModel:
         if array is None:
             return self._tensor(port.element_type, [0] * port.rank)
         # As plain numbers of the same size: OpenVINO does not know numpy's bfloat16.
-        return self._tensor(array.view(f"u{array.itemsize}"), array.shape, port.element_type)
+        return self._tensor(
+            array.view(f"u{array.itemsize}"), array.shape, port.element_type
+        )
 
     @staticmethod
-    def _unwrap(port: _Port, made: openvino.Tensor, array: np.ndarray | None) -> np.ndarray:
+    def _unwrap(
+        port: _Port, made: openvino.Tensor, array: np.ndarray | None
+    ) -> np.ndarray:
         if array is None:
             data: np.ndarray = made.data
             return data.view(port.dtype)
         # For an open dimension OpenVINO writes a smaller result into the first bytes of a larger array.
         if port.shape is None and tuple(made.shape) != array.shape:
-            raise RuntimeError(f"a result has the shape {tuple(made.shape)}, and its array {array.shape}")
+            raise RuntimeError(
+                f"a result has the shape {tuple(made.shape)}, and its array {array.shape}"
+            )
         return array
 
 
@@ -195,14 +208,18 @@ def _copy(source: np.ndarray, array: np.ndarray | None) -> np.ndarray:
     return array
 
 
-def _match_ports(ports: Sequence[Any], values: Sequence[ValueInfo], side: str) -> list[_Port | None]:
+def _match_ports(
+    ports: Sequence[Any], values: Sequence[ValueInfo], side: str
+) -> list[_Port | None]:
     """Return the port of each value: by position, or by name where there are fewer ports or others come first.
 
     None for a value that the model does not need: OpenVINO drops inputs that make no difference, such as empty axes.
     """
     names = [port.get_names() for port in ports]
     order: list[int | None] = list(range(len(ports)))
-    if len(ports) != len(values) or any(v.name not in names[i] for i, v in enumerate(values)):
+    if len(ports) != len(values) or any(
+        v.name not in names[i] for i, v in enumerate(values)
+    ):
         found = {name: index for index, known in enumerate(names) for name in known}
         by_name = [found.get(value.name) for value in values]
         if sorted(index for index in by_name if index is not None) == order:
@@ -219,7 +236,9 @@ def _describe(index: int, port: Any, value: ValueInfo) -> _Port:
     expected = ELEMENT_TYPES.get(value.elem_type or 0)
     found = port.element_type.get_type_name()
     if expected != found:
-        raise ValueError(f"{value.name!r} has the type {found} in it, and {expected} in the node")
+        raise ValueError(
+            f"{value.name!r} has the type {found} in it, and {expected} in the node"
+        )
     shape = port.partial_shape
     if shape.rank.is_dynamic:
         raise ValueError(f"{value.name!r} has no known rank in it")

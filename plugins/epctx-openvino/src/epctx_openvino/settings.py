@@ -28,7 +28,10 @@ OPTIONS = (
         doc="Arithmetic on floats; ACCURACY: that of the model. A payload is loaded with the precision it was compiled with.",
     ),
     ProviderOption(
-        "num_of_threads", int, default=0, doc="Threads on the CPU; 0: the session's, or OpenVINO's choice."
+        "num_of_threads",
+        int,
+        default=0,
+        doc="Threads on the CPU; 0: the session's, or OpenVINO's choice.",
     ),
     ProviderOption(
         "num_streams",
@@ -43,8 +46,19 @@ OPTIONS = (
         doc='OpenVINO\'s properties by device as JSON, such as {"CPU": {"ENABLE_HYPER_THREADING": "NO"}}; they go first.',
     ),
     *(
-        ProviderOption(name, str, default="", doc="An option of onnxruntime's OpenVINO EP.", effect=False)
-        for name in ("cache_dir", "enable_opencl_throttling", "enable_qdq_optimizer", "model_priority")
+        ProviderOption(
+            name,
+            str,
+            default="",
+            doc="An option of onnxruntime's OpenVINO EP.",
+            effect=False,
+        )
+        for name in (
+            "cache_dir",
+            "enable_opencl_throttling",
+            "enable_qdq_optimizer",
+            "model_priority",
+        )
     ),
 )
 _HINTS = {"FP32": "f32", "FP16": "f16", "BF16": "bf16"}
@@ -59,7 +73,11 @@ def choose_device(context: ProviderContext) -> str:
     """
     device = context.target or context.options["device_type"]
     found = list_devices()
-    missing = [name for name in _name_devices(device) if not any(_is_same(name, known) for known in found)]
+    missing = [
+        name
+        for name in _name_devices(device)
+        if not any(_is_same(name, known) for known in found)
+    ]
     if missing:
         raise InvalidArgument(
             f"device_type is {device!r}, but OpenVINO does not find {', '.join(missing)} on this machine;"
@@ -82,7 +100,9 @@ def _is_same(name: str, found: str) -> bool:
     return name == found or found.startswith(f"{name}.") or name == f"{found}.0"
 
 
-def make_config(context: ProviderContext, device: str, precision: str) -> dict[str, Any]:
+def make_config(
+    context: ProviderContext, device: str, precision: str
+) -> dict[str, Any]:
     """Return OpenVINO's properties for a compile or an import.
 
     Raises:
@@ -111,7 +131,9 @@ def parse_load_config(text: str) -> Mapping[str, dict[str, Any]]:
     """
     try:
         found = json.loads(text or "{}")
-        if isinstance(found, dict) and all(isinstance(each, dict) for each in found.values()):
+        if isinstance(found, dict) and all(
+            isinstance(each, dict) for each in found.values()
+        ):
             return found
     except (ValueError, RecursionError):
         pass

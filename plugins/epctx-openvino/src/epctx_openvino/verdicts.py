@@ -34,7 +34,9 @@ def judge_text(text: str, device: str) -> Compatibility:
     A device that this machine does not have is no fault of the text: the EP's instance says so.
     """
     facts = _read(text)
-    if facts.get("ovep_compat_ver") != _FORM or not isinstance(facts.get(_REQUIREMENTS), str):
+    if facts.get("ovep_compat_ver") != _FORM or not isinstance(
+        facts.get(_REQUIREMENTS), str
+    ):
         return Compatibility.EP_NOT_APPLICABLE
     try:
         here = read_requirements(device)

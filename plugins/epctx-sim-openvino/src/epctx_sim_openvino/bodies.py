@@ -22,7 +22,9 @@ class Bodies:
     def __init__(self) -> None:
         self._refusals: dict[NodeView, list[str]] = {}
 
-    def judge(self, graph: GraphView, parent: NodeView, support: Support) -> Sequence[Refusal]:
+    def judge(
+        self, graph: GraphView, parent: NodeView, support: Support
+    ) -> Sequence[Refusal]:
         """Remember whether a body can be taken; return why not, and nothing if it can.
 
         A body that can be taken is not claimed: the node that holds it will be.
@@ -38,7 +40,10 @@ class Bodies:
         holder = support.refusal_of_operator(parent)
         self._refusals.setdefault(parent, []).extend(reasons)
         if reasons or holder is not None:
-            whole = holder or f"{parent.op_type}: OpenVINO takes it whole or not at all, and not all of it"
+            whole = (
+                holder
+                or f"{parent.op_type}: OpenVINO takes it whole or not at all, and not all of it"
+            )
             reasons.setdefault(whole, []).extend(others)
         return [Refusal(reason, nodes) for reason, nodes in reasons.items() if nodes]
 

@@ -31,14 +31,26 @@ def inference_only(node: NodeView, graph: GraphView) -> str | None:
 
 def usual_activations(node: NodeView, _graph: GraphView) -> str | None:
     """Sigmoid, tanh and relu."""
-    unusual = [name for name in node.attributes.get("activations", ()) if name.lower() not in _ACTIVATIONS]
-    return f"{node.op_type}: OpenVINO does not take the activation {unusual[0]}" if unusual else None
+    unusual = [
+        name
+        for name in node.attributes.get("activations", ())
+        if name.lower() not in _ACTIVATIONS
+    ]
+    return (
+        f"{node.op_type}: OpenVINO does not take the activation {unusual[0]}"
+        if unusual
+        else None
+    )
 
 
 def outwards(node: NodeView, _graph: GraphView) -> str | None:
     """Padding with a constant, the edge or a reflection."""
     mode = text_attribute(node, "mode", "constant")
-    return None if mode in ("constant", "edge", "reflect") else f"Pad: OpenVINO does not take the mode {mode}"
+    return (
+        None
+        if mode in ("constant", "edge", "reflect")
+        else f"Pad: OpenVINO does not take the mode {mode}"
+    )
 
 
 def whole_image(node: NodeView, _graph: GraphView) -> str | None:
@@ -46,21 +58,33 @@ def whole_image(node: NodeView, _graph: GraphView) -> str | None:
     mode = text_attribute(node, "coordinate_transformation_mode", "half_pixel")
     if mode in ("tf_crop_and_resize", "half_pixel_symmetric"):
         return f"Resize: OpenVINO does not take the coordinates {mode}"
-    asked = [name for name in ("antialias", "exclude_outside") if node.attributes.get(name)]
+    asked = [
+        name for name in ("antialias", "exclude_outside") if node.attributes.get(name)
+    ]
     return f"Resize: OpenVINO does not take the attribute {asked[0]}" if asked else None
 
 
 def one_result(node: NodeView, graph: GraphView) -> str | None:
     """The mean and the deviation are not given."""
     results = {value.name for value in graph.outputs}
-    read = any(name and (name in results or graph.consumers(name)) for name in node.outputs[1:])
-    return f"{node.op_type}: OpenVINO gives only the first of its results" if read else None
+    read = any(
+        name and (name in results or graph.consumers(name)) for name in node.outputs[1:]
+    )
+    return (
+        f"{node.op_type}: OpenVINO gives only the first of its results"
+        if read
+        else None
+    )
 
 
 def not_to_a_scalar(node: NodeView, graph: GraphView) -> str | None:
     """A shape without dimensions is refused."""
     shape = graph.value(node.inputs[1]).shape if len(node.inputs) > 1 else None
-    return "Reshape: OpenVINO does not take an empty shape" if shape and 0 in shape else None
+    return (
+        "Reshape: OpenVINO does not take an empty shape"
+        if shape and 0 in shape
+        else None
+    )
 
 
 def known_axes(node: NodeView, graph: GraphView) -> str | None:

@@ -42,7 +42,9 @@ class DeviceChoice:
 
         AUTO starts on the CPU while it prepares the others, so the CPU must take every node.
         """
-        return ("CPU",) if self.mode == "AUTO" and "CPU" in self.devices else self.devices
+        return (
+            ("CPU",) if self.mode == "AUTO" and "CPU" in self.devices else self.devices
+        )
 
     @property
     def one_is_enough(self) -> bool:
@@ -68,7 +70,9 @@ def parse_device(text: str, *, option: str = "device_type") -> DeviceChoice:
         or len(listed) < _FEWEST_IN_A_MODE
         or not all(map(_DEVICE.fullmatch, listed))
     ):
-        raise InvalidArgument(f"{EP}: {option} {text!r} names no device of OpenVINO's.", ep=EP, hint=_HINT)
+        raise InvalidArgument(
+            f"{EP}: {option} {text!r} names no device of OpenVINO's.", ep=EP, hint=_HINT
+        )
     return DeviceChoice(mode=mode, devices=tuple(dict.fromkeys(map(_base, listed))))
 
 

@@ -48,9 +48,13 @@ def _check(section: str, properties: Mapping[str, Any]) -> None:
         raise _bad(f"nests more than {DEEPEST} objects under {section}")
     for name, allowed in _CHECKED.items():
         if name in properties and properties[name] not in allowed:
-            raise _bad(f"sets {name} of {section} to {properties[name]!r}; allowed: {', '.join(allowed)}")
+            raise _bad(
+                f"sets {name} of {section} to {properties[name]!r}; allowed: {', '.join(allowed)}"
+            )
     if _CHECKED.keys() <= properties.keys():
-        raise _bad(f"sets both {' and '.join(_CHECKED)} of {section}, of which OpenVINO takes one")
+        raise _bad(
+            f"sets both {' and '.join(_CHECKED)} of {section}, of which OpenVINO takes one"
+        )
 
 
 def _depth(value: Any) -> int:
@@ -65,4 +69,6 @@ def _depth(value: Any) -> int:
 
 
 def _bad(what: str) -> InvalidArgument:
-    return InvalidArgument(f"{EP}: option 'load_config' {what.rstrip('.')}.", ep=EP, hint=_HINT)
+    return InvalidArgument(
+        f"{EP}: option 'load_config' {what.rstrip('.')}.", ep=EP, hint=_HINT
+    )

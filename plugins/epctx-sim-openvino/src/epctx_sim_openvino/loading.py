@@ -19,7 +19,9 @@ class NodeLoader(ContextLoader):
 
     _first: ContextNode | None = None
 
-    def load(self, nodes: Sequence[ContextNode], reader: ContextReader) -> list[CompiledPartition]:
+    def load(
+        self, nodes: Sequence[ContextNode], reader: ContextReader
+    ) -> list[CompiledPartition]:
         """Return one runnable for each node, in order.
 
         Raises:
@@ -38,7 +40,9 @@ class NodeLoader(ContextLoader):
                 "Compile the source model again.",
             )
         self._first = self._first or node
-        if node.attributes.get("embed_mode") != self._first.attributes.get("embed_mode"):
+        if node.attributes.get("embed_mode") != self._first.attributes.get(
+            "embed_mode"
+        ):
             raise refused(
                 EP,
                 node,

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from epctx_sim_sdk.device import Device
     from epctx_sim_sdk.versions import LoadPolicy
 
-    from epctx_core.plugin import ComputeCapability, GraphView, ProviderContext, ProviderOption, Refusal
+    from epctx_core.plugin import (
+        ComputeCapability,
+        GraphView,
+        ProviderContext,
+        ProviderOption,
+        Refusal,
+    )
     from epctx_sim_openvino.loading import NodeLoader
     from epctx_sim_openvino.support import Support
 
@@ -34,7 +40,9 @@ class OpenVinoProvider(SimulatedProvider):
     options: ClassVar[Sequence[ProviderOption]] = settings.OPTIONS
     dynamic_options: ClassVar[Sequence[ProviderOption]] = settings.DYNAMIC_OPTIONS
     weightless_modes = (WeightlessMode.EXTERNAL_ONLY, WeightlessMode.ALL)
-    notes: ClassVar[str] = "Simulated OpenVINO payload made by epctx-sim-openvino: not for hardware."
+    notes: ClassVar[str] = (
+        "Simulated OpenVINO payload made by epctx-sim-openvino: not for hardware."
+    )
     # Where payloads are embedded the core keeps it in the first node and makes the others refer to it.
     one_primary: ClassVar[bool] = False
     compiler_facts = staticmethod(settings.facts)
@@ -48,7 +56,9 @@ class OpenVinoProvider(SimulatedProvider):
         self._bodies = Bodies()
 
     @staticmethod
-    def load_policy(options: Mapping[str, Any], target: str | None = None) -> LoadPolicy:
+    def load_policy(
+        options: Mapping[str, Any], target: str | None = None
+    ) -> LoadPolicy:
         """Return the version rules of the device and its facts."""
         from epctx_sim_openvino.rules import load_policy
 
@@ -59,13 +69,17 @@ class OpenVinoProvider(SimulatedProvider):
         """Return a loader that checks nodes before it opens a payload."""
         from epctx_sim_openvino.loading import NodeLoader
 
-        return NodeLoader(context, device, cls.load_policy(context.options, context.target))
+        return NodeLoader(
+            context, device, cls.load_policy(context.options, context.target)
+        )
 
     @classmethod
     def get_build_info(cls, options: Mapping[str, Any]) -> BuildInfo:
         """Return the simulated OpenVINO, its driver where the device has one, and the device."""
         facts = settings.facts(options)
-        return BuildInfo(sdk=facts["sdk"], driver=facts.get("driver", ""), target=facts["device"])
+        return BuildInfo(
+            sdk=facts["sdk"], driver=facts.get("driver", ""), target=facts["device"]
+        )
 
     def stores_half(self) -> bool:
         """Return whether options and device ask for it."""
@@ -93,4 +107,6 @@ class OpenVinoProvider(SimulatedProvider):
     def set_dynamic_options(self, options: Mapping[str, str]) -> None:
         """Say what a device would do: the simulated one has neither clocks nor power."""
         for key, value in options.items():
-            self.context.logger.info("%s=%s: no effect on a simulated device", key, value)
+            self.context.logger.info(
+                "%s=%s: no effect on a simulated device", key, value
+            )

@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from epctx_sim_sdk.versions import COMMON_RULES, OPTIMAL, VERSION, WORD, Claim, LoadPolicy, Rules, field_rules
+from epctx_sim_sdk.versions import (
+    COMMON_RULES,
+    OPTIMAL,
+    VERSION,
+    WORD,
+    Claim,
+    LoadPolicy,
+    Rules,
+    field_rules,
+)
 
 from epctx_sim_openvino.devices import EP
 

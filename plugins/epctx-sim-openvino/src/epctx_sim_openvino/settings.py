@@ -9,7 +9,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from epctx_sim_sdk.options import WORKLOAD_TYPE, runtime_options, without_effect, without_hardware
+from epctx_sim_sdk.options import (
+    WORKLOAD_TYPE,
+    runtime_options,
+    without_effect,
+    without_hardware,
+)
 
 from epctx_core.errors import InvalidArgument
 from epctx_core.plugin import ProviderOption
@@ -49,21 +54,41 @@ OPTIONS = (
     without_effect("num_of_threads", 8, "Threads for inference, at least 1."),
     without_effect("num_streams", 1, "Streams for throughput, 1 to 8."),
     without_effect("cache_dir", "", "A folder for OpenVINO's own cache."),
-    without_effect("reshape_input", "", "Bounds of open dimensions for the NPU, such as x[1,3,60..120,80]."),
-    without_effect("layout", "", "Layouts of inputs and outputs, such as x[NCHW],y[NC]."),
+    without_effect(
+        "reshape_input",
+        "",
+        "Bounds of open dimensions for the NPU, such as x[1,3,60..120,80].",
+    ),
+    without_effect(
+        "layout", "", "Layouts of inputs and outputs, such as x[NCHW],y[NC]."
+    ),
     without_effect(
         "model_priority",
         "DEFAULT",
         "Which model goes first on a shared device.",
         ("DEFAULT", "LOW", "MEDIUM", "HIGH"),
     ),
-    without_effect("enable_qdq_optimizer", False, "1: the NPU drops quantisation it does not need."),
-    without_effect("enable_opencl_throttling", False, "1: the GPU's queue is throttled."),
-    *without_hardware("context", "device_id", "device_luid", "enable_causallm", "enable_dynamic_shapes"),
+    without_effect(
+        "enable_qdq_optimizer", False, "1: the NPU drops quantisation it does not need."
+    ),
+    without_effect(
+        "enable_opencl_throttling", False, "1: the GPU's queue is throttled."
+    ),
+    *without_hardware(
+        "context",
+        "device_id",
+        "device_luid",
+        "enable_causallm",
+        "enable_dynamic_shapes",
+    ),
     *runtime_options("sdk", "driver"),
 )
 
-_PRECISIONS = {"CPU": ("FP32", "ACCURACY"), "GPU": ("FP16", "FP32", "ACCURACY"), "NPU": ("FP16", "ACCURACY")}
+_PRECISIONS = {
+    "CPU": ("FP32", "ACCURACY"),
+    "GPU": ("FP16", "FP32", "ACCURACY"),
+    "NPU": ("FP16", "ACCURACY"),
+}
 _OF_A_MODE = ("FP16", "FP32", "ACCURACY")
 _DOCS = {option.name: option.doc for option in OPTIONS}
 _MOST_THREADS = 1 << 16
@@ -77,7 +102,9 @@ _BETWEEN_ENTRIES = re.compile(r",(?=[^\[\]]*\[)")
 """The commas between entries, not those inside brackets."""
 
 
-def chosen_device(options: Mapping[str, Any], target: str | None = None) -> DeviceChoice:
+def chosen_device(
+    options: Mapping[str, Any], target: str | None = None
+) -> DeviceChoice:
     """Return the device to compile for: the host's target if it named one, else `device_type`.
 
     Raises:
@@ -94,17 +121,26 @@ def check(options: Mapping[str, Any], device: DeviceChoice) -> None:
     Raises:
         InvalidArgument: naming the option.
     """
-    for name, highest in (("num_of_threads", _MOST_THREADS), ("num_streams", _MOST_STREAMS)):
+    for name, highest in (
+        ("num_of_threads", _MOST_THREADS),
+        ("num_streams", _MOST_STREAMS),
+    ):
         if not 1 <= options[name] <= highest:
             raise _bad(name, options[name], _DOCS[name])
     for name, form in _FORMS.items():
         entries = _BETWEEN_ENTRIES.split(options[name]) if options[name] else []
-        if not all(map(form.fullmatch, entries)) or not all(map(_bounds_ascend, entries)):
+        if not all(map(form.fullmatch, entries)) or not all(
+            map(_bounds_ascend, entries)
+        ):
             raise _bad(name, options[name], _DOCS[name])
     parse_load_config(options["load_config"])
     allowed = _OF_A_MODE if device.mode else _PRECISIONS[device.name]
     if options["precision"] not in allowed:
-        raise _bad("precision", options["precision"], f"{device.name} computes in: {', '.join(allowed)}.")
+        raise _bad(
+            "precision",
+            options["precision"],
+            f"{device.name} computes in: {', '.join(allowed)}.",
+        )
 
 
 def _bounds_ascend(entry: str) -> bool:
@@ -113,7 +149,9 @@ def _bounds_ascend(entry: str) -> bool:
 
 
 def _bad(name: str, value: object, hint: str) -> InvalidArgument:
-    return InvalidArgument(f"{EP}: option {name!r} cannot be {value!r}.", ep=EP, hint=hint)
+    return InvalidArgument(
+        f"{EP}: option {name!r} cannot be {value!r}.", ep=EP, hint=hint
+    )
 
 
 def is_half_precision(options: Mapping[str, Any], device: DeviceChoice) -> bool:
@@ -122,7 +160,11 @@ def is_half_precision(options: Mapping[str, Any], device: DeviceChoice) -> bool:
     A hint in `load_config` goes before `precision`. The CPU accepts the hint and computes in float32.
     """
     section = device.mode or device.name
-    hint = parse_load_config(options["load_config"]).get(section, {}).get("INFERENCE_PRECISION_HINT")
+    hint = (
+        parse_load_config(options["load_config"])
+        .get(section, {})
+        .get("INFERENCE_PRECISION_HINT")
+    )
     wished = hint == "f16" if hint else options["precision"] == "FP16"
     return wished and device.name != "CPU"
 
@@ -132,7 +174,9 @@ def facts(options: Mapping[str, Any], target: str | None = None) -> dict[str, st
     from epctx_sim_sdk.versions import DRIVER_VERSION, SDK_VERSION, stated_facts
 
     device = chosen_device(options, target).name
-    known = stated_facts(EP, "OpenVINO", options, {"sdk": SDK_VERSION, "driver": DRIVER_VERSION})
+    known = stated_facts(
+        EP, "OpenVINO", options, {"sdk": SDK_VERSION, "driver": DRIVER_VERSION}
+    )
     if device != "NPU":
         del known["driver"]
     return known | {"device": device}

@@ -30,7 +30,12 @@ class Support(NodeSupport):
     """
 
     def __init__(
-        self, graph: GraphView, choice: DeviceChoice, bodies: Bodies, *, static_only: bool = False
+        self,
+        graph: GraphView,
+        choice: DeviceChoice,
+        bodies: Bodies,
+        *,
+        static_only: bool = False,
     ) -> None:
         super().__init__(graph)
         self._choice = choice
@@ -39,10 +44,14 @@ class Support(NodeSupport):
 
     def refusal_of_operator(self, node: NodeView) -> str | None:
         """Return the reason for which a node's operator is refused, whatever its values."""
-        return self._combined([_bad_operator(node, device) for device in self._choice.deciding])
+        return self._combined(
+            [_bad_operator(node, device) for device in self._choice.deciding]
+        )
 
     def _refusal(self, node: NodeView) -> str | None:
-        reason = self._combined([self._refusal_of(node, device) for device in self._choice.deciding])
+        reason = self._combined(
+            [self._refusal_of(node, device) for device in self._choice.deciding]
+        )
         if reason is None and node.op_type in CONDITIONS:
             reason = CONDITIONS[node.op_type](node, self._graph)
         if reason is None and node.op_type in WITH_BODIES:
@@ -61,8 +70,12 @@ class Support(NodeSupport):
         reason = _bad_operator(node, device)
         if reason is not None:
             return reason
-        names = dict.fromkeys((*filter(None, node.inputs), *filter(self._is_read, node.outputs)))
-        return next(filter(None, (self._bad_value(node, name, device) for name in names)), None)
+        names = dict.fromkeys(
+            (*filter(None, node.inputs), *filter(self._is_read, node.outputs))
+        )
+        return next(
+            filter(None, (self._bad_value(node, name, device) for name in names)), None
+        )
 
     def _bad_value(self, node: NodeView, name: str, device: str) -> str | None:
         value, rules = self._graph.value(name), DEVICES[device]
@@ -76,7 +89,9 @@ class Support(NodeSupport):
             return None
         return self._bad_shape(node, value.shape, device)
 
-    def _bad_shape(self, node: NodeView, shape: tuple[Dimension, ...] | None, device: str) -> str | None:
+    def _bad_shape(
+        self, node: NodeView, shape: tuple[Dimension, ...] | None, device: str
+    ) -> str | None:
         operator, rules = node.op_type, DEVICES[device]
         if shape == () and operator not in rules.scalars:
             return f"{operator}: OpenVINO does not take a scalar here on {device}"
@@ -85,7 +100,9 @@ class Support(NodeSupport):
         reason = self._bad_openness(shape, device)
         return f"{operator}: {reason}" if reason else None
 
-    def _bad_openness(self, shape: tuple[Dimension, ...] | None, device: str) -> str | None:
+    def _bad_openness(
+        self, shape: tuple[Dimension, ...] | None, device: str
+    ) -> str | None:
         rules = DEVICES[device]
         if shape is None:
             allowed = rules.open_ranks and not self._static_only
@@ -94,15 +111,23 @@ class Support(NodeSupport):
             return None
         if not rules.open_shapes:
             return f"a dimension is open, and OpenVINO takes static shapes only on {device}"
-        return "a dimension is open, and disable_dynamic_shapes is 1" if self._static_only else None
+        return (
+            "a dimension is open, and disable_dynamic_shapes is 1"
+            if self._static_only
+            else None
+        )
 
 
 def _bad_operator(node: NodeView, device: str) -> str | None:
-    is_read = not node.domain or (node.domain == "com.microsoft" and node.op_type in CONTRIB)
+    is_read = not node.domain or (
+        node.domain == "com.microsoft" and node.op_type in CONTRIB
+    )
     if is_read and node.op_type in DEVICES[device].operators:
         return None
     if is_read and any(node.op_type in other.operators for other in DEVICES.values()):
-        places = " and ".join(name for name, other in DEVICES.items() if node.op_type in other.operators)
+        places = " and ".join(
+            name for name, other in DEVICES.items() if node.op_type in other.operators
+        )
         return f"{node.op_type}: OpenVINO takes it on {places}, not on {device}"
     shown = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
     return f"{shown} is not an operator that OpenVINO takes"

@@ -20,7 +20,11 @@ def is_number(graph: GraphView, name: str, number: float, tolerance: float) -> b
     if weight is not None and weight.shape not in ((), (1,)):
         return False
     array = constant(graph, name)
-    return array is not None and array.size == 1 and abs(float(array.item()) - number) <= tolerance * number
+    return (
+        array is not None
+        and array.size == 1
+        and abs(float(array.item()) - number) <= tolerance * number
+    )
 
 
 def lstm(node: NodeView, _graph: GraphView) -> str | None:
@@ -30,14 +34,20 @@ def lstm(node: NodeView, _graph: GraphView) -> str | None:
     if len(node.inputs) > 7 and node.inputs[7]:  # noqa: PLR2004 - the place of P
         return "LSTM: QNN takes no peephole weights"
     unusual = [
-        name for name in ("activations", "clip", "layout", "input_forget") if node.attributes.get(name)
+        name
+        for name in ("activations", "clip", "layout", "input_forget")
+        if node.attributes.get(name)
     ]
     return f"LSTM: QNN does not take the attribute {unusual[0]}" if unusual else None
 
 
 def inference_only(node: NodeView, graph: GraphView) -> str | None:
     """Training is refused."""
-    flag = constant(graph, node.inputs[2]) if node.op_type == "Dropout" and len(node.inputs) > 2 else None  # noqa: PLR2004
+    flag = (
+        constant(graph, node.inputs[2])
+        if node.op_type == "Dropout" and len(node.inputs) > 2  # noqa: PLR2004
+        else None
+    )
     if node.attributes.get("training_mode") or (flag is not None and flag.any()):
         return f"{node.op_type}: QNN does not train"
     return None
@@ -45,7 +55,11 @@ def inference_only(node: NodeView, graph: GraphView) -> str | None:
 
 def second_norm(node: NodeView, _graph: GraphView) -> str | None:
     """Only the Euclidean norm."""
-    return None if node.attributes.get("p", 2) == 2 else "LpNormalization: QNN takes p=2 only"  # noqa: PLR2004
+    return (
+        None
+        if node.attributes.get("p", 2) == 2  # noqa: PLR2004
+        else "LpNormalization: QNN takes p=2 only"
+    )
 
 
 def resize(node: NodeView, _graph: GraphView) -> str | None:
@@ -53,7 +67,10 @@ def resize(node: NodeView, _graph: GraphView) -> str | None:
     mode = text_attribute(node, "mode", "nearest")
     if mode not in ("nearest", "linear"):
         return f"Resize: QNN does not take the mode {mode}"
-    if text_attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+    if (
+        text_attribute(node, "coordinate_transformation_mode", "half_pixel")
+        == "tf_crop_and_resize"
+    ):
         return "Resize: QNN does not crop"
     return None
 
@@ -61,7 +78,11 @@ def resize(node: NodeView, _graph: GraphView) -> str | None:
 def pad(node: NodeView, _graph: GraphView) -> str | None:
     """Padding outwards with a constant, the edge or a reflection."""
     mode = text_attribute(node, "mode", "constant")
-    return None if mode in ("constant", "edge", "reflect") else f"Pad: QNN does not take the mode {mode}"
+    return (
+        None
+        if mode in ("constant", "edge", "reflect")
+        else f"Pad: QNN does not take the mode {mode}"
+    )
 
 
 def positive_indices(node: NodeView, graph: GraphView) -> str | None:
@@ -83,5 +104,11 @@ def plain_scatter(node: NodeView, graph: GraphView) -> str | None:
 
 def one_scale(node: NodeView, _graph: GraphView) -> str | None:
     """One scale a tensor or a channel."""
-    blocked = node.attributes.get("block_size", 0) or node.attributes.get("output_dtype", 0)
-    return f"{node.op_type}: QNN takes one scale a tensor or a channel" if blocked else None
+    blocked = node.attributes.get("block_size", 0) or node.attributes.get(
+        "output_dtype", 0
+    )
+    return (
+        f"{node.op_type}: QNN takes one scale a tensor or a channel"
+        if blocked
+        else None
+    )

@@ -87,10 +87,16 @@ def find_fusions(graph: GraphView) -> list[Fusion]:
     free = frozenset(node.index for node in graph.nodes)
     results = frozenset(value.name for value in graph.outputs)
     firsts = (next(_around(graph, node, results), None) for node in keys)
-    return [f for f in firsts if f is not None and free.issuperset(member.index for member in f.nodes)]
+    return [
+        f
+        for f in firsts
+        if f is not None and free.issuperset(member.index for member in f.nodes)
+    ]
 
 
-def _around(graph: GraphView, node: NodeView, results: frozenset[str]) -> Iterator[Fusion]:
+def _around(
+    graph: GraphView, node: NodeView, results: frozenset[str]
+) -> Iterator[Fusion]:
     """Yield the closed groups that hold a node, from the nearest result on."""
     for _ in range(_LONGEST_WAY):
         readers = graph.consumers(node.outputs[0])
@@ -100,7 +106,9 @@ def _around(graph: GraphView, node: NodeView, results: frozenset[str]) -> Iterat
         for op_type, patterns in PATTERNS.items():
             for pattern in patterns:
                 match = _Match(graph)
-                if match.fits(pattern, node.outputs[0]) and match.is_closed(node, results):
+                if match.fits(pattern, node.outputs[0]) and match.is_closed(
+                    node, results
+                ):
                     yield match.fusion(op_type, node)
 
 
@@ -125,10 +133,14 @@ class _Match:
         node = self.graph.producer(name)
         if node is None or node.domain or node.op_type != expression.op_type:
             return False
-        orders = permutations(node.inputs) if node.op_type in _ANY_ORDER else (node.inputs,)
+        orders = (
+            permutations(node.inputs) if node.op_type in _ANY_ORDER else (node.inputs,)
+        )
         before = dict(self.nodes), self.root
         for names in orders:
-            if len(names) == len(expression.operands) and all(map(self.fits, expression.operands, names)):
+            if len(names) == len(expression.operands) and all(
+                map(self.fits, expression.operands, names)
+            ):
                 self.nodes[node.index] = node
                 return True
             self.nodes, self.root = dict(before[0]), before[1]
@@ -137,15 +149,20 @@ class _Match:
     def is_closed(self, last: NodeView, results: frozenset[str]) -> bool:
         """Return whether only the last node's result is read outside, and it has the root's type."""
         inner = [node.outputs[0] for node in self.nodes.values() if node != last]
-        readers = (reader.index for name in inner for reader in self.graph.consumers(name))
+        readers = (
+            reader.index for name in inner for reader in self.graph.consumers(name)
+        )
         return (
             results.isdisjoint(inner)
             and self.nodes.keys() >= set(readers)
             # A constant of a higher rank would widen what it is multiplied with.
-            and self.graph.value(self.root).type == self.graph.value(last.outputs[0]).type
+            and self.graph.value(self.root).type
+            == self.graph.value(last.outputs[0]).type
         )
 
     def fusion(self, op_type: str, last: NodeView) -> Fusion:
         """Return what was found."""
         nodes = tuple(self.nodes[index] for index in sorted(self.nodes))
-        return Fusion(op_type=op_type, nodes=nodes, root=self.root, result=last.outputs[0])
+        return Fusion(
+            op_type=op_type, nodes=nodes, root=self.root, result=last.outputs[0]
+        )

@@ -68,10 +68,18 @@ def _each(names: str, operator: Operator) -> dict[tuple[str, str], Operator]:
 _IMAGE = range(3, 6)
 _MANY = 1 << 10
 _QUANTIZE = Operator(
-    types=FLOAT, inputs={2: QUANTISED}, outputs={0: QUANTISED}, constant=(1, 2), rule=conditions.one_scale
+    types=FLOAT,
+    inputs={2: QUANTISED},
+    outputs={0: QUANTISED},
+    constant=(1, 2),
+    rule=conditions.one_scale,
 )
 _DEQUANTIZE = Operator(
-    types=QUANTISED | INT32, inputs={1: FLOAT}, outputs={0: FLOAT}, constant=(1, 2), rule=conditions.one_scale
+    types=QUANTISED | INT32,
+    inputs={1: FLOAT},
+    outputs={0: FLOAT},
+    constant=(1, 2),
+    rule=conditions.one_scale,
 )
 
 # fmt: off
@@ -166,7 +174,11 @@ class Support(NodeSupport):
 
     def __init__(self, graph: GraphView, *, offload_io: bool = False) -> None:
         super().__init__(graph)
-        self._borders = self._results.union(value.name for value in graph.inputs) if offload_io else set()
+        self._borders = (
+            self._results.union(value.name for value in graph.inputs)
+            if offload_io
+            else set()
+        )
         for fusion in find_fusions(graph):
             if self._takes(fusion):
                 self._known.update((node.index, None) for node in fusion.nodes)
@@ -178,10 +190,17 @@ class Support(NodeSupport):
         border that is not whole could take a node out of it.
         """
         operator = OPERATORS["", fusion.op_type]
-        around = (self._graph.producer(fusion.root), *self._graph.consumers(fusion.result))
+        around = (
+            self._graph.producer(fusion.root),
+            *self._graph.consumers(fusion.result),
+        )
         return not any(
-            self._bad_value(fusion.nodes[0], name, operator.types) for name in (fusion.root, fusion.result)
-        ) and not any(node and node.op_type in _QUANTISES and self.refusal(node) for node in around)
+            self._bad_value(fusion.nodes[0], name, operator.types)
+            for name in (fusion.root, fusion.result)
+        ) and not any(
+            node and node.op_type in _QUANTISES and self.refusal(node)
+            for node in around
+        )
 
     def _refusal(self, node: NodeView) -> str | None:
         operator = OPERATORS.get((node.domain, node.op_type))
@@ -192,7 +211,11 @@ class Support(NodeSupport):
         if operator is None:
             shown = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
             return f"{shown} is not an operator of QNN's HTP backend"
-        reason = self._misfit(node, operator) or (operator.rule and operator.rule(node, self._graph)) or None
+        reason = (
+            self._misfit(node, operator)
+            or (operator.rule and operator.rule(node, self._graph))
+            or None
+        )
         if reason is None and not self._serves(node):
             reason = f"{node.op_type}: no node that QNN takes reads it"
         return reason
@@ -202,7 +225,9 @@ class Support(NodeSupport):
         given = [name for name in node.inputs if name]
         if not given or not all(is_constant(self._graph, name) for name in given):
             return False
-        readers = [reader for name in node.outputs for reader in self._graph.consumers(name)]
+        readers = [
+            reader for name in node.outputs for reader in self._graph.consumers(name)
+        ]
         # They have a computed input, so the table judges them: this goes one step deep.
         return (
             not node.domain
@@ -210,7 +235,8 @@ class Support(NodeSupport):
             and bool(readers)
             and self._results.isdisjoint(node.outputs)
             and not any(
-                self._bad_value(node, name, CASTABLE) for name in (*given, *filter(None, node.outputs))
+                self._bad_value(node, name, CASTABLE)
+                for name in (*given, *filter(None, node.outputs))
             )
             and all(self.refusal(reader) is None for reader in readers)
         )
@@ -218,8 +244,12 @@ class Support(NodeSupport):
     def _misfit(self, node: NodeView, operator: Operator) -> str | None:
         """Check values against the table's line, cheapest test first."""
         if any(map(self._is_read, node.outputs[operator.used_outputs :])):
-            return f"{node.op_type}: QNN gives only {operator.used_outputs} of its results"
-        borders = self._borders and self._borders.intersection((*node.inputs[:1], *node.outputs[:1]))
+            return (
+                f"{node.op_type}: QNN gives only {operator.used_outputs} of its results"
+            )
+        borders = self._borders and self._borders.intersection(
+            (*node.inputs[:1], *node.outputs[:1])
+        )
         if borders and node.op_type in _QUANTISES:
             return f"{node.op_type}: left to the CPU because offload_graph_io_quantization is 1"
         for position in operator.constant:
@@ -227,7 +257,10 @@ class Support(NodeSupport):
             if given and not is_constant(self._graph, given):
                 return f"{node.op_type}: QNN needs input {position} to be a constant"
         results = node.outputs[: operator.used_outputs]
-        for names, special in ((node.inputs, operator.inputs), (results, operator.outputs)):
+        for names, special in (
+            (node.inputs, operator.inputs),
+            (results, operator.outputs),
+        ):
             for position, name in enumerate(names):
                 allowed = special.get(position, operator.types)
                 reason = self._bad_value(node, name, allowed) if name else None
@@ -238,7 +271,9 @@ class Support(NodeSupport):
     def _bad_value(self, node: NodeView, name: str, allowed: Types) -> str | None:
         value = self._graph.value(name)
         if value.elem_type is None or value.shape is None:
-            return f"{node.op_type}: the type or rank of a value is not known before a run"
+            return (
+                f"{node.op_type}: the type or rank of a value is not known before a run"
+            )
         if value.elem_type not in allowed:
             kind = TensorProto.DataType.Name(value.elem_type).lower()
             return f"{node.op_type}: QNN does not take {kind} here"

@@ -30,11 +30,15 @@ class QnnProvider(SimulatedProvider):
     binary_suffix: ClassVar[str] = "qnn"
     options: ClassVar[Sequence[ProviderOption]] = settings.OPTIONS
     dynamic_options: ClassVar[Sequence[ProviderOption]] = settings.DYNAMIC_OPTIONS
-    notes: ClassVar[str] = "Simulated QNN payload made by epctx-sim-qnn: not for hardware."
+    notes: ClassVar[str] = (
+        "Simulated QNN payload made by epctx-sim-qnn: not for hardware."
+    )
     compiler_facts = staticmethod(settings.compiler_facts)
 
     @staticmethod
-    def load_policy(options: Mapping[str, Any], target: str | None = None) -> LoadPolicy:
+    def load_policy(
+        options: Mapping[str, Any], target: str | None = None
+    ) -> LoadPolicy:
         """Return QNN's version rules and the simulated device's facts."""
         from epctx_sim_qnn.rules import load_policy
 
@@ -50,7 +54,9 @@ class QnnProvider(SimulatedProvider):
         """Return the simulated SDK and driver, and the HTP architecture."""
         facts = settings.compiler_facts(options)
         target = f"{facts['backend']} v{facts['htp_arch']}"
-        return BuildInfo(sdk=facts["sdk"], driver=facts.get("driver", ""), target=target)
+        return BuildInfo(
+            sdk=facts["sdk"], driver=facts.get("driver", ""), target=target
+        )
 
     def stores_half(self) -> bool:
         """Return whether the option asks for it."""
@@ -60,21 +66,32 @@ class QnnProvider(SimulatedProvider):
         """Return the judgement by the table of operators."""
         from epctx_sim_qnn.operators import Support
 
-        return Support(graph, offload_io=self.context.options["offload_graph_io_quantization"])
+        return Support(
+            graph, offload_io=self.context.options["offload_graph_io_quantization"]
+        )
 
     def node_attributes(self, *_: object) -> Sequence[Mapping[str, Any]]:
         """Return what each node states; the first also says how much memory activations need."""
         stated = {
             "ep_sdk_version": self._made_by["sdk"],
-            "hardware_architecture": settings.hardware_architecture(int(self._made_by["htp_arch"])),
+            "hardware_architecture": settings.hardware_architecture(
+                int(self._made_by["htp_arch"])
+            ),
             "notes": self.notes,
         }
         spill_fill = self.context.options["enable_htp_spill_fill_buffer"]
-        main = {**stated, "max_size": self._session.activation_bytes() if spill_fill else 0}
-        return [stated if number else main for number in range(len(self._session.graphs))]
+        main = {
+            **stated,
+            "max_size": self._session.activation_bytes() if spill_fill else 0,
+        }
+        return [
+            stated if number else main for number in range(len(self._session.graphs))
+        ]
 
     @hookimpl
     def set_dynamic_options(self, options: Mapping[str, str]) -> None:
         """Say what a device would do: the simulated one has neither clocks nor power."""
         for key, value in options.items():
-            self.context.logger.info("%s=%s: no effect on a simulated device", key, value)
+            self.context.logger.info(
+                "%s=%s: no effect on a simulated device", key, value
+            )

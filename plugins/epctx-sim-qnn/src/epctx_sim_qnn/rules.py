@@ -29,7 +29,9 @@ RULES: Final[Rules] = {
     **field_rules("driver", VERSION, older=OPTIMAL, missing=OPTIMAL),
     # The device: newer hardware runs what was made for older, not at its best.
     **field_rules("htp_arch", NUMBER, older=RECOMPILE),
-    **field_rules("soc_model", NUMBER, older=RECOMPILE, newer=RECOMPILE, missing=OPTIMAL),
+    **field_rules(
+        "soc_model", NUMBER, older=RECOMPILE, newer=RECOMPILE, missing=OPTIMAL
+    ),
 }
 _CLAIMS = {
     "ep_sdk_version": Claim("sdk"),

@@ -9,7 +9,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from epctx_sim_sdk.options import WORKLOAD_TYPE, runtime_options, without_effect, without_hardware
+from epctx_sim_sdk.options import (
+    WORKLOAD_TYPE,
+    runtime_options,
+    without_effect,
+    without_hardware,
+)
 
 from epctx_core.errors import InvalidArgument
 from epctx_core.plugin import ProviderOption
@@ -45,7 +50,11 @@ _WITHOUT_HARDWARE = (
 
 OPTIONS = (
     ProviderOption(
-        "backend_type", str, default="htp", choices=("htp",), doc="The QNN backend; only HTP is simulated."
+        "backend_type",
+        str,
+        default="htp",
+        choices=("htp",),
+        doc="The QNN backend; only HTP is simulated.",
     ),
     ProviderOption(
         "htp_arch",
@@ -55,7 +64,10 @@ OPTIONS = (
         doc="The HTP architecture to compile for, and when loading that of the simulated device.",
     ),
     ProviderOption(
-        "soc_model", int, default=0, doc="The SoC model number; 0 for unknown, which fits every payload."
+        "soc_model",
+        int,
+        default=0,
+        doc="The SoC model number; 0 for unknown, which fits every payload.",
     ),
     without_effect("device_id", 0, "The device to use."),
     ProviderOption(
@@ -65,9 +77,17 @@ OPTIONS = (
         doc="1: float32 weights are stored as float16, which changes results. The real EP's default is 1.",
     ),
     without_effect(
-        "htp_graph_finalization_optimization_mode", 0, "How long the compiler may search.", (0, 1, 2, 3)
+        "htp_graph_finalization_optimization_mode",
+        0,
+        "How long the compiler may search.",
+        (0, 1, 2, 3),
     ),
-    without_effect("htp_performance_mode", "default", "Clocks and power of the device.", _PERFORMANCE_MODES),
+    without_effect(
+        "htp_performance_mode",
+        "default",
+        "Clocks and power of the device.",
+        _PERFORMANCE_MODES,
+    ),
     without_effect("vtcm_mb", 0, "Tightly coupled memory in MB; 0 for not set."),
     ProviderOption(
         "enable_htp_spill_fill_buffer",
@@ -128,7 +148,9 @@ def target_architecture(options: Mapping[str, Any], target: str | None) -> int:
     match = _TARGET.fullmatch(target)
     if match is None or int(match[1]) not in ARCHITECTURES:
         known = ", ".join(f"htp-v{number}" for number in ARCHITECTURES)
-        raise InvalidArgument(f"{EP} has no target {target!r}.", ep=EP, hint=f"Its targets: {known}.")
+        raise InvalidArgument(
+            f"{EP} has no target {target!r}.", ep=EP, hint=f"Its targets: {known}."
+        )
     return int(match[1])
 
 
@@ -143,11 +165,17 @@ def read_hardware_architecture(text: str) -> str:
     return match[1] if match else text
 
 
-def compiler_facts(options: Mapping[str, Any], target: str | None = None) -> dict[str, str]:
+def compiler_facts(
+    options: Mapping[str, Any], target: str | None = None
+) -> dict[str, str]:
     """Return what the version rules must know about whatever is compiled with these options."""
     from epctx_sim_sdk.versions import DRIVER_VERSION, SDK_VERSION, stated_facts
 
-    driver = {} if options["runtime_driver_version"] == NO_DRIVER else {"driver": DRIVER_VERSION}
+    driver = (
+        {}
+        if options["runtime_driver_version"] == NO_DRIVER
+        else {"driver": DRIVER_VERSION}
+    )
     soc_model = {"soc_model": str(options["soc_model"])} if options["soc_model"] else {}
     return {
         **stated_facts(EP, "QNN", options, {"sdk": SDK_VERSION, **driver}),
@@ -157,8 +185,14 @@ def compiler_facts(options: Mapping[str, Any], target: str | None = None) -> dic
     }
 
 
-def runtime_facts(options: Mapping[str, Any], target: str | None = None) -> dict[str, str]:
+def runtime_facts(
+    options: Mapping[str, Any], target: str | None = None
+) -> dict[str, str]:
     """Return the same about the simulated device that loads."""
     # A payload made by a driver needs one; a payload made without needs none.
     facts = {"driver": NO_DRIVER, **compiler_facts(options, target)}
-    return facts | ({"htp_arch": str(options["runtime_htp_arch"])} if options["runtime_htp_arch"] else {})
+    return facts | (
+        {"htp_arch": str(options["runtime_htp_arch"])}
+        if options["runtime_htp_arch"]
+        else {}
+    )

@@ -26,7 +26,12 @@ DOMAIN = "com.microsoft.nchwc"
 
 _log = logging.getLogger("epctx.sim")
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
-_DEFAULTS: dict[str, int] = {"ceil_mode": 0, "storage_order": 0, "count_include_pad": 0, "channels_last": 0}
+_DEFAULTS: dict[str, int] = {
+    "ceil_mode": 0,
+    "storage_order": 0,
+    "count_include_pad": 0,
+    "channels_last": 0,
+}
 _SLICE_INPUTS, _CLIP_INPUTS = 10, 11
 _RANK = 4
 
@@ -39,7 +44,10 @@ class NotPlainError(Exception):
 
 def read_mark(model: ModelProto) -> str | None:
     """Return what a model says that it was arranged for; None if that is every CPU."""
-    return next((entry.value for entry in model.metadata_props if entry.key == LAYOUT_MARK), None)
+    return next(
+        (entry.value for entry in model.metadata_props if entry.key == LAYOUT_MARK),
+        None,
+    )
 
 
 def without_blocks(
@@ -54,9 +62,13 @@ def without_blocks(
         raise refusal
     try:
         plain, changes = to_plain(model, _block_size(model))
-        rearranged = {name: change(weights[base]) for name, (base, change) in changes.items()}
+        rearranged = {
+            name: change(weights[base]) for name, (base, change) in changes.items()
+        }
     except (NotPlainError, KeyError) as error:
-        what = f"the weight {error} is missing" if isinstance(error, KeyError) else error
+        what = (
+            f"the weight {error} is missing" if isinstance(error, KeyError) else error
+        )
         why = f"{refusal.message} It cannot be rewritten: {what}."
         raise InvalidGraph(why, hint=refusal.hint) from refusal
     _log.info("%s Compiling again would make it faster.", refusal.message)
@@ -74,13 +86,18 @@ def has_way_back(model: ModelProto) -> bool:
     except NotPlainError:
         return False
     typed = with_types(plain)
-    shapes = {v.name: v.type.tensor_type.shape.dim for v in (*typed.input, *typed.value_info)}
+    shapes = {
+        v.name: v.type.tensor_type.shape.dim for v in (*typed.input, *typed.value_info)
+    }
     channels = [
         shapes.get(node.input[0], ())[1:2]
         for node in model.graph.node
         if node.domain == DOMAIN and node.op_type == "ReorderInput"
     ]
-    return all(dims and dims[0].dim_value and not dims[0].dim_value % block for dims in channels)
+    return all(
+        dims and dims[0].dim_value and not dims[0].dim_value % block
+        for dims in channels
+    )
 
 
 def _block_size(model: ModelProto) -> int:
@@ -91,7 +108,9 @@ def _block_size(model: ModelProto) -> int:
     return int(block)
 
 
-def to_plain(model: ModelProto, block: int) -> tuple[ModelProto, dict[str, tuple[str, Rearrange]]]:
+def to_plain(
+    model: ModelProto, block: int
+) -> tuple[ModelProto, dict[str, tuple[str, Rearrange]]]:
     """Rewrite blocked operators as ONNX's own.
 
     Returns:
@@ -108,7 +127,9 @@ class _Plain:
         self._model = ModelProto()
         self._model.CopyFrom(model)
         self._block = block
-        self._opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+        self._opset = next(
+            (o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1
+        )
         self._tensors = {t.name: t for t in model.graph.initializer}
         self._nodes: list[NodeProto] = []
         self._made: dict[str, onnx.TensorProto] = {}
@@ -124,7 +145,9 @@ class _Plain:
                 self._nodes.append(node)
         del graph.node[:], graph.value_info[:]
         graph.node.extend(self._nodes)
-        used = {name for node in self._nodes for name in node.input} | {v.name for v in graph.output}
+        used = {name for node in self._nodes for name in node.input} | {
+            v.name for v in graph.output
+        }
         kept = [t for t in (*graph.initializer, *self._made.values()) if t.name in used]
         del graph.initializer[:]
         graph.initializer.extend(kept)
@@ -147,7 +170,9 @@ class _Plain:
         else:
             raise NotPlainError(f"it has {node.op_type} in blocks")
 
-    def _add(self, op: str, inputs: list[str], outputs: list[str], **attributes: Any) -> None:
+    def _add(
+        self, op: str, inputs: list[str], outputs: list[str], **attributes: Any
+    ) -> None:
         self._nodes.append(helper.make_node(op, inputs, outputs, **attributes))
 
     def _into_blocks(self, node: NodeProto) -> None:
@@ -158,9 +183,13 @@ class _Plain:
         if self._channels.get(source) == channels:
             self._add("Identity", [source], [target])
         elif self._opset < _SLICE_INPUTS:
-            self._add("Slice", [source], [target], axes=[1], starts=[0], ends=[channels])
+            self._add(
+                "Slice", [source], [target], axes=[1], starts=[0], ends=[channels]
+            )
         else:
-            numbers = [self._constant(np.array([n], np.int64)) for n in (0, channels, 1)]
+            numbers = [
+                self._constant(np.array([n], np.int64)) for n in (0, channels, 1)
+            ]
             self._add("Slice", [source, *numbers], [target])
 
     def _pool(self, node: NodeProto, attributes: dict[str, Any]) -> None:
@@ -168,7 +197,9 @@ class _Plain:
         if set(kept.get("dilations", [1])) == {1}:
             kept.pop("dilations", None)
         if "ceil_mode" in kept or "dilations" in kept:
-            raise NotPlainError(f"it has a {node.op_type} with {sorted(kept)} in blocks")
+            raise NotPlainError(
+                f"it has a {node.op_type} with {sorted(kept)} in blocks"
+            )
         self._channels[node.output[0]] = self._channels.get(node.input[0], 0)
         self._add(node.op_type, list(node.input), list(node.output), **kept)
 
@@ -176,11 +207,15 @@ class _Plain:
         name = node.input[1]
         tensor = self._tensors.get(name)
         if tensor is None or len(tensor.dims) != _RANK or tensor.dims[0] % self._block:
-            raise NotPlainError(f"the weight {name!r} of a convolution is not in blocks")
+            raise NotPlainError(
+                f"the weight {name!r} of a convolution is not in blocks"
+            )
         shape, group = tuple(tensor.dims), attributes.get("group", 1)
         per_input = shape[1] % self._block == 0 and not (group > 1 and shape[1] == 1)
         if not per_input and shape[1] >= self._block:
-            raise NotPlainError(f"the weight {name!r} of a convolution is not in whole blocks")
+            raise NotPlainError(
+                f"the weight {name!r} of a convolution is not in whole blocks"
+            )
         weight = self._rearranged(tensor, per_input=per_input)
         activation = attributes.pop("activation", b"").decode()
         parameters = list(attributes.pop("activation_params", []))
@@ -196,20 +231,35 @@ class _Plain:
         if activation:
             self._activation(activation, parameters, last, result)
 
-    def _activation(self, operator: str, parameters: list[float], source: str, target: str) -> None:
-        names = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "Clip": ("min", "max")}
+    def _activation(
+        self, operator: str, parameters: list[float], source: str, target: str
+    ) -> None:
+        names = {
+            "LeakyRelu": ("alpha",),
+            "HardSigmoid": ("alpha", "beta"),
+            "Clip": ("min", "max"),
+        }
         if operator in ("Relu", "Sigmoid", "Tanh") and not parameters:
             self._add(operator, [source], [target])
         elif operator == "Clip" and self._opset >= _CLIP_INPUTS:
             bounds = [self._constant(np.array(p, np.float32)) for p in parameters]
             self._add(operator, [source, *bounds], [target])
         elif operator == "HardSwish" and not parameters:
-            self._add("HardSigmoid", [source], [f"{target}:gate"], alpha=1 / 6, beta=0.5)  # from version 1 on
+            self._add(
+                "HardSigmoid", [source], [f"{target}:gate"], alpha=1 / 6, beta=0.5
+            )  # from version 1 on
             self._add("Mul", [source, f"{target}:gate"], [target])
         elif operator in names and len(parameters) == len(names[operator]):
-            self._add(operator, [source], [target], **dict(zip(names[operator], parameters, strict=True)))
+            self._add(
+                operator,
+                [source],
+                [target],
+                **dict(zip(names[operator], parameters, strict=True)),
+            )
         else:
-            raise NotPlainError(f"it has the activation {operator!r} in a convolution in blocks")
+            raise NotPlainError(
+                f"it has the activation {operator!r} in a convolution in blocks"
+            )
 
     def _constant(self, value: np.ndarray) -> str:
         name = f"plain:{len(self._made)}"
@@ -219,14 +269,20 @@ class _Plain:
     def _rearranged(self, tensor: onnx.TensorProto, *, per_input: bool) -> str:
         name = f"{tensor.name}:plain{'' if per_input else '_outputs'}"
         if name not in self._made:
-            change = functools.partial(_out_of_order, block=self._block, per_input=per_input)
-            made = onnx.TensorProto(name=name, data_type=tensor.data_type, dims=tensor.dims)
+            change = functools.partial(
+                _out_of_order, block=self._block, per_input=per_input
+            )
+            made = onnx.TensorProto(
+                name=name, data_type=tensor.data_type, dims=tensor.dims
+            )
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
                 made.data_location = onnx.TensorProto.EXTERNAL
                 made.external_data.add(key="location", value=WEIGHT_LOCATION)
                 self._changes[name] = (tensor.name, change)
             else:
-                made.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(tensor)), name))
+                made.CopyFrom(
+                    numpy_helper.from_array(change(numpy_helper.to_array(tensor)), name)
+                )
             self._made[name] = made
         return name
 
@@ -236,6 +292,10 @@ def _out_of_order(array: np.ndarray, *, block: int, per_input: bool) -> np.ndarr
     outputs, inputs, rows, columns = array.shape
     if not per_input:
         blocks = array.reshape(outputs // block, inputs, rows, columns, block)
-        return np.ascontiguousarray(blocks.transpose(0, 4, 1, 2, 3).reshape(array.shape))
-    blocks = array.reshape(outputs // block, inputs // block, rows, columns, block, block)
+        return np.ascontiguousarray(
+            blocks.transpose(0, 4, 1, 2, 3).reshape(array.shape)
+        )
+    blocks = array.reshape(
+        outputs // block, inputs // block, rows, columns, block, block
+    )
     return np.ascontiguousarray(blocks.transpose(0, 5, 1, 4, 2, 3).reshape(array.shape))

@@ -18,7 +18,13 @@ from epctx_sim_sdk.precision import store_as_half
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from epctx_core.plugin import Engine, OptimizedModel, Partition, TensorView, ValueInfo
+    from epctx_core.plugin import (
+        Engine,
+        OptimizedModel,
+        Partition,
+        TensorView,
+        ValueInfo,
+    )
 
 _ALIGNMENT = 128
 """Bytes: each activation begins on a vector register's width."""
@@ -36,7 +42,9 @@ def activation_peak(model: onnx.ModelProto) -> int:
     """
     graph = model.graph
     sizes = _sizes(model)
-    last_read = {name: index for index, node in enumerate(graph.node) for name in _reads(node)}
+    last_read = {
+        name: index for index, node in enumerate(graph.node) for name in _reads(node)
+    }
     last_read |= {value.name: len(graph.node) for value in graph.output}
     freed = [0] * (len(graph.node) + 1)
     live = 0
@@ -68,7 +76,11 @@ def _sizes(model: onnx.ModelProto) -> dict[str, int]:
             constants.update(node.output)
     graph = with_types(model)
     values = (*graph.input, *graph.value_info, *graph.output)
-    return {value.name: _size(value.type.tensor_type) for value in values if value.name not in constants}
+    return {
+        value.name: _size(value.type.tensor_type)
+        for value in values
+        if value.name not in constants
+    }
 
 
 def with_types(model: onnx.ModelProto) -> onnx.GraphProto:
@@ -79,7 +91,9 @@ def with_types(model: onnx.ModelProto) -> onnx.GraphProto:
     del probe.graph.initializer[:]
     for tensor in tensors:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            value = onnx.helper.make_tensor_value_info(
+                tensor.name, tensor.data_type, list(tensor.dims)
+            )
             probe.graph.input.append(value)
         else:
             probe.graph.initializer.append(tensor)
@@ -87,11 +101,18 @@ def with_types(model: onnx.ModelProto) -> onnx.GraphProto:
 
 
 def _size(tensor: onnx.TypeProto.Tensor) -> int:
-    known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
-    if not known or tensor.elem_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
+    known = tensor.HasField("shape") and all(
+        dim.HasField("dim_value") for dim in tensor.shape.dim
+    )
+    if not known or tensor.elem_type in (
+        onnx.TensorProto.UNDEFINED,
+        onnx.TensorProto.STRING,
+    ):
         return 0
     count: int = math.prod(dim.dim_value for dim in tensor.shape.dim)
-    nbytes: int = count * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).itemsize)
+    nbytes: int = count * int(
+        onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).itemsize
+    )
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
@@ -170,7 +191,11 @@ def _bare(tensor: onnx.TensorProto) -> onnx.TensorProto:
 def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
     graph.name = "graph"
     graph.ClearField("doc_string")
-    for notes in (graph.value_info, graph.quantization_annotation, graph.metadata_props):
+    for notes in (
+        graph.value_info,
+        graph.quantization_annotation,
+        graph.metadata_props,
+    ):
         del notes[:]
     for value in (*graph.input, *graph.output):
         value.name = names[value.name]
@@ -194,7 +219,13 @@ def _rename_node(node: onnx.NodeProto, names: dict[str, str]) -> None:
 
 
 def _strip(model: onnx.ModelProto) -> None:
-    for field in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
+    for field in (
+        "producer_name",
+        "producer_version",
+        "domain",
+        "model_version",
+        "doc_string",
+    ):
         model.ClearField(field)
     # Says for which CPU the host's engine arranged the weights; nothing else there computes.
     kept = [entry for entry in model.metadata_props if entry.key == LAYOUT_MARK]
@@ -265,7 +296,12 @@ class SimCompiler:
     """
 
     def __init__(
-        self, ep: str, *, fp16: bool = False, engine: Engine | None = None, weightless: bool = False
+        self,
+        ep: str,
+        *,
+        fp16: bool = False,
+        engine: Engine | None = None,
+        weightless: bool = False,
     ) -> None:
         self._ep = ep
         self._fp16 = fp16
@@ -278,14 +314,24 @@ class SimCompiler:
         """Convert a partition; see `compile_partition`."""
         # With larger weights the digest would have to read them.
         weights = partition.weights
-        small = not weights or all(weight.nbytes <= SMALL for weight in weights.values())
+        small = not weights or all(
+            weight.nbytes <= SMALL for weight in weights.values()
+        )
         known = self._structures.get(partition.digest) if small else None
         if known is not None:
             return SimGraph(structure=known, weights={}, partition=partition)
-        engine = self._engine if self._optimized < MOST_OPTIMIZED and _is_worth_it(partition) else None
+        engine = (
+            self._engine
+            if self._optimized < MOST_OPTIMIZED and _is_worth_it(partition)
+            else None
+        )
         self._optimized += engine is not None
         graph = compile_partition(
-            partition, ep=self._ep, fp16=self._fp16, engine=engine, weightless=self._weightless
+            partition,
+            ep=self._ep,
+            fp16=self._fp16,
+            engine=engine,
+            weightless=self._weightless,
         )
         if small and not graph.weights:
             self._structures[partition.digest] = graph.structure
@@ -294,7 +340,9 @@ class SimCompiler:
 
 def _is_worth_it(partition: Partition) -> bool:
     nodes = partition.nodes
-    return len(nodes) > _WORTH_NODES or any(node.op_type in _WORTH_OPERATORS for node in nodes)
+    return len(nodes) > _WORTH_NODES or any(
+        node.op_type in _WORTH_OPERATORS for node in nodes
+    )
 
 
 def compile_partition(
@@ -324,7 +372,9 @@ def compile_partition(
         for tensor in model.graph.initializer
         if tensor.data_location == onnx.TensorProto.EXTERNAL
     }
-    weights: Mapping[str, TensorView] = store_as_half(model, external) if fp16 else external
+    weights: Mapping[str, TensorView] = (
+        store_as_half(model, external) if fp16 else external
+    )
     optimized = _optimized(model, external, engine) if engine is not None else None
     if optimized is not None:
         model, weights = optimized
@@ -353,12 +403,18 @@ def _optimized(
     return engine.optimize(model, weights)
 
 
-def _detach_small(model: onnx.ModelProto, own: Mapping[str, TensorView]) -> dict[str, TensorView]:
+def _detach_small(
+    model: onnx.ModelProto, own: Mapping[str, TensorView]
+) -> dict[str, TensorView]:
     """Take the values of the source's weights that are inline out of a model; return the weights by name."""
     detached: dict[str, TensorView] = {}
     for tensor in model.graph.initializer:
         view = own.get(tensor.name)
-        if view is None or view.source_name is None or tensor.data_location == onnx.TensorProto.EXTERNAL:
+        if (
+            view is None
+            or view.source_name is None
+            or tensor.data_location == onnx.TensorProto.EXTERNAL
+        ):
             continue
         # Packed types, and tensors of nothing, stay where they are.
         if view.nbytes and math.prod(view.shape) * view.dtype.itemsize == view.nbytes:

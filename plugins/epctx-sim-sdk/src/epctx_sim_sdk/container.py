@@ -154,7 +154,9 @@ def decode(content: bytes, extents: Extents) -> Tables:
         found = read_json(content)
     except (ValueError, RecursionError) as error:
         raise BadTablesError(f"its tables are not JSON ({error})") from error
-    structures = tuple(_structure(item, extents[0]) for item in _list(found, "structures"))
+    structures = tuple(
+        _structure(item, extents[0]) for item in _list(found, "structures")
+    )
     weights = tuple(_weight(item, extents[1]) for item in _list(found, "weights"))
     graphs: dict[str, Any] = {}
     for item in _list(found, "graphs"):
@@ -163,7 +165,9 @@ def decode(content: bytes, extents: Extents) -> Tables:
             raise BadTablesError(f"two graphs are called {name!r}")
         graphs[name] = item
     made_by = _get(found, "made_by")
-    if not isinstance(made_by, dict) or not all(isinstance(value, str) for value in made_by.values()):
+    if not isinstance(made_by, dict) or not all(
+        isinstance(value, str) for value in made_by.values()
+    ):
         raise BadTablesError("what made the payload is not a table of texts")
     return Tables(
         made_by=made_by,
@@ -180,7 +184,10 @@ def read_json(content: bytes) -> object:
         ValueError: no JSON, or more than `MAX_PARTS`.
         RecursionError: nested too deeply.
     """
-    if len(content) > MAX_PARTS and sum(map(content.count, (b",", b":", b"[", b"{"))) > MAX_PARTS:
+    if (
+        len(content) > MAX_PARTS
+        and sum(map(content.count, (b",", b":", b"[", b"{"))) > MAX_PARTS
+    ):
         raise ValueError(f"more than {MAX_PARTS:,} entries")
     found: object = json.loads(content)
     return found
@@ -205,7 +212,9 @@ def _as_list(value: object, what: str) -> list[Any]:
 def _number(value: object, what: str, limit: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limit:
         shown = value if isinstance(value, int) else type(value).__name__
-        raise BadTablesError(f"{what} is {shown}, which is not a number from 0 to {limit}")
+        raise BadTablesError(
+            f"{what} is {shown}, which is not a number from 0 to {limit}"
+        )
     return value
 
 
@@ -219,13 +228,17 @@ def _extent(item: object, total: int) -> tuple[int, int]:
     offset = _number(_get(item, "offset"), "an offset", MAX_LENGTH)
     length = _number(_get(item, "length"), "a length", MAX_LENGTH)
     if offset + length > total:
-        raise BadTablesError(f"bytes {offset} to {offset + length} are named, but there are only {total}")
+        raise BadTablesError(
+            f"bytes {offset} to {offset + length} are named, but there are only {total}"
+        )
     return offset, length
 
 
 def _structure(item: object, total: int) -> Structure:
     offset, length = _extent(item, total)
-    activation = _number(_get(item, "activation_bytes"), "an activation size", MAX_LENGTH)
+    activation = _number(
+        _get(item, "activation_bytes"), "an activation size", MAX_LENGTH
+    )
     return Structure(offset=offset, length=length, activation_bytes=activation)
 
 
@@ -241,12 +254,18 @@ def _weight(item: object, total: int) -> Weight | SourceWeight:
     if isinstance(item, dict) and "source" in item:
         name = _text(item["source"], "the name of a weight of the source")
         length = _number(_get(item, "length"), "a length", MAX_LENGTH)
-        return SourceWeight(source=name, length=length, elem_type=elem_type, shape=dims, digest=digest)
+        return SourceWeight(
+            source=name, length=length, elem_type=elem_type, shape=dims, digest=digest
+        )
     offset, length = _extent(item, total)
-    return Weight(offset=offset, length=length, elem_type=elem_type, shape=dims, digest=digest)
+    return Weight(
+        offset=offset, length=length, elem_type=elem_type, shape=dims, digest=digest
+    )
 
 
-def _graph(item: dict[str, Any], structures: int, weights: int, types: dict[str, TensorType]) -> GraphEntry:
+def _graph(
+    item: dict[str, Any], structures: int, weights: int, types: dict[str, TensorType]
+) -> GraphEntry:
     if not item.keys() >= _GRAPH_KEYS:
         raise BadTablesError(f"a graph has not all of {', '.join(sorted(_GRAPH_KEYS))}")
     pairs = [_pair(pair, weights) for pair in _as_list(item["weights"], "weights")]
@@ -256,14 +275,26 @@ def _graph(item: dict[str, Any], structures: int, weights: int, types: dict[str,
         name=item["name"],
         structure=_number(item["structure"], "a structure's number", structures - 1),
         weights=tuple(pairs),
-        inputs=tuple([_decode_value(value, types) for value in _as_list(item["inputs"], "inputs")]),
-        outputs=tuple([_decode_value(value, types) for value in _as_list(item["outputs"], "outputs")]),
+        inputs=tuple(
+            [
+                _decode_value(value, types)
+                for value in _as_list(item["inputs"], "inputs")
+            ]
+        ),
+        outputs=tuple(
+            [
+                _decode_value(value, types)
+                for value in _as_list(item["outputs"], "outputs")
+            ]
+        ),
     )
 
 
 def _pair(pair: object, weights: int) -> tuple[str, int]:
     name, place = _fields(pair, 2, "a weight's entry")
-    return _text(name, "a weight's name"), _number(place, "a weight's number", weights - 1)
+    return _text(name, "a weight's name"), _number(
+        place, "a weight's number", weights - 1
+    )
 
 
 def _fields(value: object, count: int, what: str) -> list[Any]:
@@ -288,10 +319,19 @@ def _decode_value(item: object, types: dict[str, TensorType]) -> ValueInfo:
 
 
 def _type(elem_type: object, shape: object) -> TensorType:
-    known = None if elem_type is None else _number(elem_type, "an element type", _MAX_ELEM_TYPE)
+    known = (
+        None
+        if elem_type is None
+        else _number(elem_type, "an element type", _MAX_ELEM_TYPE)
+    )
     if known is not None and known not in _element_types():
-        raise BadTablesError(f"a value has the element type {known}, which ONNX does not have")
-    return TensorType(known, None if shape is None else tuple(map(_dimension, _as_list(shape, "a shape"))))
+        raise BadTablesError(
+            f"a value has the element type {known}, which ONNX does not have"
+        )
+    return TensorType(
+        known,
+        None if shape is None else tuple(map(_dimension, _as_list(shape, "a shape"))),
+    )
 
 
 @cache
@@ -345,14 +385,18 @@ class Foot:
 
     def pack(self, body: bytes) -> bytes:
         """Return the foot's bytes for structures and tables."""
-        fields = _FIELDS.pack(self.structures_start, self.structures, self.tables, self.total)
+        fields = _FIELDS.pack(
+            self.structures_start, self.structures, self.tables, self.total
+        )
         return fields + _digest(body, fields) + END
 
     @classmethod
     def unpack(cls, foot: memoryview) -> Self:
         """Return what a foot says; nothing is checked."""
         start, structures, tables, total = _FIELDS.unpack_from(foot)
-        return cls(structures_start=start, structures=structures, tables=tables, total=total)
+        return cls(
+            structures_start=start, structures=structures, tables=tables, total=total
+        )
 
 
 def _digest(body: bytes | memoryview, fields: bytes | memoryview) -> bytes:
@@ -371,7 +415,12 @@ class Container:
     """
 
     def __init__(
-        self, view: memoryview, tables: Tables, foot: Foot, subject: str, source: FromSource
+        self,
+        view: memoryview,
+        tables: Tables,
+        foot: Foot,
+        subject: str,
+        source: FromSource,
     ) -> None:
         self.subject = subject
         self.tables = tables
@@ -404,11 +453,16 @@ class Container:
             InvalidGraph: a weight's type and shape do not fit its length, or one of the source is missing or
                 not the one that was compiled.
         """
-        return {name: self._array(self.tables.weights[place], name) for name, place in entry.weights}
+        return {
+            name: self._array(self.tables.weights[place], name)
+            for name, place in entry.weights
+        }
 
     def _array(self, weight: Weight | SourceWeight, name: str) -> np.ndarray:
         return (
-            self._own(weight, name) if isinstance(weight, Weight) else _checked(self._source, weight).array()
+            self._own(weight, name)
+            if isinstance(weight, Weight)
+            else _checked(self._source, weight).array()
         )
 
     def _own(self, weight: Weight, name: str) -> np.ndarray:
@@ -416,14 +470,20 @@ class Container:
         count = math.prod(weight.shape)
         fits = dtype is not None and count * dtype.itemsize == weight.length
         # Without elements no dimension is bounded by the length, and numpy multiplies the others.
-        if dtype is None or not fits or (not count and math.prod(d or 1 for d in weight.shape) > MAX_TABLES):
+        if (
+            dtype is None
+            or not fits
+            or (not count and math.prod(d or 1 for d in weight.shape) > MAX_TABLES)
+        ):
             raise InvalidGraph(
                 f"{self.subject} is damaged: weight {name!r} has {weight.length} bytes, which do not fit"
                 f" element type {weight.elem_type} and shape {list(weight.shape)}."
             )
         if not count:
             return np.zeros(weight.shape, dtype)
-        array = np.frombuffer(self._weights, dtype, count, weight.offset).reshape(weight.shape)
+        array = np.frombuffer(self._weights, dtype, count, weight.offset).reshape(
+            weight.shape
+        )
         array.flags.writeable = False
         return array
 
@@ -433,7 +493,9 @@ class Container:
             place
             for place, weight in enumerate(self.tables.weights)
             if isinstance(weight, Weight)
-            and hashlib.sha256(self._weights[weight.offset : weight.offset + weight.length]).hexdigest()
+            and hashlib.sha256(
+                self._weights[weight.offset : weight.offset + weight.length]
+            ).hexdigest()
             != weight.digest
         ]
 
@@ -450,7 +512,9 @@ def _checked(source: FromSource, weight: SourceWeight) -> TensorView:
 
 
 def _no_source(name: str) -> TensorView:
-    raise InvalidGraph(f"the payload refers to the weight {name!r} of a source model, and there is none.")
+    raise InvalidGraph(
+        f"the payload refers to the weight {name!r} of a source model, and there is none."
+    )
 
 
 def _dtype(elem_type: int) -> np.dtype[np.generic] | None:
@@ -489,7 +553,9 @@ def open_container(  # noqa: PLR0913 - three are for messages alone
         InvalidGraph: empty, truncated, altered, of another format, or another vendor's.
     """
     subject = f"the payload {name}"
-    view = view.cast("B").toreadonly() if view.format != "B" or not view.readonly else view
+    view = (
+        view.cast("B").toreadonly() if view.format != "B" or not view.readonly else view
+    )
     try:
         _check_head(view, ep, kind)
         foot = _read_foot(view, verified=verified)
@@ -541,12 +607,23 @@ def _read_foot(view: memoryview, *, verified: bool) -> Foot:
     foot = Foot.unpack(raw)
     if foot.total != len(view):
         kind = "truncated" if foot.total > len(view) else "longer than it should be"
-        raise _UnreadableError(f"is {kind}: it has {len(view)} bytes, and its foot says {foot.total}")
+        raise _UnreadableError(
+            f"is {kind}: it has {len(view)} bytes, and its foot says {foot.total}"
+        )
     body = foot.total - FOOT_SIZE - foot.structures_start
-    if foot.tables > MAX_TABLES or foot.structures_start < HEAD_SIZE or foot.structures + foot.tables != body:
-        raise _UnreadableError("is damaged: the sizes in its foot contradict each other")
+    if (
+        foot.tables > MAX_TABLES
+        or foot.structures_start < HEAD_SIZE
+        or foot.structures + foot.tables != body
+    ):
+        raise _UnreadableError(
+            "is damaged: the sizes in its foot contradict each other"
+        )
     fields, digest = raw[: _FIELDS.size], raw[_FIELDS.size : -len(END)]
-    if not verified and _digest(view[foot.structures_start : -FOOT_SIZE], fields) != digest:
+    if (
+        not verified
+        and _digest(view[foot.structures_start : -FOOT_SIZE], fields) != digest
+    ):
         raise _UnreadableError(
             "is damaged: its graphs and tables do not have the digest that is written in it"
         )

@@ -73,7 +73,9 @@ class Device:
 
         def read() -> tuple[onnx.ModelProto, Mapping[str, np.ndarray]]:
             arrays = container.arrays(entry)
-            model = _parse(container.structure(entry), arrays, container.subject, entry.name)
+            model = _parse(
+                container.structure(entry), arrays, container.subject, entry.name
+            )
             if (len(model.graph.input), len(model.graph.output)) != boundary:
                 raise InvalidGraph(
                     f"{container.subject} is damaged: graph {entry.name!r} and the tables have different boundaries."
@@ -106,10 +108,16 @@ class Device:
                 prepared = self._prepared(model, arrays, heavy=heavy)
                 shared = self._shared[key] = _Shared(prepared=prepared)
             shared.users += 1
-        return CompiledPartition(run=shared.prepared.run, close=partial(self._release, key, shared))
+        return CompiledPartition(
+            run=shared.prepared.run, close=partial(self._release, key, shared)
+        )
 
     def _prepared(
-        self, model: onnx.ModelProto, arrays: Mapping[str, np.ndarray], *, heavy: bool | None
+        self,
+        model: onnx.ModelProto,
+        arrays: Mapping[str, np.ndarray],
+        *,
+        heavy: bool | None,
     ) -> PreparedModel:
         """Prepare a graph; one that was arranged for another CPU or engine, as a plain one."""
         try:
@@ -117,7 +125,9 @@ class Device:
         except InvalidGraph as error:
             from epctx_sim_sdk.blocked_layout import without_blocks
 
-            return self.engine.prepare(*without_blocks(model, arrays, error), heavy=heavy)
+            return self.engine.prepare(
+                *without_blocks(model, arrays, error), heavy=heavy
+            )
 
     def _release(self, key: Hashable, shared: _Shared) -> None:
         with self._lock:
@@ -192,21 +202,34 @@ def _is_light(model: onnx.ModelProto) -> bool:
     return products <= _LIGHT_PRODUCTS
 
 
-def _parse(content: bytes, arrays: Mapping[str, np.ndarray], subject: str, graph: str) -> onnx.ModelProto:
+def _parse(
+    content: bytes, arrays: Mapping[str, np.ndarray], subject: str, graph: str
+) -> onnx.ModelProto:
     """Parse a structure and check that all its outside data are this container's weights."""
     try:
         model: onnx.ModelProto = onnx.ModelProto.FromString(content)
     except DecodeError as error:
-        raise InvalidGraph(f"{subject} is damaged: its graph {graph!r} is no ONNX model.") from error
-    outside = {t.name: t for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL}
+        raise InvalidGraph(
+            f"{subject} is damaged: its graph {graph!r} is no ONNX model."
+        ) from error
+    outside = {
+        t.name: t
+        for t in model.graph.initializer
+        if t.data_location == onnx.TensorProto.EXTERNAL
+    }
     fits = outside.keys() == arrays.keys() and all(
-        tuple(tensor.dims) == arrays[name].shape and _is_of(tensor.data_type, arrays[name].dtype)
+        tuple(tensor.dims) == arrays[name].shape
+        and _is_of(tensor.data_type, arrays[name].dtype)
         for name, tensor in outside.items()
     )
     # Nothing lies outside without a location, so that most graphs need no search.
-    hidden = content.count(b"location") != len(outside) and _hidden_outside_data(model, len(outside))
+    hidden = content.count(b"location") != len(outside) and _hidden_outside_data(
+        model, len(outside)
+    )
     if not fits or hidden:
-        raise InvalidGraph(f"{subject} is damaged: graph {graph!r} and the tables name different weights.")
+        raise InvalidGraph(
+            f"{subject} is damaged: graph {graph!r} and the tables name different weights."
+        )
     return model
 
 
@@ -224,7 +247,10 @@ def _put_small_inline(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) 
         if array is not None and array.nbytes <= SMALL:
             tensor.CopyFrom(
                 onnx.TensorProto(
-                    name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=array.tobytes()
+                    name=tensor.name,
+                    data_type=tensor.data_type,
+                    dims=tensor.dims,
+                    raw_data=array.tobytes(),
                 )
             )
 
@@ -236,7 +262,9 @@ def _hidden_outside_data(model: onnx.ModelProto, known: int) -> bool:
     while pending:
         message = pending.pop()
         if isinstance(message, onnx.TensorProto):
-            found += message.data_location == onnx.TensorProto.EXTERNAL or bool(message.external_data)
+            found += message.data_location == onnx.TensorProto.EXTERNAL or bool(
+                message.external_data
+            )
             continue
         for descriptor, value in message.ListFields():  # type: ignore[attr-defined]
             if descriptor.message_type is not None:

@@ -34,7 +34,9 @@ _OPENED = "epctx_sim_sdk.opened"
 """Key of the workspace under which opened payloads leave their graphs."""
 
 _SHOWN_NAMES = 5
-_RECOMPILE = "The context model and its binary belong to different compilations; compile again."
+_RECOMPILE = (
+    "The context model and its binary belong to different compilations; compile again."
+)
 
 
 class ContextLoader:
@@ -46,7 +48,9 @@ class ContextLoader:
         policy: the vendor's.
     """
 
-    def __init__(self, context: ProviderContext, device: Device, policy: LoadPolicy) -> None:
+    def __init__(
+        self, context: ProviderContext, device: Device, policy: LoadPolicy
+    ) -> None:
         self._context = context
         self._device = device
         self._policy = policy
@@ -54,7 +58,9 @@ class ContextLoader:
         self._opened: dict[int, tuple[PayloadView, Container]] = {}
         self._accepted: set[Hashable] = set()
 
-    def load(self, nodes: Sequence[ContextNode], reader: ContextReader) -> list[CompiledPartition]:
+    def load(
+        self, nodes: Sequence[ContextNode], reader: ContextReader
+    ) -> list[CompiledPartition]:
         """Return one runnable for each node, in order.
 
         Raises:
@@ -91,8 +97,15 @@ class ContextLoader:
 
     def _taken(self, nodes: Sequence[ContextNode]) -> dict[str, Container]:
         """Return what other sessions left of these nodes' graphs; it is gone from there."""
-        found = ((n.partition_name, self._context.workspace.take(n.partition_name)) for n in nodes)
-        return {name: cast("Container", holder) for name, holder in found if holder is not None}
+        found = (
+            (n.partition_name, self._context.workspace.take(n.partition_name))
+            for n in nodes
+        )
+        return {
+            name: cast("Container", holder)
+            for name, holder in found
+            if holder is not None
+        }
 
     def _load_all(
         self, nodes: Sequence[ContextNode], taken: Mapping[str, Container]
@@ -102,7 +115,9 @@ class ContextLoader:
             self._context.cancel.raise_if_requested()
             self._context.progress("load", done, len(nodes))
             holder = taken.get(node.partition_name)
-            container, name = self._find(node) if holder is None else (holder, node.partition_name)
+            container, name = (
+                self._find(node) if holder is None else (holder, node.partition_name)
+            )
             loaded.append(self._load_one(node, container, name))
         self._context.progress("load", len(nodes), len(nodes))
         return loaded
@@ -119,7 +134,9 @@ class ContextLoader:
         self._containers[node.name] = container
         return container
 
-    def _open(self, node: ContextNode, payload: PayloadView, reader: ContextReader) -> Container:
+    def _open(
+        self, node: ContextNode, payload: PayloadView, reader: ContextReader
+    ) -> Container:
         container = open_container(
             payload.view,
             ep=self._policy.ep,
@@ -134,7 +151,9 @@ class ContextLoader:
         self._opened[id(payload)] = payload, container
         return container
 
-    def _judge(self, made_by: Mapping[str, str], node: ContextNode, subject: str) -> None:
+    def _judge(
+        self, made_by: Mapping[str, str], node: ContextNode, subject: str
+    ) -> None:
         judgement = self._policy.judge(made_by)
         if judgement.verdict is Compatibility.EP_UNSUPPORTED:
             needed = f"{judgement.field} {judgement.needed}"
@@ -152,7 +171,9 @@ class ContextLoader:
                 node.name, subject, judgement.field, judgement.found, judgement.needed,
             )  # fmt: skip
 
-    def _load_one(self, node: ContextNode, container: Container, name: str) -> CompiledPartition:
+    def _load_one(
+        self, node: ContextNode, container: Container, name: str
+    ) -> CompiledPartition:
         self._judge_claims(node, container)
         try:
             entry = container.graph(name)
@@ -190,26 +211,44 @@ class ContextLoader:
         found = [c for c in candidates if node.partition_name in c.tables.graphs]
         if len(found) == 1:
             return found[0], node.partition_name
-        if self._policy.lone_graph_fits and len(candidates) == 1 and len(candidates[0].tables.graphs) == 1:
+        if (
+            self._policy.lone_graph_fits
+            and len(candidates) == 1
+            and len(candidates[0].tables.graphs) == 1
+        ):
             # Old writers gave node and graph different names; with one graph there is no doubt.
             return candidates[0], next(iter(candidates[0].tables.graphs))
         raise self._not_found(node, candidates, len(found))
 
-    def _not_found(self, node: ContextNode, candidates: list[Container], hits: int) -> InvalidGraph:
+    def _not_found(
+        self, node: ContextNode, candidates: list[Container], hits: int
+    ) -> InvalidGraph:
         names = [name for c in candidates for name in c.tables.graphs]
-        shown = ", ".join(map(repr, names[:_SHOWN_NAMES])) + (", …" if len(names) > _SHOWN_NAMES else "")
-        where = f"{hits} of its {len(candidates)} payloads hold" if hits else "no payload of this EP holds"
-        why = f"{where} a graph {node.partition_name!r}; graphs found: {shown or 'none'}."
+        shown = ", ".join(map(repr, names[:_SHOWN_NAMES])) + (
+            ", …" if len(names) > _SHOWN_NAMES else ""
+        )
+        where = (
+            f"{hits} of its {len(candidates)} payloads hold"
+            if hits
+            else "no payload of this EP holds"
+        )
+        why = (
+            f"{where} a graph {node.partition_name!r}; graphs found: {shown or 'none'}."
+        )
         return refused(self._policy.ep, node, why, _RECOMPILE)
 
-    def _check_boundary(self, node: ContextNode, container: Container, entry: GraphEntry) -> None:
+    def _check_boundary(
+        self, node: ContextNode, container: Container, entry: GraphEntry
+    ) -> None:
         for kind, stated, held in (
             ("inputs", node.inputs, entry.inputs),
             ("outputs", node.outputs, entry.outputs),
         ):
             # Most pairs are equal, and comparing costs less than asking.
             pairs = zip(stated, held, strict=False)
-            misfits = [a for a, b in pairs if a.type != b.type and not _fits(a.type, b.type)]
+            misfits = [
+                a for a, b in pairs if a.type != b.type and not _fits(a.type, b.type)
+            ]
             if misfits or len(stated) != len(held):
                 raise refused(
                     self._policy.ep,
@@ -222,7 +261,9 @@ class ContextLoader:
 
 def refused(ep: str, node: ContextNode, why: str, hint: str) -> InvalidGraph:
     """Return the error for a node that an EP does not load."""
-    return InvalidGraph(f"{ep} cannot load node {node.name!r}: {why}", node=node.name, ep=ep, hint=hint)
+    return InvalidGraph(
+        f"{ep} cannot load node {node.name!r}: {why}", node=node.name, ep=ep, hint=hint
+    )
 
 
 @lru_cache(maxsize=256)

@@ -7,16 +7,26 @@ from typing import Any
 from epctx_core.plugin import ProviderOption
 
 
-def without_effect(name: str, default: Any, doc: str, choices: tuple[Any, ...] = ()) -> ProviderOption:
+def without_effect(
+    name: str, default: Any, doc: str, choices: tuple[Any, ...] = ()
+) -> ProviderOption:
     """Return an option whose values are checked and make no difference."""
-    doc = f"{doc} Accepted and checked; the simulation behaves the same for every value."
-    return ProviderOption(name, type(default), default=default, choices=choices, doc=doc)
+    doc = (
+        f"{doc} Accepted and checked; the simulation behaves the same for every value."
+    )
+    return ProviderOption(
+        name, type(default), default=default, choices=choices, doc=doc
+    )
 
 
 def without_hardware(*names: str) -> tuple[ProviderOption, ...]:
     """Return options that are accepted, and said to be without effect."""
-    doc = "The simulation has none of the libraries, files and devices that it is about."
-    return tuple(ProviderOption(name, str, default="", doc=doc, effect=False) for name in names)
+    doc = (
+        "The simulation has none of the libraries, files and devices that it is about."
+    )
+    return tuple(
+        ProviderOption(name, str, default="", doc=doc, effect=False) for name in names
+    )
 
 
 def runtime_options(*components: str, api: int = 0) -> tuple[ProviderOption, ...]:

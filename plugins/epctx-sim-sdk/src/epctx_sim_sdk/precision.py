@@ -67,7 +67,9 @@ def to_half(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(clamped.astype(_FLOAT16))
 
 
-def store_as_half(model: onnx.ModelProto, weights: dict[str, TensorView]) -> dict[str, TensorView]:
+def store_as_half(
+    model: onnx.ModelProto, weights: dict[str, TensorView]
+) -> dict[str, TensorView]:
     """Turn a graph's float32 weights into float16 ones, each with a Cast back to float32.
 
     Scalars stay as they are: they are epsilons and factors that float16 would round to nothing. So do
@@ -81,20 +83,35 @@ def store_as_half(model: onnx.ModelProto, weights: dict[str, TensorView]) -> dic
         The views behind the external initializers of the changed graph.
     """
     graph = model.graph
-    keep = {name for node in graph.node if node.op_type in _KEEP_FULL for name in node.input[1:]}
+    keep = {
+        name
+        for node in graph.node
+        if node.op_type in _KEEP_FULL
+        for name in node.input[1:]
+    }
     result = dict(weights)
     casts = []
     for tensor in graph.initializer:
-        if tensor.data_type != onnx.TensorProto.FLOAT or not tensor.dims or tensor.name in keep:
+        if (
+            tensor.data_type != onnx.TensorProto.FLOAT
+            or not tensor.dims
+            or tensor.name in keep
+        ):
             continue
         full, half = tensor.name, f"{tensor.name}:float16"
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             result[half] = HalfTensor(result.pop(full))
             tensor.data_type = onnx.TensorProto.FLOAT16
         else:
-            tensor.CopyFrom(onnx.numpy_helper.from_array(to_half(onnx.numpy_helper.to_array(tensor))))
+            tensor.CopyFrom(
+                onnx.numpy_helper.from_array(
+                    to_half(onnx.numpy_helper.to_array(tensor))
+                )
+            )
         tensor.name = half
-        casts.append(onnx.helper.make_node("Cast", [half], [full], to=onnx.TensorProto.FLOAT))
+        casts.append(
+            onnx.helper.make_node("Cast", [half], [full], to=onnx.TensorProto.FLOAT)
+        )
     nodes = [*casts, *graph.node]
     del graph.node[:]
     graph.node.extend(nodes)

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 class Loads(Protocol):
     """Loader of one session's nodes; `loading.ContextLoader` is one."""
 
-    def load(self, nodes: Sequence[ContextNode], reader: ContextReader) -> list[CompiledPartition]:
+    def load(
+        self, nodes: Sequence[ContextNode], reader: ContextReader
+    ) -> list[CompiledPartition]:
         """Return one runnable for each node, in order."""
 
 
@@ -67,12 +69,16 @@ class SimulatedProvider(ExecutionProvider, ABC):
 
     @staticmethod
     @abstractmethod
-    def compiler_facts(options: Mapping[str, Any], target: str | None = None) -> dict[str, str]:
+    def compiler_facts(
+        options: Mapping[str, Any], target: str | None = None
+    ) -> dict[str, str]:
         """Return what the version rules must know about whatever is compiled with these options."""
 
     @staticmethod
     @abstractmethod
-    def load_policy(options: Mapping[str, Any], target: str | None = None) -> LoadPolicy:
+    def load_policy(
+        options: Mapping[str, Any], target: str | None = None
+    ) -> LoadPolicy:
         """Return the version rules, and the facts about the simulated device that loads."""
 
     @abstractmethod
@@ -99,9 +105,13 @@ class SimulatedProvider(ExecutionProvider, ABC):
         """Return a loader of containers, also for an instance that only looks into them."""
         from epctx_sim_sdk.loading import ContextLoader
 
-        return ContextLoader(context, device, cls.load_policy(context.options, context.target))
+        return ContextLoader(
+            context, device, cls.load_policy(context.options, context.target)
+        )
 
-    def write(self, payload: Payload, graphs: Sequence[SimGraph], writer: ContextWriter) -> None:
+    def write(
+        self, payload: Payload, graphs: Sequence[SimGraph], writer: ContextWriter
+    ) -> None:
         """Write what the EPContext nodes carry."""
         self._session.write(payload, self._made_by, graphs, reference=writer.reference)
 
@@ -109,17 +119,23 @@ class SimulatedProvider(ExecutionProvider, ABC):
     def _session(self) -> SimSession:
         from epctx_sim_sdk.session import SimSession  # a load compiles nothing
 
-        return SimSession(self.name, self.context, self._device, fp16=self.stores_half())
+        return SimSession(
+            self.name, self.context, self._device, fp16=self.stores_half()
+        )
 
     @classmethod
-    def get_compatibility_info(cls, partitions: Sequence[Partition], options: Mapping[str, Any]) -> str:
+    def get_compatibility_info(
+        cls, partitions: Sequence[Partition], options: Mapping[str, Any]
+    ) -> str:
         """Return the facts that the version rules judge; nothing without partitions."""
         from epctx_sim_sdk.versions import write_info
 
         return write_info(cls.compiler_facts(options)) if partitions else ""
 
     @classmethod
-    def validate_compatibility(cls, info: str, options: Mapping[str, Any]) -> Compatibility:
+    def validate_compatibility(
+        cls, info: str, options: Mapping[str, Any]
+    ) -> Compatibility:
         """Judge by the version rules.
 
         What a vendor's real EP wrote is not judged here: its payload is refused by name when it is opened.
@@ -133,7 +149,10 @@ class SimulatedProvider(ExecutionProvider, ABC):
 
     @classmethod
     def verify_payloads(
-        cls, context: ProviderContext, nodes: Sequence[ContextNode], reader: ContextReader
+        cls,
+        context: ProviderContext,
+        nodes: Sequence[ContextNode],
+        reader: ContextReader,
     ) -> Sequence[Finding]:
         """Look into containers: what nodes state, versions, graphs, their boundaries and weights."""
         from epctx_sim_sdk.device import GraphReader
@@ -151,7 +170,10 @@ class SimulatedProvider(ExecutionProvider, ABC):
             return supported_partitions(graph, self.support(graph))
         vendor, holder = self._made_by["vendor"], graph.parent_node.op_type
         return [
-            Refusal(f"{vendor} compiles the main graph only, and this is in a body of {holder}", graph.nodes)
+            Refusal(
+                f"{vendor} compiles the main graph only, and this is in a body of {holder}",
+                graph.nodes,
+            )
         ]
 
     @hookimpl
@@ -170,10 +192,16 @@ class SimulatedProvider(ExecutionProvider, ABC):
         payload = writer.payload()
         if writer.final:
             self.write(payload, graphs, writer)
-        own = zip(self._session.graphs, self.node_attributes(graphs, writer), strict=True)
+        own = zip(
+            self._session.graphs, self.node_attributes(graphs, writer), strict=True
+        )
         return [
             EPContextNode(
-                graph.partition, None if refers else payload, int(not refers), attributes, self.notes
+                graph.partition,
+                None if refers else payload,
+                int(not refers),
+                attributes,
+                self.notes,
             )
             for number, (graph, attributes) in enumerate(own)
             for refers in [self.one_primary and number > 0]

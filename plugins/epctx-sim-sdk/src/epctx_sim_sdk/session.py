@@ -15,7 +15,13 @@ from epctx_core.plugin import CompiledPartition, Purpose, WeightlessMode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from epctx_core.plugin import ContextWriter, Partition, Payload, ProviderContext, TensorView
+    from epctx_core.plugin import (
+        ContextWriter,
+        Partition,
+        Payload,
+        ProviderContext,
+        TensorView,
+    )
     from epctx_sim_sdk.compiler import SimCompiler, SimGraph
     from epctx_sim_sdk.container import Tables
     from epctx_sim_sdk.device import Device
@@ -37,7 +43,9 @@ class SimSession:
         graphs: what was compiled so far, in the order of the partitions.
     """
 
-    def __init__(self, ep: str, context: ProviderContext, device: Device, *, fp16: bool = False) -> None:
+    def __init__(
+        self, ep: str, context: ProviderContext, device: Device, *, fp16: bool = False
+    ) -> None:
         self._ep, self._context, self.device, self._fp16 = ep, context, device, fp16
         self.graphs: list[SimGraph] = []
 
@@ -46,12 +54,19 @@ class SimSession:
         from epctx_sim_sdk.compiler import SimCompiler
 
         weightless = self._context.weightless is not WeightlessMode.NONE
-        return SimCompiler(self._ep, fp16=self._fp16, engine=self._context.engine, weightless=weightless)
+        return SimCompiler(
+            self._ep,
+            fp16=self._fp16,
+            engine=self._context.engine,
+            weightless=weightless,
+        )
 
     def compile(self, partitions: Sequence[Partition]) -> list[CompiledPartition]:
         """Convert partitions; under EXPORT nothing runs and no device is opened."""
         # One that only says "not to be run here" serves for all.
-        exported = CompiledPartition(None) if self._context.purpose is Purpose.EXPORT else None
+        exported = (
+            CompiledPartition(None) if self._context.purpose is Purpose.EXPORT else None
+        )
         compiled = []
         for done, partition in enumerate(partitions):
             self._step("compile", done, len(partitions))
@@ -66,15 +81,22 @@ class SimSession:
 
         What this instance compiled is left there for later ones. Without a group it is all.
         """
-        shared: dict[str, SimGraph] = self._context.workspace.get_or_create(_COMPILED, dict)
+        shared: dict[str, SimGraph] = self._context.workspace.get_or_create(
+            _COMPILED, dict
+        )
         # An equal one that is there already may be of a model that failed, and its weights may be gone since.
         shared.update((graph.name, graph) for graph in self.graphs)
-        return [shared[name] for name in dict.fromkeys(chain.from_iterable(writer.graphs_by_model))]
+        return [
+            shared[name]
+            for name in dict.fromkeys(chain.from_iterable(writer.graphs_by_model))
+        ]
 
     def activation_bytes(self) -> int:
         """Return what the largest of this instance's own graphs needs for activations."""
         by_structure = {graph.structure: graph for graph in self.graphs}
-        return max((graph.activation_bytes for graph in by_structure.values()), default=0)
+        return max(
+            (graph.activation_bytes for graph in by_structure.values()), default=0
+        )
 
     def write(
         self,
@@ -90,7 +112,9 @@ class SimSession:
         def before_weight(done: int, total: int) -> None:
             self._step("write", done, total)
 
-        return write_container(payload, graphs, made_by, before_weight=before_weight, reference=reference)
+        return write_container(
+            payload, graphs, made_by, before_weight=before_weight, reference=reference
+        )
 
     def _step(self, stage: str, done: int, total: int) -> None:
         self._context.cancel.raise_if_requested()

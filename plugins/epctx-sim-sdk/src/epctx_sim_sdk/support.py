@@ -34,7 +34,9 @@ class NodeSupport:
         raise NotImplementedError
 
     def _is_read(self, name: str) -> bool:
-        return bool(name) and (name in self._results or bool(self._graph.consumers(name)))
+        return bool(name) and (
+            name in self._results or bool(self._graph.consumers(name))
+        )
 
     def _serves(self, node: NodeView) -> bool:
         """Return whether a Constant belongs to a node that is taken; alone it is nothing to compile.
@@ -43,5 +45,10 @@ class NodeSupport:
         """
         if node.op_type != "Constant" or self._graph.parent_node is not None:
             return True
-        readers = (reader for name in node.outputs for reader in self._graph.consumers(name))
-        return any(reader.op_type != "Constant" and self.refusal(reader) is None for reader in readers)
+        readers = (
+            reader for name in node.outputs for reader in self._graph.consumers(name)
+        )
+        return any(
+            reader.op_type != "Constant" and self.refusal(reader) is None
+            for reader in readers
+        )

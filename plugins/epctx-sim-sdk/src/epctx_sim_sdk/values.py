@@ -14,7 +14,9 @@ _CONSTANT_VALUES = ("value", "value_int", "value_ints", "value_float", "value_fl
 
 def is_constant(graph: GraphView, name: str) -> bool:
     """Return whether a value is known before a run: a weight, or what a Constant node gives."""
-    return graph.initializer(name) is not None or _constant_node(graph, name) is not None
+    return (
+        graph.initializer(name) is not None or _constant_node(graph, name) is not None
+    )
 
 
 def constant(graph: GraphView, name: str) -> np.ndarray | None:
@@ -24,12 +26,17 @@ def constant(graph: GraphView, name: str) -> np.ndarray | None:
         return weight.array()
     node = _constant_node(graph, name)
     given = node.attributes if node is not None else {}
-    return next((np.asarray(given[key]) for key in _CONSTANT_VALUES if key in given), None)
+    return next(
+        (np.asarray(given[key]) for key in _CONSTANT_VALUES if key in given), None
+    )
 
 
 def _constant_node(graph: GraphView, name: str) -> NodeView | None:
     producer = graph.producer(name)
-    is_one = producer is not None and (producer.domain, producer.op_type) == ("", "Constant")
+    is_one = producer is not None and (producer.domain, producer.op_type) == (
+        "",
+        "Constant",
+    )
     return producer if is_one else None
 
 

@@ -37,9 +37,15 @@ def refused(error: InvalidGraph, node: ContextNode) -> Finding:
 
 def vendors(node: ContextNode, payload: PayloadView) -> str | None:
     """Return what a payload of a vendor's own is; None for one that is to be had from the simulated SDK."""
-    claims_simulated = any(str(value).startswith(_SIMULATED) for value in node.attributes.values())
+    claims_simulated = any(
+        str(value).startswith(_SIMULATED) for value in node.attributes.values()
+    )
     kind = node.attributes.get(KIND)
-    return None if claims_simulated or is_file_name(payload.view) else recognise(payload.view, kind)
+    return (
+        None
+        if claims_simulated or is_file_name(payload.view)
+        else recognise(payload.view, kind)
+    )
 
 
 def foreign(ep: str, node: ContextNode, payload: PayloadView, what: str) -> Finding:
@@ -68,23 +74,37 @@ def verify_nodes(
     shut: set[int] = set()
     holders = [node for node in nodes if node.main_context]
     # Several primaries may name one file.
-    for payload, node in {id(p): (p, n) for n in reversed(holders) for p in [reader.payload(n)]}.values():
+    for payload, node in {
+        id(p): (p, n) for n in reversed(holders) for p in [reader.payload(n)]
+    }.values():
         found = list(_faults(ep, payload, node, reader, loader))
         findings += found
         if found:
             shut.add(id(payload))
     for node in nodes:
-        owners = [node] if node.main_context else holders if node.primary is None else [node.primary]
+        owners = (
+            [node]
+            if node.main_context
+            else holders
+            if node.primary is None
+            else [node.primary]
+        )
         if not any(id(reader.payload(owner)) in shut for owner in owners):
             findings += _fault(node, reader, loader)
     return findings
 
 
 def _faults(
-    ep: str, payload: PayloadView, node: ContextNode, reader: ContextReader, loader: ContextLoader
+    ep: str,
+    payload: PayloadView,
+    node: ContextNode,
+    reader: ContextReader,
+    loader: ContextLoader,
 ) -> Iterable[Finding]:
     """Yield what keeps a payload from being used at all."""
-    what = None if bytes(payload.view[: len(MAGIC)]) == MAGIC else vendors(node, payload)
+    what = (
+        None if bytes(payload.view[: len(MAGIC)]) == MAGIC else vendors(node, payload)
+    )
     if what is not None:
         yield foreign(ep, node, payload, what)
         return
@@ -109,7 +129,9 @@ def _check_weights(container: Container, node: ContextNode) -> None:
         )
 
 
-def _fault(node: ContextNode, reader: ContextReader, loader: ContextLoader) -> list[Finding]:
+def _fault(
+    node: ContextNode, reader: ContextReader, loader: ContextLoader
+) -> list[Finding]:
     try:
         loader.load([node], reader)
     except InvalidGraph as error:

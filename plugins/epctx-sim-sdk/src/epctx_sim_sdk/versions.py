@@ -105,10 +105,14 @@ OPTIMAL: Final = Compatibility.EP_SUPPORTED_OPTIMAL
 RECOMPILE: Final = Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION
 
 
-def field_rules(field: str, kind: Collection[Relation], **accepted: Compatibility) -> Rules:
+def field_rules(
+    field: str, kind: Collection[Relation], **accepted: Compatibility
+) -> Rules:
     """Return the lines of a table for one field: every difference is unsupported but those accepted by name."""
     verdicts = {Relation[name.upper()]: verdict for name, verdict in accepted.items()}
-    return {(field, one): verdicts.get(one, Compatibility.EP_UNSUPPORTED) for one in kind}
+    return {
+        (field, one): verdicts.get(one, Compatibility.EP_UNSUPPORTED) for one in kind
+    }
 
 
 COMMON_RULES: Final[Rules] = {
@@ -147,17 +151,23 @@ def relation(found: str | None, needed: str | None) -> Relation:
     if theirs is None or ours is None:
         return Relation.OTHER
     if theirs.major != ours.major:
-        return _order((theirs.major,), (ours.major,), Relation.OLDER_MAJOR, Relation.NEWER_MAJOR)
+        return _order(
+            (theirs.major,), (ours.major,), Relation.OLDER_MAJOR, Relation.NEWER_MAJOR
+        )
     return _order(theirs, ours, Relation.OLDER, Relation.NEWER)
 
 
-def _order(found: tuple[int, ...], needed: tuple[int, ...], older: Relation, newer: Relation) -> Relation:
+def _order(
+    found: tuple[int, ...], needed: tuple[int, ...], older: Relation, newer: Relation
+) -> Relation:
     if found == needed:
         return Relation.SAME
     return older if found < needed else newer
 
 
-def judge(rules: Rules, made_by: Mapping[str, str], runtime: Mapping[str, str]) -> Judgement:
+def judge(
+    rules: Rules, made_by: Mapping[str, str], runtime: Mapping[str, str]
+) -> Judgement:
     """Apply a vendor's table to what made a payload and to the runtime that is to load it."""
     worst = Judgement(verdict=OPTIMAL)
     for field in dict.fromkeys(field for field, _ in rules):
@@ -166,7 +176,11 @@ def judge(rules: Rules, made_by: Mapping[str, str], runtime: Mapping[str, str]) 
         verdict = rules.get((field, related), OPTIMAL)
         if verdict > worst.verdict:
             worst = Judgement(
-                verdict=verdict, field=field, found=found or "missing", needed=needed or "", relation=related
+                verdict=verdict,
+                field=field,
+                found=found or "missing",
+                needed=needed or "",
+                relation=related,
             )
     return worst
 
@@ -208,16 +222,25 @@ class LoadPolicy:
 
     def judge(self, made_by: Mapping[str, str]) -> Judgement:
         """Apply the rules to what made a payload and to the runtime that is to load it."""
-        return judge(self.rules, self._comparable(made_by), self._comparable(self.runtime))
+        return judge(
+            self.rules, self._comparable(made_by), self._comparable(self.runtime)
+        )
 
     def _comparable(self, facts: Mapping[str, str]) -> Mapping[str, str]:
-        versions = {field: Version.parse(facts.get(field, "")) for field in self.without_patch}
-        return {**facts, **{field: str(v._replace(patch=0)) for field, v in versions.items() if v}}
+        versions = {
+            field: Version.parse(facts.get(field, "")) for field in self.without_patch
+        }
+        return {
+            **facts,
+            **{field: str(v._replace(patch=0)) for field, v in versions.items() if v},
+        }
 
 
 def write_info(facts: Mapping[str, str]) -> str:
     """Return facts as the text that `get_compatibility_info` gives."""
-    return ";".join((_INFO_PREFIX, *(f"{field}={facts[field]}" for field in sorted(facts))))
+    return ";".join(
+        (_INFO_PREFIX, *(f"{field}={facts[field]}" for field in sorted(facts)))
+    )
 
 
 def read_info(info: str) -> dict[str, str] | None:

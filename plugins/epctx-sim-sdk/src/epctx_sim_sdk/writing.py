@@ -62,7 +62,9 @@ def write_container(
         EPFail: two graphs have one name, the tables are too large, or something was written before.
     """
     if payload.size:
-        raise EPFail(f"a container begins its payload, and this one holds {payload.size} bytes already.")
+        raise EPFail(
+            f"a container begins its payload, and this one holds {payload.size} bytes already."
+        )
     payload.write(head())
     weights, structures = _Weights(payload, reference), _Structures()
     total, done = sum(len(graph.weights) for graph in graphs), 0
@@ -85,7 +87,9 @@ def write_container(
 
 
 def _entries(
-    graphs: Sequence[SimGraph], structures: _Structures, places: Sequence[tuple[tuple[str, int], ...]]
+    graphs: Sequence[SimGraph],
+    structures: _Structures,
+    places: Sequence[tuple[tuple[str, int], ...]],
 ) -> dict[str, GraphEntry]:
     """Return the graphs' entries. A graph's name is made from the digests of its weights."""
     entries: dict[str, GraphEntry] = {}
@@ -105,7 +109,9 @@ def _entries(
 
 def _write_end(payload: Payload, structures: bytes, tables: bytes) -> None:
     if len(tables) > MAX_TABLES:
-        raise EPFail(f"the container's tables have {len(tables)} bytes; it holds at most {MAX_TABLES}.")
+        raise EPFail(
+            f"the container's tables have {len(tables)} bytes; it holds at most {MAX_TABLES}."
+        )
     body = structures + tables
     foot = Foot(
         structures_start=payload.size,
@@ -119,7 +125,9 @@ def _write_end(payload: Payload, structures: bytes, tables: bytes) -> None:
 class _Weights:
     """Writes weights that are not left in the source; equal ones get the same place."""
 
-    def __init__(self, payload: Payload, reference: Callable[[TensorView], str | None]) -> None:
+    def __init__(
+        self, payload: Payload, reference: Callable[[TensorView], str | None]
+    ) -> None:
         self.entries: list[Weight | SourceWeight] = []
         self._payload = payload
         self._reference = reference
@@ -138,11 +146,19 @@ class _Weights:
         source, shape = self._reference(view), tuple(view.shape)
         if source is not None:
             return SourceWeight(
-                source=source, length=view.nbytes, elem_type=view.elem_type, shape=shape, digest=view.digest
+                source=source,
+                length=view.nbytes,
+                elem_type=view.elem_type,
+                shape=shape,
+                digest=view.digest,
             )
         offset = self._offset(view)
         return Weight(
-            offset=offset, length=view.nbytes, elem_type=view.elem_type, shape=shape, digest=view.digest
+            offset=offset,
+            length=view.nbytes,
+            elem_type=view.elem_type,
+            shape=shape,
+            digest=view.digest,
         )
 
     def _offset(self, view: TensorView) -> int:
@@ -168,7 +184,9 @@ class _Structures:
         if content not in self._number_of:
             self._number_of[content] = len(self.places)
             size = graph.activation_bytes
-            self.places.append(Structure(offset=self._end, length=len(content), activation_bytes=size))
+            self.places.append(
+                Structure(offset=self._end, length=len(content), activation_bytes=size)
+            )
             self.contents.append(content)
             self._end += len(content)
         return self._number_of[content]
@@ -193,7 +211,13 @@ def _encode(tables: Tables) -> bytes:
         "graphs": graphs,
     }
     # Nothing here holds itself; to look for that takes a third of the time.
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, check_circular=False)
+    text = json.dumps(
+        content,
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=True,
+        check_circular=False,
+    )
     return text.encode()
 
 

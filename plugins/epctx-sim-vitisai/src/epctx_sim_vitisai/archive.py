@@ -82,7 +82,9 @@ class Description:
         return hashlib.sha256(self.encode()).hexdigest()
 
 
-def describe(prefix: str, cache_key: str, graphs_by_model: Iterable[tuple[str, ...]]) -> Description:
+def describe(
+    prefix: str, cache_key: str, graphs_by_model: Iterable[tuple[str, ...]]
+) -> Description:
     """Return what context.json says of an archive.
 
     Args:
@@ -93,8 +95,14 @@ def describe(prefix: str, cache_key: str, graphs_by_model: Iterable[tuple[str, .
     place: dict[str, int] = {}
     for name in chain.from_iterable(models):
         place.setdefault(name, len(place))
-    places = tuple(tuple(place[name] for name in model) for model in models) if len(models) > 1 else ()
-    return Description(prefix=prefix, cache_key=cache_key, graphs=tuple(place), models=places)
+    places = (
+        tuple(tuple(place[name] for name in model) for model in models)
+        if len(models) > 1
+        else ()
+    )
+    return Description(
+        prefix=prefix, cache_key=cache_key, graphs=tuple(place), models=places
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +130,16 @@ class Archive:
         Raises:
             InvalidGraph: always.
         """
-        raise InvalidGraph(f"{EP}: the archive {self.name} is read in memory only.", ep=EP)
+        raise InvalidGraph(
+            f"{EP}: the archive {self.name} is read in memory only.", ep=EP
+        )
 
 
 def write_archive(
-    payload: Payload, description: Description, container: Recording, before_step: Callable[[], None]
+    payload: Payload,
+    description: Description,
+    container: Recording,
+    before_step: Callable[[], None],
 ) -> None:
     """Write an archive.
 
@@ -137,7 +150,11 @@ def write_archive(
         before_step: called before each piece; may raise.
     """
     context = description.encode()
-    payload.write(tar.header(CONTEXT, len(context)) + context + tar.header(COMPILED, container.size))
+    payload.write(
+        tar.header(CONTEXT, len(context))
+        + context
+        + tar.header(COMPILED, container.size)
+    )
     container.replay(payload, before_step)
     payload.write(tar.padding(container.size) + tar.END)
 
@@ -161,7 +178,9 @@ def open_archive(view: memoryview, *, node: str, name: str) -> Archive:
             hint=RESTORE if is_own(view) else suggest_fix(view),
         ) from error
     digest = hashlib.sha256(context).hexdigest()
-    return Archive(name=name, description=description, context_digest=digest, view=found[COMPILED])
+    return Archive(
+        name=name, description=description, context_digest=digest, view=found[COMPILED]
+    )
 
 
 def check_belongs_together(
@@ -179,7 +198,9 @@ def check_belongs_together(
         InvalidGraph: they were not.
     """
     described = archive.description.graphs
-    if made_by.get(CONTEXT_FACT) != archive.context_digest or sorted(described) != sorted(graphs):
+    if made_by.get(CONTEXT_FACT) != archive.context_digest or sorted(
+        described
+    ) != sorted(graphs):
         raise InvalidGraph(
             f"{EP} cannot load node {node!r}: the payload {archive.name} is damaged: its {CONTEXT!r} is not the"
             f" one that {COMPILED!r} was made with.",
@@ -192,9 +213,13 @@ def check_belongs_together(
 def _read(view: memoryview) -> Mapping[str, memoryview]:
     found = tar.members(view)
     if found.keys() != {CONTEXT, COMPILED}:
-        raise tar.BadTarError(f"is damaged: its members are {', '.join(map(repr, found)) or 'none'}")
+        raise tar.BadTarError(
+            f"is damaged: its members are {', '.join(map(repr, found)) or 'none'}"
+        )
     if len(found[CONTEXT]) > MAX_CONTEXT:
-        raise tar.BadTarError(f"is damaged: its {CONTEXT!r} has more than {MAX_CONTEXT:,} bytes")
+        raise tar.BadTarError(
+            f"is damaged: its {CONTEXT!r} has more than {MAX_CONTEXT:,} bytes"
+        )
     return found
 
 
@@ -210,9 +235,13 @@ def _check_origin(view: memoryview) -> None:
         return
     what = recognise(view)
     if what is not None:
-        raise tar.BadTarError(f"is {what}; this {EP} is simulated and reads only what it wrote itself")
+        raise tar.BadTarError(
+            f"is {what}; this {EP} is simulated and reads only what it wrote itself"
+        )
     if len(view) < tar.BLOCK:
-        raise tar.BadTarError(f"is truncated or foreign: it has {len(view)} bytes, less than a tar header")
+        raise tar.BadTarError(
+            f"is truncated or foreign: it has {len(view)} bytes, less than a tar header"
+        )
     raise tar.BadTarError(
         f"is damaged or foreign: it begins with {bytes(view[:8]).hex(' ')}, and not as this simulated {EP} begins one"
     )
@@ -221,12 +250,24 @@ def _check_origin(view: memoryview) -> None:
 def _decode(content: bytes) -> Description:
     try:
         found: Any = read_json(content)
-        prefix, key, graphs = found["cache_file_prefix"], found["cache_key"], found["graphs"]
+        prefix, key, graphs = (
+            found["cache_file_prefix"],
+            found["cache_key"],
+            found["graphs"],
+        )
         models = tuple(map(tuple, found.get("models", ())))
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise tar.BadTarError(f"is damaged: its {CONTEXT!r} cannot be read") from error
     places = [place for model in models for place in model]
-    named = isinstance(graphs, list) and all(isinstance(text, str) for text in (prefix, key, *graphs))
-    if not named or not all(isinstance(p, int) and 0 <= p < len(graphs) for p in places):
-        raise tar.BadTarError(f"is damaged: its {CONTEXT!r} says something else than names")
-    return Description(prefix=prefix, cache_key=key, graphs=tuple(graphs), models=models)
+    named = isinstance(graphs, list) and all(
+        isinstance(text, str) for text in (prefix, key, *graphs)
+    )
+    if not named or not all(
+        isinstance(p, int) and 0 <= p < len(graphs) for p in places
+    ):
+        raise tar.BadTarError(
+            f"is damaged: its {CONTEXT!r} says something else than names"
+        )
+    return Description(
+        prefix=prefix, cache_key=key, graphs=tuple(graphs), models=models
+    )

@@ -42,7 +42,9 @@ _CHUNK = 16 << 20
 class StoredTensor:
     """A weight in an entry; implements `TensorView`."""
 
-    def __init__(self, name: str, array: np.ndarray, weight: Weight | SourceWeight) -> None:
+    def __init__(
+        self, name: str, array: np.ndarray, weight: Weight | SourceWeight
+    ) -> None:
         self.name = name
         self.source_name: str | None = None
         self.dtype: np.dtype[Any] = array.dtype
@@ -98,12 +100,19 @@ class CompileCache:
             view = _mapped(path)
         except (OSError, ValueError) as error:
             if not isinstance(error, FileNotFoundError):
-                self._logger.warning("%s: the cache entry %s cannot be read: %s.", EP, path, error)
+                self._logger.warning(
+                    "%s: the cache entry %s cannot be read: %s.", EP, path, error
+                )
             return None
         try:
             return self._graph(view, key, partition)
         except (InvalidGraph, UnsealingError) as error:
-            self._logger.warning("%s: the cache entry %s is compiled again: %s", EP, path, error or "locked.")
+            self._logger.warning(
+                "%s: the cache entry %s is compiled again: %s",
+                EP,
+                path,
+                error or "locked.",
+            )
             return None
 
     def put(self, graph: SimGraph) -> None:
@@ -114,22 +123,32 @@ class CompileCache:
         content = container.content(lambda: None)
         try:
             self._publish(
-                self._folder / f"{key}.sim", self._sealer.seal(content, key) if self._sealer else content
+                self._folder / f"{key}.sim",
+                self._sealer.seal(content, key) if self._sealer else content,
             )
         except OSError as error:
             self._logger.warning("%s: nothing is kept in cache_dir: %s.", EP, error)
 
     def _key(self, partition: Partition) -> str:
-        identity = [ENTRY_FORMAT, sorted(self._facts.items()), self._engine, partition.digest]
+        identity = [
+            ENTRY_FORMAT,
+            sorted(self._facts.items()),
+            self._engine,
+            partition.digest,
+        ]
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
     def _graph(self, view: memoryview, key: str, partition: Partition) -> SimGraph:
         if is_sealed(view) != (self._sealer is not None):
             raise UnsealingError
         content = self._sealer.open(view, key) if self._sealer else view
-        container = open_container(content, ep=EP, node=partition.name, name=f"{key}.sim")
+        container = open_container(
+            content, ep=EP, node=partition.name, name=f"{key}.sim"
+        )
         if len(container.tables.graphs) != 1 or container.damaged_weights():
-            raise InvalidGraph("the entry is damaged: its weights do not have their digests.")
+            raise InvalidGraph(
+                "the entry is damaged: its weights do not have their digests."
+            )
         return _as_compiled(container, partition)
 
     def _publish(self, path: Path, content: bytes | bytearray) -> None:
@@ -153,7 +172,9 @@ def _as_compiled(container: Container, partition: Partition) -> SimGraph:
         name: StoredTensor(name, arrays[name], container.tables.weights[place])
         for name, place in entry.weights
     }
-    return SimGraph(structure=container.structure(entry), weights=weights, partition=partition)
+    return SimGraph(
+        structure=container.structure(entry), weights=weights, partition=partition
+    )
 
 
 def _mapped(path: Path) -> memoryview:

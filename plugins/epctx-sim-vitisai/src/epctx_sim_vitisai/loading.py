@@ -50,7 +50,9 @@ class NodeLoader:
         sealer: for encrypted payloads; None without a key.
     """
 
-    def __init__(self, context: ProviderContext, loader: ContextLoader, sealer: Sealer | None) -> None:
+    def __init__(
+        self, context: ProviderContext, loader: ContextLoader, sealer: Sealer | None
+    ) -> None:
         self.loader = loader
         self._sealer = sealer
         self._workspace = context.workspace
@@ -58,7 +60,9 @@ class NodeLoader:
         self._cache_key = settings.check_cache_key(context.options)
         self._archives: dict[str, Archive] = {}
 
-    def load(self, nodes: Sequence[ContextNode], reader: ContextReader) -> list[CompiledPartition]:
+    def load(
+        self, nodes: Sequence[ContextNode], reader: ContextReader
+    ) -> list[CompiledPartition]:
         """Return one runnable for each node, in order.
 
         Raises:
@@ -90,7 +94,9 @@ class NodeLoader:
 
     def _read(self, node: ContextNode, reader: ContextReader) -> Archive:
         payload = reader.payload(node)
-        archive = open_archive(self._unlocked(node, payload), node=node.name, name=payload.name)
+        archive = open_archive(
+            self._unlocked(node, payload), node=node.name, name=payload.name
+        )
         archive = replace(archive, digest=payload.digest, verified=payload.verified)
         prefix = _prefix(node)
         description = archive.description
@@ -138,15 +144,23 @@ class NodeLoader:
             raise _refused(
                 node,
                 f"the payload {payload.name} is not encrypted, but {why}.",
-                RESTORE if stated else "Leave encryption_key out for models that are not encrypted.",
+                RESTORE
+                if stated
+                else "Leave encryption_key out for models that are not encrypted.",
             )
         return payload.view
 
     def _check_container(self, archive: Archive, node: ContextNode) -> None:
         container = open_container(
-            archive.view, ep=EP, node=node.name, name=archive.name, verified=archive.verified
+            archive.view,
+            ep=EP,
+            node=node.name,
+            name=archive.name,
+            verified=archive.verified,
         )
-        check_belongs_together(archive, container.tables.made_by, list(container.tables.graphs), node.name)
+        check_belongs_together(
+            archive, container.tables.made_by, list(container.tables.graphs), node.name
+        )
 
     def misplaced(self, nodes: Sequence[ContextNode]) -> Iterator[InvalidGraph]:
         """Yield why nodes are not those of their archives: each archive's `index` runs from 0 without a gap."""
@@ -159,7 +173,11 @@ class NodeLoader:
                 continue
             twin = placed.setdefault(prefix, {}).setdefault(index, node)
             if twin is not node:
-                yield _refused(node, f"its index {index} is also that of {twin.name!r}.", _RECOMPILE)
+                yield _refused(
+                    node,
+                    f"its index {index} is also that of {twin.name!r}.",
+                    _RECOMPILE,
+                )
         for prefix, found in placed.items():
             description = self._archives[prefix].description
             missing = description.missing(found)
@@ -178,7 +196,11 @@ class NodeLoader:
         prefix = _prefix(node)
         archive = self._archives.get(prefix)
         if archive is None:
-            raise _refused(node, f"no node with main_context=1 carries its archive {prefix!r}.", _RECOMPILE)
+            raise _refused(
+                node,
+                f"no node with main_context=1 carries its archive {prefix!r}.",
+                _RECOMPILE,
+            )
         return prefix, self._index(node, archive)
 
     def _index(self, node: ContextNode, archive: Archive) -> int:
@@ -187,7 +209,9 @@ class NodeLoader:
             raise _refused(node, "it has no index.", _RECOMPILE)
         if not 0 <= index < len(graphs):
             raise _refused(
-                node, f"its index is {index}, and its archive holds {len(graphs)} graphs.", _RECOMPILE
+                node,
+                f"its index is {index}, and its archive holds {len(graphs)} graphs.",
+                _RECOMPILE,
             )
         if graphs[index] != node.partition_name:
             raise _refused(
@@ -217,5 +241,9 @@ class Members:
 def _prefix(node: ContextNode) -> str:
     prefix = node.attributes.get("cache_file_prefix")
     if not isinstance(prefix, str) or not prefix:
-        raise _refused(node, "it has no cache_file_prefix, by which it finds its archive.", _RECOMPILE)
+        raise _refused(
+            node,
+            "it has no cache_file_prefix, by which it finds its archive.",
+            _RECOMPILE,
+        )
     return prefix

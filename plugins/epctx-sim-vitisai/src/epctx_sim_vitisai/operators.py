@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 Rule = Callable[["NodeView", "GraphView"], str | None]
 
-ACTIVATIONS = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16})
+ACTIVATIONS = frozenset(
+    {TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16}
+)
 WEIGHTS = frozenset({TensorProto.INT8})
 BIASES = frozenset({TensorProto.INT32})
 MAX_RANK = 5
@@ -54,7 +56,11 @@ def _last_axis(node: NodeView, graph: GraphView) -> str | None:
     """Softmax over the last axis; before opset 13 it also covers those behind its axis."""
     rank = len(graph.value(node.inputs[0]).shape or ())
     axis = int(node.attributes.get("axis", -1 if node.opset_version >= 13 else 1))  # noqa: PLR2004 - see above
-    return None if axis % max(rank, 1) == rank - 1 else "Softmax: this EP takes the last axis only"
+    return (
+        None
+        if axis % max(rank, 1) == rank - 1
+        else "Softmax: this EP takes the last axis only"
+    )
 
 
 def _constant_border(node: NodeView, _graph: GraphView) -> str | None:
@@ -68,7 +74,10 @@ def _interpolation(node: NodeView, _graph: GraphView) -> str | None:
     mode = text_attribute(node, "mode", "nearest")
     if mode not in ("nearest", "linear"):
         return f"Resize: this EP does not take the mode {mode}"
-    crops = text_attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    crops = (
+        text_attribute(node, "coordinate_transformation_mode", "half_pixel")
+        == "tf_crop_and_resize"
+    )
     return "Resize: this EP does not crop" if crops else None
 
 

@@ -46,7 +46,9 @@ class VitisAIProvider(SimulatedProvider):
     vendor: ClassVar[str] = "epctx project (SIMULATED VitisAI, not for hardware)"
     binary_suffix: ClassVar[str] = "vitisai"
     options: ClassVar[Sequence[ProviderOption]] = settings.OPTIONS
-    notes: ClassVar[str] = "Simulated VitisAI payload made by epctx-sim-vitisai: not for hardware."
+    notes: ClassVar[str] = (
+        "Simulated VitisAI payload made by epctx-sim-vitisai: not for hardware."
+    )
     compiler_facts = staticmethod(settings.compiler_facts)
 
     def __init__(self, context: ProviderContext) -> None:
@@ -57,10 +59,14 @@ class VitisAIProvider(SimulatedProvider):
         self._cache_key = settings.check_cache_key(context.options)
         settings.check_config_file(context.options)
         self._sealer = sealer_for(settings.encryption_key(context.options))
-        self._loader = NodeLoader(context, self.new_loader(context, self._device), self._sealer)
+        self._loader = NodeLoader(
+            context, self.new_loader(context, self._device), self._sealer
+        )
 
     @staticmethod
-    def load_policy(options: Mapping[str, Any], target: str | None = None) -> LoadPolicy:
+    def load_policy(
+        options: Mapping[str, Any], target: str | None = None
+    ) -> LoadPolicy:
         """Return VitisAI's version rules and the simulated device's facts."""
         from epctx_sim_vitisai.rules import load_policy
 
@@ -74,7 +80,10 @@ class VitisAIProvider(SimulatedProvider):
 
     @classmethod
     def verify_payloads(
-        cls, context: ProviderContext, nodes: Sequence[ContextNode], reader: ContextReader
+        cls,
+        context: ProviderContext,
+        nodes: Sequence[ContextNode],
+        reader: ContextReader,
     ) -> Sequence[Finding]:
         """Look into archives and their containers; an encrypted one needs its key."""
         from epctx_sim_sdk.device import GraphReader
@@ -83,7 +92,9 @@ class VitisAIProvider(SimulatedProvider):
         from epctx_sim_vitisai.sealing import sealer_for
         from epctx_sim_vitisai.verification import verify_archives
 
-        containers = cls.new_loader(context, GraphReader(engine=context.engine, prepares=True))
+        containers = cls.new_loader(
+            context, GraphReader(engine=context.engine, prepares=True)
+        )
         sealer = sealer_for(settings.encryption_key(context.options))
         loader = NodeLoader(context, containers, sealer)
         return verify_archives(loader, nodes, reader, locked=sealer is None)
@@ -102,7 +113,9 @@ class VitisAIProvider(SimulatedProvider):
             return self._session.compile(partitions)
         return [self._compile_one(partition, cache) for partition in partitions]
 
-    def _compile_one(self, partition: Partition, cache: CompileCache) -> CompiledPartition:
+    def _compile_one(
+        self, partition: Partition, cache: CompileCache
+    ) -> CompiledPartition:
         from epctx_core.plugin import CompiledPartition
 
         self.context.cancel.raise_if_requested()
@@ -124,7 +137,8 @@ class VitisAIProvider(SimulatedProvider):
         from epctx_sim_vitisai.cache import CompileCache
 
         return CompileCache(
-            Path(folder) / settings.cache_folder_name(self.context.options, self.context.model.name),
+            Path(folder)
+            / settings.cache_folder_name(self.context.options, self.context.model.name),
             facts=self._made_by,
             engine=self.context.engine.name,
             sealer=self._sealer,
@@ -143,7 +157,10 @@ class VitisAIProvider(SimulatedProvider):
             "enable_encryption": int(self._sealer is not None),
             "notes": json.dumps(notes, sort_keys=True),
             "onnx_model_filename": settings.model_file_name(self.context.model.name),
-            **{f"version_of_{component}": self._made_by[component] for component in settings.COMPONENTS},
+            **{
+                f"version_of_{component}": self._made_by[component]
+                for component in settings.COMPONENTS
+            },
         }
         index = {graph.name: number for number, graph in enumerate(graphs)}
         for graph in self._session.graphs:
@@ -157,14 +174,20 @@ class VitisAIProvider(SimulatedProvider):
         digest = hashlib.sha256(identity.encode()).hexdigest()[:32]
         return f"{self._cache_key}-{digest}" if self._cache_key else digest
 
-    def write(self, payload: Payload, graphs: Sequence[SimGraph], writer: ContextWriter) -> None:
+    def write(
+        self, payload: Payload, graphs: Sequence[SimGraph], writer: ContextWriter
+    ) -> None:
         """Write an archive, encrypted if there is a key."""
         from epctx_sim_vitisai.archive import CONTEXT_FACT, describe, write_archive
         from epctx_sim_vitisai.recording import Recording
 
-        description = describe(self._prefix(graphs, writer), self._cache_key, writer.graphs_by_model)
+        description = describe(
+            self._prefix(graphs, writer), self._cache_key, writer.graphs_by_model
+        )
         container = Recording()
-        self._session.write(container, self._made_by | {CONTEXT_FACT: description.digest}, graphs)
+        self._session.write(
+            container, self._made_by | {CONTEXT_FACT: description.digest}, graphs
+        )
         check = self.context.cancel.raise_if_requested
         if self._sealer is None:
             write_archive(payload, description, container, check)

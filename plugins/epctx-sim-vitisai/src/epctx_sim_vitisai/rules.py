@@ -41,6 +41,8 @@ def load_policy(options: Mapping[str, Any], target: str | None) -> LoadPolicy:
         ep=EP,
         rules=RULES,
         runtime=runtime_facts(options, target),
-        claims={f"version_of_{component}": Claim(component) for component in COMPONENTS},
+        claims={
+            f"version_of_{component}": Claim(component) for component in COMPONENTS
+        },
         without_patch=COMPONENTS,
     )

@@ -62,7 +62,9 @@ OPTIONS = (
         default="",
         doc="A compiler's configuration, a file of one JSON object. Checked to be one; INT8 needs none of it.",
     ),
-    without_effect("opt_level", 0, "How long the compiler may search.", (0, 1, 2, 3, 65536)),
+    without_effect(
+        "opt_level", 0, "How long the compiler may search.", (0, 1, 2, 3, 65536)
+    ),
     without_effect(
         "log_level",
         "error",
@@ -114,7 +116,9 @@ def check_config_file(options: Mapping[str, Any]) -> None:
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError as error:
-        raise NoSuchFile(f"{EP}: option 'config_file' names {str(path)!r}, which does not exist.") from error
+        raise NoSuchFile(
+            f"{EP}: option 'config_file' names {str(path)!r}, which does not exist."
+        ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise _bad_config(path, str(error)) from error
     if not isinstance(found, dict):
@@ -172,20 +176,32 @@ def target_name(options: Mapping[str, Any], target: str | None) -> str:
         return str(options["target"])
     if target.upper() not in TARGETS:
         raise InvalidArgument(
-            f"{EP} has no target {target!r}.", ep=EP, hint=f"Its targets: {', '.join(TARGETS)}."
+            f"{EP} has no target {target!r}.",
+            ep=EP,
+            hint=f"Its targets: {', '.join(TARGETS)}.",
         )
     return target.upper()
 
 
-def compiler_facts(options: Mapping[str, Any], target: str | None = None) -> dict[str, str]:
+def compiler_facts(
+    options: Mapping[str, Any], target: str | None = None
+) -> dict[str, str]:
     """Return what the version rules must know about whatever is compiled with these options."""
     from epctx_sim_sdk.versions import DRIVER_VERSION, SDK_VERSION, stated_facts
 
-    versions = dict(zip(COMPONENTS, (VAIP_VERSION, SDK_VERSION, DRIVER_VERSION), strict=True))
-    return stated_facts(EP, "VitisAI", options, versions) | {"target": target_name(options, target)}
+    versions = dict(
+        zip(COMPONENTS, (VAIP_VERSION, SDK_VERSION, DRIVER_VERSION), strict=True)
+    )
+    return stated_facts(EP, "VitisAI", options, versions) | {
+        "target": target_name(options, target)
+    }
 
 
-def runtime_facts(options: Mapping[str, Any], target: str | None = None) -> dict[str, str]:
+def runtime_facts(
+    options: Mapping[str, Any], target: str | None = None
+) -> dict[str, str]:
     """Return the same about the simulated device that loads."""
     facts = compiler_facts(options, target)
-    return facts | ({"target": str(options["runtime_target"])} if options["runtime_target"] else {})
+    return facts | (
+        {"target": str(options["runtime_target"])} if options["runtime_target"] else {}
+    )

@@ -69,33 +69,53 @@ def members(view: memoryview) -> Mapping[str, memoryview]:
             raise BadTarError(f"holds two members called {name!r}")
         start, offset = offset + BLOCK, offset + BLOCK + size + len(padding(size))
         if offset > len(view):
-            raise BadTarError(f"is truncated: its member {name!r} of {size} bytes does not end in it")
+            raise BadTarError(
+                f"is truncated: its member {name!r} of {size} bytes does not end in it"
+            )
         if any(view[start + size : offset]):
-            raise BadTarError(f"is damaged: what fills the last block of {name!r} is not zero")
+            raise BadTarError(
+                f"is damaged: what fills the last block of {name!r} is not zero"
+            )
         found[name] = view[start : start + size]
     if bytes(view[offset : offset + len(END) + 1]) != END:
-        raise BadTarError("does not end with two blocks of zeros: it is truncated, or something follows them")
+        raise BadTarError(
+            "does not end with two blocks of zeros: it is truncated, or something follows them"
+        )
     return found
 
 
 def _read_header(block: bytes, offset: int) -> tuple[str, int]:
     if len(block) < BLOCK:
-        raise BadTarError(f"is truncated: it ends at byte {offset + len(block)}, in the middle of a header")
+        raise BadTarError(
+            f"is truncated: it ends at byte {offset + len(block)}, in the middle of a header"
+        )
     try:
         info = tarfile.TarInfo.frombuf(block, "ascii", "strict")
     except (tarfile.HeaderError, ValueError) as error:
-        raise BadTarError(f"is damaged: at byte {offset} stands no tar header ({error})") from error
+        raise BadTarError(
+            f"is damaged: at byte {offset} stands no tar header ({error})"
+        ) from error
     name = info.name
     if info.type != tarfile.REGTYPE:
         raise BadTarError(
             f"holds {_KINDS.get(info.type, 'something other than a file')} called {name!r:.100}"
         )
-    if name.startswith(("/", "\\")) or ":" in name or ".." in name.replace("\\", "/").split("/"):
-        raise BadTarError(f"holds a member with the name {name!r:.100}, which leads out of it")
+    if (
+        name.startswith(("/", "\\"))
+        or ":" in name
+        or ".." in name.replace("\\", "/").split("/")
+    ):
+        raise BadTarError(
+            f"holds a member with the name {name!r:.100}, which leads out of it"
+        )
     try:
         same = header(name, info.size) == block
     except ValueError as error:
-        raise BadTarError(f"is damaged: the header at byte {offset} cannot be ({error})") from error
+        raise BadTarError(
+            f"is damaged: the header at byte {offset} cannot be ({error})"
+        ) from error
     if not same:
-        raise BadTarError(f"is damaged: the header of {name!r:.100} says more than a name and a size")
+        raise BadTarError(
+            f"is damaged: the header of {name!r:.100} says more than a name and a size"
+        )
     return name, info.size

@@ -80,7 +80,9 @@ class Support(NodeSupport):
         self._check_ranks(node, operator)
         last = self._following(node) if operator.followed else node
         if last is not node:
-            unit.update((last.index, *self._plain_inputs(last, OPERATORS[last.op_type].plain)))
+            unit.update(
+                (last.index, *self._plain_inputs(last, OPERATORS[last.op_type].plain))
+            )
         for sink in self._sinks(last):
             unit.update((sink.index, *self._constant_nodes(sink.inputs[1:])))
         if not unit <= self._free:
@@ -107,7 +109,11 @@ class Support(NodeSupport):
 
     def _source(self, name: str, position: int) -> NodeView:
         source = self._graph.producer(name)
-        if source is None or source.op_type != _OUT_OF or source.domain not in QUANTIZERS:
+        if (
+            source is None
+            or source.op_type != _OUT_OF
+            or source.domain not in QUANTIZERS
+        ):
             raise _RefusedError(
                 f"its input {position} comes from no DequantizeLinear, and this EP computes in integers"
             )
@@ -121,16 +127,22 @@ class Support(NodeSupport):
             )
         self._check_static(source.inputs[0], f"input {position}")
         if self._scales(source) != 1:
-            raise _RefusedError(f"its input {position} has a scale for each channel; only weights may")
+            raise _RefusedError(
+                f"its input {position} has a scale for each channel; only weights may"
+            )
 
-    def _check_constant(self, source: NodeView, types: frozenset[int], what: str) -> set[int]:
+    def _check_constant(
+        self, source: NodeView, types: frozenset[int], what: str
+    ) -> set[int]:
         """Check a dequantised constant; return the nodes that give it."""
         given = source.inputs[0]
         if not is_constant(self._graph, given):
             raise _RefusedError(f"its {what} is no constant")
         kind = self._graph.value(given)
         if kind.elem_type not in types:
-            raise _RefusedError(f"its {what} is {_named(kind.elem_type)} before DequantizeLinear")
+            raise _RefusedError(
+                f"its {what} is {_named(kind.elem_type)} before DequantizeLinear"
+            )
         self._scales(source)
         name = source.inputs[2] if len(source.inputs) > 2 else ""  # noqa: PLR2004 - the place of the zero point
         zero_point = constant(self._graph, name) if name else None
@@ -150,7 +162,11 @@ class Support(NodeSupport):
     def _following(self, node: NodeView) -> NodeView:
         """Return the activation behind a node if that is its only reader, else the node."""
         readers = self._readers(node)
-        if len(readers) == 1 and readers[0].op_type in FOLLOWING and not self._leaves(node):
+        if (
+            len(readers) == 1
+            and readers[0].op_type in FOLLOWING
+            and not self._leaves(node)
+        ):
             follower = readers[0]
             if not follower.domain and follower.inputs[0] == node.outputs[0]:
                 return follower
@@ -162,16 +178,28 @@ class Support(NodeSupport):
         self._check_static(node.outputs[0], "result")
         sinks = self._readers(node)
         if self._leaves(node):
-            raise _RefusedError("its result leaves the network without a QuantizeLinear")
-        if not sinks or not all(sink.op_type == _INTO and sink.domain in QUANTIZERS for sink in sinks):
-            reader = next((sink.op_type for sink in sinks if sink.op_type != _INTO), "nothing")
-            raise _RefusedError(f"its result is read by {reader}, not by a QuantizeLinear")
+            raise _RefusedError(
+                "its result leaves the network without a QuantizeLinear"
+            )
+        if not sinks or not all(
+            sink.op_type == _INTO and sink.domain in QUANTIZERS for sink in sinks
+        ):
+            reader = next(
+                (sink.op_type for sink in sinks if sink.op_type != _INTO), "nothing"
+            )
+            raise _RefusedError(
+                f"its result is read by {reader}, not by a QuantizeLinear"
+            )
         for sink in sinks:
             kind = self._graph.value(sink.outputs[0]).elem_type
             if kind not in ACTIVATIONS:
-                raise _RefusedError(f"its result is quantised to {_named(kind)}, not 8 or 16 bits")
+                raise _RefusedError(
+                    f"its result is quantised to {_named(kind)}, not 8 or 16 bits"
+                )
             if self._scales(sink) != 1:
-                raise _RefusedError("its result has a scale for each channel; only weights may")
+                raise _RefusedError(
+                    "its result has a scale for each channel; only weights may"
+                )
         return sinks
 
     def _check_ranks(self, node: NodeView, operator: Operator) -> None:
@@ -182,16 +210,22 @@ class Support(NodeSupport):
     def _check_static(self, name: str, what: str) -> None:
         value = self._graph.value(name)
         if value.shape is None or not value.type.is_static:
-            raise _RefusedError(f"a dimension of its {what} is open, and this EP takes static shapes only")
+            raise _RefusedError(
+                f"a dimension of its {what} is open, and this EP takes static shapes only"
+            )
         if 0 in value.shape:
             raise _RefusedError(f"its {what} is empty")
 
     def _plain_inputs(self, node: NodeView, positions: Iterable[int]) -> set[int]:
         """Check constants that are not quantised; return the nodes that give them."""
-        names = [node.inputs[i] for i in positions if i < len(node.inputs) and node.inputs[i]]
+        names = [
+            node.inputs[i] for i in positions if i < len(node.inputs) and node.inputs[i]
+        ]
         for name in names:
             if not is_constant(self._graph, name):
-                raise _RefusedError(f"its input {node.inputs.index(name)} is no constant")
+                raise _RefusedError(
+                    f"its input {node.inputs.index(name)} is no constant"
+                )
         return self._constant_nodes(names)
 
     def _constant_nodes(self, names: Iterable[str]) -> set[int]:
@@ -200,11 +234,20 @@ class Support(NodeSupport):
         return {producer.index for producer in producers if producer is not None}
 
     def _readers(self, node: NodeView) -> list[NodeView]:
-        return list({reader.index: reader for reader in self._graph.consumers(node.outputs[0])}.values())
+        return list(
+            {
+                reader.index: reader
+                for reader in self._graph.consumers(node.outputs[0])
+            }.values()
+        )
 
     def _leaves(self, node: NodeView) -> bool:
         return node.outputs[0] in self._results
 
 
 def _named(elem_type: int | None) -> str:
-    return "of an unknown type" if elem_type is None else TensorProto.DataType.Name(elem_type)
+    return (
+        "of an unknown type"
+        if elem_type is None
+        else TensorProto.DataType.Name(elem_type)
+    )

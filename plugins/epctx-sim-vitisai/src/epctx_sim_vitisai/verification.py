@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 def verify_archives(
-    loader: NodeLoader, nodes: Sequence[ContextNode], reader: ContextReader, *, locked: bool
+    loader: NodeLoader,
+    nodes: Sequence[ContextNode],
+    reader: ContextReader,
+    *,
+    locked: bool,
 ) -> list[Finding]:
     """Check archives, whether their nodes are complete, and the containers in them.
 
@@ -45,17 +49,26 @@ def verify_archives(
     faults = list(loader.misplaced(rest))
     findings += [refused(error, rest[0]) for error in faults]
     wrong = {error.node for error in faults}
-    sound = [node for node in rest if node.main_context or _is_whole(node, wrong, members)]
+    sound = [
+        node for node in rest if node.main_context or _is_whole(node, wrong, members)
+    ]
     return findings + verify_nodes(EP, sound, members, loader.loader)
 
 
 def _is_whole(node: ContextNode, wrong: set[str | None], members: Members) -> bool:
     """Return whether a node without an archive of its own has its place in one that is open."""
-    return node.name not in wrong and (node.primary is None or node.primary.name in members.archives)
+    return node.name not in wrong and (
+        node.primary is None or node.primary.name in members.archives
+    )
 
 
 def _look(
-    node: ContextNode, reader: ContextReader, loader: NodeLoader, members: Members, *, locked: bool
+    node: ContextNode,
+    reader: ContextReader,
+    loader: NodeLoader,
+    members: Members,
+    *,
+    locked: bool,
 ) -> Finding | None:
     """Open the archive of a primary; return why it cannot be."""
     payload = reader.payload(node)

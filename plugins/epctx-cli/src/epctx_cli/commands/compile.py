@@ -38,22 +38,30 @@ _SHOWN_OPERATORS = 4
 def add_compile_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx compile`."""
     parser.add_argument("model", metavar="MODEL", help="the ONNX model to compile")
-    add_providers(parser, ep_help="an EP to compile with; may be repeated, in order of priority")
+    add_providers(
+        parser, ep_help="an EP to compile with; may be repeated, in order of priority"
+    )
     parser.add_argument(
         "-o",
         "--output",
         metavar="OUT",
         help="the context model, or a folder for it (default: <MODEL>_ctx.onnx beside MODEL)",
     )
-    parser.add_flag("--embed", "store payloads in the model instead of a file beside it")
+    parser.add_flag(
+        "--embed", "store payloads in the model instead of a file beside it"
+    )
     parser.add_argument(
         "--external-initializers",
         metavar="NAME",
         help="file for the remaining initializers of 1 KiB or more, relative to OUT",
     )
-    parser.add_flag("--check", "then load it and compare it with the CPU EP on random inputs")
+    parser.add_flag(
+        "--check", "then load it and compare it with the CPU EP on random inputs"
+    )
     parser.add_flag("--no-clobber", "fail if the output exists")
-    parser.add_flag("--require-compiled", "fail and write nothing if no node was compiled")
+    parser.add_flag(
+        "--require-compiled", "fail and write nothing if no node was compiled"
+    )
     add_allow_uncompiled(parser)
     add_common(parser)
     parser.set_defaults(run=run_compile)
@@ -73,17 +81,31 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
     session = session_options(arguments, console)
     output = _output(arguments, session)
     with console.progress() as progress:
-        model, embed, weights = arguments.model, arguments.embed or None, arguments.external_initializers
-        compiler = ModelCompiler(session, model, embed, weights, flags=flags, progress=progress)
+        model, embed, weights = (
+            arguments.model,
+            arguments.embed or None,
+            arguments.external_initializers,
+        )
+        compiler = ModelCompiler(
+            session, model, embed, weights, flags=flags, progress=progress
+        )
         report = compiler.compile_to_file(output)
     result = {**report.as_dict(), "folder": str(report.folder)}
     _print_compile(arguments.model, report, console)
-    code = ExitCode.DONE if report.compiled or arguments.allow_uncompiled else ExitCode.FAILED
+    code = (
+        ExitCode.DONE
+        if report.compiled or arguments.allow_uncompiled
+        else ExitCode.FAILED
+    )
     if arguments.check:
         differences = _check(arguments, report, console)
         equal = all(d.equal for d in differences)
         outputs = [asdict(d) for d in differences]
-        result["check"] = {"equal": equal, "tolerance": CHECK_TOLERANCE, "outputs": outputs}
+        result["check"] = {
+            "equal": equal,
+            "tolerance": CHECK_TOLERANCE,
+            "outputs": outputs,
+        }
         code = code if equal else ExitCode.FAILED
     if not report.compiled:
         console.note(
@@ -92,7 +114,11 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
     if code == ExitCode.DONE:
         # Values are not repeated, since they may be secret.
         options = " with the same --ep and -p" if arguments.provider_option else ""
-        options += " with the same --custom-ops-library" if arguments.custom_ops_library else ""
+        options += (
+            " with the same --custom-ops-library"
+            if arguments.custom_ops_library
+            else ""
+        )
         console.say(f"\nNext: epctx run {shlex.quote(str(report.output))}{options}")
     console.result(result)
     return code
@@ -100,7 +126,11 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
 
 def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | None:
     """Return the output path, or None for the default; in a folder it has the default name."""
-    given = session.config().context_file_path if arguments.output is None else str(arguments.output)
+    given = (
+        session.config().context_file_path
+        if arguments.output is None
+        else str(arguments.output)
+    )
     if given is None:
         return None
     if not given:
@@ -113,7 +143,9 @@ def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | Non
 def _print_compile(model: str, report: CompileReport, console: Console) -> None:
     console.say(f"{model} -> {report.output}")
     for each in report.graph_transformers:
-        console.say(f"{each.name} {'changed' if each.changed else 'did not change'} the model.")
+        console.say(
+            f"{each.name} {'changed' if each.changed else 'did not change'} the model."
+        )
     _print_partitions(report, console)
     if report.kept_nodes:
         console.say(
@@ -128,14 +160,23 @@ def _print_compile(model: str, report: CompileReport, console: Console) -> None:
             f"\nWeights stay in the source model: a load needs {' and '.join(report.source_files)} beside the context "
             "model, or ep.context_source_model_path."
         )
-    console.note_simulated(r.name for r in report.providers if r.simulated and report.assignments.get(r.name))
+    console.note_simulated(
+        r.name
+        for r in report.providers
+        if r.simulated and report.assignments.get(r.name)
+    )
 
 
 def _print_partitions(report: CompileReport, console: Console) -> None:
-    shown = report.partitions if console.verbose else report.partitions[:_SHOWN_PARTITIONS]
+    shown = (
+        report.partitions if console.verbose else report.partitions[:_SHOWN_PARTITIONS]
+    )
     console.table(
         ("partition", "EP", "nodes", "operators"),
-        [(p.name, p.ep, p.nodes, text.operators(p.operators, _SHOWN_OPERATORS)) for p in shown],
+        [
+            (p.name, p.ep, p.nodes, text.operators(p.operators, _SHOWN_OPERATORS))
+            for p in shown
+        ],
     )
     if left := len(report.partitions) - len(shown):
         console.say(f"  … and {text.counted(left, 'partition')} more; -v shows all.")
@@ -160,26 +201,41 @@ def _print_refusals(report: CompileReport, console: Console) -> None:
     if shown:
         console.say("\nRefused:")
     for r in shown:
-        concerned = f" ({text.counted(len(r.nodes), 'node')}, such as {r.nodes[0]!r})" if r.nodes else ""
-        console.say(f"  {r.ep}: {r.reason.rstrip('.') if concerned else r.reason}{concerned}")
+        concerned = (
+            f" ({text.counted(len(r.nodes), 'node')}, such as {r.nodes[0]!r})"
+            if r.nodes
+            else ""
+        )
+        console.say(
+            f"  {r.ep}: {r.reason.rstrip('.') if concerned else r.reason}{concerned}"
+        )
     if left := len(report.refusals) - len(shown):
         console.say(f"  … and {text.counted(left, 'reason')} more; -v shows all.")
 
 
-def _check(arguments: argparse.Namespace, report: CompileReport, console: Console) -> list[Difference]:
+def _check(
+    arguments: argparse.Namespace, report: CompileReport, console: Console
+) -> list[Difference]:
     """Compare the compiled model with the source on the CPU EP."""
     from epctx_cli.commands.run import print_differences
     from epctx_cli.comparison import Tolerance, compare_models
     from epctx_core import GraphOptimizationLevel
 
     # New options: the session must not write a model again.
-    arguments.config = [entry for entry in arguments.config if not entry.startswith("ep.context_")]
-    compiled, plain = session_options(arguments, console), session_options(arguments, console)
+    arguments.config = [
+        entry for entry in arguments.config if not entry.startswith("ep.context_")
+    ]
+    compiled, plain = (
+        session_options(arguments, console),
+        session_options(arguments, console),
+    )
     plain.providers = []
     # Without the optimiser, whose fusions round quantised values differently.
     plain.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
     if report.source_files:
-        compiled.add_session_config_entry("ep.context_source_model_path", arguments.model)
+        compiled.add_session_config_entry(
+            "ep.context_source_model_path", arguments.model
+        )
     comparison = compare_models(
         (str(report.output), compiled),
         (arguments.model, plain),
@@ -209,9 +265,14 @@ def add_share_arguments(parser: CommandParser) -> None:
         help="the ONNX models, also joined by commas; the binary is named after the first",
     )
     parser.list_among_options = "models"
-    add_providers(parser, ep_help="an EP to compile with; may be repeated, in order of priority")
+    add_providers(
+        parser, ep_help="an EP to compile with; may be repeated, in order of priority"
+    )
     parser.add_argument(
-        "-o", "--output", metavar="FOLDER", help="folder for all files (default: that of the first model)"
+        "-o",
+        "--output",
+        metavar="FOLDER",
+        help="folder for all files (default: that of the first model)",
     )
     parser.add_argument(
         "--name",
@@ -223,9 +284,15 @@ def add_share_arguments(parser: CommandParser) -> None:
     parser.add_flag("--no-clobber", "fail if a context model exists")
     add_allow_uncompiled(parser)
     tool = parser.add_argument_group("as in ep_weight_sharing_ctx_gen")
-    tool.add_argument("-e", dest="ep", action="append", metavar="EP", help="the same as --ep")
-    tool.add_argument("-C", dest="entries", metavar='"KEY|VALUE ..."', help="session options")
-    tool.add_argument("-i", dest="options", metavar='"KEY|VALUE ..."', help="options of the only EP")
+    tool.add_argument(
+        "-e", dest="ep", action="append", metavar="EP", help="the same as --ep"
+    )
+    tool.add_argument(
+        "-C", dest="entries", metavar='"KEY|VALUE ..."', help="session options"
+    )
+    tool.add_argument(
+        "-i", dest="options", metavar='"KEY|VALUE ..."', help="options of the only EP"
+    )
     add_common(parser)
     parser.set_defaults(run=run_share)
 
@@ -249,7 +316,9 @@ def run_share(arguments: argparse.Namespace, console: Console) -> int:
         raise no_ep("share")
     options = _pairs(arguments.options, "-i")
     if options and len(arguments.ep) > 1:
-        raise InvalidArgument("-i needs exactly one EP.", hint="Write -p EP.KEY=VALUE for each EP.")
+        raise InvalidArgument(
+            "-i needs exactly one EP.", hint="Write -p EP.KEY=VALUE for each EP."
+        )
     arguments.provider_option += [f"{arguments.ep[0]}.{pair}" for pair in options]
     arguments.config += _pairs(arguments.entries, "-C")
     no_clobber = OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
@@ -263,28 +332,45 @@ def run_share(arguments: argparse.Namespace, console: Console) -> int:
             group.compile(model, session, name=name)
     report = group.report
     _print_share(models, report, console)
-    console.result({**report.as_dict(), "providers": report.members[0].as_dict()["providers"]})
-    done = arguments.allow_uncompiled or all(member.compiled for member in report.members)
+    console.result(
+        {**report.as_dict(), "providers": report.members[0].as_dict()["providers"]}
+    )
+    done = arguments.allow_uncompiled or all(
+        member.compiled for member in report.members
+    )
     return ExitCode.DONE if done else ExitCode.FAILED
 
 
 def _pairs(argument: str | None, flag: str) -> list[str]:
     """Return `KEY|VALUE KEY|VALUE` as `KEY=VALUE` each."""
     words = (argument or "").split()
-    if bad := next((word for word in words if not word.partition("|")[1] or word[0] == "|"), None):
+    if bad := next(
+        (word for word in words if not word.partition("|")[1] or word[0] == "|"), None
+    ):
         raise InvalidArgument(f"{flag} {bad!r} is not of the form KEY|VALUE.")
     return [word.replace("|", "=", 1) for word in words]
 
 
 def _print_share(models: Sequence[str], report: ShareReport, console: Console) -> None:
     rows = [
-        (model, member.output.name if member.output else "", len(member.partitions), shares)
+        (
+            model,
+            member.output.name if member.output else "",
+            len(member.partitions),
+            shares,
+        )
         for model, member in zip(models, report.members, strict=True)
-        for shares in [", ".join(f"{ep} {count}" for ep, count in member.assignments.items())]
+        for shares in [
+            ", ".join(f"{ep} {count}" for ep, count in member.assignments.items())
+        ]
     ]
     console.table(("model", "context model", "partitions", "nodes run by"), rows)
-    used = {partition.ep for member in report.members for partition in member.partitions}
-    console.note_simulated(r.name for r in report.members[0].providers if r.simulated and r.name in used)
+    used = {
+        partition.ep for member in report.members for partition in member.partitions
+    }
+    console.note_simulated(
+        r.name for r in report.members[0].providers if r.simulated and r.name in used
+    )
     files = [(file.path, text.byte_size(file.bytes)) for file in report.outputs]
     console.tree(f"{report.folder}/", files)
     console.say(f"\nSharing saved {text.byte_size(report.saved_bytes)} of weights.")

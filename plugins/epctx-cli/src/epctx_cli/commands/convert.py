@@ -25,7 +25,9 @@ def add_arguments(parser: CommandParser) -> None:
     """Declare the command's options."""
     parser.add_argument("model", metavar="MODEL", help="an ONNX model or an .ort file")
     parser.add_argument(
-        "output", metavar="OUT", help="the result; its ending, .onnx or .ort, selects the format"
+        "output",
+        metavar="OUT",
+        help="the result; its ending, .onnx or .ort, selects the format",
     )
     parser.add_argument(
         "--optimization-level",
@@ -33,10 +35,14 @@ def add_arguments(parser: CommandParser) -> None:
         default="all",
         help="optimisation level of an .ort file (default: all)",
     )
-    meaning = "keep the operators, and save optimisations for minimal builds in the .ort file"
+    meaning = (
+        "keep the operators, and save optimisations for minimal builds in the .ort file"
+    )
     parser.add_flag("--save-runtime-optimizations", meaning)
     parser.add_argument(
-        "--target-platform", choices=("arm", "amd64"), help="processors of an .ort file (default: any)"
+        "--target-platform",
+        choices=("arm", "amd64"),
+        help="processors of an .ort file (default: any)",
     )
     add_common(parser)
     parser.set_defaults(run=run)
@@ -49,7 +55,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     written = convert_model(
         arguments.model,
         arguments.output,
-        graph_optimization_level=GraphOptimizationLevel[_LEVELS[arguments.optimization_level]],
+        graph_optimization_level=GraphOptimizationLevel[
+            _LEVELS[arguments.optimization_level]
+        ],
         save_runtime_optimizations=arguments.save_runtime_optimizations,
         target_platform=arguments.target_platform,
     )

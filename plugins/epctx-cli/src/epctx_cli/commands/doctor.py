@@ -24,7 +24,13 @@ import epctx_core
 from epctx_cli import text
 from epctx_cli.arguments import CommandParser, add_common
 from epctx_cli.command_table import OWN, added_commands
-from epctx_cli.entry_points import ENGINE_GROUP, EP_GROUP, TRANSFORMER_GROUP, describe, find_entries
+from epctx_cli.entry_points import (
+    ENGINE_GROUP,
+    EP_GROUP,
+    TRANSFORMER_GROUP,
+    describe,
+    find_entries,
+)
 from epctx_cli.exit_codes import ExitCode
 from epctx_cli.libraries import CORE, EpLibrary, Library, libraries, libraries_of_eps
 from epctx_cli.plugin_trial import Trial, try_all
@@ -83,7 +89,9 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
     """Check everything; 1 if something has to be fixed."""
     facts, found, vendors = _facts(), libraries(), libraries_of_eps()
     transformers = describe(find_entries(TRANSFORMER_GROUP))
-    variables = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIX)}
+    variables = {
+        name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIX)
+    }
     trials, findings = _plugins(console)
     findings = [
         *_check_environment(),
@@ -95,16 +103,25 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
     ]
     ok = all(finding.severity != "problem" for finding in findings)
     console.table(("", ""), list(facts.items()))
-    needs = [(lib.name, lib.version or "-", lib.required, lib.extra or "everything") for lib in found or ()]
+    needs = [
+        (lib.name, lib.version or "-", lib.required, lib.extra or "everything")
+        for lib in found or ()
+    ]
     console.table(("library", "installed", "needed", "for"), needs)
     records = [trial.record for trial in trials]
     eps = [(r.name, r.origin, r.state.value, r.vendor or "-") for r in records]
     console.table(("plugin", "distribution", "state", "vendor"), eps)
-    theirs = [(v.name, v.version or "-", v.required, v.ep, _usable_here(v, records)) for v in vendors]
+    theirs = [
+        (v.name, v.version or "-", v.required, v.ep, _usable_here(v, records))
+        for v in vendors
+    ]
     console.table(("library of an EP", "installed", "needed", "for", "usable"), theirs)
     rows = [(t["name"], t["distribution"], t["version"]) for t in transformers]
     console.table(("graph transformer", "distribution", "version"), rows)
-    values = [(name, value, VARIABLES.get(name, "nothing")) for name, value in variables.items()]
+    values = [
+        (name, value, VARIABLES.get(name, "nothing"))
+        for name, value in variables.items()
+    ]
     console.table(("variable", "value", "meaning"), values)
     _print_findings(findings, console)
     console.result(
@@ -128,15 +145,23 @@ def _print_findings(findings: Sequence[Finding], console: Console) -> None:
         if finding.hint:
             console.say(text.indented(finding.hint))
     counts = Counter(finding.severity for finding in findings)
-    summary = " and ".join(text.counted(counts[word], word) for word in ("problem", "note") if counts[word])
-    console.say(f"\n{'not ok' if counts['problem'] else 'ok'}: {summary or 'nothing to fix'}")
+    summary = " and ".join(
+        text.counted(counts[word], word) for word in ("problem", "note") if counts[word]
+    )
+    console.say(
+        f"\n{'not ok' if counts['problem'] else 'ok'}: {summary or 'nothing to fix'}"
+    )
 
 
 # -- the interpreter and its environment -----------------------------------------------------------
 
 
 def _facts() -> dict[str, str]:
-    kind = "virtual environment" if sys.prefix != sys.base_prefix else "no virtual environment"
+    kind = (
+        "virtual environment"
+        if sys.prefix != sys.base_prefix
+        else "no virtual environment"
+    )
     return {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "executable": sys.executable,
@@ -151,7 +176,9 @@ def _check_environment() -> Iterator[Finding]:
         yield _note(f"epctx is tested on Linux; this is {platform.system()}.")
     # The commonest reason why an installed plugin is not found.
     pip = shutil.which("pip")
-    if pip is None or Path(pip).parent.resolve().is_relative_to(Path(sys.prefix).resolve()):
+    if pip is None or Path(pip).parent.resolve().is_relative_to(
+        Path(sys.prefix).resolve()
+    ):
         return
     install = f"{sys.executable} -m pip install"
     other = f"`pip` on the PATH ({pip}) installs into another environment"
@@ -203,7 +230,8 @@ def check_libraries(found: Sequence[Library] | None) -> Iterator[Finding]:
         else:
             purpose = _PURPOSES.get(library.extra, library.extra)
             yield _note(
-                f"{library.name} is not installed ({purpose}).", f"pip install '{CORE}[{library.extra}]'"
+                f"{library.name} is not installed ({purpose}).",
+                f"pip install '{CORE}[{library.extra}]'",
             )
 
 
@@ -211,9 +239,7 @@ def _check_libraries_of_eps(found: Sequence[EpLibrary]) -> Iterator[Finding]:
     """Yield a finding for each vendor's package that is missing or too old."""
     for library in found:
         if library.fits is False:
-            message = (
-                f"{library.name} {library.version} is installed; {library.label} needs {library.required}."
-            )
+            message = f"{library.name} {library.version} is installed; {library.label} needs {library.required}."
             yield _problem(message, library.install)
         elif library.version is None:
             message = f"{library.name}, which {library.label} needs, is not installed."
@@ -225,12 +251,16 @@ def _usable_here(library: EpLibrary, records: Sequence[PluginRecord]) -> str:
     answers = {
         purpose.value: answer.available
         for record in records
-        if record.name == library.ep and canonicalize_name(record.distribution or "") == library.user
+        if record.name == library.ep
+        and canonicalize_name(record.distribution or "") == library.user
         for purpose, answer in record.availability.items()
     }
     if answers and all(answers.values()):
         return "yes"
-    return ", ".join(purpose for purpose, available in answers.items() if available) or "no"
+    return (
+        ", ".join(purpose for purpose, available in answers.items() if available)
+        or "no"
+    )
 
 
 # -- plugins and commands --------------------------------------------------------------------------
@@ -257,13 +287,22 @@ def _check_plugins(trials: Sequence[Trial]) -> Iterator[Finding]:
         record = trial.record
         if record.undecided and record.name in used:
             chosen = f'"{record.distribution}:{record.name}"'
-            yield _note(f"{record.label} is not used: {record.reason}.", f"To use it, name it {chosen}.")
+            yield _note(
+                f"{record.label} is not used: {record.reason}.",
+                f"To use it, name it {chosen}.",
+            )
         elif record.usable and record.reason:
-            hints = dict.fromkeys(each.hint for each in record.availability.values() if each.hint)
-            yield _note(f"{record.label}: {record.reason.rstrip('.')}.", " ".join(hints))
+            hints = dict.fromkeys(
+                each.hint for each in record.availability.values() if each.hint
+            )
+            yield _note(
+                f"{record.label}: {record.reason.rstrip('.')}.", " ".join(hints)
+            )
         elif not record.usable:
             why, hint = default_registry.explain_unusable(record)
-            harmless = record.state.value in {"disabled", "removed"} or record.passed_over
+            harmless = (
+                record.state.value in {"disabled", "removed"} or record.passed_over
+            )
             yield (_note if harmless else _problem)(f"{why}.", hint)
 
 
@@ -275,16 +314,28 @@ def _check_packages(trials: Sequence[Trial]) -> Iterator[Finding]:
     needs: dict[str, frozenset[str]] = {}
     for each in distributions():
         try:
-            needed = frozenset(canonicalize_name(m[1]) for n in each.requires or () if (m := _NAME.match(n)))
+            needed = frozenset(
+                canonicalize_name(m[1])
+                for n in each.requires or ()
+                if (m := _NAME.match(n))
+            )
             needs.setdefault(canonicalize_name(each.metadata["Name"]), needed)
         except Exception:  # noqa: BLE001, S112 - metadata of other packages fails in many ways
             continue
     ours = {name for name, needed in needs.items() if CORE in needed}
-    providing = {canonicalize_name(t.record.distribution) for t in trials if t.record.distribution}
-    providing |= {canonicalize_name(command.package) for command in (*OWN, *added_commands())}
+    providing = {
+        canonicalize_name(t.record.distribution)
+        for t in trials
+        if t.record.distribution
+    }
+    providing |= {
+        canonicalize_name(command.package) for command in (*OWN, *added_commands())
+    }
     helping = find_entries(ENGINE_GROUP, TRANSFORMER_GROUP)
     providing |= {canonicalize_name(package.metadata["Name"]) for package, _ in helping}
-    needed_by_others = {needed for name in (*ours, CORE) for needed in needs.get(name, ())}
+    needed_by_others = {
+        needed for name in (*ours, CORE) for needed in needs.get(name, ())
+    }
     for name in sorted(ours - providing - needed_by_others):
         yield _note(
             f"{name} needs epctx-core, but has no entry point of the group {EP_GROUP}.",
@@ -298,14 +349,20 @@ def _check_commands() -> Iterator[Finding]:
     added = added_commands()
     packages: dict[tuple[str, str], list[str]] = {}
     for command in added:
-        packages.setdefault(("command", command.name), []).append(f"{command.package} {command.version}")
+        packages.setdefault(("command", command.name), []).append(
+            f"{command.package} {command.version}"
+        )
     for name, package in _engines():
         packages.setdefault(("engine", name), []).append(package)
     for (what, name), having in packages.items():
         if what == "command" and name in own:
-            yield _note(f"the command {name!r} of {having[0]} is not used: epctx has one of that name.")
+            yield _note(
+                f"the command {name!r} of {having[0]} is not used: epctx has one of that name."
+            )
         elif len(having) > 1:
-            message = f"the {what} {name!r} is ambiguous: {' and '.join(having)} have it."
+            message = (
+                f"the {what} {name!r} is ambiguous: {' and '.join(having)} have it."
+            )
             yield _problem(message, "Uninstall all but one of them.")
     for command in added:
         if not command.can_be_typed:
@@ -318,13 +375,19 @@ def _check_commands() -> Iterator[Finding]:
 
 def _engines() -> list[tuple[str, str]]:
     """Return the names of the engines of packages, each with its distribution."""
-    return list(dict.fromkeys((e.name, p.metadata["Name"]) for p, e in find_entries(ENGINE_GROUP)))
+    return list(
+        dict.fromkeys(
+            (e.name, p.metadata["Name"]) for p, e in find_entries(ENGINE_GROUP)
+        )
+    )
 
 
 # -- environment variables -------------------------------------------------------------------------
 
 
-def _check_variables(variables: Mapping[str, str], *, any_plugin: bool) -> Iterator[Finding]:
+def _check_variables(
+    variables: Mapping[str, str], *, any_plugin: bool
+) -> Iterator[Finding]:
     """Yield a finding for each unknown variable, and for each that names a missing plugin or engine."""
     for name in variables:
         if name not in VARIABLES:
@@ -332,7 +395,10 @@ def _check_variables(variables: Mapping[str, str], *, any_plugin: bool) -> Itera
                 f"the environment variable {name} is unknown.{suggestion(name, VARIABLES)}",
                 f"Unset it, or use one of {', '.join(VARIABLES)}.",
             )
-    engine, engines = variables.get("EPCTX_ENGINE"), {"onnx.reference", *(name for name, _ in _engines())}
+    engine, engines = (
+        variables.get("EPCTX_ENGINE"),
+        {"onnx.reference", *(name for name, _ in _engines())},
+    )
     if engine and engine not in engines:
         yield _problem(
             f"EPCTX_ENGINE names {engine!r}, an engine that is not installed.{suggestion(engine, engines)}",

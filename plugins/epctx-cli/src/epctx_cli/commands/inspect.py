@@ -8,12 +8,25 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
-from epctx_cli.arguments import CPU_EP, CommandParser, add_common, add_providers, no_ep, session_options
+from epctx_cli.arguments import (
+    CPU_EP,
+    CommandParser,
+    add_common,
+    add_providers,
+    no_ep,
+    session_options,
+)
 from epctx_cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from epctx_cli.console import Console
-    from epctx_core import ContextNodeInfo, Explanation, ModelInfo, NodeExplanation, VerifyReport
+    from epctx_core import (
+        ContextNodeInfo,
+        Explanation,
+        ModelInfo,
+        NodeExplanation,
+        VerifyReport,
+    )
 
 _IN_OTHER_TABLES = ("main_context", "embed_mode", "source", "partition_name")
 _COMPILER = ("distribution", "version", "sdk", "driver", "target")
@@ -35,14 +48,22 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
     info = inspect_model(arguments.model)
     files = _files(info)
     _print_inspect(arguments.model, info, files, console)
-    added = {"sealed_by": _sealer(info), "graph_transformers": list(_transformers(info)), "files": files}
+    added = {
+        "sealed_by": _sealer(info),
+        "graph_transformers": list(_transformers(info)),
+        "files": files,
+    }
     console.result({"model": arguments.model, **info.as_dict(), **added})
     return ExitCode.DONE
 
 
 def _sealer(info: ModelInfo) -> str | None:
     """Return the tool that gave digests to a model that another one compiled."""
-    return info.manifest.sealed.by if info.manifest is not None and info.manifest.sealed is not None else None
+    return (
+        info.manifest.sealed.by
+        if info.manifest is not None and info.manifest.sealed is not None
+        else None
+    )
 
 
 def _transformers(info: ModelInfo) -> Sequence[Mapping[str, Any]]:
@@ -72,10 +93,14 @@ def _files(info: ModelInfo) -> list[dict[str, Any]]:
     return files
 
 
-def _print_inspect(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]], console: Console) -> None:
+def _print_inspect(
+    model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]], console: Console
+) -> None:
     made_by = f", written by {info.producer}" if info.producer else ""
     nodes = text.counted(len(info.ep_contexts), "EPContext node")
-    console.say(f"{model}: {nodes}, {text.counted(info.other_nodes, 'other node')}{made_by}")
+    console.say(
+        f"{model}: {nodes}, {text.counted(info.other_nodes, 'other node')}{made_by}"
+    )
     values = [("input", name, kind) for name, kind in info.inputs.items()]
     values += [("output", name, kind) for name, kind in info.outputs.items()]
     console.table(("", "", ""), values)
@@ -84,16 +109,26 @@ def _print_inspect(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any
     facts = [*_COMPILER, *(_COMPILER_IN_DETAIL if console.verbose else ())]
     console.table(
         ("compiled by", *(fact.replace("_", " ") for fact in facts)),
-        [(ep, *(str(known.get(fact) or "-") for fact in facts)) for ep, known in info.compiled_by.items()],
+        [
+            (ep, *(str(known.get(fact) or "-") for fact in facts))
+            for ep, known in info.compiled_by.items()
+        ],
     )
     facts = ["name", "distribution", "version"]
-    rows = [tuple(str(each.get(fact) or "-") for fact in facts) for each in _transformers(info)]
+    rows = [
+        tuple(str(each.get(fact) or "-") for fact in facts)
+        for each in _transformers(info)
+    ]
     console.table(("graph transformer", *facts[1:]), rows)
     if sealer := _sealer(info):
         console.say(f"\nCompiled by an unknown tool, sealed by {sealer}.")
-    console.table(("custom operators", "library to register"), [*info.custom_domains.items()])
     console.table(
-        ("", ""), [(f["name"], _size(f["bytes"])) for f in files], title="Required files, beside the model:"
+        ("custom operators", "library to register"), [*info.custom_domains.items()]
+    )
+    console.table(
+        ("", ""),
+        [(f["name"], _size(f["bytes"])) for f in files],
+        title="Required files, beside the model:",
     )
     if info.source_files:
         console.say(
@@ -106,7 +141,10 @@ def _print_inspect(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any
 def _print_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
     console.table(
         ("EPContext node", "source", "payload", "size", "given to"),
-        [(n.name, n.source or "-", _payload(n), _size(n.payload_bytes), _loader(n)) for n in nodes],
+        [
+            (n.name, n.source or "-", _payload(n), _size(n.payload_bytes), _loader(n))
+            for n in nodes
+        ],
     )
     renamed = [(n.name, n.partition_name) for n in nodes if n.partition_name != n.name]
     console.table(("EPContext node", "partition_name"), renamed)
@@ -115,7 +153,9 @@ def _print_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
         groups.setdefault((node.source, *_attributes(node)), []).append(node)
     for members in groups.values():
         attributes = [_attributes(node) for node in members]
-        rows = [(key, _values([each[key] for each in attributes])) for key in attributes[0]]
+        rows = [
+            (key, _values([each[key] for each in attributes])) for key in attributes[0]
+        ]
         console.table(("", ""), rows, title=_attributes_title(members, nodes))
 
 
@@ -140,7 +180,11 @@ def _loader(node: ContextNodeInfo) -> str:
 
 
 def _attributes(node: ContextNodeInfo) -> dict[str, Any]:
-    return {key: value for key, value in sorted(node.attributes.items()) if key not in _IN_OTHER_TABLES}
+    return {
+        key: value
+        for key, value in sorted(node.attributes.items())
+        if key not in _IN_OTHER_TABLES
+    }
 
 
 def _values(values: Sequence[object]) -> str:
@@ -150,7 +194,9 @@ def _values(values: Sequence[object]) -> str:
     return _shorten(", ".join(map(_shorten, values)))
 
 
-def _attributes_title(members: Sequence[ContextNodeInfo], nodes: Sequence[ContextNodeInfo]) -> str:
+def _attributes_title(
+    members: Sequence[ContextNodeInfo], nodes: Sequence[ContextNodeInfo]
+) -> str:
     if len(members) == len(nodes):
         return "Attributes:" if len(nodes) == 1 else "Attributes of every node:"
     if len(members) == 1:
@@ -162,20 +208,32 @@ def _shorten(value: object) -> str:
     if isinstance(value, bytes):
         return f"{text.byte_size(len(value))} of bytes"
     words = str(value)
-    return words if len(words) <= _LONGEST_VALUE else f"{words[:_LONGEST_VALUE]}… ({len(words):,} characters)"
+    return (
+        words
+        if len(words) <= _LONGEST_VALUE
+        else f"{words[:_LONGEST_VALUE]}… ({len(words):,} characters)"
+    )
 
 
-def _warn(info: ModelInfo, files: Sequence[Mapping[str, Any]], console: Console) -> None:
+def _warn(
+    info: ModelInfo, files: Sequence[Mapping[str, Any]], console: Console
+) -> None:
     """Warn of everything that keeps the model from being loaded here."""
     from epctx_core import default_registry
 
     problems = [n.problem for n in info.ep_contexts if n.problem]
     reported = {n.payload_file for n in info.ep_contexts if n.problem}
-    problems += [f["problem"] for f in files if f["problem"] and f["name"] not in reported]
+    problems += [
+        f["problem"] for f in files if f["problem"] and f["name"] not in reported
+    ]
     for problem in dict.fromkeys(problems):
         console.warn(problem)
     usable = {"discovered", "loaded", "unavailable"}
-    lacking = {n.source for n in info.ep_contexts if n.plugin is None or n.plugin["state"] not in usable}
+    lacking = {
+        n.source
+        for n in info.ep_contexts
+        if n.plugin is None or n.plugin["state"] not in usable
+    }
     for source in sorted(lacking):
         why, hint = default_registry.explain_missing(source)
         console.warn(f"{why}\n{hint}")
@@ -188,8 +246,15 @@ _BROKEN = "plugin-broken"
 
 def add_verify_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx verify`."""
-    parser.add_argument("model", metavar="MODEL", help="the context model to check, with the files beside it")
-    add_providers(parser, ep_help="an EP of the load; may be repeated (default: the sources of the nodes)")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="the context model to check, with the files beside it",
+    )
+    add_providers(
+        parser,
+        ep_help="an EP of the load; may be repeated (default: the sources of the nodes)",
+    )
     parser.add_flag("--strict", "exit with 1 if no byte of a payload could be checked")
     add_common(parser)
     parser.set_defaults(run=run_verify)
@@ -207,12 +272,18 @@ def run_verify(arguments: argparse.Namespace, console: Console) -> int:
     report = verify_model(arguments.model, session_options(arguments, console))
     _print_verify(arguments.model, report, console)
     console.result({"model": arguments.model, **report.as_dict()})
-    errors = {finding.code for finding in report.findings if finding.severity.value == "error"}
+    errors = {
+        finding.code for finding in report.findings if finding.severity.value == "error"
+    }
     if _NO_MODEL in errors:
         return ExitCode.USAGE
     if errors == {_BROKEN}:
         return ExitCode.PLUGIN
-    return ExitCode.FAILED if errors or (arguments.strict and not report.checked) else ExitCode.DONE
+    return (
+        ExitCode.FAILED
+        if errors or (arguments.strict and not report.checked)
+        else ExitCode.DONE
+    )
 
 
 def _print_verify(model: str, report: VerifyReport, console: Console) -> None:
@@ -221,7 +292,12 @@ def _print_verify(model: str, report: VerifyReport, console: Console) -> None:
     console.table(
         ("payload", "size", "digests", "looked into by"),
         [
-            (p.name, text.byte_size(p.size), "right" if p.digests else "-", p.looked_into_by or "nobody")
+            (
+                p.name,
+                text.byte_size(p.size),
+                "right" if p.digests else "-",
+                p.looked_into_by or "nobody",
+            )
             for p in report.payloads
         ],
     )
@@ -230,7 +306,11 @@ def _print_verify(model: str, report: VerifyReport, console: Console) -> None:
         for words in filter(None, (finding.message, finding.hint)):
             console.say(text.indented(words))
     counts = Counter(finding.severity.value for finding in report.findings)
-    found = ", ".join(text.counted(counts[kind], word) for kind, word in _LABELS.items() if counts[kind])
+    found = ", ".join(
+        text.counted(counts[kind], word)
+        for kind, word in _LABELS.items()
+        if counts[kind]
+    )
     verdict = "not ok" if not report.ok else "ok" if report.checked else "not checked"
     console.say(f"\n{verdict}: {found or 'nothing found'}")
 
@@ -240,7 +320,9 @@ _SHOWN_OPERATORS = 6
 
 def add_explain_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx explain`."""
-    parser.add_argument("model", metavar="MODEL", help="the ONNX model to explain; nothing is compiled")
+    parser.add_argument(
+        "model", metavar="MODEL", help="the ONNX model to explain; nothing is compiled"
+    )
     add_providers(parser, ep_help="an EP to ask; may be repeated, in order of priority")
     add_common(parser)
     parser.set_defaults(run=run_explain)
@@ -263,7 +345,9 @@ def _print_explain(model: str, explanation: Explanation, console: Console) -> No
     # The EPs that were asked, then others that have nodes, the CPU EP last.
     others = (node.ep for node in nodes if node.ep != CPU_EP)
     takers = dict.fromkeys([*explanation.eps, *others, CPU_EP])
-    console.say(f"{model}: {text.counted(len(nodes), 'node')}, {len(explanation.left):,} left to the CPU EP")
+    console.say(
+        f"{model}: {text.counted(len(nodes), 'node')}, {len(explanation.left):,} left to the CPU EP"
+    )
     console.table(
         ("taken by", "nodes", "partitions", "operators"),
         [_share(ep, [node for node in nodes if node.ep == ep]) for ep in takers],

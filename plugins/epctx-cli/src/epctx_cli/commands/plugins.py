@@ -32,10 +32,10 @@ _TYPES = {"bool": "0 or 1", "int": "a whole number", "float": "a number", "str":
 
 def add_list_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx plugins list`."""
-    parser.epilog = (
-        "Without --load, no plugin is imported. Exits with 0 whatever the states are; see `epctx doctor`."
+    parser.epilog = "Without --load, no plugin is imported. Exits with 0 whatever the states are; see `epctx doctor`."
+    parser.add_flag(
+        "--load", "load each plugin in a process of its own, and show the result"
     )
-    parser.add_flag("--load", "load each plugin in a process of its own, and show the result")
     add_common(parser)
     parser.set_defaults(run=list_plugins)
 
@@ -55,16 +55,28 @@ def list_plugins(arguments: argparse.Namespace, console: Console) -> int:
     if left_out:
         lines = [f"  {each['name']}: {each['install']}" for each in left_out]
         console.say(
-            "\n" + "\n".join(("Not listed, because a package that they need is not installed:", *lines))
+            "\n"
+            + "\n".join(
+                (
+                    "Not listed, because a package that they need is not installed:",
+                    *lines,
+                )
+            )
         )
     found = [record.as_dict() for record in records]
-    console.result({"plugins": found, "left_out": left_out, "graph_transformers": transformers})
+    console.result(
+        {"plugins": found, "left_out": left_out, "graph_transformers": transformers}
+    )
     return ExitCode.DONE
 
 
-def _print_list(records: Sequence[PluginRecord], console: Console, *, loaded: bool) -> None:
+def _print_list(
+    records: Sequence[PluginRecord], console: Console, *, loaded: bool
+) -> None:
     if not records:
-        console.say("No plugin is installed. Plugins are pip packages with the entry-point group")
+        console.say(
+            "No plugin is installed. Plugins are pip packages with the entry-point group"
+        )
         console.say("epctx.execution_providers; the CPU EP is built in.")
         return
     vendor = ["vendor"] if any(r.vendor for r in records) else []
@@ -72,18 +84,29 @@ def _print_list(records: Sequence[PluginRecord], console: Console, *, loaded: bo
     rows = []
     for r in records:
         state = f"{r.state.value}, simulated" if r.simulated else r.state.value
-        rows.append((r.name, r.distribution or "-", r.version or "-", state, r.vendor or "-"))
+        rows.append(
+            (r.name, r.distribution or "-", r.version or "-", state, r.vendor or "-")
+        )
     console.table(header, [row[: len(header)] for row in rows])
     # Source keys that are EP names are in the table already.
-    more = [(r.name, ", ".join(s for s in r.sources if s != r.name)) for r in records if len(r.sources) > 1]
+    more = [
+        (r.name, ", ".join(s for s in r.sources if s != r.name))
+        for r in records
+        if len(r.sources) > 1
+    ]
     for lines in (
-        [f"{name} also takes nodes whose source is {sources}." for name, sources in more],
+        [
+            f"{name} also takes nodes whose source is {sources}."
+            for name, sources in more
+        ],
         [f"{r.label}: {r.reason}" for r in records if r.reason],
     ):
         if lines:
             console.say("\n" + "\n".join(lines))
     if not loaded and any(r.state.value == "discovered" for r in records):
-        console.say("\ndiscovered: installed, not imported yet; `epctx plugins list --load` loads each one.")
+        console.say(
+            "\ndiscovered: installed, not imported yet; `epctx plugins list --load` loads each one."
+        )
 
 
 def _find_left_out(
@@ -93,7 +116,10 @@ def _find_left_out(
     listed = {(record.name, record.distribution) for record in records}
     found: dict[tuple[str, str], str] = {}
     for package, entry in entries:
-        key, extras = (entry.name, package.metadata["Name"]), entry.value.partition("[")[2]
+        key, extras = (
+            (entry.name, package.metadata["Name"]),
+            entry.value.partition("[")[2],
+        )
         if entry.group == EP_GROUP and extras and key not in listed:
             found[key] = f"pip install '{key[1]}[{extras.strip()}'"
     return [
@@ -108,7 +134,11 @@ def _find_left_out(
 def add_info_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx plugins info`."""
     parser.epilog = "The plugin is loaded in a process of its own."
-    parser.add_argument("name", metavar="NAME", help="an EP (QNN), <distribution>:<EP>, or a distribution")
+    parser.add_argument(
+        "name",
+        metavar="NAME",
+        help="an EP (QNN), <distribution>:<EP>, or a distribution",
+    )
     add_common(parser)
     parser.set_defaults(run=describe_plugin)
 
@@ -121,10 +151,18 @@ def describe_plugin(arguments: argparse.Namespace, console: Console) -> int:
     described = []
     for trial in trials:
         _print_report(trial, console)
-        facts = {**trial.record.as_dict(), "entry_point": trial.record.entry_point, **trial.description}
+        facts = {
+            **trial.record.as_dict(),
+            "entry_point": trial.record.entry_point,
+            **trial.description,
+        }
         described.append({**facts, "traceback": trial.traceback})
     console.result({"plugins": described})
-    return ExitCode.DONE if any(trial.record.usable for trial in trials) else ExitCode.PLUGIN
+    return (
+        ExitCode.DONE
+        if any(trial.record.usable for trial in trials)
+        else ExitCode.PLUGIN
+    )
 
 
 def _find_records(name: str) -> list[PluginRecord]:
@@ -135,7 +173,8 @@ def _find_records(name: str) -> list[PluginRecord]:
     found = default_registry.find(name) or [
         record
         for record in plugins()
-        if record.distribution is not None and canonicalize_name(record.distribution) == package
+        if record.distribution is not None
+        and canonicalize_name(record.distribution) == package
     ]
     if not found:
         require_plugin(name)
@@ -158,13 +197,22 @@ def _print_report(trial: Trial, console: Console) -> None:
             ("binaries", f"<model>_{about['binary_suffix']}.bin"),
             ("hooks", ", ".join(about["hooks"])),
         ]
-        further = ("class_methods", "more methods"), ("keeps_functions", "keeps functions")
+        further = (
+            ("class_methods", "more methods"),
+            ("keeps_functions", "keeps functions"),
+        )
         for key, label in (*further, ("weightless_modes", "weightless modes")):
             facts += [(label, ", ".join(about[key]))] if about[key] else []
     able = record.availability.items()
-    facts += [(f"can {purpose.value}", _describe_availability(found)) for purpose, found in able]
+    facts += [
+        (f"can {purpose.value}", _describe_availability(found))
+        for purpose, found in able
+    ]
     console.table(("", ""), facts, title=record.name)
-    for title, key in (("Options:", "options"), ("Options while a session lives:", "dynamic_options")):
+    for title, key in (
+        ("Options:", "options"),
+        ("Options while a session lives:", "dynamic_options"),
+    ):
         if about.get(key):
             console.say(f"\n{title}")
         for option in about.get(key, ()):
@@ -191,7 +239,11 @@ def _print_option(option: Mapping[str, Any], console: Console) -> None:
     allowed = " | ".join(map(_value, option["choices"])) or _TYPES[option["type"]]
     default = "secret" if option["secret"] else _value(option["default"])
     console.say(f"  {option['name']} ({allowed}; default {default})")
-    console.say(textwrap.fill(option["doc"], _WIDTH, initial_indent=_DEEPER, subsequent_indent=_DEEPER))
+    console.say(
+        textwrap.fill(
+            option["doc"], _WIDTH, initial_indent=_DEEPER, subsequent_indent=_DEEPER
+        )
+    )
 
 
 def _value(value: object) -> str:
@@ -207,9 +259,15 @@ def _value(value: object) -> str:
 def add_new_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx plugins new`."""
     parser.epilog = "The new package is complete, and its EP works."
-    parser.add_argument("name", metavar="NAME", help="a word such as acme, for the package epctx-acme")
     parser.add_argument(
-        "-o", "--output", metavar="DIR", default=".", help="the parent folder (default: the working folder)"
+        "name", metavar="NAME", help="a word such as acme, for the package epctx-acme"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="DIR",
+        default=".",
+        help="the parent folder (default: the working folder)",
     )
     add_common(parser)
     parser.set_defaults(run=start_plugin)

@@ -10,7 +10,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
-from epctx_cli.arguments import CommandParser, add_common, add_inputs, add_providers, session_options
+from epctx_cli.arguments import (
+    CommandParser,
+    add_common,
+    add_inputs,
+    add_providers,
+    session_options,
+)
 from epctx_cli.exit_codes import ExitCode
 from epctx_core.errors import InvalidArgument
 
@@ -23,9 +29,14 @@ if TYPE_CHECKING:
 def add_run_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx run`."""
     parser.add_argument("model", metavar="MODEL", help="a plain or compiled model")
-    add_providers(parser, ep_help="an EP to run on; may be repeated (default: the EPs of a context model)")
+    add_providers(
+        parser,
+        ep_help="an EP to run on; may be repeated (default: the EPs of a context model)",
+    )
     add_inputs(parser)
-    parser.add_argument("--output", metavar="OUT.npz", help="write the outputs, by name")
+    parser.add_argument(
+        "--output", metavar="OUT.npz", help="write the outputs, by name"
+    )
     add_common(parser)
     parser.set_defaults(run=run_run)
 
@@ -46,13 +57,18 @@ def run_run(arguments: argparse.Namespace, console: Console) -> int:
         begun = time.perf_counter()
         results = dict(zip(names, session.run(None, inputs), strict=True))
         seconds = {"load": loaded - start, "run": time.perf_counter() - begun}
-        outputs = [_describe_output(output, results[output.name]) for output in session.get_outputs()]
+        outputs = [
+            _describe_output(output, results[output.name])
+            for output in session.get_outputs()
+        ]
         providers = session.get_providers()
         records = session.get_provider_records()
     if arguments.output is not None:
         save_arrays(arguments.output, results)
     _print_run(arguments, providers, outputs, seconds, console)
-    simulated = console.note_simulated(record.name for record in records if record.simulated)
+    simulated = console.note_simulated(
+        record.name for record in records if record.simulated
+    )
     console.result(
         {
             "model": arguments.model,
@@ -71,7 +87,9 @@ def run_run(arguments: argparse.Namespace, console: Console) -> int:
     return ExitCode.DONE
 
 
-def _inputs(arguments: argparse.Namespace, session: InferenceSession, console: Console) -> Mapping[str, Any]:
+def _inputs(
+    arguments: argparse.Namespace, session: InferenceSession, console: Console
+) -> Mapping[str, Any]:
     from epctx_cli.arrays import load_inputs, make_inputs
 
     expected = session.get_inputs()
@@ -84,7 +102,9 @@ def _inputs(arguments: argparse.Namespace, session: InferenceSession, console: C
 
 def describe_inputs(inputs: Mapping[str, Any], seed: int) -> str:
     """Return a sentence about random inputs."""
-    shapes = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in inputs.items())
+    shapes = ", ".join(
+        f"{name} {array.dtype}{list(array.shape)}" for name, array in inputs.items()
+    )
     return f"Inputs made from seed {seed}: {shapes or 'none'} (no --input)."
 
 
@@ -97,8 +117,17 @@ def _describe_output(output: NodeArg, value: Any) -> dict[str, Any]:
         return {"name": output.name, "type": output.type, "shape": None, **numbers}
     if value.size and value.dtype.kind not in "OUSTc":
         wide = value.astype(np.float64)
-        numbers = {"min": float(wide.min()), "max": float(wide.max()), "mean": float(wide.mean())}
-    return {"name": output.name, "type": output.type, "shape": list(value.shape), **numbers}
+        numbers = {
+            "min": float(wide.min()),
+            "max": float(wide.max()),
+            "mean": float(wide.mean()),
+        }
+    return {
+        "name": output.name,
+        "type": output.type,
+        "shape": list(value.shape),
+        **numbers,
+    }
 
 
 def _print_run(
@@ -112,9 +141,18 @@ def _print_run(
     rows = []
     for o in outputs:
         shape = "-" if o["shape"] is None else str(o["shape"])
-        rows.append((o["name"], o["type"], shape, *(text.number(o[key]) for key in ("min", "max", "mean"))))
+        rows.append(
+            (
+                o["name"],
+                o["type"],
+                shape,
+                *(text.number(o[key]) for key in ("min", "max", "mean")),
+            )
+        )
     console.table(("output", "type", "shape", "min", "max", "mean"), rows)
-    console.say(f"\nLoaded in {seconds['load'] * 1e3:.1f} ms, ran in {seconds['run'] * 1e3:.1f} ms.")
+    console.say(
+        f"\nLoaded in {seconds['load'] * 1e3:.1f} ms, ran in {seconds['run'] * 1e3:.1f} ms."
+    )
     if arguments.output is not None:
         console.say(f"Outputs are in {arguments.output}.")
 
@@ -128,11 +166,15 @@ def add_compare_arguments(parser: CommandParser) -> None:
     parser.add_argument("model", metavar="A", help="a plain or compiled model")
     parser.add_argument("reference", metavar="B", help="the reference, another model")
     add_providers(
-        parser, ep_help="an EP for both models; may be repeated (default: the EPs of context models)"
+        parser,
+        ep_help="an EP for both models; may be repeated (default: the EPs of context models)",
     )
     add_inputs(parser)
     parser.add_argument(
-        "--atol", type=float, default=DEFAULT_ATOL, help=f"largest max_abs (default: {DEFAULT_ATOL:g})"
+        "--atol",
+        type=float,
+        default=DEFAULT_ATOL,
+        help=f"largest max_abs (default: {DEFAULT_ATOL:g})",
     )
     parser.add_argument(
         "--rtol",
@@ -154,7 +196,9 @@ def run_compare(arguments: argparse.Namespace, console: Console) -> int:
     tolerance = Tolerance(absolute=arguments.atol, relative=arguments.rtol)
     a = arguments.model, session_options(arguments, console)
     b = arguments.reference, session_options(arguments, console)
-    comparison = compare_models(a, b, tolerance=tolerance, input_path=arguments.input, seed=arguments.seed)
+    comparison = compare_models(
+        a, b, tolerance=tolerance, input_path=arguments.input, seed=arguments.seed
+    )
     equal, inside = all(d.equal for d in comparison.differences), None
     if not equal:
         try:
@@ -162,7 +206,9 @@ def run_compare(arguments: argparse.Namespace, console: Console) -> int:
         except Exception as error:  # noqa: BLE001 - the report of the outputs is complete without it
             console.debug(f"Values inside the models could not be compared: {error}")
     _print_compare(arguments, comparison, inside, console)
-    simulated = console.note_simulated(record.name for record in comparison.plugins if record.simulated)
+    simulated = console.note_simulated(
+        record.name for record in comparison.plugins if record.simulated
+    )
     console.result(
         {
             "equal": equal,
@@ -182,7 +228,10 @@ def run_compare(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _print_compare(
-    arguments: argparse.Namespace, comparison: Comparison, inside: dict[str, Any] | None, console: Console
+    arguments: argparse.Namespace,
+    comparison: Comparison,
+    inside: dict[str, Any] | None,
+    console: Console,
 ) -> None:
     for label, model, eps in zip(
         "AB", (arguments.model, arguments.reference), comparison.providers, strict=True
@@ -192,9 +241,13 @@ def _print_compare(
         console.note(describe_inputs(comparison.inputs, arguments.seed))
     wrong = print_differences(comparison.differences, console)
     if not wrong:
-        console.say(f"\nEqual, with --atol {arguments.atol:g} --rtol {arguments.rtol:g}.")
+        console.say(
+            f"\nEqual, with --atol {arguments.atol:g} --rtol {arguments.rtol:g}."
+        )
         return
-    console.say(f"\nThey differ first in the output {wrong[0].name!r}, {wrong[0].describe()}.")
+    console.say(
+        f"\nThey differ first in the output {wrong[0].name!r}, {wrong[0].describe()}."
+    )
     if inside is not None:
         console.say(
             f"Inside, the first of {text.counted(inside['compared'], 'value')} of the same name that differs is "
@@ -212,7 +265,12 @@ def print_differences(
     console.table(
         ("output", "max_abs", "max_rel", "verdict"),
         [
-            (d.name, text.number(d.max_abs), text.number(d.max_rel), "equal" if d.equal else "DIFFERENT")
+            (
+                d.name,
+                text.number(d.max_abs),
+                text.number(d.max_rel),
+                "equal" if d.equal else "DIFFERENT",
+            )
             for d in differences
         ],
         title=title,

@@ -18,10 +18,19 @@ _SHOWN_DIGITS = 16
 def add_arguments(parser: CommandParser) -> None:
     """Declare the command's options."""
     parser.add_argument(
-        "model", metavar="MODEL", help="a context model that another tool wrote, with the files beside it"
+        "model",
+        metavar="MODEL",
+        help="a context model that another tool wrote, with the files beside it",
     )
-    parser.add_argument("-o", "--output", metavar="OUT", help="write a sealed copy (default: replace MODEL)")
-    parser.add_flag("--beside", "write the manifest into MODEL.epctx.json and leave MODEL as it is")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="OUT",
+        help="write a sealed copy (default: replace MODEL)",
+    )
+    parser.add_flag(
+        "--beside", "write the manifest into MODEL.epctx.json and leave MODEL as it is"
+    )
     parser.add_flag("--force", "replace a manifest that says something else")
     add_common(parser)
     parser.set_defaults(run=run)
@@ -31,12 +40,20 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Seal the model, and print the digests."""
     from epctx_cli.sealing import seal_model
 
-    report = seal_model(arguments.model, arguments.output, beside=arguments.beside, force=arguments.force)
+    report = seal_model(
+        arguments.model,
+        arguments.output,
+        beside=arguments.beside,
+        force=arguments.force,
+    )
     place = report.manifest or report.path
     console.say(f"{'wrote' if report.written else 'sealed already:'} {place}")
     console.table(
         ("payload", "size", "digest"),
-        [(n, text.byte_size(size), root[:_SHOWN_DIGITS]) for n, (size, root) in report.payloads.items()],
+        [
+            (n, text.byte_size(size), root[:_SHOWN_DIGITS])
+            for n, (size, root) in report.payloads.items()
+        ],
     )
     console.result(report.as_dict())
     return ExitCode.DONE

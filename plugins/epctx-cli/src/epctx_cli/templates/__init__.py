@@ -30,7 +30,9 @@ class _Text(Template):
     delimiter = "%%"
 
 
-def create_plugin(word: str, parent: str | os.PathLike[str] = ".") -> tuple[dict[str, str], Path, list[str]]:
+def create_plugin(
+    word: str, parent: str | os.PathLike[str] = "."
+) -> tuple[dict[str, str], Path, list[str]]:
     """Write a complete package into a new folder `epctx-<word>`.
 
     Args:
@@ -49,7 +51,9 @@ def create_plugin(word: str, parent: str | os.PathLike[str] = ".") -> tuple[dict
     texts = {}
     for path in sorted(root.rglob(f"*{_ENDING}")):
         target = path.relative_to(root).as_posix().removesuffix(_ENDING)
-        target = re.sub(rf"(^|/){_HIDDEN}", r"\1.", target).replace("__module__", names["module"])
+        target = re.sub(rf"(^|/){_HIDDEN}", r"\1.", target).replace(
+            "__module__", names["module"]
+        )
         texts[target] = _Text(path.read_text("utf-8")).substitute(names)
     folder = Path(parent) / names["distribution"]
     if os.path.lexists(folder):
@@ -102,7 +106,11 @@ def _refuse_bad_word(word: str) -> None:
             hint=f"Give {word[len('epctx-') :]!r}.",
         )
     if not _WORD.fullmatch(word) or len(word) > LONGEST:
-        near = re.sub(r"[^a-z0-9]+", "-", word.lower()).lstrip("-0123456789")[:LONGEST].rstrip("-")
+        near = (
+            re.sub(r"[^a-z0-9]+", "-", word.lower())
+            .lstrip("-0123456789")[:LONGEST]
+            .rstrip("-")
+        )
         raise InvalidArgument(
             f"{word!r} cannot name a plugin: a name has 1 to {LONGEST} lower-case letters, digits and single "
             "dashes, and begins with a letter.",
@@ -110,7 +118,8 @@ def _refuse_bad_word(word: str) -> None:
         )
     if word.partition("-")[0] in _OWN_WORDS:
         raise InvalidArgument(
-            f"the plugin name {word!r} is epctx's own.", hint="Name it after your device or company."
+            f"the plugin name {word!r} is epctx's own.",
+            hint="Name it after your device or company.",
         )
     if (known := known_ep(word)) is not None:
         ep, vendor, reserved = known

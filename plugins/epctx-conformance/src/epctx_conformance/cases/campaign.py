@@ -29,7 +29,16 @@ Task: TypeAlias = tuple[str, str]
 """Names of a case and a route."""
 
 BATCH = 10_000
-OUTCOMES = ("passed", "wrong", "differs", "refused", "raised", "crashed", "hung", "unclaimed")
+OUTCOMES = (
+    "passed",
+    "wrong",
+    "differs",
+    "refused",
+    "raised",
+    "crashed",
+    "hung",
+    "unclaimed",
+)
 SECONDS_FOR_A_CASE = 120
 
 
@@ -142,7 +151,9 @@ def read(path: Path) -> list[Result]:
     try:
         *lines, _cut = path.read_bytes().split(b"\n") if path.exists() else [b""]
     except OSError as error:
-        raise InvalidArgument(f"results in {path} cannot be read: {error.strerror}.") from error
+        raise InvalidArgument(
+            f"results in {path} cannot be read: {error.strerror}."
+        ) from error
     return [_parse(line, path, number) for number, line in enumerate(lines, 1)]
 
 
@@ -162,7 +173,9 @@ def _cut_tail(path: Path) -> None:
         with path.open("ab") as file:
             file.truncate(path.read_bytes().rfind(b"\n") + 1)
     except OSError as error:
-        raise InvalidArgument(f"results cannot be kept in {path}: {error.strerror}.") from error
+        raise InvalidArgument(
+            f"results cannot be kept in {path}: {error.strerror}."
+        ) from error
 
 
 def _line(result: Result) -> str:
@@ -269,18 +282,32 @@ def compared_with_direct(results: Sequence[Result]) -> list[Result]:
     direct = {(r.case, r.route): r.bits for r in results if r.route.endswith(".direct")}
 
     def judge(result: Result) -> Result:
-        bits = direct.get((result.case, f"{result.route.partition('.')[0]}.direct"), "") or result.bits
+        bits = (
+            direct.get((result.case, f"{result.route.partition('.')[0]}.direct"), "")
+            or result.bits
+        )
         passed = result.outcome == "passed" and bits != result.bits
-        return replace(result, outcome="differs", kind="bits", reason="bits") if passed else result
+        return (
+            replace(result, outcome="differs", kind="bits", reason="bits")
+            if passed
+            else result
+        )
 
     return [judge(result) for result in results]
 
 
 def table(results: Iterable[Result]) -> str:
     """Return how many cases ended how, by route; "claimed" counts those of which EPs took a node."""
-    counts = Counter((r.route, what) for r in results for what in (r.outcome, "claimed" * bool(r.claimed)))
+    counts = Counter(
+        (r.route, what)
+        for r in results
+        for what in (r.outcome, "claimed" * bool(r.claimed))
+    )
     heads = (*OUTCOMES, "claimed")
     lines = [f"{'route':20}" + "".join(f"{head:>10}" for head in heads)]
     routes = dict.fromkeys(route for route, _ in counts)
-    lines += [f"{route:20}" + "".join(f"{counts[route, head]:10}" for head in heads) for route in routes]
+    lines += [
+        f"{route:20}" + "".join(f"{counts[route, head]:10}" for head in heads)
+        for route in routes
+    ]
     return "\n".join(lines)

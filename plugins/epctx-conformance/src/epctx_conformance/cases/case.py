@@ -49,7 +49,11 @@ class Case:
 
     def for_output(self, number: int) -> Case:
         """Return the case with the tolerances of one output."""
-        return replace(self, atol=self.atol[number]) if isinstance(self.atol, tuple) else self
+        return (
+            replace(self, atol=self.atol[number])
+            if isinstance(self.atol, tuple)
+            else self
+        )
 
 
 def difference(found: Any, expected: Any, case: Case) -> str:
@@ -57,7 +61,13 @@ def difference(found: Any, expected: Any, case: Case) -> str:
     if isinstance(expected, (list, tuple)):
         if not isinstance(found, (list, tuple)) or len(found) != len(expected):
             return "another length"
-        return next(filter(None, (difference(*pair, case) for pair in zip(found, expected, strict=True))), "")
+        return next(
+            filter(
+                None,
+                (difference(*pair, case) for pair in zip(found, expected, strict=True)),
+            ),
+            "",
+        )
     if expected is None or isinstance(expected, dict) or found is None:
         return "" if found == expected else "another value"
     return _difference_of_arrays(np.asarray(found), np.asarray(expected), case)
@@ -88,6 +98,10 @@ def compute_digest(values: Iterable[Any]) -> str:
             digest.update(repr(sorted(value.items())).encode())
         else:
             array = np.asarray(value)
-            content = repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
+            content = (
+                repr(array.tolist()).encode()
+                if array.dtype.hasobject
+                else array.tobytes()
+            )
             digest.update(f"{array.dtype}{array.shape}".encode() + content)
     return digest.hexdigest()[:16]

@@ -31,7 +31,9 @@ def main() -> None:
     sys.path[:] = asked["path"]
     _silence()
     catalogue = load_catalogue(asked["catalogue"])
-    find: Callable[[str], Case] = lru_cache(maxsize=1)(lambda name: _made_once(catalogue.find(name)))
+    find: Callable[[str], Case] = lru_cache(maxsize=1)(
+        lambda name: _made_once(catalogue.find(name))
+    )
     os.fsync = _do_not_sync
     direct = Result(case="", route="", outcome="")
     print("ready", file=lines, flush=True)
@@ -76,7 +78,11 @@ def _made_once(case: Case) -> Case:
 def _known(route: Route, direct: Result, name: str) -> Result | None:
     """Return the result of a route over a context model that would have no payload."""
     ran = direct.outcome in {"passed", "wrong", "unclaimed"} and not direct.claimed
-    if ran and route.through != "direct" and (direct.case, direct.route) == (name, f"{route.eps}.direct"):
+    if (
+        ran
+        and route.through != "direct"
+        and (direct.case, direct.route) == (name, f"{route.eps}.direct")
+    ):
         return Result(case=name, route=str(route), outcome="unclaimed")
     return None
 

@@ -30,7 +30,9 @@ def load_cases(kinds: Iterable[str] = KINDS) -> dict[str, Case]:
             found = [case for kind in kinds for case in load_model_tests(kind=kind)]
     finally:
         np.random.set_state(drawn)  # noqa: NPY002
-    return {case.name: _as_case(case) for case in sorted(found, key=lambda case: case.name)}
+    return {
+        case.name: _as_case(case) for case in sorted(found, key=lambda case: case.name)
+    }
 
 
 def _as_case(case: TestCase) -> Case:
@@ -49,24 +51,35 @@ def _data_of(case: TestCase) -> list[Data]:
     names = [value.name for value in model.graph.input]
     if case.data_sets is not None:
         sets = [
-            ([_array(x) for x in inputs], [_array(x) for x in outputs]) for inputs, outputs in case.data_sets
+            ([_array(x) for x in inputs], [_array(x) for x in outputs])
+            for inputs, outputs in case.data_sets
         ]
     else:
         folders = sorted(Path(str(case.model_dir)).glob("test_data_set_*"))
         sets = [
-            (_stored(folder, "input", model.graph.input), _stored(folder, "output", model.graph.output))
+            (
+                _stored(folder, "input", model.graph.input),
+                _stored(folder, "output", model.graph.output),
+            )
             for folder in folders
         ]
-    return [Data(inputs=dict(zip(names, inputs, strict=False)), outputs=outputs) for inputs, outputs in sets]
+    return [
+        Data(inputs=dict(zip(names, inputs, strict=False)), outputs=outputs)
+        for inputs, outputs in sets
+    ]
 
 
 def _array(value: Any) -> Any:
     if isinstance(value, onnx.TensorProto):
         return numpy_helper.to_array(value)
-    return np.asarray(value) if isinstance(value, np.generic) else value  # onnxruntime takes no scalars
+    return (
+        np.asarray(value) if isinstance(value, np.generic) else value
+    )  # onnxruntime takes no scalars
 
 
-def _stored(folder: Path, start: str, declared: Sequence[onnx.ValueInfoProto]) -> list[Any]:
+def _stored(
+    folder: Path, start: str, declared: Sequence[onnx.ValueInfoProto]
+) -> list[Any]:
     readings: dict[str, tuple[Any, Callable[[Any], Any]]] = {
         "tensor_type": (onnx.TensorProto, numpy_helper.to_array),
         "sequence_type": (onnx.SequenceProto, numpy_helper.to_list),
@@ -75,5 +88,7 @@ def _stored(folder: Path, start: str, declared: Sequence[onnx.ValueInfoProto]) -
     values = []
     for number in range(len(list(folder.glob(f"{start}_*.pb")))):
         message, read = readings[str(declared[number].type.WhichOneof("value"))]
-        values.append(read(message.FromString((folder / f"{start}_{number}.pb").read_bytes())))
+        values.append(
+            read(message.FromString((folder / f"{start}_{number}.pb").read_bytes()))
+        )
     return values

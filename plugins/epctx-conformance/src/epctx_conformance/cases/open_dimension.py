@@ -76,11 +76,17 @@ def _open(case: Case) -> _Opened | None:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
     try:
-        found = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+        found = onnx.shape_inference.infer_shapes(
+            model, check_type=True, strict_mode=True, data_prop=True
+        )
         for value, inferred in zip(model.graph.output, found.graph.output, strict=True):
             value.CopyFrom(inferred)
         onnx.checker.check_model(model, full_check=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError):
+    except (
+        onnx.checker.ValidationError,
+        onnx.shape_inference.InferenceError,
+        ValueError,
+    ):
         return None
     return _Opened(model=model, rows=rows, inputs=frozenset(names))
 
@@ -96,17 +102,24 @@ def _make_data(case: Case, opened: _Opened) -> list[Data]:
             engines.append(run)
     for rows in (1, 0):
         if rows < opened.rows:
-            inputs = {name: x[:rows] if name in opened.inputs else x for name, x in own.inputs.items()}
+            inputs = {
+                name: x[:rows] if name in opened.inputs else x
+                for name, x in own.inputs.items()
+            }
             sets += _expect(engines, opened.model, inputs, rows)
     return sets
 
 
-def _expect(engines: Sequence[_Run], model: onnx.ModelProto, inputs: dict[str, Any], rows: int) -> list[Data]:
+def _expect(
+    engines: Sequence[_Run], model: onnx.ModelProto, inputs: dict[str, Any], rows: int
+) -> list[Data]:
     """Return inputs with what the first engine gives that does not refuse them; if an earlier one does, so may others.
 
     Nothing if that has another shape than the model proves: so many rows make no sense to it.
     """
-    if not rows and not NEED_STEPS.isdisjoint(node.op_type for node in model.graph.node):
+    if not rows and not NEED_STEPS.isdisjoint(
+        node.op_type for node in model.graph.node
+    ):
         engines = ()
     answers = (_try(run, inputs) for run in engines)
     for turn, outputs in enumerate(answers):
@@ -117,13 +130,22 @@ def _expect(engines: Sequence[_Run], model: onnx.ModelProto, inputs: dict[str, A
 
 
 def _fits(declared: onnx.ValueInfoProto, value: Any, rows: int) -> bool:
-    if not isinstance(value, np.ndarray) or not declared.type.tensor_type.HasField("shape"):
+    if not isinstance(value, np.ndarray) or not declared.type.tensor_type.HasField(
+        "shape"
+    ):
         return True
     dimensions = declared.type.tensor_type.shape.dim
     proven = [
-        rows if d.dim_param == ROWS else d.dim_value if d.HasField("dim_value") else None for d in dimensions
+        rows
+        if d.dim_param == ROWS
+        else d.dim_value
+        if d.HasField("dim_value")
+        else None
+        for d in dimensions
     ]
-    return len(proven) == value.ndim and all(p in (None, n) for p, n in zip(proven, value.shape, strict=True))
+    return len(proven) == value.ndim and all(
+        p in (None, n) for p, n in zip(proven, value.shape, strict=True)
+    )
 
 
 def _make_engines(model: onnx.ModelProto) -> Iterator[_Run]:
@@ -132,7 +154,9 @@ def _make_engines(model: onnx.ModelProto) -> Iterator[_Run]:
         import onnxruntime
 
         providers = ["CPUExecutionProvider"]
-        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=providers)
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), providers=providers
+        )
     except Exception:  # noqa: BLE001, S110 - it lacks an operator, or is not installed
         pass
     else:
@@ -151,4 +175,6 @@ def _try(run: _Run, inputs: dict[str, Any]) -> list[Any] | None:
             found = run(inputs)
     except Exception:  # noqa: BLE001 - engines raise what they like
         return None
-    return [np.asarray(value) if isinstance(value, np.generic) else value for value in found]
+    return [
+        np.asarray(value) if isinstance(value, np.generic) else value for value in found
+    ]

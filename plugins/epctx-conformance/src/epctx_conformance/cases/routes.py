@@ -45,8 +45,13 @@ def make_routes(eps: str, providers: Providers = (), **options: Any) -> list[Rou
         eps: a name for them.
         providers, options: as of `EpctxBackend.prepare`.
     """
-    ways: tuple[Through, ...] = ("direct", "file", "embed") if providers else ("direct",)
-    return [Route(eps=eps, through=way, backend=make_backend(providers, way, **options)) for way in ways]
+    ways: tuple[Through, ...] = (
+        ("direct", "file", "embed") if providers else ("direct",)
+    )
+    return [
+        Route(eps=eps, through=way, backend=make_backend(providers, way, **options))
+        for way in ways
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +94,9 @@ def run_case(case: Case, route: Route) -> Result:
         rep = backend.prepare(case.model())
         try:
             operators = dict(getattr(rep, "operators", {}))
-            result = replace(result, claimed=getattr(rep, "claimed", 0), operators=operators)
+            result = replace(
+                result, claimed=getattr(rep, "claimed", 0), operators=operators
+            )
             if route.through != "direct" and not result.claimed:
                 return replace(result, outcome="unclaimed")
             return _run_twice(rep, case, result)
@@ -119,9 +126,18 @@ def _run_twice(rep: Any, case: Case, result: Result) -> Result:
         wrong = again and f"second run, {again}"
     if compute_digest(first) != bits:
         wrong = "aliasing"
-    elif compute_digest(value for data in sets for value in data.inputs.values()) != given:
+    elif (
+        compute_digest(value for data in sets for value in data.inputs.values())
+        != given
+    ):
         wrong = "inputs"
-    return replace(result, bits=bits, reason=wrong, kind=wrong, outcome="wrong" if wrong else "passed")
+    return replace(
+        result,
+        bits=bits,
+        reason=wrong,
+        kind=wrong,
+        outcome="wrong" if wrong else "passed",
+    )
 
 
 def _run(rep: Any, data: Data) -> Sequence[Any] | None:
@@ -137,7 +153,9 @@ def _run(rep: Any, data: Data) -> Sequence[Any] | None:
     return outputs
 
 
-def _find_difference(outputs: Sequence[Sequence[Any] | None], sets: Sequence[Data], case: Case) -> str:
+def _find_difference(
+    outputs: Sequence[Sequence[Any] | None], sets: Sequence[Data], case: Case
+) -> str:
     for found, data in zip(outputs, sets, strict=True):
         if found is None or not data.outputs:
             continue
@@ -151,7 +169,12 @@ def _find_difference(outputs: Sequence[Sequence[Any] | None], sets: Sequence[Dat
 
 def _failed(result: Result, outcome: str, error: Exception, place: str) -> Result:
     kind = type(error).__name__
-    return replace(result, outcome=outcome, kind=kind, reason=f"{kind}{place}: {_plain(str(error))}")
+    return replace(
+        result,
+        outcome=outcome,
+        kind=kind,
+        reason=f"{kind}{place}: {_plain(str(error))}",
+    )
 
 
 def _plain(text: str) -> str:
@@ -169,7 +192,9 @@ class OnnxRuntimeAlone(Backend):
         """Make a session of a serialised model; `run` takes inputs by name."""
         from onnxruntime import InferenceSession
 
-        return _OnnxRuntimeRep(InferenceSession(model, providers=["CPUExecutionProvider"]))
+        return _OnnxRuntimeRep(
+            InferenceSession(model, providers=["CPUExecutionProvider"])
+        )
 
 
 class _OnnxRuntimeRep(BackendRep):

@@ -103,7 +103,12 @@ def load_twins(folder: Path, load: Callable[[], Mapping[str, Case]]) -> dict[str
         name: Case(
             name=name,
             model=(folder / f"{name}.onnx").read_bytes,
-            data=partial(_make_data, cases[twin.of], folder / f"{name}.onnx", frozenset(twin.inputs)),
+            data=partial(
+                _make_data,
+                cases[twin.of],
+                folder / f"{name}.onnx",
+                frozenset(twin.inputs),
+            ),
             rtol=_ROUNDING,
             atol=tuple(twin.atol),
         )
@@ -170,18 +175,27 @@ def _quiet() -> Iterator[None]:
 def _add_twins(index: Index, name: str, case: Case, folder: Path) -> Index:
     """Return an index with the twins of one more case, or with the reasons why there are none."""
     model = onnx.load_model_from_string(case.model())
-    if all(value.type.tensor_type.elem_type != TensorProto.FLOAT for value in model.graph.input):
+    if all(
+        value.type.tensor_type.elem_type != TensorProto.FLOAT
+        for value in model.graph.input
+    ):
         return index
     twins, failed = dict(index.twins), dict(index.failed)
     check = cache(partial(_check_case, case))
     for end in PRECISIONS:
         try:
             check()
-            twins[f"{name}.{end}"] = _make_twin(case, model, end, folder / f"{name}.{end}.onnx")
+            twins[f"{name}.{end}"] = _make_twin(
+                case, model, end, folder / f"{name}.{end}.onnx"
+            )
         except Exception as error:  # noqa: BLE001 - neither the quantiser's nor onnxruntime's have a base
-            kind = "" if isinstance(error, _NoTwinError) else f"{type(error).__name__}: "
+            kind = (
+                "" if isinstance(error, _NoTwinError) else f"{type(error).__name__}: "
+            )
             failed[f"{name}.{end}"] = (kind + " ".join(str(error).split()))[:200]
-    return replace(index, asked=index.asked + len(PRECISIONS), twins=twins, failed=failed)
+    return replace(
+        index, asked=index.asked + len(PRECISIONS), twins=twins, failed=failed
+    )
 
 
 def _check_case(case: Case) -> None:
@@ -201,7 +215,9 @@ def _make_twin(case: Case, source: ModelProto, end: str, path: Path) -> Twin:
     sets = [data.inputs for data in case.data()]
     model, constants = with_constant_weights(source, sets[0])
     sets = sets[:1] if constants else sets
-    quantised = quantise(model, [_without(each, constants) for each in sets], PRECISIONS[end])
+    quantised = quantise(
+        model, [_without(each, constants) for each in sets], PRECISIONS[end]
+    )
     pairs = [node for node in quantised.graph.node if node.op_type in {_INTO, _OUT_OF}]
     before = [node for node in model.graph.node if node.op_type in {_INTO, _OUT_OF}]
     if len(pairs) == len(before):
@@ -217,7 +233,9 @@ def _make_twin(case: Case, source: ModelProto, end: str, path: Path) -> Twin:
     )
 
 
-def quantise(model: ModelProto, sets: Sequence[Mapping[str, Any]], activations: str) -> ModelProto:
+def quantise(
+    model: ModelProto, sets: Sequence[Mapping[str, Any]], activations: str
+) -> ModelProto:
     """Quantise statically, with INT8 weights, all operators of a model that compute.
 
     Args:
@@ -228,7 +246,12 @@ def quantise(model: ModelProto, sets: Sequence[Mapping[str, Any]], activations: 
     Raises:
         Exception: what onnxruntime's quantiser raises.
     """
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        QuantFormat,
+        QuantType,
+        quantize_static,
+    )
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -246,7 +269,9 @@ def quantise(model: ModelProto, sets: Sequence[Mapping[str, Any]], activations: 
             written,
             Reader(),
             quant_format=QuantFormat.QDQ,
-            op_types_to_quantize=sorted({node.op_type for node in model.graph.node} - _ONLY_SHAPES),
+            op_types_to_quantize=sorted(
+                {node.op_type for node in model.graph.node} - _ONLY_SHAPES
+            ),
             activation_type=QuantType[activations],
             weight_type=QuantType.QInt8,
             extra_options={
@@ -258,7 +283,9 @@ def quantise(model: ModelProto, sets: Sequence[Mapping[str, Any]], activations: 
         return onnx.load(written)
 
 
-def with_constant_weights(model: ModelProto, inputs: Mapping[str, Any]) -> tuple[ModelProto, frozenset[str]]:
+def with_constant_weights(
+    model: ModelProto, inputs: Mapping[str, Any]
+) -> tuple[ModelProto, frozenset[str]]:
     """Return a model whose weights are constants as in a network, and the names of its former inputs.
 
     A weight is an input of the model that layers alone read as their weight or bias; its shape may be read, too.
@@ -270,14 +297,20 @@ def with_constant_weights(model: ModelProto, inputs: Mapping[str, Any]) -> tuple
     own = onnx.load_model_from_string(model.SerializeToString())
     uses = defaultdict(set)
     for node in own.graph.node:
-        for position, name in enumerate(() if node.op_type in _ONLY_SHAPES else node.input):
+        for position, name in enumerate(
+            () if node.op_type in _ONLY_SHAPES else node.input
+        ):
             uses[name].add(position in _FOLDED.get(node.op_type, ()))
-    given = {value.name for value in own.graph.input} - {tensor.name for tensor in own.graph.initializer}
+    given = {value.name for value in own.graph.input} - {
+        tensor.name for tensor in own.graph.initializer
+    }
     weights = frozenset(name for name in given if uses[name] == {True})
     kept = [value for value in own.graph.input if value.name not in weights]
     del own.graph.input[:]
     own.graph.input.extend(kept)
-    own.graph.initializer.extend(numpy_helper.from_array(inputs[name], name) for name in sorted(weights))
+    own.graph.initializer.extend(
+        numpy_helper.from_array(inputs[name], name) for name in sorted(weights)
+    )
     return own, weights
 
 
@@ -297,16 +330,22 @@ def _run(model: bytes, inputs: Mapping[str, Any]) -> list[Any]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.graph_optimization_level = (
+        onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    )
     options.log_severity_level = 4
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model, options, providers=["CPUExecutionProvider"]
+    )
     return list(session.run(None, inputs))
 
 
 def _copied(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return copies of arrays: onnxruntime's BatchNormalization in training mode writes into its inputs."""
-    return {name: x.copy() if isinstance(x, np.ndarray) else x for name, x in inputs.items()}
+    return {
+        name: x.copy() if isinstance(x, np.ndarray) else x for name, x in inputs.items()
+    }
 
 
 def _without(inputs: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
@@ -340,9 +379,15 @@ def _tolerances(model: ModelProto, truth: Sequence[Any], case: Case) -> list[flo
 
 
 def _own_tolerance(result: Any, case: Case) -> float:
-    if not (isinstance(result, np.ndarray) and result.dtype.kind == "f" and np.isfinite(result).any()):
+    if not (
+        isinstance(result, np.ndarray)
+        and result.dtype.kind == "f"
+        and np.isfinite(result).any()
+    ):
         return 0.0
-    return float(case.rtol * np.abs(result[np.isfinite(result)]).max() + np.max(case.atol))
+    return float(
+        case.rtol * np.abs(result[np.isfinite(result)]).max() + np.max(case.atol)
+    )
 
 
 def _count_layers(model: ModelProto, quantised: ModelProto) -> int:
@@ -353,7 +398,11 @@ def _count_layers(model: ModelProto, quantised: ModelProto) -> int:
         for value in (*inferred.input, *inferred.value_info, *inferred.output)
         if _is_static(value.type.tensor_type)
     }
-    static |= {tensor.name for graph in (model.graph, quantised.graph) for tensor in graph.initializer}
+    static |= {
+        tensor.name
+        for graph in (model.graph, quantised.graph)
+        for tensor in graph.initializer
+    }
     producers = {name: node for node in quantised.graph.node for name in node.output}
     readers = defaultdict(set)
     for node in quantised.graph.node:
@@ -361,7 +410,11 @@ def _count_layers(model: ModelProto, quantised: ModelProto) -> int:
             readers[name].add(node.op_type)
     return sum(
         node.op_type in LAYERS
-        and all(name in producers and producers[name].op_type == _OUT_OF for name in node.input if name)
+        and all(
+            name in producers and producers[name].op_type == _OUT_OF
+            for name in node.input
+            if name
+        )
         and readers[node.output[0]] == {_INTO}
         and static.issuperset(_values_of(node, producers))
         for node in quantised.graph.node
@@ -379,4 +432,6 @@ def _values_of(node: NodeProto, producers: Mapping[str, NodeProto]) -> Iterator[
 
 
 def _is_static(kind: onnx.TypeProto.Tensor) -> bool:
-    return kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim)
+    return kind.HasField("shape") and all(
+        dim.HasField("dim_value") for dim in kind.shape.dim
+    )

@@ -41,7 +41,10 @@ def _structures(harness: Harness) -> list[SmallModel]:
         structures.in_subgraphs(block),
     ]
     if barrier is not None:
-        models += [structures.separated(block, barrier, 3), structures.read_on_both_sides(block, barrier)]
+        models += [
+            structures.separated(block, barrier, 3),
+            structures.read_on_both_sides(block, barrier),
+        ]
     return models
 
 
@@ -92,32 +95,55 @@ def check_instances_agree(harness: Harness) -> None:
     """Once in another order: the class does not remember earlier graphs."""
     models = _structures(harness)
     first, second = (
-        {model.name: [comparable(call.result) for call in ask(harness, model)] for model in order}
+        {
+            model.name: [comparable(call.result) for call in ask(harness, model)]
+            for model in order
+        }
         for order in (models, reversed(models))
     )
     if first != second:
         raise CheckFailed(
-            "two instances gave different answers to the same graph.", hint="Keep no state in the class."
+            "two instances gave different answers to the same graph.",
+            hint="Keep no state in the class.",
         )
 
 
 def _content(graph: GraphView) -> tuple[Any, ...]:
     names = sorted({name for node in graph.nodes for name in node.inputs})
-    weights = [weight for weight in map(graph.initializer, filter(None, names)) if weight is not None]
+    weights = [
+        weight
+        for weight in map(graph.initializer, filter(None, names))
+        if weight is not None
+    ]
     return (
         graph.model().SerializeToString(deterministic=True),
-        [(node.index, node.name, node.inputs, node.outputs, repr(node.attributes)) for node in graph.nodes],
+        [
+            (node.index, node.name, node.inputs, node.outputs, repr(node.attributes))
+            for node in graph.nodes
+        ],
         [weight.array().tobytes() for weight in weights],
     )
 
 
-@check("claims", "each set that it claims exactly can be a partition", needs=("partitions",))
+@check(
+    "claims",
+    "each set that it claims exactly can be a partition",
+    needs=("partitions",),
+)
 def check_exact(harness: Harness) -> None:
     """A set that the core has to refuse, such as a part of a quantized group, was compiled for nothing."""
-    if not any(item.exact for model in _structures(harness) for item in claims(ask(harness, model))):
+    if not any(
+        item.exact
+        for model in _structures(harness)
+        for item in claims(ask(harness, model))
+    ):
         raise Skipped("the EP claims no set exactly")
     for model in (*_structures(harness), *map(structures.single, BLOCKS)):
-        refused = {n.name: n.refusals for n in harness.explain(model).nodes if n.partition is None}
+        refused = {
+            n.name: n.refusals
+            for n in harness.explain(model).nodes
+            if n.partition is None
+        }
         for item in claims(ask(harness, model)):
             name = item.nodes[0].name
             if item.exact and name in refused:
@@ -138,10 +164,14 @@ def check_refusals(harness: Harness) -> None:
             for item in (item for item in call.result if isinstance(item, Refusal)):
                 refusals += 1
                 if not isinstance(item.reason, str) or not item.reason.strip():
-                    raise CheckFailed(f"it refuses nodes of {model.name} with the reason {item.reason!r}.")
+                    raise CheckFailed(
+                        f"it refuses nodes of {model.name} with the reason {item.reason!r}."
+                    )
                 both = sorted(taken & {node.index for node in item.nodes})
                 if both:
-                    raise CheckFailed(f"it both takes and refuses the nodes {both[:5]} of {model.name}.")
+                    raise CheckFailed(
+                        f"it both takes and refuses the nodes {both[:5]} of {model.name}."
+                    )
     if not refusals:
         raise Skipped("the EP gives no reasons")
 
@@ -152,10 +182,15 @@ def check_names_do_not_matter(harness: Harness) -> None:
     model = structures.chain(harness.block)
     renamed, nameless = model.copy("renamed"), model.copy("without_node_names")
     rename_values(renamed.proto.graph, lambda name: f"other/names:0 ü {name}")
-    for node, other in zip(renamed.proto.graph.node, nameless.proto.graph.node, strict=True):
+    for node, other in zip(
+        renamed.proto.graph.node, nameless.proto.graph.node, strict=True
+    ):
         node.name, other.name = f"other/names:0 ü {node.name}", ""
     expected, *others = (
-        [sorted(node.index for node in item.nodes) for item in claims(ask(harness, each))]
+        [
+            sorted(node.index for node in item.nodes)
+            for item in claims(ask(harness, each))
+        ]
         for each in (model, renamed, nameless)
     )
     if others != [expected, expected]:
@@ -187,7 +222,9 @@ def check_subgraphs(harness: Harness) -> None:
 
 def _of_all_versions(harness: Harness) -> list[SmallModel]:
     """Return the same nodes under versions from 13 on."""
-    models = [structures.chain(harness.block).copy(f"opset_{version}") for version in OPSETS]
+    models = [
+        structures.chain(harness.block).copy(f"opset_{version}") for version in OPSETS
+    ]
     for model, version in zip(models, OPSETS, strict=True):
         model.proto.opset_import[0].version = version
     return [model for model in models if is_valid(model)]
@@ -198,7 +235,10 @@ _ODD: tuple[tuple[str, Callable[[Harness], list[SmallModel]]], ...] = (
         "it does not fail on values of unknown type or rank",
         lambda harness: [structures.behind_unknown(harness.block)],
     ),
-    ("it does not fail on omitted optional inputs", lambda _harness: [structures.with_omitted_inputs()]),
+    (
+        "it does not fail on omitted optional inputs",
+        lambda _harness: [structures.with_omitted_inputs()],
+    ),
     # An EP refuses what it does not know.
     ("it does not fail on any version of the operator set", _of_all_versions),
 )
@@ -235,7 +275,9 @@ class _FirstComer(ExecutionProvider):
     @hookimpl
     def compile(self, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
         """Refuse: this EP is for assignments alone."""
-        raise NotImplementedError(f"{len(partitions)} partitions of an EP that only takes nodes")
+        raise NotImplementedError(
+            f"{len(partitions)} partitions of an EP that only takes nodes"
+        )
 
 
 def _first_comer(nodes: frozenset[str]) -> type[ExecutionProvider]:
@@ -251,7 +293,12 @@ def check_only_shown(harness: Harness) -> None:
     other = harness.like(before=(_first_comer(taken),))
     for call in ask(other, structures.side_by_side(harness.block, 2)):
         shown = {node.index for node in call.arguments["graph"].nodes}
-        hidden = [node.index for item in call.result for node in item.nodes if node.index not in shown]
+        hidden = [
+            node.index
+            for item in call.result
+            for node in item.nodes
+            if node.index not in shown
+        ]
         if hidden:
             raise CheckFailed(
                 f"it claims node {hidden[0]}, which another EP has taken.",
@@ -259,11 +306,17 @@ def check_only_shown(harness: Harness) -> None:
             )
 
 
-@check("partitions", "nodes of another EP between its own separate them", needs=("partitions",))
+@check(
+    "partitions",
+    "nodes of another EP between its own separate them",
+    needs=("partitions",),
+)
 def check_around_another(harness: Harness) -> None:
     """Three parts of its work one after another, of which another EP has the one in the middle."""
     model = structures.chain(harness.block)
-    names = sorted(harness.claimed_names(model), key=lambda name: int(name.rpartition("_")[2]))
+    names = sorted(
+        harness.claimed_names(model), key=lambda name: int(name.rpartition("_")[2])
+    )
     third = len(names) // 3
     if not third:
         raise Skipped("the EP takes too little of a chain")
@@ -271,8 +324,14 @@ def check_around_another(harness: Harness) -> None:
     first, middle, last = map(frozenset, parts)
     other = harness.like(before=(_first_comer(middle),))
     ask(other, model)
-    if any(found & first and found & last for found in other.claimed(model) if not found & middle):
-        raise CheckFailed("one partition has nodes before and after those of another EP.")
+    if any(
+        found & first and found & last
+        for found in other.claimed(model)
+        if not found & middle
+    ):
+        raise CheckFailed(
+            "one partition has nodes before and after those of another EP."
+        )
 
 
 @check("partitions", "its claims are convex", needs=("partitions",))
@@ -282,7 +341,9 @@ def check_convex(harness: Harness) -> None:
         for call in ask(harness, structure(harness.block, harness.barrier)):
             for item in claims([call]):
                 if item.fuse:
-                    _expect_convex(call.arguments["graph"], {node.index for node in item.nodes})
+                    _expect_convex(
+                        call.arguments["graph"], {node.index for node in item.nodes}
+                    )
 
 
 def _expect_convex(graph: GraphView, inside: set[int]) -> None:
@@ -301,11 +362,16 @@ def _expect_convex(graph: GraphView, inside: set[int]) -> None:
 
 
 @check(
-    "partitions", "equal nodes, one after another or side by side, are one partition", needs=("partitions",)
+    "partitions",
+    "equal nodes, one after another or side by side, are one partition",
+    needs=("partitions",),
 )
 def check_maximal(harness: Harness) -> None:
     """Each boundary that need not be costs a copy and a call."""
-    for model in (structures.chain(harness.block, 5), structures.side_by_side(harness.block, 3)):
+    for model in (
+        structures.chain(harness.block, 5),
+        structures.side_by_side(harness.block, 3),
+    ):
         found = harness.claimed(model)
         if len(found) == 1:
             continue
@@ -339,25 +405,33 @@ def _definitions(harness: Harness) -> list[KernelDef]:
     if results[0] is None:
         raise Skipped("the EP gives no kernel registry")
     if not all(isinstance(result, KernelRegistry) for result in results):
-        raise CheckFailed(f"get_kernel_registry gave {results[0]!r:.80} instead of a KernelRegistry.")
+        raise CheckFailed(
+            f"get_kernel_registry gave {results[0]!r:.80} instead of a KernelRegistry."
+        )
     if keys[0] != keys[1]:
         raise CheckFailed("get_kernel_registry gave other kernels the second time.")
     return list(results[0])
 
 
 def _key(definition: KernelDef) -> str:
-    constraints = sorted((name, sorted(types)) for name, types in definition.type_constraints.items())
+    constraints = sorted(
+        (name, sorted(types)) for name, types in definition.type_constraints.items()
+    )
     versions = definition.since_version, definition.end_version
     return repr((definition.domain, definition.op_type, versions, constraints))
 
 
-@check("kernels", "it has the same kernels each time, for existing versions of operators")
+@check(
+    "kernels", "it has the same kernels each time, for existing versions of operators"
+)
 def check_versions(harness: Harness) -> None:
     """A range that ends before it begins, or before the operator exists, matches nothing."""
     for definition in _definitions(harness):
         first, end = definition.since_version, definition.end_version
         if not definition.domain:
-            first = max(first, min(schema.since_version for schema in _schemas(definition)))
+            first = max(
+                first, min(schema.since_version for schema in _schemas(definition))
+            )
         if definition.since_version < 1 or (end is not None and end < first):
             raise CheckFailed(
                 f"the kernel of {definition.op_type} covers no version: from {first} to {end}.",
@@ -385,7 +459,11 @@ def check_constraints(harness: Harness) -> None:
     for definition in _definitions(harness):
         if definition.domain:
             continue
-        known = {c.type_param_str for schema in _schemas(definition) for c in schema.type_constraints}
+        known = {
+            c.type_param_str
+            for schema in _schemas(definition)
+            for c in schema.type_constraints
+        }
         for variable, types in definition.type_constraints.items():
             if variable not in known:
                 raise CheckFailed(
@@ -403,13 +481,21 @@ def check_constraints(harness: Harness) -> None:
 def check_kernel_results(harness: Harness) -> None:
     """One model for each of the kit's operators that it has a kernel for; its inputs stay as they are."""
     _definitions(harness)
-    found = [m for m in harness.claimed_models() if any(node.kernel for node in harness.explain(m).nodes)]
+    found = [
+        m
+        for m in harness.claimed_models()
+        if any(node.kernel for node in harness.explain(m).nodes)
+    ]
     if not found:
         raise Skipped("the EP runs no node of the kit's models by a kernel")
     for model in found:
         feeds = model.feeds()
         harness.expect_run(model, "run by kernels", feeds=feeds)
-        changed = [name for name, array in model.feeds().items() if not np.array_equal(feeds[name], array)]
+        changed = [
+            name
+            for name, array in model.feeds().items()
+            if not np.array_equal(feeds[name], array)
+        ]
         if changed:
             raise CheckFailed(
                 f"a run of {model.name} changes its input {changed[0]!r}.",

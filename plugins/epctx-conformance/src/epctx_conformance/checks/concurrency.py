@@ -36,10 +36,15 @@ def _run_together(work: Callable[[int], T], count: int = THREADS) -> list[T]:
         return work(number)
 
     with ThreadPoolExecutor(max_workers=count) as pool:
-        return [future.result() for future in [pool.submit(begin, number) for number in range(count)]]
+        return [
+            future.result()
+            for future in [pool.submit(begin, number) for number in range(count)]
+        ]
 
 
-def _expectation(harness: Harness, model: SmallModel) -> Callable[[InferenceSession, int, str], None]:
+def _expectation(
+    harness: Harness, model: SmallModel
+) -> Callable[[InferenceSession, int, str], None]:
     """Return a function that runs one of several inputs and raises CheckFailed if its results are not the CPU EP's."""
     feeds = [model.feeds(seed) for seed in range(THREADS)]
     references = [harness.reference(model, each) for each in feeds]
@@ -47,7 +52,9 @@ def _expectation(harness: Harness, model: SmallModel) -> Callable[[InferenceSess
     def expect(session: InferenceSession, number: int, what: str) -> None:
         results = session.run(None, feeds[number])
         tolerance = harness.requirements.tolerance
-        different = disagreement(results, references[number], tolerance=tolerance, step=model.step)
+        different = disagreement(
+            results, references[number], tolerance=tolerance, step=model.step
+        )
         if different is not None:
             raise CheckFailed(
                 f"{what}: {different}.",
@@ -64,11 +71,17 @@ def _many_runs(count: int, *, loaded: bool) -> CheckFunction:
         expect = _expectation(harness, harness.network)
         source = harness.compile(harness.network) if loaded else harness.network
         with ExitStack() as stack:
-            sessions = [stack.enter_context(harness.session(source)) for _ in range(count)]
+            sessions = [
+                stack.enter_context(harness.session(source)) for _ in range(count)
+            ]
 
             def work(number: int) -> None:
                 for _ in range(ROUNDS):
-                    expect(sessions[number % count], number, f"a run beside others, of {count} sessions")
+                    expect(
+                        sessions[number % count],
+                        number,
+                        f"a run beside others, of {count} sessions",
+                    )
 
             _run_together(work)
 
@@ -86,26 +99,36 @@ for _title, _count, _loaded in (
     )
 
 
-def _come_and_go(harness: Harness, models: list[SmallModel], sources: list[SmallModel] | list[Path]) -> None:
+def _come_and_go(
+    harness: Harness, models: list[SmallModel], sources: list[SmallModel] | list[Path]
+) -> None:
     """Make, run and close sessions in as many threads as there are models, three times each."""
     expected = [_expectation(harness, model) for model in models]
 
     def work(number: int) -> None:
         for _ in range(3):
             with harness.session(sources[number]) as session:
-                expected[number](session, number, "a run of a session made and closed beside others")
+                expected[number](
+                    session, number, "a run of a session made and closed beside others"
+                )
 
     _run_together(work, len(models))
 
 
-@check("concurrency", "sessions of different models open at the same time", needs=["concurrency"])
+@check(
+    "concurrency",
+    "sessions of different models open at the same time",
+    needs=["concurrency"],
+)
 def check_made_together(harness: Harness) -> None:
     """Each is run and closed while others are made."""
     models = [harness.network, *harness.claimed_models()][:THREADS]
     _come_and_go(harness, models, models)
 
 
-@check("concurrency", "models compile at the same time", needs=["concurrency", "export"])
+@check(
+    "concurrency", "models compile at the same time", needs=["concurrency", "export"]
+)
 def check_compiled_together(harness: Harness) -> None:
     """Each thread compiles a model of its own."""
     models = [harness.network, *harness.claimed_models()][:THREADS]
@@ -114,10 +137,18 @@ def check_compiled_together(harness: Harness) -> None:
         harness.expect_run(model, "compiled beside others", path)
 
 
-@check("concurrency", "many threads load one context model", needs=["concurrency", "export"])
+@check(
+    "concurrency",
+    "many threads load one context model",
+    needs=["concurrency", "export"],
+)
 def check_loaded_together(harness: Harness) -> None:
     """All sessions map the same files."""
-    _come_and_go(harness, [harness.network] * THREADS, [harness.compile(harness.network)] * THREADS)
+    _come_and_go(
+        harness,
+        [harness.network] * THREADS,
+        [harness.compile(harness.network)] * THREADS,
+    )
 
 
 @check("concurrency", "closing a session does not affect others", needs=["concurrency"])
@@ -132,7 +163,9 @@ def check_closing(harness: Harness) -> None:
         with harness.session(source) as kept:
             harness.run(source, harness.network.feeds())
             try:
-                harness.expect_run(harness.network, "a run after another session was closed", kept)
+                harness.expect_run(
+                    harness.network, "a run after another session was closed", kept
+                )
             except Exception as error:
                 raise CheckFailed(
                     f"a session does not run after another one was closed: {error}",

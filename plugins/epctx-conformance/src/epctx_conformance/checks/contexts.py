@@ -45,13 +45,19 @@ _SORT = "Sort what comes out of sets, and leave out clocks, paths, addresses and
 def written(harness: Harness, *, embed: bool = False) -> dict[str, str]:
     """Compile in a new folder; return each file's name with its digest."""
     folder = harness.compile(harness.network, embed=embed).parent
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+    }
 
 
 def _written_in_processes(harness: Harness) -> list[dict[str, str]]:
     """The order of sets of texts differs from process to process."""
     seeds = ({"PYTHONHASHSEED": seed} for seed in ("1", "2"))
-    return [written(harness), *(call_in_other_process(harness, written, environment=seed) for seed in seeds)]
+    return [
+        written(harness),
+        *(call_in_other_process(harness, written, environment=seed) for seed in seeds),
+    ]
 
 
 def _written_after_others(harness: Harness) -> list[dict[str, str]]:
@@ -91,14 +97,18 @@ _COMPILES: tuple[tuple[str, Callable[[Harness], list[dict[str, str]]], str, tupl
 """Title, equal compiles, their place in messages, and the abilities needed."""
 
 
-def _equal(compiles: Callable[[Harness], list[dict[str, str]]], where: str) -> CheckFunction:
+def _equal(
+    compiles: Callable[[Harness], list[dict[str, str]]], where: str
+) -> CheckFunction:
     def function(harness: Harness) -> None:
         first, *others = compiles(harness)
         for other in others:
             different = sorted(name for name, _ in first.items() ^ other.items())
             if different:
                 names = ", ".join(dict.fromkeys(different))
-                raise CheckFailed(f"{where} the same compile gave another {names}.", hint=_SORT)
+                raise CheckFailed(
+                    f"{where} the same compile gave another {names}.", hint=_SORT
+                )
 
     return function
 
@@ -116,7 +126,9 @@ def check_no_traces(harness: Harness) -> None:
         "the folder for temporary files": str(Path(tempfile.gettempdir()) / "epctx-"),
         "the home folder": str(Path.home()) if len(Path.home().parts) > 1 else "",
         "the working directory": str(Path.cwd()) if len(Path.cwd().parts) > 2 else "",  # noqa: PLR2004 - not / or /tmp
-        "the host's name": socket.gethostname() if len(socket.gethostname()) > 7 else "",  # noqa: PLR2004 - not by chance
+        "the host's name": socket.gethostname()
+        if len(socket.gethostname()) > 7  # noqa: PLR2004 - not by chance
+        else "",
         "the process's number": f"pid={os.getpid()}",
     }
     for path in sorted(folder.iterdir()):
@@ -146,13 +158,21 @@ def check_same_nodes(harness: Harness) -> None:
             hint="Keep what was compiled until shutdown, and change none of it.",
         )
     if harness.requirements.deterministic and payloads[0] != payloads[1]:
-        raise CheckFailed("get_ep_context_nodes wrote other bytes the second time.", hint=_SORT)
+        raise CheckFailed(
+            "get_ep_context_nodes wrote other bytes the second time.", hint=_SORT
+        )
 
 
-@check("determinism", "the same inputs give the same results, to the last bit", needs=("deterministic",))
+@check(
+    "determinism",
+    "the same inputs give the same results, to the last bit",
+    needs=("deterministic",),
+)
 def check_same_results(harness: Harness) -> None:
     """In one session, and in another one."""
-    model = harness.network if harness.requirements.partitions else single(harness.block)
+    model = (
+        harness.network if harness.requirements.partitions else single(harness.block)
+    )
     feeds = model.feeds()
     with harness.session(model) as session:
         first, *others = (session.run(None, feeds) for _ in range(3))
@@ -172,18 +192,25 @@ def check_file(harness: Harness) -> None:
     other.expect_run(harness.network, "loaded from a file", path)
     if watch.of("compile") or not watch.of("load_context"):
         raise CheckFailed(
-            "a load of its context model compiled again.", hint="Restore the payload in load_context."
+            "a load of its context model compiled again.",
+            hint="Restore the payload in load_context.",
         )
 
 
-@check("contexts", "a model with embedded payloads loads from bytes", needs=(*NEEDS, "embed"))
+@check(
+    "contexts",
+    "a model with embedded payloads loads from bytes",
+    needs=(*NEEDS, "embed"),
+)
 def check_embedded(harness: Harness) -> None:
     """One file and nothing beside it, which needs no folder."""
     path = harness.compile(harness.network, embed=True)
     content = path.read_bytes()
     others = sorted(other.name for other in path.parent.iterdir() if other != path)
     if others:
-        raise CheckFailed(f"a compile with embedded payloads left {', '.join(others)} beside the model.")
+        raise CheckFailed(
+            f"a compile with embedded payloads left {', '.join(others)} beside the model."
+        )
     harness.expect_run(harness.network, "loaded with embedded payloads", path)
     shutil.rmtree(path.parent)
     harness.expect_run(harness.network, "loaded from bytes", content)
@@ -208,19 +235,25 @@ def load_and_run(harness: Harness, path: str, inputs: str, outputs: str) -> None
 def check_another_process(harness: Harness) -> None:
     """It has nothing of this process: no instance, no class attribute, no file but the model's."""
     path, feeds = harness.compile(harness.network), harness.network.feeds()
-    inputs, outputs = (harness.folder() / name for name in ("inputs.npz", "outputs.npz"))
+    inputs, outputs = (
+        harness.folder() / name for name in ("inputs.npz", "outputs.npz")
+    )
     np.savez(inputs, **feeds)  # type: ignore[arg-type]
     arguments = {"path": str(path), "inputs": str(inputs), "outputs": str(outputs)}
     call_in_other_process(harness, load_and_run, arguments)
     with np.load(outputs) as stored:
         results = [stored[name] for name in stored.files]
-    harness.expect_agreement(harness.network, results, feeds, "loaded in another process")
+    harness.expect_agreement(
+        harness.network, results, feeds, "loaded in another process"
+    )
 
 
 def is_on_a_path(harness: Harness) -> bool:
     """Return whether the EP's module is on a path; done in another process, which could also find it in its file."""
     module = harness.provider.__module__
-    del sys.modules[module]  # of a loaded module, `find_spec` returns what it was loaded with
+    del sys.modules[
+        module
+    ]  # of a loaded module, `find_spec` returns what it was loaded with
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # its package is on none
@@ -238,16 +271,26 @@ def check_isolated(harness: Harness) -> None:
         raise Skipped(
             f"an isolating process cannot import {harness.provider.__module__}, which is on no path"
         )
-    harness.expect_run(harness.network, "compiled in a process of its own", config={"ep.isolate": "compile"})
+    harness.expect_run(
+        harness.network,
+        "compiled in a process of its own",
+        config={"ep.isolate": "compile"},
+    )
 
 
-@check("contexts", "a context model from bytes finds its binaries beside ep.context_file_path", needs=NEEDS)
+@check(
+    "contexts",
+    "a context model from bytes finds its binaries beside ep.context_file_path",
+    needs=NEEDS,
+)
 def check_bytes(harness: Harness) -> None:
     """`ep.context_file_path` says where the model would be; a compile to bytes puts binaries there."""
     model, target = harness.network, harness.folder() / "m_ctx.onnx"
     config = {"ep.context_file_path": str(target)}
     content = harness.compiler(model, config=config).compile_to_bytes()
-    harness.expect_run(model, "compiled to bytes and loaded from bytes", content, config=config)
+    harness.expect_run(
+        model, "compiled to bytes and loaded from bytes", content, config=config
+    )
 
 
 @check("contexts", "payloads may go through the host's callbacks", needs=NEEDS)
@@ -256,7 +299,9 @@ def check_callbacks(harness: Harness) -> None:
     stored: dict[str, bytes] = {}
     target = harness.folder() / "m_ctx.onnx"
     compiler = harness.compiler(harness.network)
-    compiler.set_ep_context_data_write_func(lambda name, data: stored.update({name: data.read()}))
+    compiler.set_ep_context_data_write_func(
+        lambda name, data: stored.update({name: data.read()})
+    )
     compiler.compile_to_file(target)
     names = sorted(path.name for path in target.parent.iterdir())
     if names != [target.name]:
@@ -301,7 +346,12 @@ def check_not_mapped(harness: Harness) -> None:
 def check_external_weights(harness: Harness) -> None:
     """The files are gone when the context model is loaded."""
     folder, model = harness.folder(), single(harness.large_block)
-    onnx.save(deepcopy(model.proto), folder / "m.onnx", save_as_external_data=True, location="m.weights")
+    onnx.save(
+        deepcopy(model.proto),
+        folder / "m.onnx",
+        save_as_external_data=True,
+        location="m.weights",
+    )
     harness.compiler(folder / "m.onnx").compile_to_file()
     (folder / "m.weights").unlink()
     harness.expect_run(model, "loaded without the weights' file", folder / "m_ctx.onnx")
@@ -310,7 +360,9 @@ def check_external_weights(harness: Harness) -> None:
 @check("contexts", "verification finds no error in its context model", needs=NEEDS)
 def check_verified(harness: Harness) -> None:
     """`epctx verify`, with the EP's own look into its payloads if it has one."""
-    findings = verify_model(harness.compile(harness.network), registry=harness.registry).findings
+    findings = verify_model(
+        harness.compile(harness.network), registry=harness.registry
+    ).findings
     for finding in findings:
         if finding.severity.value == "error":
             raise CheckFailed(f"{finding.code}: {finding.message}", hint=finding.hint)
@@ -319,11 +371,19 @@ def check_verified(harness: Harness) -> None:
 # --- nodes ----------------------------------------------------------------------------------------------
 
 
-def _compile_one_by_one(honest: Any, partitions: Sequence[Any], **_others: Any) -> list[CompiledPartition]:
-    return [compiled for partition in partitions for compiled in honest(partitions=[partition])]
+def _compile_one_by_one(
+    honest: Any, partitions: Sequence[Any], **_others: Any
+) -> list[CompiledPartition]:
+    return [
+        compiled
+        for partition in partitions
+        for compiled in honest(partitions=[partition])
+    ]
 
 
-def _compile_backwards(honest: Any, partitions: Sequence[Any], **_others: Any) -> list[CompiledPartition]:
+def _compile_backwards(
+    honest: Any, partitions: Sequence[Any], **_others: Any
+) -> list[CompiledPartition]:
     return list(honest(partitions=list(partitions)[::-1]))[::-1]
 
 
@@ -352,14 +412,22 @@ def check_fewer_partitions(harness: Harness) -> None:
     model = separated(harness.block, harness.barrier, 3)
     config = {"ep.partition_max_count": "1"}
     harness.expect_run(model, "with one partition in a session", config=config)
-    harness.expect_run(model, "with one partition, loaded", harness.compile(model, config=config))
+    harness.expect_run(
+        model, "with one partition, loaded", harness.compile(model, config=config)
+    )
 
 
-@check("nodes", "it loads the nodes of a payload in several calls", needs=(*SEVERAL, "load_in_parts"))
+@check(
+    "nodes",
+    "it loads the nodes of a payload in several calls",
+    needs=(*SEVERAL, "load_in_parts"),
+)
 def check_load_in_parts(harness: Harness) -> None:
     """One node a call, primaries first; a reference's primary came in an earlier call."""
 
-    def one_by_one(honest: Any, nodes: Sequence[Any], **_others: Any) -> list[CompiledPartition]:
+    def one_by_one(
+        honest: Any, nodes: Sequence[Any], **_others: Any
+    ) -> list[CompiledPartition]:
         return [loaded for node in nodes for loaded in honest(nodes=[node])]
 
     model = separated(harness.block, harness.barrier, 3)
@@ -378,9 +446,15 @@ def check_load_in_parts(harness: Harness) -> None:
 def check_node_order(harness: Harness) -> None:
     """Primaries first, and otherwise the last first; results are in the order of the arguments."""
 
-    def backwards(honest: Any, nodes: Sequence[ContextNode], **_others: Any) -> list[CompiledPartition]:
-        order = sorted(nodes, key=lambda node: (not node.main_context, -nodes.index(node)))
-        loaded = dict(zip([node.name for node in order], honest(nodes=order), strict=True))
+    def backwards(
+        honest: Any, nodes: Sequence[ContextNode], **_others: Any
+    ) -> list[CompiledPartition]:
+        order = sorted(
+            nodes, key=lambda node: (not node.main_context, -nodes.index(node))
+        )
+        loaded = dict(
+            zip([node.name for node in order], honest(nodes=order), strict=True)
+        )
         return [loaded[node.name] for node in nodes]
 
     model = separated(harness.block, harness.barrier, 4)
@@ -398,16 +472,24 @@ def check_contract_alone(harness: Harness) -> None:
         nodes = honest(writer=writer)
         for name, payload in writer.payloads.items():
             # One for all nodes that carry it.
-            view = MemoryPayloadView(str(name), bytes(payload.content), harness.folder())
+            view = MemoryPayloadView(
+                str(name), bytes(payload.content), harness.folder()
+            )
             carried = [node for node in nodes if node.payload is payload]
-            payloads.update((node.graph_name or node.partition.name, view) for node in carried)
+            payloads.update(
+                (node.graph_name or node.partition.name, view) for node in carried
+            )
         return honest(**arguments)
 
     def from_memory(honest: Any, **_arguments: Any) -> Any:
         return honest(reader=MemoryReader(payloads))
 
-    other, _ = harness.observed(get_ep_context_nodes=to_memory, load_context=from_memory)
-    other.expect_run(harness.network, "read from memory", other.compile(harness.network))
+    other, _ = harness.observed(
+        get_ep_context_nodes=to_memory, load_context=from_memory
+    )
+    other.expect_run(
+        harness.network, "read from memory", other.compile(harness.network)
+    )
 
 
 @check("nodes", "its names of graphs are unique and stable", needs=SEVERAL)
@@ -421,11 +503,20 @@ def check_graph_names(harness: Harness) -> None:
     except EpctxError as error:
         graph_names(watch)
         raise CheckFailed(error.message, hint=hint) from error
-    attributes = (attribute for node in onnx.load(path).graph.node for attribute in node.attribute)
-    found = [attribute.s.decode() for attribute in attributes if attribute.name == "partition_name"]
+    attributes = (
+        attribute for node in onnx.load(path).graph.node for attribute in node.attribute
+    )
+    found = [
+        attribute.s.decode()
+        for attribute in attributes
+        if attribute.name == "partition_name"
+    ]
     names = graph_names(watch)
     if not names.issubset(found):
-        raise CheckFailed(f"it named its graphs {sorted(names)}, and the nodes say {found}.", hint=hint)
+        raise CheckFailed(
+            f"it named its graphs {sorted(names)}, and the nodes say {found}.",
+            hint=hint,
+        )
     harness.expect_run(model, "loaded by the names of its graphs", path)
 
 
@@ -435,7 +526,9 @@ def graph_names(watch: Watch) -> set[str]:
     Raises:
         Skipped: it gave none.
     """
-    described = (node for call in watch.of("get_ep_context_nodes") for node in call.result or ())
+    described = (
+        node for call in watch.of("get_ep_context_nodes") for node in call.result or ()
+    )
     names = {node.graph_name for node in described if node.graph_name is not None}
     if not names:
         raise Skipped("the core names the EP's graphs")
@@ -466,7 +559,9 @@ def check_attributes_come_back(harness: Harness) -> None:
         for call in watch.of("load_context")
         for node in call.arguments["nodes"]
     }
-    for described in (node for call in watch.of("get_ep_context_nodes") for node in call.result):
+    for described in (
+        node for call in watch.of("get_ep_context_nodes") for node in call.result
+    ):
         back = loaded.get(described.graph_name or described.partition.name, {})
         for key, value in described.attributes.items():
             if repr(back.get(key)) != repr(value):
@@ -479,7 +574,9 @@ def check_attributes_come_back(harness: Harness) -> None:
 @check("nodes", "partition names may have a prefix", needs=NEEDS)
 def check_prefix(harness: Harness) -> None:
     """Nothing may be derived from a partition's name."""
-    path = harness.compile(harness.network, config={"ep.context_node_name_prefix": "fleet-7."})
+    path = harness.compile(
+        harness.network, config={"ep.context_node_name_prefix": "fleet-7."}
+    )
     harness.expect_run(harness.network, "loaded with a prefix in names", path)
 
 
@@ -493,5 +590,9 @@ def check_renamed(harness: Harness) -> None:
         node.name = f"renamed_{number}"
     rename_values(proto.graph, lambda name: f"renamed {name}")
     path.write_bytes(proto.SerializeToString(deterministic=True))
-    results = harness.run(path, {f"renamed {name}": array for name, array in feeds.items()})
-    harness.expect_agreement(model, results, feeds, "loaded with renamed nodes and values")
+    results = harness.run(
+        path, {f"renamed {name}": array for name, array in feeds.items()}
+    )
+    harness.expect_agreement(
+        model, results, feeds, "loaded with renamed nodes and values"
+    )

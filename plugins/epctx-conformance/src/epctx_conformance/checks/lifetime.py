@@ -43,15 +43,21 @@ def without_device(provider: type[ExecutionProvider]) -> type[ExecutionProvider]
     """Return the EP on a machine that has no device: it is available for EXPORT alone."""
 
     def availability(_cls: type[ExecutionProvider], purpose: Purpose) -> Availability:
-        return Availability(purpose is Purpose.EXPORT, reason="the conformance kit took the device away")
+        return Availability(
+            purpose is Purpose.EXPORT, reason="the conformance kit took the device away"
+        )
 
-    return type(provider.__name__, (provider,), {"availability": classmethod(availability)})
+    return type(
+        provider.__name__, (provider,), {"availability": classmethod(availability)}
+    )
 
 
 @check("export", "it compiles ahead of time without a device", needs=NEEDS)
 def check_without_device(harness: Harness) -> None:
     """Available for EXPORT alone; the context model runs where there is a device."""
-    path = harness.like(provider=without_device(harness.provider)).compile(harness.network)
+    path = harness.like(provider=without_device(harness.provider)).compile(
+        harness.network
+    )
     harness.expect_run(harness.network, "compiled without a device", path)
 
 
@@ -172,7 +178,9 @@ def check_close(harness: Harness) -> None:
         for close in (made.close for made in results):
             if close not in recording:
                 recording[close] = _recording(close, raised)
-        return [CompiledPartition(made.run, close=recording[made.close]) for made in results]
+        return [
+            CompiledPartition(made.run, close=recording[made.close]) for made in results
+        ]
 
     other, _ = harness.observed(compile=record, load_context=record)
     other.run(harness.network, harness.network.feeds())
@@ -185,7 +193,9 @@ def check_close(harness: Harness) -> None:
         )
 
 
-def _recording(close: Callable[[], None], raised: list[BaseException]) -> Callable[[], None]:
+def _recording(
+    close: Callable[[], None], raised: list[BaseException]
+) -> Callable[[], None]:
     def closing() -> None:
         try:
             close()
@@ -222,12 +232,22 @@ def check_allocate(harness: Harness) -> None:
     other, watch = harness.observed()
     with other.session(harness.network):
         instance = watch.instances[0]
-        allocate = getattr(instance, implemented_hooks(type(instance))["allocate"].attribute)
+        allocate = getattr(
+            instance, implemented_hooks(type(instance))["allocate"].attribute
+        )
         for shape in ((2, 3), (), (0, 4), (1024,)):
             dtype = np.dtype(np.float32)
-            first, second = (allocate(harness.provider.name, shape, dtype) for _ in range(2))
-            if not isinstance(first, np.ndarray) or first.shape != shape or first.dtype != dtype:
-                raise CheckFailed(f"allocate({shape}, float32) gave {type(first).__name__} {first!r:.80}.")
+            first, second = (
+                allocate(harness.provider.name, shape, dtype) for _ in range(2)
+            )
+            if (
+                not isinstance(first, np.ndarray)
+                or first.shape != shape
+                or first.dtype != dtype
+            ):
+                raise CheckFailed(
+                    f"allocate({shape}, float32) gave {type(first).__name__} {first!r:.80}."
+                )
             if not (first.flags.c_contiguous and first.flags.writeable):
                 raise CheckFailed(
                     f"allocate({shape}, float32) gave memory that is not C-contiguous and writable."
@@ -248,7 +268,9 @@ def check_dynamic_options(harness: Harness) -> None:
             for value in option.choices or (option.default,):
                 text = str(int(value)) if option.type is bool else str(value)
                 session.set_ep_dynamic_options({option.name: text})
-        harness.expect_run(harness.network, "after its dynamic options were set", session)
+        harness.expect_run(
+            harness.network, "after its dynamic options were set", session
+        )
 
 
 _DECLARE = "Declare dynamic_options, or raise ValueError for a name or a value that the EP does not know."
@@ -265,7 +287,9 @@ def check_unknown_dynamic_option(harness: Harness) -> None:
 
 def wrong_dynamic_options(harness: Harness, path: str) -> Cases:
     """Yield an unknown dynamic option, and for each declared text one that it cannot know."""
-    texts = [option.name for option in harness.provider.dynamic_options if option.type is str]
+    texts = [
+        option.name for option in harness.provider.dynamic_options if option.type is str
+    ]
     with harness.session(Path(path)) as session:
         for name in ("ep.dynamic.no_such_option", *texts):
 
@@ -273,7 +297,9 @@ def wrong_dynamic_options(harness: Harness, path: str) -> Cases:
                 with suppress(InvalidArgument):
                     session.set_ep_dynamic_options({name: "no such value"})
                     if name not in texts:
-                        raise CheckFailed(f"it took the dynamic option {name!r}.", hint=_DECLARE)
+                        raise CheckFailed(
+                            f"it took the dynamic option {name!r}.", hint=_DECLARE
+                        )
 
             yield f"the dynamic option {name!r} with a value that nobody knows", give
 
@@ -301,7 +327,9 @@ class _Cancelled:
         seconds: from the cancellation to the end of the hook.
     """
 
-    def __init__(self, harness: Harness, hook: str, attempt: Attempt, *, before: bool = False) -> None:
+    def __init__(
+        self, harness: Harness, hook: str, attempt: Attempt, *, before: bool = False
+    ) -> None:
         options = harness.session_options()
         if before:
             options.set_load_cancellation_flag(True)
@@ -325,16 +353,18 @@ class _Cancelled:
 
 def _expect_cancelled(cancelled: _Cancelled, what: str, *, finished: bool) -> None:
     """Raise CheckFailed unless it ended in ModelLoadCanceled, in time; `finished` allows that it ended well."""
-    look = (
-        "Call context.cancel.raise_if_requested() between units of work, and hand it to what works for long."
-    )
+    look = "Call context.cancel.raise_if_requested() between units of work, and hand it to what works for long."
     if cancelled.seconds > SECONDS:
         raise CheckFailed(
-            f"{what} went on for {cancelled.seconds:.1f} s after the host cancelled it.", hint=look
+            f"{what} went on for {cancelled.seconds:.1f} s after the host cancelled it.",
+            hint=look,
         )
     if cancelled.error is None:
         if not finished:
-            raise CheckFailed(f"{what} went on to its end though the host had cancelled it.", hint=look)
+            raise CheckFailed(
+                f"{what} went on to its end though the host had cancelled it.",
+                hint=look,
+            )
     elif isinstance(cancelled.error, CheckFailed):
         raise cancelled.error
     elif not isinstance(cancelled.error, ModelLoadCanceled):
@@ -354,9 +384,13 @@ def _compiling(harness: Harness) -> Attempt:
 
     def attempt(other: Harness, options: SessionOptions) -> object:
         try:
-            return ModelCompiler(options, source, registry=other.registry).compile_to_file()
+            return ModelCompiler(
+                options, source, registry=other.registry
+            ).compile_to_file()
         except EpctxError as error:
-            left = sorted(path.name for path in source.parent.iterdir() if path != source)
+            left = sorted(
+                path.name for path in source.parent.iterdir() if path != source
+            )
             if left:
                 raise CheckFailed(
                     f"a compile that was cancelled left {', '.join(left)}.",
@@ -368,7 +402,9 @@ def _compiling(harness: Harness) -> Attempt:
 
 
 def _opening(model: Path | bytes) -> Attempt:
-    return lambda harness, options: InferenceSession(model, options, registry=harness.registry).close()
+    return lambda harness, options: InferenceSession(
+        model, options, registry=harness.registry
+    ).close()
 
 
 _CANCELLATIONS: tuple[tuple[str, str, str, bool, Callable[[Harness], Attempt], tuple[str, ...]], ...] = (
@@ -404,7 +440,9 @@ _CANCELLATIONS: tuple[tuple[str, str, str, bool, Callable[[Harness], Attempt], t
 """Title, name in messages, hook, whether the attempt is cancelled before it begins, the attempt, abilities needed."""
 
 
-def _cancelling(what: str, hook: str, before: bool, attempt: Callable[[Harness], Attempt]) -> CheckFunction:
+def _cancelling(
+    what: str, hook: str, before: bool, attempt: Callable[[Harness], Attempt]
+) -> CheckFunction:
     def function(harness: Harness) -> None:
         cancelled = _Cancelled(harness, hook, attempt(harness), before=before)
         _expect_cancelled(cancelled, what, finished=not before)
@@ -413,7 +451,9 @@ def _cancelling(what: str, hook: str, before: bool, attempt: Callable[[Harness],
 
 
 for _title, _what, _hook, _before, _attempt, _needs in _CANCELLATIONS:
-    check("cancellation", _title, needs=_needs)(_cancelling(_what, _hook, _before, _attempt))
+    check("cancellation", _title, needs=_needs)(
+        _cancelling(_what, _hook, _before, _attempt)
+    )
 
 
 @check("cancellation", "it compiles after a cancellation", needs=["partitions"])
@@ -421,7 +461,9 @@ def check_again(harness: Harness) -> None:
     """A model compiled after the compile of another was cancelled."""
     _Cancelled(harness, "compile", _opening(harness.network.data))
     try:
-        harness.expect_run(harness.network, "a model compiled after another was cancelled")
+        harness.expect_run(
+            harness.network, "a model compiled after another was cancelled"
+        )
     except EpctxError as error:
         raise CheckFailed(
             f"no compile works after one was cancelled: {error.message}",

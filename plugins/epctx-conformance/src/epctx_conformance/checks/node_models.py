@@ -39,7 +39,9 @@ def _cases() -> Sequence[Case]:
 
 def _sample(cases: Sequence[Case]) -> list[Case]:
     """Return some of the cases, always the same ones, in order."""
-    chosen = np.random.default_rng(0).choice(len(cases), min(SAMPLE, len(cases)), replace=False)
+    chosen = np.random.default_rng(0).choice(
+        len(cases), min(SAMPLE, len(cases)), replace=False
+    )
     return [cases[index] for index in sorted(chosen)]
 
 
@@ -61,8 +63,13 @@ def _assess(harness: Harness, case: Case) -> tuple[bool, str | None]:
     if fault is None:
         return True, None
     try:  # whether the case works without the EP
-        with InferenceSession(model.data, registry=Registry(entry_points=False)) as session:
-            works = disagreement(session.run(None, feeds), expected, tolerance=tolerance) is None
+        with InferenceSession(
+            model.data, registry=Registry(entry_points=False)
+        ) as session:
+            works = (
+                disagreement(session.run(None, feeds), expected, tolerance=tolerance)
+                is None
+            )
     except EpctxError:
         works = False
     return (True, fault) if works else (False, None)
@@ -70,7 +77,9 @@ def _assess(harness: Harness, case: Case) -> tuple[bool, str | None]:
 
 def _part(letters: str) -> CheckFunction:
     def function(harness: Harness) -> None:
-        cases = [case for case in _cases() if case.name.removeprefix("test_")[:1] in letters]
+        cases = [
+            case for case in _cases() if case.name.removeprefix("test_")[:1] in letters
+        ]
         claimed, faults = 0, []
         for case in cases if harness.full else _sample(cases):
             is_claimed, fault = _assess(harness, case)
@@ -89,6 +98,7 @@ def _part(letters: str) -> CheckFunction:
 
 for _letters in PARTS:
     _range = _letters[0] if len(_letters) == 1 else f"{_letters[0]} to {_letters[-1]}"
-    check("node_models", f"onnx's own cases, {_range}: what it claims gives the expected outputs")(
-        _part(_letters)
-    )
+    check(
+        "node_models",
+        f"onnx's own cases, {_range}: what it claims gives the expected outputs",
+    )(_part(_letters))

@@ -36,7 +36,11 @@ _MANIFEST = "epctx.manifest"
 """Key of the manifest in `metadata_props`."""
 _HEAD_BYTES = 16
 """Bytes in which most formats have their magic number and version."""
-_LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 1048576\n"
+_LFS_POINTER = (
+    b"version https://git-lfs.github.com/spec/v1\noid sha256:"
+    + b"0" * 64
+    + b"\nsize 1048576\n"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +70,17 @@ class Parts:
         return self.payloads[self.main]
 
     def write(
-        self, folder: Path, *, payload: bytes | None = None, proto: onnx.ModelProto | None = None
+        self,
+        folder: Path,
+        *,
+        payload: bytes | None = None,
+        proto: onnx.ModelProto | None = None,
     ) -> Path:
         """Write it into a folder, with another main payload or another model; return the model's path."""
         for name, content in self.payloads.items():
-            (folder / name).write_bytes(payload if payload is not None and name == self.main else content)
+            (folder / name).write_bytes(
+                payload if payload is not None and name == self.main else content
+            )
         path = folder / self.name
         path.write_bytes((proto or self.proto).SerializeToString())
         return path
@@ -79,13 +89,22 @@ class Parts:
 def take_apart(path: Path) -> Parts:
     """Return the parts of a context model whose payloads lie in files beside it."""
     proto = onnx.load(path)
-    payloads = {file.name: file.read_bytes() for file in path.parent.iterdir() if file != path}
+    payloads = {
+        file.name: file.read_bytes() for file in path.parent.iterdir() if file != path
+    }
     largest = max(payloads, key=lambda name: len(payloads[name]))
     manifest = read_manifest(proto)
     entry = manifest.find_entry(largest, embedded=False) if manifest else None
     segments = entry.segments if entry else ()
-    weights = tuple(range(s.offset, s.offset + s.length) for s in segments if s.is_weight)
-    return Parts(name=path.name, proto=_without_manifest(proto), payloads=payloads, weights=weights)
+    weights = tuple(
+        range(s.offset, s.offset + s.length) for s in segments if s.is_weight
+    )
+    return Parts(
+        name=path.name,
+        proto=_without_manifest(proto),
+        payloads=payloads,
+        weights=weights,
+    )
 
 
 def _without_manifest(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -122,12 +141,14 @@ def _expect_refused(
     except InvalidGraph as error:
         if len(error.message) < _SHORTEST_MESSAGE:
             raise CheckFailed(
-                f"the EP refuses {what} without saying why: {error.message!r}.", hint=_REFUSE
+                f"the EP refuses {what} without saying why: {error.message!r}.",
+                hint=_REFUSE,
             ) from error
         return
     except EpctxError as error:
         raise CheckFailed(
-            f"{what} ends in {type(error).__name__} instead of InvalidGraph: {error.message}", hint=_REFUSE
+            f"{what} ends in {type(error).__name__} instead of InvalidGraph: {error.message}",
+            hint=_REFUSE,
         ) from error
     with session:
         if expected is None:
@@ -135,22 +156,34 @@ def _expect_refused(
         try:
             results = session.run(None, feeds)
         except EpctxError as error:
-            raise Harm(f"the EP loads {what}, and only a run fails: {error.message}", hint=_REFUSE) from error
+            raise Harm(
+                f"the EP loads {what}, and only a run fails: {error.message}",
+                hint=_REFUSE,
+            ) from error
     different = disagreement(results, expected, tolerance=0.0)
     if different is not None:
         hint = "Put a digest of its content into the payload, and compare it in load_context."
-        raise Harm(f"the EP loads {what} and gives wrong results: {different}.", hint=hint)
+        raise Harm(
+            f"the EP loads {what} and gives wrong results: {different}.", hint=hint
+        )
 
 
-def _expect_refused_payload(harness: Harness, parts: Parts, content: bytes, what: str, **intact: Any) -> None:
-    _expect_refused(harness, parts.write(harness.folder(), payload=content), what, **intact)
+def _expect_refused_payload(
+    harness: Harness, parts: Parts, content: bytes, what: str, **intact: Any
+) -> None:
+    _expect_refused(
+        harness, parts.write(harness.folder(), payload=content), what, **intact
+    )
 
 
 def _run_intact(harness: Harness, parts: Parts, inputs: str) -> dict[str, Any]:
     """Return stored inputs, and the results of the intact payload for them."""
     with np.load(inputs) as stored:
         feeds = dict(stored)
-    return {"feeds": feeds, "expected": harness.run(parts.write(harness.folder()), feeds)}
+    return {
+        "feeds": feeds,
+        "expected": harness.run(parts.write(harness.folder()), feeds),
+    }
 
 
 def _compiled(harness: Harness) -> dict[str, str]:
@@ -202,10 +235,21 @@ def _damage_anywhere(parts: Parts, full: bool) -> Damages:
     """Change bytes outside of weights, and the last ones, and exchange two pieces."""
     content, size, count = parts.content, len(parts.content), _MANY * (4 if full else 1)
     offsets = map(int, np.random.default_rng(0).integers(0, size, 4 * count))
-    outside = [offset for offset in offsets if not any(offset in weight for weight in parts.weights)]
-    yield from _flip_each(parts, [*outside[:count], *range(max(0, size - _HEAD_BYTES), size)])
+    outside = [
+        offset
+        for offset in offsets
+        if not any(offset in weight for weight in parts.weights)
+    ]
+    yield from _flip_each(
+        parts, [*outside[:count], *range(max(0, size - _HEAD_BYTES), size)]
+    )
     first, second, third = size // 4, size // 2, 3 * size // 4
-    exchanged = content[:first] + content[second:third] + content[first:second] + content[third:]
+    exchanged = (
+        content[:first]
+        + content[second:third]
+        + content[first:second]
+        + content[third:]
+    )
     yield "a payload with two exchanged pieces", exchanged
 
 
@@ -216,7 +260,10 @@ def _replace(parts: Parts, _full: bool) -> Damages:
     yield "zeros", bytes(size)
     yield "random bytes", np.random.default_rng(0).bytes(size)
     yield "a Git LFS pointer instead of the file", _LFS_POINTER
-    yield "a web page", b"<!DOCTYPE html><html><body>404 Not Found</body></html>".ljust(size)
+    yield (
+        "a web page",
+        b"<!DOCTYPE html><html><body>404 Not Found</body></html>".ljust(size),
+    )
     yield "a ZIP archive", b"PK\x03\x04\x14\x00\x00\x00\x08\x00".ljust(size, b"\x00")
     yield "a program", b"\x7fELF\x02\x01\x01".ljust(size, b"\x00")
     yield "an ONNX model", parts.proto.SerializeToString()
@@ -226,7 +273,11 @@ _DAMAGES: tuple[tuple[str, Callable[[Parts, bool], Damages], bool], ...] = (
     ("it refuses a truncated payload", _shorten, False),
     ("it refuses an extended payload, or reads it as before", _extend, True),
     ("it refuses a payload with any other byte in its head", _damage_head, False),
-    ("it refuses a damaged payload, or the damage does no harm", _damage_anywhere, True),
+    (
+        "it refuses a damaged payload, or the damage does no harm",
+        _damage_anywhere,
+        True,
+    ),
     ("it refuses a file that is not a payload", _replace, False),
 )
 """Title, damages of the largest payload, and whether a load may give the right results nevertheless."""
@@ -238,7 +289,10 @@ def damaged_payloads(harness: Harness, path: str, inputs: str, number: int) -> C
     _, damages, is_harmless = _DAMAGES[number]
     intact = _run_intact(harness, parts, inputs) if is_harmless else {}
     for what, content in damages(parts, harness.full):
-        yield what, partial(_expect_refused_payload, harness, parts, content, what, **intact)
+        yield (
+            what,
+            partial(_expect_refused_payload, harness, parts, content, what, **intact),
+        )
 
 
 def _try_row(cases: Callable[..., Cases], number: int, harness: Harness) -> None:
@@ -248,7 +302,9 @@ def _try_row(cases: Callable[..., Cases], number: int, harness: Harness) -> None
 
 
 for _number, _damage in enumerate(_DAMAGES):
-    check("payloads", _damage[0], needs=["export"])(partial(_try_row, damaged_payloads, _number))
+    check("payloads", _damage[0], needs=["export"])(
+        partial(_try_row, damaged_payloads, _number)
+    )
 
 
 def verified_payloads(harness: Harness, path: str) -> Cases:
@@ -257,27 +313,45 @@ def verified_payloads(harness: Harness, path: str) -> Cases:
     for damages in (_shorten, _damage_head, _replace):
         for what, content in damages(parts, harness.full):
             model = parts.write(harness.folder(), payload=content)
-            yield f"the verification of {what}", partial(_expect_findings, harness, model, what)
+            yield (
+                f"the verification of {what}",
+                partial(_expect_findings, harness, model, what),
+            )
 
 
 def _expect_findings(harness: Harness, model: Path, what: str) -> None:
     """Raise CheckFailed if the verification of a model ends otherwise than in findings about it."""
-    for finding in verify_model(model, harness.session_options(), registry=harness.registry).findings:
+    for finding in verify_model(
+        model, harness.session_options(), registry=harness.registry
+    ).findings:
         if finding.code == "plugin-broken":
             raise CheckFailed(f"the verification of {what} fails: {finding.message}")
 
 
-@check("payloads", "its verification of a damaged payload ends in findings", needs=["export"])
+@check(
+    "payloads",
+    "its verification of a damaged payload ends in findings",
+    needs=["export"],
+)
 def check_verified(harness: Harness) -> None:
     """`verify_payloads` lists what is wrong; it raises nothing but what `load_context` may."""
-    try_cases(harness, verified_payloads, {"path": str(harness.compile(harness.network))})
+    try_cases(
+        harness, verified_payloads, {"path": str(harness.compile(harness.network))}
+    )
 
 
-@check("payloads", "it refuses the payload of another model", needs=["export", "several_partitions"])
+@check(
+    "payloads",
+    "it refuses the payload of another model",
+    needs=["export", "several_partitions"],
+)
 def check_another_model(harness: Harness) -> None:
     """One that differs in its weights alone, and one that has more partitions, too."""
     block, barrier = harness.weighted_block, harness.barrier
-    models = (separated(block, barrier, count, seed=seed) for count, seed in ((2, 0), (2, 1), (3, 1)))
+    models = (
+        separated(block, barrier, count, seed=seed)
+        for count, seed in ((2, 0), (2, 1), (3, 1))
+    )
     mine, *others = (str(harness.compile(model)) for model in models)
     try_cases(harness, foreign_payloads, {"path": mine, "others": others})
 
@@ -297,7 +371,9 @@ def check_found_by_the_core(harness: Harness) -> None:
     payload = path.parent / take_apart(path).main
     lazily = harness.session_options({"ep.context_verify": "lazy"})
     payload.write_bytes(_flip(payload.read_bytes(), 0))
-    _expect_refused(harness, path, "a payload that is not the one of the manifest", options=lazily)
+    _expect_refused(
+        harness, path, "a payload that is not the one of the manifest", options=lazily
+    )
     payload.unlink()
     _expect_refused(harness, path, "a missing payload", options=lazily)
 
@@ -313,7 +389,9 @@ def _ask_for_other_graphs(node: onnx.NodeProto) -> None:
 
 
 def _strip_attributes(node: onnx.NodeProto) -> None:
-    kept = [attribute for attribute in node.attribute if attribute.name in CORE_ATTRIBUTES]
+    kept = [
+        attribute for attribute in node.attribute if attribute.name in CORE_ATTRIBUTES
+    ]
     del node.attribute[:]
     node.attribute.extend(kept)
 
@@ -349,14 +427,27 @@ def edited_nodes(harness: Harness, path: str, inputs: str, number: int) -> Cases
     for node in _context_nodes(proto):
         edit(node)
     edited = parts.write(harness.folder(), proto=proto)
-    yield what, partial(_expect_refused, harness, edited, what, **_run_intact(harness, parts, inputs))
+    yield (
+        what,
+        partial(
+            _expect_refused,
+            harness,
+            edited,
+            what,
+            **_run_intact(harness, parts, inputs),
+        ),
+    )
 
 
 for _number, _edit in enumerate(_EDITS):
-    check("payloads", _edit[0], needs=["export"])(partial(_try_row, edited_nodes, _number))
+    check("payloads", _edit[0], needs=["export"])(
+        partial(_try_row, edited_nodes, _number)
+    )
 
 
-@check("payloads", "it refuses a damaged payload in the model", needs=["export", "embed"])
+@check(
+    "payloads", "it refuses a damaged payload in the model", needs=["export", "embed"]
+)
 def check_embedded(harness: Harness) -> None:
     """With another first byte."""
     path = harness.compile(harness.network, embed=True)
@@ -365,8 +456,13 @@ def check_embedded(harness: Harness) -> None:
 
 def embedded_payloads(harness: Harness, path: str) -> Cases:
     """Yield the load of a damaged embedded payload."""
-    proto, what = _without_manifest(onnx.load(path)), "a damaged payload inside the model"
-    for attribute in (attribute for node in _context_nodes(proto) for attribute in node.attribute):
+    proto, what = (
+        _without_manifest(onnx.load(path)),
+        "a damaged payload inside the model",
+    )
+    for attribute in (
+        attribute for node in _context_nodes(proto) for attribute in node.attribute
+    ):
         if attribute.name == "ep_cache_context" and attribute.s:
             attribute.s = _flip(attribute.s, 0)
     yield what, partial(_expect_refused, harness, proto.SerializeToString(), what)
@@ -383,7 +479,10 @@ def good_after_bad(harness: Harness, path: str, inputs: str) -> Cases:
     parts, what = take_apart(Path(path)), "a damaged payload"
     expected = _run_intact(harness, parts, inputs)["expected"]
     other, watch = harness.observed()
-    yield what, partial(_expect_refused_payload, other, parts, _flip(parts.content, 0), what)
+    yield (
+        what,
+        partial(_expect_refused_payload, other, parts, _flip(parts.content, 0), what),
+    )
 
     def load_good() -> None:
         calls = [call.hook for call in watch.calls]
@@ -391,6 +490,8 @@ def good_after_bad(harness: Harness, path: str, inputs: str) -> Cases:
             raise CheckFailed(f"a refused load went on to {calls}.")
         results = _run_intact(other, parts, inputs)["expected"]
         if different := disagreement(results, expected, tolerance=0.0):
-            raise CheckFailed(f"after a bad payload a good one gives other results: {different}.")
+            raise CheckFailed(
+                f"after a bad payload a good one gives other results: {different}."
+            )
 
     yield "a good payload after a bad one", load_good

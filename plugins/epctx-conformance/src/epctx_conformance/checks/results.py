@@ -27,7 +27,9 @@ Feeds = Mapping[str, np.ndarray]
 # --- boundaries -----------------------------------------------------------------------------------------
 
 
-def expect_agreement(harness: Harness, model: SmallModel, feeds: Feeds | None = None) -> None:
+def expect_agreement(
+    harness: Harness, model: SmallModel, feeds: Feeds | None = None
+) -> None:
     """Run a model in a session; compile it, load it and run it again; compare both with the CPU EP.
 
     Raises:
@@ -39,7 +41,9 @@ def expect_agreement(harness: Harness, model: SmallModel, feeds: Feeds | None = 
     harness.expect_run(model, "compiled in a session", feeds=feeds)
     if harness.requirements.export and harness.requirements.partitions:
         path = harness.compile(model)
-        harness.expect_run(model, "compiled ahead of time and loaded", path, feeds=feeds)
+        harness.expect_run(
+            model, "compiled ahead of time and loaded", path, feeds=feeds
+        )
 
 
 _SEVERAL = ("several_partitions",)
@@ -117,19 +121,35 @@ def check_default(harness: Harness) -> None:
     expect_agreement(harness, model, {**model.feeds(), "w": other})
 
 
-@check("boundaries", "the branches of an If give the right results", needs=("control_flow_bodies",))
+@check(
+    "boundaries",
+    "the branches of an If give the right results",
+    needs=("control_flow_bodies",),
+)
 def check_subgraphs(harness: Harness) -> None:
     """Each branch in turn."""
     model = structures.in_subgraphs(harness.block)
     for condition in (True, False):
-        expect_agreement(harness, model, {**model.feeds(), "condition": np.array(condition)})
+        expect_agreement(
+            harness, model, {**model.feeds(), "condition": np.array(condition)}
+        )
 
 
 @check("boundaries", "values may have any names")
 def check_names(harness: Harness) -> None:
     """Slashes, spaces, letters of other alphabets, and a name of 300 characters."""
     model = structures.side_by_side(harness.block, 2).copy("strange_names")
-    strange = ("/layer.0/x:0", "a b", "größe", "名前", "x" * 300, "..", "CON", "%s{}\\", "'\"")
+    strange = (
+        "/layer.0/x:0",
+        "a b",
+        "größe",
+        "名前",
+        "x" * 300,
+        "..",
+        "CON",
+        "%s{}\\",
+        "'\"",
+    )
     graph = model.proto.graph
     names = [value.name for value in (*graph.input, *graph.output, *graph.initializer)]
     renamed = dict(zip(names, strange, strict=False))
@@ -159,7 +179,12 @@ SHAPE = (3, 4)
 _SAMPLE = 8
 _DIGITS_OF_DOUBLES = 1e-9
 _OPERATORS = (*MOVING, *COMPUTING)
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+_FLOATS = (
+    TensorProto.FLOAT,
+    TensorProto.FLOAT16,
+    TensorProto.BFLOAT16,
+    TensorProto.DOUBLE,
+)
 
 
 def one_operator(
@@ -167,11 +192,16 @@ def one_operator(
 ) -> SmallModel:
     """Return a model of one operator; one with two operands reads two inputs."""
     graph = GraphBuilder()
-    inputs = [graph.input(name, shape, elem_type) for name in ("a", "b")[: 1 + (op_type in _BINARY)]]
+    inputs = [
+        graph.input(name, shape, elem_type)
+        for name in ("a", "b")[: 1 + (op_type in _BINARY)]
+    ]
     attributes: dict[str, Any] = {"axis": 1} if op_type == "Flatten" else {}
     result = shape[::-1] if op_type == "Transpose" else shape
     graph.output(graph.node(op_type, inputs, **attributes), result, elem_type)
-    return graph.model(f"{op_type.lower()}_{TensorProto.DataType.Name(elem_type).lower()}")
+    return graph.model(
+        f"{op_type.lower()}_{TensorProto.DataType.Name(elem_type).lower()}"
+    )
 
 
 def exacting_feeds(model: SmallModel) -> dict[str, np.ndarray]:
@@ -186,7 +216,9 @@ def exacting_feeds(model: SmallModel) -> dict[str, np.ndarray]:
     }
 
 
-def _exacting(numbers: np.random.Generator, tensor: onnx.TypeProto.Tensor, *, small: bool) -> np.ndarray:
+def _exacting(
+    numbers: np.random.Generator, tensor: onnx.TypeProto.Tensor, *, small: bool
+) -> np.ndarray:
     shape = [d.dim_value for d in tensor.shape.dim]
     dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     if dtype.kind not in "iub":
@@ -194,7 +226,9 @@ def _exacting(numbers: np.random.Generator, tensor: onnx.TypeProto.Tensor, *, sm
     if small or dtype.kind == "b":
         return np.asarray(numbers.integers(0, 2, shape)).astype(dtype)
     limits = np.iinfo(dtype)
-    array = np.asarray(numbers.integers(-5 if limits.min else 1, 6, shape)).astype(dtype)
+    array = np.asarray(numbers.integers(-5 if limits.min else 1, 6, shape)).astype(
+        dtype
+    )
     if array.size:
         array.flat[0] = limits.max - 8
     return array
@@ -206,28 +240,42 @@ def _special_feeds(model: SmallModel) -> dict[str, np.ndarray]:
 
 def _extreme_feeds(model: SmallModel) -> dict[str, np.ndarray]:
     limits = np.finfo(np.float32)
-    return _filled(model, [float(limit) for limit in (limits.max, limits.min, limits.tiny, -limits.tiny)])
+    return _filled(
+        model,
+        [float(limit) for limit in (limits.max, limits.min, limits.tiny, -limits.tiny)],
+    )
 
 
 def _filled(model: SmallModel, values: Sequence[float]) -> dict[str, np.ndarray]:
     """Return inputs made of some values, in another order for each input."""
     return {
-        name: np.resize(np.roll(np.asarray(values), index), array.shape).astype(array.dtype)
+        name: np.resize(np.roll(np.asarray(values), index), array.shape).astype(
+            array.dtype
+        )
         for index, (name, array) in enumerate(model.feeds().items())
     }
 
 
 def _same_array(model: SmallModel) -> dict[str, np.ndarray]:
-    return dict.fromkeys([value.name for value in model.proto.graph.input], exacting_feeds(model)["a"])
+    return dict.fromkeys(
+        [value.name for value in model.proto.graph.input], exacting_feeds(model)["a"]
+    )
 
 
 def _claimed(
-    harness: Harness, operators: Sequence[str], types: Sequence[int] = _FLOATS[:1], *shapes: tuple[int, ...]
+    harness: Harness,
+    operators: Sequence[str],
+    types: Sequence[int] = _FLOATS[:1],
+    *shapes: tuple[int, ...],
 ) -> Iterator[SmallModel]:
     for elem_type in types:
         for shape in shapes or (SHAPE,):
-            models = (one_operator(operator, elem_type, shape) for operator in operators)
-            yield from (model for model in models if is_valid(model) and harness.claimed(model))
+            models = (
+                one_operator(operator, elem_type, shape) for operator in operators
+            )
+            yield from (
+                model for model in models if is_valid(model) and harness.claimed(model)
+            )
 
 
 def _some(found: Iterable[SmallModel], nothing: str) -> list[SmallModel]:
@@ -248,7 +296,9 @@ def _expect_exact(harness: Harness, model: SmallModel, feeds: Feeds) -> None:
         tolerance = min(tolerance, _DIGITS_OF_DOUBLES)
     different = disagreement(results, reference, tolerance=tolerance, step=model.step)
     if different is None and all(dtype.kind in "iub" for dtype in dtypes):
-        same = all(np.array_equal(a, b) for a, b in zip(results, reference, strict=True))
+        same = all(
+            np.array_equal(a, b) for a, b in zip(results, reference, strict=True)
+        )
         different = None if same else "some integers are not exact"
     if different is not None:
         raise CheckFailed(
@@ -289,7 +339,9 @@ _EXACT: tuple[
 
 
 def _exact(
-    nothing: str, models: Callable[[Harness], Iterator[SmallModel]], feeds: Callable[[SmallModel], Feeds]
+    nothing: str,
+    models: Callable[[Harness], Iterator[SmallModel]],
+    feeds: Callable[[SmallModel], Feeds],
 ) -> CheckFunction:
     def function(harness: Harness) -> None:
         for model in _some(models(harness), nothing):
@@ -300,12 +352,18 @@ def _exact(
 
 def _of_type(elem_type: int) -> CheckFunction:
     nothing = "none of the kit's operators on this type"
-    return _exact(nothing, lambda harness: _claimed(harness, _OPERATORS, [elem_type]), exacting_feeds)
+    return _exact(
+        nothing,
+        lambda harness: _claimed(harness, _OPERATORS, [elem_type]),
+        exacting_feeds,
+    )
 
 
 for _elem_type in ELEMENT_TYPES:
     _name = TensorProto.DataType.Name(_elem_type).lower()
-    check("values", f"{_name}: what it claims gives the right results")(_of_type(_elem_type))
+    check("values", f"{_name}: what it claims gives the right results")(
+        _of_type(_elem_type)
+    )
 for _title, _nothing, _models, _feeds, _needs in _EXACT:
     check("values", _title, needs=_needs)(_exact(_nothing, _models, _feeds))
 
@@ -313,13 +371,21 @@ for _title, _nothing, _models, _feeds, _needs in _EXACT:
 def _open_models(harness: Harness) -> list[SmallModel]:
     blocks = (block for block in harness.claimed_blocks if block.name in _ANY_LENGTH)
     models = (structures.single(block, ("n", *block.shape[1:])) for block in blocks)
-    return _some(filter(harness.claimed, models), "nothing with an open dimension")[:_SAMPLE]
+    return _some(filter(harness.claimed, models), "nothing with an open dimension")[
+        :_SAMPLE
+    ]
 
 
-_ANY_LENGTH = frozenset({"Conv", "MatMul", "Gemm", "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Abs", "Neg"})
+_ANY_LENGTH = frozenset(
+    {"Conv", "MatMul", "Gemm", "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Abs", "Neg"}
+)
 
 
-@check("values", "an open dimension may have another length in each run", needs=["dynamic_shapes"])
+@check(
+    "values",
+    "an open dimension may have another length in each run",
+    needs=["dynamic_shapes"],
+)
 def check_lengths(harness: Harness) -> None:
     """In a session, and where it can be after a load. Without elements, too, which no EP expects."""
     export = harness.requirements.export and harness.requirements.partitions
@@ -328,7 +394,9 @@ def check_lengths(harness: Harness) -> None:
             with harness.session(source) as session:
                 for length in (2, 1, 5, 2, *[0] * harness.requirements.zero_size):
                     feeds = model.feeds(length, length=length)
-                    harness.expect_run(model, f"a run of length {length}", session, feeds=feeds)
+                    harness.expect_run(
+                        model, f"a run of length {length}", session, feeds=feeds
+                    )
 
 
 # --- one run after another ------------------------------------------------------------------------------
@@ -357,7 +425,9 @@ def check_stateless(harness: Harness) -> None:
                 results = session.run(None, model.feeds(seed))
                 what = f"run with the inputs of seed {seed}, after others"
                 hint = "`run` is stateless: keep nothing between two calls."
-                harness.expect_agreement(model, results, model.feeds(seed), what, hint=hint)
+                harness.expect_agreement(
+                    model, results, model.feeds(seed), what, hint=hint
+                )
 
 
 @check("values", "inputs may be views of larger arrays, or be strided")
@@ -367,12 +437,16 @@ def check_views(harness: Harness) -> None:
         feeds = model.feeds(3)
         with harness.session(model) as session:
             for what, view in _VIEWS.items():
-                results = session.run(None, {name: view(array) for name, array in feeds.items()})
+                results = session.run(
+                    None, {name: view(array) for name, array in feeds.items()}
+                )
                 harness.expect_agreement(model, results, feeds, f"a run on {what}")
 
 
 _VIEWS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
-    "a slice": lambda array: np.stack([np.ones_like(array), array, np.ones_like(array)])[1],
+    "a slice": lambda array: np.stack(
+        [np.ones_like(array), array, np.ones_like(array)]
+    )[1],
     "a transposed array": lambda array: np.ascontiguousarray(array.T).T,
     "every second": lambda array: np.stack([array, array], axis=-1)[..., 0],
 }
@@ -399,18 +473,27 @@ class Runnable:
     def example(self, seed: int = 0) -> list[np.ndarray]:
         """Return inputs: whole numbers from 0 to 3, which many operators give back as they are."""
         numbers = np.random.default_rng(seed)
-        arrays = [numbers.integers(0, 4, each.shape).astype(each.dtype) for each in self.inputs]
+        arrays = [
+            numbers.integers(0, 4, each.shape).astype(each.dtype)
+            for each in self.inputs
+        ]
         for array in arrays:
             array.setflags(write=False)
         return arrays
 
 
 def _array(value: ValueInfo) -> np.ndarray:
-    return np.full([int(length) for length in value.shape or () if length is not None], 3, value.dtype)
+    return np.full(
+        [int(length) for length in value.shape or () if length is not None],
+        3,
+        value.dtype,
+    )
 
 
 @contextmanager
-def runnables(harness: Harness, models: Sequence[SmallModel]) -> Iterator[list[Runnable]]:
+def runnables(
+    harness: Harness, models: Sequence[SmallModel]
+) -> Iterator[list[Runnable]]:
     """Provide all partitions that the EP compiles of some models, and loads again if it can.
 
     Raises:
@@ -434,12 +517,19 @@ def runnables(harness: Harness, models: Sequence[SmallModel]) -> Iterator[list[R
                 ("load_context", "nodes", "loaded"),
             )
             for call in watch.of(hook)
-            for boundary, result in zip(call.arguments[boundaries], call.result, strict=True)
+            for boundary, result in zip(
+                call.arguments[boundaries], call.result, strict=True
+            )
             if result.run is not None
-            and all(v.type.is_static and v.dtype is not None for v in (*boundary.inputs, *boundary.outputs))
+            and all(
+                v.type.is_static and v.dtype is not None
+                for v in (*boundary.inputs, *boundary.outputs)
+            )
         ]
         if not found:
-            raise Skipped("the EP compiles no partition whose types and lengths are all known")
+            raise Skipped(
+                "the EP compiles no partition whose types and lengths are all known"
+            )
         yield found
 
 
@@ -462,24 +552,32 @@ def _check_runnables(
 
 
 @_check_runnables(
-    "it does not write to inputs", "Inputs are the caller's and read-only; copy what is to be worked on."
+    "it does not write to inputs",
+    "Inputs are the caller's and read-only; copy what is to be worked on.",
 )
 def _find_changed_input(_harness: Harness, runnable: Runnable) -> str | None:
     inputs = runnable.example()
     before = [array.tobytes() for array in inputs]
     runnable.run(inputs, None)
-    return None if [array.tobytes() for array in inputs] == before else "changes an input"
+    return (
+        None if [array.tobytes() for array in inputs] == before else "changes an input"
+    )
 
 
 @_check_runnables(
     "results do not share memory with inputs",
     "Copy it: the caller may change its input at once.",
-    lambda harness: [*_sample(harness), *_claimed(harness, (*MOVING, "Relu", "Abs", "Max"))],
+    lambda harness: [
+        *_sample(harness),
+        *_claimed(harness, (*MOVING, "Relu", "Abs", "Max")),
+    ],
 )
 def _find_shared_memory(_harness: Harness, runnable: Runnable) -> str | None:
     inputs = runnable.example()
     results = runnable.run(inputs, None)
-    shared = any(np.may_share_memory(result, array) for result in results for array in inputs)
+    shared = any(
+        np.may_share_memory(result, array) for result in results for array in inputs
+    )
     return "gives a result in the memory of an input" if shared else None
 
 
@@ -491,7 +589,11 @@ def _find_changed_result(_harness: Harness, runnable: Runnable) -> str | None:
     first = list(runnable.run(runnable.example(1), None))
     before = [array.tobytes() for array in first]
     runnable.run(runnable.example(2), None)
-    return None if [array.tobytes() for array in first] == before else "changes results of an earlier run"
+    return (
+        None
+        if [array.tobytes() for array in first] == before
+        else "changes results of an earlier run"
+    )
 
 
 @_check_runnables(
@@ -502,9 +604,16 @@ def _find_ignored_output(harness: Harness, runnable: Runnable) -> str | None:
     inputs, outputs = runnable.example(), [array.copy() for array in runnable.outputs]
     expected = runnable.run(inputs, None)
     returned = runnable.run(inputs, outputs)
-    if disagreement(outputs, expected, tolerance=harness.requirements.tolerance) is not None:
+    if (
+        disagreement(outputs, expected, tolerance=harness.requirements.tolerance)
+        is not None
+    ):
         return "does not write into the outputs that it is given"
-    same = all(np.may_share_memory(a, b) for a, b in zip(returned, outputs, strict=True) if b.size)
+    same = all(
+        np.may_share_memory(a, b)
+        for a, b in zip(returned, outputs, strict=True)
+        if b.size
+    )
     return None if same else "returns other arrays than the outputs that it is given"
 
 
@@ -516,9 +625,14 @@ def _find_wrong_boundary(_harness: Harness, runnable: Runnable) -> str | None:
     results = runnable.run(runnable.example(), None)
     if len(results) != len(runnable.outputs):
         return f"gives {len(results)} results for {len(runnable.outputs)} outputs"
-    for index, (expected, result) in enumerate(zip(runnable.outputs, results, strict=True)):
+    for index, (expected, result) in enumerate(
+        zip(runnable.outputs, results, strict=True)
+    ):
         dtype, shape = getattr(result, "dtype", None), getattr(result, "shape", None)
-        if (dtype, shape) != (expected.dtype, expected.shape) or not result.flags.c_contiguous:
+        if (dtype, shape) != (
+            expected.dtype,
+            expected.shape,
+        ) or not result.flags.c_contiguous:
             return (
                 f"gives output {index} as {dtype}{list(shape or ())}; "
                 f"expected {expected.dtype}{list(expected.shape)}, C-contiguous"

@@ -9,7 +9,14 @@ import onnx
 
 from epctx_conformance.checks.contexts import graph_names
 from epctx_conformance.memory import MemoryWriter
-from epctx_conformance.models import GraphBuilder, SmallModel, chain, rename_values, separated, single
+from epctx_conformance.models import (
+    GraphBuilder,
+    SmallModel,
+    chain,
+    rename_values,
+    separated,
+    single,
+)
 from epctx_conformance.table import CheckFailed, CheckFunction, Skipped, check
 from epctx_core import ShareGroup, ShareReport
 from epctx_core.errors import EpctxError
@@ -25,10 +32,15 @@ NEEDS = ("partitions", "export", "share_groups")
 
 def _members(harness: Harness, count: int = 2) -> list[SmallModel]:
     """Return different models that have weights in common: chains of one to `count` blocks."""
-    return [chain(harness.block, length).copy(f"m{length}") for length in range(1, count + 1)]
+    return [
+        chain(harness.block, length).copy(f"m{length}")
+        for length in range(1, count + 1)
+    ]
 
 
-def _grouped(harness: Harness, models: Sequence[SmallModel]) -> tuple[Path, ShareReport]:
+def _grouped(
+    harness: Harness, models: Sequence[SmallModel]
+) -> tuple[Path, ShareReport]:
     """Compile models into one group; return the folder and what was written."""
     folder = harness.folder()
     with ShareGroup(folder, registry=harness.registry) as group:
@@ -37,9 +49,13 @@ def _grouped(harness: Harness, models: Sequence[SmallModel]) -> tuple[Path, Shar
     return folder, group.report
 
 
-def _expect_loads(harness: Harness, folder: Path, models: Sequence[SmallModel], what: str) -> None:
+def _expect_loads(
+    harness: Harness, folder: Path, models: Sequence[SmallModel], what: str
+) -> None:
     for model in models:
-        harness.expect_run(model, f"loaded out of {what}", folder / f"{model.name}_ctx.onnx")
+        harness.expect_run(
+            model, f"loaded out of {what}", folder / f"{model.name}_ctx.onnx"
+        )
 
 
 def _twice(harness: Harness) -> list[SmallModel]:
@@ -47,7 +63,10 @@ def _twice(harness: Harness) -> list[SmallModel]:
 
 
 def _several(harness: Harness) -> list[SmallModel]:
-    return [separated(harness.block, harness.barrier, 3, seed=seed).copy(f"m{seed}") for seed in (1, 2)]
+    return [
+        separated(harness.block, harness.barrier, 3, seed=seed).copy(f"m{seed}")
+        for seed in (1, 2)
+    ]
 
 
 def _with_idle(harness: Harness) -> list[SmallModel]:
@@ -55,8 +74,16 @@ def _with_idle(harness: Harness) -> list[SmallModel]:
     busy = single(harness.block)
     for operator in ("NonZero", "Shape", "Size", "Erf", "Sin"):
         graph = GraphBuilder()
-        elem_type = onnx.TensorProto.FLOAT if operator in ("Erf", "Sin") else onnx.TensorProto.INT64
-        graph.output(graph.node(operator, [graph.input("x", harness.block.shape)]), None, elem_type)
+        elem_type = (
+            onnx.TensorProto.FLOAT
+            if operator in ("Erf", "Sin")
+            else onnx.TensorProto.INT64
+        )
+        graph.output(
+            graph.node(operator, [graph.input("x", harness.block.shape)]),
+            None,
+            elem_type,
+        )
         idle = graph.model("idle")
         if not harness.claimed(idle):
             return [busy, idle]
@@ -89,7 +116,9 @@ _GROUPS: tuple[tuple[str, Callable[[Harness], list[SmallModel]], slice, str, tup
 """Title, members, slice of those that are loaded (models of others are removed), a text about the group, abilities needed."""
 
 
-def _loading(members: Callable[[Harness], list[SmallModel]], loaded: slice, what: str) -> CheckFunction:
+def _loading(
+    members: Callable[[Harness], list[SmallModel]], loaded: slice, what: str
+) -> CheckFunction:
     def function(harness: Harness) -> None:
         models = members(harness)
         folder, _ = _grouped(harness, models)
@@ -109,7 +138,8 @@ def check_two(harness: Harness) -> None:
     files = sorted(path.name for path in folder.iterdir())
     if len(report.binaries) != 1 or len(files) != len(models) + 1:
         raise CheckFailed(
-            f"a group of two wrote {', '.join(files)}.", hint="Write one payload, when writer.final is True."
+            f"a group of two wrote {', '.join(files)}.",
+            hint="Write one payload, when writer.final is True.",
         )
     _expect_loads(harness, folder, models, "a share group")
 
@@ -135,13 +165,19 @@ def check_graph_names(harness: Harness) -> None:
     _expect_loads(harness, folder, models, "a share group by the names of its graphs")
 
 
-@check("sharing", "members live side by side and share what they load", needs=(*NEEDS, "concurrency"))
+@check(
+    "sharing",
+    "members live side by side and share what they load",
+    needs=(*NEEDS, "concurrency"),
+)
 def check_together(harness: Harness) -> None:
     """All sessions open at once, with `ep.share_ep_contexts=1`; one ends before the others run."""
     models = _members(harness, 3)
     folder, _ = _grouped(harness, models)
     config = {"ep.share_ep_contexts": "1"}
-    first, *others = (harness.session(folder / f"{model.name}_ctx.onnx", config) for model in models)
+    first, *others = (
+        harness.session(folder / f"{model.name}_ctx.onnx", config) for model in models
+    )
     first.close()
     for model, session in zip(models[1:], others, strict=True):
         with session:
@@ -170,19 +206,29 @@ def check_not_final(harness: Harness) -> None:
         )
 
 
-@check("sharing", "the same group gives the same bytes", needs=(*NEEDS, "deterministic"))
+@check(
+    "sharing", "the same group gives the same bytes", needs=(*NEEDS, "deterministic")
+)
 def check_deterministic(harness: Harness) -> None:
     """In two folders."""
     models = _members(harness)
     first, second = (
-        {(path.name, path.read_bytes()) for path in _grouped(harness, models)[0].iterdir()} for _ in range(2)
+        {
+            (path.name, path.read_bytes())
+            for path in _grouped(harness, models)[0].iterdir()
+        }
+        for _ in range(2)
     )
     if first != second:
         names = sorted({name for name, _ in first ^ second})
         raise CheckFailed(f"a second compile of the group changed {', '.join(names)}.")
 
 
-@check("sharing", "weights that members have in common are stored once", needs=(*NEEDS, "weight_sharing"))
+@check(
+    "sharing",
+    "weights that members have in common are stored once",
+    needs=(*NEEDS, "weight_sharing"),
+)
 def check_weights_once(harness: Harness) -> None:
     """Two members with one large weight between them: the binary is nearer to one of them than to two."""
     alone = single(harness.large_block).copy("first")

@@ -55,7 +55,9 @@ _NOT_DONE: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, tuple[str, ..
 """Title, kinds of side effects, the phases that count, a hint, and the abilities needed."""
 
 
-def _not_done(kinds: tuple[str, ...], phases: tuple[str, ...], hint: str) -> CheckFunction:
+def _not_done(
+    kinds: tuple[str, ...], phases: tuple[str, ...], hint: str
+) -> CheckFunction:
     return lambda harness: harness.observation.expect_none(kinds, phases, hint=hint)
 
 
@@ -81,7 +83,8 @@ def check_stdout(harness: Harness) -> None:
     printed = harness.observation.stdout
     if printed:
         raise CheckFailed(
-            f"the EP prints {printed[:80]!r}.", hint="stdout is the host's; use context.logger."
+            f"the EP prints {printed[:80]!r}.",
+            hint="stdout is the host's; use context.logger.",
         )
 
 
@@ -110,7 +113,10 @@ def _growth(harness: Harness, count: Callable[[], set[str]]) -> list[str]:
 @check("side_effects", "a closed session leaves no thread")
 def check_threads(harness: Harness) -> None:
     """Daemon threads, too."""
-    left = _growth(harness, lambda: {f"{thread.name} ({thread.ident})" for thread in threading.enumerate()})
+    left = _growth(
+        harness,
+        lambda: {f"{thread.name} ({thread.ident})" for thread in threading.enumerate()},
+    )
     if left:
         raise CheckFailed(
             f"{_ROUNDS} more sessions left these threads: {', '.join(left)}.",
@@ -126,7 +132,8 @@ def check_descriptors(harness: Harness) -> None:
     left = _growth(harness, lambda: {path.name for path in _DESCRIPTORS.iterdir()})
     if len(left) >= _ROUNDS:
         raise CheckFailed(
-            f"{_ROUNDS} more sessions left {len(left)} descriptors open.", hint="Close them in shutdown."
+            f"{_ROUNDS} more sessions left {len(left)} descriptors open.",
+            hint="Close them in shutdown.",
         )
 
 
@@ -144,7 +151,10 @@ def check_mappings(harness: Harness) -> None:
 
 
 def _mapped_files() -> set[str]:
-    lines = [line.split(maxsplit=5) for line in _MAPPINGS.read_text("utf-8", errors="replace").splitlines()]
+    lines = [
+        line.split(maxsplit=5)
+        for line in _MAPPINGS.read_text("utf-8", errors="replace").splitlines()
+    ]
     return {
         f"{fields[5]} ({fields[4]})"
         for fields in lines

@@ -16,8 +16,19 @@ if TYPE_CHECKING:
     from epctx_conformance.harness import Harness
     from epctx_core.plugin import Partition
 
-FOREIGN_SOURCES = ("SomebodyElsesExecutionProvider", "", "ExecutionProvider", "CPUExecutionProvider")
-FOREIGN_INFOS = ("written by another EP", "", "{}", '{"version": 999999}', "\x00\ufffd" * 50)
+FOREIGN_SOURCES = (
+    "SomebodyElsesExecutionProvider",
+    "",
+    "ExecutionProvider",
+    "CPUExecutionProvider",
+)
+FOREIGN_INFOS = (
+    "written by another EP",
+    "",
+    "{}",
+    '{"version": 999999}',
+    "\x00\ufffd" * 50,
+)
 
 
 @check("signatures", "the class, its options and its hooks follow the contract")
@@ -31,7 +42,10 @@ def check_class(harness: Harness) -> None:
 def check_vendor(harness: Harness) -> None:
     """Shown to everybody who installs the EP."""
     if not str(harness.provider.vendor).strip():
-        raise CheckFailed("vendor is empty.", hint='Write vendor = "...", the name of the EP\'s maker.')
+        raise CheckFailed(
+            "vendor is empty.",
+            hint='Write vendor = "...", the name of the EP\'s maker.',
+        )
 
 
 @check("signatures", "it sets simulated if its vendor says so")
@@ -40,7 +54,8 @@ def check_simulated(harness: Harness) -> None:
     vendor, simulated = harness.provider.vendor, harness.provider.simulated
     if "simulated" in vendor.lower() and simulated is not True:
         raise CheckFailed(
-            f"its vendor is {vendor!r}, and simulated is {simulated!r}.", hint="Write simulated = True."
+            f"its vendor is {vendor!r}, and simulated is {simulated!r}.",
+            hint="Write simulated = True.",
         )
 
 
@@ -56,8 +71,14 @@ def check_options(harness: Harness) -> None:
         raise Skipped("the EP has no options")
     for option in options:
         if not option.doc.strip():
-            raise CheckFailed(f"the option {option.name!r} has no doc.", hint="Write one sentence for users.")
-        for value in (*option.choices, *([] if option.default is None else [option.default])):
+            raise CheckFailed(
+                f"the option {option.name!r} has no doc.",
+                hint="Write one sentence for users.",
+            )
+        for value in (
+            *option.choices,
+            *([] if option.default is None else [option.default]),
+        ):
             try:
                 parsed = option.parse(harness.provider.name, _text(value))
             except InvalidArgument as error:
@@ -73,12 +94,16 @@ def check_options(harness: Harness) -> None:
 def check_every_choice(harness: Harness) -> None:
     """An instance is made with each choice; any error but InvalidArgument is a bug."""
     model = harness.network
-    choices = [(o.name, choice) for o in harness.provider.options for choice in o.choices]
+    choices = [
+        (o.name, choice) for o in harness.provider.options for choice in o.choices
+    ]
     if not choices:
         raise Skipped("no option of the EP has choices")
     for name, choice in choices:
         try:
-            harness.like(options={**harness.options, name: _text(choice)}).explain(model)
+            harness.like(options={**harness.options, name: _text(choice)}).explain(
+                model
+            )
         except InvalidArgument:
             continue
 
@@ -100,7 +125,8 @@ def check_foreign_sources(harness: Harness) -> None:
     for source in FOREIGN_SOURCES:
         if harness.provider.accepts_source(source):
             raise CheckFailed(
-                f"accepts_source({source!r}) is true.", hint="Accept the EP's own names, whole, and no other."
+                f"accepts_source({source!r}) is true.",
+                hint="Accept the EP's own names, whole, and no other.",
             )
 
 
@@ -110,20 +136,29 @@ def check_availability(harness: Harness) -> None:
     for purpose in Purpose:
         first, second = (harness.provider.availability(purpose) for _ in range(2))
         if not isinstance(first, Availability):
-            raise CheckFailed(f"availability({purpose}) gave {first!r} instead of an Availability.")
+            raise CheckFailed(
+                f"availability({purpose}) gave {first!r} instead of an Availability."
+            )
         if first != second:
             raise CheckFailed(f"availability({purpose}) gave {first}, then {second}.")
         if not first.available and not first.reason:
-            raise CheckFailed(f"it is not available for {purpose.value} and gives no reason.")
+            raise CheckFailed(
+                f"it is not available for {purpose.value} and gives no reason."
+            )
 
 
 @check("signatures", "it is available on this machine")
 def check_available(harness: Harness) -> None:
     """Without this most other checks cannot run."""
-    for purpose in [Purpose.RUN] + [Purpose.EXPORT, Purpose.LOAD] * harness.requirements.export:
+    for purpose in [Purpose.RUN] + [
+        Purpose.EXPORT,
+        Purpose.LOAD,
+    ] * harness.requirements.export:
         found = harness.provider.availability(purpose)
         if not found.available:
-            raise CheckFailed(f"it cannot {purpose.value} here: {found.reason}", hint=found.hint)
+            raise CheckFailed(
+                f"it cannot {purpose.value} here: {found.reason}", hint=found.hint
+            )
 
 
 def _validate(harness: Harness, info: str) -> Compatibility:
@@ -139,7 +174,10 @@ def _info(harness: Harness) -> str:
 
     def twice(honest: Any, partitions: Sequence[Partition], **_others: Any) -> Any:
         options: Mapping[str, Any] = watch.contexts[0].options
-        infos.extend(harness.provider.get_compatibility_info(partitions, options) for _ in range(2))
+        infos.extend(
+            harness.provider.get_compatibility_info(partitions, options)
+            for _ in range(2)
+        )
         return honest()
 
     other, watch = harness.observed(compile=twice)
@@ -147,11 +185,16 @@ def _info(harness: Harness) -> str:
     first, second = infos[:2]
     if not isinstance(first, str):
         raise CheckFailed(
-            f"get_compatibility_info gave {first!r}, not a text.", hint='Return "" for nothing.'
+            f"get_compatibility_info gave {first!r}, not a text.",
+            hint='Return "" for nothing.',
         )
     if first != second:
-        raise CheckFailed(f"get_compatibility_info gave {first!r}, then {second!r}, for the same partitions.")
-    described = (node for call in watch.of("get_ep_context_nodes") for node in call.result or ())
+        raise CheckFailed(
+            f"get_compatibility_info gave {first!r}, then {second!r}, for the same partitions."
+        )
+    described = (
+        node for call in watch.of("get_ep_context_nodes") for node in call.result or ()
+    )
     if (own := next(described).compatibility_info) is not None:
         return str(own)
     if not first:
@@ -159,12 +202,19 @@ def _info(harness: Harness) -> str:
     return first
 
 
-@check("signatures", "it supports what it compiled itself", needs=("partitions", "export", "compatibility"))
+@check(
+    "signatures",
+    "it supports what it compiled itself",
+    needs=("partitions", "export", "compatibility"),
+)
 def check_info_comes_back(harness: Harness) -> None:
     """Its own verdict on its own text, which is the same each time."""
     info = _info(harness)
     verdict = _validate(harness, info)
-    supported = (Compatibility.EP_SUPPORTED_OPTIMAL, Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION)
+    supported = (
+        Compatibility.EP_SUPPORTED_OPTIMAL,
+        Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION,
+    )
     if verdict not in supported:
         raise CheckFailed(
             f"validate_compatibility says {verdict!r} to the compatibility text that it wrote just now: {info!r:.120}"
@@ -176,7 +226,10 @@ def check_foreign_infos(harness: Harness) -> None:
     """Texts that it never wrote: a verdict, no exception, and none that lets the model pass as its own."""
     for info in FOREIGN_INFOS:
         verdict = _validate(harness, info)
-        if verdict not in (Compatibility.EP_NOT_APPLICABLE, Compatibility.EP_UNSUPPORTED):
+        if verdict not in (
+            Compatibility.EP_NOT_APPLICABLE,
+            Compatibility.EP_UNSUPPORTED,
+        ):
             raise CheckFailed(
                 f"validate_compatibility({info!r:.40}) is {verdict!r}.",
                 hint="Return EP_NOT_APPLICABLE for a text that is not the EP's, EP_UNSUPPORTED for one it cannot judge.",

@@ -16,7 +16,9 @@ _OF_CASES = ("library", "through", "tolerance", "results", "html")
 _OF_NAME = ("model", "full")
 
 
-def add_library(parser: CommandParser, run_kit: Callable[[argparse.Namespace, Console], int]) -> None:
+def add_library(
+    parser: CommandParser, run_kit: Callable[[argparse.Namespace, Console], int]
+) -> None:
     """Declare the options of a check with cases, which is what runs if one of them names the EP.
 
     Args:
@@ -28,8 +30,14 @@ def add_library(parser: CommandParser, run_kit: Callable[[argparse.Namespace, Co
         "onnxruntime or an installed one. Exits with 1 if a check failed, or a case is WRONG or a CRASH."
     )
     group = parser.add_argument_group("kit and cases")
-    group.add_argument("--ep", metavar="EP", help="an EP of onnxruntime, or an installed one (QNN)")
-    group.add_argument("--library", metavar="FILE", help="the plugin library of onnxruntime that contains it")
+    group.add_argument(
+        "--ep", metavar="EP", help="an EP of onnxruntime, or an installed one (QNN)"
+    )
+    group.add_argument(
+        "--library",
+        metavar="FILE",
+        help="the plugin library of onnxruntime that contains it",
+    )
     group.add_argument(
         "--cases",
         default=CASES,
@@ -58,9 +66,13 @@ def add_library(parser: CommandParser, run_kit: Callable[[argparse.Namespace, Co
         help="time limit of a case in one way (default: 120)",
     )
     group.add_argument(
-        "--results", metavar="FILE.jsonl", help="keep each result there; another run goes on from it"
+        "--results",
+        metavar="FILE.jsonl",
+        help="keep each result there; another run goes on from it",
     )
-    group.add_argument("--html", metavar="FILE.html", help="write the report as a page of its own")
+    group.add_argument(
+        "--html", metavar="FILE.html", help="write the report as a page of its own"
+    )
 
     def run(arguments: argparse.Namespace, console: Console) -> int:
         check_usage(arguments)
@@ -93,8 +105,13 @@ def check_usage(arguments: argparse.Namespace) -> None:
     """Raise InvalidArgument for options that do not go together, as some are of checks without cases."""
     if bool(arguments.name) == bool(arguments.ep):
         raise InvalidArgument(
-            "give either NAME or --ep.", hint="epctx plugins check QNN, or epctx plugins check --ep QNN."
+            "give either NAME or --ep.",
+            hint="epctx plugins check QNN, or epctx plugins check --ep QNN.",
         )
     with_other = _OF_CASES if arguments.name else _OF_NAME
-    if wrong := next((option for option in with_other if getattr(arguments, option)), None):
-        raise InvalidArgument(f"--{wrong} needs {'--ep' if arguments.name else 'NAME'}, and it alone.")
+    if wrong := next(
+        (option for option in with_other if getattr(arguments, option)), None
+    ):
+        raise InvalidArgument(
+            f"--{wrong} needs {'--ep' if arguments.name else 'NAME'}, and it alone."
+        )

@@ -79,9 +79,16 @@ def check_library(  # noqa: PLR0913 - public: the options of a check
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="epctx-check-"))
         kept = results or Path(folder, "results.jsonl")
         found = []
-        for stage, tasks, limit in (("kit", of_kit, 2 * Requirements.seconds), ("cases", of_cases, seconds)):
+        for stage, tasks, limit in (
+            ("kit", of_kit, 2 * Requirements.seconds),
+            ("cases", of_cases, seconds),
+        ):
             show = _count(progress, stage, len(tasks))
-            found.append(run_all(tasks, kept, 1, catalogue=_CATALOGUE, seconds=limit, progress=show))
+            found.append(
+                run_all(
+                    tasks, kept, 1, catalogue=_CATALOGUE, seconds=limit, progress=show
+                )
+            )
     return LibraryReport(
         subject=subject,
         facts=facts,
@@ -107,7 +114,9 @@ def _count(
     return show
 
 
-def _choose(subject: Subject, only: Sequence[str], *, quick: bool) -> tuple[Mapping[str, Case], list[str]]:
+def _choose(
+    subject: Subject, only: Sequence[str], *, quick: bool
+) -> tuple[Mapping[str, Case], list[str]]:
     """Return cases by name, and names of checks.
 
     Raises:
@@ -116,7 +125,11 @@ def _choose(subject: Subject, only: Sequence[str], *, quick: bool) -> tuple[Mapp
     cases = load_cases(subject)
     if not only:
         names = list(cases)[:: SAMPLE if quick else 1]
-        checks = chosen_checks([group for group in GROUPS if group != _LONG]) if quick else all_checks()
+        checks = (
+            chosen_checks([group for group in GROUPS if group != _LONG])
+            if quick
+            else all_checks()
+        )
         return {name: cases[name] for name in names}, [check.name for check in checks]
     groups = {name for check in all_checks() for name in (check.group, check.name)}
     for name in only:
@@ -128,7 +141,9 @@ def _choose(subject: Subject, only: Sequence[str], *, quick: bool) -> tuple[Mapp
             )
     wanted = [name for name in only if name in groups]
     checks = chosen_checks(wanted) if wanted else ()
-    return {name: cases[name] for name in only if name in cases}, [check.name for check in checks]
+    return {name: cases[name] for name in only if name in cases}, [
+        check.name for check in checks
+    ]
 
 
 def _choose_ways(subject: Subject, ways: Iterable[str]) -> list[str]:
@@ -162,7 +177,9 @@ def load_cases(subject: Subject) -> Mapping[str, Case]:
             hint="Give MODULE:FUNCTION; the function returns cases by name.",
         ) from error
     cases = load()
-    if not isinstance(cases, Mapping) or not all(isinstance(case, Case) for case in cases.values()):
+    if not isinstance(cases, Mapping) or not all(
+        isinstance(case, Case) for case in cases.values()
+    ):
         raise InvalidArgument(
             f"--cases {subject.cases!r} returns no cases by name, but {cases!r:.60}.",
             hint="The function returns a dict of epctx_conformance.cases.case.Case objects by their names.",
@@ -172,7 +189,9 @@ def load_cases(subject: Subject) -> Mapping[str, Case]:
 
 def _list_operators(case: Case) -> tuple[str, ...]:
     graph = onnx.ModelProto.FromString(case.model()).graph
-    return tuple(sorted({f"{node.domain}.{node.op_type}".lstrip(".") for node in graph.node}))
+    return tuple(
+        sorted({f"{node.domain}.{node.op_type}".lstrip(".") for node in graph.node})
+    )
 
 
 # -- in a child ------------------------------------------------------------------------------------
@@ -180,18 +199,36 @@ def _list_operators(case: Case) -> tuple[str, ...]:
 
 def run_task(case: Case, way: Way) -> Result:
     """Run a check of the kit, or try a case."""
-    return _run_check(case.name, way) if way.name == KIT else try_case(case, way, find_subject()[0])
+    return (
+        _run_check(case.name, way)
+        if way.name == KIT
+        else try_case(case, way, find_subject()[0])
+    )
 
 
-_OUTCOMES = {Outcome.PASSED: "passed", Outcome.FAILED: "wrong", Outcome.SKIPPED: "unclaimed"}
+_OUTCOMES = {
+    Outcome.PASSED: "passed",
+    Outcome.FAILED: "wrong",
+    Outcome.SKIPPED: "unclaimed",
+}
 
 
 def _run_check(name: str, way: Way) -> Result:
     (check,) = chosen_checks([name])
     found = run_check(check, _find_harness())
-    notes = {"title": check.title, "group": check.group, "seconds": round(found.seconds, 3)}
+    notes = {
+        "title": check.title,
+        "group": check.group,
+        "seconds": round(found.seconds, 3),
+    }
     reason = " ".join(found.text.split())
-    return Result(case=name, route=str(way), outcome=_OUTCOMES[found.outcome], reason=reason, notes=notes)
+    return Result(
+        case=name,
+        route=str(way),
+        outcome=_OUTCOMES[found.outcome],
+        reason=reason,
+        notes=notes,
+    )
 
 
 @cache
@@ -200,9 +237,14 @@ def _find_harness() -> Harness:
     from epctx_conformance.harness import Harness
 
     subject, _ = find_subject()
-    lacking = {*subject.without, *(_ADAPTER_LACKS if subject.plugin is not None else ())}
+    lacking = {
+        *subject.without,
+        *(_ADAPTER_LACKS if subject.plugin is not None else ()),
+    }
     tolerance = max(subject.tolerance, Requirements.tolerance)
-    requirements = replace(Requirements(tolerance=tolerance), **dict.fromkeys(lacking, False))
+    requirements = replace(
+        Requirements(tolerance=tolerance), **dict.fromkeys(lacking, False)
+    )
     return Harness(subject.provider, requirements=requirements, options=subject.options)
 
 
@@ -211,9 +253,14 @@ def _make_catalogue() -> Catalogue:
     """Return the cases and checks of this process's subject, with its ways."""
     subject, fingerprint = find_subject()
     _find_harness()  # here, as temporary folders of a task end with it
-    checks = {check.name: Case(name=check.name, model=bytes, data=list) for check in all_checks()}
+    checks = {
+        check.name: Case(name=check.name, model=bytes, data=list)
+        for check in all_checks()
+    }
     suites = {"kit": lambda: checks, "cases": lambda: load_cases(subject)}
-    return Catalogue(suites, [Way(name, fingerprint) for name in (KIT, *WAYS)], run=run_task)
+    return Catalogue(
+        suites, [Way(name, fingerprint) for name in (KIT, *WAYS)], run=run_task
+    )
 
 
 def __getattr__(name: str) -> Any:

@@ -47,9 +47,15 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         )
     console.say(f"Check of {subject.provider.name}")
     console.table(("", ""), list(report.facts.items()))
-    console.table(("way", *(verdict.name for verdict in Verdict)), list(list_rows(report.count_ways())))
+    console.table(
+        ("way", *(verdict.name for verdict in Verdict)),
+        list(list_rows(report.count_ways())),
+    )
     faults = report.faults[:SHOWN]
-    rows = [(judge(r).name, report.find_way(r), r.case, report.explain(r)[:160]) for r in faults]
+    rows = [
+        (judge(r).name, report.find_way(r), r.case, report.explain(r)[:160])
+        for r in faults
+    ]
     console.table(("outcome", "way", "case or check", "reason"), rows)
     if more := len(report.faults) - len(faults):
         console.say(f"\n  and {more} more; --json and --html have all.")
@@ -73,4 +79,6 @@ def write_page(path: Path, page: str) -> None:
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:
-        raise InvalidArgument(f"--html {str(path)!r} cannot be written: {error.strerror}.") from error
+        raise InvalidArgument(
+            f"--html {str(path)!r} cannot be written: {error.strerror}."
+        ) from error

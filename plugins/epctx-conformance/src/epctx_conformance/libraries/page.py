@@ -66,14 +66,22 @@ def _introduce(report: LibraryReport) -> Iterator[str]:
     subject = report.subject
     facts = {"library": subject.library, **report.facts}
     if subject.options:
-        facts["options"] = ", ".join(f"{key}={value}" for key, value in subject.options.items())
+        facts["options"] = ", ".join(
+            f"{key}={value}" for key, value in subject.options.items()
+        )
     if subject.tolerance:
-        facts["tolerance"] = f"{subject.tolerance:g} of the largest expected number, beside each case's own"
+        facts["tolerance"] = (
+            f"{subject.tolerance:g} of the largest expected number, beside each case's own"
+        )
     if subject.without:
         facts["abilities not asked for"] = ", ".join(subject.without)
     yield f"<p><strong>{_summarise(report)}</strong></p>"
     yield "<dl>"
-    yield from (f"<dt>{escape(key)}</dt><dd>{escape(text)}</dd>" for key, text in facts.items() if text)
+    yield from (
+        f"<dt>{escape(key)}</dt><dd>{escape(text)}</dd>"
+        for key, text in facts.items()
+        if text
+    )
     yield "</dl>"
     yield f"<pre>{escape(report.reproduce())}</pre>"
 
@@ -97,14 +105,19 @@ def _show_ways(report: LibraryReport) -> Iterator[str]:
 def _show_operators(report: LibraryReport) -> Iterator[str]:
     yield "<h2>Operators</h2>"
     yield "<p>Cases in which each operator is, by their worst outcome.</p>"
-    yield from _make_table(("operator", *(v.name for v in Verdict)), report.count_operators())
+    yield from _make_table(
+        ("operator", *(v.name for v in Verdict)), report.count_operators()
+    )
 
 
-def _make_table(heads: Sequence[str], rows: Mapping[str, Mapping[Verdict, int]]) -> Iterator[str]:
+def _make_table(
+    heads: Sequence[str], rows: Mapping[str, Mapping[Verdict, int]]
+) -> Iterator[str]:
     yield '<div class="wide"><table><thead><tr>'
     first, *others = heads
     yield f"<th>{escape(first)}</th>" + "".join(
-        f'<th class="number" style="color: var(--{head})">{escape(head)}</th>' for head in others
+        f'<th class="number" style="color: var(--{head})">{escape(head)}</th>'
+        for head in others
     )
     yield "</tr></thead><tbody>"
     for name, counts in rows.items():
@@ -138,9 +151,15 @@ def _show_nodes(result: Result) -> str:
     nodes = result.notes.get("nodes")
     if not nodes:
         return ""
-    ran = "" if nodes["ran"] is None else f"; kernels of the EP that ran: {nodes['ran']}"
+    ran = (
+        "" if nodes["ran"] is None else f"; kernels of the EP that ran: {nodes['ran']}"
+    )
     left = f"; other EPs have {_join(nodes['left'])}" if nodes["left"] else ""
-    moved = f"; in its place ran on other EPs: {_join(nodes['elsewhere'])}" if nodes["elsewhere"] else ""
+    moved = (
+        f"; in its place ran on other EPs: {_join(nodes['elsewhere'])}"
+        if nodes["elsewhere"]
+        else ""
+    )
     return f"<p>The EP took {_join(nodes['taken']) or 'no node'}{left}{ran}{moved}.</p>"
 
 

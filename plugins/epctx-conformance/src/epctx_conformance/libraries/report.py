@@ -36,7 +36,11 @@ _VERDICTS = {
     "unclaimed": Verdict.UNSUPPORTED,
 }
 _ORDER = list(Verdict)
-_FAULTS = {"raised": "an untyped error: ", "crashed": "the process ended: ", "hung": "a hang: no end within "}
+_FAULTS = {
+    "raised": "an untyped error: ",
+    "crashed": "the process ended: ",
+    "hung": "a hang: no end within ",
+}
 
 
 def judge(result: Result) -> Verdict:
@@ -77,13 +81,19 @@ class LibraryReport:
         """The worst verdict of each case."""
         found: dict[str, Verdict] = {}
         for trial in self.trials:
-            found[trial.case] = min(judge(trial), found.get(trial.case, _ORDER[-1]), key=_ORDER.index)
+            found[trial.case] = min(
+                judge(trial), found.get(trial.case, _ORDER[-1]), key=_ORDER.index
+            )
         return found
 
     @cached_property
     def faults(self) -> list[Result]:
         """Results that are neither PASS nor UNSUPPORTED, the worst first."""
-        bad = [r for r in (*self.checks, *self.trials) if _ORDER.index(judge(r)) < _ORDER.index(Verdict.PASS)]
+        bad = [
+            r
+            for r in (*self.checks, *self.trials)
+            if _ORDER.index(judge(r)) < _ORDER.index(Verdict.PASS)
+        ]
         return sorted(bad, key=lambda result: _ORDER.index(judge(result)))
 
     def count_ways(self) -> dict[str, Counter[Verdict]]:
@@ -91,7 +101,9 @@ class LibraryReport:
         counts = {"kit": Counter(map(judge, self.checks))} if self.checks else {}
         for number, way in enumerate(self.ways):
             counts[way] = Counter(map(judge, self.trials[number :: len(self.ways)]))
-        return {**counts, "cases": Counter(self.cases.values())} if self.trials else counts
+        return (
+            {**counts, "cases": Counter(self.cases.values())} if self.trials else counts
+        )
 
     def count_operators(self) -> dict[str, Counter[Verdict]]:
         """Return the verdicts of the cases in which each operator is."""
@@ -105,11 +117,17 @@ class LibraryReport:
         """Return for each way how many cases passed with all nodes on the EP, and how many within its tolerance alone."""
         found = {}
         for number, way in enumerate(self.ways):
-            passed = [t for t in self.trials[number :: len(self.ways)] if judge(t) is Verdict.PASS]
+            passed = [
+                t
+                for t in self.trials[number :: len(self.ways)]
+                if judge(t) is Verdict.PASS
+            ]
             found[way] = {
                 "whole": sum(not trial.notes["nodes"]["left"] for trial in passed),
                 "lenient": sum("lenient" in trial.notes for trial in passed),
-                "elsewhere": sum(bool(trial.notes["nodes"]["elsewhere"]) for trial in passed),
+                "elsewhere": sum(
+                    bool(trial.notes["nodes"]["elsewhere"]) for trial in passed
+                ),
                 "other bits": sum(trial.outcome == "differs" for trial in passed),
             }
         return found
@@ -130,10 +148,15 @@ class LibraryReport:
         """Return the command line of this check, or of one result."""
         subject = self.subject
         words = ["epctx", "plugins", "check"]
-        words += ["--library", subject.library] * bool(subject.library) + ["--ep", subject.ep]
+        words += ["--library", subject.library] * bool(subject.library) + [
+            "--ep",
+            subject.ep,
+        ]
         for key, value in subject.options.items():
             words += ["-p", f"{subject.ep}.{key}={value}"]
-        words += [word for ability in subject.without for word in ("--without", ability)]
+        words += [
+            word for ability in subject.without for word in ("--without", ability)
+        ]
         words += ["--cases", subject.cases] * (subject.cases != CASES)
         words += ["--tolerance", f"{subject.tolerance:g}"] * bool(subject.tolerance)
         if result is not None:
@@ -152,9 +175,14 @@ class LibraryReport:
             "facts": dict(self.facts),
             "command": self.reproduce(),
             "ok": self.ok,
-            "counts": {way: _as_names(counts) for way, counts in self.count_ways().items()},
+            "counts": {
+                way: _as_names(counts) for way, counts in self.count_ways().items()
+            },
             "passes": self.count_passes(),
-            "operators": {name: _as_names(counts) for name, counts in self.count_operators().items()},
+            "operators": {
+                name: _as_names(counts)
+                for name, counts in self.count_operators().items()
+            },
             "checks": [self._as_entry(result) for result in self.checks],
             "cases": list(self._list_cases()),
         }
@@ -166,20 +194,33 @@ class LibraryReport:
                 "case": trials[0].case,
                 "verdict": self.cases[trials[0].case].name,
                 "operators": list(self.operators[trials[0].case]),
-                "ways": {self.find_way(trial): self._as_entry(trial) for trial in trials},
+                "ways": {
+                    self.find_way(trial): self._as_entry(trial) for trial in trials
+                },
             }
 
     def _as_entry(self, result: Result) -> dict[str, Any]:
-        entry = {"verdict": judge(result).name, "reason": self.explain(result), **result.notes}
+        entry = {
+            "verdict": judge(result).name,
+            "reason": self.explain(result),
+            **result.notes,
+        }
         if result in self.faults:
             entry["command"] = self.reproduce(result)
-        return entry if self.find_way(result) != "kit" else {"check": result.case, **entry}
+        return (
+            entry if self.find_way(result) != "kit" else {"check": result.case, **entry}
+        )
 
 
 def _as_names(counts: Mapping[Verdict, int]) -> dict[str, int]:
     return {verdict.name: counts.get(verdict, 0) for verdict in Verdict}
 
 
-def list_rows(counts: Mapping[str, Mapping[Verdict, int]]) -> Iterable[tuple[str | int, ...]]:
+def list_rows(
+    counts: Mapping[str, Mapping[Verdict, int]],
+) -> Iterable[tuple[str | int, ...]]:
     """Return rows of a table: a name, then a number for each verdict."""
-    return [(name, *(found.get(verdict, 0) for verdict in Verdict)) for name, found in counts.items()]
+    return [
+        (name, *(found.get(verdict, 0) for verdict in Verdict))
+        for name, found in counts.items()
+    ]

@@ -84,7 +84,9 @@ class Subject:
             )
         name = self.provider.name
         return {
-            key: option.parse(name, self.options[key]) if key in self.options else option.default
+            key: option.parse(name, self.options[key])
+            if key in self.options
+            else option.default
             for key, option in known.items()
         }
 
@@ -103,10 +105,18 @@ class Subject:
                 hint=availability.hint or None,
             )
         info = provider.get_build_info(options)
-        facts = {"vendor": provider.vendor, "sdk": info.sdk, "device": info.target, "driver": info.driver}
+        facts = {
+            "vendor": provider.vendor,
+            "sdk": info.sdk,
+            "device": info.target,
+            "driver": info.driver,
+        }
         facts["simulated"] = "yes" if provider.simulated else ""
         facts |= {name: _version(name) for name in _PACKAGES}
-        facts |= {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
+        facts |= {
+            "python": platform.python_version(),
+            "machine": f"{platform.system()} {platform.machine()}",
+        }
         return {name: text for name, text in facts.items() if text}
 
     def compute_fingerprint(self) -> str:
@@ -138,17 +148,25 @@ def _version(name: str) -> str:
 
 
 @cache
-def _find_provider(ep: str, library: str, options: tuple[str, ...]) -> type[ExecutionProvider]:
+def _find_provider(
+    ep: str, library: str, options: tuple[str, ...]
+) -> type[ExecutionProvider]:
     if library or ep in {CPU, CPU.removesuffix(_SUFFIX)}:
         return _make_provider(ep, library, options)
     return default_registry.load(default_registry.resolve(ep))
 
 
-def _make_provider(ep: str, library: str, options: tuple[str, ...]) -> type[ExecutionProvider]:
+def _make_provider(
+    ep: str, library: str, options: tuple[str, ...]
+) -> type[ExecutionProvider]:
     """Return a class over a library, or over an EP inside onnxruntime; what epctx-onnxruntime knows of the EP is used."""
     needed_by = f"a check of {library or ep}"
-    base = import_installed("epctx_onnxruntime.providers.base", needed_by=needed_by).OnnxRuntimeProvider
-    found = import_installed("epctx_onnxruntime.providers.library", needed_by=needed_by).PluginLibrary
+    base = import_installed(
+        "epctx_onnxruntime.providers.base", needed_by=needed_by
+    ).OnnxRuntimeProvider
+    found = import_installed(
+        "epctx_onnxruntime.providers.library", needed_by=needed_by
+    ).PluginLibrary
     full = ep if ep.endswith(_SUFFIX) else ep + _SUFFIX
     known = _load_known(full)
     if known is not None:
@@ -160,9 +178,14 @@ def _make_provider(ep: str, library: str, options: tuple[str, ...]) -> type[Exec
             "name": name,
             "vendor": library or "onnxruntime",
             "library": found(ep=full, path=library),
-            "options": tuple(ProviderOption(key, str, default=None, doc="As given.") for key in options),
+            "options": tuple(
+                ProviderOption(key, str, default=None, doc="As given.")
+                for key in options
+            ),
         }
-    made: type[ExecutionProvider] = type(full, (known or base,), {**members, "__module__": __name__})
+    made: type[ExecutionProvider] = type(
+        full, (known or base,), {**members, "__module__": __name__}
+    )
     return made
 
 

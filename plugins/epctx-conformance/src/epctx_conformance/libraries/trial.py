@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 
 LONGEST_REASON = 400
 _RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+    {
+        "Bernoulli",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+    }
 )
 """Operators whose numbers nobody can expect: only types and shapes of their cases' results count."""
 
@@ -40,10 +47,15 @@ def try_case(case: Case, way: Way, subject: Subject) -> Result:
     """
     start = time.perf_counter()
     trial = _Trial(case, way, subject)
-    with tempfile.TemporaryDirectory(prefix="epctx-check-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="epctx-check-", ignore_cleanup_errors=True
+    ) as folder:
         outcome, reason = trial.run(Path(folder))
         reason = " ".join(reason.replace(folder, ".").split())[:LONGEST_REASON]
-    notes = {"nodes": asdict(trial.nodes), "seconds": round(time.perf_counter() - start, 3)}
+    notes = {
+        "nodes": asdict(trial.nodes),
+        "seconds": round(time.perf_counter() - start, 3),
+    }
     if trial.error is not None:
         notes["error"] = float(f"{trial.error:.2g}")
     if trial.is_lenient:
@@ -75,7 +87,10 @@ class _Trial:
     def run(self, folder: Path) -> tuple[str, str]:
         """Return outcome and reason."""
         try:
-            with open_way(self._model, self._way, self._subject, folder) as (run, self.nodes):
+            with open_way(self._model, self._way, self._subject, folder) as (
+                run,
+                self.nodes,
+            ):
                 wrong = self._run_twice(run) if self.nodes.taken else ""
         except EpctxError as error:
             if self._way.name == NATIVE and isinstance(error, NotImplementedByProvider):
@@ -114,7 +129,9 @@ class _Trial:
     def _find_fault(self, found: Sequence[Any], data: Data) -> str:
         if data.outputs and len(found) != len(data.outputs):
             return f"{len(found)} outputs instead of {len(data.outputs)}"
-        for number, (value, expected) in enumerate(zip(found, data.outputs, strict=False)):
+        for number, (value, expected) in enumerate(
+            zip(found, data.outputs, strict=False)
+        ):
             if self._is_random:
                 value, expected = np.zeros_like(value), np.zeros_like(expected)  # noqa: PLW2901 - type and shape are left
             error = measure_error(value, expected)
@@ -132,12 +149,18 @@ class _Trial:
         """Return the outcome of a failure with that of the host's CPU EP: what that cannot do right, too, says nothing."""
         cpu, refusal = self._ask_cpu()
         if outcome == "refused" and refusal and not self.nodes.taken:
-            return "unclaimed", f"{self._way.host} refuses it without the EP, too: {refusal}"
+            return (
+                "unclaimed",
+                f"{self._way.host} refuses it without the EP, too: {refusal}",
+            )
         if self._subject.plugin is not None and self._subject.plugin.ep == CPU:
             return outcome, reason
         name = f"the CPU EP of {self._way.host}"
         if outcome == "wrong" and cpu.startswith("is wrong"):
-            return "unclaimed", f"it shows nothing, as {name} {cpu}; with the EP, {reason}"
+            return (
+                "unclaimed",
+                f"it shows nothing, as {name} {cpu}; with the EP, {reason}",
+            )
         return outcome, f"{reason[: LONGEST_REASON - 80]}; {name} {cpu}"
 
     def _ask_cpu(self) -> tuple[str, str]:
@@ -145,9 +168,15 @@ class _Trial:
         other = _Trial(self._case, self._way, self._subject)
         try:
             session = open_without(self._model, self._way)
-            faults = [other._find_fault(session.run(None, data.inputs), data) for data in self._sets]
+            faults = [
+                other._find_fault(session.run(None, data.inputs), data)
+                for data in self._sets
+            ]
         except Exception as error:  # noqa: BLE001 - of onnxruntime, or of epctx
-            return f"refuses it ({type(error).__name__})", f"{type(error).__name__}: {error}"
+            return (
+                f"refuses it ({type(error).__name__})",
+                f"{type(error).__name__}: {error}",
+            )
         wrong = next(filter(None, faults), "")
         return (f"is wrong, too ({wrong})" if wrong else "passes"), ""
 
@@ -158,18 +187,29 @@ def measure_error(found: Any, expected: Any) -> float | None:
     Other shapes, types, infinities or NaNs than expected are no matter of size.
     """
     arrays = (found, expected)
-    if not all(isinstance(array, np.ndarray) and array.dtype.kind in "fiuV" for array in arrays):
+    if not all(
+        isinstance(array, np.ndarray) and array.dtype.kind in "fiuV" for array in arrays
+    ):
         return None
-    if found.shape != expected.shape or found.dtype != expected.dtype or not expected.size:
+    if (
+        found.shape != expected.shape
+        or found.dtype != expected.dtype
+        or not expected.size
+    ):
         return None
     try:
         a, b = found.astype(np.float64), expected.astype(np.float64)
     except (TypeError, ValueError):
         return None
     finite = np.isfinite(b)
-    if not np.array_equal(np.where(finite, 0, b), np.where(np.isfinite(a), 0, a), equal_nan=True):
+    if not np.array_equal(
+        np.where(finite, 0, b), np.where(np.isfinite(a), 0, a), equal_nan=True
+    ):
         return None
     if not finite.any():
         return 0.0
-    off, largest = np.abs(a - b, where=finite, out=np.zeros_like(a)).max(), np.abs(b[finite]).max()
+    off, largest = (
+        np.abs(a - b, where=finite, out=np.zeros_like(a)).max(),
+        np.abs(b[finite]).max(),
+    )
     return float(off / largest) if largest else float(off > 0)

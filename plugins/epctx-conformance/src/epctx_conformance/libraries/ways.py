@@ -85,7 +85,9 @@ class Assignment:
 
 
 @contextmanager
-def open_way(model: bytes, way: Way, subject: Subject, folder: Path) -> Iterator[tuple[Run, Assignment]]:
+def open_way(
+    model: bytes, way: Way, subject: Subject, folder: Path
+) -> Iterator[tuple[Run, Assignment]]:
     """Give the run function of a session, and the assignment, which is complete when the session is closed.
 
     Args:
@@ -137,14 +139,18 @@ def _name_nodes(model: bytes) -> bytes:
     return written
 
 
-def _open_native(model: bytes, subject: Subject, folder: Path, found: Assignment) -> Any:
+def _open_native(
+    model: bytes, subject: Subject, folder: Path, found: Assignment
+) -> Any:
     import onnxruntime
 
     plugin, provider, typed = subject.plugin, subject.provider, subject.typed_options()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _SILENT
     # Nodes would be fused and folded before the EP is asked.
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.graph_optimization_level = (
+        onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    )
     options.add_session_config_entry(_RECORD, "1")
     devices = provider.select_devices(plugin.list_devices(), typed)  # type: ignore[attr-defined]
     options.add_provider_for_devices(list(devices), provider.vendor_options(typed))  # type: ignore[attr-defined]
@@ -177,7 +183,9 @@ def _make_run(session: Any, model: bytes) -> Run:
 def _open_epctx(
     model: bytes, way: str, subject: Subject, folder: Path, found: Assignment
 ) -> InferenceSession:
-    provider = subject.provider if subject.plugin is None else _watch(subject.provider, folder)
+    provider = (
+        subject.provider if subject.plugin is None else _watch(subject.provider, folder)
+    )
     registry = Registry(entry_points=False)
     registry.register(provider)
     options = SessionOptions()

@@ -22,7 +22,9 @@ class Running(SmallProvider):
         return (
             made
             if run is None
-            else CompiledPartition(lambda i, _o=None: self.around(run, i), close=made.close)
+            else CompiledPartition(
+                lambda i, _o=None: self.around(run, i), close=made.close
+            )
         )
 
 

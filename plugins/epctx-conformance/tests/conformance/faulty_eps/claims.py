@@ -59,7 +59,9 @@ class LearnsInTheClass(Claiming):
 @fault("it_claims_no_node_that_it_was_not_shown")
 class TakesWhatOthersHave(Claiming):
     def claim(self, graph):
-        inner = [graph.producer(name) for value in graph.outputs for name in [value.name]]
+        inner = [
+            graph.producer(name) for value in graph.outputs for name in [value.name]
+        ]
         return [ComputeCapability([node]) for node in inner if node is not None]
 
 
@@ -73,14 +75,19 @@ class OneSetOfAll(Claiming):
 @fault("equal_nodes_one_after_another_or_side_by_side_are_one_partition")
 class TakesEverySecond(Claiming):
     def claim(self, graph):
-        return supported_partitions(graph, lambda node: node.op_type in OPERATORS and node.index % 2 == 0)
+        return supported_partitions(
+            graph, lambda node: node.op_type in OPERATORS and node.index % 2 == 0
+        )
 
 
 @fault("equal_nodes_one_after_another_or_side_by_side_are_one_partition")
 class KeepsSomeInitializers(Claiming):
     def claim(self, graph):
         nodes = [node for node in graph.nodes if node.op_type in OPERATORS]
-        return [ComputeCapability([node], keep_initializers=bool(node.index % 2)) for node in nodes]
+        return [
+            ComputeCapability([node], keep_initializers=bool(node.index % 2))
+            for node in nodes
+        ]
 
 
 @fault("each_refusal_has_a_reason_and_no_node_is_both_claimed_and_refused")
@@ -102,7 +109,10 @@ class ContradictsItself(Claiming):
 class GoesByNames(Claiming):
     def claim(self, graph):
         return supported_partitions(
-            graph, lambda node: node.name.startswith(node.op_type.lower()) and node.op_type in OPERATORS
+            graph,
+            lambda node: (
+                node.name.startswith(node.op_type.lower()) and node.op_type in OPERATORS
+            ),
         )
 
 
@@ -116,7 +126,10 @@ class ForgetsTheDomain(Claiming):
 class TrustsShapes(Claiming):
     def claim(self, graph):
         return supported_partitions(
-            graph, lambda n: n.op_type in OPERATORS and len(graph.value(n.inputs[0]).shape) > 1
+            graph,
+            lambda n: (
+                n.op_type in OPERATORS and len(graph.value(n.inputs[0]).shape) > 1
+            ),
         )
 
 
@@ -142,4 +155,6 @@ class KnowsNoBodies(Claiming):
 class KnowsOneVersion(Claiming):
     def claim(self, graph):
         tables = {17: OPERATORS}
-        return supported_partitions(graph, lambda node: node.op_type in tables[node.opset_version])
+        return supported_partitions(
+            graph, lambda node: node.op_type in tables[node.opset_version]
+        )

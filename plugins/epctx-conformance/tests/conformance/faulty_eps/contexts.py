@@ -59,7 +59,10 @@ class NumbersItsAnswers(Describing):
 
     def around(self, nodes, writer):
         self.asked += 1
-        return [replace(node, attributes={"notes": f"answer {self.asked}"}) for node in nodes]
+        return [
+            replace(node, attributes={"notes": f"answer {self.asked}"})
+            for node in nodes
+        ]
 
 
 @fault("partitions_may_come_in_several_calls")
@@ -124,7 +127,9 @@ class WritesLongFractions(Describing):
 @fault("its_nodes_and_the_values_around_them_may_be_renamed")
 class GoesByValueNames(SmallProvider):
     def _model(self, node, payload):
-        if any(value.name.startswith("renamed") for value in (*node.inputs, *node.outputs)):
+        if any(
+            value.name.startswith("renamed") for value in (*node.inputs, *node.outputs)
+        ):
             raise KeyError(node.inputs)
         return super()._model(node, payload)
 
@@ -133,14 +138,19 @@ class GoesByValueNames(SmallProvider):
 class VerifiesBadly(SmallProvider):
     @classmethod
     def verify_payloads(cls, context, nodes, reader):
-        return [Finding(Severity.ERROR, "container-refused", "no good", node=node.name) for node in nodes]
+        return [
+            Finding(Severity.ERROR, "container-refused", "no good", node=node.name)
+            for node in nodes
+        ]
 
 
 @fault("nodes_may_come_in_any_order")
 class SortsItsNodes(SmallProvider):
     @hookimpl
     def load_context(self, nodes, reader):
-        return super().load_context(sorted(nodes, key=lambda node: node.partition_name), reader)
+        return super().load_context(
+            sorted(nodes, key=lambda node: node.partition_name), reader
+        )
 
 
 @fault("it_loads_the_nodes_of_a_payload_in_several_calls")
@@ -172,4 +182,8 @@ class AsksForAFileOfItsOwn(SmallProvider):
 @fault("it_needs_nothing_of_writer_and_reader_but_the_contract")
 class KnowsTheCore(SmallProvider):
     def _model(self, node, payload):
-        return super()._model(node, payload) if hasattr(payload, "_scratch") else payload.no_such_thing
+        return (
+            super()._model(node, payload)
+            if hasattr(payload, "_scratch")
+            else payload.no_such_thing
+        )

@@ -30,25 +30,44 @@ class Given(KernelProvider):
 
 def of_kernel(**changed):
     """Return a class with one kernel, of Add, with something changed."""
-    definition = {"op_type": "Add", "since_version": 14, "type_constraints": FLOATS, "create": kernel(np.add)}
-    return type("OfKernel", (Given,), {"registry": KernelRegistry([KernelDef(**(definition | changed))])})
+    definition = {
+        "op_type": "Add",
+        "since_version": 14,
+        "type_constraints": FLOATS,
+        "create": kernel(np.add),
+    }
+    return type(
+        "OfKernel",
+        (Given,),
+        {"registry": KernelRegistry([KernelDef(**(definition | changed))])},
+    )
 
 
-@fault("it_has_the_same_kernels_each_time_for_existing_versions_of_operators", **KERNELS_ONLY)
+@fault(
+    "it_has_the_same_kernels_each_time_for_existing_versions_of_operators",
+    **KERNELS_ONLY,
+)
 class NewKernelsEachTime(Given):
     @hookimpl
     def get_kernel_registry(self):
-        self.registry.add(KernelDef(op_type="Neg", since_version=6, create=kernel(np.negative)))
+        self.registry.add(
+            KernelDef(op_type="Neg", since_version=6, create=kernel(np.negative))
+        )
         return self.registry
 
 
-@fault("it_has_the_same_kernels_each_time_for_existing_versions_of_operators", **KERNELS_ONLY)
+@fault(
+    "it_has_the_same_kernels_each_time_for_existing_versions_of_operators",
+    **KERNELS_ONLY,
+)
 class EndsBeforeItsOperator(of_kernel(op_type="Gelu", since_version=7, end_version=19)):
     pass
 
 
 @fault("each_type_constraint_names_a_type_variable_of_the_operator", **KERNELS_ONLY)
-class ConstrainsNothing(of_kernel(type_constraints={"TFloat": frozenset({TensorProto.FLOAT})})):
+class ConstrainsNothing(
+    of_kernel(type_constraints={"TFloat": frozenset({TensorProto.FLOAT})})
+):
     pass
 
 

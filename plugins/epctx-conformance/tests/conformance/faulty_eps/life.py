@@ -51,7 +51,11 @@ class MissesTags(SmallProvider):
 
 @fault("its_dynamic_options_may_be_set_in_a_session")
 class OptionDoesHarm(Running):
-    dynamic_options = (ProviderOption("ep.dynamic.gain", int, default=1, choices=(1, 2), doc="How loud."),)
+    dynamic_options = (
+        ProviderOption(
+            "ep.dynamic.gain", int, default=1, choices=(1, 2), doc="How loud."
+        ),
+    )
     gain = 1
 
     @hookimpl
@@ -121,7 +125,11 @@ class AllocatesOnce(SmallProvider):
 
     @hookimpl
     def allocate(self, shape, dtype):
-        return self.memory[: int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(shape)
+        return (
+            self.memory[: int(np.prod(shape)) * dtype.itemsize]
+            .view(dtype)
+            .reshape(shape)
+        )
 
 
 @fault("it_refuses_unknown_dynamic_options")

@@ -38,7 +38,10 @@ class ReusesItsBuffer(Running):
         self.buffers = {}
 
     def around(self, run, inputs):
-        return [self.kept(id(run), place, result) for place, result in enumerate(run(inputs))]
+        return [
+            self.kept(id(run), place, result)
+            for place, result in enumerate(run(inputs))
+        ]
 
     def kept(self, run, place, result):
         buffer = self.buffers.setdefault((run, place), np.empty_like(result))
@@ -49,11 +52,16 @@ class ReusesItsBuffer(Running):
 @fault("the_same_inputs_give_the_same_results_to_the_last_bit")
 class Jitters(Running):
     def around(self, run, inputs):
-        return [result * np.float32(1 + 1e-6 * random.randint(1, 100)) for result in run(inputs)]  # noqa: S311
+        return [
+            result * np.float32(1 + 1e-6 * random.randint(1, 100))  # noqa: S311
+            for result in run(inputs)
+        ]
 
 
 class OffByALittle(HonestProvider):
     """Whatever it computes is one part in a hundred too large."""
 
     def run_of(self, prepared, graph):
-        return lambda inputs, _outputs=None: [r * np.asarray(1.01, r.dtype) for r in prepared.run(inputs)]
+        return lambda inputs, _outputs=None: [
+            r * np.asarray(1.01, r.dtype) for r in prepared.run(inputs)
+        ]

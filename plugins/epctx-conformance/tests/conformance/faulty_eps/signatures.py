@@ -42,17 +42,29 @@ class Undocumented(SmallProvider):
 
 @fault("each_option_has_a_doc_a_valid_default_and_valid_choices")
 class DefaultIsNoChoice(SmallProvider):
-    options = (ProviderOption("threads", int, default=3, choices=(1, 2), doc="How many threads."),)
+    options = (
+        ProviderOption(
+            "threads", int, default=3, choices=(1, 2), doc="How many threads."
+        ),
+    )
 
 
 @fault("each_option_has_a_doc_a_valid_default_and_valid_choices")
 class ChoicesAreText(SmallProvider):
-    options = (ProviderOption("threads", int, default=1, choices=(1, "2"), doc="How many threads."),)
+    options = (
+        ProviderOption(
+            "threads", int, default=1, choices=(1, "2"), doc="How many threads."
+        ),
+    )
 
 
 @fault("it_accepts_each_choice_of_an_option_or_refuses_it_with_a_reason")
 class ChoiceBreaks(SmallProvider):
-    options = (ProviderOption("mode", str, default="fast", choices=("fast", "small"), doc="How."),)
+    options = (
+        ProviderOption(
+            "mode", str, default="fast", choices=("fast", "small"), doc="How."
+        ),
+    )
 
     def __init__(self, context):
         super().__init__(context)

@@ -56,7 +56,9 @@ class ClaimsWhatOthersTook(Claiming):
         for node in taken:
             near = [graph.producer(name) for name in node.inputs]
             near += [other for name in node.outputs for other in graph.consumers(name)]
-            found |= {n.index: n for n in near if n is not None and n.op_type in OPERATORS}
+            found |= {
+                n.index: n for n in near if n is not None and n.op_type in OPERATORS
+            }
         return graph.convex_groups([found[i] for i in sorted(found)]) if found else []
 
 
@@ -80,7 +82,9 @@ class ClaimsEverythingUnseen(HonestProvider):
     def runnable(self, graph):
         import onnx
 
-        unknown = {node.op_type for node in onnx.load_from_string(graph).graph.node} - OPERATORS
+        unknown = {
+            node.op_type for node in onnx.load_from_string(graph).graph.node
+        } - OPERATORS
         if unknown:
             raise LookupError(f"no translation for {sorted(unknown)}")
         return super().runnable(graph)
@@ -113,7 +117,10 @@ class ClaimingExactly(ThoroughProvider):
     def get_capability(self, graph):
         taken = [node for node in graph.nodes if self.verdict(node, graph) is True]
         sets = [nodes for nodes in self.sets(taken) if nodes]
-        return [ComputeCapability(nodes, exact=True, token=self.program(nodes)) for nodes in sets]
+        return [
+            ComputeCapability(nodes, exact=True, token=self.program(nodes))
+            for nodes in sets
+        ]
 
 
 @lie("it_returns_claims_and_refusals_of_nodes_of_the_graph")

@@ -51,7 +51,9 @@ class AnswersOtherwise(HonestProvider):
     @hookimpl
     def get_ep_context_nodes(self, writer):
         nodes = super().get_ep_context_nodes(writer)
-        return [replace(node, attributes={"notes": str(next(_NUMBERS))}) for node in nodes]
+        return [
+            replace(node, attributes={"notes": str(next(_NUMBERS))}) for node in nodes
+        ]
 
 
 class Describing(HonestProvider):
@@ -61,14 +63,19 @@ class Describing(HonestProvider):
 
     @hookimpl
     def get_ep_context_nodes(self, writer):
-        return [replace(node, **self.changes) for node in super().get_ep_context_nodes(writer)]
+        return [
+            replace(node, **self.changes)
+            for node in super().get_ep_context_nodes(writer)
+        ]
 
 
 @lie("a_context_model_in_a_file_loads_and_runs")
 class SetsCoreAttributes(Describing):
     """Writes `source` and `partition_name` itself."""
 
-    changes: ClassVar[dict] = {"attributes": {"source": "Mine", "partition_name": "mine"}}
+    changes: ClassVar[dict] = {
+        "attributes": {"source": "Mine", "partition_name": "mine"}
+    }
 
 
 @lie("a_context_model_in_a_file_loads_and_runs")
@@ -95,11 +102,16 @@ class DescribesInReverse(HonestProvider):
     def get_ep_context_nodes(self, writer):
         nodes = super().get_ep_context_nodes(writer)
         names = [node.partition.name for node in nodes]
-        self.graphs = dict(zip(names, [self.graphs[name] for name in reversed(names)], strict=True))
+        self.graphs = dict(
+            zip(names, [self.graphs[name] for name in reversed(names)], strict=True)
+        )
         payload = writer.payload("again")
         payload.write(self.packed(self.graphs))
         first, *others = (node.partition for node in nodes)
-        return [EPContextNode(first, payload), *(EPContextNode(p, main_context=0) for p in others)]
+        return [
+            EPContextNode(first, payload),
+            *(EPContextNode(p, main_context=0) for p in others),
+        ]
 
 
 @lie("a_group_of_two_is_three_files_and_both_models_load")
@@ -112,7 +124,10 @@ class KeepsItsGroupToItself(HonestProvider):
         if writer.final:
             payload.write(self.packed(self.graphs))
         first, *others = self.compiled
-        return [EPContextNode(first, payload), *(EPContextNode(p, main_context=0) for p in others)]
+        return [
+            EPContextNode(first, payload),
+            *(EPContextNode(p, main_context=0) for p in others),
+        ]
 
 
 @lie("its_names_of_graphs_are_unique_and_stable")

@@ -28,7 +28,9 @@ class LeavesAThread(HoldingOn):
     """Has a thread that waits for work until the process ends."""
 
     def take(self):
-        threading.Thread(target=threading.Event().wait, daemon=True, name="acme worker").start()
+        threading.Thread(
+            target=threading.Event().wait, daemon=True, name="acme worker"
+        ).start()
 
 
 @lie("a_closed_session_leaves_no_file_descriptor")

@@ -56,7 +56,9 @@ def _raising_for_any(name):
 
 def _raises_in(name, check, method):
     title = "".join(part.capitalize() for part in name.strip("_").split("_"))
-    cls = type(f"RaisesIn{title}", (HonestProvider,), {name: method, "__module__": __name__})
+    cls = type(
+        f"RaisesIn{title}", (HonestProvider,), {name: method, "__module__": __name__}
+    )
     globals()[cls.__name__] = lie(check)(cls)
 
 

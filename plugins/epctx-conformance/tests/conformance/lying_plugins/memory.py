@@ -21,13 +21,20 @@ class GivesInputsBack(Computing):
             results = honest(inputs, outputs)
             if outputs is not None:
                 return results
-            return [next((i for i in inputs if same(i, result)), result) for result in results]
+            return [
+                next((i for i in inputs if same(i, result)), result)
+                for result in results
+            ]
 
         return run
 
 
 def same(left, right):
-    return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+    return (
+        left.dtype == right.dtype
+        and left.shape == right.shape
+        and left.tobytes() == right.tobytes()
+    )
 
 
 @lie("it_does_not_write_to_inputs")

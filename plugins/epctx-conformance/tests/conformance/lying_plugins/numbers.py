@@ -13,7 +13,10 @@ class Computing(HonestProvider):
 
     def run_of(self, prepared, graph):
         def run(inputs, outputs=None):
-            results = [self.after(result) for result in prepared.run([self.before(i) for i in inputs])]
+            results = [
+                self.after(result)
+                for result in prepared.run([self.before(i) for i in inputs])
+            ]
             if outputs is None:
                 return results
             for target, result in zip(outputs, results, strict=True):
@@ -52,7 +55,11 @@ class ComputesDoublesAsFloats(Computing):
     """Takes float64 and gives what float32 can hold."""
 
     def after(self, array):
-        return array.astype(np.float32).astype(array.dtype) if array.dtype == np.float64 else array
+        return (
+            array.astype(np.float32).astype(array.dtype)
+            if array.dtype == np.float64
+            else array
+        )
 
 
 @lie("uint8_what_it_claims_gives_the_right_results")
@@ -119,7 +126,11 @@ class ReadsAcrossStrides(Computing):
     """Takes the elements as they lie in the memory of a view's base, not as the view orders them."""
 
     def before(self, array):
-        if array.base is not None and isinstance(array.base, np.ndarray) and array.base.size >= array.size:
+        if (
+            array.base is not None
+            and isinstance(array.base, np.ndarray)
+            and array.base.size >= array.size
+        ):
             return array.base.reshape(-1)[: array.size].reshape(array.shape)
         return array
 

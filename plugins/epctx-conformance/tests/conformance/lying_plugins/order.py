@@ -57,4 +57,6 @@ class LoadsInOrderOfNames(HonestProvider):
 
     @hookimpl
     def load_context(self, nodes, reader):
-        return super().load_context(sorted(nodes, key=lambda node: node.name[::-1]), reader)
+        return super().load_context(
+            sorted(nodes, key=lambda node: node.name[::-1]), reader
+        )

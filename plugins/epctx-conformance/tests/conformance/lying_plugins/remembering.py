@@ -121,7 +121,9 @@ class OneSessionAtATime(HonestProvider):
             self.making[str(place)] = self.translated(partition)
         time.sleep(0.05)
         self.compiled += partitions
-        self.graphs.update({p.name: self.making[str(i)] for i, p in enumerate(partitions)})
+        self.graphs.update(
+            {p.name: self.making[str(i)] for i, p in enumerate(partitions)}
+        )
         return [self.runnable(self.graphs[p.name]) for p in partitions]
 
 

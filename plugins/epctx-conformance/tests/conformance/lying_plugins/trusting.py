@@ -28,10 +28,14 @@ class Trusting(HonestProvider):
         if self.trusts == "version":
             version = VERSION
         if (magic, version) != (MAGIC, VERSION):
-            raise self.refusal(node, payload, "is none of this EP's, or of another version")
+            raise self.refusal(
+                node, payload, "is none of this EP's, or of another version"
+            )
         if self.trusts == "digest":
             return length
-        return super().checked(node, Restored(payload, HEAD.pack(magic, version, digest, length)))
+        return super().checked(
+            node, Restored(payload, HEAD.pack(magic, version, digest, length))
+        )
 
 
 class Restored:
@@ -76,7 +80,11 @@ class AcceptsWhatIsLeft(HonestProvider):
             return b""
 
     def runnable(self, graph):
-        return super().runnable(graph) if graph else CompiledPartition(lambda _inputs, _outputs=None: [])
+        return (
+            super().runnable(graph)
+            if graph
+            else CompiledPartition(lambda _inputs, _outputs=None: [])
+        )
 
 
 @lie("it_passes_on_the_core_s_errors_about_a_payload")
@@ -105,9 +113,13 @@ class TakesTheFirstGraph(HonestProvider):
     def graph_of(self, node, payload):
         length = self.checked(node, payload)
         index = json.loads(bytes(payload.view[HEAD.size :][:length]))
-        name = node.partition_name if node.partition_name in index else next(iter(index))
+        name = (
+            node.partition_name if node.partition_name in index else next(iter(index))
+        )
         start = sum(
-            size for other, size in index.items() if list(index).index(other) < list(index).index(name)
+            size
+            for other, size in index.items()
+            if list(index).index(other) < list(index).index(name)
         )
         rest = payload.view[HEAD.size + length :]
         return bytes(rest[start : start + index[name]])
@@ -136,7 +148,9 @@ class FindsOutInTheFirstRun(HonestProvider):
 
     @hookimpl
     def load_context(self, nodes, reader):
-        return [CompiledPartition(self.later(node, reader.payload(node))) for node in nodes]
+        return [
+            CompiledPartition(self.later(node, reader.payload(node))) for node in nodes
+        ]
 
     def later(self, node, payload):
         def run(inputs, outputs=None):
@@ -270,7 +284,9 @@ class DiesOfADynamicOption(Dynamic):
 class DiesOfTheValueOfADynamicOption(Dynamic):
     """Declares an option without its choices, and native code ends the process for another value."""
 
-    dynamic_options = (ProviderOption("ep.dynamic.mode", str, default="fast", doc="A mode."),)
+    dynamic_options = (
+        ProviderOption("ep.dynamic.mode", str, default="fast", doc="A mode."),
+    )
 
     def refuse(self, name, value):
         end_the_process()

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
-    from epctx_onnxruntime.providers.base import OnnxRuntimeProvider as OnnxRuntimeProvider
-    from epctx_onnxruntime.providers.registration import register_plugin_ep as register_plugin_ep
+    from epctx_onnxruntime.providers.base import (
+        OnnxRuntimeProvider as OnnxRuntimeProvider,
+    )
+    from epctx_onnxruntime.providers.registration import (
+        register_plugin_ep as register_plugin_ep,
+    )
 
 _HOME = {"OnnxRuntimeProvider": "base", "register_plugin_ep": "registration"}
 __all__ = ["OnnxRuntimeProvider", "register_plugin_ep"]

@@ -137,9 +137,18 @@ class OnnxRuntimeProvider(ExecutionProvider):
         Keys of caches have it, too: a library replaced within a version compiles anew.
         """
         facts = cls.identify(options)
-        digests = [f"{key} {facts[key][:16]}" for key in ("library", "settings") if key in facts]
+        digests = [
+            f"{key} {facts[key][:16]}"
+            for key in ("library", "settings")
+            if key in facts
+        ]
         return BuildInfo(
-            sdk=", ".join(filter(None, (facts["package"], *digests, f"onnxruntime {facts['onnxruntime']}"))),
+            sdk=", ".join(
+                filter(
+                    None,
+                    (facts["package"], *digests, f"onnxruntime {facts['onnxruntime']}"),
+                )
+            ),
             driver=facts["driver"],
             target=facts["device"],
         )
@@ -158,29 +167,42 @@ class OnnxRuntimeProvider(ExecutionProvider):
         (device, *_) = cls.select_devices(cls.library.list_devices(), options)
         hardware = device.device
         known = {**dict(hardware.metadata), **dict(device.ep_metadata)}
-        driver = next((value for key, value in sorted(known.items()) if "driver" in key.lower()), "")
+        driver = next(
+            (value for key, value in sorted(known.items()) if "driver" in key.lower()),
+            "",
+        )
         name = f"{hardware.type.name} {hardware.vendor} {hardware.device_id:#x}"
         facts = {**cls.library.identify(), "device": name, "driver": driver}
         if files := cls._list_files(options):
-            facts["settings"] = hashlib.sha256("".join(map(digest_file, files)).encode()).hexdigest()
+            facts["settings"] = hashlib.sha256(
+                "".join(map(digest_file, files)).encode()
+            ).hexdigest()
         return facts
 
     @classmethod
     def _list_files(cls, options: Mapping[str, Any]) -> list[Path]:
         """Return the files that options name, alone or between commas and colons."""
         texts = [text for name in cls.file_options if (text := options.get(name))]
-        parts = [part for text in texts for part in dict.fromkeys((text, *re.split("[,:]", text)))]
+        parts = [
+            part
+            for text in texts
+            for part in dict.fromkeys((text, *re.split("[,:]", text)))
+        ]
         # Not `Path.is_file`, which raises for long texts that are no paths.
         return [Path(part) for part in parts if os.path.isfile(part)]  # noqa: PTH113
 
     @classmethod
-    def validate_compatibility(cls, info: str, options: Mapping[str, Any]) -> Compatibility:
+    def validate_compatibility(
+        cls, info: str, options: Mapping[str, Any]
+    ) -> Compatibility:
         """Return the verdict of the EP by onnxruntime's own call; none where the EP cannot judge on this device."""
         from onnxruntime.capi import onnxruntime_pybind11_state as native
 
         devices = cls.select_devices(cls.library.list_devices(), options)
         try:
-            return Compatibility(int(native.get_model_compatibility_for_ep_devices(list(devices), info)))
+            return Compatibility(
+                int(native.get_model_compatibility_for_ep_devices(list(devices), info))
+            )
         except Exception as error:  # noqa: BLE001 - QNN's fails where there is no NPU, as onnxruntime's sessions do not ask
             logging.getLogger(f"epctx.ep.{cls.name}").info(
                 "it cannot judge a compiled model: %s", one_line(error)
@@ -204,7 +226,10 @@ class OnnxRuntimeProvider(ExecutionProvider):
             options = self.session_options()
             # Or onnxruntime would refuse the whole model for a node that stays on the CPU.
             register_libraries(
-                options, getattr(self.context.engine, "policy", EnginePolicy()).custom_ops_libraries
+                options,
+                getattr(
+                    self.context.engine, "policy", EnginePolicy()
+                ).custom_ops_libraries,
             )
             return options
 
@@ -245,19 +270,30 @@ class OnnxRuntimeProvider(ExecutionProvider):
         wanted = [name for names in writer.graphs_by_model for name in names]
         self._join()
         # Nodes of one model have one text.
-        infos = [program.info for _, program in self._compiled if program.info is not None]
+        infos = [
+            program.info for _, program in self._compiled if program.info is not None
+        ]
         info = infos[0] if infos else None
         for partition, program in self._compiled:
             if program.name is None:
-                payload = payload or writer.payload(_MODELS if self._has_binaries() else None)
+                payload = payload or writer.payload(
+                    _MODELS if self._has_binaries() else None
+                )
                 models[partition.name] = program.binary.content  # type: ignore[assignment]
                 nodes.append(
-                    EPContextNode(partition, payload, attributes={MODELS: 1}, compatibility_info=info)
+                    EPContextNode(
+                        partition,
+                        payload,
+                        attributes={MODELS: 1},
+                        compatibility_info=info,
+                    )
                 )
             else:
                 self._check_single(writer)
                 nodes.append(self._describe(partition, program, payloads, writer))
-        if writer.final and (written := {name: models[name] for name in wanted if name in models}):
+        if writer.final and (
+            written := {name: models[name] for name in wanted if name in models}
+        ):
             write_blobs(payload or writer.payload(), written, kind=_KIND)
         return nodes
 
@@ -267,13 +303,19 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
     def _join(self) -> None:
         """Put the programs of a model that was compiled in pieces into one binary, where the EP can."""
-        binaries = dict.fromkeys(program.binary for _, program in self._compiled if program.name is not None)
-        files = [binary.content for binary in binaries if isinstance(binary.content, Path)]
+        binaries = dict.fromkeys(
+            program.binary for _, program in self._compiled if program.name is not None
+        )
+        files = [
+            binary.content for binary in binaries if isinstance(binary.content, Path)
+        ]
         if not files[1:] or len(files) < len(binaries):
             return
         if joined := self.join_binaries(files, self._get_folder()):
             binary = type(next(iter(binaries)))(joined)
-            self._compiled = [(p, replace(program, binary=binary)) for p, program in self._compiled]
+            self._compiled = [
+                (p, replace(program, binary=binary)) for p, program in self._compiled
+            ]
 
     def _check_single(self, writer: ContextWriter) -> None:
         """Raise NotImplementedByProvider in a share group: a vendor's binary cannot be split and joined."""
@@ -285,13 +327,19 @@ class OnnxRuntimeProvider(ExecutionProvider):
             )
 
     def _describe(
-        self, partition: Partition, program: Program, payloads: dict[Binary, Payload], writer: ContextWriter
+        self,
+        partition: Partition,
+        program: Program,
+        payloads: dict[Binary, Payload],
+        writer: ContextWriter,
     ) -> EPContextNode:
         binary = program.binary
         is_first = binary not in payloads
         if is_first:
             # A second binary is that of another group of nodes.
-            payloads[binary] = own = writer.payload(f"{len(payloads)}" if payloads else None)
+            payloads[binary] = own = writer.payload(
+                f"{len(payloads)}" if payloads else None
+            )
             _write(own, binary.content)
         return EPContextNode(
             partition,
@@ -326,7 +374,9 @@ class OnnxRuntimeProvider(ExecutionProvider):
         for session in self._sessions:
             try:
                 session.set_dynamic_options(options)
-            except Exception as error:  # onnxruntime's exceptions have no base of their own
+            except (
+                Exception
+            ) as error:  # onnxruntime's exceptions have no base of their own
                 raise ValueError(one_line(error)) from error
 
     @hookimpl
@@ -361,13 +411,22 @@ class OnnxRuntimeProvider(ExecutionProvider):
         import onnxruntime
         from onnx import TensorProto, helper
 
-        values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+        values = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"
+        ]
         graph = helper.make_graph(
-            [helper.make_node("Identity", ["x"], ["y"])], "probe", values[:1], values[1:]
+            [helper.make_node("Identity", ["x"], ["y"])],
+            "probe",
+            values[:1],
+            values[1:],
         )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+        )
         try:
-            onnxruntime.InferenceSession(model.SerializeToString(), self.session_options(), enable_fallback=0)
+            onnxruntime.InferenceSession(
+                model.SerializeToString(), self.session_options(), enable_fallback=0
+            )
         except Exception as error:
             raise InvalidArgument(
                 f"onnxruntime cannot create {self.name} with these options: {one_line(error)}",
@@ -387,24 +446,43 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
         if program.name is None:
             model = ModelProto.FromString(program.binary.content)
-            return self._keep(open_model(model, partition.name, self.session_options(0)))
+            return self._keep(
+                open_model(model, partition.name, self.session_options(0))
+            )
         # The vendor may have proved more than epctx.
         known = program.shapes
         inputs, outputs = (
-            [v._replace(type=TensorType(v.elem_type, known.get(v.name, v.shape))) for v in side]
+            [
+                v._replace(type=TensorType(v.elem_type, known.get(v.name, v.shape)))
+                for v in side
+            ]
             for side in (partition.inputs, partition.outputs)
         )
-        attributes = {**program.attributes, "partition_name": program.name, "source": self.library.ep}
+        attributes = {
+            **program.attributes,
+            "partition_name": program.name,
+            "source": self.library.ep,
+        }
         options = self.session_options()
         return self._keep(
-            open_context(program.name, attributes, (inputs, outputs), program.binary.content, options)
+            open_context(
+                program.name,
+                attributes,
+                (inputs, outputs),
+                program.binary.content,
+                options,
+            )
         )
 
     def _load(self, node: ContextNode, reader: ContextReader) -> VendorSession:
         from google.protobuf.message import DecodeError
         from onnx import ModelProto
 
-        from epctx_onnxruntime.providers.sessions import EMBED_LIMIT, open_context, open_model
+        from epctx_onnxruntime.providers.sessions import (
+            EMBED_LIMIT,
+            open_context,
+            open_model,
+        )
 
         payload = reader.payload(node)
         if node.attributes.get(MODELS):
@@ -416,22 +494,39 @@ class OnnxRuntimeProvider(ExecutionProvider):
                     f"the model of {node.name!r} is damaged: {error}", node=node.name
                 ) from error
             return open_model(model, node.name, self.session_options(0))
-        binary = Path(payload.as_file()) if payload.view.nbytes > EMBED_LIMIT else bytes(payload.view)
-        attributes = {**node.attributes, "partition_name": node.partition_name, "source": self.library.ep}
+        binary = (
+            Path(payload.as_file())
+            if payload.view.nbytes > EMBED_LIMIT
+            else bytes(payload.view)
+        )
+        attributes = {
+            **node.attributes,
+            "partition_name": node.partition_name,
+            "source": self.library.ep,
+        }
         boundary = _name_values(node, attributes.pop(_VALUES, None))
-        return open_context(node.partition_name, attributes, boundary, binary, self.session_options())
+        return open_context(
+            node.partition_name, attributes, boundary, binary, self.session_options()
+        )
 
-    def _add_value_names(self, partition: Partition, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _add_value_names(
+        self, partition: Partition, attributes: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         if not self.finds_values_by_name:
             return attributes
-        return {**attributes, _VALUES: [value.name for value in (*partition.inputs, *partition.outputs)]}
+        return {
+            **attributes,
+            _VALUES: [value.name for value in (*partition.inputs, *partition.outputs)],
+        }
 
     def _keep(self, session: VendorSession) -> CompiledPartition:
         self._sessions.append(session)
         return CompiledPartition(session.run, close=session.close)
 
 
-def _name_values(node: ContextNode, names: Any) -> tuple[list[ValueInfo], list[ValueInfo]]:
+def _name_values(
+    node: ContextNode, names: Any
+) -> tuple[list[ValueInfo], list[ValueInfo]]:
     """Return inputs and outputs of a node under the names that its graph knows: by default those of the model.
 
     Raises:
@@ -446,7 +541,10 @@ def _name_values(node: ContextNode, names: Any) -> tuple[list[ValueInfo], list[V
             node=node.name,
             hint="Compile the model again.",
         )
-    named = [value._replace(name=str(name)) for value, name in zip(values, names, strict=True)]
+    named = [
+        value._replace(name=str(name))
+        for value, name in zip(values, names, strict=True)
+    ]
     return named[: len(node.inputs)], named[len(node.inputs) :]
 
 

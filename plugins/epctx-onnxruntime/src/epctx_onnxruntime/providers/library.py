@@ -67,7 +67,11 @@ class PluginLibrary:
     def _registered(self) -> list[OrtEpDevice]:
         import onnxruntime
 
-        return [device for device in onnxruntime.get_ep_devices() if device.ep_name == self.ep]
+        return [
+            device
+            for device in onnxruntime.get_ep_devices()
+            if device.ep_name == self.ep
+        ]
 
     def _register(self) -> None:
         import onnxruntime
@@ -124,7 +128,9 @@ class PluginLibrary:
         if not path:
             module = self.import_module()
             try:
-                told = getattr(module, "get_library_path", None) or getattr(module, "library_path", "")
+                told = getattr(module, "get_library_path", None) or getattr(
+                    module, "library_path", ""
+                )
                 path = str(told() if callable(told) else told)
             except Exception as error:
                 raise self._broken(error) from error
@@ -166,7 +172,9 @@ class PluginLibrary:
         if self.path or self.module:
             facts["library"] = digest_file(Path(self.find_path()))
         try:
-            files = importlib.metadata.distribution(self.distribution or "onnxruntime").read_text("RECORD")
+            files = importlib.metadata.distribution(
+                self.distribution or "onnxruntime"
+            ).read_text("RECORD")
         except importlib.metadata.PackageNotFoundError:
             files = None
         facts["files"] = hashlib.sha256((files or "").encode()).hexdigest()

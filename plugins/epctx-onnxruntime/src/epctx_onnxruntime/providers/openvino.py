@@ -39,13 +39,22 @@ OPTIONS = (
         " a context model does not keep the precision.",
     ),
     ProviderOption(
-        "reshape_input", str, default=None, doc="Bounds of open dimensions, such as x[1,3,60..120,80]."
+        "reshape_input",
+        str,
+        default=None,
+        doc="Bounds of open dimensions, such as x[1,3,60..120,80].",
     ),
     ProviderOption(
-        "enable_causallm", bool, default=None, doc="Keep the key-value cache of a language model in OpenVINO."
+        "enable_causallm",
+        bool,
+        default=None,
+        doc="Keep the key-value cache of a language model in OpenVINO.",
     ),
     ProviderOption(
-        "dump_subgraphs", str, default=None, doc="Folder for partitions as OpenVINO's IR, for debugging."
+        "dump_subgraphs",
+        str,
+        default=None,
+        doc="Folder for partitions as OpenVINO's IR, for debugging.",
     ),
 )
 
@@ -100,7 +109,9 @@ class OpenVINOExecutionProvider(OnnxRuntimeProvider):
         for device in devices:
             if device.ep_metadata.get("ov_device") == wanted:
                 return [device]
-        listed = ", ".join(sorted({device.ep_metadata.get("ov_device", "?") for device in devices}))
+        listed = ", ".join(
+            sorted({device.ep_metadata.get("ov_device", "?") for device in devices})
+        )
         raise InvalidArgument(
             f"{EP}: option 'device_type' is {wanted}, but on this machine it lists {listed} alone.",
             ep=EP,
@@ -127,7 +138,9 @@ class OpenVINOExecutionProvider(OnnxRuntimeProvider):
     def set_dynamic_options(self, options: Mapping[str, str]) -> None:
         """Pass options on to each session on an NPU; other devices have no workload types."""
         if (device := self.context.options["device_type"]) != "NPU":
-            self.context.logger.info("%s has no effect on the device %s", ", ".join(options), device)
+            self.context.logger.info(
+                "%s has no effect on the device %s", ", ".join(options), device
+            )
             return
         super().set_dynamic_options(options)
 
@@ -142,7 +155,9 @@ def _check_load_config(text: str | None) -> None:
     except (OSError, ValueError) as error:
         problem = f"cannot be read as JSON{' from that file' * is_file} ({error})"
     else:
-        if isinstance(parsed, dict) and all(isinstance(value, dict) for value in parsed.values()):
+        if isinstance(parsed, dict) and all(
+            isinstance(value, dict) for value in parsed.values()
+        ):
             return
         problem = "is not an object of properties by device"
     raise InvalidArgument(

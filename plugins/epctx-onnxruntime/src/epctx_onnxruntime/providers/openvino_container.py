@@ -38,7 +38,10 @@ def join_containers(sources: Sequence[Path], target: Path) -> bool:
     tables = []
     blobs: dict[str, tuple[Path, int, int]] = {}
     for path in sources:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
             table = _read_table(content)
         if table is None or blobs.keys() & table[_BLOBS].keys():
             return False
@@ -52,17 +55,26 @@ def join_containers(sources: Sequence[Path], target: Path) -> bool:
     return True
 
 
-def _write(target: Path, first: Mapping[str, Any], blobs: Mapping[str, tuple[Path, int, int]]) -> None:
+def _write(
+    target: Path, first: Mapping[str, Any], blobs: Mapping[str, tuple[Path, int, int]]
+) -> None:
     places: dict[str, dict[str, int]] = {}
     # A table of the largest numbers is at least as long as the one to be written.
-    longest = _encode({**first, _BLOBS: {name: {"data_offset": 1 << 62, "size": 1 << 62} for name in blobs}})
+    longest = _encode(
+        {
+            **first,
+            _BLOBS: {name: {"data_offset": 1 << 62, "size": 1 << 62} for name in blobs},
+        }
+    )
     end = _align(_HEADER.size + len(longest))
     for name, (_, _, size) in blobs.items():
         places[name] = {"data_offset": end, "size": size}
         end = _align(end + size)
     table = _encode({**first, _BLOBS: places})
     with target.open("wb") as file:
-        file.write(_HEADER.pack(_MAGIC, 1, _HEADER.size, _HEADER.size, len(table)) + table)
+        file.write(
+            _HEADER.pack(_MAGIC, 1, _HEADER.size, _HEADER.size, len(table)) + table
+        )
         for name, (path, offset, size) in blobs.items():
             with path.open("rb") as source:
                 source.seek(offset)
@@ -82,7 +94,11 @@ def _read_table(content: mmap.mmap) -> dict[str, Any] | None:
         table = _decode(content[start : start + length])
     except (struct.error, ValueError, IndexError):
         return None
-    known = (magic, version, size) == (_MAGIC, 1, _HEADER.size) and table.keys() == _KEYS
+    known = (magic, version, size) == (
+        _MAGIC,
+        1,
+        _HEADER.size,
+    ) and table.keys() == _KEYS
     return table if known and str(table["version"]).startswith("1.") else None
 
 

@@ -32,7 +32,9 @@ INFO_KEY = "ep_compatibility_info."
 _PATH_KEY = "ep.context_file_path"
 _LEVELS = onnxruntime.GraphOptimizationLevel
 _OF_SHAPES = frozenset({"Shape", "Size"})
-_PLACED = frozenset({"ep_cache_context", "embed_mode", "main_context", "partition_name", "source"})
+_PLACED = frozenset(
+    {"ep_cache_context", "embed_mode", "main_context", "partition_name", "source"}
+)
 """Attributes of an EPContext node that say where its payload is; the core writes them."""
 
 
@@ -104,7 +106,9 @@ class ProgramMaker:
         refused: dict[str, list[NodeView]] = {}
         for node in free:
             if (verdict := self.can_take(node)) is not True:
-                refused.setdefault(verdict or f"{node.op_type} is not supported", []).append(node)
+                refused.setdefault(
+                    verdict or f"{node.op_type} is not supported", []
+                ).append(node)
         if self.whole and len(free) == len(self._whole.graph.node):
             try:
                 return self._compile(free, self._whole)
@@ -112,8 +116,12 @@ class ProgramMaker:
                 if not refused:
                     return [Refusal(str(error), free)]
         bad = {node.index for nodes in refused.values() for node in nodes}
-        groups = self.graph.convex_groups(node for node in free if node.index not in bad)
-        claims: list[ComputeCapability | Refusal] = [Refusal(*item) for item in refused.items()]
+        groups = self.graph.convex_groups(
+            node for node in free if node.index not in bad
+        )
+        claims: list[ComputeCapability | Refusal] = [
+            Refusal(*item) for item in refused.items()
+        ]
         for number, group in enumerate(groups):
             self.context.cancel.raise_if_requested()
             self.context.progress("compile", number, len(groups))
@@ -123,7 +131,9 @@ class ProgramMaker:
                 claims.append(Refusal(str(error), group))
         return claims
 
-    def _compile(self, nodes: Sequence[NodeView], model: ModelProto) -> list[ComputeCapability | Refusal]:
+    def _compile(
+        self, nodes: Sequence[NodeView], model: ModelProto
+    ) -> list[ComputeCapability | Refusal]:
         """Have a model of some nodes compiled, by default as it is; simplified first where it computes with shapes.
 
         Computing with shapes would cut the graph, and onnxruntime folds it in a session, around EPContext nodes, too. Where one
@@ -154,7 +164,11 @@ class ProgramMaker:
         folder = Path(self.folder, str(len(list(self.folder.iterdir()))))
         folder.mkdir()
         compiled = self._call_compiler(model, folder, level)
-        contexts = [node for node in compiled.graph.node if (node.domain, node.op_type) == (DOMAIN, CONTEXT)]
+        contexts = [
+            node
+            for node in compiled.graph.node
+            if (node.domain, node.op_type) == (DOMAIN, CONTEXT)
+        ]
         if not contexts:
             return self._take_assigned(nodes, model)
         infos = {entry.key: entry.value for entry in compiled.metadata_props}
@@ -162,7 +176,11 @@ class ProgramMaker:
         shapes = _find_static_shapes(compiled.graph)
         info = infos.get(INFO_KEY + self.ep)
         programs = [
-            replace(_read_program(node, folder, binaries), info=info, shapes=_select(shapes, node))
+            replace(
+                _read_program(node, folder, binaries),
+                info=info,
+                shapes=_select(shapes, node),
+            )
             for node in contexts
         ]
         claims: list[ComputeCapability | Refusal] = []
@@ -180,7 +198,11 @@ class ProgramMaker:
     ) -> list[Refusal]:
         named = {node.index for claim in claims for node in claim.nodes}
         rest = [node for node in nodes if node.index not in named]
-        return [Refusal(f"onnxruntime gives it to another EP than {self.ep}", rest)] if rest else []
+        return (
+            [Refusal(f"onnxruntime gives it to another EP than {self.ep}", rest)]
+            if rest
+            else []
+        )
 
     def _call_compiler(
         self, model: ModelProto, folder: Path, level: onnxruntime.GraphOptimizationLevel
@@ -189,15 +211,22 @@ class ProgramMaker:
             _name: str, value: onnxruntime.OrtValue, _info: object
         ) -> onnxruntime.OrtExternalInitializerInfo:
             # Weights of nodes that the EP leaves to others are not wanted.
-            return onnxruntime.OrtExternalInitializerInfo("left-out", 0, value.tensor_size_in_bytes())
+            return onnxruntime.OrtExternalInitializerInfo(
+                "left-out", 0, value.tensor_size_in_bytes()
+            )
 
         options = self.options()
         content, kept = self._feed(model, options)
         # The model itself stays in memory: EPs read where binaries go, and their name, out of this entry.
-        options.add_session_config_entry(_PATH_KEY, str(folder / f"{self._name(model, content)}.onnx"))
+        options.add_session_config_entry(
+            _PATH_KEY, str(folder / f"{self._name(model, content)}.onnx")
+        )
         try:
             compiler = onnxruntime.ModelCompiler(
-                options, content, get_initializer_location_func=leave_out, graph_optimization_level=level
+                options,
+                content,
+                get_initializer_location_func=leave_out,
+                graph_optimization_level=level,
             )
             compiled = compiler.compile_to_bytes()
         except MemoryError:
@@ -221,18 +250,27 @@ class ProgramMaker:
     def _declare_types(self, model: ModelProto) -> None:
         """Declare the known types of inner values: onnxruntime infers fewer, and EPs take an unknown shape for a scalar."""
         known = {value.name for value in (*model.graph.value_info, *model.graph.output)}
-        for name in (name for node in model.graph.node for name in node.output if name and name not in known):
+        for name in (
+            name
+            for node in model.graph.node
+            for name in node.output
+            if name and name not in known
+        ):
             value = self.graph.value(name)
             if value.elem_type is not None:
                 info = helper.make_tensor_value_info(name, value.elem_type, value.shape)
                 model.graph.value_info.append(info)
 
-    def _feed(self, model: ModelProto, options: onnxruntime.SessionOptions) -> tuple[bytes, object]:
+    def _feed(
+        self, model: ModelProto, options: onnxruntime.SessionOptions
+    ) -> tuple[bytes, object]:
         """Return a model's bytes, its weights lent by the options; and their memory, to keep until it was read.
 
         The model has no path, so that onnxruntime makes names of content and not of a folder.
         """
-        views = {t.name: self.graph.initializer(t.name) for t in model.graph.initializer}
+        views = {
+            t.name: self.graph.initializer(t.name) for t in model.graph.initializer
+        }
         lent = {name: view.array() for name, view in views.items() if view is not None}
         arrays, own = place_weights(model, lent)
         self._declare_types(own)
@@ -251,12 +289,16 @@ class ProgramMaker:
         nodes = self._enclosed(program)
         constants, inputs, outputs = self._boundary(nodes)
         keeps = any(name in constants for name in program.inputs)
-        if {*inputs, *(constants if keeps else ())} != {*program.inputs} or {*outputs} != {*program.outputs}:
+        if {*inputs, *(constants if keeps else ())} != {*program.inputs} or {
+            *outputs
+        } != {*program.outputs}:
             raise VendorRefusal(
                 f"onnxruntime changes the graph around it for {self.ep}, so that the result fits no set of nodes"
             )
         self._claimed |= {node.index for node in nodes}
-        return ComputeCapability(nodes, exact=True, keep_initializers=keeps, token=program)
+        return ComputeCapability(
+            nodes, exact=True, keep_initializers=keeps, token=program
+        )
 
     def _enclosed(self, program: Program) -> list[NodeView]:
         """Return the nodes between a program's inputs and outputs that no other program has, in order."""
@@ -265,29 +307,51 @@ class ProgramMaker:
         ahead = [name for name in program.outputs if name not in ends]
         while ahead:
             producer = self.graph.producer(ahead.pop())
-            if producer is None or producer.index in found or producer.index in self._claimed:
+            if (
+                producer is None
+                or producer.index in found
+                or producer.index in self._claimed
+            ):
                 continue
             found[producer.index] = producer
-            ahead += [n for n in (*producer.inputs, *producer.implicit_inputs) if n not in ends]
+            ahead += [
+                n
+                for n in (*producer.inputs, *producer.implicit_inputs)
+                if n not in ends
+            ]
         free = {node.index for node in self.graph.nodes}
         # A constant that another set reads, too, would tie both to an order; each has it as a weight.
-        shared = {node.index for node in found.values() if self._is_shared_constant(node, found)}
+        shared = {
+            node.index
+            for node in found.values()
+            if self._is_shared_constant(node, found)
+        }
         return [found[index] for index in sorted(found) if index in free - shared]
 
-    def _is_shared_constant(self, node: NodeView, inside: Mapping[int, NodeView]) -> bool:
+    def _is_shared_constant(
+        self, node: NodeView, inside: Mapping[int, NodeView]
+    ) -> bool:
         """Return whether a node makes constants alone, of which nodes outside of a set read one."""
         names = [name for name in node.outputs if name]
         return all(self.graph.initializer(name) is not None for name in names) and any(
-            reader.index not in inside for name in names for reader in self.graph.consumers(name)
+            reader.index not in inside
+            for name in names
+            for reader in self.graph.consumers(name)
         )
 
-    def _boundary(self, nodes: Sequence[NodeView]) -> tuple[list[str], list[str], list[str]]:
+    def _boundary(
+        self, nodes: Sequence[NodeView]
+    ) -> tuple[list[str], list[str], list[str]]:
         """Return the constants and other values that enter a set of nodes, and the values that leave it."""
         inside = {node.index for node in nodes}
         made = {name for node in nodes for name in node.outputs}
-        read = dict.fromkeys(name for node in nodes for name in (*node.inputs, *node.implicit_inputs))
+        read = dict.fromkeys(
+            name for node in nodes for name in (*node.inputs, *node.implicit_inputs)
+        )
         entering = [name for name in read if name and name not in made]
-        constants = [name for name in entering if self.graph.initializer(name) is not None]
+        constants = [
+            name for name in entering if self.graph.initializer(name) is not None
+        ]
         leaving = [
             name
             for node in nodes
@@ -296,20 +360,30 @@ class ProgramMaker:
             or (
                 name
                 and self.graph.initializer(name) is None
-                and any(reader.index not in inside for reader in self.graph.consumers(name))
+                and any(
+                    reader.index not in inside for reader in self.graph.consumers(name)
+                )
             )
         ]
-        return constants, [name for name in entering if name not in {*constants}], leaving
+        return (
+            constants,
+            [name for name in entering if name not in {*constants}],
+            leaving,
+        )
 
     def _extract(self, nodes: Sequence[NodeView]) -> ModelProto:
         """Return a model of a group of nodes."""
         constants, inputs, outputs = self._boundary(nodes)
-        model = ModelProto(ir_version=self._whole.ir_version, opset_import=self._whole.opset_import)
+        model = ModelProto(
+            ir_version=self._whole.ir_version, opset_import=self._whole.opset_import
+        )
         model.functions.extend(self._whole.functions)
         graph = model.graph
         graph.name = self._whole.graph.name
         wanted = {*constants}
-        graph.initializer.extend(t for t in self._whole.graph.initializer if t.name in wanted)
+        graph.initializer.extend(
+            t for t in self._whole.graph.initializer if t.name in wanted
+        )
         # Those that Constant nodes of other groups make.
         makers = [self.graph.producer(name) for name in constants]
         graph.node.extend(maker.proto() for maker in makers if maker is not None)
@@ -318,8 +392,12 @@ class ProgramMaker:
             for name in names:
                 value = self.graph.value(name)
                 if value.elem_type is None:
-                    raise VendorRefusal(f"the type of {name!r} at its boundary is not known")
-                values.append(helper.make_tensor_value_info(name, value.elem_type, value.shape))
+                    raise VendorRefusal(
+                        f"the type of {name!r} at its boundary is not known"
+                    )
+                values.append(
+                    helper.make_tensor_value_info(name, value.elem_type, value.shape)
+                )
         return model
 
     def _take_assigned(
@@ -327,20 +405,30 @@ class ProgramMaker:
     ) -> list[ComputeCapability | Refusal]:
         """Take the nodes that onnxruntime gives to an EP that writes no EPContext nodes."""
         by_output = {name: node for node in nodes for name in node.outputs if name}
-        names = [[by_output.get(name) for name in node.output] for node in model.graph.node]
+        names = [
+            [by_output.get(name) for name in node.output] for node in model.graph.node
+        ]
         taken = {
             found.index
             for number in self._ask_assignment(model)
             for found in names[number]
             if found is not None
         }
-        own = [node for node in nodes if node.index in taken and self.can_take(node) is True]
+        own = [
+            node
+            for node in nodes
+            if node.index in taken and self.can_take(node) is True
+        ]
         claims: list[ComputeCapability | Refusal] = []
         for group in self.graph.convex_groups(own) if own else ():
             self.context.cancel.raise_if_requested()
             try:
                 content = self._optimise(self._extract(group))
-                claims.append(ComputeCapability(group, exact=True, token=Program(binary=Binary(content))))
+                claims.append(
+                    ComputeCapability(
+                        group, exact=True, token=Program(binary=Binary(content))
+                    )
+                )
             except VendorRefusal as error:
                 claims.append(Refusal(str(error), group))
         return [*claims, *self._refuse_rest(nodes, claims)]
@@ -351,7 +439,9 @@ class ProgramMaker:
         own.CopyFrom(model)
         number = number_nodes(own)
         options = self.options()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.graph_optimization_level = (
+            onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        )
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         content, kept = self._feed(own, options)
         try:
@@ -359,8 +449,14 @@ class ProgramMaker:
         except MemoryError:
             raise
         except Exception as error:
-            raise VendorRefusal(f"onnxruntime does not run it on {self.ep}: {one_line(error)}") from error
-        parts = [part for part in session.get_provider_graph_assignment_info() if part.ep_name == self.ep]
+            raise VendorRefusal(
+                f"onnxruntime does not run it on {self.ep}: {one_line(error)}"
+            ) from error
+        parts = [
+            part
+            for part in session.get_provider_graph_assignment_info()
+            if part.ep_name == self.ep
+        ]
         found = {number(node.name) for part in parts for node in part.get_nodes()}
         del kept
         return {index for index in found if index is not None}
@@ -371,7 +467,9 @@ class ProgramMaker:
         content, kept = self._feed(model, options)
         level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         try:
-            compiler = onnxruntime.ModelCompiler(options, content, graph_optimization_level=level)
+            compiler = onnxruntime.ModelCompiler(
+                options, content, graph_optimization_level=level
+            )
             optimised: bytes = compiler.compile_to_bytes()
         except MemoryError:
             raise
@@ -387,16 +485,24 @@ def _find_static_shapes(graph: GraphProto) -> dict[str, tuple[int, ...]]:
     shapes = {}
     for value in (*graph.input, *graph.output, *graph.value_info):
         tensor = value.type.tensor_type
-        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+        if tensor.HasField("shape") and all(
+            dim.HasField("dim_value") for dim in tensor.shape.dim
+        ):
             shapes[value.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
     return shapes
 
 
-def _select(shapes: Mapping[str, tuple[int, ...]], node: NodeProto) -> dict[str, tuple[int, ...]]:
-    return {name: shapes[name] for name in (*node.input, *node.output) if name in shapes}
+def _select(
+    shapes: Mapping[str, tuple[int, ...]], node: NodeProto
+) -> dict[str, tuple[int, ...]]:
+    return {
+        name: shapes[name] for name in (*node.input, *node.output) if name in shapes
+    }
 
 
-def _read_program(node: NodeProto, folder: Path, binaries: dict[bytes, Binary]) -> Program:
+def _read_program(
+    node: NodeProto, folder: Path, binaries: dict[bytes, Binary]
+) -> Program:
     """Return the program of an EPContext node that onnxruntime wrote.
 
     Args:
@@ -407,7 +513,9 @@ def _read_program(node: NodeProto, folder: Path, binaries: dict[bytes, Binary]) 
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     cache = attributes.get("ep_cache_context") or next(iter(binaries), b"")
     if cache not in binaries:
-        binaries[cache] = Binary(cache if attributes.get("embed_mode", 1) else folder / cache.decode())
+        binaries[cache] = Binary(
+            cache if attributes.get("embed_mode", 1) else folder / cache.decode()
+        )
     name = attributes.get("partition_name", b"").decode() or node.name
     return Program(
         binary=binaries[cache],
@@ -424,7 +532,9 @@ def _read_program(node: NodeProto, folder: Path, binaries: dict[bytes, Binary]) 
 
 
 def make_context_model(
-    node: onnx.NodeProto, inputs: Iterable[onnx.ValueInfoProto], outputs: Iterable[onnx.ValueInfoProto]
+    node: onnx.NodeProto,
+    inputs: Iterable[onnx.ValueInfoProto],
+    outputs: Iterable[onnx.ValueInfoProto],
 ) -> ModelProto:
     """Return a model of one EPContext node, as onnxruntime would have written it."""
     graph = helper.make_graph([node], node.name, list(inputs), list(outputs))

@@ -24,26 +24,42 @@ _PERFORMANCE_MODES = (
 )  # fmt: skip
 
 
-def _option(name: str, doc: str, type_: type[Any] = str, choices: tuple[Any, ...] = ()) -> ProviderOption:
+def _option(
+    name: str, doc: str, type_: type[Any] = str, choices: tuple[Any, ...] = ()
+) -> ProviderOption:
     return ProviderOption(name, type_, default=None, choices=choices, doc=doc)
 
 
 OPTIONS = (
     _option("backend_type", "QNN back end by name.", choices=("cpu", "gpu", "htp")),
     _option(
-        "backend_path", "QNN back end as a library's path; by default the HTP library of onnxruntime-qnn."
+        "backend_path",
+        "QNN back end as a library's path; by default the HTP library of onnxruntime-qnn.",
     ),
     _option("soc_model", "Number of the SoC to compile for."),
     _option("htp_arch", "Architecture of the HTP to compile for.", int),
     _option("device_id", "Number of the device."),
     _option("vtcm_mb", "VTCM to use, in MB.", int),
     _option("enable_htp_fp16_precision", "Compute float32 graphs in float16.", bool),
-    _option("enable_htp_fp16_clamp_overflow", "Clamp values that overflow in float16.", bool),
-    _option("htp_bf16_enable", "Compute in bfloat16.", bool),
-    _option("htp_performance_mode", "Performance mode of the HTP.", choices=_PERFORMANCE_MODES),
-    _option("htp_graph_finalization_optimization_mode", "Effort of the compiler, 0 to 3.", int, (0, 1, 2, 3)),
     _option(
-        "qnn_context_priority", "Priority of the context.", choices=("low", "normal", "normal_high", "high")
+        "enable_htp_fp16_clamp_overflow", "Clamp values that overflow in float16.", bool
+    ),
+    _option("htp_bf16_enable", "Compute in bfloat16.", bool),
+    _option(
+        "htp_performance_mode",
+        "Performance mode of the HTP.",
+        choices=_PERFORMANCE_MODES,
+    ),
+    _option(
+        "htp_graph_finalization_optimization_mode",
+        "Effort of the compiler, 0 to 3.",
+        int,
+        (0, 1, 2, 3),
+    ),
+    _option(
+        "qnn_context_priority",
+        "Priority of the context.",
+        choices=("low", "normal", "normal_high", "high"),
     ),
     _option("rpc_control_latency", "Latency of remote calls, in microseconds.", int),
     _option(
@@ -51,16 +67,44 @@ OPTIONS = (
         "Leave quantising inputs and dequantising outputs to the CPU EP.",
         bool,
     ),
-    _option("enable_htp_spill_fill_buffer", "Share one spill-fill buffer among contexts.", bool),
-    _option("enable_htp_shared_memory_allocator", "Allocate in memory shared with the HTP.", bool),
-    _option("enable_htp_weight_sharing", "Share weights among the graphs of a binary.", bool),
-    _option("enable_vtcm_backup_buffer_sharing", "Share VTCM backup buffers among contexts.", bool),
+    _option(
+        "enable_htp_spill_fill_buffer",
+        "Share one spill-fill buffer among contexts.",
+        bool,
+    ),
+    _option(
+        "enable_htp_shared_memory_allocator",
+        "Allocate in memory shared with the HTP.",
+        bool,
+    ),
+    _option(
+        "enable_htp_weight_sharing", "Share weights among the graphs of a binary.", bool
+    ),
+    _option(
+        "enable_vtcm_backup_buffer_sharing",
+        "Share VTCM backup buffers among contexts.",
+        bool,
+    ),
     _option("extended_udma", "Use the extended address space of the DMA.", bool),
-    _option("disable_file_mapped_weights", "Read context binaries instead of mapping them.", bool),
+    _option(
+        "disable_file_mapped_weights",
+        "Read context binaries instead of mapping them.",
+        bool,
+    ),
     _option("op_packages", "Packages of own operators, as onnxruntime-qnn documents."),
-    _option("skip_qnn_version_check", "Accept another version of the QNN libraries.", bool),
-    _option("skip_backend_op_validation", "Do not have the back end validate each node.", bool),
-    _option("profiling_level", "Detail of profiles.", choices=("off", "basic", "detailed", "optrace")),
+    _option(
+        "skip_qnn_version_check", "Accept another version of the QNN libraries.", bool
+    ),
+    _option(
+        "skip_backend_op_validation",
+        "Do not have the back end validate each node.",
+        bool,
+    ),
+    _option(
+        "profiling_level",
+        "Detail of profiles.",
+        choices=("off", "basic", "detailed", "optrace"),
+    ),
     _option("profiling_file_path", "CSV file for profiles."),
     _option("qnn_saver_path", "QNN Saver library, for debugging."),
     _option("dump_json_qnn_graph", "Dump graphs as JSON, for debugging.", bool),
@@ -105,12 +149,18 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         path = context.options.get("backend_path")
         # The EP would be created without it and compile nothing.
         if path is not None and not Path(path).is_file() and "/" in path:
-            raise InvalidArgument(f"{EP}: option 'backend_path' is {path!r}, which is not a file.", ep=EP)
+            raise InvalidArgument(
+                f"{EP}: option 'backend_path' is {path!r}, which is not a file.", ep=EP
+            )
 
     def can_take(self, graph: GraphView, node: NodeView) -> bool | str:
         """Return whether to offer a node; none with empty tensors, on which Qualcomm's compiler divides by zero."""
         empty = _find_empty(graph, node)
-        return f"{empty!r} has no elements" if empty is not None else super().can_take(graph, node)
+        return (
+            f"{empty!r} has no elements"
+            if empty is not None
+            else super().can_take(graph, node)
+        )
 
     def may_try_whole(self, graph: GraphView) -> bool:
         """Return whether no node has an empty tensor: one of them ends the process."""
@@ -129,13 +179,19 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         cls, devices: Sequence[onnxruntime.OrtEpDevice], options: Mapping[str, Any]
     ) -> Sequence[onnxruntime.OrtEpDevice]:
         """Return the NPU of those listed; without one the first, on which Qualcomm's simulator runs."""
-        return super().select_devices(sorted(devices, key=lambda device: not _is_npu(device)), options)
+        return super().select_devices(
+            sorted(devices, key=lambda device: not _is_npu(device)), options
+        )
 
     @classmethod
-    def validate_compatibility(cls, info: str, options: Mapping[str, Any]) -> Compatibility:
+    def validate_compatibility(
+        cls, info: str, options: Mapping[str, Any]
+    ) -> Compatibility:
         """Return the verdict of the EP, which judges for NPUs alone; EP_NOT_APPLICABLE where there is none."""
         # Asked without an NPU, the EP raises or, where an earlier session has ended, reads freed memory.
-        if not any(map(_is_npu, cls.select_devices(cls.library.list_devices(), options))):
+        if not any(
+            map(_is_npu, cls.select_devices(cls.library.list_devices(), options))
+        ):
             return Compatibility.EP_NOT_APPLICABLE
         return super().validate_compatibility(info, options)
 

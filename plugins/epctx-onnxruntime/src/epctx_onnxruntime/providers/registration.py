@@ -48,8 +48,12 @@ def register_plugin_ep(
     from epctx_core import default_registry
 
     if bool(library) == bool(module):
-        raise InvalidArgument(f"{name}: give either the path of its library or its module.", ep=name)
-    found = PluginLibrary(ep=name, distribution=distribution, module=module, path=str(library))
+        raise InvalidArgument(
+            f"{name}: give either the path of its library or its module.", ep=name
+        )
+    found = PluginLibrary(
+        ep=name, distribution=distribution, module=module, path=str(library)
+    )
     members = {
         "__doc__": f"{name} of onnxruntime.",
         "__module__": __name__,

@@ -55,7 +55,9 @@ def open_context(
     """
     cache: bytes | str = content if isinstance(content, bytes) else content.name
     if isinstance(content, Path):
-        options.add_session_config_entry("ep.context_file_path", str(content.with_name("model.onnx")))
+        options.add_session_config_entry(
+            "ep.context_file_path", str(content.with_name("model.onnx"))
+        )
     node = helper.make_node(
         CONTEXT,
         [value.name for value in boundary[0]],
@@ -70,19 +72,24 @@ def open_context(
         },
     )
     values = [
-        [helper.make_tensor_value_info(v.name, v.elem_type or 0, v.shape) for v in side] for side in boundary
+        [helper.make_tensor_value_info(v.name, v.elem_type or 0, v.shape) for v in side]
+        for side in boundary
     ]
     return open_model(make_context_model(node, *values), name, options)
 
 
-def open_model(model: ModelProto, name: str, options: onnxruntime.SessionOptions) -> VendorSession:
+def open_model(
+    model: ModelProto, name: str, options: onnxruntime.SessionOptions
+) -> VendorSession:
     """Create a session.
 
     Raises:
         InvalidGraph: onnxruntime or the EP refuses the model.
     """
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, enable_fallback=0)
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, enable_fallback=0
+        )
     except MemoryError:
         raise
     except Exception as error:  # onnxruntime's exceptions have no base of their own
