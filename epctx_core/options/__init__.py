@@ -1,4 +1,5 @@
-"""Options of a host: session options by key and by value, and (in `run`) options of a run.
+"""Options of a host: session options by key and by value, and (in `run`) options of a
+run.
 
 Names, arguments and meanings are ONNX Runtime's.
 """

@@ -21,7 +21,9 @@ def _refuse(choices: type[Enum], value: object) -> NoReturn:
 
 
 class GraphOptimizationLevel(IntEnum):
-    """ONNX Runtime's levels, by its names and numbers; another number is InvalidArgument."""
+    """ONNX Runtime's levels, by its names and numbers; another number is
+    InvalidArgument.
+    """
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -33,7 +35,10 @@ class GraphOptimizationLevel(IntEnum):
 
 
 class ExecutionMode(IntEnum):
-    """Order of steps in a run; ORT_PARALLEL is accepted and runs sequentially. Another number is InvalidArgument."""
+    """Order of steps in a run; ORT_PARALLEL is accepted and runs sequentially.
+
+    Another number is InvalidArgument.
+    """
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
@@ -42,7 +47,9 @@ class ExecutionMode(IntEnum):
 
 
 class OrtCompileApiFlags(IntFlag, boundary=STRICT):
-    """Flags of `ModelCompiler`, by ONNX Runtime's names and numbers; other bits are InvalidArgument."""
+    """Flags of `ModelCompiler`, by ONNX Runtime's names and numbers; other bits are
+    InvalidArgument.
+    """
 
     NONE = 0
     ERROR_IF_NO_NODES_COMPILED = 1
@@ -58,7 +65,9 @@ class OrtCompileApiFlags(IntFlag, boundary=STRICT):
 
 
 class WeightlessMode(IntEnum):
-    """Weights that a payload refers to in the source model instead of containing them."""
+    """Weights that a payload refers to in the source model instead of containing
+    them.
+    """
 
     NONE = 0
     EXTERNAL_ONLY = 1
@@ -69,9 +78,13 @@ class Verification(Enum):
     """Depth to which payloads are checked against the manifest when they are loaded."""
 
     ONCE = "once"
-    """All payloads in full, unless a receipt says that this machine did so before; concurrently with the EPs' loading."""
+    """All payloads in full, unless a receipt says that this machine did so before;
+    concurrently with the EPs' loading.
+    """
     HEAD = "head"
-    """Size, first segment and some blocks: detects truncated and swapped payloads without reading weights."""
+    """Size, first segment and some blocks: detects truncated and swapped payloads
+    without reading weights.
+    """
     LAZY = "lazy"
     """Each payload in full, when an EP first requests it."""
     FULL = "full"
@@ -127,14 +140,18 @@ FREE_MESSAGES = 1 << 18
 
 @dataclass(frozen=True, kw_only=True)
 class InputBudget:
-    """Limits on the decoded content of a model, counted before anything is decoded (of an `.ort` file, while decoding).
+    """Limits on the decoded content of a model, counted before anything is decoded (of
+    an `.ort` file, while decoding).
 
-    The defaults accept the models of real exporters: a million nodes with their types, every weight of a large language
-    model. A host that knows its models sets lower limits.
+    The defaults accept the models of real exporters: a million nodes with their types,
+    every weight of a large language model. A host that knows its models sets lower
+    limits.
 
     Attributes:
-        messages: protobuf messages: nodes, attributes, tensors, types, dimensions, entries of metadata.
-        bytes_per_message: length of the file for each message, beyond the first 262,144.
+        messages: protobuf messages: nodes, attributes, tensors, types, dimensions,
+            entries of metadata.
+        bytes_per_message: length of the file for each message, beyond the first
+            262,144.
         nodes: nodes, including those of subgraphs and functions.
         names: texts: names of nodes and values, keys, doc strings.
         bodies: graphs: the main graph and subgraphs.

@@ -36,8 +36,9 @@ class RunOptions(Strict):
     def terminate(self) -> bool:
         """True stops the calls that use this object; may be set from any thread.
 
-        A call stops between two steps of its plan, also within subgraphs, and between two operators of a group that
-        onnxruntime runs. Calls that begin afterwards stop at once, until it is False again.
+        A call stops between two steps of its plan, also within subgraphs, and between
+        two operators of a group that onnxruntime runs. Calls that begin afterwards stop
+        at once, until it is False again.
         """
         return self._terminate
 
@@ -48,7 +49,9 @@ class RunOptions(Strict):
             follower.terminate = self._terminate
 
     def follow(self, make: Callable[[], Any]) -> Any:
-        """Return an object made by `make`, one for each `make`; its `terminate` follows this one's."""
+        """Return an object made by `make`, one for each `make`; its `terminate` follows
+        this one's.
+        """
         follower = self._followers.get(make)
         if follower is None:
             follower = self._followers.setdefault(make, make())
@@ -61,15 +64,18 @@ class RunOptions(Strict):
         """Keep an entry; none of those accepted changes the result of a run.
 
         Raises:
-            InvalidArgument: key or value is not text, or the entry would change results.
+            InvalidArgument: key or value is not text, or the entry would change
+                results.
         """
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidArgument(
-                f"a run option's key and value are text, not {key!r:.80}, {value!r:.80}."
+                f"a run option's key and value are text, not {key!r:.80}, "
+                f"{value!r:.80}."
             )
         if "lora" in key:
             raise InvalidArgument(
-                f"the run option {key!r} is not supported by epctx: LoRA adapters are not applied to what an EP compiled.",
+                f"the run option {key!r} is not supported by epctx: LoRA adapters are "
+                "not applied to what an EP compiled.",
                 hint="Leave it out, or compile the model with the adapter's weights.",
             )
         log_without_effect(

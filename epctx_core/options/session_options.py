@@ -1,7 +1,8 @@
 """Session options of a host; `table` defines the keys.
 
-Names, arguments and meanings are ONNX Runtime's. A misspelt key or value, which onnxruntime ignores, is an
-`InvalidArgument` with a suggestion. Provider options (`ep.<ep name>.<key>`) are checked by each EP's schema.
+Names, arguments and meanings are ONNX Runtime's. A misspelt key or value, which
+onnxruntime ignores, is an `InvalidArgument` with a suggestion. Provider options
+(`ep.<ep name>.<key>`) are checked by each EP's schema.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ _NUMBERS = frozenset(
 
 
 class CancellationFlag:
-    """Cancellation, set from any thread; the core and well-behaved EPs poll it between units of work."""
+    """Cancellation, set from any thread; the core and well-behaved EPs poll it between
+    units of work.
+    """
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -58,7 +61,9 @@ class CancellationFlag:
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for cancellation, at most so many seconds; return whether it was requested."""
+        """Wait for cancellation, at most so many seconds; return whether it was
+        requested.
+        """
         return self._event.wait(seconds)
 
     def raise_if_requested(self) -> None:
@@ -70,10 +75,12 @@ class CancellationFlag:
 
 
 class SessionOptions(Strict):
-    """Options of a session or a compiler, with the names of `onnxruntime.SessionOptions`.
+    """Options of a session or a compiler, with the names of
+    `onnxruntime.SessionOptions`.
 
-    Attributes that epctx does not have are errors, never ignored. With `graph_optimization_level` ORT_ENABLE_ALL, the
-    default, or LAYOUT the CPU EP optimises its groups of nodes one by one; with BASIC or EXTENDED the whole model is
+    Attributes that epctx does not have are errors, never ignored. With
+    `graph_optimization_level` ORT_ENABLE_ALL, the default, or LAYOUT the CPU EP
+    optimises its groups of nodes one by one; with BASIC or EXTENDED the whole model is
     optimised before EPs see it; both need onnxruntime.
 
     Example:
@@ -151,8 +158,8 @@ class SessionOptions(Strict):
         """Set one config entry.
 
         Raises:
-            InvalidArgument: a key `ep.*` or `session.*` that neither epctx nor onnxruntime knows, a value
-                outside the allowed ones, or one too long.
+            InvalidArgument: a key `ep.*` or `session.*` that neither epctx nor
+                onnxruntime knows, a value outside the allowed ones, or one too long.
         """
         texts = isinstance(key, str) and isinstance(value, str)
         if (
@@ -161,8 +168,9 @@ class SessionOptions(Strict):
             or len(value) > MAX_VALUE_LENGTH
         ):
             raise InvalidArgument(
-                f"session option {key!r:.40}: key and value must be text, the key of 1 to {MAX_KEY_LENGTH} "
-                f"and a value at most {MAX_VALUE_LENGTH} characters."
+                f"session option {key!r:.40}: key and value must be text, the key of "
+                f"1 to {MAX_KEY_LENGTH} and a value at most {MAX_VALUE_LENGTH} "
+                "characters."
             )
         if key in SESSION_OPTIONS:
             SESSION_OPTIONS[key].check(value)
@@ -200,8 +208,9 @@ class SessionOptions(Strict):
         Args:
             name: the EP.
             options: its options.
-            optional: whether to skip it with a warning if it is not installed, broken or unavailable on this
-                machine, as the session option `ep.optional_providers` does.
+            optional: whether to skip it with a warning if it is not installed, broken
+                or unavailable on this machine, as the session option
+                `ep.optional_providers` does.
 
         Raises:
             InvalidArgument: the name is not a text, or the options are not a mapping.
@@ -209,7 +218,8 @@ class SessionOptions(Strict):
         if not isinstance(name, str) or not isinstance(options, Mapping | None):
             raise InvalidArgument(
                 "add_provider takes a name and a mapping of options, "
-                f"not {type(name).__name__} and {type(options).__name__}."  # values may be secret
+                # values may be secret
+                f"not {type(name).__name__} and {type(options).__name__}."
             )
         self.providers.append(
             (name, {str(k): str(v) for k, v in (options or {}).items()})
@@ -220,17 +230,20 @@ class SessionOptions(Strict):
             self.add_session_config_entry(option.key, ",".join(names))
 
     def add_graph_transformer(self, transformer: str | Callable[..., Any]) -> None:
-        """Append a graph transformer, which changes models before they are partitioned; order is that of the calls.
+        """Append a graph transformer, which changes models before they are partitioned;
+        order is that of the calls.
 
-        It is appended to the config entry `session.graph_transformers`; one that is given as an object, by its attribute
-        `name`, else its `__name__`. A name of that entry means such an object before an installed transformer.
+        It is appended to the config entry `session.graph_transformers`; one that is
+        given as an object, by its attribute `name`, else its `__name__`. A name of that
+        entry means such an object before an installed transformer.
 
         Args:
-            transformer: the name of an installed one, or `<distribution>:<name>`; or the function itself, see
-                `epctx_core.plugin.GraphTransformer`.
+            transformer: the name of an installed one, or `<distribution>:<name>`; or
+                the function itself, see `epctx_core.plugin.GraphTransformer`.
 
         Raises:
-            InvalidArgument: it is neither; its name is empty or has a comma; or another object has the name.
+            InvalidArgument: it is neither; its name is empty or has a comma; or another
+                object has the name.
         """
         name: Any = getattr(
             transformer, "name", getattr(transformer, "__name__", transformer)
@@ -239,15 +252,20 @@ class SessionOptions(Strict):
             str(name)
         ) != (name,):
             raise InvalidArgument(
-                f"add_graph_transformer takes the name of a graph transformer or a function, not {transformer!r:.80}.",
-                hint="A function has a name without commas: in an attribute `name`, or its `__name__`.",
+                "add_graph_transformer takes the name of a graph transformer or a "
+                f"function, not {transformer!r:.80}.",
+                hint=(
+                    "A function has a name without commas: in an attribute `name`, or "
+                    "its `__name__`."
+                ),
             )
         if (
             name is not transformer
             and self._transformers.setdefault(name, transformer) != transformer
         ):
             raise InvalidArgument(
-                f"add_graph_transformer: another object is called {name!r} in these session options.",
+                f"add_graph_transformer: another object is called {name!r} in these "
+                "session options.",
                 hint="Give each an attribute `name` of its own.",
             )
         option = SessionConfig.graph_transformers
@@ -257,12 +275,16 @@ class SessionOptions(Strict):
 
     @property
     def graph_transformers(self) -> tuple[tuple[str, Callable[..., Any] | None], ...]:
-        """Names of the graph transformers, in order, each with the host's object; None for an installed one."""
+        """Names of the graph transformers, in order, each with the host's object; None
+        for an installed one.
+        """
         names = SessionConfig.graph_transformers.value_in(self._entries)
         return tuple((name, self._transformers.get(name)) for name in names)
 
     def set_load_cancellation_flag(self, requested: bool) -> None:
-        """Request that a compile or session creation with these options stops; callable from any thread."""
+        """Request that a compile or session creation with these options stops; callable
+        from any thread.
+        """
         self.cancellation.set(requested)
 
     @property
@@ -281,7 +303,9 @@ class SessionOptions(Strict):
         return self._other_keys(ignored=False)
 
     def _other_keys(self, *, ignored: bool) -> tuple[str, ...]:
-        """Return the keys that were set and are not in `table`: those without an effect, or those of EPs."""
+        """Return the keys that were set and are not in `table`: those without an
+        effect, or those of EPs.
+        """
         others = [key for key in self._entries if key not in SESSION_OPTIONS]
         if not others:
             return ()
@@ -290,7 +314,9 @@ class SessionOptions(Strict):
         return tuple(key for key in others if is_ignored(key) is ignored)
 
     def provider_config_entries(self, ep: str) -> dict[str, str]:
-        """Return the options of one EP that were set as `ep.<lower-case ep name>.<key>`."""
+        """Return the options of one EP that were set as
+        `ep.<lower-case ep name>.<key>`.
+        """
         start = f"ep.{ep.lower()}."
         return {
             k[len(start) :]: v for k, v in self._entries.items() if k.startswith(start)
@@ -299,16 +325,18 @@ class SessionOptions(Strict):
     def add_initializer(self, name: str, value: Any) -> None:
         """Replace the initializer of that name, wherever its data is stored.
 
-        The array is not copied: the host may share it between sessions, and must not change it while
-        one of them is open.
+        The array is not copied: the host may share it between sessions, and must not
+        change it while one of them is open.
 
         Args:
             name: the name of an initializer of the main graph.
-            value: an array, or an object with `numpy()` such as `onnxruntime.OrtValue`; of the
-                initializer's type and shape, which is checked when a model is read.
+            value: an array, or an object with `numpy()` such as `onnxruntime.OrtValue`;
+                of the initializer's type and shape, which is checked when a model is
+                read.
 
         Raises:
-            InvalidArgument: the name was passed before, or the value is not an array of numbers.
+            InvalidArgument: the name was passed before, or the value is not an array of
+                numbers.
         """
         _check_name("add_initializer", name)
         if name in self._initializers:
@@ -325,8 +353,12 @@ class SessionOptions(Strict):
             or given.dtype.kind in "US"
         ):
             raise InvalidArgument(
-                f"add_initializer: the value of {name!r} is of type {type(given).__name__}, not an array of numbers.",
-                hint="Pass a numpy array or an onnxruntime.OrtValue with a tensor of numbers.",
+                f"add_initializer: the value of {name!r} is of type "
+                f"{type(given).__name__}, not an array of numbers.",
+                hint=(
+                    "Pass a numpy array or an onnxruntime.OrtValue with a tensor of "
+                    "numbers."
+                ),
             )
         self._initializers[name] = np.ascontiguousarray(given).reshape(given.shape)
 
@@ -346,11 +378,12 @@ class SessionOptions(Strict):
             self.add_initializer(name, value)
 
     def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
-        """Set the length of the open dimension of that name, such as `batch`, wherever the model has it.
+        """Set the length of the open dimension of that name, such as `batch`, wherever
+        the model has it.
 
         Raises:
-            InvalidArgument: the name is not a text, the length not a whole number from 0, or different from one
-                that was set before.
+            InvalidArgument: the name is not a text, the length not a whole number from
+                0, or different from one that was set before.
         """
         _add_length(
             "add_free_dimension_override_by_name", self._dimensions, name, value
@@ -359,7 +392,9 @@ class SessionOptions(Strict):
     def add_free_dimension_override_by_denotation(
         self, denotation: str, value: int
     ) -> None:
-        """Set the length of open dimensions of that denotation, such as `DATA_BATCH`; see the other override."""
+        """Set the length of open dimensions of that denotation, such as `DATA_BATCH`;
+        see the other override.
+        """
         _add_length(
             "add_free_dimension_override_by_denotation",
             self._denotations,
@@ -372,26 +407,32 @@ class SessionOptions(Strict):
     ) -> None:
         """Read payloads outside of a context model by a function instead of from files.
 
-        A session made from these options calls it once for each payload that its nodes name; several
-        sessions may call it at the same time. No file is opened, and the name is passed as the model
-        has it. The data is checked against the model's manifest.
+        A session made from these options calls it once for each payload that its nodes
+        name; several sessions may call it at the same time. No file is opened, and the
+        name is passed as the model has it. The data is checked against the model's
+        manifest.
 
         Args:
-            read_func: `f(name, buffer)`; it calls `buffer.allocate(size)` exactly once and then
-                `buffer.write(data, offset)`. An exception becomes the `__cause__` of a Fail.
-            max_data_size: maximum size of a payload in bytes; a larger one is refused before memory is allocated.
+            read_func: `f(name, buffer)`; it calls `buffer.allocate(size)` exactly once
+                and then `buffer.write(data, offset)`. An exception becomes the
+                `__cause__` of a Fail.
+            max_data_size: maximum size of a payload in bytes; a larger one is refused
+                before memory is allocated.
 
         Raises:
-            InvalidArgument: the callback is not a function, or the size not a finite number above 0.
+            InvalidArgument: the callback is not a function, or the size not a finite
+                number above 0.
         """
         if not callable(read_func):
             raise InvalidArgument(
-                f"the EPContext data read callback must be a function, not {read_func!r:.80}.",
+                "the EPContext data read callback must be a function, not "
+                f"{read_func!r:.80}.",
                 hint="To remove a callback, call clear_ep_context_data_read_func.",
             )
         if not is_whole(max_data_size) or not 0 < max_data_size <= LARGEST_SIZE:
             raise InvalidArgument(
-                f"max_data_size must be a finite number of bytes above 0, not {max_data_size!r:.80}.",
+                "max_data_size must be a finite number of bytes above 0, not "
+                f"{max_data_size!r:.80}.",
                 hint="Pass the most memory that a payload may take in this process.",
             )
         self._data_reader = DataReader(function=read_func, max_size=int(max_data_size))
@@ -401,10 +442,12 @@ class SessionOptions(Strict):
         self._data_reader = None
 
     def set_weightless_source_model_buffer(self, buffer: Buffer | None) -> None:
-        """Set the bytes of the model from which a weightless context model was compiled; None removes them.
+        """Set the bytes of the model from which a weightless context model was
+        compiled; None removes them.
 
-        They have precedence over `ep.context_source_model_path` and over a file beside the context model. Nothing is
-        copied before a session needs weights; the host must not change the buffer while one is open.
+        They have precedence over `ep.context_source_model_path` and over a file beside
+        the context model. Nothing is copied before a session needs weights; the host
+        must not change the buffer while one is open.
 
         Raises:
             InvalidArgument: it is not a buffer of bytes, or it is empty.
@@ -413,7 +456,8 @@ class SessionOptions(Strict):
             view = None if buffer is None else memoryview(buffer).cast("B").toreadonly()
         except TypeError as error:
             raise InvalidArgument(
-                f"set_weightless_source_model_buffer takes the bytes of a model, not {buffer!r:.80}."
+                "set_weightless_source_model_buffer takes the bytes of a model, not "
+                f"{buffer!r:.80}."
             ) from error
         if view is not None and not view:
             raise InvalidArgument(
@@ -422,10 +466,12 @@ class SessionOptions(Strict):
         self._source_model = view
 
     def register_custom_ops_library(self, path: str | os.PathLike[str]) -> None:
-        """Add a library of custom operators for the engine on onnxruntime, which loads it when a model is opened.
+        """Add a library of custom operators for the engine on onnxruntime, which loads
+        it when a model is opened.
 
         Args:
-            path: the shared library. A model never names one; registering it again does nothing.
+            path: the shared library. A model never names one; registering it again does
+                nothing.
 
         Raises:
             InvalidArgument: it is not a path.
@@ -486,10 +532,12 @@ def _add_length(method: str, lengths: dict[str, int], name: str, value: Any) -> 
     _check_name(method, name)
     if not is_whole(value) or value < 0:
         raise InvalidArgument(
-            f"{method}: the length of {name!r} must be a whole number from 0 on, not {value!r:.80}."
+            f"{method}: the length of {name!r} must be a whole number from 0 on, not "
+            f"{value!r:.80}."
         )
     if lengths.setdefault(name, int(value)) != value:
         raise InvalidArgument(
-            f"{method}: {name!r} has been set to the length {lengths[name]} before, and now {value}.",
+            f"{method}: {name!r} has been set to the length {lengths[name]} before, "
+            f"and now {value}.",
             hint="Set one length for each open dimension, or make new session options.",
         )

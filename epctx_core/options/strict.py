@@ -1,6 +1,7 @@
 """Base of objects with the attributes of onnxruntime's Python API.
 
-Using or setting an attribute that epctx does not have is an error. One without an effect is accepted and logged once.
+Using or setting an attribute that epctx does not have is an error. One without an
+effect is accepted and logged once.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[bool | int | str, str]]] = {
         "only_execute_path_to_fetches": (False, "a run computes what all outputs need"),
     },
 }
-"""Class and attribute to its default, and the reason why another value has no effect."""
+"""Class and attribute to its default, and the reason why another value has no
+effect.
+"""
 
 _log = logging.getLogger("epctx.options")
 _logged: set[str] = set()
@@ -47,7 +50,9 @@ def log_without_effect(setting: str, reason: str) -> None:
 
 
 class UnsupportedNameError(InvalidArgument, AttributeError):
-    """A name that epctx does not have; an AttributeError too, so that `hasattr` works."""
+    """A name that epctx does not have; an AttributeError too, so that `hasattr`
+    works.
+    """
 
 
 def missing_attribute_error(
@@ -58,7 +63,10 @@ def missing_attribute_error(
     # Many names of onnxruntime are a little like one of ours that does something else.
     return UnsupportedNameError(
         f"{owner} has no attribute {name!r}.{suggestion(name, public, cutoff=0.8)}",
-        hint="If it is a name of onnxruntime: docs/differences-from-onnxruntime.md has the reason, and what to use instead.",
+        hint=(
+            "If it is a name of onnxruntime: docs/differences-from-onnxruntime.md has "
+            "the reason, and what to use instead."
+        ),
     )
 
 
@@ -78,7 +86,8 @@ class Strict:
                 default, why = table[name]
                 if not isinstance(value, int if isinstance(default, int) else str):
                     raise InvalidArgument(
-                        f"{cls.__name__}.{name} must be of type {type(default).__name__}, not {value!r:.80}."
+                        f"{cls.__name__}.{name} must be of type "
+                        f"{type(default).__name__}, not {value!r:.80}."
                     )
                 if value != default:
                     log_without_effect(f"{cls.__name__}.{name}", why)

@@ -1,6 +1,7 @@
 """Table of the session options that epctx acts on.
 
-The typed config, the part in a cache's key and the table in `docs/options.md` come from an option's row.
+The typed config, the part in a cache's key and the table in `docs/options.md` come from
+an option's row.
 """
 
 from __future__ import annotations
@@ -31,18 +32,24 @@ _BY_CHOICE: Any = str  # Any: of no _T; a row with choices is read by them
 
 
 class CachePart(Enum):
-    """Part of an option in the key of a cached model; docs/options.md shows the value."""
+    """Part of an option in the key of a cached model; docs/options.md shows the
+    value.
+    """
 
     WRITTEN = "in the key"
     """It changes the output of a compile; the key contains it with its default."""
     REFUSED = "refused"
     """The output depends on files outside of the cache, so that it cannot be cached."""
     SOURCE = "no meaning"
-    """It describes files of the source or of a compile: a cached model is loaded without it."""
+    """It describes files of the source or of a compile: a cached model is loaded
+    without it.
+    """
     CHOICE = "by what it chooses"
     """It chooses EPs or an engine; the key contains those."""
     CALLS = "by what it names"
-    """It names code that a compile calls; the key contains that, and a cached model is loaded without it."""
+    """It names code that a compile calls; the key contains that, and a cached model is
+    loaded without it.
+    """
     LOAD = "none"
     """It does not change the output of a compile."""
 
@@ -54,8 +61,10 @@ class SessionOption(Generic[_T]):
     Attributes:
         key: the key that hosts set.
         default: the default text.
-        choices: the allowed texts with their values; empty for all that `pattern` and `read` accept.
-        read: returns the value of a text, or raises ValueError that completes "the value ..., which ...".
+        choices: the allowed texts with their values; empty for all that `pattern` and
+            `read` accept.
+        read: returns the value of a text, or raises ValueError that completes "the
+            value ..., which ...".
         pattern: regular expression for the whole text.
         values: the allowed values in words, if there are no choices.
         cache: its part in the key of a cached model.
@@ -81,7 +90,8 @@ class SessionOption(Generic[_T]):
         return self if config is None else self.value_in(config.entries)
 
     def value_in(self, entries: Mapping[str, str]) -> _T:
-        """Return the value that the entries set by all keys of this option; its own key has precedence.
+        """Return the value that the entries set by all keys of this option; its own key
+        has precedence.
 
         Raises:
             InvalidArgument: one key enables the option and another disables it.
@@ -95,7 +105,8 @@ class SessionOption(Generic[_T]):
         }
         if len({bool(value) for value in values.values()}) > 1:
             raise InvalidArgument(
-                f"{' and '.join(f'{key}={entries[key]}' for key in values)} contradict each other.",
+                f"{' and '.join(f'{key}={entries[key]}' for key in values)} "
+                "contradict each other.",
                 hint=f"Set {self.key} alone.",
             )
         return values.popitem()[1] if values else self.value_of(self.default)
@@ -130,7 +141,9 @@ class SessionOption(Generic[_T]):
 
 
 def _parse_file_name(value: str) -> str | None:
-    """Return the name of a file inside the output model's folder; raise ValueError for any other name."""
+    """Return the name of a file inside the output model's folder; raise ValueError for
+    any other name.
+    """
     if posixpath.isabs(value) or ntpath.isabs(value):
         raise ValueError("is an absolute path")
     if (
@@ -165,15 +178,18 @@ def _make_flag(key: str, *, default: str = "0", **facts: Any) -> SessionOption[b
 
 @dataclass(frozen=True, kw_only=True)
 class SessionConfig:
-    """Typed, immutable session options: the rows of the table, and values that a host passed as objects.
+    """Typed, immutable session options: the rows of the table, and values that a host
+    passed as objects.
 
     Attributes:
         entries: key to value of the config entries that were set.
         overrides: replaced initializers and dimensions.
         data_reader: the host's callback that reads payloads outside of the model.
         input_budget: limits on the decoded content of a model.
-        source_model_buffer: the source of a weightless context model as bytes; it has precedence over its path.
-        custom_ops_libraries: paths of the libraries of custom operators, in the order of their registration.
+        source_model_buffer: the source of a weightless context model as bytes; it has
+            precedence over its path.
+        custom_ops_libraries: paths of the libraries of custom operators, in the order
+            of their registration.
 
     Raises:
         InvalidArgument: entries that contradict each other.
@@ -189,16 +205,21 @@ class SessionConfig:
     context_enable = _make_flag(
         key="ep.context_enable",
         cache=CachePart.SOURCE,
-        doc="1: creating a session also writes the context model. EPContext nodes that the model has already pass"
-        " through.",
+        doc=(
+            "1: creating a session also writes the context model. EPContext nodes "
+            "that the model has already pass through."
+        ),
     )
     context_file_path = SessionOption(
         key="ep.context_file_path",
         values="a path",
         read=_parse_text,
         cache=CachePart.SOURCE,
-        doc="Where the context model is written; when one is loaded, the path whose folder holds its binaries."
-        " Compiling one again: those of a model from a file lie beside it, those of a model from bytes in this folder.",
+        doc=(
+            "Where the context model is written; when one is loaded, the path whose "
+            "folder holds its binaries. Compiling one again: those of a model from a "
+            "file lie beside it, those of a model from bytes in this folder."
+        ),
     )
     embed = _make_flag(
         key="ep.context_embed_mode",
@@ -211,42 +232,59 @@ class SessionConfig:
         values="0 to 128 letters, digits, `_`, `.` and `-`",
         read=str,
         cache=CachePart.WRITTEN,
-        doc="Put before every partition's name: node name and, unless the EP names its graphs itself, partition_name.",
+        doc=(
+            "Put before every partition's name: node name and, unless the EP names "
+            "its graphs itself, partition_name."
+        ),
     )
     external_initializers_file = SessionOption(
         key="ep.context_model_external_initializers_file_name",
         values="a file name relative to the output model, not leaving its folder",
         read=_parse_file_name,
         cache=CachePart.WRITTEN,
-        doc="The file for all initializers of the written context model, scalars too; empty: they are in the model.",
+        doc=(
+            "The file for all initializers of the written context model, scalars too; "
+            "empty: they are in the model."
+        ),
     )
     map_binaries = _make_flag(
         key="ep.context_file_mapping",
         default="1",
         cache=CachePart.LOAD,
-        doc="1: context binaries are mapped; 0: each is read into memory of its own and verified there, whole.",
+        doc=(
+            "1: context binaries are mapped; 0: each is read into memory of its own "
+            "and verified there, whole."
+        ),
     )
     verification = SessionOption(
         key="ep.context_verify",
         default="once",
         choices={v.value: v for v in Verification},
         cache=CachePart.LOAD,
-        doc="How payloads are checked against the manifest: once: all whole the first time a machine sees a file,"
-        " beside the EP's own loading; head: size, first segment and some blocks; lazy: each whole, when an EP first"
-        " asks for it; full: all whole, before any EP gets one.",
+        doc=(
+            "How payloads are checked against the manifest: once: all whole the first "
+            "time a machine sees a file, beside the EP's own loading; head: size, "
+            "first segment and some blocks; lazy: each whole, when an EP first asks "
+            "for it; full: all whole, before any EP gets one."
+        ),
     )
     trust_unverified = _make_flag(
         key="ep.context_trust_unverified",
         cache=CachePart.LOAD,
-        doc="1: an EP whose native code a damaged payload could crash gets payloads without digests in this process; 0:"
-        " it loads and runs them in a process of its own.",
+        doc=(
+            "1: an EP whose native code a damaged payload could crash gets payloads "
+            "without digests in this process; 0: it loads and runs them in a process "
+            "of its own."
+        ),
     )
     read_back = _make_flag(
         key="ep.context_read_back",
         default="1",
         cache=CachePart.LOAD,
-        doc="1: before anything is published, each EP reads back what it wrote, as far as it can without a device; 0:"
-        " what was written is published unread.",
+        doc=(
+            "1: before anything is published, each EP reads back what it wrote, as "
+            "far as it can without a device; 0: what was written is published unread."
+        ),
     )
     model_format = SessionOption(
         key="session.load_model_format",
@@ -259,15 +297,21 @@ class SessionConfig:
         values="a path",
         read=_parse_text,
         cache=CachePart.SOURCE,
-        doc="The source of a weightless context model; empty: its onnx_model_filename, beside the context model.",
+        doc=(
+            "The source of a weightless context model; empty: its "
+            "onnx_model_filename, beside the context model."
+        ),
     )
     weightless = SessionOption(
         key="ep.enable_weightless_mode",
         default="0",
         choices={str(m.value): m for m in WeightlessMode},
         cache=CachePart.REFUSED,
-        doc="Which of the source's weights payloads refer to instead of holding them: 0: none; 1: those in external"
-        " files; 2: all. Set together with the older keys, all must say yes or all no.",
+        doc=(
+            "Which of the source's weights payloads refer to instead of holding them: "
+            "0: none; 1: those in external files; 2: all. Set together with the older "
+            "keys, all must say yes or all no."
+        ),
         aliases=tuple(
             SessionOption(
                 key=key,
@@ -277,28 +321,41 @@ class SessionConfig:
                 doc=doc,
             )
             for key, doc in {
-                "ep.enable_weightless": "1: payloads refer to all of the source's weights instead of holding them; "
-                "ONNX Runtime 1.29's key.",
-                "ep.enable_weightless_ep_context_nodes": "The same under the name that ONNX Runtime 1.25 gave it.",
+                "ep.enable_weightless": (
+                    "1: payloads refer to all of the source's weights instead of "
+                    "holding them; ONNX Runtime 1.29's key."
+                ),
+                "ep.enable_weightless_ep_context_nodes": (
+                    "The same under the name that ONNX Runtime 1.25 gave it."
+                ),
             }.items()
         ),
     )
     share_contexts = _make_flag(
         key="ep.share_ep_contexts",
         cache=CachePart.REFUSED,
-        doc="1: the session belongs to a weight-sharing group: one binary for several models, mapped once.",
+        doc=(
+            "1: the session belongs to a weight-sharing group: one binary for several "
+            "models, mapped once."
+        ),
     )
     stop_sharing = _make_flag(
         key="ep.stop_share_ep_contexts",
         cache=CachePart.REFUSED,
-        doc="1: the session is its group's last; only together with ep.share_ep_contexts=1.",
+        doc=(
+            "1: the session is its group's last; only together with "
+            "ep.share_ep_contexts=1."
+        ),
     )
     prefer_latency = SessionOption(
         key="ep.prefer_latency",
         choices={"": None, "0": False, "1": True},
         cache=CachePart.LOAD,
-        doc="1: prepack weights (faster runs, a private copy); 0: never; empty: prepack up to 64 MiB of weights, and"
-        " all in a session that is one piece of the CPU EP.",
+        doc=(
+            "1: prepack weights (faster runs, a private copy); 0: never; empty: "
+            "prepack up to 64 MiB of weights, and all in a session that is one piece "
+            "of the CPU EP."
+        ),
     )
     partition_min_nodes = SessionOption(
         key="ep.partition_min_nodes",
@@ -315,22 +372,30 @@ class SessionConfig:
         values="a whole number of up to 9 digits, or empty",
         read=_parse_number,
         cache=CachePart.WRITTEN,
-        doc="The most partitions that each EP may have; of more, the largest are kept. Empty: no limit.",
+        doc=(
+            "The most partitions that each EP may have; of more, the largest are "
+            "kept. Empty: no limit."
+        ),
     )
     optional_providers = SessionOption(
         key="ep.optional_providers",
         values="names of EPs, separated by commas",
         read=split_names,
         cache=CachePart.CHOICE,
-        doc="Of the EPs that are asked for, those to go without, with a warning, if they are not installed, broken or"
-        " unavailable on this machine.",
+        doc=(
+            "Of the EPs that are asked for, those to go without, with a warning, if "
+            "they are not installed, broken or unavailable on this machine."
+        ),
     )
     isolation = SessionOption(
         key="ep.isolate",
         choices={i.value: i for i in Isolation},
         cache=CachePart.LOAD,
-        doc="Which work of EPs is done in a process of its own, so that a crash or a hang there is an error here:"
-        " empty: none; compile: what a compile asks of them; all: loading and running, too.",
+        doc=(
+            "Which work of EPs is done in a process of its own, so that a crash or a "
+            "hang there is an error here: empty: none; compile: what a compile asks "
+            "of them; all: loading and running, too."
+        ),
     )
     isolation_seconds = SessionOption(
         key="ep.isolate_timeout_seconds",
@@ -347,16 +412,20 @@ class SessionConfig:
         values="a whole number of up to 15 digits, or empty",
         read=_parse_number,
         cache=CachePart.LOAD,
-        doc="The most memory that the process of an isolated EP may have for data, and the most that it may give back"
-        " in one message. Empty: no limit.",
+        doc=(
+            "The most memory that the process of an isolated EP may have for data, "
+            "and the most that it may give back in one message. Empty: no limit."
+        ),
     )
     external_initializers_folder = SessionOption(
         key="session.model_external_initializers_file_folder_path",
         values="a folder",
         read=_parse_text,
         cache=CachePart.SOURCE,
-        doc="The folder of a model's external weights; needed for a model from bytes that has such weights. It never"
-        " says where context binaries are.",
+        doc=(
+            "The folder of a model's external weights; needed for a model from bytes "
+            "that has such weights. It never says where context binaries are."
+        ),
     )
     disable_cpu_ep_fallback = _make_flag(
         key="session.disable_cpu_ep_fallback",
@@ -371,12 +440,18 @@ class SessionConfig:
     fail_on_suboptimal = _make_flag(
         key="session.fail_on_suboptimal_compiled_model",
         cache=CachePart.LOAD,
-        doc="1: a context model that an EP would rather compile again is refused instead of warned about.",
+        doc=(
+            "1: a context model that an EP would rather compile again is refused "
+            "instead of warned about."
+        ),
     )
     record_assignments = _make_flag(
         key="session.record_ep_graph_assignment_info",
         cache=CachePart.LOAD,
-        doc="1: the session keeps who runs which node, for get_provider_graph_assignment_info.",
+        doc=(
+            "1: the session keeps who runs which node, for "
+            "get_provider_graph_assignment_info."
+        ),
     )
 
     graph_transformers = SessionOption(
@@ -384,17 +459,24 @@ class SessionConfig:
         values="names of graph transformers, separated by commas",
         read=split_names,
         cache=CachePart.CALLS,
-        doc="Graph transformers that change a model before it is partitioned, in order: entry points of the group"
-        " `epctx.graph_transformers`, and objects of `SessionOptions.add_graph_transformer`. Not for compiled models.",
+        doc=(
+            "Graph transformers that change a model before it is partitioned, in "
+            "order: entry points of the group `epctx.graph_transformers`, and objects "
+            "of `SessionOptions.add_graph_transformer`. Not for compiled models."
+        ),
     )
     engine = SessionOption(
         key="session.engine",
         values="the name of an installed engine, or empty",
         read=_parse_text,
         cache=CachePart.CHOICE,
-        doc="The engine that runs on the CPU what no EP takes, optimises models, and is lent to EPs: the name of an entry"
-        " point of the group `epctx.engines`, or `onnx.reference` for the built-in one. Empty: what the environment"
-        " variable `EPCTX_ENGINE` names, else `onnxruntime` where epctx-onnxruntime is installed.",
+        doc=(
+            "The engine that runs on the CPU what no EP takes, optimises models, and "
+            "is lent to EPs: the name of an entry point of the group `epctx.engines`, "
+            "or `onnx.reference` for the built-in one. Empty: what the environment "
+            "variable `EPCTX_ENGINE` names, else `onnxruntime` where "
+            "epctx-onnxruntime is installed."
+        ),
     )
 
     @property
@@ -411,8 +493,12 @@ class SessionConfig:
                 option.value_in(self.entries)
         if self.stop_sharing and not self.share_contexts:
             raise InvalidArgument(
-                "ep.stop_share_ep_contexts=1 was set without ep.share_ep_contexts=1: there is no group to end.",
-                hint="Set both for the last session of a group, and neither without a group.",
+                "ep.stop_share_ep_contexts=1 was set without ep.share_ep_contexts=1: "
+                "there is no group to end.",
+                hint=(
+                    "Set both for the last session of a group, and neither without a "
+                    "group."
+                ),
             )
 
 
