@@ -1,4 +1,6 @@
-"""Contract between epctx and an Execution Provider; its names are imported on first use."""
+"""Contract between epctx and an Execution Provider; its names are imported on first
+use.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +20,68 @@ if TYPE_CHECKING:
 
 _HOME = {
     "epctx_core.options.choices": ("WeightlessMode",),
-    "epctx_core.plugin.base_engine": ("BaseEngine", "EnginePolicy", "current_options", "write_in_place"),
+    "epctx_core.plugin.base_engine": (
+        "BaseEngine",
+        "EnginePolicy",
+        "current_options",
+        "write_in_place",
+    ),
     "epctx_core.plugin.hookspecs": ("PLUGIN_API", "GraphTransformer", "hookimpl"),
     "epctx_core.plugin.kernels": (
-        "Engine", "Kernel", "KernelDef", "KernelLookup", "KernelRegistry", "OperatorTypes", "OptimizedModel", "PreparedModel",
+        "Engine",
+        "Kernel",
+        "KernelDef",
+        "KernelLookup",
+        "KernelRegistry",
+        "OperatorTypes",
+        "OptimizedModel",
+        "PreparedModel",
         "RunnableModel",
     ),
     "epctx_core.plugin.provider": (
-        "Cancellation", "ExecutionProvider", "ModelIdentity", "ProviderContext", "ProviderOption",
+        "Cancellation",
+        "ExecutionProvider",
+        "ModelIdentity",
+        "ProviderContext",
+        "ProviderOption",
     ),
     "epctx_core.plugin.storage": (
-        "Blobs", "CONTAINER_CODES", "CORE_ATTRIBUTES", "ContextReader", "ContextWriter", "EPContextNode", "Finding", "Payload",
-        "PayloadView", "Severity", "Workspace", "write_blobs",
+        "Blobs",
+        "CONTAINER_CODES",
+        "CORE_ATTRIBUTES",
+        "ContextReader",
+        "ContextWriter",
+        "EPContextNode",
+        "Finding",
+        "Payload",
+        "PayloadView",
+        "Severity",
+        "Workspace",
+        "write_blobs",
     ),
     "epctx_core.plugin.types": (
-        "UNKNOWN_TYPE", "Availability", "BuildInfo", "Compatibility", "CompiledPartition", "ContextNode", "Extent",
-        "Purpose", "TensorType", "ValueInfo",
+        "UNKNOWN_TYPE",
+        "Availability",
+        "BuildInfo",
+        "Compatibility",
+        "CompiledPartition",
+        "ContextNode",
+        "Extent",
+        "Purpose",
+        "TensorType",
+        "ValueInfo",
     ),
     "epctx_core.plugin.views": (
-        "ComputeCapability", "GraphView", "NodeView", "Partition", "Refusal", "TensorView", "number_nodes",
+        "ComputeCapability",
+        "GraphView",
+        "NodeView",
+        "Partition",
+        "Refusal",
+        "TensorView",
+        "number_nodes",
         "supported_partitions",
     ),
-}  # fmt: skip
+}
 if not TYPE_CHECKING:  # they take a computed list for an empty one
     __all__ = [name for names in _HOME.values() for name in names]
     __getattr__, __dir__ = _make_forwarders(__name__, _HOME)

@@ -27,14 +27,19 @@ class EnginePolicy:
     """Settings of one session's engine.
 
     Attributes:
-        engine: the name of the entry point that the host chose; None for the installed engine.
+        engine: the name of the entry point that the host chose; None for the installed
+            engine.
         intra_op_num_threads: the number that the host set; 0 to choose by size.
-        prefer_latency: True to spend memory on faster runs, False never to do so, None to choose by size.
-        optimizes: whether groups of the CPU EP may be optimised before they are prepared.
-        pieces: number of groups of nodes that the session runs on engines; set before the first is prepared.
-        custom_ops_libraries: paths of the libraries of custom operators that the host registered.
-        custom_domains: domains of custom operators in the context model, each with the file name of its library,
-            empty for an unknown one.
+        prefer_latency: True to spend memory on faster runs, False never to do so, None
+            to choose by size.
+        optimizes: whether groups of the CPU EP may be optimised before they are
+            prepared.
+        pieces: number of groups of nodes that the session runs on engines; set before
+            the first is prepared.
+        custom_ops_libraries: paths of the libraries of custom operators that the host
+            registered.
+        custom_domains: domains of custom operators in the context model, each with the
+            file name of its library, empty for an unknown one.
     """
 
     engine: str | None = None
@@ -47,9 +52,11 @@ class EnginePolicy:
 
 
 class BaseEngine(ABC):
-    """Base class of engines; a package provides one by the entry-point group `epctx.engines`.
+    """Base class of engines; a package provides one by the entry-point group
+    `epctx.engines`.
 
-    Class methods but `set_seed` are called on engines: one that needs its policy there may make them methods.
+    Class methods but `set_seed` are called on engines: one that needs its policy there
+    may make them methods.
 
     Args:
         policy: the settings of the session; `pieces` is set later.
@@ -58,7 +65,8 @@ class BaseEngine(ABC):
         name: name and version of the engine.
         checks: whether it checks models itself.
         optimizes: whether it can optimise whole models.
-        runs_custom_ops: whether it takes the operators of `policy.custom_ops_libraries`.
+        runs_custom_ops: whether it takes the operators of
+            `policy.custom_ops_libraries`.
     """
 
     name: ClassVar[str]
@@ -71,7 +79,9 @@ class BaseEngine(ABC):
 
     @property
     def layout(self) -> str:
-        """Text for `epctx.cpu_layout` in models optimised with private layouts; empty if there are none."""
+        """Text for `epctx.cpu_layout` in models optimised with private layouts; empty
+        if there are none.
+        """
         return ""
 
     @abstractmethod
@@ -97,10 +107,12 @@ class BaseEngine(ABC):
         model: onnx.ModelProto,  # noqa: ARG002
         weights: Mapping[str, TensorView],  # noqa: ARG002
     ) -> RunnableModel:
-        """Make an optimised form of a group ready to run; it is not visible to anything else.
+        """Make an optimised form of a group ready to run; it is not visible to anything
+        else.
 
         Raises:
-            NotImplementedByProvider: there is none, or as `prepare`; the core then prepares the group unchanged.
+            NotImplementedByProvider: there is none, or as `prepare`; the core then
+                prepares the group unchanged.
         """
         raise NotImplementedByProvider(f"{self.name} has no optimiser")
 
@@ -113,7 +125,9 @@ class BaseEngine(ABC):
         return True
 
     def can_pass(self, elem_type: int | None) -> bool:  # noqa: ARG002 - most engines pass all
-        """Return whether inputs and outputs may have a type; None stands for values that are not tensors."""
+        """Return whether inputs and outputs may have a type; None stands for values
+        that are not tensors.
+        """
         return True
 
     @classmethod
@@ -142,14 +156,17 @@ class BaseEngine(ABC):
 
     @classmethod  # noqa: B027 - for engines that know more operators than onnx
     def resolve_types(cls, inferred: onnx.ModelProto) -> None:
-        """Declare the types of values of operators that onnx does not know, in place, as far as the engine knows them."""
+        """Declare the types of values of operators that onnx does not know, in place,
+        as far as the engine knows them.
+        """
 
     def find_libraries(
         self,
         model: onnx.ModelProto,  # noqa: ARG002
         skipped: Container[tuple[str, str]],  # noqa: ARG002
     ) -> dict[str, str]:
-        """Return the domains of a model's custom operators, each with the path of the registered library that has them.
+        """Return the domains of a model's custom operators, each with the path of the
+        registered library that has them.
 
         Args:
             model: not changed; its large weights are elsewhere.
@@ -162,7 +179,9 @@ class BaseEngine(ABC):
 
     @classmethod
     def set_seed(cls, seed: int) -> bool:  # noqa: ARG003 - for engines with a seed
-        """Set the seed of random operators in later sessions; return whether that has an effect."""
+        """Set the seed of random operators in later sessions; return whether that has
+        an effect.
+        """
         return False
 
 
@@ -177,7 +196,9 @@ def current_options() -> RunOptions | None:
 def run_with_options(
     run: Callable[[Any, RunOptions], _R], feeds: Any, options: RunOptions
 ) -> _R:
-    """Return `run(feeds, options)`, with the options as `current_options`; a nested run has its own."""
+    """Return `run(feeds, options)`, with the options as `current_options`; a nested run
+    has its own.
+    """
     outer, _CURRENT.options = current_options(), options
     try:
         return run(feeds, options)
@@ -188,7 +209,8 @@ def run_with_options(
 def write_in_place(
     results: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
 ) -> Sequence[np.ndarray]:
-    """Copy results into given arrays and return these; numpy alone would broadcast and cast to make them fit.
+    """Copy results into given arrays and return these; numpy alone would broadcast and
+    cast to make them fit.
 
     Raises:
         RuntimeException: a result has another type or shape than its array.
@@ -196,9 +218,12 @@ def write_in_place(
     for index, (result, target) in enumerate(zip(results, outputs, strict=True)):
         if result.shape != target.shape or result.dtype != target.dtype:
             raise RuntimeException(
-                f"output {index} is {result.dtype}{list(result.shape)}; the memory given for it is "
-                f"{target.dtype}{list(target.shape)}.",
-                hint="The model declares a type or a shape that is not what its operators compute; correct it.",
+                f"output {index} is {result.dtype}{list(result.shape)}; the memory "
+                f"given for it is {target.dtype}{list(target.shape)}.",
+                hint=(
+                    "The model declares a type or a shape that is not what its "
+                    "operators compute; correct it."
+                ),
             )
         target[...] = result
     return outputs

@@ -1,11 +1,12 @@
 """Hooks of the contract: the methods that the core calls on an EP.
 
-An EP implements them as methods marked with `hookimpl` on its `ExecutionProvider` class. An
-implementation may take fewer arguments than the specification (the core passes what is named), never
-unknown ones, none with a default, and no wrappers. All but the first two are optional.
+An EP implements them as methods marked with `hookimpl` on its `ExecutionProvider`
+class. An implementation may take fewer arguments than the specification (the core
+passes what is named), never unknown ones, none with a default, and no wrappers. All but
+the first two are optional.
 
-All code that calls, checks, traces, isolates or documents hooks reads the table `HOOKS`. A new hook is a
-specification in `HookSpecs`, which is its row, and its call.
+All code that calls, checks, traces, isolates or documents hooks reads the table
+`HOOKS`. A new hook is a specification in `HookSpecs`, which is its row, and its call.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
     )
 
 PLUGIN_API = 1
-"""Version of this contract. It evolves by additions; an EP declares the one it was written for."""
+"""Version of this contract.
+
+It evolves by additions; an EP declares the one it was written for.
+"""
 
 PROJECT = "epctx"
 hookimpl = pluggy.HookimplMarker(PROJECT)
@@ -51,15 +55,20 @@ class Hook:
 
     Attributes:
         name: the hook's name.
-        arguments: each argument's type as the specification writes it, in order; `ep` first, but for class methods.
-        result: the type of the result, written likewise. Results are checked against it, and these types choose the
-            codecs for the process of an isolated EP.
-        needed_for: `run` or `save and load` for a hook that an EP needs to do so; empty for an optional one.
+        arguments: each argument's type as the specification writes it, in order; `ep`
+            first, but for class methods.
+        result: the type of the result, written likewise. Results are checked against
+            it, and these types choose the codecs for the process of an isolated EP.
+        needed_for: `run` or `save and load` for a hook that an EP needs to do so; empty
+            for an optional one.
         unless: the hook that an EP may implement instead.
-        in_runs: whether it is called while a session is open, by runs and by the host. All others belong to a
-            compile or a load: the host can cancel them, and `ep.isolate=compile` runs them in another process.
-        works_isolated: whether an EP in another process can implement it; not for memory or functions of this one.
-        caller_checks: whether the caller checks the items of the result against the arguments.
+        in_runs: whether it is called while a session is open, by runs and by the host.
+            All others belong to a compile or a load: the host can cancel them, and
+            `ep.isolate=compile` runs them in another process.
+        works_isolated: whether an EP in another process can implement it; not for
+            memory or functions of this one.
+        caller_checks: whether the caller checks the items of the result against the
+            arguments.
     """
 
     name: str
@@ -114,14 +123,18 @@ class Hook:
     def implementation(
         self, function: Callable[..., Any], **marks: Any
     ) -> Callable[..., Any]:
-        """Mark a function that takes `self` and all arguments of the hook as its implementation."""
+        """Mark a function that takes `self` and all arguments of the hook as its
+        implementation.
+        """
         functools.update_wrapper(function, getattr(HookSpecs, self.name), updated=())
         marked: Callable[..., Any] = hookimpl(function, **marks)
         return marked
 
 
 def hookspec(**facts: Any) -> Callable[[_Specification], _Specification]:
-    """Mark a specification with the facts of its row that its signature does not have; see `Hook`."""
+    """Mark a specification with the facts of its row that its signature does not have;
+    see `Hook`.
+    """
 
     def mark(function: _Specification) -> _Specification:
         setattr(function, _FACTS, facts)
@@ -131,34 +144,43 @@ def hookspec(**facts: Any) -> Callable[[_Specification], _Specification]:
 
 
 class GraphTransformer(Protocol):
-    """Function that a host has called on models before EPs see them; any callable of this signature is one.
+    """Function that a host has called on models before EPs see them; any callable of
+    this signature is one.
 
-    A host names it in `SessionOptions.add_graph_transformer` or the config entry `session.graph_transformers`; a package
-    offers it by the entry-point group `epctx.graph_transformers`.
+    A host names it in `SessionOptions.add_graph_transformer` or the config entry
+    `session.graph_transformers`; a package offers it by the entry-point group
+    `epctx.graph_transformers`.
     """
 
     def __call__(
         self, model: onnx.ModelProto, weights: Mapping[str, TensorView], level: int, /
     ) -> onnx.ModelProto | None:
-        """Return an equal model, or None to leave it unchanged; the rules are those of `HookSpecs.optimize_model`.
+        """Return an equal model, or None to leave it unchanged; the rules are those of
+        `HookSpecs.optimize_model`.
 
-        Called in the host's order before any other optimisation, at every level. Same model, same result: what is
-        compiled is found again in caches by the transformer's version.
+        Called in the host's order before any other optimisation, at every level. Same
+        model, same result: what is compiled is found again in caches by the
+        transformer's version.
         """
 
 
 class HookSpecs(Protocol):
-    """Specifications of hooks; `ep` is the EP name, which implementations may leave out like any argument."""
+    """Specifications of hooks; `ep` is the EP name, which implementations may leave out
+    like any argument.
+    """
 
     @hookspec(needed_for="run")
     def get_capability(
         self, ep: str, graph: GraphView, kernels: KernelLookup
     ) -> Sequence[ComputeCapability | Refusal]:
-        """Return the unassigned nodes of a graph that this EP takes, and the reasons why it refuses others.
+        """Return the unassigned nodes of a graph that this EP takes, and the reasons
+        why it refuses others.
 
-        Called once for each graph, subgraphs of control-flow nodes before the graph that contains them.
-        Must be pure: same graph, same result, no side effects; the instance may keep what it computed, such as what
-        it compiled (see `ComputeCapability.token`). Usually one call of `supported_partitions(graph, is_supported)`.
+        Called once for each graph, subgraphs of control-flow nodes before the graph
+        that contains them. Must be pure: same graph, same result, no side effects; the
+        instance may keep what it computed, such as what it compiled (see
+        `ComputeCapability.token`). Usually one call of
+        `supported_partitions(graph, is_supported)`.
         """
 
     @hookspec()
@@ -169,13 +191,15 @@ class HookSpecs(Protocol):
         weights: Mapping[str, TensorView],
         level: int,
     ) -> onnx.ModelProto | None:
-        """Return the model in the form that this EP prefers, or None to leave it unchanged.
+        """Return the model in the form that this EP prefers, or None to leave it
+        unchanged.
 
-        Called once before partitioning, EPs in order of priority, each with the model that the previous one
-        returned. `model` is the EP's own copy; its large weights are external tensors with their bytes in
-        `weights`. The result has the same inputs and outputs: names, order and types. Unchanged weights
-        stay external under their names; new ones are inline. `level` is the number of the
-        host's `GraphOptimizationLevel`. The core restores the metadata of the model. Not
+        Called once before partitioning, EPs in order of priority, each with the model
+        that the previous one returned. `model` is the EP's own copy; its large weights
+        are external tensors with their bytes in `weights`. The result has the same
+        inputs and outputs: names, order and types. Unchanged weights stay external
+        under their names; new ones are inline. `level` is the number of the host's
+        `GraphOptimizationLevel`. The core restores the metadata of the model. Not
         called for subgraphs of control flow, nor for a model that is already compiled.
         """
 
@@ -185,24 +209,26 @@ class HookSpecs(Protocol):
     ) -> Sequence[CompiledPartition]:
         """Compile partitions; return one `CompiledPartition` for each, in order.
 
-        Called with all partitions known so far, and possibly again with further ones. Under purpose
-        EXPORT no device is opened and `run` may be None (an EP whose compiler needs a device says so
-        in `availability`). Weight views end with the call unless the
-        EP keeps a reference to them.
+        Called with all partitions known so far, and possibly again with further ones.
+        Under purpose EXPORT no device is opened and `run` may be None (an EP whose
+        compiler needs a device says so in `availability`). Weight views end with the
+        call unless the EP keeps a reference to them.
         """
 
     @hookspec(needed_for="save and load")
     def get_ep_context_nodes(
         self, ep: str, writer: ContextWriter
     ) -> Sequence[EPContextNode]:
-        """Describe one EPContext node for each compiled partition, and write the payloads.
+        """Describe one EPContext node for each compiled partition, and write the
+        payloads.
 
-        May be called any number of times from the end of `compile` until `shutdown`, with the same
-        result each time. The core writes name, partition_name, source, embed_mode and
-        ep_cache_context.
+        May be called any number of times from the end of `compile` until `shutdown`,
+        with the same result each time. The core writes name, partition_name, source,
+        embed_mode and ep_cache_context.
 
-        In a share group it is called with `writer.final` False for each member; then for the last one
-        once more with True, to write what all members left in `ProviderContext.workspace`.
+        In a share group it is called with `writer.final` False for each member; then
+        for the last one once more with True, to write what all members left in
+        `ProviderContext.workspace`.
         """
 
     @hookspec(needed_for="save and load", caller_checks=True)
@@ -211,38 +237,42 @@ class HookSpecs(Protocol):
     ) -> Sequence[CompiledPartition]:
         """Turn this EP's EPContext nodes into runnables, one for each node, in order.
 
-        Primaries come before references. May be called again with further nodes, and must not
-        assume that this instance compiled anything. Under purpose EXPORT only where
-        `ExecutionProvider.loads_without_device` is set.
+        Primaries come before references. May be called again with further nodes, and
+        must not assume that this instance compiled anything. Under purpose EXPORT only
+        where `ExecutionProvider.loads_without_device` is set.
         """
 
     @hookspec(works_isolated=False)
     def get_kernel_registry(self, ep: str) -> KernelRegistry | None:
         """Return the kernels with which this EP runs single nodes, if it has any.
 
-        Called once a compile or session, before `get_capability`, which says with `fuse=False` what they
-        run. An EP with this hook may leave out `compile`. In a session over a context model with EPContext
-        nodes of this EP, only claims with `fuse=False` count: what to compile was decided before.
+        Called once a compile or session, before `get_capability`, which says with
+        `fuse=False` what they run. An EP with this hook may leave out `compile`. In a
+        session over a context model with EPContext nodes of this EP, only claims with
+        `fuse=False` count: what to compile was decided before.
         """
 
     @hookspec(in_runs=True, works_isolated=False, caller_checks=True)
     def allocate(
         self, ep: str, shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> np.ndarray:
-        """Return uninitialised, writable, C-contiguous memory for an input or output of this EP.
+        """Return uninitialised, writable, C-contiguous memory for an input or output of
+        this EP.
 
-        Called in `run`, from many threads, for what is computed while a model runs: the outputs of this
-        EP's partitions and kernels, and what other EPs or the CPU EP make for its inputs. Used where all outputs
-        of a step have a known type and shape. The memory must not be reused while the array exists, which may be
-        after the session: outputs of the model are the caller's.
+        Called in `run`, from many threads, for what is computed while a model runs: the
+        outputs of this EP's partitions and kernels, and what other EPs or the CPU EP
+        make for its inputs. Used where all outputs of a step have a known type and
+        shape. The memory must not be reused while the array exists, which may be after
+        the session: outputs of the model are the caller's.
         """
 
     @hookspec(in_runs=True)
     def set_dynamic_options(self, ep: str, options: Mapping[str, str]) -> None:
         """Apply options that may change while a session lives.
 
-        With `ExecutionProvider.dynamic_options` only options declared there arrive, their values checked.
-        Without, all that the host set do: raise ValueError for an unknown one.
+        With `ExecutionProvider.dynamic_options` only options declared there arrive,
+        their values checked. Without, all that the host set do: raise ValueError for an
+        unknown one.
         """
 
     @hookspec(in_runs=True)
@@ -269,7 +299,9 @@ CLASS_METHODS: Mapping[str, Hook] = {
     for name, method in vars(ExecutionProvider).items()
     if isinstance(method, classmethod)
 }
-"""Class methods that the core calls before there is an instance, by name; they are not marked with `hookimpl`."""
+"""Class methods that the core calls before there is an instance, by name; they are not
+marked with `hookimpl`.
+"""
 CONTEXT_HOOKS = tuple(
     hook.name for hook in HOOKS.values() if hook.needed_for == "save and load"
 )

@@ -1,4 +1,6 @@
-"""Computation on the CPU: the engine that an EP may use for models, and kernels that it registers for single nodes."""
+"""Computation on the CPU: the engine that an EP may use for models, and kernels that it
+registers for single nodes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ class OptimizedModel(NamedTuple):
 
     Attributes:
         model: has the same inputs and outputs; large weights are external tensors.
-        weights: the views of those: the given ones if unchanged, else new ones in memory.
+        weights: the views of those: the given ones if unchanged, else new ones in
+            memory.
     """
 
     model: onnx.ModelProto
@@ -31,23 +34,31 @@ class RunnableModel(Protocol):
     def run(
         self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
     ) -> Sequence[np.ndarray]:
-        """Run; inputs and results are in the order of the model's graph inputs and outputs."""
+        """Run; inputs and results are in the order of the model's graph inputs and
+        outputs.
+        """
 
 
 class PreparedModel(Protocol):
-    """A model that an EP's engine is ready to run; stateless, callable from many threads."""
+    """A model that an EP's engine is ready to run; stateless, callable from many
+    threads.
+    """
 
     def run(
         self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
     ) -> Sequence[np.ndarray]:
-        """Run; inputs and results are in the order of the model's graph inputs and outputs."""
+        """Run; inputs and results are in the order of the model's graph inputs and
+        outputs.
+        """
 
     def close(self) -> None:
         """Release the engine's memory; `run` afterwards is an error."""
 
 
 class Engine(Protocol):
-    """Runs ONNX models on the CPU: the session's engine, and `onnx.reference` for what that one refuses."""
+    """Runs ONNX models on the CPU: the session's engine, and `onnx.reference` for what
+    that one refuses.
+    """
 
     @property
     def name(self) -> str:
@@ -63,14 +74,17 @@ class Engine(Protocol):
         """Make a model ready to run.
 
         Args:
-            model: its initializers that stand as external tensors are taken from `weights`.
-            weights: arrays by initializer name. They are used in place, never copied unless the
-                engine prepacks, and kept alive by the result.
-            heavy: whether a thread pool pays for itself; None to have the engine judge by the model.
+            model: its initializers that stand as external tensors are taken from
+                `weights`.
+            weights: arrays by initializer name. They are used in place, never copied
+                unless the engine prepacks, and kept alive by the result.
+            heavy: whether a thread pool pays for itself; None to have the engine judge
+                by the model.
 
         Raises:
             NotImplementedByProvider: an operator that the engine does not have.
-            InvalidGraph: the model is not valid, or was optimised with `layouts` for another machine or engine.
+            InvalidGraph: the model is not valid, or was optimised with `layouts` for
+                another machine or engine.
         """
 
     def optimize(
@@ -82,26 +96,29 @@ class Engine(Protocol):
     ) -> OptimizedModel | None:
         """Return an equal model that computes faster; None where there is none.
 
-        The result contains ONNX's operators, and those of other domains that the model had. Optimise a model only
-        once.
+        The result contains ONNX's operators, and those of other domains that the model
+        had. Optimise a model only once.
 
         Args:
             model: not changed; its external tensors are found in `weights`.
             weights: views by initializer name; unchanged ones are not read.
-            layouts: whether the result may also hold the engine's own operators and arrangements of weights for this
-                machine's CPU. Its `metadata_props` then have an entry `epctx.cpu_layout`, which has to stay, and
-                `prepare` refuses the model where the entry does not fit: an EP that keeps it in a payload must know
-                a way back.
+            layouts: whether the result may also hold the engine's own operators and
+                arrangements of weights for this machine's CPU. Its `metadata_props`
+                then have an entry `epctx.cpu_layout`, which has to stay, and `prepare`
+                refuses the model where the entry does not fit: an EP that keeps it in a
+                payload must know a way back.
         """
 
 
 Kernel: TypeAlias = "Callable[..., Sequence[np.ndarray | None]]"
-"""`kernel(inputs)`, or `kernel(inputs, outputs)` where `KernelDef.takes_outputs` says so.
+"""`kernel(inputs)`, or `kernel(inputs, outputs)` where `KernelDef.takes_outputs` says
+so.
 
-`inputs` are the node's `inputs` (None for an omitted one), then its `implicit_inputs`: C-contiguous and
-read-only. The answer has one C-contiguous array for each of the node's `outputs` (anything for an omitted
-one), which shares no memory with an input. `outputs` are arrays to be written in place and returned, or None.
-A kernel keeps no state: any number of threads call it at the same time.
+`inputs` are the node's `inputs` (None for an omitted one), then its `implicit_inputs`:
+C-contiguous and read-only. The answer has one C-contiguous array for each of the node's
+`outputs` (anything for an omitted one), which shares no memory with an input. `outputs`
+are arrays to be written in place and returned, or None. A kernel keeps no state: any
+number of threads call it at the same time.
 """
 
 
@@ -111,12 +128,16 @@ class OperatorTypes:
 
     Attributes:
         domain, op_type: the operator; the default domain is the empty string.
-        since_version: the version of the domain with which the operator came, or changed last.
-        inputs, outputs: for each parameter in order the type variable it shares with others (`T`), or a
-            name of its own. A variadic one is the last; its first value says the type.
+        since_version: the version of the domain with which the operator came, or
+            changed last.
+        inputs, outputs: for each parameter in order the type variable it shares with
+            others (`T`), or a name of its own. A variadic one is the last; its first
+            value says the type.
 
     Example:
-        >>> OperatorTypes(domain="acme", op_type="Scale", inputs=("T", "factor"), outputs=("T",))
+        >>> OperatorTypes(
+        ...     domain="acme", op_type="Scale", inputs=("T", "factor"), outputs=("T",)
+        ... )
     """
 
     domain: str
@@ -130,7 +151,8 @@ class OperatorTypes:
         _check_versions(self.op_type, self.since_version, None)
         if isinstance(self.inputs, str) or isinstance(self.outputs, str):
             raise TypeError(
-                f"{self.op_type}: inputs and outputs are sequences of names; one name is ('T',)"
+                f"{self.op_type}: inputs and outputs are sequences of names; one name "
+                "is ('T',)"
             )
 
 
@@ -138,28 +160,34 @@ class OperatorTypes:
 class KernelDef:
     """One kernel.
 
-    It fits a node of its operator by ONNX Runtime's rules (`KernelRegistry::VerifyKernelDef`,
-    `KernelTypeStrResolver`, since 1.13):
+    It fits a node of its operator by ONNX Runtime's rules
+    (`KernelRegistry::VerifyKernelDef`, `KernelTypeStrResolver`, since 1.13):
 
-    - *Version.* What counts is the version in which the node's operator changed last, not the model's
-      opset: opset 21 has Add in its version 14. The kernel fits if `since_version` is that version, or, with
-      an `end_version`, if that version lies between the two. So without `end_version` it fits one version
-      only: nobody can know what a later one will change. Of an operator that nothing describes only
-      the model's opset version is known: it has to be `since_version` or later, and not after `end_version`.
-    - *Types.* Each constraint is looked up in the operator's table: a type variable, or a parameter's own name
-      where its type is no variable. The first of those inputs, then outputs, that the node has decides.
-      The table comes from the ONNX schema, else from `KernelRegistry(operators=...)`, else from
-      the context model's metadata. Without a table a kernel with constraints fits nothing.
+    - *Version.* What counts is the version in which the node's operator changed last,
+      not the model's opset: opset 21 has Add in its version 14. The kernel fits if
+      `since_version` is that version, or, with an `end_version`, if that version lies
+      between the two. So without `end_version` it fits one version only: nobody can
+      know what a later one will change. Of an operator that nothing describes only the
+      model's opset version is known: it has to be `since_version` or later, and not
+      after `end_version`.
+    - *Types.* Each constraint is looked up in the operator's table: a type variable, or
+      a parameter's own name where its type is no variable. The first of those inputs,
+      then outputs, that the node has decides. The table comes from the ONNX schema,
+      else from `KernelRegistry(operators=...)`, else from the context model's metadata.
+      Without a table a kernel with constraints fits nothing.
 
     Attributes:
-        domain, op_type: the operator; the default domain is the empty string or `ai.onnx`.
+        domain, op_type: the operator; the default domain is the empty string or
+            `ai.onnx`.
         since_version: the first operator version covered.
         end_version: the last one covered; None for `since_version` alone.
         type_constraints: type variable or parameter name to the element types allowed
             (`onnx.TensorProto.DataType`); what is not named is not restricted.
-        create: makes a stateless kernel for one node; called once a node when a session is made.
-        takes_outputs: whether the kernel is called `kernel(inputs, outputs)`; with the hook `allocate`,
-            `outputs` are then the EP's memory where all shapes are known.
+        create: makes a stateless kernel for one node; called once a node when a session
+            is made.
+        takes_outputs: whether the kernel is called `kernel(inputs, outputs)`; with the
+            hook `allocate`, `outputs` are then the EP's memory where all shapes are
+            known.
     """
 
     domain: str = ""
@@ -178,12 +206,13 @@ class KernelDef:
                 isinstance(kind, int) for kind in allowed
             ):
                 raise TypeError(
-                    f"{self.op_type}: type_constraints[{name!r}] is {allowed!r}, not a set of element types "
-                    "such as {onnx.TensorProto.FLOAT}"
+                    f"{self.op_type}: type_constraints[{name!r}] is {allowed!r}, not "
+                    "a set of element types such as {onnx.TensorProto.FLOAT}"
                 )
         if not callable(self.create):
             raise TypeError(
-                f"{self.op_type}: create is {self.create!r}, not a function that makes a kernel for a node"
+                f"{self.op_type}: create is {self.create!r}, not a function that "
+                "makes a kernel for a node"
             )
 
     def __str__(self) -> str:
@@ -198,8 +227,8 @@ class KernelRegistry:
 
     Args:
         kernels: the first that fits a node is taken.
-        operators: the types of operators without an ONNX schema. A context model carries those of its nodes
-            on to where it is loaded.
+        operators: the types of operators without an ONNX schema. A context model
+            carries those of its nodes on to where it is loaded.
     """
 
     def __init__(
@@ -229,10 +258,14 @@ class KernelLookup(Protocol):
     """Given to `get_capability`: which of the EP's own kernels fits a node."""
 
     def lookup(self, node: NodeView) -> KernelDef | None:
-        """Return the first kernel that fits the node's operator, version and types, or None."""
+        """Return the first kernel that fits the node's operator, version and types, or
+        None.
+        """
 
     def refusal(self, node: NodeView) -> str | None:
-        """Return why none of the EP's kernels fits; None if one does, or if it has none of the operator."""
+        """Return why none of the EP's kernels fits; None if one does, or if it has none
+        of the operator.
+        """
 
 
 def _plain(domain: str) -> str:

@@ -39,8 +39,9 @@ class ProviderOption:
         choices: the typed values allowed; empty for any.
         doc: one sentence for error messages and lists of options.
         secret: the value never leaves the process: not in reports, manifests or logs.
-        effect: False for an option that is accepted because hosts set it, and has no effect; the core logs that, and
-            leaves the option out of keys and fingerprints.
+        effect: False for an option that is accepted because hosts set it, and has no
+            effect; the core logs that, and leaves the option out of keys and
+            fingerprints.
     """
 
     name: str
@@ -60,7 +61,8 @@ class ProviderOption:
         """
         shown = "the given value" if self.secret else repr(text)
         try:
-            # By way of text: int(3.7) would cut, and a host may give options as text anyway.
+            # By way of text: int(3.7) would cut, and a host may give options as text
+            # anyway.
             value = (
                 _BOOLEANS[str(text).lower()]
                 if self.type is bool
@@ -68,7 +70,8 @@ class ProviderOption:
             )
         except (ValueError, TypeError, KeyError):
             raise InvalidArgument(
-                f"{ep}: option {self.name!r} needs {_TYPE_WORDS.get(self.type, self.type.__name__)}, not {shown}.",
+                f"{ep}: option {self.name!r} needs "
+                f"{_TYPE_WORDS.get(self.type, self.type.__name__)}, not {shown}.",
                 ep=ep,
                 hint=self.doc,
             ) from None
@@ -88,7 +91,8 @@ _TYPE_WORDS = {bool: "0 or 1", int: "a whole number", float: "a number", str: "t
 def parse_provider_options(
     ep: str, schema: Iterable[ProviderOption], given: Mapping[str, object]
 ) -> Mapping[str, Any]:
-    """Check a host's options against an EP's schema; return every option, typed, with defaults.
+    """Check a host's options against an EP's schema; return every option, typed, with
+    defaults.
 
     Raises:
         InvalidArgument: an unknown name (with a suggestion) or a bad value.
@@ -125,10 +129,14 @@ class Cancellation(Protocol):
         """True if the host has requested cancellation."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait for cancellation, at most so many seconds; return whether it was requested."""
+        """Wait for cancellation, at most so many seconds; return whether it was
+        requested.
+        """
 
     def raise_if_requested(self) -> None:
-        """Raise ModelLoadCanceled if the host has requested cancellation; call it between units of long work."""
+        """Raise ModelLoadCanceled if the host has requested cancellation; call it
+        between units of long work.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +145,8 @@ class ModelIdentity:
 
     Attributes:
         name: the file's stem, or the graph's name for a model from bytes; no folder.
-        digest: SHA-256 (hex) of the model file without its external weights, or None before it is known.
+        digest: SHA-256 (hex) of the model file without its external weights, or None
+            before it is known.
         opset_imports: domain to version.
     """
 
@@ -154,9 +163,11 @@ class ProviderContext:
         options: the EP's options, checked and typed, defaults filled in.
         session_config: a snapshot of the session's config entries, as text.
         purpose: EXPORT, LOAD or RUN.
-        target: the device, where a host chooses it apart from the EP's options, as onnxruntime's interface for
-            plugin EPs does; it goes before them. None in epctx's own sessions and compiles: there the device is an
-            option of the EP's, so that it is checked, and counts in caches, share groups and compatibility texts.
+        target: the device, where a host chooses it apart from the EP's options, as
+            onnxruntime's interface for plugin EPs does; it goes before them. None in
+            epctx's own sessions and compiles: there the device is an option of the
+            EP's, so that it is checked, and counts in caches, share groups and
+            compatibility texts.
         model: the model's identity.
         logger: a child of the logger `epctx`.
         cancel: cancellation by the host.
@@ -164,9 +175,11 @@ class ProviderContext:
         scratch: makes a private folder, as a context manager that removes it.
         engine: the core's own kernels.
         workspace: objects that this session shares with its share group.
-        intra_op_num_threads: threads that the host allows one operator, 0 for the EP's choice.
+        intra_op_num_threads: threads that the host allows one operator, 0 for the EP's
+            choice.
         weightless: which weights payloads are to leave in the source model; see
-            `ContextWriter.reference`. One of `ExecutionProvider.weightless_modes`, or NONE.
+            `ContextWriter.reference`. One of `ExecutionProvider.weightless_modes`, or
+            NONE.
     """
 
     options: Mapping[str, Any]
@@ -187,32 +200,39 @@ class ProviderContext:
 class ExecutionProvider:
     """Base class of all EPs.
 
-    Class attributes describe the EP without an instance; hooks are methods marked with `hookimpl`
-    (see `epctx_core.plugin.hookspecs`).
+    Class attributes describe the EP without an instance; hooks are methods marked with
+    `hookimpl` (see `epctx_core.plugin.hookspecs`).
 
     Attributes:
         name: the EP name, such as `QNNExecutionProvider`; written into `source`.
         vendor: who is responsible for it.
         api_version: the `PLUGIN_API` it was written for.
-        binary_suffix: the `[ep]` part of the context binary's name; the EP name if empty.
+        binary_suffix: the `[ep]` part of the context binary's name; the EP name if
+            empty.
         options: the schema of its options.
-        dynamic_options: the schema of those that may change while a session lives (`ep.dynamic.*`); the
-            core checks them before calling `set_dynamic_options`. Empty: the hook checks them itself.
-        keeps_functions: (domain, name) of functions that a model may define for itself and that this
-            EP takes as one node each. All others stand as their operators in what an EP sees. A call
-            that no EP takes runs on the CPU EP.
-        weightless_modes: the modes in which its payloads can leave weights in the source model:
-            EXTERNAL_ONLY, ALL, both or none of them. None for an EP that does not know weightless mode.
-        simulated: whether it computes on this CPU in place of the hardware that its name says. Of two distributions
-            that provide one EP, one of them simulated, the other is used; commands show which EPs are simulated.
-        loads_without_device: whether `load_context` works under purpose EXPORT: it checks all that a load
-            checks, opens no device, makes nothing ready to run, and may give `CompiledPartition(None)`. Then
-            the core has a new instance load what was compiled before anything is published: all primaries
-            and, of references whose partitions differ in name alone, one. Otherwise `verify_payloads` is asked.
-        needs_verified_payloads: whether a damaged payload can end the process that `load_context`, a run or
-            `verify_payloads` reads it in, as native code can. Then the core compares every byte with the model's
-            digests before the EP gets the first one; a payload without digests is loaded and run in a process of its
-            own, unless the host sets `ep.context_trust_unverified=1`.
+        dynamic_options: the schema of those that may change while a session lives
+            (`ep.dynamic.*`); the core checks them before calling `set_dynamic_options`.
+            Empty: the hook checks them itself.
+        keeps_functions: (domain, name) of functions that a model may define for itself
+            and that this EP takes as one node each. All others stand as their operators
+            in what an EP sees. A call that no EP takes runs on the CPU EP.
+        weightless_modes: the modes in which its payloads can leave weights in the
+            source model: EXTERNAL_ONLY, ALL, both or none of them. None for an EP that
+            does not know weightless mode.
+        simulated: whether it computes on this CPU in place of the hardware that its
+            name says. Of two distributions that provide one EP, one of them simulated,
+            the other is used; commands show which EPs are simulated.
+        loads_without_device: whether `load_context` works under purpose EXPORT: it
+            checks all that a load checks, opens no device, makes nothing ready to run,
+            and may give `CompiledPartition(None)`. Then the core has a new instance
+            load what was compiled before anything is published: all primaries and, of
+            references whose partitions differ in name alone, one. Otherwise
+            `verify_payloads` is asked.
+        needs_verified_payloads: whether a damaged payload can end the process that
+            `load_context`, a run or `verify_payloads` reads it in, as native code can.
+            Then the core compares every byte with the model's digests before the EP
+            gets the first one; a payload without digests is loaded and run in a process
+            of its own, unless the host sets `ep.context_trust_unverified=1`.
     """
 
     name: ClassVar[str]
@@ -232,19 +252,26 @@ class ExecutionProvider:
 
     @classmethod
     def accepts_source(cls, source: str) -> bool:
-        """Return whether this EP accepts nodes with this `source`; called for names that differ by case."""
+        """Return whether this EP accepts nodes with this `source`; called for names
+        that differ by case.
+        """
         return source == cls.name
 
     @classmethod
     def availability(cls, purpose: Purpose) -> Availability:  # noqa: ARG003 - the signature is the contract
-        """Return whether the EP is available on this machine for a purpose. Cheap: called before an instance exists."""
+        """Return whether the EP is available on this machine for a purpose.
+
+        Cheap: called before an instance exists.
+        """
         return Availability(True)
 
     @classmethod
     def get_build_info(cls, options: Mapping[str, Any]) -> BuildInfo:  # noqa: ARG003
-        """Return SDK, driver and target of payloads; called once for each compile that writes some.
+        """Return SDK, driver and target of payloads; called once for each compile that
+        writes some.
 
-        Do not include secrets or paths: the result is stored in the context model unchanged.
+        Do not include secrets or paths: the result is stored in the context model
+        unchanged.
         """
         return BuildInfo()
 
@@ -254,9 +281,11 @@ class ExecutionProvider:
         partitions: Sequence[Partition],  # noqa: ARG003
         options: Mapping[str, Any],  # noqa: ARG003
     ) -> str:
-        """Return the text by which a later load validates a compiled model, or an empty one.
+        """Return the text by which a later load validates a compiled model, or an empty
+        one.
 
-        Written by the core as metadata `ep_compatibility_info.<EP name>`; the format is the EP's.
+        Written by the core as metadata `ep_compatibility_info.<EP name>`; the format is
+        the EP's.
         """
         return ""
 
@@ -276,16 +305,20 @@ class ExecutionProvider:
         nodes: Sequence[ContextNode],  # noqa: ARG003
         reader: ContextReader,  # noqa: ARG003
     ) -> Sequence[Finding] | None:
-        """Verify payloads as far as possible without a device; return None if the EP cannot.
+        """Verify payloads as far as possible without a device; return None if the EP
+        cannot.
 
-        For `epctx verify`, and before a compile publishes what an EP wrote that cannot load without a
-        device (`loads_without_device`; the purpose is EXPORT then): like `load_context`, but without an
-        instance, and with every fault listed rather than the first one raised. The core has checked the
-        nodes' attributes, the files and, where the model has a manifest, all digests.
+        For `epctx verify`, and before a compile publishes what an EP wrote that cannot
+        load without a device (`loads_without_device`; the purpose is EXPORT then): like
+        `load_context`, but without an instance, and with every fault listed rather than
+        the first one raised. The core has checked the nodes' attributes, the files and,
+        where the model has a manifest, all digests.
 
         Args:
-            context: the context of an instance under purpose LOAD; its engine is not needed.
-            nodes: this EP's nodes, primaries first, except those with an unreadable payload.
+            context: the context of an instance under purpose LOAD; its engine is not
+                needed.
+            nodes: this EP's nodes, primaries first, except those with an unreadable
+                payload.
             reader: reads their payloads.
 
         Returns:

@@ -1,8 +1,10 @@
-"""Payloads of an EP: interfaces to write and read them, findings, and the workspace of a share group.
+"""Payloads of an EP: interfaces to write and read them, findings, and the workspace of
+a share group.
 
-An EP never sees a path of the model, nor whether its bytes are embedded, in a file or in another place: the core
-decides that. Also a container for EPs whose payload is several blobs, such as one for each partition: aligned blobs,
-followed by their table as JSON with digests, and a footer, so that it is written front to back.
+An EP never sees a path of the model, nor whether its bytes are embedded, in a file or
+in another place: the core decides that. Also a container for EPs whose payload is
+several blobs, such as one for each partition: aligned blobs, followed by their table as
+JSON with digests, and a footer, so that it is written front to back.
 """
 
 from __future__ import annotations
@@ -46,12 +48,14 @@ class Payload(Protocol):
     def write_tensor(self, view: TensorView) -> int:
         """Append a weight's raw bytes, streamed; return its offset.
 
-        Content that this payload already holds as a weight is not stored again: the offset of the
-        earlier copy is returned.
+        Content that this payload already holds as a weight is not stored again: the
+        offset of the earlier copy is returned.
         """
 
     def add_file(self, path: str | os.PathLike[str]) -> int:
-        """Append the content of a file that a vendor's tool produced; return its offset."""
+        """Append the content of a file that a vendor's tool produced; return its
+        offset.
+        """
 
 
 class ContextWriter(Protocol):
@@ -59,31 +63,39 @@ class ContextWriter(Protocol):
 
     @property
     def final(self) -> bool:
-        """True if bytes are to be written; False while a member of a share group describes only its nodes.
+        """True if bytes are to be written; False while a member of a share group
+        describes only its nodes.
 
-        If it is False, start the payload that the nodes name, write nothing into it, and leave the compiled graphs in
-        `ProviderContext.workspace`. The last member is called once more, with True, to write the bytes of all.
+        If it is False, start the payload that the nodes name, write nothing into it,
+        and leave the compiled graphs in `ProviderContext.workspace`. The last member is
+        called once more, with True, to write the bytes of all.
         """
 
     @property
     def graphs_by_model(self) -> tuple[tuple[str, ...], ...]:
         """Names of the EP's partitions in each model of the payload, in order.
 
-        Without a share group that is one model. In a group it is the models so far, the current one last;
-        when `final` is True, all. Write only these: a workspace may also contain graphs of a model that
-        failed. Two models may have a graph in common.
+        Without a share group that is one model. In a group it is the models so far, the
+        current one last; when `final` is True, all. Write only these: a workspace may
+        also contain graphs of a model that failed. Two models may have a graph in
+        common.
         """
 
     def payload(self, name: str | None = None) -> Payload:
-        """Start a payload. Use a second, named one only if an EP truly can't avoid it."""
+        """Start a payload.
+
+        Use a second, named one only if an EP truly can't avoid it.
+        """
 
     def reference(self, view: TensorView) -> str | None:
-        """Return the name of a weight that payloads leave in the source model (weightless mode).
+        """Return the name of a weight that payloads leave in the source model
+        (weightless mode).
 
         Returns:
             The name for `ContextReader.source_tensor` at a load; the payload stores it
-            with digest, type and shape, and no bytes. None if the payload has to contain the weight: always
-            outside of weightless mode, and always for a weight that is not the source's own.
+            with digest, type and shape, and no bytes. None if the payload has to
+            contain the weight: always outside of weightless mode, and always for a
+            weight that is not the source's own.
         """
 
 
@@ -92,7 +104,9 @@ class PayloadView(Protocol):
 
     @property
     def view(self) -> memoryview:
-        """Bytes, read-only; mapped if they are in a file, and kept alive by the view."""
+        """Bytes, read-only; mapped if they are in a file, and kept alive by the
+        view.
+        """
 
     @property
     def name(self) -> str:
@@ -104,18 +118,22 @@ class PayloadView(Protocol):
 
     @property
     def verified(self) -> bool:
-        """True if every byte is known to be unchanged, so that an EP need not digest it again.
+        """True if every byte is known to be unchanged, so that an EP need not digest it
+        again.
 
-        False while the core still digests it concurrently with the EP's work, if the host requested less than that, and
-        without a manifest. The EP checks structure, versions and lengths in any case.
+        False while the core still digests it concurrently with the EP's work, if the
+        host requested less than that, and without a manifest. The EP checks structure,
+        versions and lengths in any case.
         """
 
     def as_file(self) -> str:
-        """Return the path of a file with the same content, for SDKs that accept only paths; valid while the session is open.
+        """Return the path of a file with the same content, for SDKs that accept only
+        paths; valid while the session is open.
 
-        It is in the folder for temporary files; if that is on another file system than the model, the payload is
-        copied there. Data of a host's callback stays in memory: the path then works in this process and in programs
-        that it starts, but has no extension. Do not write to it.
+        It is in the folder for temporary files; if that is on another file system than
+        the model, the payload is copied there. Data of a host's callback stays in
+        memory: the path then works in this process and in programs that it starts, but
+        has no extension. Do not write to it.
 
         Raises:
             Fail: there is no space, or the system has no files in memory.
@@ -129,14 +147,15 @@ class ContextReader(Protocol):
         """Return the payload with a node's graph: its own, or its primary's.
 
         Raises:
-            InvalidGraph: missing, empty, truncated, altered, or a name that leaves the folder.
+            InvalidGraph: missing, empty, truncated, altered, or a name that leaves the
+                folder.
         """
 
     def source_tensor(self, name: str) -> TensorView:
         """Return a weight that a payload left in the source model (weightless mode).
 
-        It is mapped, like a weight of a payload. The first call digests all weights that payloads
-        of the model left out.
+        It is mapped, like a weight of a payload. The first call digests all weights
+        that payloads of the model left out.
 
         Args:
             name: the result of `ContextWriter.reference`.
@@ -147,9 +166,11 @@ class ContextReader(Protocol):
 
 
 class Workspace(Protocol):
-    """Objects that the sessions of one share group have in common; private to a session without a group.
+    """Objects that the sessions of one share group have in common; private to a session
+    without a group.
 
-    The core keys it by EP distribution, options fingerprint and the identity of the binary.
+    The core keys it by EP distribution, options fingerprint and the identity of the
+    binary.
     """
 
     def get_or_create(
@@ -158,7 +179,8 @@ class Workspace(Protocol):
         factory: Callable[[], T],
         close: Callable[[T], None] | None = None,
     ) -> T:
-        """Return the object under a key, made on the first call; `close` runs when the last user leaves.
+        """Return the object under a key, made on the first call; `close` runs when the
+        last user leaves.
 
         Other sessions of the group wait while the factory runs.
         """
@@ -166,11 +188,14 @@ class Workspace(Protocol):
     def put(self, graph_name: str, obj: object) -> None:
         """Leave a graph for another session of the group.
 
-        A graph that no session takes is dropped, not closed: use `get_or_create` for objects that have to be closed.
+        A graph that no session takes is dropped, not closed: use `get_or_create` for
+        objects that have to be closed.
         """
 
     def take(self, graph_name: str) -> object | None:
-        """Take a graph that another session left; it is gone from the workspace afterwards."""
+        """Take a graph that another session left; it is gone from the workspace
+        afterwards.
+        """
 
 
 @dataclass(frozen=True)
@@ -179,22 +204,28 @@ class EPContextNode:
 
     Args:
         partition: the compiled partition.
-        payload: the result of `writer.payload()` for a primary; None for a node that refers to another's.
+        payload: the result of `writer.payload()` for a primary; None for a node that
+            refers to another's.
         main_context: 1 for a node with a payload, by the vendor's rule.
-        attributes: the vendor's own (`ep_sdk_version`, `notes`, `max_size`, private ones). Those
-            that the core writes are refused: see `CORE_ATTRIBUTES`.
+        attributes: the vendor's own (`ep_sdk_version`, `notes`, `max_size`, private
+            ones). Those that the core writes are refused: see `CORE_ATTRIBUTES`.
         doc_string: text that model viewers show beside the node.
-        graph_name: the value of `partition_name` and name of the node, for a runtime that names its graphs itself and
-            finds them only by that; `partition.name` by default. It differs for each node of the EP in a model, and
-            in a share group two models have it in common only for equal partitions. A host's
-            `ep.context_node_name_prefix` is not put before it: with one the node's name is `partition.name`.
-        compatibility_info: the text that `get_compatibility_info` would return, where the EP learns it from its
-            compiler; the same for all nodes of the EP in a model. None: the class method is asked.
-        shapes: by name, static shapes of values at the boundary for which the EP compiled and which inference does not
-            prove; the context model declares them.
+        graph_name: the value of `partition_name` and name of the node, for a runtime
+            that names its graphs itself and finds them only by that; `partition.name`
+            by default. It differs for each node of the EP in a model, and in a share
+            group two models have it in common only for equal partitions. A host's
+            `ep.context_node_name_prefix` is not put before it: with one the node's name
+            is `partition.name`.
+        compatibility_info: the text that `get_compatibility_info` would return, where
+            the EP learns it from its compiler; the same for all nodes of the EP in a
+            model. None: the class method is asked.
+        shapes: by name, static shapes of values at the boundary for which the EP
+            compiled and which inference does not prove; the context model declares
+            them.
 
-    Several nodes may have one payload, with main_context 1 and 0. If payloads are embedded, the core stores
-    it in the first of them with 1, and the others refer to it. A load gets it from each of them.
+    Several nodes may have one payload, with main_context 1 and 0. If payloads are
+    embedded, the core stores it in the first of them with 1, and the others refer to
+    it. A load gets it from each of them.
     """
 
     partition: Partition
@@ -218,9 +249,13 @@ class Severity(Enum):
     """Severity of a finding; users read the values."""
 
     ERROR = "error"
-    """The model does not load, or not on every machine, or is not the one that was compiled."""
+    """The model does not load, or not on every machine, or is not the one that was
+    compiled.
+    """
     WARNING = "warning"
-    """The model may not work as expected: something is missing on this machine, or could be better."""
+    """The model may not work as expected: something is missing on this machine, or
+    could be better.
+    """
     INFO = "info"
     """Information, such as checks that were not possible."""
 
@@ -235,13 +270,15 @@ class Finding:
 
     Args:
         severity: see `Severity`.
-        code: type of the finding; docs/verify.md lists all. Those of EPs are `CONTAINER_CODES`.
+        code: type of the finding; docs/verify.md lists all. Those of EPs are
+            `CONTAINER_CODES`.
         message: the problem, its object and its consequence; one or two sentences.
         node: the node concerned, or None.
         hint: the remedy.
 
     Example:
-        >>> Finding(Severity.ERROR, "container-refused", "acme.bin has no graph 'a_0'.", node="a_0")
+        >>> message = "acme.bin has no graph 'a_0'."
+        >>> Finding(Severity.ERROR, "container-refused", message, node="a_0")
     """
 
     severity: Severity
@@ -256,7 +293,8 @@ class Finding:
         return {**asdict(self), "severity": self.severity.value}
 
 
-# -- a container of several blobs -----------------------------------------------------------------
+# -- a container of several blobs
+# -----------------------------------------------------------------
 
 _ALIGNMENT = 4096
 _MAGIC = b"EPCTXBL1"
@@ -276,9 +314,11 @@ def write_blobs(
 
     Args:
         payload: empty.
-        blobs: by name, such as `partition.name`: bytes, a weight, or a file's path. Equal weights are stored once.
+        blobs: by name, such as `partition.name`: bytes, a weight, or a file's path.
+            Equal weights are stored once.
         facts: by the same names, further values for a load, which JSON can represent.
-        kind: text that distinguishes these payloads from those of other EPs, and their versions.
+        kind: text that distinguishes these payloads from those of other EPs, and their
+            versions.
 
     Raises:
         ValueError: facts for a missing blob, or a table above 16 MiB.
@@ -312,7 +352,8 @@ def write_blobs(
     text = json.dumps({"blobs": table, "kind": kind}, sort_keys=True).encode()
     if len(text) > _LONGEST_TABLE:
         raise ValueError(
-            f"the table would have {len(text):,} bytes, and may have {_LONGEST_TABLE:,}: put facts in a blob"
+            f"the table would have {len(text):,} bytes, and may have "
+            f"{_LONGEST_TABLE:,}: put facts in a blob"
         )
     payload.write(text + _FOOT.pack(len(text), hashlib.sha256(text).digest(), _MAGIC))
 
@@ -320,8 +361,9 @@ def write_blobs(
 class Blobs(Mapping[str, memoryview]):
     """Blobs of a payload that `write_blobs` wrote, by name; views without a copy.
 
-    The table's digest is checked here, a blob's on its first use; neither if the core has digested the
-    whole payload (`PayloadView.verified`). Make one for each payload, not for each node: it reads the whole table.
+    The table's digest is checked here, a blob's on its first use; neither if the core
+    has digested the whole payload (`PayloadView.verified`). Make one for each payload,
+    not for each node: it reads the whole table.
 
     Args:
         payload: the payload.
@@ -331,8 +373,12 @@ class Blobs(Mapping[str, memoryview]):
         InvalidGraph: it is damaged, of another format, or of another kind.
 
     Example:
-        >>> opened = {payload: Blobs(payload) for payload in set(map(reader.payload, nodes))}
-        >>> programs = [opened[reader.payload(node)][node.partition_name] for node in nodes]
+        >>> payloads = [reader.payload(node) for node in nodes]
+        >>> opened = {payload: Blobs(payload) for payload in set(payloads)}
+        >>> programs = [
+        ...     opened[payload][node.partition_name]
+        ...     for payload, node in zip(payloads, nodes)
+        ... ]
     """
 
     def __init__(self, payload: PayloadView, *, kind: str = "") -> None:
@@ -365,7 +411,8 @@ class Blobs(Mapping[str, memoryview]):
         if not self._trusted and known not in self._checked:
             if hashlib.sha256(blob).hexdigest() != entry["sha256"]:
                 raise self._error(
-                    f"the blob {name!r:.200} does not have the digest that its table says"
+                    f"the blob {name!r:.200} does not have the digest that its table "
+                    "says"
                 )
             self._checked.add(known)
         return blob
@@ -426,7 +473,8 @@ class Blobs(Mapping[str, memoryview]):
                 raise ValueError(f"the blob {name!r:.200} lies outside of the payload")
             if type(entry["sha256"]) is not str or type(entry["facts"]) is not dict:
                 raise ValueError(f"what it says of the blob {name!r:.200}")
-        # Each byte is digested once: blobs lie apart, but for equal weights under several names.
+        # Each byte is digested once: blobs lie apart, but for equal weights under
+        # several names.
         last = 0
         for offset, size in sorted(
             {(entry["offset"], entry["length"]) for entry in table.values()}

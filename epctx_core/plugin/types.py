@@ -25,10 +25,13 @@ class Purpose(Enum):
 
 @dataclass(frozen=True)
 class Availability:
-    """Availability of an EP on this machine for a purpose, with a reason if it is unavailable.
+    """Availability of an EP on this machine for a purpose, with a reason if it is
+    unavailable.
 
     Example:
-        >>> Availability(False, reason="no NPU driver found", hint="Install the driver.")
+        >>> Availability(
+        ...     False, reason="no NPU driver found", hint="Install the driver."
+        ... )
     """
 
     available: bool
@@ -39,10 +42,11 @@ class Availability:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildInfo:
-    """SDK, driver and target of payloads; the core writes them into the manifest of a context model.
+    """SDK, driver and target of payloads; the core writes them into the manifest of a
+    context model.
 
-    They tell people where a model came from; nothing is validated by them. Data for the validation of a later load
-    belongs into `ExecutionProvider.get_compatibility_info`.
+    They tell people where a model came from; nothing is validated by them. Data for the
+    validation of a later load belongs into `ExecutionProvider.get_compatibility_info`.
 
     Attributes:
         sdk: version of the compiler or SDK, as its vendor writes it.
@@ -81,7 +85,8 @@ class TensorType:
     """Element type and shape of a value.
 
     Attributes:
-        elem_type: an `onnx.TensorProto.DataType`, or None for a value that is unknown or not a dense tensor.
+        elem_type: an `onnx.TensorProto.DataType`, or None for a value that is unknown
+            or not a dense tensor.
         shape: one entry for each dimension, or None if the rank is unknown.
     """
 
@@ -150,16 +155,18 @@ class ContextNode:
 
     Attributes:
         name: the node's name in the model.
-        partition_name: the graph's name inside the payload, from `EPContextNode.graph_name` or the core; the node's
-            name if the attribute is missing.
+        partition_name: the graph's name inside the payload, from
+            `EPContextNode.graph_name` or the core; the node's name if the attribute is
+            missing.
         source: the attribute of the model.
         main_context: whether the node has (or names) a payload itself.
-        primary: the node whose payload contains this node's graph: itself for a primary, the only
-            primary of the EP for a reference. None for a reference if there are several: the EP
-            looks for `partition_name` in their payloads.
-        inputs, outputs: the boundary, in the order of the arguments and results of `run`.
-        attributes: all attributes of the node, decoded: int, float, str, or bytes if not UTF-8;
-            without `ep_cache_context`, which only the core reads.
+        primary: the node whose payload contains this node's graph: itself for a
+            primary, the only primary of the EP for a reference. None for a reference if
+            there are several: the EP looks for `partition_name` in their payloads.
+        inputs, outputs: the boundary, in the order of the arguments and results of
+            `run`.
+        attributes: all attributes of the node, decoded: int, float, str, or bytes if
+            not UTF-8; without `ep_cache_context`, which only the core reads.
     """
 
     name: str
@@ -172,7 +179,10 @@ class ContextNode:
     attributes: Mapping[str, Any]
 
 
-RunFunction: TypeAlias = "Callable[[Sequence[np.ndarray], Sequence[np.ndarray] | None], Sequence[np.ndarray]]"
+RunFunction: TypeAlias = (
+    "Callable[[Sequence[np.ndarray], Sequence[np.ndarray] | None], "
+    "Sequence[np.ndarray]]"
+)
 
 
 @dataclass(frozen=True)
@@ -180,12 +190,13 @@ class CompiledPartition:
     """Partition or loaded EPContext node that is ready to run.
 
     Args:
-        run: `run(inputs, outputs=None)` with C-contiguous numpy arrays in the order of the
-            boundary. Inputs are read-only; results never alias inputs; given outputs are written in
-            place and returned. The core checks the results. Stateless and callable from many threads.
-            None only under purpose EXPORT.
-        close: called once when the session ends, after the last run. Several partitions may have one, such as
-            `runtime.close` of a runtime object that all of them run on: it is called once, after the others are closed.
+        run: `run(inputs, outputs=None)` with C-contiguous numpy arrays in the order of
+            the boundary. Inputs are read-only; results never alias inputs; given
+            outputs are written in place and returned. The core checks the results.
+            Stateless and callable from many threads. None only under purpose EXPORT.
+        close: called once when the session ends, after the last run. Several partitions
+            may have one, such as `runtime.close` of a runtime object that all of them
+            run on: it is called once, after the others are closed.
     """
 
     run: RunFunction | None

@@ -1,4 +1,6 @@
-"""Read-only views for EPs: graph, node, tensor, partition; and their claims and refusals."""
+"""Read-only views for EPs: graph, node, tensor, partition; and their claims and
+refusals.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,24 @@ class Partition(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the EPContext node, its partition_name and the graph inside the payload."""
+        """Name of the EPContext node, its partition_name and the graph inside the
+        payload.
+        """
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of the computation: equal for equal partitions of any model, whatever the names.
+        """SHA-256 (hex) of the computation: equal for equal partitions of any model,
+        whatever the names.
 
-        Covers operators, versions, attributes, wiring, boundary types and weights; reads all weights.
+        Covers operators, versions, attributes, wiring, boundary types and weights;
+        reads all weights.
         """
 
     @property
     def token(self) -> object:
-        """Token of its `ComputeCapability`, the object itself; None unless that was `exact`."""
+        """Token of its `ComputeCapability`, the object itself; None unless that was
+        `exact`.
+        """
 
     @property
     def inputs(self) -> tuple[ValueInfo, ...]:
@@ -54,19 +62,22 @@ class Partition(Protocol):
         """
 
     def value(self, name: str) -> ValueInfo:
-        """Return the type of a value, inner ones included; `UNKNOWN_TYPE` if inference found none."""
+        """Return the type of a value, inner ones included; `UNKNOWN_TYPE` if inference
+        found none.
+        """
 
     def model(self, *, inline_weights: bool = False) -> onnx.ModelProto:
         """Return a model of this partition, the EP's own copy.
 
         Args:
-            inline_weights: True for a model complete in itself, which costs memory for every weight.
-                By default weights above 1 KiB are external tensors without data
-                (`data_location` EXTERNAL): their data is in `weights`.
+            inline_weights: True for a model complete in itself, which costs memory for
+                every weight. By default weights above 1 KiB are external tensors
+                without data (`data_location` EXTERNAL): their data is in `weights`.
         """
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a file and its weights to `<stem>.weights` beside it, in bounded memory.
+        """Write the model to a file and its weights to `<stem>.weights` beside it, in
+        bounded memory.
 
         For compilers that read files: use a `path` in `context.scratch()`.
         """
@@ -77,14 +88,17 @@ class ComputeCapability:
     """Nodes that an EP takes as one unit.
 
     Args:
-        nodes: the nodes. The set must be convex; the core merges sets into maximal partitions
-            and never splits one.
-        fuse: True to have them compiled; False to have each run by the EP's kernel registry.
-        keep_initializers: True to leave the weights in the model, as inputs of the EPContext node.
-        exact: True for a set that is a partition unchanged, from an EP that compiled it to find out whether it takes
-            it: the set is not merged, and refused as a whole if it would have to shrink. Not with `fuse=False`.
-        token: object for `Partition.token`, such as the compiled graph; only with `exact`. It stays in the process
-            of the EP.
+        nodes: the nodes. The set must be convex; the core merges sets into maximal
+            partitions and never splits one.
+        fuse: True to have them compiled; False to have each run by the EP's kernel
+            registry.
+        keep_initializers: True to leave the weights in the model, as inputs of the
+            EPContext node.
+        exact: True for a set that is a partition unchanged, from an EP that compiled it
+            to find out whether it takes it: the set is not merged, and refused as a
+            whole if it would have to shrink. Not with `fuse=False`.
+        token: object for `Partition.token`, such as the compiled graph; only with
+            `exact`. It stays in the process of the EP.
     """
 
     nodes: Sequence[NodeView]
@@ -107,24 +121,28 @@ _NUMBERED = re.compile(r"epctx_n(\d+)(?!\d)")
 
 
 def number_nodes(model: onnx.ModelProto) -> Callable[[str], int | None]:
-    """Name the nodes of a model by their numbers, so that names from a vendor's tool can be mapped back.
+    """Name the nodes of a model by their numbers, so that names from a vendor's tool
+    can be mapped back.
 
-    Vendors' tools and onnxruntime report names, and change them if they split a node or move it to
-    another layout: `epctx_n3_token_17` and `epctx_n3/Add` are parts of node 3.
+    Vendors' tools and onnxruntime report names, and change them if they split a node or
+    move it to another layout: `epctx_n3_token_17` and `epctx_n3/Add` are parts of node
+    3.
 
     Args:
-        model: a model of `GraphView.model` or `GraphView.save`, so that a number is a `NodeView.index`; the names of
-            the nodes of its main graph are changed.
+        model: a model of `GraphView.model` or `GraphView.save`, so that a number is a
+            `NodeView.index`; the names of the nodes of its main graph are changed.
 
     Returns:
-        A function from the name of a node, or of a value that it computes, to the node's number; it
-        returns None for any other name.
+        A function from the name of a node, or of a value that it computes, to the
+        node's number; it returns None for any other name.
 
     Example:
         >>> model = graph.model()
         >>> number = number_nodes(model)
         >>> taken = {number(name) for name in vendor.supported_nodes(model)}
-        >>> return supported_partitions(graph, lambda node: node.index in taken or "the vendor does not take it")
+        >>> return supported_partitions(
+        ...     graph, lambda node: node.index in taken or "the vendor does not take it"
+        ... )
     """
     makers: dict[str, int] = {}
     for index, node in enumerate(model.graph.node):
@@ -150,11 +168,13 @@ def supported_partitions(
 
     Args:
         graph: the view given to `get_capability`.
-        is_supported: returns True for a supported node; False, or preferably a reason, for others.
+        is_supported: returns True for a supported node; False, or preferably a reason,
+            for others.
         keep_initializers: passed on to each `ComputeCapability`.
 
     Returns:
-        One `ComputeCapability` for each partition, then one `Refusal` for each distinct reason.
+        One `ComputeCapability` for each partition, then one `Refusal` for each distinct
+        reason.
     """
     supported: list[NodeView] = []
     refused: dict[str, list[NodeView]] = {}
@@ -201,21 +221,26 @@ class TensorView(Protocol):
 
     @property
     def source_name(self) -> str | None:
-        """Its name among the main graph's initializers of the host's model; None for any other weight.
+        """Its name among the main graph's initializers of the host's model; None for
+        any other weight.
 
         Weights of subgraphs, and those made by an optimiser or an EP, have none.
         """
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of the raw little-endian bytes; computed once, in bounded memory."""
+        """SHA-256 (hex) of the raw little-endian bytes; computed once, in bounded
+        memory.
+        """
 
     @property
     def extent(self) -> Extent | None:
         """File, offset and length of bytes that are in a file, else None."""
 
     def array(self) -> np.ndarray:
-        """Return a read-only array over the bytes, without a copy if the format allows it."""
+        """Return a read-only array over the bytes, without a copy if the format allows
+        it.
+        """
 
     def chunks(self) -> Iterator[memoryview]:
         """Yield the raw bytes in pieces of at most 16 MiB, in bounded memory."""
@@ -250,7 +275,9 @@ class NodeView(Protocol):
 
     @property
     def implicit_inputs(self) -> tuple[str, ...]:
-        """Names that the node's subgraphs read of the outer scopes, weights included, in the order of first use."""
+        """Names that the node's subgraphs read of the outer scopes, weights included,
+        in the order of first use.
+        """
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -258,17 +285,20 @@ class NodeView(Protocol):
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """Attribute values: numbers, str (bytes where not UTF-8), lists, read-only arrays, copies of graphs."""
+        """Attribute values: numbers, str (bytes where not UTF-8), lists, read-only
+        arrays, copies of graphs.
+        """
 
     def proto(self) -> onnx.NodeProto:
         """Return a copy of the node."""
 
 
 class GraphView(Protocol):
-    """Graph, or subgraph of control flow, without the nodes that EPs before this one have taken.
+    """Graph, or subgraph of control flow, without the nodes that EPs before this one
+    have taken.
 
-    Outer-scope values that a subgraph reads have no producer here; weights among them belong to this graph
-    for `initializer` and partitions.
+    Outer-scope values that a subgraph reads have no producer here; weights among them
+    belong to this graph for `initializer` and partitions.
     """
 
     @property
@@ -311,20 +341,24 @@ class GraphView(Protocol):
         """Return the nodes that read a value, assigned or not."""
 
     def model(self, *, inline_weights: bool = False) -> onnx.ModelProto:
-        """Return a model of all nodes, assigned or not, for vendors' own queries of supported nodes.
+        """Return a model of all nodes, assigned or not, for vendors' own queries of
+        supported nodes.
 
         Args:
             inline_weights: as for `Partition.model`.
         """
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write that model to a file and its weights beside it; see `Partition.save`."""
+        """Write that model to a file and its weights beside it; see
+        `Partition.save`.
+        """
 
     def convex_groups(self, nodes: Iterable[NodeView]) -> list[list[NodeView]]:
-        """Group nodes into the fewest convex partitions, considering those of earlier EPs.
+        """Group nodes into the fewest convex partitions, considering those of earlier
+        EPs.
 
-        A set is convex if no path leaves it and returns; contracting the groups leaves a graph
-        without cycles. An operator stays together with the DequantizeLinear nodes before it and the QuantizeLinear
-        nodes after it: if some of them are not among the nodes, the others are left
-        out, and the report says so.
+        A set is convex if no path leaves it and returns; contracting the groups leaves
+        a graph without cycles. An operator stays together with the DequantizeLinear
+        nodes before it and the QuantizeLinear nodes after it: if some of them are not
+        among the nodes, the others are left out, and the report says so.
         """
