@@ -1,4 +1,6 @@
-"""Functions over a registry, as hosts call them; the process-wide registry is the default."""
+"""Functions over a registry, as hosts call them; the process-wide registry is the
+default.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,12 @@ if TYPE_CHECKING:
 
 
 def get_available_providers(*, registry: Registry = default_registry) -> list[str]:
-    """Return the names of the EPs that can be requested, the CPU EP last, simulated ones included.
+    """Return the names of the EPs that can be requested, the CPU EP last, simulated
+    ones included.
 
-    Imports no installed plugin, unless two distributions provide one EP: those are loaded to learn which are
-    simulated. `PluginRecord.simulated` is None where that is not known; `get_ep_metadata` loads an EP and tells.
+    Imports no installed plugin, unless two distributions provide one EP: those are
+    loaded to learn which are simulated. `PluginRecord.simulated` is None where that is
+    not known; `get_ep_metadata` loads an EP and tells.
     """
     return registry.available()
 
@@ -31,8 +35,9 @@ def plugins(*, registry: Registry = default_registry) -> list[PluginRecord]:
 def refresh_plugins(*, registry: Registry = default_registry) -> None:
     """Discover installed EPs again, and read the environment again.
 
-    An EP that was installed since can be used at once; one that is gone is REMOVED. An imported EP of which another
-    version is installed now stays in use, as RESTART_NEEDED.
+    An EP that was installed since can be used at once; one that is gone is REMOVED. An
+    imported EP of which another version is installed now stays in use, as
+    RESTART_NEEDED.
     """
     registry.refresh()
 
@@ -82,5 +87,7 @@ def temporary_execution_provider(
 def add_plugin_path(
     path: str | os.PathLike[str], *, registry: Registry = default_registry
 ) -> list[PluginRecord]:
-    """Use the plugins of a folder or a wheel without installing them; see `Registry.add_path`."""
+    """Use the plugins of a folder or a wheel without installing them; see
+    `Registry.add_path`.
+    """
     return registry.add_path(path)

@@ -1,4 +1,5 @@
-"""Discovery of EPs by the entry points of installed distributions, without importing a plugin.
+"""Discovery of EPs by the entry points of installed distributions, without importing a
+plugin.
 
 Reads metadata only, and lets no distribution disturb another.
 """
@@ -34,9 +35,13 @@ if TYPE_CHECKING:
 __all__ = ["EntryPoint", "PackageNotFoundError", "distribution", "distributions"]
 
 EP_GROUP = "epctx.execution_providers"
-"""One entry for each EP: its name is the EP name, its value `module:Class`, followed by extras that it needs."""
+"""One entry for each EP: its name is the EP name, its value `module:Class`, followed by
+extras that it needs.
+"""
 SOURCE_GROUP = "epctx.ep_sources"
-"""One entry for each further source key of an EP: its value is that of the EP's own entry."""
+"""One entry for each further source key of an EP: its value is that of the EP's own
+entry.
+"""
 SIMULATED_PACKAGES = frozenset(
     {"epctx-sim-openvino", "epctx-sim-qnn", "epctx-sim-vitisai"}
 )
@@ -49,17 +54,21 @@ _TARGET = re.compile(
     r"\s*(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(\[(?P<extras>.*)\]\s*)?"
 )
 _REQUIRED = re.compile(
-    r"""\s*(?P<name>[\w.-]+).*;\s*\(?\s*extra\s*==\s*['"](?P<extra>[^'"]*)['"]\s*\)?\s*"""
+    r"""\s*(?P<name>[\w.-]+).*;"""
+    r"""\s*\(?\s*extra\s*==\s*['"](?P<extra>[^'"]*)['"]\s*\)?\s*"""
 )
-# METADATA is missing, can't be decoded or lacks the field; versions of the library raise differently.
+# METADATA is missing, can't be decoded or lacks the field; versions of the library
+# raise differently.
 _UNREADABLE = (KeyError, OSError, TypeError, ValueError)
 
 
 def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
-    """Return a record for each EP of every distribution, sorted by EP name and distribution.
+    """Return a record for each EP of every distribution, sorted by EP name and
+    distribution.
 
-    States are DISCOVERED, or BROKEN where the metadata is wrong. No plugin is imported. An EP whose entry point names
-    an extra has no record as long as a distribution that only this extra requires is not installed.
+    States are DISCOVERED, or BROKEN where the metadata is wrong. No plugin is imported.
+    An EP whose entry point names an extra has no record as long as a distribution that
+    only this extra requires is not installed.
 
     Args:
         paths: folders and wheels to search; None for `sys.path`.
@@ -78,7 +87,9 @@ def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
 def list_entries(
     group: str, packages: Iterable[IDistribution] | None = None
 ) -> list[tuple[IDistribution, EntryPoint]]:
-    """Return the entries of a group, of all distributions or of some, without those whose metadata cannot be read."""
+    """Return the entries of a group, of all distributions or of some, without those
+    whose metadata cannot be read.
+    """
     found: list[tuple[IDistribution, EntryPoint]] = []
     for dist in distributions() if packages is None else packages:
         with suppress(
@@ -93,7 +104,9 @@ def list_entries(
 
 
 def _list_installed() -> Iterator[IDistribution]:
-    """Yield the distributions that have one of our groups; of one found twice, the first on sys.path."""
+    """Yield the distributions that have one of our groups; of one found twice, the
+    first on sys.path.
+    """
     seen: set[str] = set()
     for dist in distributions():
         if not _mentions_group(dist):
@@ -103,7 +116,9 @@ def _list_installed() -> Iterator[IDistribution]:
             yield dist
         elif normalise_name(name) not in seen:
             seen.add(normalise_name(name))
-            try:  # the one found here may be hidden by another version, earlier on sys.path, without entry points
+            try:
+                # the one found here may be hidden by another version, earlier on
+                # sys.path, without entry points
                 yield distribution(name)
             except (
                 PackageNotFoundError
@@ -112,7 +127,9 @@ def _list_installed() -> Iterator[IDistribution]:
 
 
 def _mentions_group(dist: IDistribution) -> bool:
-    """Return whether the entry points have one of our groups; also if they can't be decoded but contain its name."""
+    """Return whether the entry points have one of our groups; also if they can't be
+    decoded but contain its name.
+    """
     try:
         text = dist.read_text("entry_points.txt") or ""
     except UnicodeDecodeError as error:
@@ -132,7 +149,8 @@ def _read_field(dist: IDistribution, field: Literal["name", "version"]) -> str |
 
 
 def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
-    """Return the records of one distribution; a single broken one if its entry points can't be read.
+    """Return the records of one distribution; a single broken one if its entry points
+    can't be read.
 
     Args:
         dist: the distribution.
@@ -158,7 +176,10 @@ def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
     for ep, mine in providers.items():
         required, undeclared = extras[mine[0].value]
         if undeclared:
-            reason = f"its entry point {ep!r} needs the extra {min(undeclared)!r}, which its metadata does not declare"
+            reason = (
+                f"its entry point {ep!r} needs the extra {min(undeclared)!r}, which "
+                "its metadata does not declare"
+            )
             records.append(_make_broken_record(ep, label, version, reason))
         elif all(
             any(True for _ in distributions(name=needed, path=where))
@@ -177,12 +198,16 @@ def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
             records.append(_make_broken_record(entry.name, label, version, reason))
     if name is not None:
         return records
-    reason = f"the metadata of the distribution that provides it has no name, so reinstall it: {dist}"
+    reason = (
+        "the metadata of the distribution that provides it has no name, so reinstall "
+        f"it: {dist}"
+    )
     return [_make_broken_record(r.name, label, version, reason) for r in records]
 
 
 def _read_extras(dist: IDistribution, value: str) -> tuple[set[str], set[str]]:
-    """Return the distributions that the extras of an entry point's value require, and the extras that are not declared.
+    """Return the distributions that the extras of an entry point's value require, and
+    the extras that are not declared.
 
     A requirement counts if the extra is its only condition.
     """
@@ -204,7 +229,9 @@ def _read_extras(dist: IDistribution, value: str) -> tuple[set[str], set[str]]:
 
 
 def _explain_unreadable(dist: IDistribution, error: Exception) -> str:
-    """Return the reason with the line that is not `name = value`, which the parser's own error lacks."""
+    """Return the reason with the line that is not `name = value`, which the parser's
+    own error lacks.
+    """
     if isinstance(error, UnicodeDecodeError):
         return "its entry_points.txt is not UTF-8"
     for number, line in enumerate(
@@ -212,7 +239,10 @@ def _explain_unreadable(dist: IDistribution, error: Exception) -> str:
     ):
         text = line.strip()
         if text and not text.startswith(("#", "[")) and "=" not in text:
-            return f"line {number} of its entry_points.txt is not of the form name = module:Class: {text!r}"
+            return (
+                f"line {number} of its entry_points.txt is not of the form name = "
+                f"module:Class: {text!r}"
+            )
     return f"its entry_points.txt cannot be read ({type(error).__name__}: {error})"
 
 
@@ -222,7 +252,9 @@ def _make_record(
     distribution: str,
     version: str | None,
 ) -> PluginRecord:
-    """Return the record of one EP, for which `mine` has one entry unless the metadata is wrong."""
+    """Return the record of one EP, for which `mine` has one entry unless the metadata
+    is wrong.
+    """
     name, value = mine[0].name, mine[0].value
     target, problem = _parse_class_path(value), ""
     if len(mine) > 1:
@@ -234,7 +266,10 @@ def _make_record(
     elif name == CPU_EP:
         problem = f"the EP name {CPU_EP} is built in and can't be provided by a plugin"
     elif target is None:
-        problem = f"its entry point {name!r} has the value {value!r}, which is not of the form module:Class"
+        problem = (
+            f"its entry point {name!r} has the value {value!r}, which is not of the "
+            "form module:Class"
+        )
     if problem or target is None:
         return _make_broken_record(name, distribution, version, problem)
     further = sorted(
@@ -252,8 +287,11 @@ def _make_record(
 
 
 def _parse_class_path(text: str) -> str | None:
-    """Return `module:Class` without spaces and extras, or None if a text is not of that form."""
-    # Not entry.module and entry.attr: for what does not match, each version of the library fails differently.
+    """Return `module:Class` without spaces and extras, or None if a text is not of that
+    form.
+    """
+    # Not entry.module and entry.attr: for what does not match, each version of the
+    # library fails differently.
     match = _TARGET.fullmatch(text)
     return f"{match['module']}:{match['attribute']}" if match else None
 
@@ -274,12 +312,15 @@ def _make_broken_record(
 
 
 class Entry:
-    """One EP: its record before selection, its class once loaded, and the lock held while loading."""
+    """One EP: its record before selection, its class once loaded, and the lock held
+    while loading.
+    """
 
     def __init__(
         self, record: PluginRecord, cls: type[ExecutionProvider] | None = None
     ) -> None:
         self.record = record
         self.cls = cls
-        # Apart from the registry's lock: an import may start threads that call the registry.
+        # Apart from the registry's lock: an import may start threads that call the
+        # registry.
         self.loading = RLock()

@@ -1,6 +1,8 @@
-"""Errors and hints for EPs that are not found or cannot be used, with the reason and the remedy.
+"""Errors and hints for EPs that are not found or cannot be used, with the reason and
+the remedy.
 
-Imported when an error is to be explained. Also lists the EPs of onnxruntime that write EPContext nodes.
+Imported when an error is to be explained. Also lists the EPs of onnxruntime that write
+EPContext nodes.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ _KNOWN = {
     "TensorrtExecutionProvider": ("NVIDIA", "epctx-tensorrt"),
     "NvTensorRTRTXExecutionProvider": ("NVIDIA", "epctx-tensorrt-rtx"),
 }
-"""EPs of onnxruntime that write EPContext nodes: vendor, and the distribution name reserved for that vendor."""
+"""EPs of onnxruntime that write EPContext nodes: vendor, and the distribution name
+reserved for that vendor.
+"""
 _OVER_VENDORS = {
     "QNNExecutionProvider": "epctx-onnxruntime[qnn]",
     "OpenVINOExecutionProvider": "epctx-openvino",
@@ -46,14 +50,18 @@ _OVER_VENDORS = {
 
 
 def known_ep(name: str) -> tuple[str, str, str] | None:
-    """Return EP name, vendor and reserved distribution of an EP of onnxruntime; `X` or `XExecutionProvider`, without case."""
+    """Return EP name, vendor and reserved distribution of an EP of onnxruntime; `X` or
+    `XExecutionProvider`, without case.
+    """
     return next(
         ((ep, *facts) for ep, facts in _KNOWN.items() if is_name_of(name, ep)), None
     )
 
 
 def _get_install_hint(name: str, other: str) -> str:
-    """Return a hint how to get an EP of onnxruntime, with a warning that a simulated one is not the vendor's; else `other`."""
+    """Return a hint how to get an EP of onnxruntime, with a warning that a simulated
+    one is not the vendor's; else `other`.
+    """
     known = known_ep(name)
     if known is None:
         return other
@@ -62,28 +70,37 @@ def _get_install_hint(name: str, other: str) -> str:
     if package in SIMULATED_PACKAGES:
         real = f"The name {reserved} is reserved for the vendor."
         if ep in _OVER_VENDORS:
-            real = f"pip install '{_OVER_VENDORS[ep]}' provides it, over {vendor}'s own libraries."
+            real = (
+                f"pip install '{_OVER_VENDORS[ep]}' provides it, over {vendor}'s own "
+                "libraries."
+            )
         return (
-            f"{real} {package} provides a simulated one (pip install {package}) for the source {ep!r}, which does not read "
-            f"payloads made for {vendor} hardware."
+            f"{real} {package} provides a simulated one (pip install {package}) for "
+            f"the source {ep!r}, which does not read payloads made for {vendor} "
+            "hardware."
         )
     return (
-        f"epctx has no package for {ep} ({vendor}): install the vendor's plugin for epctx "
-        f"if there is one ({reserved} is reserved for it), or use an onnxruntime built with that EP."
+        f"epctx has no package for {ep} ({vendor}): install the vendor's plugin for "
+        f"epctx if there is one ({reserved} is reserved for it), or use an "
+        "onnxruntime built with that EP."
     )
 
 
 def find_misspelt(selection: Selection, records: Sequence[PluginRecord]) -> list[str]:
-    """Return a sentence for each name in the environment that matches no record: most likely misspelt."""
+    """Return a sentence for each name in the environment that matches no record: most
+    likely misspelt.
+    """
     named = [(ONLY_VARIABLE, name) for name in selection.only or ()]
     named += [(DISABLE_VARIABLE, name) for name in selection.disabled]
     found = [
-        f"{variable} names {name!r}, which is neither an installed EP nor its distribution"
+        f"{variable} names {name!r}, which is neither an installed EP nor its "
+        "distribution"
         for variable, name in named
         if not any(matches_record(name, record) for record in records)
     ]
     return found + [
-        f"{PREFER_VARIABLE} prefers {distribution!r} for {ep!r}, which it does not provide"
+        f"{PREFER_VARIABLE} prefers {distribution!r} for {ep!r}, which it does not "
+        "provide"
         for ep, distribution in selection.preferred.items()
         if not any(
             is_name_of(ep, r.name)
@@ -94,24 +111,42 @@ def find_misspelt(selection: Selection, records: Sequence[PluginRecord]) -> list
 
 
 def ambiguous_source_error(source: str, records: Sequence[PluginRecord]) -> PluginError:
-    """Return the error for a source that several EPs accept, none of which the host prefers."""
+    """Return the error for a source that several EPs accept, none of which the host
+    prefers.
+    """
     return plugin_error(
-        f"the source {source!r} is ambiguous: {' and '.join(r.label for r in records)} accept it.",
+        f"the source {source!r} is ambiguous: "
+        f"{' and '.join(r.label for r in records)} accept it.",
         records[0],
-        hint="List the one to use among the session's providers; the first one there that accepts a source gets it.",
+        hint=(
+            "List the one to use among the session's providers; the first one there "
+            "that accepts a source gets it."
+        ),
     )
 
 
 _SUFFIX = "ExecutionProvider"
 _HINTS = {
-    PluginState.BROKEN: "Fix or reinstall {package}, or keep it out with EPCTX_DISABLE_PLUGINS={package}; "
-    "`epctx plugins info {ep} -v` shows all that is known.",
-    PluginState.DISABLED: "Change that environment variable, then start again or call refresh_plugins().",
-    PluginState.API_TOO_NEW: "Upgrade epctx-core, or install an older version of {package}.",
+    PluginState.BROKEN: (
+        "Fix or reinstall {package}, or keep it out with "
+        "EPCTX_DISABLE_PLUGINS={package}; `epctx plugins info {ep} -v` shows all that "
+        "is known."
+    ),
+    PluginState.DISABLED: (
+        "Change that environment variable, then start again or call refresh_plugins()."
+    ),
+    PluginState.API_TOO_NEW: (
+        "Upgrade epctx-core, or install an older version of {package}."
+    ),
     PluginState.REMOVED: "Install {package} again, in a version that provides {ep}.",
-    PluginState.RESTART_NEEDED: "Restart the process to use the version that is installed now.",
-    PluginState.DUPLICATE: 'Uninstall one, or choose: name it "{package}:{ep}", '
-    'set EPCTX_PREFER="{ep}={package}", or call registry.prefer({ep!r}, distribution={package!r}).',
+    PluginState.RESTART_NEEDED: (
+        "Restart the process to use the version that is installed now."
+    ),
+    PluginState.DUPLICATE: (
+        'Uninstall one, or choose: name it "{package}:{ep}", set '
+        'EPCTX_PREFER="{ep}={package}", or call registry.prefer({ep!r}, '
+        "distribution={package!r})."
+    ),
 }
 
 
@@ -132,8 +167,9 @@ def unresolved_error(
     ):
         packages = sorted({r.distribution for r in records if r.distribution})
         return InvalidArgument(
-            f"{name!r}: no distribution {distribution!r} with an Execution Provider is installed."
-            f"{suggestion(distribution, packages)} Installed: {_join_names(packages)}.",
+            f"{name!r}: no distribution {distribution!r} with an Execution Provider "
+            f"is installed.{suggestion(distribution, packages)} Installed: "
+            f"{_join_names(packages)}.",
             hint="Write <distribution>:<EP name>, or the EP name alone.",
         )
     if len(types) > 1:
@@ -155,12 +191,15 @@ def unresolved_error(
         }
     )
     return InvalidArgument(
-        f"no installed plugin provides the Execution Provider {name!r}.{_suggest_closest(short, installed)}"
-        f" Installed: {_join_names(installed)}.",
+        "no installed plugin provides the Execution Provider "
+        f"{name!r}.{_suggest_closest(short, installed)} Installed: "
+        f"{_join_names(installed)}.",
         hint=_get_install_hint(
             short,
-            "`epctx plugins list` shows every plugin, `epctx doctor` checks why one is not found, "
-            "`epctx plugins new` creates one.",
+            (
+                "`epctx plugins list` shows every plugin, `epctx doctor` checks why "
+                "one is not found, `epctx plugins new` creates one."
+            ),
         ),
     )
 
@@ -168,7 +207,8 @@ def unresolved_error(
 def describe_others(
     record: PluginRecord, records: Sequence[PluginRecord], maker: object = None
 ) -> str:
-    """Return a sentence that names the other distributions of an EP; empty if there is none.
+    """Return a sentence that names the other distributions of an EP; empty if there is
+    none.
 
     Args:
         record: the record that is used.
@@ -189,14 +229,17 @@ def describe_others(
         if isinstance(maker, str) and is_same_distribution(r.distribution, maker)
     ]
     return "".join(
-        f" {r.origin} provides {r.name}, too{', and made this' if made else ''}: name it "
+        f" {r.origin} provides {r.name}, too{', and made this' if made else ''}: name "
+        "it "
         f'"{r.distribution}:{r.name}" among the providers.'
         for r in made or others
     )
 
 
 def _suggest_closest(name: str, known: Sequence[str]) -> str:
-    """Suggest a name; the suffix that all EP names have in common must not make them look similar."""
+    """Suggest a name; the suffix that all EP names have in common must not make them
+    look similar.
+    """
     stem = name.removesuffix(_SUFFIX)
     stems = sorted({k.removesuffix(_SUFFIX) for k in known})
     return (
@@ -217,7 +260,9 @@ def unusable_error(records: Sequence[PluginRecord]) -> PluginError:
 
 
 def _pick_most_useful(records: Sequence[PluginRecord]) -> PluginRecord:
-    """Return the record that a user can act on: one to choose first, then one to repair."""
+    """Return the record that a user can act on: one to choose first, then one to
+    repair.
+    """
     return min(
         records,
         key=lambda r: (
@@ -234,7 +279,10 @@ def explain_unusable(record: PluginRecord) -> tuple[str, str]:
         package=record.distribution, ep=record.name
     )
     if record.passed_over:
-        hint = f'Name it "{record.distribution}:{record.name}" among the providers to use it anyway.'
+        hint = (
+            f'Name it "{record.distribution}:{record.name}" among the providers to '
+            "use it anyway."
+        )
     if record.undecided:
         return f"{record.name} is ambiguous: {record.reason}", hint
     return f"{record.label} can't be used ({record.state.value}): {record.reason}", hint
@@ -253,7 +301,10 @@ def explain_missing(
     if not source:
         return (
             "The node has no source, and epctx never guesses which EP made it.",
-            "Compile the context model again; its EPContext nodes need the attribute 'source'.",
+            (
+                "Compile the context model again; its EPContext nodes need the "
+                "attribute 'source'."
+            ),
         )
     near = [
         r for r in records if any(s.casefold() == source.casefold() for s in r.sources)
@@ -261,30 +312,49 @@ def explain_missing(
     exact = [r for r in near if source in r.sources]
     usable = [r for r in exact or near if r.usable]
     if near and not usable:
-        why, hint = explain_unusable(_pick_most_useful(exact or near))
-        verb = (
-            "was"
-            if all(r.state is PluginState.REMOVED for r in exact or near)
-            else "is"
-        )
-        return (
-            f"The plugin for the source {source!r} {verb} installed, but {why}.",
-            hint,
-        )
+        return _explain_unusable_source(source, exact or near)
     if exact:
         others = ", ".join(among or ["the CPU EP alone"])
         return (
-            f"{usable[0].label} accepts the source {source!r}, but is not among this session's providers: {others}.",
-            f"Add {usable[0].name!r} to the providers, or pass no list to use every installed plugin.",
+            (
+                f"{usable[0].label} accepts the source {source!r}, but is not among "
+                f"this session's providers: {others}."
+            ),
+            (
+                f"Add {usable[0].name!r} to the providers, or pass no list to use "
+                "every installed plugin."
+            ),
         )
     if near:
         names = _join_names(sorted({repr(s) for r in usable for s in r.sources}))
         return (
-            f"No EP of this session accepts the source {source!r}; {usable[0].label} accepts {names}.",
-            f"Case is significant unless the EP says otherwise. Is {usable[0].name!r} among the session's providers?",
+            (
+                f"No EP of this session accepts the source {source!r}; "
+                f"{usable[0].label} accepts {names}."
+            ),
+            (
+                "Case is significant unless the EP says otherwise. Is "
+                f"{usable[0].name!r} among the session's providers?"
+            ),
         )
     sources = sorted({s for r in records if r.usable for s in r.sources})
-    why = f"No installed plugin accepts the source {source!r}.{_suggest_closest(source, sources)}"
+    why = (
+        "No installed plugin accepts the source "
+        f"{source!r}.{_suggest_closest(source, sources)}"
+    )
     why += f" Sources installed: {_join_names(sources)}."
-    hint = "Install the EP package that made this model; `epctx plugins list` shows the installed ones."
+    hint = (
+        "Install the EP package that made this model; `epctx plugins list` shows the "
+        "installed ones."
+    )
     return why, _get_install_hint(source, hint)
+
+
+def _explain_unusable_source(
+    source: str, records: Sequence[PluginRecord]
+) -> tuple[str, str]:
+    why, hint = explain_unusable(_pick_most_useful(records))
+    removed = all(record.state is PluginState.REMOVED for record in records)
+    verb = "was" if removed else "is"
+
+    return f"The plugin for the source {source!r} {verb} installed, but {why}.", hint

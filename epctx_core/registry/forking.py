@@ -1,8 +1,10 @@
-"""Objects of a parent process in a forked child: those that it may use, and those that it must not touch.
+"""Objects of a parent process in a forked child: those that it may use, and those that
+it must not touch.
 
-A fork copies memory but no threads and no devices. Tables of names can be used on; EPs, their engines and what they
-hold are the parent's. Objects look at the process when they are used: a hook at each fork would cost every fork of
-the host, and run between a host's `fork` and `exec`.
+A fork copies memory but no threads and no devices. Tables of names can be used on; EPs,
+their engines and what they hold are the parent's. Objects look at the process when they
+are used: a hook at each fork would cost every fork of the host, and run between a
+host's `fork` and `exec`.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ T = TypeVar("T")
 
 
 class PerProcess(Generic[T]):
-    """Object that each process makes for itself; an inherited one is kept and never used.
+    """Object that each process makes for itself; an inherited one is kept and never
+    used.
 
     Args:
         make: makes it, on the first use in a process.
@@ -36,11 +39,12 @@ class PerProcess(Generic[T]):
 def keep_forever(inherited: object) -> None:
     """Keep an object alive for ever, even when the process ends.
 
-    For objects that a child inherits: onnxruntime's destructor joins threads that a fork did not copy, and crashes;
-    a vendor's may stop a device that the parent uses.
+    For objects that a child inherits: onnxruntime's destructor joins threads that a
+    fork did not copy, and crashes; a vendor's may stop a device that the parent uses.
     """
     import ctypes
 
-    # Python has no object that holds another this long: modules are emptied when the interpreter ends, cycles are collected
-    # then, and one that was set aside (`gc.freeze`) is so only until a host takes that back.
+    # Python has no object that holds another this long: modules are emptied when the
+    # interpreter ends, cycles are collected then, and one that was set aside
+    # (`gc.freeze`) is so only until a host takes that back.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))

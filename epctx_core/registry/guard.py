@@ -1,4 +1,6 @@
-"""Conversion of exceptions of plugins and of the host's callbacks, and of results that break the contract, into typed errors."""
+"""Conversion of exceptions of plugins and of the host's callbacks, and of results that
+break the contract, into typed errors.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +54,14 @@ def mark_broken(
 
 @contextmanager
 def blame(record: PluginRecord, hook: str) -> Iterator[None]:
-    """Attribute every exception of a block that calls a hook or a class method to the plugin.
+    """Attribute every exception of a block that calls a hook or a class method to the
+    plugin.
 
     Raises:
         EpctxError: raised by the plugin; passed on with the EP filled in.
         EPFail: any other exception of `compile`.
-        PluginError: any other exception of another hook, `SystemExit` and `GeneratorExit` included.
+        PluginError: any other exception of another hook, `SystemExit` and
+            `GeneratorExit` included.
     """
     try:
         yield
@@ -91,11 +95,13 @@ def blame_host(
     """Turn an exception of a block that calls a callback of the host into Fail.
 
     Args:
-        callback: what raised and at what, such as "the progress callback raised at stage 'compile'".
+        callback: what raised and at what, such as "the progress callback raised at
+            stage 'compile'".
         passing: exceptions that pass, by which a callback may end the work.
 
     Raises:
-        Fail: the callback raised; that is the cause, and its text is part of the message.
+        Fail: the callback raised; that is the cause, and its text is part of the
+            message.
     """
     try:
         yield
@@ -107,7 +113,9 @@ def blame_host(
 
 
 def close_quietly(close: Callable[[], object], doing: str) -> None:
-    """Call a `close` of a plugin; log its exception, so that everything else is closed, too."""
+    """Call a `close` of a plugin; log its exception, so that everything else is closed,
+    too.
+    """
     try:
         close()
     except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - the others hold devices and memory too
@@ -116,10 +124,11 @@ def close_quietly(close: Callable[[], object], doing: str) -> None:
 
 
 def to_plain(value: Any) -> Any:
-    """Return a plugin's list or tuple as a plain list, a dict or text as a plain one, any other value unchanged.
+    """Return a plugin's list or tuple as a plain list, a dict or text as a plain one,
+    any other value unchanged.
 
-    Runs no code of the plugin: the methods of a subclass may change their results, raise, or never return. Items stay
-    unchanged.
+    Runs no code of the plugin: the methods of a subclass may change their results,
+    raise, or never return. Items stay unchanged.
     """
     cls = type(value)
     if issubclass(cls, list):
@@ -131,7 +140,10 @@ def to_plain(value: Any) -> Any:
     return str.__str__(value) if issubclass(cls, str) else value
 
 
-_HINT = "This is a fault of the plugin; its own exception is the cause of this error (`-v` shows it)."
+_HINT = (
+    "This is a fault of the plugin; its own exception is the cause of this error "
+    "(`-v` shows it)."
+)
 
 
 def contract_error(record: PluginRecord, hook: str, fault: str) -> PluginError:
@@ -140,14 +152,17 @@ def contract_error(record: PluginRecord, hook: str, fault: str) -> PluginError:
     Args:
         record: the EP's record.
         hook: the hook's name.
-        fault: completes "it ...", such as `gave 2 results for 3 partitions`. It may show types and plain values only:
-            the `repr` of any other value is code of the plugin.
+        fault: completes "it ...", such as `gave 2 results for 3 partitions`. It may
+            show types and plain values only: the `repr` of any other value is code of
+            the plugin.
     """
     return plugin_error(
         f"{record.label} broke the contract in {hook}: it {fault}.",
         record,
         hook=hook,
-        hint="This is a mistake in the plugin; report it to its vendor, or leave it out.",
+        hint=(
+            "This is a mistake in the plugin; report it to its vendor, or leave it out."
+        ),
     )
 
 
@@ -166,7 +181,8 @@ def call_class_method(
 
 
 def check_result(record: PluginRecord, hook: Hook, result: Any) -> Any:
-    """Return a result if the table of hooks allows it: lists and texts as plain ones, a flag as a bool.
+    """Return a result if the table of hooks allows it: lists and texts as plain ones, a
+    flag as a bool.
 
     Raises:
         PluginError: it has another type.
@@ -181,7 +197,8 @@ def check_result(record: PluginRecord, hook: Hook, result: Any) -> Any:
             return None
         if type(result) is not list:
             raise plugin_error(
-                f"{record.label} returned {describe_type(result)} from {hook.name} instead of a list.",
+                f"{record.label} returned {describe_type(result)} from {hook.name} "
+                "instead of a list.",
                 record,
                 hook=hook.name,
                 hint="Return a list or tuple, an empty one for nothing.",
@@ -192,14 +209,17 @@ def check_result(record: PluginRecord, hook: Hook, result: Any) -> Any:
 
 
 def describe_type(value: object) -> str:
-    """Return the type of a plugin's value for messages, without running code of the plugin."""
+    """Return the type of a plugin's value for messages, without running code of the
+    plugin.
+    """
     return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
 def check_result_types(
     record: PluginRecord, hook: Hook, result: Any, names: Sequence[object] = ()
 ) -> None:
-    """Raise PluginError unless a result, or each item of a list, has the type that the table of hooks says.
+    """Raise PluginError unless a result, or each item of a list, has the type that the
+    table of hooks says.
 
     Args:
         record: the EP's record.

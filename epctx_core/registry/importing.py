@@ -53,8 +53,11 @@ class MarkedMethod:
 
 
 def find_marked_methods(cls: type) -> Iterator[MarkedMethod]:
-    """Yield the attributes of a class that are marked with `hookimpl`; evaluate no property."""
-    # Ten times faster than inspect.getmembers_static; each new session calls this for each EP.
+    """Yield the attributes of a class that are marked with `hookimpl`; evaluate no
+    property.
+    """
+    # Ten times faster than inspect.getmembers_static; each new session calls this for
+    # each EP.
     attributes = {
         name: static
         for base in reversed(cls.__mro__)
@@ -85,7 +88,8 @@ def _mark(static: object) -> Mapping[str, Any] | None:
     ):
         return None
     else:
-        # Not getattr: an object with __getattr__, such as a logger proxy, would have any attribute.
+        # Not getattr: an object with __getattr__, such as a logger proxy, would have
+        # any attribute.
         mark = inspect.getattr_static(static, _MARK, None)
     return mark if isinstance(mark, dict) else None
 
@@ -113,7 +117,10 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
             if inspect.isclass(cls)
             else f", but an object of type {type(cls).__name__}"
         )
-        hint = "Derive it from ExecutionProvider, and let the entry point name the class itself."
+        hint = (
+            "Derive it from ExecutionProvider, and let the entry point name the class "
+            "itself."
+        )
         return [
             (f"it is not a subclass of epctx_core.plugin.ExecutionProvider{but}", hint)
         ]
@@ -124,7 +131,10 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
     if (
         version > PLUGIN_API
     ):  # it may have other hooks and rules, so nothing else would be true
-        fault = f"it was written for plugin API {version}, and this epctx-core has {PLUGIN_API}"
+        fault = (
+            f"it was written for plugin API {version}, and this epctx-core has "
+            f"{PLUGIN_API}"
+        )
         return [
             (fault, "Upgrade epctx-core, or install an older version of the plugin.")
         ]
@@ -139,7 +149,10 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
         problems += [
             (
                 fault,
-                "Make the entry point's name and the class's name equal: both are the EP name.",
+                (
+                    "Make the entry point's name and the class's name equal: both are "
+                    "the EP name."
+                ),
             )
         ]
     problems += _schema_problems("options", cls.options)
@@ -215,13 +228,19 @@ _ATTRIBUTES: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
 
 def _schema_problems(attribute: str, options: object) -> Iterator[Problem]:
     if not isinstance(options, (list, tuple)):
-        hint = f"Write {attribute} = (ProviderOption(...),), with a comma after a single one."
+        hint = (
+            f"Write {attribute} = (ProviderOption(...),), with a comma after a single "
+            "one."
+        )
         yield f"{attribute} is of type {type(options).__name__}, not a tuple", hint
         return
     seen: set[str] = set()
     for option in options:
         if not isinstance(option, ProviderOption):
-            hint = 'Declare each option as ProviderOption("name", int, default=…, doc="…").'
+            hint = (
+                'Declare each option as ProviderOption("name", int, default=…, '
+                'doc="…").'
+            )
             yield f"{attribute} holds {option!r}, which is not a ProviderOption", hint
         elif not isinstance(option.name, str) or not option.name or option.name in seen:
             yield (
@@ -263,9 +282,15 @@ def _hook_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
             hook not in implemented
             and inspect.getattr_static(cls, hook, None) is not None
         ):
-            hint = "Write @hookimpl above it, also above an override of a parent's method, or rename it."
+            hint = (
+                "Write @hookimpl above it, also above an override of a parent's "
+                "method, or rename it."
+            )
             yield (
-                f"{hook} has a hook's name but no @hookimpl, so it would never be called",
+                (
+                    f"{hook} has a hook's name but no @hookimpl, so it would never be "
+                    "called"
+                ),
                 hint,
             )
         elif (
@@ -318,11 +343,17 @@ def _parameter_problems(
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             yield f"{name} takes {parameter}, which would stay empty", hint
         elif parameter.name not in known:
-            fault = f"{name} takes {parameter.name!r}, which the hook does not give (it gives {', '.join(known)})"
+            fault = (
+                f"{name} takes {parameter.name!r}, which the hook does not give (it "
+                f"gives {', '.join(known)})"
+            )
             yield fault, f"{suggestion(parameter.name, known)} {hint}".lstrip()
         elif parameter.default is not parameter.empty:
             yield (
-                f"{name} has a default for {parameter.name!r}, so it might never be passed",
+                (
+                    f"{name} has a default for {parameter.name!r}, so it might never "
+                    "be passed"
+                ),
                 hint,
             )
         elif parameter.kind is parameter.KEYWORD_ONLY:
@@ -338,7 +369,8 @@ def import_provider(
         record: the EP's record, with entry point and name.
 
     Returns:
-        The EP's new record; its class, or None if it can't be used; the exception that the plugin raised, or None.
+        The EP's new record; its class, or None if it can't be used; the exception that
+        the plugin raised, or None.
     """
     try:
         cls = EntryPoint(name=record.name, value=record.entry_point, group="").load()

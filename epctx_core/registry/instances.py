@@ -1,7 +1,8 @@
 """EP instances of one session: made in order, called one EP at a time, shut down once.
 
-A hook is the method that the class marks, called with the arguments that it names: no property of an instance is
-evaluated, no `__eq__` or `__hash__` is called, and exceptions are attributed to the EP.
+A hook is the method that the class marks, called with the arguments that it names: no
+property of an instance is evaluated, no `__eq__` or `__hash__` is called, and
+exceptions are attributed to the EP.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ TRACE_VARIABLE = "EPCTX_TRACE"
 """Any value but 0: epctx-conformance writes a line for each call."""
 
 Implementation = Callable[[Mapping[str, Any]], Any]
-"""Calls an EP's method with the arguments of the hook that it names, and checks the result."""
+"""Calls an EP's method with the arguments of the hook that it names, and checks the
+result.
+"""
 
 
 def _make_implementation(
@@ -56,7 +59,8 @@ def _make_implementation(
 class ProviderInstances:
     """EP instances of one session, in order of priority.
 
-    `add` is called from one thread while the session is made; `call` and `shutdown` may be called from any.
+    `add` is called from one thread while the session is made; `call` and `shutdown` may
+    be called from any.
     """
 
     def __init__(self) -> None:
@@ -87,7 +91,9 @@ class ProviderInstances:
         return self._records[name]
 
     def implements(self, ep: str, hook: str) -> bool:
-        """Return whether an EP of this session has a hook; cheap enough for every run."""
+        """Return whether an EP of this session has a hook; cheap enough for every
+        run.
+        """
         return hook in self._hooks[ep]
 
     def add(
@@ -105,13 +111,15 @@ class ProviderInstances:
 
         Raises:
             PluginError: its `__init__` raised.
-            EpctxError: raised by its `__init__`, such as InvalidArgument for contradicting options.
+            EpctxError: raised by its `__init__`, such as InvalidArgument for
+                contradicting options.
         """
         with blame(record, "__init__"):
             provider = cls(context)
         if type(provider) is not cls:
             raise plugin_error(
-                f"{record.label}: {cls.__qualname__}(context) made {describe_type(provider)} instead of an instance.",
+                f"{record.label}: {cls.__qualname__}(context) made "
+                f"{describe_type(provider)} instead of an instance.",
                 record,
                 hook="__init__",
                 hint="Leave out __new__.",
@@ -134,7 +142,8 @@ class ProviderInstances:
         Raises:
             NotImplementedByProvider: the EP does not implement the hook.
             EPFail: the EP raised in `compile`.
-            PluginError: the EP raised in another hook, or its result breaks the contract.
+            PluginError: the EP raised in another hook, or its result breaks the
+                contract.
             EpctxError: raised by the EP.
         """
         implementation = self._hooks[ep].get(hook)
@@ -150,9 +159,11 @@ class ProviderInstances:
         return implementation(arguments)
 
     def shutdown(self) -> None:
-        """Call `shutdown` once on each EP that has it, in reverse order; further calls do nothing.
+        """Call `shutdown` once on each EP that has it, in reverse order; further calls
+        do nothing.
 
-        An exception is logged and does not affect the other EPs; a KeyboardInterrupt is raised again at the end.
+        An exception is logged and does not affect the other EPs; a KeyboardInterrupt is
+        raised again at the end.
         """
         with self._lock:
             waiting, self._waiting = self._waiting, []
@@ -172,11 +183,15 @@ class ProviderInstances:
             if interrupt is not None:
                 raise interrupt
         finally:
-            del interrupt  # its traceback has this frame, which would keep the session in a cycle; so does an ExitStack
+            # its traceback has this frame, which would keep the session in a cycle; so
+            # does an ExitStack
+            del interrupt
 
 
 def collect_closers(results: Iterable[CompiledPartition]) -> list[Callable[[], None]]:
-    """Return the `close` functions of results; one that several share is called once, in the order of the last of them."""
+    """Return the `close` functions of results; one that several share is called once,
+    in the order of the last of them.
+    """
     found: dict[object, Callable[[], None]] = {}
     for close in (result.close for result in results):
         if close is not None:

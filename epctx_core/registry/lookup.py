@@ -61,7 +61,8 @@ class Selection:
 
         Args:
             records: as discovered and loaded so far.
-            chosen: EP name to distribution, as chosen by the host; has precedence over the environment.
+            chosen: EP name to distribution, as chosen by the host; has precedence over
+                the environment.
             registered: names of EPs of which the host registered a class.
         """
         allowed = [self._disable(record) for record in records]
@@ -131,7 +132,10 @@ class Selection:
             if r.state is PluginState.BROKEN and r.simulated is None
         ]
         if broken:
-            why += f"; whether {' and '.join(broken)} is simulated is not known, as it is broken"
+            why += (
+                f"; whether {' and '.join(broken)} is simulated is not known, as it "
+                "is broken"
+            )
         return _mark_duplicate(record, why, passed_over=False)
 
 
@@ -147,7 +151,9 @@ def _mark_duplicate(
 
 
 def matches_record(name: str, record: PluginRecord) -> bool:
-    """Return whether a name in the environment is that of an EP or of its distribution."""
+    """Return whether a name in the environment is that of an EP or of its
+    distribution.
+    """
     return is_name_of(name, record.name) or is_same_distribution(
         name, record.distribution
     )
@@ -157,7 +163,8 @@ def _parse_preference(item: str) -> tuple[str, str]:
     ep, equals, distribution = (part.strip() for part in item.partition("="))
     if not (ep and equals and distribution):
         raise InvalidArgument(
-            f"the environment variable {PREFER_VARIABLE} has {item!r}, not of the form EP=distribution.",
+            f"the environment variable {PREFER_VARIABLE} has {item!r}, not of the "
+            "form EP=distribution.",
             hint=f'Example: {PREFER_VARIABLE}="QNNExecutionProvider=epctx-sim-qnn"',
         )
     return ep, distribution
@@ -175,8 +182,10 @@ def route_source(
     Args:
         source: the node's attribute.
         records: the candidates; unusable ones are skipped.
-        ordered: whether their order is the host's priority, so that the first one wins a tie.
-        accepts: imports a record's class and calls it; only for names that differ by case.
+        ordered: whether their order is the host's priority, so that the first one wins
+            a tie.
+        accepts: imports a record's class and calls it; only for names that differ by
+            case.
 
     Raises:
         PluginError: several distributions could accept it, and none was chosen.
@@ -232,9 +241,11 @@ def find_by_name(name: str, records: Iterable[PluginRecord]) -> list[PluginRecor
 
 
 def pick_by_name(name: str, records: Sequence[PluginRecord]) -> PluginRecord:
-    """Return the record that matches a host's name: `X`, `XExecutionProvider` or `<distribution>:X`.
+    """Return the record that matches a host's name: `X`, `XExecutionProvider` or
+    `<distribution>:X`.
 
-    A record named with its distribution may be in state DUPLICATE: naming it chooses it.
+    A record named with its distribution may be in state DUPLICATE: naming it chooses
+    it.
 
     Raises:
         InvalidArgument: no such EP, or the name matches several EPs.
@@ -242,7 +253,8 @@ def pick_by_name(name: str, records: Sequence[PluginRecord]) -> PluginRecord:
     """
     near = find_by_name(name, records)
     _, colon, short = name.rpartition(":")
-    # A record without an entry point is a complaint about metadata; it must not hide an EP of a like name.
+    # A record without an entry point is a complaint about metadata; it must not hide an
+    # EP of a like name.
     named = [r for r in near if r.entry_point] or near
     named = [r for r in named if r.name == short] or named
     good = [

@@ -24,7 +24,9 @@ class PluginState(Enum):
     BROKEN = "broken"
     """Its metadata is wrong, it failed to import, or its class breaks the contract."""
     DUPLICATE = "duplicate"
-    """Another distribution provides the same EP, or the host registered a class of its name."""
+    """Another distribution provides the same EP, or the host registered a class of its
+    name.
+    """
     API_TOO_NEW = "api-too-new"
     """Written for a later plugin API than this epctx-core has."""
     UNAVAILABLE = "unavailable"
@@ -32,7 +34,9 @@ class PluginState(Enum):
     REMOVED = "removed"
     """Found earlier; its distribution is no longer installed."""
     RESTART_NEEDED = "restart-needed"
-    """Loaded, and another version of its distribution is installed now; the loaded one stays in use."""
+    """Loaded, and another version of its distribution is installed now; the loaded one
+    stays in use.
+    """
 
 
 USABLE_STATES = frozenset(
@@ -46,7 +50,9 @@ USABLE_STATES = frozenset(
 
 
 RecordKey: TypeAlias = "tuple[str, str | None]"
-"""EP name and distribution, which identify a record while its state changes; None for a class of the host."""
+"""EP name and distribution, which identify a record while its state changes; None for a
+class of the host.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,17 +62,21 @@ class PluginRecord:
     Attributes:
         name: the EP name; the distribution's name if the metadata is unreadable.
         sources: all its source keys, its name first.
-        distribution: the pip package that provides it, or None for a class that the host registered.
-        version: the distribution's version, or None; that of the loaded code, if it is loaded.
+        distribution: the pip package that provides it, or None for a class that the
+            host registered.
+        version: the distribution's version, or None; that of the loaded code, if it is
+            loaded.
         vendor: who is responsible for it, known once it is loaded; None before.
         availability: result of its `availability` for each purpose that was checked.
         state: its state.
-        reason: reason of the state for users; empty if there is no problem. A loaded EP has a reason
-            if it is unavailable for some purposes.
+        reason: reason of the state for users; empty if there is no problem. A loaded EP
+            has a reason if it is unavailable for some purposes.
         entry_point: its class as `module:Class`; empty if the metadata is wrong.
         traceback: traceback of the plugin's exception, or None.
-        simulated: whether it computes on this CPU in place of hardware; None if that is not known before loading.
-        passed_over: a duplicate because the host chose another distribution, so that nothing is undecided.
+        simulated: whether it computes on this CPU in place of hardware; None if that is
+            not known before loading.
+        passed_over: a duplicate because the host chose another distribution, so that
+            nothing is undecided.
     """
 
     name: str
@@ -96,7 +106,9 @@ class PluginRecord:
 
     @property
     def undecided(self) -> bool:
-        """True if it can't be used only because the host chose none of several distributions."""
+        """True if it can't be used only because the host chose none of several
+        distributions.
+        """
         return self.state is PluginState.DUPLICATE and not self.passed_over
 
     @property
@@ -159,7 +171,8 @@ def add_availability(
 ) -> PluginRecord:
     """Return a loaded record with the availability for one more purpose.
 
-    Its state is UNAVAILABLE only if it is unavailable for each purpose that was checked.
+    Its state is UNAVAILABLE only if it is unavailable for each purpose that was
+    checked.
 
     Args:
         record: the EP's record.
@@ -187,12 +200,16 @@ def add_availability(
 
 
 def sort_key(record: PluginRecord) -> tuple[str, str]:
-    """Return EP name and distribution: records are never in the order of the file system."""
+    """Return EP name and distribution: records are never in the order of the file
+    system.
+    """
     return (record.name, record.distribution or "")
 
 
 def is_same_distribution(one: str | None, other: str | None) -> bool:
-    """Return whether two spellings name one distribution: case, dots, dashes and underscores don't matter."""
+    """Return whether two spellings name one distribution: case, dots, dashes and
+    underscores don't matter.
+    """
     return (
         one is not None
         and other is not None
@@ -206,6 +223,8 @@ def normalise_name(distribution: str) -> str:
 
 
 def is_name_of(name: str, ep: str) -> bool:
-    """Return whether a host's name is that of an EP: `X` or `XExecutionProvider`, ignoring case."""
+    """Return whether a host's name is that of an EP: `X` or `XExecutionProvider`,
+    ignoring case.
+    """
     folded = name.casefold()
     return ep.casefold() in (folded, f"{folded}executionprovider")

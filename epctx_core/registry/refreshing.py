@@ -1,4 +1,6 @@
-"""Merge of newly discovered EPs with those found before: imported ones stay, uninstalled ones are REMOVED."""
+"""Merge of newly discovered EPs with those found before: imported ones stay,
+uninstalled ones are REMOVED.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ def merge_entries(
 
     Args:
         records: as discovered now.
-        previous: the entries found before, with the classes that this process has imported.
+        previous: the entries found before, with the classes that this process has
+            imported.
     """
     entries: dict[RecordKey, Entry] = {}
     for record in (
@@ -51,7 +54,9 @@ def merge_entries(
 
 
 def _merge(found: PluginRecord, previous: Mapping[RecordKey, Entry]) -> Entry:
-    """Return the entry of an installed EP; a class that was imported stays, with its record."""
+    """Return the entry of an installed EP; a class that was imported stays, with its
+    record.
+    """
     earlier = previous.get(found.key)
     if earlier is not None and earlier.cls is not None:
         mine = earlier.record

@@ -1,6 +1,7 @@
 """Registry of EPs with their states and classes.
 
-Owns the states and decides when a plugin is imported; metadata, selection and errors are in the modules beside it.
+Owns the states and decides when a plugin is imported; metadata, selection and errors
+are in the modules beside it.
 """
 
 from __future__ import annotations
@@ -61,10 +62,12 @@ _log = logging.getLogger("epctx.registry")
 
 
 class Registry:
-    """All EPs that a process can use: those of installed packages, and those that the host adds.
+    """All EPs that a process can use: those of installed packages, and those that the
+    host adds.
 
-    Entry points and the environment (EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS, EPCTX_PREFER) are read on first use and by
-    `refresh`. No plugin is imported before it is named. Every method may be called from any thread.
+    Entry points and the environment (EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS,
+    EPCTX_PREFER) are read on first use and by `refresh`. No plugin is imported before
+    it is named. Every method may be called from any thread.
 
     Args:
         entry_points: False for a registry of only what the host registers or adds.
@@ -72,8 +75,9 @@ class Registry:
 
     def __init__(self, *, entry_points: bool = True) -> None:
         """Make a registry; read nothing yet."""
-        # A child may inherit the lock of a thread that it does not have, and the tables between two steps of a
-        # change. Each step leaves them whole; what is derived from them is dropped before the first.
+        # A child may inherit the lock of a thread that it does not have, and the tables
+        # between two steps of a change. Each step leaves them whole; what is derived
+        # from them is dropped before the first.
         self._locks = PerProcess(threading.RLock)
         self._entry_points = entry_points
         self._paths: list[str] = []
@@ -86,10 +90,12 @@ class Registry:
         self._noticed: set[str] = set()
         self._selected: dict[RecordKey, PluginRecord] | None = None
 
-    # -- records ---------------------------------------------------------------------------------
+    # -- records
+    # ---------------------------------------------------------------------------------
 
     def records(self) -> list[PluginRecord]:
-        """Return a record for each EP, usable or not, by EP name and distribution; import no plugin.
+        """Return a record for each EP, usable or not, by EP name and distribution;
+        import no plugin.
 
         Raises:
             InvalidArgument: EPCTX_PREFER is malformed.
@@ -99,13 +105,16 @@ class Registry:
     def available(self) -> list[str]:
         """Return the names of usable EPs, `CPUExecutionProvider` last.
 
-        If several distributions provide one EP, imports those that are not known to be simulated or real.
+        If several distributions provide one EP, imports those that are not known to be
+        simulated or real.
         """
         records = self._settle_duplicates(lambda _record: True)
         return [*(record.name for record in records if record.usable), CPU_EP]
 
     def refresh(self) -> None:
-        """Discover EPs and read the environment again; registered classes and added paths stay."""
+        """Discover EPs and read the environment again; registered classes and added
+        paths stay.
+        """
         importlib.invalidate_caches()
         with self._locks.get():
             self._selected, self._is_stale = None, True
@@ -126,10 +135,12 @@ class Registry:
             return self._selected
 
     def _discover(self) -> dict[RecordKey, Entry]:
-        """Return the EPs of distributions; discover them if that has not been done, or is out of date.
+        """Return the EPs of distributions; discover them if that has not been done, or
+        is out of date.
 
         Raises:
-            InvalidArgument: EPCTX_PREFER is malformed. Nothing is kept then, so that the next call tries again.
+            InvalidArgument: EPCTX_PREFER is malformed. Nothing is kept then, so that
+                the next call tries again.
         """
         if self._is_stale:
             selection = Selection.from_environment(os.environ)
@@ -153,7 +164,8 @@ class Registry:
                     _log.warning("%s.", sentence)
         return self._found
 
-    # -- changes by the host ---------------------------------------------------------------------
+    # -- changes by the host
+    # ---------------------------------------------------------------------
 
     def register(
         self, cls: type[ExecutionProvider], *, sources: Sequence[str] = ()
@@ -175,14 +187,16 @@ class Registry:
                 else f"{cls!r:.80}"
             )
             raise PluginError(
-                f"{label} is not a valid Execution Provider: {'; '.join(fault for fault, _ in problems)}.",
+                f"{label} is not a valid Execution Provider: "
+                f"{'; '.join(fault for fault, _ in problems)}.",
                 hint=" ".join(dict.fromkeys(hint for _, hint in problems)),
             )
         if isinstance(sources, str) or not all(
             isinstance(s, str) and s for s in sources
         ):
             raise InvalidArgument(
-                f"{cls.name}: sources are a sequence of non-empty texts, not {sources!r}."
+                f"{cls.name}: sources are a sequence of non-empty texts, not "
+                f"{sources!r}."
             )
         if cls.name == CPU_EP:
             raise InvalidArgument(
@@ -195,7 +209,10 @@ class Registry:
                 ):
                     hint = f"Call unregister({cls.name!r}) first."
                     if record.distribution is not None:
-                        hint = f"Set EPCTX_DISABLE_PLUGINS={record.distribution} to use your own class."
+                        hint = (
+                            f"Set EPCTX_DISABLE_PLUGINS={record.distribution} to use "
+                            "your own class."
+                        )
                     raise InvalidArgument(
                         f"the EP name {cls.name} is taken: {record.origin}.",
                         ep=cls.name,
@@ -215,15 +232,22 @@ class Registry:
             entry = self._registered.get(name)
             if entry is None:
                 raise NotFound(
-                    f"no class of the EP name {name!r} was registered.{suggestion(name, self._registered)}",
+                    f"no class of the EP name {name!r} was "
+                    f"registered.{suggestion(name, self._registered)}",
                     ep=name,
-                    hint="To disable plugins of installed packages, set EPCTX_DISABLE_PLUGINS.",
+                    hint=(
+                        "To disable plugins of installed packages, set "
+                        "EPCTX_DISABLE_PLUGINS."
+                    ),
                 )
             if users := self._describe_users(entry):
                 raise Fail(
                     f"{name} cannot be unregistered while it is used by {users}.",
                     ep=name,
-                    hint="First close the sessions and share groups, and wait for the compiles to end.",
+                    hint=(
+                        "First close the sessions and share groups, and wait for the "
+                        "compiles to end."
+                    ),
                 )
             self._selected = None
             del self._registered[name]
@@ -240,8 +264,8 @@ class Registry:
     ) -> Iterator[PluginRecord]:
         """Register a class for the duration of a block; yield its record.
 
-        The class is removed at the end even if a session that was made in the block is still open: that session
-        keeps it.
+        The class is removed at the end even if a session that was made in the block is
+        still open: that session keeps it.
 
         Args:
             cls: the EP's class.
@@ -252,7 +276,9 @@ class Registry:
 
         Example:
             >>> with registry.temporary(AcmeExecutionProvider):
-            ...     session = InferenceSession("model.onnx", providers=["Acme"], registry=registry)
+            ...     session = InferenceSession(
+            ...         "model.onnx", providers=["Acme"], registry=registry
+            ...     )
         """
         self.register(cls, sources=sources)
         entry = self._registered[cls.name]
@@ -271,13 +297,14 @@ class Registry:
                     del self._registered[cls.name]
 
     def add_path(self, path: str | os.PathLike[str]) -> list[PluginRecord]:
-        """Use the plugins of a folder or a wheel without installing them; import nothing yet.
+        """Use the plugins of a folder or a wheel without installing them; import
+        nothing yet.
 
         The path is appended to `sys.path`: installed packages have precedence.
 
         Args:
-            path: a folder made by `pip install --target`, or a wheel without native modules, which Python cannot load
-                from an archive.
+            path: a folder made by `pip install --target`, or a wheel without native
+                modules, which Python cannot load from an archive.
 
         Returns:
             The records of its EPs.
@@ -292,7 +319,10 @@ class Registry:
             raise InvalidArgument(
                 f"expected the path of a folder or a wheel, not {path!r:.80}."
             ) from None
-        hint = "Pass a folder made by `pip install --target`, or a wheel; install a project with `pip install -e`."
+        hint = (
+            "Pass a folder made by `pip install --target`, or a wheel; install a "
+            "project with `pip install -e`."
+        )
         if not os.path.exists(location):  # noqa: PTH110 - False for a text that is not a path
             raise NoSuchFile(
                 f"there is no folder or wheel {location!r}.", path=location, hint=hint
@@ -330,7 +360,8 @@ class Registry:
             record: the EP's record.
             by: its user for messages, such as `a session of 'resnet'`.
         """
-        # No lock: the garbage collector may end a session within any allocation; each change is atomic.
+        # No lock: the garbage collector may end a session within any allocation; each
+        # change is atomic.
         users = self._users.setdefault(record.key, [])
         users.append(by)
         try:
@@ -339,7 +370,8 @@ class Registry:
             users.remove(by)
 
     def prefer(self, ep: str, *, distribution: str) -> None:
-        """Choose the distribution of an EP that several provide; has precedence over EPCTX_PREFER.
+        """Choose the distribution of an EP that several provide; has precedence over
+        EPCTX_PREFER.
 
         Raises:
             InvalidArgument: that distribution is not installed or does not provide it.
@@ -356,34 +388,40 @@ class Registry:
                 raise InvalidArgument(
                     f"the distribution {distribution!r} does not provide {ep}.",
                     ep=ep,
-                    hint=f"Distributions that do: {', '.join(r.origin for r in providing) or 'none'}.",
+                    hint="Distributions that do: "
+                    f"{', '.join(r.origin for r in providing) or 'none'}.",
                 )
             self._selected = None
             for record in chosen:
                 self._preferred[record.name] = distribution
 
-    # -- from a name or a source to a class ------------------------------------------------------
+    # -- from a name or a source to a class
+    # ------------------------------------------------------
 
     def find(self, name: str) -> list[PluginRecord]:
         """Return the records that match a host's name, usable or not; import nothing.
 
         Args:
-            name: an EP name, `X` for `XExecutionProvider`, or either of them after `<distribution>:`; ignoring case.
+            name: an EP name, `X` for `XExecutionProvider`, or either of them after
+                `<distribution>:`; ignoring case.
         """
         return find_by_name(name, self.records())
 
     def resolve(self, name: str) -> PluginRecord:
-        """Return the record that matches a host's name; import nothing unless several distributions provide it.
+        """Return the record that matches a host's name; import nothing unless several
+        distributions provide it.
 
         Of those, the only one that is not simulated is used.
 
         Args:
-            name: an exact EP name, or ignoring case `X` or `XExecutionProvider`, or either of them
-                after `<distribution>:`, which chooses among several that provide it.
+            name: an exact EP name, or ignoring case `X` or `XExecutionProvider`, or
+                either of them after `<distribution>:`, which chooses among several that
+                provide it.
 
         Raises:
             InvalidArgument: no such EP is installed, or the name matches several EPs.
-            PluginError: it is broken, disabled or otherwise unusable, or two distributions provide it.
+            PluginError: it is broken, disabled or otherwise unusable, or two
+                distributions provide it.
         """
         if ":" in name:
             return self._resolve_choice(pick_by_name(name, self.records()))
@@ -397,7 +435,9 @@ class Registry:
     def _settle_duplicates(
         self, is_concerned: Callable[[PluginRecord], bool]
     ) -> list[PluginRecord]:
-        """Load the duplicates concerned, to learn which are simulated; return all records."""
+        """Load the duplicates concerned, to learn which are simulated; return all
+        records.
+        """
         for record in self.records():
             if record.undecided and record.simulated is None and is_concerned(record):
                 with suppress(PluginError):
@@ -405,7 +445,9 @@ class Registry:
         return self.records()
 
     def _log_choice(self, record: PluginRecord) -> PluginRecord:
-        """Return a record; log once that it is used instead of simulated ones, unless the host chose it."""
+        """Return a record; log once that it is used instead of simulated ones, unless
+        the host chose it.
+        """
         rivals = [
             r.origin
             for r in self.records()
@@ -418,9 +460,14 @@ class Registry:
         ):
             self._noticed.add(record.name)
             _log.warning(
-                "%s is used; %s is simulated. To use that one, name it as '<distribution>:%s'.",
-                record.label, " and ".join(rivals), record.name,
-            )  # fmt: skip
+                (
+                    "%s is used; %s is simulated. To use that one, name it as "
+                    "'<distribution>:%s'."
+                ),
+                record.label,
+                " and ".join(rivals),
+                record.name,
+            )
         return record
 
     def _resolve_choice(self, record: PluginRecord) -> PluginRecord:
@@ -448,8 +495,9 @@ class Registry:
         """Return the class of a record; import and check it on the first call.
 
         Raises:
-            PluginError: it can't be imported or breaks the contract (its record then says so), or
-                its state forbids loading. The plugin's own exception is the cause.
+            PluginError: it can't be imported or breaks the contract (its record then
+                says so), or its state forbids loading. The plugin's own exception is
+                the cause.
         """
         entry = self._find_entry(record)
         with entry.loading:
@@ -485,9 +533,11 @@ class Registry:
                 self._found[record.key], self._is_stale = entry, True
 
     def availability(self, record: PluginRecord, purpose: Purpose) -> Availability:
-        """Return whether an EP is available on this machine for a purpose; load its class.
+        """Return whether an EP is available on this machine for a purpose; load its
+        class.
 
-        The record keeps the result for each purpose. Its state is UNAVAILABLE if all of them are negative.
+        The record keeps the result for each purpose. Its state is UNAVAILABLE if all of
+        them are negative.
 
         Raises:
             PluginError: the class can't be loaded, raised, or returned another type.
@@ -518,18 +568,22 @@ class Registry:
     def route(
         self, source: str, among: Sequence[PluginRecord] | None = None
     ) -> PluginRecord | None:
-        """Return the record whose EP accepts a node's source: by exact name, else by an exact source key.
+        """Return the record whose EP accepts a node's source: by exact name, else by an
+        exact source key.
 
-        Only if no name is equal, those that differ by case are imported and `accepts_source` decides; nothing else is
-        imported but duplicates, as in `resolve`. An EP that fails to import accepts nothing; its record then has the
+        Only if no name is equal, those that differ by case are imported and
+        `accepts_source` decides; nothing else is imported but duplicates, as in
+        `resolve`. An EP that fails to import accepts nothing; its record then has the
         reason.
 
         Args:
             source: the node's attribute.
-            among: the host's explicit list in order of priority, or None for every usable EP.
+            among: the host's explicit list in order of priority, or None for every
+                usable EP.
 
         Raises:
-            PluginError: several distributions could accept it, and the host has chosen none.
+            PluginError: several distributions could accept it, and the host has chosen
+                none.
         """
         if among is not None:
             present = (
@@ -570,13 +624,17 @@ class Registry:
     def explain_missing(
         self, source: str, among: Sequence[str] | None = None
     ) -> tuple[str, str]:
-        """Return the reason why `route` found no EP for a source among some (None: all), and a hint; import nothing."""
+        """Return the reason why `route` found no EP for a source among some (None:
+        all), and a hint; import nothing.
+        """
         from epctx_core.registry.explaining import explain_missing
 
         return explain_missing(source, self.records(), among)
 
     def misspelt(self) -> list[str]:
-        """Return a sentence for each name in EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS or EPCTX_PREFER that matches no record."""
+        """Return a sentence for each name in EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS or
+        EPCTX_PREFER that matches no record.
+        """
         from epctx_core.registry.explaining import find_misspelt
 
         records = self.records()  # reads the environment, too
@@ -584,15 +642,20 @@ class Registry:
 
     @staticmethod
     def explain_unusable(record: PluginRecord) -> tuple[str, str]:
-        """Return the reason why a record cannot be used, without a full stop, and a hint."""
+        """Return the reason why a record cannot be used, without a full stop, and a
+        hint.
+        """
         from epctx_core.registry.explaining import explain_unusable
 
         return explain_unusable(record)
 
 
 def _describe_failure(error: EpctxError) -> tuple[Availability, str]:
-    """Return what a record keeps of an exception in `availability`, and its traceback."""
-    # A function of its own: a name for the cause in a frame of its traceback would be a reference cycle.
+    """Return what a record keeps of an exception in `availability`, and its
+    traceback.
+    """
+    # A function of its own: a name for the cause in a frame of its traceback would be a
+    # reference cycle.
     raised = error.__cause__ or error
     reason = f"its availability failed: {describe(raised).splitlines()[0]}"
     return Availability(False, reason=reason), "".join(
