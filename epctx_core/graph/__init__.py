@@ -1,1 +1,4 @@
-"""ONNX graphs: reading, weights, index, partitions, splicing. Knows ONNX, knows no EP."""
+"""ONNX graphs: reading, weights, index, partitions, splicing.
+
+Knows ONNX, knows no EP.
+"""

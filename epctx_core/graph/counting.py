@@ -1,6 +1,8 @@
-"""Counts of the messages, nodes and names in a model, taken over its bytes before anything is decoded.
+"""Counts of the messages, nodes and names in a model, taken over its bytes before
+anything is decoded.
 
-Protobuf makes up to 220 bytes of one: an empty message takes two bytes in a file. The structure comes from ONNX's descriptors.
+Protobuf makes up to 220 bytes of one: an empty message takes two bytes in a file. The
+structure comes from ONNX's descriptors.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ _MOST_LEVELS = 100
 _CHUNK = 1 << 20
 _WIRE_TYPE = 7
 _GROUP, _GROUP_END = 3, 4
-"""Marks around a group, which no message of ONNX has: protobuf keeps all in between unread."""
+"""Marks around a group, which no message of ONNX has: protobuf keeps all in between
+unread.
+"""
 _NAME = "name"
 
 _Schema: TypeAlias = "dict[int, Any]"
@@ -35,8 +39,9 @@ _Schema: TypeAlias = "dict[int, Any]"
 def check_budget(data: bytes, budget: InputBudget, path: Path | None) -> None:
     """Check that a serialized model decodes to no more than its host allows.
 
-    Mostly a look at the bytes is enough: every message and text begins with a byte whose lowest bits are 2. Fields are
-    stepped through only if there are too many of those; payloads and weights are stepped over.
+    Mostly a look at the bytes is enough: every message and text begins with a byte
+    whose lowest bits are 2. Fields are stepped through only if there are too many of
+    those; payloads and weights are stepped over.
 
     Raises:
         InvalidGraph: it does.
@@ -56,9 +61,11 @@ def check_budget(data: bytes, budget: InputBudget, path: Path | None) -> None:
 def make_counter(
     size: int, budget: InputBudget, path: Path | None
 ) -> Callable[[str], None]:
-    """Return a function that counts messages, nodes, names and bodies one by one, for readers of another format.
+    """Return a function that counts messages, nodes, names and bodies one by one, for
+    readers of another format.
 
-    It raises InvalidGraph at the first one over the budget; `size` is the length of the file.
+    It raises InvalidGraph at the first one over the budget; `size` is the length of the
+    file.
     """
     allowed = _compute_limits(size, budget)
     counts = dict.fromkeys(allowed, 0)
@@ -72,7 +79,9 @@ def make_counter(
 
 
 def _compute_limits(size: int, budget: InputBudget) -> dict[str, int]:
-    """Return how many messages, nodes, names and bodies a model of so many bytes may have."""
+    """Return how many messages, nodes, names and bodies a model of so many bytes may
+    have.
+    """
     return {
         "messages": min(
             budget.messages, max(FREE_MESSAGES, size // budget.bytes_per_message)
@@ -86,7 +95,9 @@ def _compute_limits(size: int, budget: InputBudget) -> dict[str, int]:
 def _budget_error(
     what: str, allowed: int, budget: InputBudget, path: Path | None
 ) -> InvalidGraph:
-    """Return the error for a model that has more of something than `_compute_limits` says."""
+    """Return the error for a model that has more of something than `_compute_limits`
+    says.
+    """
     is_spread = what == "messages" and allowed < budget.messages
     why = (
         f"less than {budget.bytes_per_message} bytes for each"
@@ -95,17 +106,19 @@ def _budget_error(
     )
     smaller = " and a smaller bytes_per_message" if what == "messages" else ""
     return InvalidGraph(
-        f"{path.name if path else 'the model given as bytes'} has more than {allowed:,} {what}, which is {why}; "
-        "this is counted as it is read.",
+        f"{path.name if path else 'the model given as bytes'} has more than "
+        f"{allowed:,} {what}, which is {why}; this is counted as it is read.",
         path=path,
-        hint=f"If the file is trusted, set SessionOptions.input_budget (inspect_model: budget) to "
-        f"epctx.InputBudget with a larger {what!r}{smaller}.",
+        hint="If the file is trusted, set SessionOptions.input_budget (inspect_model: "
+        f"budget) to epctx.InputBudget with a larger {what!r}{smaller}.",
     )
 
 
 @cache
 def _read_schema(descriptor: Any) -> _Schema:
-    """Return the content of a message's fields of bytes by number: text, or the descriptor of a message."""
+    """Return the content of a message's fields of bytes by number: text, or the
+    descriptor of a message.
+    """
     schema: _Schema = {}
     for field in descriptor.fields:
         if field.message_type is not None:
@@ -116,7 +129,9 @@ def _read_schema(descriptor: Any) -> _Schema:
 
 
 def _count_messages(data: bytes, allowed: dict[str, int]) -> dict[str, int]:
-    """Step through the fields of a model until it ends, is damaged, or has more of something than is allowed."""
+    """Step through the fields of a model until it ends, is damaged, or has more of
+    something than is allowed.
+    """
     node, graph = NodeProto.DESCRIPTOR, GraphProto.DESCRIPTOR
     counts = dict.fromkeys(allowed, 0)
     schema, at, end = _read_schema(ModelProto.DESCRIPTOR), 0, len(data)

@@ -1,4 +1,6 @@
-"""Groups of nodes extracted from a graph: boundary, model, and the canonical form behind their name."""
+"""Groups of nodes extracted from a graph: boundary, model, and the canonical form
+behind their name.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +49,16 @@ class GraphSlice:
         graph: the graph.
         partitioner: of the graph, with the groups already taken.
         taken: for each node whether an EP has taken it.
-        parent_node: the node that holds this graph as a subgraph; None for the main graph.
+        parent_node: the node that holds this graph as a subgraph; None for the main
+            graph.
         root: the main graph; None if this is it.
 
     Attributes:
         index: the graph's index.
         root: that of the main graph.
         taken: see the argument.
-        grouped: result of the last `convex_groups`: an EP that claims exactly these groups needs no second check.
+        grouped: result of the last `convex_groups`: an EP that claims exactly these
+            groups needs no second check.
         units: parts of those groups; the core may split groups into these.
         left_out: nodes left out of them, with the reason.
     """
@@ -100,7 +104,9 @@ class GraphSlice:
         return ValueInfo(name, self.index.types.get(name))
 
     def initializer(self, name: str) -> Weight | None:
-        """Return the weight behind a name, or None (also for a default that the caller may override)."""
+        """Return the weight behind a name, or None (also for a default that the caller
+        may override).
+        """
         return self.index.weights.get(name) if name in self.index.constants else None
 
     def producer(self, name: str) -> Node | None:
@@ -122,7 +128,9 @@ class GraphSlice:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write that model and its weights to files; see `epctx_core.plugin.GraphView.save`."""
+        """Write that model and its weights to files; see
+        `epctx_core.plugin.GraphView.save`.
+        """
         NodeGroup(self.index, range(len(self.index.nodes))).save(path)
 
     def convex_groups(self, nodes: Iterable[NodeView]) -> list[list[NodeView]]:
@@ -136,9 +144,13 @@ class GraphSlice:
             own = self._own.get(index)
             if own is not node and own != node:
                 raise InvalidArgument(
-                    f"node {node.name!r} ({node.op_type}) cannot be grouped: it is not among the view's nodes.",
+                    f"node {node.name!r} ({node.op_type}) cannot be grouped: it is "
+                    "not among the view's nodes.",
                     node=node.name,
-                    hint="Group nodes out of `graph.nodes` only; `producer` and `consumers` show taken ones, too.",
+                    hint=(
+                        "Group nodes out of `graph.nodes` only; `producer` and "
+                        "`consumers` show taken ones, too."
+                    ),
                 )
         quantized = self.index.quantized
         self.left_out = quantized.find_incomplete(by_index, self.taken)
@@ -210,9 +222,11 @@ class NodeGroup:
 
     @property
     def plain_form(self) -> tuple[object, ...] | None:
-        """Key that is equal for equal groups of one graph; None with attributes, weights or functions.
+        """Key that is equal for equal groups of one graph; None with attributes,
+        weights or functions.
 
-        It takes a fraction of a digest's time, so that of many equal small groups only one is digested.
+        It takes a fraction of a digest's time, so that of many equal small groups only
+        one is digested.
         """
         return None if self._form is None else self._add_types(self._form)
 
@@ -249,7 +263,8 @@ class NodeGroup:
     def model(self, *, inline_weights: bool = False) -> ModelProto:
         """Return a model of these nodes; see `epctx_core.plugin.Partition.model`.
 
-        Its inputs and outputs have only the proven shapes: engines enforce the shapes of a model.
+        Its inputs and outputs have only the proven shapes: engines enforce the shapes
+        of a model.
         """
         model = ModelProto(ir_version=max(self.graph.ir_version, 4))
         for domain, version in self.graph.opset_imports.items():
@@ -300,7 +315,8 @@ class NodeGroup:
 
 
 def _find_outputs(graph: GraphIndex, nodes: Sequence[int]) -> tuple[str, ...]:
-    """Return the names that a set of nodes makes and others read, in the order of production.
+    """Return the names that a set of nodes makes and others read, in the order of
+    production.
 
     Results of Constant nodes are available in every group that reads them.
     """
@@ -373,7 +389,9 @@ class GraphPartition(NodeGroup):
 
     @property
     def node_name(self) -> str:
-        """Name of its EPContext node: that of its graph, as in onnxruntime, or its own."""
+        """Name of its EPContext node: that of its graph, as in onnxruntime, or its
+        own.
+        """
         return self.stated_node_name or self.name
 
 
@@ -386,9 +404,10 @@ def _number_names(
     """Number the names of nodes in topological order.
 
     Returns:
-        The names that they read and do not produce, in order of first use; the number of each name, by first
-        appearance (an omitted one is -1); and the form: for each node its signature and the numbers of its inputs
-        and outputs. The signature includes how many there are, so that only equal groups have equal forms.
+        The names that they read and do not produce, in order of first use; the number
+        of each name, by first appearance (an omitted one is -1); and the form: for each
+        node its signature and the numbers of its inputs and outputs. The signature
+        includes how many there are, so that only equal groups have equal forms.
     """
     signatures, inputs, outputs = graph.signatures, graph.inputs, graph.outputs
     numbers = {"": _OMITTED}
@@ -416,8 +435,9 @@ def _digest_nodes(
 ) -> str:
     """Return SHA-256 (hex) over a partition's canonical form.
 
-    That is: operators, domains, versions, attributes, how values connect (by number, not by name),
-    types of the boundary, and the weights' types, shapes and bytes. Neither names nor options.
+    That is: operators, domains, versions, attributes, how values connect (by number,
+    not by name), types of the boundary, and the weights' types, shapes and bytes.
+    Neither names nor options.
     """
     form = _CanonicalForm(graph.opset_imports)
     numbers, weights = form.numbers, graph.weights
@@ -432,7 +452,8 @@ def _digest_nodes(
             if name in weights:
                 weight = weights[name]
                 form.add(
-                    f"weight {numbers[name]} {weight.elem_type} {weight.shape} {weight.digest}"
+                    f"weight {numbers[name]} {weight.elem_type} {weight.shape} "
+                    f"{weight.digest}"
                 )
             elif name in special:
                 form.add(f"constant {numbers[name]}")

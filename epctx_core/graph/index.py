@@ -1,4 +1,5 @@
-"""Linear index over a graph and the graphs in its nodes: producers, consumers, constants; and nodes as EPs see them.
+"""Linear index over a graph and the graphs in its nodes: producers, consumers,
+constants; and nodes as EPs see them.
 
 The subgraphs of control flow have an index each, so that a model is a tree of indices.
 """
@@ -26,16 +27,22 @@ if TYPE_CHECKING:
     from epctx_core.graph.type_table import TypeTable
 
 EXECUTABLE = {"If": 1, "Loop": 1, "Scan": 9}
-"""Operators whose subgraphs are partitioned, each from this version of the default domain on.
+"""Operators whose subgraphs are partitioned, each from this version of the default
+domain on.
 
-A session executes them itself when their subgraphs contain an EP's partitions. Scan-8 had other inputs.
+A session executes them itself when their subgraphs contain an EP's partitions. Scan-8
+had other inputs.
 """
 
 SPECIAL = -2
-"""The signature of every node with attributes: two of those may differ in more than their connections."""
+"""The signature of every node with attributes: two of those may differ in more than
+their connections.
+"""
 
 SubgraphPath: TypeAlias = "tuple[tuple[int, str], ...]"
-"""Path from a main graph to a subgraph: for each level the index of the node and the attribute."""
+"""Path from a main graph to a subgraph: for each level the index of the node and the
+attribute.
+"""
 
 _GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 _OTHERS_WITHOUT = frozenset({("com.microsoft", "EPContext")})
@@ -43,7 +50,9 @@ _OTHERS_WITHOUT = frozenset({("com.microsoft", "EPContext")})
 
 
 def can_have_subgraphs(domain: str, op_type: str) -> bool:
-    """Return whether an operator can have graph attributes, without looking at them; an unknown one can."""
+    """Return whether an operator can have graph attributes, without looking at them; an
+    unknown one can.
+    """
     if domain:
         return (domain, op_type) not in _OTHERS_WITHOUT
     return op_type in _list_operators_with_subgraphs()
@@ -61,7 +70,9 @@ def _list_operators_with_subgraphs() -> frozenset[str]:
 
 
 def iter_named_subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
-    """Yield a node's subgraphs with the name of the attribute; in a list, with the index: `name[1]`."""
+    """Yield a node's subgraphs with the name of the attribute; in a list, with the
+    index: `name[1]`.
+    """
     for attribute in node.attribute:
         if attribute.type in _GRAPH_KINDS:
             if attribute.type == AttributeProto.GRAPH:
@@ -76,7 +87,9 @@ def iter_subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Yield nodes and those in their subgraphs, at any depth: each before those inside it."""
+    """Yield nodes and those in their subgraphs, at any depth: each before those inside
+    it.
+    """
     for node in nodes:
         yield node
         for subgraph in iter_subgraphs(node):
@@ -86,7 +99,9 @@ def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 def walk_graphs(
     graph: GraphProto, path: SubgraphPath = ()
 ) -> Iterator[tuple[SubgraphPath, GraphProto]]:
-    """Yield a graph and all subgraphs in it, at any depth, each before those inside it."""
+    """Yield a graph and all subgraphs in it, at any depth, each before those inside
+    it.
+    """
     yield path, graph
     for index, node in enumerate(graph.node):
         if can_have_subgraphs(node.domain, node.op_type):
@@ -97,21 +112,27 @@ def walk_graphs(
 def walk_indexed_nodes(
     graph: GraphProto, path: SubgraphPath = ()
 ) -> Iterator[tuple[SubgraphPath, int, NodeProto]]:
-    """Yield all nodes with the path to their graph and their index in it; a graph's own before those of its subgraphs."""
+    """Yield all nodes with the path to their graph and their index in it; a graph's own
+    before those of its subgraphs.
+    """
     for where, each in walk_graphs(graph, path):
         for index, node in enumerate(each.node):
             yield where, index, node
 
 
 def find_outer_names(node: NodeProto) -> tuple[str, ...]:
-    """Return the names of the enclosing scope that a node's subgraphs read, in order of first use."""
+    """Return the names of the enclosing scope that a node's subgraphs read, in order of
+    first use.
+    """
     return tuple(
         dict.fromkeys(chain.from_iterable(map(find_free_names, iter_subgraphs(node))))
     )
 
 
 def find_free_names(graph: GraphProto) -> Iterator[str]:
-    """Yield the names that a graph reads and does not define before, in order, some of them twice."""
+    """Yield the names that a graph reads and does not define before, in order, some of
+    them twice.
+    """
     defined = set(list_given_names(graph))
     for node in graph.node:
         for name in (*node.input, *find_outer_names(node)):
@@ -132,7 +153,9 @@ def list_given_names(graph: GraphProto) -> Iterable[str]:
 def walk_tensors(
     graph: GraphProto, functions: Sequence[FunctionProto] = ()
 ) -> Iterator[TensorProto]:
-    """Yield every tensor of a model: initializers, sparse ones, those in attributes, subgraphs and functions."""
+    """Yield every tensor of a model: initializers, sparse ones, those in attributes,
+    subgraphs and functions.
+    """
     yield from graph.initializer
     yield from walk_inner_tensors(graph, functions)
 
@@ -175,7 +198,9 @@ def shorten_domain(domain: str) -> str:
 
 
 def find_schema(domain: str, op_type: str, version: int) -> onnx.defs.OpSchema | None:
-    """Return ONNX's definition of an operator in a version of its domain, None for one that onnx does not know."""
+    """Return ONNX's definition of an operator in a version of its domain, None for one
+    that onnx does not know.
+    """
     try:
         return onnx.defs.get_schema(op_type, version, shorten_domain(domain))
     except (onnx.defs.SchemaError, TypeError):
@@ -188,10 +213,12 @@ def read_opset_imports(model: ModelProto | FunctionProto) -> dict[str, int]:
 
 
 class GraphIndex:
-    """A graph's nodes in the model's (topological) order, with producers, consumers and constants.
+    """A graph's nodes in the model's (topological) order, with producers, consumers and
+    constants.
 
     Args:
-        graph, types, weights: the protobuf, types of its values, and the data of a main graph's initializers.
+        graph, types, weights: the protobuf, types of its values, and the data of a main
+            graph's initializers.
         owner: the model, or for a subgraph the index of the graph around it.
         path: from the main graph to a subgraph.
 
@@ -200,27 +227,32 @@ class GraphIndex:
         nodes: its nodes.
         op_types, domains, names: of each node; names may be empty.
         operators: the distinct pairs of domain and operator.
-        inputs, outputs: their value names, omitted ones as empty strings. `inputs` includes the
-            outer-scope names that a node's subgraphs read.
+        inputs, outputs: their value names, omitted ones as empty strings. `inputs`
+            includes the outer-scope names that a node's subgraphs read.
         explicit_inputs: the inputs without those.
         producer: value name to node index.
         results: the names of the graph's outputs.
-        constants: names of initializers that cannot be overridden, and results of Constant nodes; also those of
-            enclosing scopes that the graph reads.
-        node_constants: the Constant nodes whose results are among them, so that nothing need run these nodes.
-        weights: the constants' data, for a main graph also that of overridable initializers.
-        captured: names of enclosing scopes that the graph reads, in order of first use; empty for a main graph.
-        subgraphs: index of a control-flow node to its subgraphs by attribute, for the nodes that a session
-            can execute (see `EXECUTABLE`).
+        constants: names of initializers that cannot be overridden, and results of
+            Constant nodes; also those of enclosing scopes that the graph reads.
+        node_constants: the Constant nodes whose results are among them, so that nothing
+            need run these nodes.
+        weights: the constants' data, for a main graph also that of overridable
+            initializers.
+        captured: names of enclosing scopes that the graph reads, in order of first use;
+            empty for a main graph.
+        subgraphs: index of a control-flow node to its subgraphs by attribute, for the
+            nodes that a session can execute (see `EXECUTABLE`).
         path: from the main graph to this one; empty for a main graph.
         opset_imports, ir_version: of the model; the default domain is the empty string.
-        special_tensors: the constants that are no weights (text) by name, those of enclosing scopes included, in the graphs'
-            order.
+        special_tensors: the constants that are no weights (text) by name, those of
+            enclosing scopes included, in the graphs' order.
         functions: those that the model defines for itself.
-        digests: of small groups, by their plain form (see `epctx_core.graph.extraction`).
+        digests: of small groups, by their plain form (see
+            `epctx_core.graph.extraction`).
 
     Raises:
-        InvalidGraph: a name that is not UTF-8, or an initializer in a subgraph or a constant whose bytes do not fit.
+        InvalidGraph: a name that is not UTF-8, or an initializer in a subgraph or a
+            constant whose bytes do not fit.
     """
 
     def __init__(
@@ -234,7 +266,8 @@ class GraphIndex:
     ) -> None:
         self.graph = graph
         self.types = types
-        # Not kept: it would be a cycle, which keeps a model's weights alive until the next collection.
+        # Not kept: it would be a cycle, which keeps a model's weights alive until the
+        # next collection.
         outer = owner if isinstance(owner, GraphIndex) else None
         self.opset_imports: Mapping[str, int] = (
             owner.opset_imports
@@ -262,7 +295,8 @@ class GraphIndex:
         initializers = {t.name for t in graph.initializer}
         _check_text(self.producer, initializers, input_names, self.names)
         self.captured: tuple[str, ...] = ()
-        # Since IR version 4 an initializer that is also a graph input is a default the caller may override.
+        # Since IR version 4 an initializer that is also a graph input is a default the
+        # caller may override.
         self.constants = (
             initializers - input_names if self.ir_version >= 4 else initializers  # noqa: PLR2004
         )
@@ -283,7 +317,9 @@ class GraphIndex:
         self.inputs = self._add_outer_names()
 
     def _add_node_constants(self) -> None:
-        """Add results of Constant nodes to the constants, except text and sparse tensors."""
+        """Add results of Constant nodes to the constants, except text and sparse
+        tensors.
+        """
         from epctx_core.graph.tensor_bytes import read_initializers
 
         graph = GraphProto()
@@ -306,7 +342,9 @@ class GraphIndex:
         self.node_constants = frozenset(self.producer[name] for name in made)
 
     def _find_special_tensors(self, outer: GraphIndex | None) -> dict[str, TensorProto]:
-        """Return the constants that are no weights by name, the graph's own before those of its scope."""
+        """Return the constants that are no weights by name, the graph's own before
+        those of its scope.
+        """
         special = self.constants - self.weights.keys()
         if not special:
             return {}
@@ -316,7 +354,10 @@ class GraphIndex:
         return found | {t.name: t for t in self.graph.initializer if t.name in special}
 
     def _find_captured(self, outer: GraphIndex, initializers: set[str]) -> None:
-        """Find the names that a subgraph reads of its scope. Its initializers cannot be overridden: it has no caller."""
+        """Find the names that a subgraph reads of its scope.
+
+        Its initializers cannot be overridden: it has no caller.
+        """
         from epctx_core.graph.tensor_bytes import read_initializers
 
         self.captured = tuple(dict.fromkeys(find_free_names(self.graph)))
@@ -371,7 +412,9 @@ class GraphIndex:
         ]
 
     def find_subgraph(self, path: SubgraphPath) -> GraphIndex | None:
-        """Return the index of a subgraph inside, or None if it is in a node that a session does not execute."""
+        """Return the index of a subgraph inside, or None if it is in a node that a
+        session does not execute.
+        """
         graph: GraphIndex | None = self
         for node, attribute in path:
             graph = (
@@ -382,7 +425,9 @@ class GraphIndex:
         return graph
 
     def walk(self) -> Iterator[GraphIndex]:
-        """Yield all indexed subgraphs and then this graph: each subgraph before the graph around it."""
+        """Yield all indexed subgraphs and then this graph: each subgraph before the
+        graph around it.
+        """
         for subgraphs in self.subgraphs.values():
             for subgraph in subgraphs.values():
                 yield from subgraph.walk()
@@ -401,7 +446,9 @@ class GraphIndex:
 
     @cached_property
     def signatures(self) -> list[int]:
-        """For each node a number for its operator and how many values it reads and makes, or `SPECIAL`."""
+        """For each node a number for its operator and how many values it reads and
+        makes, or `SPECIAL`.
+        """
         if self.functions:
             # A call does not show the content of its function.
             return [SPECIAL] * len(self.nodes)
@@ -432,7 +479,9 @@ class GraphIndex:
 
     @cached_property
     def predecessors(self) -> list[list[int]]:
-        """For each node the nodes whose results it reads; a node read twice is listed twice."""
+        """For each node the nodes whose results it reads; a node read twice is listed
+        twice.
+        """
         producer = self.producer
         return [
             [producer[name] for name in names if name in producer]
@@ -451,7 +500,9 @@ class GraphIndex:
 
 
 def _check_text(*names: Iterable[str]) -> None:
-    """Raise InvalidGraph for a name that is not UTF-8, which the protobuf library returns as bytes."""
+    """Raise InvalidGraph for a name that is not UTF-8, which the protobuf library
+    returns as bytes.
+    """
     found = list(chain(*names))
     try:
         "".join(found)
@@ -459,7 +510,10 @@ def _check_text(*names: Iterable[str]) -> None:
         wrong = next(name for name in found if not isinstance(name, str))
         raise InvalidGraph(
             f"the model has the name {wrong!r}, which is not UTF-8.",
-            hint="The file is damaged, or a faulty tool wrote it; export the model again.",
+            hint=(
+                "The file is damaged, or a faulty tool wrote it; export the model "
+                "again."
+            ),
         ) from None
 
 
@@ -516,7 +570,9 @@ class Node:
 
     @property
     def implicit_inputs(self) -> tuple[str, ...]:
-        """Names of outer scopes that the node's subgraphs read, in the order of first use."""
+        """Names of outer scopes that the node's subgraphs read, in the order of first
+        use.
+        """
         return tuple(self._graph.inputs[self.index][len(self.inputs) :])
 
     @property
@@ -537,13 +593,16 @@ class Node:
 
 
 def decode_attribute(attribute: AttributeProto) -> Any:
-    """Decode an attribute: str where UTF-8, arrays for tensors, copies of everything that can change.
+    """Decode an attribute: str where UTF-8, arrays for tensors, copies of everything
+    that can change.
 
-    A tensor whose bytes lie in a file stays a `TensorProto`: which file a name out of a model means is not for
-    onnx to say, which would look for it where the process happens to be.
+    A tensor whose bytes lie in a file stays a `TensorProto`: which file a name out of a
+    model means is not for onnx to say, which would look for it where the process
+    happens to be.
 
     Raises:
-        ValueError, TypeError: the attribute contradicts itself, or has a type that ONNX does not have.
+        ValueError, TypeError: the attribute contradicts itself, or has a type that ONNX
+            does not have.
     """
     value = helper.get_attribute_value(attribute)
     if attribute.type == AttributeProto.STRING:

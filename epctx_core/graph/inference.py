@@ -1,4 +1,6 @@
-"""Types of values: inferred by onnx from a model's inputs, completed by the model's declarations."""
+"""Types of values: inferred by onnx from a model's inputs, completed by the model's
+declarations.
+"""
 
 from __future__ import annotations
 
@@ -45,19 +47,23 @@ ONNX_DOMAINS = frozenset(
 
 
 _Hint: TypeAlias = "tuple[ValueInfoProto, ValueInfoProto, TypeProto, bool, bool]"
-"""A declared value; the value as inferred; its type with what the declaration adds; whether that is more than names of
-open lengths; and whether inference proves the declaration wrong, all of it or a part."""
+"""A declared value; the value as inferred; its type with what the declaration adds;
+whether that is more than names of open lengths; and whether inference proves the
+declaration wrong, all of it or a part.
+"""
 
 
 def remove_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto:
-    """Return a copy of a model in which only inputs have shapes, and each open length of theirs has a name.
+    """Return a copy of a model in which only inputs have shapes, and each open length
+    of theirs has a name.
 
     Args:
         model: the model.
         trusted: names of other values whose shapes stay.
     """
     probe: ModelProto = copy_message(model)
-    # A name lets inference see that two lengths computed from one open length are equal.
+    # A name lets inference see that two lengths computed from one open length are
+    # equal.
     dims = [
         dim for value in probe.graph.input for dim in value.type.tensor_type.shape.dim
     ]
@@ -74,14 +80,17 @@ def remove_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto:
 
 
 def _list_hinted_values(graph: GraphProto, *, main: bool) -> Iterator[ValueInfoProto]:
-    """Yield the declarations of a graph that prove nothing; inputs of a subgraph may change from run to run."""
+    """Yield the declarations of a graph that prove nothing; inputs of a subgraph may
+    change from run to run.
+    """
     return chain(graph.output, graph.value_info, () if main else graph.input)
 
 
 def _find_hints(
     declared: GraphProto, inferred: GraphProto, names: Container[str]
 ) -> Iterator[_Hint]:
-    """Yield the additions of a graph's and its subgraphs' declarations to types inferred without them.
+    """Yield the additions of a graph's and its subgraphs' declarations to types
+    inferred without them.
 
     Args:
         declared: the graph.
@@ -163,16 +172,19 @@ def infer_types(
     resolve: Callable[[ModelProto], None] | None = None,
     trusted: Container[str] = (),
 ) -> TypeTable:
-    """Infer the types of a model's values from its inputs, then complete them by the model's declarations.
+    """Infer the types of a model's values from its inputs, then complete them by the
+    model's declarations.
 
     Args:
-        proto: the model, without its large weights. Declarations that are refuted are corrected, in place.
-        resolve: declares the types that inference left open, in place; called for operators outside ONNX.
+        proto: the model, without its large weights. Declarations that are refuted are
+            corrected, in place.
+        resolve: declares the types that inference left open, in place; called for
+            operators outside ONNX.
         trusted: names of values whose declared types are not hints.
 
     Raises:
-        InvalidGraph: the model's own element types contradict each other. Shapes may: for
-            onnxruntime, too, declared shapes are hints.
+        InvalidGraph: the model's own element types contradict each other. Shapes may:
+            for onnxruntime, too, declared shapes are hints.
     """
     probe = remove_hints(get_structure(proto), trusted)
     names = {
@@ -186,8 +198,8 @@ def infer_types(
     for declaration, target, type_, adds_length, is_refuted in found:
         if is_refuted:
             refuted[target.name] = (
-                f"{target.name!r} is declared {make_tensor_type(declaration.type)}, its operators give "
-                f"{make_tensor_type(target.type)}"
+                f"{target.name!r} is declared {make_tensor_type(declaration.type)}, "
+                f"its operators give {make_tensor_type(target.type)}"
             )
         if not adds_length:
             target.type.CopyFrom(type_)
@@ -216,7 +228,9 @@ def _apply_hints(
 
 
 def _is_foreign(node: NodeProto) -> bool:
-    """Return whether a node, or one in its subgraphs, is of a domain unknown to onnx."""
+    """Return whether a node, or one in its subgraphs, is of a domain unknown to
+    onnx.
+    """
     if node.domain not in ONNX_DOMAINS:
         return True
     if not can_have_subgraphs(node.domain, node.op_type):
@@ -246,7 +260,9 @@ def _infer_completely(
 
 
 def _infer(proto: ModelProto, *, data_prop: bool) -> ModelProto:
-    """Return a model with inferred types; strictly first, as lenient inference hides contradictions."""
+    """Return a model with inferred types; strictly first, as lenient inference hides
+    contradictions.
+    """
     try:
         return onnx.shape_inference.infer_shapes(
             proto, check_type=True, strict_mode=True, data_prop=data_prop
@@ -265,7 +281,9 @@ def _infer(proto: ModelProto, *, data_prop: bool) -> ModelProto:
 
 
 def _can_compute_shapes(graph: GraphProto) -> bool:
-    """Return whether a graph or one of its subgraphs has an operator that can compute a shape."""
+    """Return whether a graph or one of its subgraphs has an operator that can compute a
+    shape.
+    """
     operators = {(node.domain, node.op_type) for node in graph.node}
     if not PROPAGATING.isdisjoint(op_type for _, op_type in operators):
         return True
@@ -281,7 +299,8 @@ def _can_compute_shapes(graph: GraphProto) -> bool:
 def _has_long_vectors(graph: GraphProto) -> bool:
     """Return whether a value has one dimension and is too long to be a shape.
 
-    Data propagation keeps some 70 bytes for each element of such a value, whatever its type.
+    Data propagation keeps some 70 bytes for each element of such a value, whatever its
+    type.
     """
     values = (
         value for _, each in walk_graphs(graph) for value in list_typed_values(each)

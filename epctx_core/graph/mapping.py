@@ -1,6 +1,7 @@
 """Mapped files and bulk copies: bytes move without passing through the heap.
 
-One of the two modules with calls that only POSIX systems have; each has a portable way beside it.
+One of the two modules with calls that only POSIX systems have; each has a portable way
+beside it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def open_model_file(model: object) -> Iterator[tuple[io.FileIO, Path]]:
         raise InvalidArgument(f"a model is a path or bytes, not {model!r:.80}.")
     path = Path(model)
     try:
-        # Checked before, as opening a device may have effects; and after, as the file may have been replaced.
+        # Checked before, as opening a device may have effects; and after, as the file
+        # may have been replaced.
         _check_regular(path, path.stat())
         flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
         # Nothing waits for the writer of a pipe.
@@ -115,7 +117,8 @@ class MappedFile:
     def check_unchanged(self) -> None:
         """Check that the file was not written to or truncated since it was mapped.
 
-        The bytes copied would differ from those digested, and reading beyond the end would kill the process.
+        The bytes copied would differ from those digested, and reading beyond the end
+        would kill the process.
 
         Raises:
             InvalidGraph: size or time of change differ.
@@ -174,7 +177,8 @@ def copy_range(
 ) -> None:
     """Copy bytes from one open file into another, in the kernel where it can.
 
-    Write-back of the target starts with each chunk, so that the final fsync has little to do.
+    Write-back of the target starts with each chunk, so that the final fsync has little
+    to do.
 
     Raises:
         OSError: the source ends early, or the target cannot be written.
@@ -213,6 +217,8 @@ def _copy_chunk(
 
 
 def start_writing_back(target: int, offset: int, length: int) -> None:
-    """Start writing a range to disk without waiting; on Linux this is what DONTNEED does to dirty pages."""
+    """Start writing a range to disk without waiting; on Linux this is what DONTNEED
+    does to dirty pages.
+    """
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(target, offset, length, os.POSIX_FADV_DONTNEED)

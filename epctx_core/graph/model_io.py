@@ -1,7 +1,7 @@
 """Reading ONNX models: bytes to a checked model whose weights are mapped.
 
-Nothing here depends on EPs, and no file but the model itself is opened: the caller supplies a function that opens
-files named by a model.
+Nothing here depends on EPs, and no file but the model itself is opened: the caller
+supplies a function that opens files named by a model.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ from epctx_core.options.choices import FREE_MESSAGES, InputBudget
 _SHAPED_BY_LAST_OF = {"Reshape": 2, "Expand": 2, "ConstantOfShape": 1}
 """Operators of which the last of so many inputs is the shape of the result."""
 LARGE_STRUCTURE = 8 << 20
-"""Bytes of a model without its weights from which it is decoded twice rather than kept during the check."""
+"""Bytes of a model without its weights from which it is decoded twice rather than kept
+during the check.
+"""
 ORT_IDENTIFIER = b"ORTM"
 """Bytes 4 to 7 of a model in ONNX Runtime's own format."""
 ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
@@ -64,8 +66,8 @@ class SourceModel:
         weights: all initializers of the main graph by name.
         path: where it was read from, None for bytes.
         digest: SHA-256 (hex) of the model file, or of the bytes.
-        locations: the real paths of the files that its weights were read from, each with the name that
-            the model has for it.
+        locations: the real paths of the files that its weights were read from, each
+            with the name that the model has for it.
     """
 
     proto: ModelProto
@@ -118,13 +120,17 @@ def read_model(
             if size > MOST_BYTES:
                 # No memory is taken for it: it may be nearly all holes.
                 raise InvalidProtobuf(
-                    f"{path.name} is not an ONNX model: it has {size:,} bytes, and a protobuf has less than 2 GiB.",
+                    f"{path.name} is not an ONNX model: it has {size:,} bytes, and a "
+                    "protobuf has less than 2 GiB.",
                     path=path,
-                    hint="Weights beyond that lie in files of their own (external data).",
+                    hint=(
+                        "Weights beyond that lie in files of their own (external data)."
+                    ),
                 )
             data = file.read()
     budget = budget or InputBudget()
-    # A message, node or text takes two bytes at least. Most models are small, for their weights lie beside them.
+    # A message, node or text takes two bytes at least. Most models are small, for their
+    # weights lie beside them.
     least = min(
         budget.messages, FREE_MESSAGES, budget.nodes, budget.names, budget.bodies
     )
@@ -136,7 +142,9 @@ def read_model(
 
 
 def is_ort_format(data: bytes) -> bool:
-    """Return whether bytes are a model in ONNX Runtime's own format (`.ort`) and not in ONNX."""
+    """Return whether bytes are a model in ONNX Runtime's own format (`.ort`) and not in
+    ONNX.
+    """
     return data[4:8] == ORT_IDENTIFIER
 
 
@@ -159,7 +167,8 @@ def parse_model(data: bytes, path: Path | None) -> ModelProto:
 
 @contextmanager
 def require_text_names() -> Iterator[None]:
-    """Turn a name that is not UTF-8 into a typed error: protobuf reads it as bytes, and does not accept those.
+    """Turn a name that is not UTF-8 into a typed error: protobuf reads it as bytes, and
+    does not accept those.
 
     Raises:
         InvalidGraph: there is one.
@@ -177,13 +186,15 @@ def decode_name(name: str | bytes) -> str:
     """Return a name out of a model.
 
     Raises:
-        UnicodeDecodeError: it is not UTF-8. Protobuf gives bytes then; see `require_text_names`.
+        UnicodeDecodeError: it is not UTF-8. Protobuf gives bytes then; see
+            `require_text_names`.
     """
     return name.decode() if isinstance(name, bytes) else name
 
 
 def check_text(messages: Iterable[Message]) -> None:
-    """Check that all text in parts of a model is UTF-8, where onnx's own code would fail.
+    """Check that all text in parts of a model is UTF-8, where onnx's own code would
+    fail.
 
     Raises:
         InvalidGraph: some is not UTF-8.
@@ -220,15 +231,17 @@ def detach_model(
         changed: whether the model was changed since, so that the data are out of date.
 
     Raises:
-        InvalidGraph: the ONNX checker refuses the model, a weight is wrong, or a function's text is none.
+        InvalidGraph: the ONNX checker refuses the model, a weight is wrong, or a
+            function's text is none.
     """
     check_text((*proto.opset_import, *proto.functions))
     check_opsets(proto, path)
     _check_ranks(proto, path)
     whole = Weight("", onnx.TensorProto.UINT8, (len(data),), data)
     with compute_digests_ahead([whole]):
-        # A tensor in a file names it under this key. Where the word is nowhere, no tensor need be looked at; where it
-        # is in a payload only, the bytes are the whole model.
+        # A tensor in a file names it under this key. Where the word is nowhere, no
+        # tensor need be looked at; where it is in a payload only, the bytes are the
+        # whole model.
         files = b"location" in data and any(
             map(is_detached, walk_tensors(proto.graph, proto.functions))
         )
@@ -246,7 +259,8 @@ def detach_model(
             or any(map(is_detached, proto.graph.initializer))
         )
         if not checked and not detached and len(data) > LARGE_STRUCTURE:
-            # The checker decodes a copy of its own, many times the file: two at once would be the peak of a load.
+            # The checker decodes a copy of its own, many times the file: two at once
+            # would be the peak of a load.
             del proto
             checked = is_accepted_by_checker(data)
             proto = parse_model(data, path)
@@ -264,7 +278,9 @@ def detach_model(
 
 
 def _can_have_weights(proto: ModelProto) -> bool:
-    """Return whether a model can have weights, also sparse ones; one of EPContext nodes alone has none."""
+    """Return whether a model can have weights, also sparse ones; one of EPContext nodes
+    alone has none.
+    """
     graph = proto.graph
     return bool(
         graph.initializer or graph.sparse_initializer or proto.functions
@@ -275,9 +291,11 @@ def _can_have_weights(proto: ModelProto) -> bool:
 
 
 def is_accepted_by_checker(data: bytes) -> bool:
-    """Return whether the ONNX checker accepts a large model as it is; False also for a small one.
+    """Return whether the ONNX checker accepts a large model as it is; False also for a
+    small one.
 
-    The checker decodes a copy of its own: checking before decoding avoids two copies at once.
+    The checker decodes a copy of its own: checking before decoding avoids two copies at
+    once.
     """
     if len(data) <= LARGE_STRUCTURE:
         return False
@@ -289,7 +307,8 @@ def is_accepted_by_checker(data: bytes) -> bool:
 
 
 def check_opsets(proto: ModelProto, path: Path | None) -> None:
-    """Check that onnx knows the operator versions: it would read later ones as its newest.
+    """Check that onnx knows the operator versions: it would read later ones as its
+    newest.
 
     Raises:
         InvalidGraph: a version is later.
@@ -316,7 +335,9 @@ def _list_declared_values(
 
 
 def _check_ranks(proto: ModelProto, path: Path | None) -> None:
-    """Check that no value has more dimensions than a tensor can have: inference would copy them to every later node."""
+    """Check that no value has more dimensions than a tensor can have: inference would
+    copy them to every later node.
+    """
     graphs = [graph for _, graph in walk_graphs(proto.graph)]
     ranks = (
         (value.name, len(getattr(each, which).shape.dim))
@@ -327,14 +348,17 @@ def _check_ranks(proto: ModelProto, path: Path | None) -> None:
     for name, rank in chain(ranks, _find_computed_ranks(graphs)):
         if rank > MAX_RANK:
             raise InvalidGraph(
-                f"the value {name!r} of {describe_path(path)} has {rank:,} dimensions; at most {MAX_RANK} are possible.",
+                f"the value {name!r} of {describe_path(path)} has {rank:,} "
+                f"dimensions; at most {MAX_RANK} are possible.",
                 path=path,
                 hint=_DAMAGED,
             )
 
 
 def _find_computed_ranks(graphs: Sequence[GraphProto]) -> Iterator[tuple[str, int]]:
-    """Yield results whose shape is an initializer with more elements than a tensor has dimensions."""
+    """Yield results whose shape is an initializer with more elements than a tensor has
+    dimensions.
+    """
     initializers = (t for graph in graphs for t in graph.initializer)
     long = {
         t.name: t.dims[0]
@@ -351,7 +375,9 @@ def _find_computed_ranks(graphs: Sequence[GraphProto]) -> Iterator[tuple[str, in
 
 
 def walk_types(type_: TypeProto) -> Iterator[tuple[str, TypeProto]]:
-    """Yield a type and those nested in it (sequence, optional, map) at any depth, each with the name of its field."""
+    """Yield a type and those nested in it (sequence, optional, map) at any depth, each
+    with the name of its field.
+    """
     while True:
         which = type_.WhichOneof("value") or ""
         yield which, type_
@@ -363,8 +389,9 @@ def walk_types(type_: TypeProto) -> Iterator[tuple[str, TypeProto]]:
 def check_model(source: SourceModel, data: bytes | None = None) -> None:
     """Run the ONNX checker over a model's structure.
 
-    A model that onnxruntime accepts and ONNX does not is normalised first (`normalise`). Inputs and
-    outputs may leave their shape open, and outputs their type.
+    A model that onnxruntime accepts and ONNX does not is normalised first
+    (`normalise`). Inputs and outputs may leave their shape open, and outputs their
+    type.
 
     Args:
         source: the model; changed in place where it is not in ONNX's form.
@@ -393,10 +420,12 @@ def check_model(source: SourceModel, data: bytes | None = None) -> None:
 
 
 def check_value_types(source: SourceModel) -> None:
-    """Check that the types of values exist in ONNX, which its checker and its inference assume.
+    """Check that the types of values exist in ONNX, which its checker and its inference
+    assume.
 
     Raises:
-        InvalidGraph: an unknown element type, or an open type in a sequence, optional or map.
+        InvalidGraph: an unknown element type, or an open type in a sequence, optional
+            or map.
     """
     graphs = (graph for _, graph in walk_graphs(source.proto.graph))
     for values in _list_declared_values(graphs, source.proto.functions):
@@ -410,14 +439,17 @@ def check_value_types(source: SourceModel) -> None:
             wrong = _find_wrong_type(type_)
             if wrong:
                 raise InvalidGraph(
-                    f"the value {value.name!r} of {source.where} has {wrong}, which ONNX does not have.",
+                    f"the value {value.name!r} of {source.where} has {wrong}, which "
+                    "ONNX does not have.",
                     path=source.path,
                     hint=_DAMAGED,
                 )
 
 
 def _find_wrong_type(type_: TypeProto) -> str:
-    """Describe the fault of a declared type; return an empty text for a valid or open one."""
+    """Describe the fault of a declared type; return an empty text for a valid or open
+    one.
+    """
     outer = ""
     for which, each in walk_types(type_):
         if outer and not which:
@@ -432,7 +464,8 @@ def _find_wrong_type(type_: TypeProto) -> str:
 
 
 def get_structure(proto: ModelProto) -> ModelProto:
-    """Return the model with its detached weights as graph inputs, so that onnx's own code takes it.
+    """Return the model with its detached weights as graph inputs, so that onnx's own
+    code takes it.
 
     The checker and shape inference would look for the file of a detached weight.
     """

@@ -1,4 +1,6 @@
-"""Model in the one form that later stages expect: nodes sorted, functions inlined, the host's values applied."""
+"""Model in the one form that later stages expect: nodes sorted, functions inlined, the
+host's values applied.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,10 @@ FunctionId = tuple[str, str]
 """Domain and name of a function."""
 
 MOST_NODES = 1 << 18
-"""Nodes that inlined functions may have. A few functions that call each other twice make a million."""
+"""Nodes that inlined functions may have.
+
+A few functions that call each other twice make a million.
+"""
 
 
 def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> None:
@@ -106,14 +111,17 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
 
 
 def _check_size(source: SourceModel) -> None:
-    """Check the size before anything follows the calls: shape inference does, even those that stay."""
+    """Check the size before anything follows the calls: shape inference does, even
+    those that stay.
+    """
     functions = source.proto.functions
     nodes, size = measure_calls(source.proto.graph.node, functions)
     most = COPIED_LIMIT + sum(function.ByteSize() for function in functions)
     if nodes > MOST_NODES or size > most:
         raise InvalidGraph(
-            f"the functions of {source.where} become {nodes:,} nodes of {size:,} bytes when inlined; at most "
-            f"{MOST_NODES:,} nodes and {most:,} bytes are allowed.",
+            f"the functions of {source.where} become {nodes:,} nodes of {size:,} "
+            f"bytes when inlined; at most {MOST_NODES:,} nodes and {most:,} bytes are "
+            "allowed.",
             path=source.path,
             hint="Export the model without functions, if it is meant to be as large.",
         )
@@ -122,7 +130,9 @@ def _check_size(source: SourceModel) -> None:
 def find_used_functions(
     nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]
 ) -> list[FunctionProto]:
-    """Return the functions that nodes call, directly or through others, in the model's order."""
+    """Return the functions that nodes call, directly or through others, in the model's
+    order.
+    """
     if not functions:
         return []
     known = {(f.domain, f.name, f.overload): f for f in functions}
@@ -140,9 +150,11 @@ def find_used_functions(
 def measure_calls(
     nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]
 ) -> tuple[int, int]:
-    """Return the number of nodes and bytes that calls become when all functions are inlined.
+    """Return the number of nodes and bytes that calls become when all functions are
+    inlined.
 
-    Counted are the functions' nodes, the calls on the way, and the defaults of attributes.
+    Counted are the functions' nodes, the calls on the way, and the defaults of
+    attributes.
 
     Args:
         nodes: those of the main graph.
@@ -165,7 +177,8 @@ def measure_calls(
     except CycleError as error:
         domain, name, _ = error.args[1][0]
         raise InvalidGraph(
-            f"the function {name!r} of the domain {domain!r} calls itself, directly or not."
+            f"the function {name!r} of the domain {domain!r} calls itself, directly "
+            "or not."
         ) from None
     _, first = _count_nodes(nodes, known)
     return sum(sizes[key][0] for key in first), sum(sizes[key][1] for key in first)
@@ -174,7 +187,9 @@ def measure_calls(
 def _count_nodes(
     nodes: Iterable[NodeProto], known: Container[tuple[str, str, str]]
 ) -> tuple[int, list[tuple[str, str, str]]]:
-    """Return the number of nodes, those in subgraphs included, and the functions they call, once for each call."""
+    """Return the number of nodes, those in subgraphs included, and the functions they
+    call, once for each call.
+    """
     keys = [(node.domain, node.op_type, node.overload) for node in walk_nodes(nodes)]
     return len(keys), [key for key in keys if key in known]
 
@@ -182,21 +197,24 @@ def _count_nodes(
 def check_initializers(
     proto: ModelProto, initializers: Mapping[str, np.ndarray]
 ) -> dict[str, Weight]:
-    """Return a host's values as weights; an initializer in a file gets the bytes, so that no file is needed.
+    """Return a host's values as weights; an initializer in a file gets the bytes, so
+    that no file is needed.
 
     Args:
         proto: as it was read; changed in place.
         initializers: name to array.
 
     Raises:
-        InvalidArgument: the model has no such initializer, or one of another type or shape.
+        InvalidArgument: the model has no such initializer, or one of another type or
+            shape.
     """
     tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
     given: dict[str, Weight] = {}
     for name, array in initializers.items():
         if name not in tensors:
             raise InvalidArgument(
-                f"add_initializer: the model's main graph has no initializer {name!r}.{suggestion(name, tensors)}",
+                "add_initializer: the model's main graph has no initializer "
+                f"{name!r}.{suggestion(name, tensors)}",
                 hint="Pass the value of an input to run.",
             )
         given[name] = _make_weight(tensors[name], array)
@@ -245,8 +263,9 @@ def _make_weight(tensor: TensorProto, array: np.ndarray) -> Weight:
     found, expected = (array.dtype, array.shape), (dtype, tuple(tensor.dims))
     if found != expected:
         raise InvalidArgument(
-            f"add_initializer: the value of {tensor.name!r} is {found[0]}{list(found[1])}; the model's initializer "
-            f"is {expected[0]}{list(expected[1])}.",
+            f"add_initializer: the value of {tensor.name!r} is "
+            f"{found[0]}{list(found[1])}; the model's initializer is "
+            f"{expected[0]}{list(expected[1])}.",
             hint="Pass an array of the same type and shape.",
         )
     if array.nbytes == compute_raw_size(tensor.data_type, array.shape):
@@ -277,7 +296,8 @@ def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
         # The name of an open dimension means the same length everywhere.
         elif length is not None and lengths.setdefault(name, length) != length:
             raise InvalidArgument(
-                f"free dimension override: the dimension {name!r} would get two lengths, {lengths[name]} and {length}.",
+                f"free dimension override: the dimension {name!r} would get two "
+                f"lengths, {lengths[name]} and {length}.",
                 hint="Set a length by name or by denotation, not both.",
             )
     for what, given in (
@@ -287,8 +307,12 @@ def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
         for name in given:
             if name not in seen:
                 raise InvalidArgument(
-                    f"free dimension override: no input of the model has the {what} {name!r}.{suggestion(name, seen)}",
-                    hint="It names an open dimension of an input, as get_inputs shows it.",
+                    f"free dimension override: no input of the model has the {what} "
+                    f"{name!r}.{suggestion(name, seen)}",
+                    hint=(
+                        "It names an open dimension of an input, as get_inputs shows "
+                        "it."
+                    ),
                 )
     for dimension in _list_dimensions([*graph.input, *graph.output, *graph.value_info]):
         if dimension.dim_param in lengths:
@@ -304,11 +328,14 @@ def _list_dimensions(
 
 
 _FREE_INITIALIZERS = 4
-"""The IR version from which an initializer need not be an input, and an input with one can be overridden."""
+"""The IR version from which an initializer need not be an input, and an input with one
+can be overridden.
+"""
 
 
 def normalise(proto: ModelProto) -> None:
-    """Bring a model that onnxruntime accepts into the form that the ONNX checker accepts.
+    """Bring a model that onnxruntime accepts into the form that the ONNX checker
+    accepts.
 
     Raises:
         InvalidGraph: nodes read each other's results in a circle.
@@ -353,20 +380,30 @@ def adopt_versions(
                 others.setdefault(domain, set()).add(node.op_type)
         for domain, operators in others.items():
             _log.warning(
-                "the function %r is written for version %d of %s and read, as by onnxruntime, with the model's "
-                "version %d, which has another definition of %s.",
-                function.name, own[domain], domain or "ai.onnx", versions[domain], ", ".join(sorted(operators)),
-            )  # fmt: skip
+                (
+                    "the function %r is written for version %d of %s and read, as by "
+                    "onnxruntime, with the model's version %d, which has another "
+                    "definition of %s."
+                ),
+                function.name,
+                own[domain],
+                domain or "ai.onnx",
+                versions[domain],
+                ", ".join(sorted(operators)),
+            )
 
 
 def _find_since_version(node: NodeProto, version: int) -> int:
-    """Return the version of a node's operator that an import gives; 0 for one that onnx does not know."""
+    """Return the version of a node's operator that an import gives; 0 for one that onnx
+    does not know.
+    """
     schema = find_schema(node.domain, node.op_type, version)
     return 0 if schema is None else int(schema.since_version)
 
 
 def _sort(graph: GraphProto | FunctionProto, given: set[str]) -> dict[str, None]:
-    """Sort nodes behind those whose results they read, keeping their order where possible; return the outer names read.
+    """Sort nodes behind those whose results they read, keeping their order where
+    possible; return the outer names read.
 
     Args:
         graph: a graph, whose subgraphs are sorted first, or a function.
@@ -404,14 +441,17 @@ def _sort(graph: GraphProto | FunctionProto, given: set[str]) -> dict[str, None]
 def _order_nodes(
     nodes: Sequence[NodeProto], needs: Sequence[Sequence[int]]
 ) -> list[int]:
-    """Return the nodes' indices, each behind those that it needs; a sorted graph keeps its order."""
+    """Return the nodes' indices, each behind those that it needs; a sorted graph keeps
+    its order.
+    """
     sorter = TopologicalSorter(dict(enumerate(needs)))
     try:
         sorter.prepare()
     except CycleError as error:
         node = nodes[error.args[1][0]]
         raise InvalidGraph(
-            f"node {node.name!r} ({node.op_type}) reads what is computed from its own result: the graph has a cycle.",
+            f"node {node.name!r} ({node.op_type}) reads what is computed from its own "
+            "result: the graph has a cycle.",
             node=node.name,
             hint="Export the model again; only Loop and Scan carry values back.",
         ) from None

@@ -1,9 +1,9 @@
 """Partitions of a graph: convex, maximal, quantised groups whole.
 
-A level sweep gives every unit a key that never falls along an edge: even keys for claimed units, odd for
-the others. Claimed units with one key form a partition. An edge goes from a lower or equal key, so
-contracting all groups leaves a DAG, and the number of groups is the least possible when a group may
-be disconnected.
+A level sweep gives every unit a key that never falls along an edge: even keys for
+claimed units, odd for the others. Claimed units with one key form a partition. An edge
+goes from a lower or equal key, so contracting all groups leaves a DAG, and the number
+of groups is the least possible when a group may be disconnected.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ class QuantizedGroup(NamedTuple):
     Attributes:
         target: the operator.
         sources: its DequantizeLinear nodes; several operators may share one.
-        owned: those of them that the target is the first to read. Only these make a unit with it: a
-            path from a shared one to an earlier reader could lead back to the target.
+        owned: those of them that the target is the first to read. Only these make a
+            unit with it: a path from a shared one to an earlier reader could lead back
+            to the target.
         sinks: the QuantizeLinear nodes, the only readers of the target's results.
     """
 
@@ -66,11 +67,13 @@ class QuantizedGroups:
     def find_incomplete(
         self, nodes: Iterable[int], taken: Sequence[bool]
     ) -> dict[int, str]:
-        """Return those of some nodes whose groups are not whole among them, with the reason.
+        """Return those of some nodes whose groups are not whole among them, with the
+        reason.
 
         Args:
             nodes: the claim of an EP.
-            taken: for each node whether an EP has taken it; such a node breaks no group.
+            taken: for each node whether an EP has taken it; such a node breaks no
+                group.
         """
         if not self.groups:
             return {}
@@ -95,7 +98,9 @@ class QuantizedGroups:
         return left_out
 
     def make_units(self, nodes: Iterable[int]) -> list[list[int]]:
-        """Return nodes as units: a group that is whole among them is one, every other node is one."""
+        """Return nodes as units: a group that is whole among them is one, every other
+        node is one.
+        """
         if not self.groups:
             return [[i] for i in nodes]
         chosen = dict.fromkeys(nodes)
@@ -113,8 +118,8 @@ class QuantizedGroups:
 
     def _explain(self, target: int, missing: int) -> str:
         return (
-            f"{self._describe_node(target)} and the quantization around it are taken whole or not at all, "
-            f"and {self._describe_node(missing)} is not taken"
+            f"{self._describe_node(target)} and the quantization around it are taken "
+            f"whole or not at all, and {self._describe_node(missing)} is not taken"
         )
 
     def _describe_node(self, index: int) -> str:
@@ -146,7 +151,9 @@ def _is_output(graph: GraphIndex, index: int) -> bool:
 
 
 def _is_quantizer(graph: GraphIndex, index: int, op_type: str) -> bool:
-    """Return whether a node is a QuantizeLinear or DequantizeLinear whose scale and zero point no node computes."""
+    """Return whether a node is a QuantizeLinear or DequantizeLinear whose scale and
+    zero point no node computes.
+    """
     node = graph.nodes[index]
     return (
         node.op_type == op_type
@@ -188,7 +195,8 @@ def compute_level_keys(
 
 
 def shift_late(predecessors: Sequence[Sequence[int]], keys: list[int]) -> None:
-    """Move units that begin their group to the latest group their consumers allow, in place.
+    """Move units that begin their group to the latest group their consumers allow, in
+    place.
 
     The number of groups stays; fewer values cross between them.
     """
@@ -215,7 +223,8 @@ class Partitioner:
     """Grouping of one graph's nodes, EP after EP; groups already taken stay together.
 
     Args:
-        predecessors: for each node the nodes that it reads from; nodes are in topological order.
+        predecessors: for each node the nodes that it reads from; nodes are in
+            topological order.
         taken: groups already taken; the caller may change the list.
     """
 
@@ -235,14 +244,17 @@ class Partitioner:
         """Check that groups can be contracted as they are, beside those taken.
 
         Raises:
-            CyclicGroupsError: some of them enclose other nodes; `groups` are indices into these.
+            CyclicGroupsError: some of them enclose other nodes; `groups` are indices
+                into these.
         """
         self._sort(groups)
 
     def _sort(
         self, groups: Sequence[Sequence[int]]
     ) -> tuple[list[list[int]], list[int]]:
-        """Return for each unit (these groups, those taken, single nodes) the units it reads from; and their order."""
+        """Return for each unit (these groups, those taken, single nodes) the units it
+        reads from; and their order.
+        """
         try:
             return _sort_units(self._predecessors, [*groups, *self._taken])
         except CyclicGroupsError as error:
@@ -260,7 +272,8 @@ class Partitioner:
             Groups of node indices, each ascending, ordered by their first node.
 
         Raises:
-            CyclicGroupsError: some of the units enclose other nodes; `groups` are indices into `units`.
+            CyclicGroupsError: some of the units enclose other nodes; `groups` are
+                indices into `units`.
         """
         if not units:
             return []
@@ -285,7 +298,8 @@ class Partitioner:
         return sorted(sorted(group) for group in merged.values())
 
     def execution_order(self) -> list[list[int]]:
-        """Return all taken groups and all other nodes (as groups of one) in an order that can be run.
+        """Return all taken groups and all other nodes (as groups of one) in an order
+        that can be run.
 
         It stays as close to the model's order as the groups allow.
 
@@ -302,7 +316,9 @@ class Partitioner:
         ]
 
     def _find_model_order(self) -> list[list[int]] | None:
-        """Return all groups and other nodes in the order of their first nodes, or None if that cannot be run."""
+        """Return all groups and other nodes in the order of their first nodes, or None
+        if that cannot be run.
+        """
         first = list(range(len(self._predecessors)))
         groups = {min(group): group for group in self._taken}
         for start, group in groups.items():
@@ -330,7 +346,8 @@ def _list_singles(
 def _sort_units(
     predecessors: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]
 ) -> tuple[list[list[int]], list[int]]:
-    """Sort a graph in which some groups of nodes are one unit, depth first in the order of the nodes.
+    """Sort a graph in which some groups of nodes are one unit, depth first in the order
+    of the nodes.
 
     Units: the groups first, then single nodes.
 
@@ -346,7 +363,8 @@ def _sort_units(
         sorted({unit_of[p] for node in nodes for p in predecessors[node]} - {unit})
         for unit, nodes in enumerate(members)
     ]
-    # A stack of (unit, iterator over what it needs) instead of recursion: chains are long.
+    # A stack of (unit, iterator over what it needs) instead of recursion: chains are
+    # long.
     done = bytearray(len(members))
     order: list[int] = []
     for start in unit_of:

@@ -1,6 +1,9 @@
-"""Splicing: a model in which groups of nodes are replaced by one node each. One sweep over each graph.
+"""Splicing: a model in which groups of nodes are replaced by one node each.
 
-A control-flow node in whose subgraphs something is replaced is itself replaced, by one with the new subgraphs.
+One sweep over each graph.
+
+A control-flow node in whose subgraphs something is replaced is itself replaced, by one
+with the new subgraphs.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ PARTITION = "epctx.partition"
 
 
 class NodeDraft:
-    """Node that differs from a template in its name, one text and its inputs and outputs; cheaper than a copy of its own.
+    """Node that differs from a template in its name, one text and its inputs and
+    outputs; cheaper than a copy of its own.
 
     Args:
         template: complete but for those.
@@ -67,8 +71,8 @@ def splice(
     """Return a copy of a model in which groups of nodes are replaced.
 
     All information about the model is kept: names, docs, producer, metadata, opsets, IR
-    version, inputs and outputs in their order. Weights that only replaced nodes read are gone; of the
-    others, those that are detached stay so.
+    version, inputs and outputs in their order. Weights that only replaced nodes read
+    are gone; of the others, those that are detached stay so.
 
     Args:
         source: the model that `graph` indexes.
@@ -101,7 +105,9 @@ def splice_graph(
     order: Sequence[Sequence[int]],
     replacements: Mapping[int, Replacement],
 ) -> None:
-    """Fill an empty graph with a copy of one, main graph or subgraph, in which groups of nodes are replaced; see `splice`."""
+    """Fill an empty graph with a copy of one, main graph or subgraph, in which groups
+    of nodes are replaced; see `splice`.
+    """
     for field, value in graph.graph.ListFields():
         if field.name not in _REBUILT:
             copy_field(target, field.name, value)
@@ -142,7 +148,9 @@ def _find_constants(
     order: Sequence[Sequence[int]],
     replacements: Mapping[int, Replacement],
 ) -> tuple[set[str], set[str]]:
-    """Return the constants that only replaced nodes read, and those that others read."""
+    """Return the constants that only replaced nodes read, and those that others
+    read.
+    """
     if not graph.constants:
         return set(), set()
     left = set(graph.output_names)
@@ -163,11 +171,13 @@ def _find_constants(
 def _splice_values(
     target: GraphProto, graph: GraphIndex, replacements: Mapping[int, Replacement]
 ) -> None:
-    """Keep the types of values that are still there, and give each replacement's inputs and outputs theirs.
+    """Keep the types of values that are still there, and give each replacement's inputs
+    and outputs theirs.
 
-    EPContext has no shape inference: without its outputs' types onnxruntime cannot type the graph. With those
-    of its inputs, too, a session needs no inference (see `make_declared_types`). It takes them as they stand, so
-    they contain proven types only.
+    EPContext has no shape inference: without its outputs' types onnxruntime cannot type
+    the graph. With those of its inputs, too, a session needs no inference (see
+    `make_declared_types`). It takes them as they stand, so they contain proven types
+    only.
     """
     if not replacements:
         target.value_info.extend(graph.graph.value_info)
@@ -207,7 +217,9 @@ def _splice_values(
 
 
 def declare_shapes(graph: GraphProto, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Write the shapes that EPs compiled for where values are declared; nothing declares a value that is not there."""
+    """Write the shapes that EPs compiled for where values are declared; nothing
+    declares a value that is not there.
+    """
     for value in chain(graph.value_info, graph.output) if shapes else ():
         if value.name in shapes:
             dims = [

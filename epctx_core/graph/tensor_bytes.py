@@ -1,7 +1,9 @@
-"""Bytes of a model's tensors: inline, in typed fields or in an external file, and detached from the protobuf.
+"""Bytes of a model's tensors: inline, in typed fields or in an external file, and
+detached from the protobuf.
 
-Large ones are detached, so that handling a model's structure costs nothing for its weights. No path is opened here: the
-caller supplies a function that opens files named by a model.
+Large ones are detached, so that handling a model's structure costs nothing for its
+weights. No path is opened here: the caller supplies a function that opens files named
+by a model.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ from epctx_core.graph.weights import (
 _MAX_ELEMENTS = (1 << 63) // 16 - 1
 """So that the bytes of the widest type (complex128) still have a number of 63 bits."""
 COPIED_LIMIT = 256 << 20
-"""Bytes that tensors of attributes and subgraphs may take in memory beyond the size of the files they lie in."""
+"""Bytes that tensors of attributes and subgraphs may take in memory beyond the size of
+the files they lie in.
+"""
 _LONGEST_NUMBER = 20
 """Digits of the largest 64-bit number; Python refuses to read very long ones."""
 
@@ -50,10 +54,12 @@ def _tensor_error(tensor: TensorProto, what: str) -> InvalidGraph:
 
 
 def _check_shape(tensor: TensorProto) -> tuple[tuple[int, ...], int]:
-    """Return a tensor's shape and size in bytes; an empty shape is bounded, too: numpy multiplies the other dimensions.
+    """Return a tensor's shape and size in bytes; an empty shape is bounded, too: numpy
+    multiplies the other dimensions.
 
     Raises:
-        InvalidGraph: a negative dimension, too many of them, a product beyond 63 bits, or an unknown element type.
+        InvalidGraph: a negative dimension, too many of them, a product beyond 63 bits,
+            or an unknown element type.
     """
     if len(tensor.dims) > MAX_RANK:
         raise _tensor_error(
@@ -82,15 +88,17 @@ def detach_weights(
 ) -> dict[str, Weight]:
     """Detach the initializers' bytes from a graph.
 
-    Those above `INLINE_LIMIT` bytes then stand in the graph as external tensors at `DETACHED_LOCATION`, small
-    ones inline; string tensors are not weights. Other external tensors, as in subgraphs, are read in, and sparse
-    tensors become dense ones.
+    Those above `INLINE_LIMIT` bytes then stand in the graph as external tensors at
+    `DETACHED_LOCATION`, small ones inline; string tensors are not weights. Other
+    external tensors, as in subgraphs, are read in, and sparse tensors become dense
+    ones.
 
     Args:
         graph: changed in place.
         open_external: opens a file named by the model.
         functions: the model's own; external tensors in them are read in, too.
-        files: False if no tensor is known to be in a file: attributes and subgraphs are not searched.
+        files: False if no tensor is known to be in a file: attributes and subgraphs are
+            not searched.
 
     Returns:
         All initializers by name.
@@ -120,7 +128,9 @@ def _inline_files(
     opened: dict[str, MappedFile],
     open_external: OpenExternal,
 ) -> None:
-    """Copy the bytes of tensors in files into the protobuf; each tensor gets a copy, even of the same bytes."""
+    """Copy the bytes of tensors in files into the protobuf; each tensor gets a copy,
+    even of the same bytes.
+    """
     copied, known, limit = 0, 0, COPIED_LIMIT
     for tensor in tensors:
         if not is_detached(tensor):
@@ -131,18 +141,24 @@ def _inline_files(
             known, limit = len(opened), limit + next(reversed(opened.values())).size
         if copied > limit:
             raise InvalidGraph(
-                f"tensors in attributes and bodies name the same bytes of files again and again; with {tensor.name!r} "
-                f"they would take {copied:,} bytes of memory.",
-                hint="Make such a tensor an initializer of the main graph, which is not copied.",
+                "tensors in attributes and bodies name the same bytes of files again "
+                f"and again; with {tensor.name!r} they would take {copied:,} bytes of "
+                "memory.",
+                hint=(
+                    "Make such a tensor an initializer of the main graph, which is "
+                    "not copied."
+                ),
             )
         replace_data(tensor, weight.make_tensor_proto())
 
 
 def make_dense(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
-    """Make sparse initializers and Constants dense, in place and in subgraphs too, as onnxruntime does for EPs.
+    """Make sparse initializers and Constants dense, in place and in subgraphs too, as
+    onnxruntime does for EPs.
 
     Raises:
-        InvalidGraph: elements outside of the shape, or more bytes in all than `COPIED_LIMIT`.
+        InvalidGraph: elements outside of the shape, or more bytes in all than
+            `COPIED_LIMIT`.
     """
     left = COPIED_LIMIT
 
@@ -187,14 +203,16 @@ def _make_dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> Tenso
     )
     if sparse.values.data_type == TensorProto.STRING:
         raise InvalidGraph(
-            f"the sparse tensor {name!r} contains text; sparse tensors contain numbers, as in onnxruntime.",
+            f"the sparse tensor {name!r} contains text; sparse tensors contain "
+            "numbers, as in onnxruntime.",
             hint="Store it dense, as an initializer of the main graph.",
         )
     values = read_weight(sparse.values, {}, _refuse_file).array()
     if size > most:
         raise InvalidGraph(
-            f"the sparse tensor {name!r} of shape {list(shape)} needs more than the {most:,} bytes that sparse tensors "
-            "may still take when they are written out.",
+            f"the sparse tensor {name!r} of shape {list(shape)} needs more than the "
+            f"{most:,} bytes that sparse tensors may still take when they are written "
+            "out.",
             hint="Store it dense, as an initializer of the main graph.",
         )
     indices = read_weight(sparse.indices, {}, _refuse_file).array()
@@ -210,7 +228,8 @@ def _make_dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> Tenso
         )
     if not inside or indices.dtype != np.int64 or flat.shape != (values.size,):
         raise InvalidGraph(
-            f"the sparse tensor {name!r} of shape {list(shape)} has elements outside of it."
+            f"the sparse tensor {name!r} of shape {list(shape)} has elements outside "
+            "of it."
         )
     array = np.zeros(math.prod(shape), values.dtype)
     array[flat] = values.reshape(-1)
@@ -224,7 +243,8 @@ def _refuse_file(location: str, tensor: str) -> OpenedFile:
 
 
 def read_initializers(graph: GraphProto) -> dict[str, Weight]:
-    """Return the initializers of a subgraph by name; their bytes stay in the protobuf (see `detach_weights`).
+    """Return the initializers of a subgraph by name; their bytes stay in the protobuf
+    (see `detach_weights`).
 
     Raises:
         InvalidGraph: a tensor whose bytes do not fit its shape.
@@ -236,7 +256,10 @@ def read_initializers(graph: GraphProto) -> dict[str, Weight]:
 def read_weight(
     tensor: TensorProto, files: dict[str, MappedFile], open_external: OpenExternal
 ) -> Weight:
-    """Return a tensor as a weight; `files` are the mapped files by location. See `detach_weights`."""
+    """Return a tensor as a weight; `files` are the mapped files by location.
+
+    See `detach_weights`.
+    """
     if tensor.data_type == TensorProto.STRING:
         raise _tensor_error(tensor, "keeps text in a file, which ONNX does not allow")
     if tensor.data_location == TensorProto.EXTERNAL:
@@ -291,13 +314,20 @@ def _read_external(
         finally:
             file.close()
     if length != size:
-        fault = f"of shape {list(shape)} needs {size:,} bytes; its external data has {length:,}"
+        fault = (
+            f"of shape {list(shape)} needs {size:,} bytes; its external data has "
+            f"{length:,}"
+        )
         raise _tensor_error(tensor, fault)
     if offset + size > mapped.size:
         raise InvalidGraph(
-            f"initializer {tensor.name!r} ends at byte {offset + size:,} of {location!r}, which has {mapped.size:,}.",
+            f"initializer {tensor.name!r} ends at byte {offset + size:,} of "
+            f"{location!r}, which has {mapped.size:,}.",
             path=mapped.path,
-            hint="The weights file is truncated or belongs to another model; fetch both again.",
+            hint=(
+                "The weights file is truncated or belongs to another model; fetch "
+                "both again."
+            ),
         )
     data = mapped.view[offset : offset + size]
     return Weight(

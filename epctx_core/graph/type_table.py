@@ -19,24 +19,29 @@ from epctx_core.graph.model_io import DENSE_OR_SPARSE, ELEMENT_TYPES, walk_types
 from epctx_core.plugin import UNKNOWN_TYPE, TensorType
 
 ONLY_DECLARED = "epctx.declared"
-"""Metadata of a graph's output that an EPContext node makes, where nothing but the declaration knows its shape."""
+"""Metadata of a graph's output that an EPContext node makes, where nothing but the
+declaration knows its shape.
+"""
 
 
 class TypeTable:
     """Value name to type; equal types are one object, made when first asked for.
 
-    A length of which only a declaration speaks is a hint: `get` gives it, `proven` does not.
+    A length of which only a declaration speaks is a hint: `get` gives it, `proven` does
+    not.
 
     Args:
         values: typed values; of two with one name the first counts.
         graph: the graph with types inferred, whose subgraphs have tables of their own.
-        outer: the table of the enclosing scope, for names that the graph does not define.
+        outer: the table of the enclosing scope, for names that the graph does not
+            define.
         infer: returns the whole table when a value is missing in `values`.
         proven: the table without hints, if that says less.
         trusted: names of the values whose declared lengths are not hints; None for all.
 
     Attributes:
-        contradictions: by name a text for each value whose declaration inference refutes.
+        contradictions: by name a text for each value whose declaration inference
+            refutes.
     """
 
     def __init__(
@@ -81,7 +86,9 @@ class TypeTable:
         return self._bare.setdefault(type_.elem_type, TensorType(type_.elem_type, None))
 
     def get_proto(self, name: str) -> TypeProto | None:
-        """Return a value's type as ONNX writes it, with symbolic names and types other than tensors; None without one."""
+        """Return a value's type as ONNX writes it, with symbolic names and types other
+        than tensors; None without one.
+        """
         value = self._values.get(name)
         if value is not None and value.HasField("type"):
             return value.type
@@ -106,7 +113,9 @@ class TypeTable:
         return bare
 
     def get_subgraph(self, node: int, attribute: str) -> TypeTable:
-        """Return the table of a node's subgraph; for an unknown one, a table of the outer scope alone."""
+        """Return the table of a node's subgraph; for an unknown one, a table of the
+        outer scope alone.
+        """
         if self._infer is not None:
             self._complete(self._infer)
         if node not in self._subgraphs:
@@ -139,7 +148,8 @@ class TypeTable:
         return table
 
     def list_declaring_graphs(self) -> list[GraphProto]:
-        """Return a graph that declares all types, those in subgraphs too, and where there are hints one without them.
+        """Return a graph that declares all types, those in subgraphs too, and where
+        there are hints one without them.
 
         See `types_of`. Not to be changed.
         """
@@ -190,7 +200,8 @@ def make_tensor_type(proto: TypeProto) -> TensorType:
     tensor = proto.tensor_type
     if tensor.elem_type not in ELEMENT_TYPES:
         raise InvalidGraph(
-            f"a value has the element type {tensor.elem_type}, which ONNX does not have."
+            f"a value has the element type {tensor.elem_type}, which ONNX does not "
+            "have."
         )
     if not tensor.HasField("shape"):
         return TensorType(tensor.elem_type, None)
@@ -208,26 +219,34 @@ def forget_shape(type_: TypeProto) -> None:
 
 
 def is_open(dim: TensorShapeProto.Dimension) -> bool:
-    """Return whether a length is unknown. Some exporters write -1 for that, which onnxruntime accepts."""
+    """Return whether a length is unknown.
+
+    Some exporters write -1 for that, which onnxruntime accepts.
+    """
     return not dim.HasField("dim_value") or dim.dim_value < 0
 
 
 def is_only_declared(output: ValueInfoProto) -> bool:
-    """Return whether the shape of a context model's output is only declared by the source."""
+    """Return whether the shape of a context model's output is only declared by the
+    source.
+    """
     return any(entry.key == ONLY_DECLARED for entry in output.metadata_props)
 
 
 def make_declared_types(
     proto: ModelProto, infer: Callable[[], TypeTable], trusted: Collection[str] = ()
 ) -> TypeTable:
-    """Return a model's types, inferred only when one is asked for that the model does not declare.
+    """Return a model's types, inferred only when one is asked for that the model does
+    not declare.
 
-    For context models, which declare the inputs and outputs of their nodes: EPs and kernels check the values.
+    For context models, which declare the inputs and outputs of their nodes: EPs and
+    kernels check the values.
 
     Args:
         proto: the model, without its large weights.
         infer: infers the types of all its values; see `epctx_core.graph.inference`.
-        trusted: names of values whose declared types were inferred when the model was written.
+        trusted: names of values whose declared types were inferred when the model was
+            written.
     """
     given = {value.name for value in proto.graph.input} | {
         tensor.name for tensor in proto.graph.initializer

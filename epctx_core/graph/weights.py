@@ -1,4 +1,6 @@
-"""Weights of a model: views over mapped files or the model's bytes, their proxies in a protobuf, and their digests."""
+"""Weights of a model: views over mapped files or the model's bytes, their proxies in a
+protobuf, and their digests.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ from epctx_core.plugin import Extent
 MAX_RANK = 32
 """Dimensions that every numpy takes."""
 PACKED_BITS: dict[int, int] = {
-    TensorProto.UINT2: 2, TensorProto.INT2: 2, TensorProto.UINT4: 4, TensorProto.INT4: 4,
-    TensorProto.FLOAT4E2M1: 4, TensorProto.FLOAT6E2M3: 6, TensorProto.FLOAT6E3M2: 6,
+    TensorProto.UINT2: 2, TensorProto.INT2: 2, TensorProto.UINT4: 4,
+    TensorProto.INT4: 4, TensorProto.FLOAT4E2M1: 4, TensorProto.FLOAT6E2M3: 6,
+    TensorProto.FLOAT6E3M2: 6,
 }  # fmt: skip
 """Of types of which several elements share a byte, the bits of one."""
 
@@ -43,17 +46,22 @@ def is_detached(tensor: TensorProto) -> bool:
 
 
 OpenExternal: TypeAlias = Callable[[str, str], OpenedFile]
-"""`open_external(location, tensor_name)` opens a file named by a model, or raises InvalidGraph."""
+"""`open_external(location, tensor_name)` opens a file named by a model, or raises
+InvalidGraph.
+"""
 
 DETACHED_LOCATION = "epctx-weight"
 """The location that a detached initializer carries.
 
-Also the name of an empty file in epctx-onnxruntime, which has to be there: onnxruntime refuses a model whose weights name a
-file that does not exist, even if it gets their bytes and never reads it.
+Also the name of an empty file in epctx-onnxruntime, which has to be there: onnxruntime
+refuses a model whose weights name a file that does not exist, even if it gets their
+bytes and never reads it.
 """
 
 INLINE_LIMIT = 1024
-"""Initializers up to this many bytes stay in the protobuf: shape inference reads such values."""
+"""Initializers up to this many bytes stay in the protobuf: shape inference reads such
+values.
+"""
 
 PARALLEL_FROM = 1 << 20
 """Bytes from which a weight's digest is worth a thread."""
@@ -76,7 +84,9 @@ class Digest:
         self._ahead: Future[str] | None = None
 
     def of(self, chunks: Chunks) -> str:
-        """Return the digest; wait for a thread that is computing it, or compute it here."""
+        """Return the digest; wait for a thread that is computing it, or compute it
+        here.
+        """
         ahead = self._ahead
         if not self.known and ahead is not None and not ahead.cancel():
             self.known = ahead.result()
@@ -159,7 +169,9 @@ class Weight:
         return None if self._mapped is None else (self._mapped, self._offset)
 
     def array(self) -> np.ndarray:
-        """Return a read-only array: a view for whole-byte types, unpacked for sub-byte ones."""
+        """Return a read-only array: a view for whole-byte types, unpacked for sub-byte
+        ones.
+        """
         if self.elem_type in PACKED_BITS:
             array = onnx.numpy_helper.to_array(self.make_tensor_proto())
         else:
@@ -168,7 +180,8 @@ class Weight:
         return array
 
     def chunks(self) -> Iterator[memoryview]:
-        """Return the raw bytes in chunks of 8 MiB; of a mapping, one chunk is resident at a time.
+        """Return the raw bytes in chunks of 8 MiB; of a mapping, one chunk is resident
+        at a time.
 
         Raises:
             InvalidGraph: the file they lie in was written to.
@@ -185,8 +198,8 @@ class Weight:
 
 _DATA_FIELDS = frozenset(
     {
-        "data_location", "double_data", "external_data", "float_data", "int32_data", "int64_data", "raw_data",
-        "uint64_data",
+        "data_location", "double_data", "external_data", "float_data", "int32_data",
+        "int64_data", "raw_data", "uint64_data",
     }
 )  # fmt: skip
 
@@ -214,7 +227,9 @@ def make_detached_tensor(weight: Weight) -> TensorProto:
 
 
 def set_external_location(tensor: TensorProto, location: str, offset: int) -> None:
-    """Set the location of a detached tensor's bytes: a file beside the model, and the offset in it."""
+    """Set the location of a detached tensor's bytes: a file beside the model, and the
+    offset in it.
+    """
     size = compute_raw_size(tensor.data_type, tuple(tensor.dims))
     del tensor.external_data[:]
     for key, value in (
@@ -236,7 +251,9 @@ known_digests: ContextVar[ExtentDigests] = ContextVar("epctx_digests")
 def share_digests(
     weights: Iterable[Weight], known: ExtentDigests | None = None
 ) -> None:
-    """Share digests of the same location between weights, by default all those of the host's call."""
+    """Share digests of the same location between weights, by default all those of the
+    host's call.
+    """
     if known is None and (known := known_digests.get(None)) is None:
         return
     for weight in weights:
@@ -248,10 +265,12 @@ def share_digests(
 
 @contextmanager
 def compute_digests_ahead(weights: Iterable[Weight]) -> Iterator[None]:
-    """Make the digests of large weights in this order, several at once, while the block runs.
+    """Make the digests of large weights in this order, several at once, while the block
+    runs.
 
-    Hashing gives up the interpreter's lock, so weights are hashed while earlier ones are written. When the
-    block ends, also by an error, the threads stop at their next chunk and are joined.
+    Hashing gives up the interpreter's lock, so weights are hashed while earlier ones
+    are written. When the block ends, also by an error, the threads stop at their next
+    chunk and are joined.
     """
     stopped = threading.Event()
     pool = ThreadPoolExecutor(

@@ -1,4 +1,6 @@
-"""Fields of a serialized protobuf message, stepped over without decoding; needs no onnx."""
+"""Fields of a serialized protobuf message, stepped over without decoding; needs no
+onnx.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """Return a number and where it ends: seven bits a byte, the lowest first.
 
     Raises:
-        IndexError: the data end before it does, or it is longer than any that protobuf reads.
+        IndexError: the data end before it does, or it is longer than any that protobuf
+            reads.
     """
     value = 0
     for shift in range(0, _MOST_BITS, 7):
