@@ -1,1 +1,3 @@
-"""The EPContext operator and its files: node codec, names, payloads, manifest, paths."""
+"""The EPContext operator and its files: node codec, names, payloads, manifest,
+paths.
+"""

@@ -1,6 +1,8 @@
-"""Payloads that go through the host's callbacks instead of files; they work with every EP, as the core owns the bytes.
+"""Payloads that go through the host's callbacks instead of files; they work with every
+EP, as the core owns the bytes.
 
-Defines the arguments of the callbacks, their life time, and the errors for exceptions that they raise.
+Defines the arguments of the callbacks, their life time, and the errors for exceptions
+that they raise.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 
 
 class ExpiredViewError(InvalidArgument, RuntimeError):
-    """Use of a callback's argument after the callback returned; a RuntimeError too, as in onnxruntime."""
+    """Use of a callback's argument after the callback returned; a RuntimeError too, as
+    in onnxruntime.
+    """
 
 
 class OrtEpContextData:
@@ -61,7 +65,8 @@ class OrtEpContextData:
 
 
 class OrtEpContextDataBuffer:
-    """Buffer that the read callback fills with a payload; usable until the callback returns.
+    """Buffer that the read callback fills with a payload; usable until the callback
+    returns.
 
     Attributes as `onnxruntime.OrtEpContextDataBuffer`.
     """
@@ -103,12 +108,17 @@ class OrtEpContextDataBuffer:
             )
         if self._content is not None:
             raise InvalidArgument(
-                "the buffer for the payload was allocated before: allocate is called once."
+                "the buffer for the payload was allocated before: allocate is called "
+                "once."
             )
         if size > most:
             raise Fail(
-                f"the payload has {int(size):,} bytes, which exceeds the configured maximum size of {most:,}.",
-                hint="Set a larger max_data_size if that is what the payload should have.",
+                f"the payload has {int(size):,} bytes, which exceeds the configured "
+                f"maximum size of {most:,}.",
+                hint=(
+                    "Set a larger max_data_size if that is what the payload should "
+                    "have."
+                ),
             )
         self._content = bytearray(size)
 
@@ -116,12 +126,14 @@ class OrtEpContextDataBuffer:
         """Copy bytes to an offset of the payload; any object with a contiguous buffer.
 
         Raises:
-            InvalidArgument: nothing was allocated, the bytes do not fit there, or the object has no such buffer.
+            InvalidArgument: nothing was allocated, the bytes do not fit there, or the
+                object has no such buffer.
         """
         _require_usable(self._max_size, self)
         if self._content is None:
             raise InvalidArgument(
-                "the buffer for the payload is not allocated: call allocate(size) first."
+                "the buffer for the payload is not allocated: call allocate(size) "
+                "first."
             )
         try:
             view = memoryview(buffer)
@@ -129,7 +141,8 @@ class OrtEpContextDataBuffer:
             view = view.cast("B") if view.nbytes else memoryview(b"")
         except TypeError as error:
             raise InvalidArgument(
-                f"write takes contiguous bytes, not this {type(buffer).__name__}: {error}."
+                f"write takes contiguous bytes, not this {type(buffer).__name__}: "
+                f"{error}."
             ) from None
         self._content[_parse_range("write", offset, len(view), len(self._content))] = (
             view
@@ -160,8 +173,12 @@ def receive(reader: DataReader, name: str) -> memoryview:
         content = buffer.expire()
     if content is None:
         raise InvalidArgument(
-            f"the EPContext data read callback must allocate its output buffer; for {name!r} it did not.",
-            hint="Call buffer.allocate(size) once, also for an empty payload, or raise what keeps you from it.",
+            "the EPContext data read callback must allocate its output buffer; for "
+            f"{name!r} it did not.",
+            hint=(
+                "Call buffer.allocate(size) once, also for an empty payload, or raise "
+                "what keeps you from it."
+            ),
         )
     return memoryview(content).toreadonly()
 
@@ -171,7 +188,9 @@ WriteCallback = Callable[[str, OrtEpContextData], object]
 
 
 class MemorySink(io.BytesIO):
-    """Bytes in memory, whose views may be garbage together with it: with `io.BytesIO` alone, that crashes Python 3.12.1."""
+    """Bytes in memory, whose views may be garbage together with it: with `io.BytesIO`
+    alone, that crashes Python 3.12.1.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,7 +216,8 @@ class MemorySink(io.BytesIO):
 
 
 def deliver(function: WriteCallback, name: str, sink: MemorySink) -> None:
-    """Call the host's write callback with all that was written to a sink, and release the bytes.
+    """Call the host's write callback with all that was written to a sink, and release
+    the bytes.
 
     Raises:
         Fail: it raised; that is the cause, and its text is part of the message.
@@ -219,7 +239,9 @@ _Value = TypeVar("_Value")
 
 
 def _require_usable(value: _Value | None, owner: object) -> _Value:
-    """Return a value of a callback's argument, which is None once the callback has returned."""
+    """Return a value of a callback's argument, which is None once the callback has
+    returned.
+    """
     if value is None:
         raise ExpiredViewError(
             f"this {type(owner).__name__} was used after its callback had returned.",
@@ -235,5 +257,6 @@ def _parse_range(method: str, offset: object, length: object, size: int) -> slic
         if 0 <= start <= end <= size:
             return slice(start, end)
     raise InvalidArgument(
-        f"{method}: {length!r:.40} bytes at {offset!r:.40} are not inside the payload of {size:,} bytes."
+        f"{method}: {length!r:.40} bytes at {offset!r:.40} are not inside the payload "
+        f"of {size:,} bytes."
     )

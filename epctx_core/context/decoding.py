@@ -1,6 +1,8 @@
-"""Models of either format as ONNX: a serialized ONNX model, or ONNX Runtime's own format (`.ort`).
+"""Models of either format as ONNX: a serialized ONNX model, or ONNX Runtime's own
+format (`.ort`).
 
-The latter states for which types EPs have kernels; an ONNX model states it in its metadata. See `OperatorTypes`.
+The latter states for which types EPs have kernels; an ONNX model states it in its
+metadata. See `OperatorTypes`.
 """
 
 from __future__ import annotations
@@ -34,17 +36,21 @@ def decode_model(
 ) -> ModelProto:
     """Decode a model of either format.
 
-    Large weights of an `.ort` file are external tensors in that file; those of bytes are copied.
+    Large weights of an `.ort` file are external tensors in that file; those of bytes
+    are copied.
 
     Args:
         data: the whole file.
         path: where it was read from, None for bytes.
-        budget: limits of what an `.ort` file may decode to; None for the defaults. `read_model` counts those of ONNX.
+        budget: limits of what an `.ort` file may decode to; None for the defaults.
+            `read_model` counts those of ONNX.
 
     Raises:
         InvalidGraph: an `.ort` file decodes to more than the budget.
-        InvalidProtobuf: neither ONNX nor ONNX Runtime's format, damaged, or of an unknown version.
-        PackageMissing: it is in ONNX Runtime's format, and epctx-onnxruntime is not installed.
+        InvalidProtobuf: neither ONNX nor ONNX Runtime's format, damaged, or of an
+            unknown version.
+        PackageMissing: it is in ONNX Runtime's format, and epctx-onnxruntime is not
+            installed.
     """
     if not is_ort_format(data):
         return parse_model(data, path)
@@ -77,14 +83,17 @@ def read_kernel_types(model: ModelProto) -> tuple[OperatorTypes, ...]:
         return ()
     if len(text) > LONGEST_KERNEL_TYPES:
         raise InvalidGraph(
-            f"the model's {KERNEL_TYPES} metadata has {len(text)} characters; at most {LONGEST_KERNEL_TYPES} are read.",
+            f"the model's {KERNEL_TYPES} metadata has {len(text)} characters; at most "
+            f"{LONGEST_KERNEL_TYPES} are read.",
             hint="Fetch the model again, or compile again.",
         )
     return read_json(model, KERNEL_TYPES, _read_operators) or ()
 
 
 def write_kernel_types(model: ModelProto, operators: Iterable[OperatorTypes]) -> None:
-    """Write into a model's metadata for which types EPs have kernels; the first entry of an operator counts."""
+    """Write into a model's metadata for which types EPs have kernels; the first entry
+    of an operator counts.
+    """
     first: dict[tuple[str, str, int], OperatorTypes] = {}
     for operator in operators:
         first.setdefault(_identity(operator), operator)
@@ -121,7 +130,8 @@ def _read_operator(entry: dict[str, Any]) -> OperatorTypes:
         or type(version) is not int
     ):
         raise TypeError(
-            f"an operator has no version, or no lists of at most {MOST_PARAMETERS} parameters"
+            f"an operator has no version, or no lists of at most {MOST_PARAMETERS} "
+            "parameters"
         )
     if not all(
         isinstance(text, str)

@@ -1,8 +1,10 @@
-"""Metadata of a context model: its entries, the compatibility information of EPs, and the manifest.
+"""Metadata of a context model: its entries, the compatibility information of EPs, and
+the manifest.
 
-The manifest describes the model's binaries and the EPs that made them: JSON under `epctx.manifest`. It holds no
-path and no time, so that the same work gives the same bytes anywhere. Digests are SHA-256: one a segment (each weight;
-other bytes in blocks of at most 1 MiB), one root over the list of them.
+The manifest describes the model's binaries and the EPs that made them: JSON under
+`epctx.manifest`. It holds no path and no time, so that the same work gives the same
+bytes anywhere. Digests are SHA-256: one a segment (each weight; other bytes in blocks
+of at most 1 MiB), one root over the list of them.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("epctx.context")
 MANIFEST = "epctx.manifest"
 SEALED = "epctx.sealed"
-"""The manifest of a model that another tool wrote, with nothing but digests: `epctx seal` puts it there."""
+"""The manifest of a model that another tool wrote, with nothing but digests:
+`epctx seal` puts it there.
+"""
 SIDECAR = ".epctx.json"
 """Suffix of the file that has it beside a model which must not be changed."""
 _LONGEST = 1 << 29
@@ -44,7 +48,9 @@ EARLIER_PREFIX = "epctx.earlier_compatibility_info."
 
 
 def get_metadata(model: ModelProto, key: str) -> str | bytes | None:
-    """Return one metadata entry, bytes if it is not UTF-8, None if there is none; of several with one key, the first."""
+    """Return one metadata entry, bytes if it is not UTF-8, None if there is none; of
+    several with one key, the first.
+    """
     return next(
         (entry.value for entry in model.metadata_props if entry.key == key), None
     )
@@ -60,9 +66,11 @@ def set_metadata(model: ModelProto, key: str, value: str) -> None:
 
 
 MOST_PARTS = 1 << 23
-"""Entries of all lists and objects; each takes 20 to 100 bytes of memory, up to 30 times its text.
+"""Entries of all lists and objects; each takes 20 to 100 bytes of memory, up to 30
+times its text.
 
-A manifest of a hundred thousand payloads, or of a hundred of 10 GiB each, has a quarter of them.
+A manifest of a hundred thousand payloads, or of a hundred of 10 GiB each, has a quarter
+of them.
 """
 
 
@@ -183,7 +191,10 @@ BLOCK = 1 << 20
 _BLOCKS_CHECKED = 8
 """Number of blocks that a load digests: at most 8 MiB, whatever the payload's size."""
 _CHUNK = 8 << 20
-_OTHER_BINARY = "The file does not belong to this model or was altered; fetch both again, or compile again."
+_OTHER_BINARY = (
+    "The file does not belong to this model or was altered; fetch both again, or "
+    "compile again."
+)
 
 
 Forget: TypeAlias = Callable[[int, int], None]
@@ -227,7 +238,9 @@ def find_damage(
 
 
 def _group_segments(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-    """Yield segments in groups large enough that handing one to a thread costs nothing beside digesting it."""
+    """Yield segments in groups large enough that handing one to a thread costs nothing
+    beside digesting it.
+    """
     batch: list[Segment] = []
     size = 0
     for segment in segments:
@@ -257,7 +270,9 @@ def read_segments(data: Sequence[Sequence[Any]]) -> tuple[Segment, ...]:
 
 
 def dump_segments(segments: Sequence[Segment]) -> list[list[int | str]]:
-    """Return the JSON form of segments that follow each other; a third entry marks a weight."""
+    """Return the JSON form of segments that follow each other; a third entry marks a
+    weight.
+    """
     return [
         [s.length, s.digest, 1] if s.is_weight else [s.length, s.digest]
         for s in segments
@@ -269,12 +284,13 @@ class PayloadEntry:
     """Entry of the manifest about one payload.
 
     Attributes:
-        name: the file's name relative to the model, or the node's name for an embedded payload.
+        name: the file's name relative to the model, or the node's name for an embedded
+            payload.
         embedded: which of the two.
         size: length in bytes.
         segments: ranges and digests, in order, covering all bytes.
-        references: names of the nodes without a payload of their own whose graphs this one holds; said
-            only where the model has several payloads of one EP.
+        references: names of the nodes without a payload of their own whose graphs this
+            one holds; said only where the model has several payloads of one EP.
     """
 
     name: str
@@ -292,10 +308,12 @@ class PayloadEntry:
         return sha.hexdigest()
 
     def check_head(self, view: memoryview, node: str | None = None) -> None:
-        """Check size, first segment and some blocks, which finds truncated and swapped payloads.
+        """Check size, first segment and some blocks, which finds truncated and swapped
+        payloads.
 
-        The first segment does where a payload has a header of its own. For formats without one, a
-        few blocks spread over the payload are checked too. Weights are not read.
+        The first segment does where a payload has a header of its own. For formats
+        without one, a few blocks spread over the payload are checked too. Weights are
+        not read.
 
         Raises:
             ReplacedBinaryError: they differ.
@@ -331,7 +349,8 @@ class PayloadEntry:
         """Raise ReplacedBinaryError if a payload has another size."""
         if len(view) != self.size:
             raise ReplacedBinaryError(
-                f"the context binary {self.name!r} has {len(view):,} bytes; the model was written with one of {self.size:,}.",
+                f"the context binary {self.name!r} has {len(view):,} bytes; the model "
+                f"was written with one of {self.size:,}.",
                 node=node,
                 hint=_OTHER_BINARY,
             )
@@ -339,15 +358,18 @@ class PayloadEntry:
     def mismatch_error(self, segment: Segment, node: str | None) -> ReplacedBinaryError:
         """Return the error for a range that is another one."""
         return ReplacedBinaryError(
-            f"the context binary {self.name!r} is not the one that the model was written with: "
-            f"its bytes {segment.offset:,} to {segment.offset + segment.length:,} have another digest.",
+            f"the context binary {self.name!r} is not the one that the model was "
+            f"written with: its bytes {segment.offset:,} to "
+            f"{segment.offset + segment.length:,} have another digest.",
             node=node,
             hint=_OTHER_BINARY,
         )
 
 
 class Seal(NamedTuple):
-    """Origin of a manifest that the model's compiler did not write: tool; size and SHA-256 (hex) of the file before that."""
+    """Origin of a manifest that the model's compiler did not write: tool; size and
+    SHA-256 (hex) of the file before that.
+    """
 
     by: str
     size: int
@@ -360,16 +382,19 @@ class Manifest:
 
     Attributes:
         source_digest: SHA-256 (hex) of the source model file.
-        providers: EP name to distribution, version, plugin_api, options fingerprint, and as far as the EP says
-            them sdk, driver and target.
+        providers: EP name to distribution, version, plugin_api, options fingerprint,
+            and as far as the EP says them sdk, driver and target.
         payloads: one entry a payload.
         source_weights: by name, the weights that payloads left in the source model.
         pending: names of binaries that are written when the model's share group ends.
-        kernel_providers: EPs whose kernels ran nodes that no partition holds, in order of priority.
-        custom_domains: domains of custom operators that no partition holds, each with the file name of its library,
-            empty for an unknown one.
-        graph_transformers: those that the compile called, in order; see `TransformerReport`.
-        sealed: None if the compile wrote it; a seal's says nothing about sources and EPs.
+        kernel_providers: EPs whose kernels ran nodes that no partition holds, in order
+            of priority.
+        custom_domains: domains of custom operators that no partition holds, each with
+            the file name of its library, empty for an unknown one.
+        graph_transformers: those that the compile called, in order; see
+            `TransformerReport`.
+        sealed: None if the compile wrote it; a seal's says nothing about sources and
+            EPs.
     """
 
     source_digest: str
@@ -387,13 +412,18 @@ class Manifest:
         return self._entries.get((name, embedded))
 
     def check_not_pending(self, name: str, node: str) -> None:
-        """Raise InvalidGraph if a binary that a node names is written when the model's share group ends."""
+        """Raise InvalidGraph if a binary that a node names is written when the model's
+        share group ends.
+        """
         if name in self.pending:
             raise InvalidGraph(
-                f"the context binary {name!r} of EPContext node {node!r} was not written yet: its share group "
-                "was never stopped.",
+                f"the context binary {name!r} of EPContext node {node!r} was not "
+                "written yet: its share group was never stopped.",
                 node=node,
-                hint="Compile the group's last model with ep.stop_share_ep_contexts=1, or use epctx.ShareGroup.",
+                hint=(
+                    "Compile the group's last model with ep.stop_share_ep_contexts=1, "
+                    "or use epctx.ShareGroup."
+                ),
             )
 
     @cached_property
@@ -403,7 +433,8 @@ class Manifest:
 
 
 def read_manifest(model: ModelProto, most: int | None = None) -> Manifest | None:
-    """Return a model's manifest; None if it has none, or, with a warning, one of an unknown version.
+    """Return a model's manifest; None if it has none, or, with a warning, one of an
+    unknown version.
 
     Args:
         model: has it in its metadata.
@@ -419,12 +450,14 @@ def read_manifest(model: ModelProto, most: int | None = None) -> Manifest | None
 def find_manifest(
     model: ModelProto, path: Path | None, digest: str | None, most: int
 ) -> Manifest | None:
-    """Return a model's manifest: its own, or the one of `epctx seal --beside`; None if there is neither.
+    """Return a model's manifest: its own, or the one of `epctx seal --beside`; None if
+    there is neither.
 
     Args:
         model: the model.
         path: its file; None for a model from bytes, which can only have its own.
-        digest: SHA-256 (hex) of the file; None if it does not matter which model the one beside it is of.
+        digest: SHA-256 (hex) of the file; None if it does not matter which model the
+            one beside it is of.
         most: see `read_manifest`.
 
     Raises:
@@ -450,16 +483,23 @@ def find_manifest(
         and (manifest.sealed is None or manifest.sealed.digest != digest)
     ):
         raise ReplacedBinaryError(
-            f"the manifest {found.name!r} is of another model than the {path.name!r} beside it.",
+            f"the manifest {found.name!r} is of another model than the {path.name!r} "
+            "beside it.",
             path=found,
-            hint="Fetch both again. If the model is right, `epctx seal --beside --force` makes its manifest anew.",
+            hint=(
+                "Fetch both again. If the model is right, `epctx seal --beside "
+                "--force` makes its manifest anew."
+            ),
         )
     return manifest
 
 
 def _read_manifest(data: Any) -> Manifest | None:
     if type(data["version"]) is not int or data["version"] != VERSION:
-        said = "the model's manifest has the version %.40r, and this epctx reads %d: payloads are checked against no digests."
+        said = (
+            "the model's manifest has the version %.40r, and this epctx reads %d: "
+            "payloads are checked against no digests."
+        )
         _log.warning(f"{said} A later epctx-core reads it.", data["version"], VERSION)
         return None
     references: Mapping[str, SourceReference] = {}

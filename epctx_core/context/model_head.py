@@ -25,7 +25,8 @@ def read_metadata(
 ) -> dict[str, str]:
     """Return metadata entries of a model; of several with one key, the last.
 
-    Reads neither the graph nor the values of other entries, but all of a model in ONNX Runtime's own format.
+    Reads neither the graph nor the values of other entries, but all of a model in ONNX
+    Runtime's own format.
 
     Args:
         model: a path or bytes.
@@ -33,7 +34,8 @@ def read_metadata(
 
     Raises:
         NoSuchFile: there is no such file.
-        InvalidArgument: neither a path nor bytes, no regular file, or one that cannot be read.
+        InvalidArgument: neither a path nor bytes, no regular file, or one that cannot
+            be read.
         InvalidProtobuf: neither a protobuf message nor in ONNX Runtime's own format.
         InvalidGraph: a protobuf message without a graph, or a value that is not text.
     """

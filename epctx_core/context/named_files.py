@@ -1,4 +1,6 @@
-"""Names of the files of a model: those of new files, and those in a model, which nobody may replace."""
+"""Names of the files of a model: those of new files, and those in a model, which nobody
+may replace.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,15 @@ _PAYLOAD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def make_context_model_path(model: Path) -> Path:
-    """Return the default output: the input's name with its last extension replaced by `_ctx.onnx`."""
+    """Return the default output: the input's name with its last extension replaced by
+    `_ctx.onnx`.
+    """
     return model.with_name(f"{model.stem}_ctx.onnx")
 
 
 def make_binary_name(output: Path, suffix: str, name: str | None = None) -> str:
-    """Return `[model name]_[ep].bin`; the model name is the output's stem without one trailing `_ctx`.
+    """Return `[model name]_[ep].bin`; the model name is the output's stem without one
+    trailing `_ctx`.
 
     Args:
         output: the context model's path.
@@ -48,7 +53,8 @@ def find_free_name(
     Args:
         make: makes a file's name from the payload's.
         name: the payload's, as far as it has one.
-        taken: what others have, without upper case: folders that do not tell cases apart are common enough.
+        taken: what others have, without upper case: folders that do not tell cases
+            apart are common enough.
     """
     numbered = (name if not n else f"{name}_{n}" if name else str(n) for n in count())
     return next(free for free in map(make, numbered) if free.casefold() not in taken)
@@ -65,12 +71,16 @@ def is_plain_name(name: object) -> bool:
 
 
 def is_payload_name(name: object) -> bool:
-    """Return whether an EP may give a payload this name, which becomes part of a file's name."""
+    """Return whether an EP may give a payload this name, which becomes part of a file's
+    name.
+    """
     return isinstance(name, str) and _PAYLOAD_NAME.fullmatch(name) is not None
 
 
 DEPENDENCIES_KEY = "external_dependencies"
-"""ONNX Runtime's metadata key for what a compiled model needs besides its file; from 1.32 on in each."""
+"""ONNX Runtime's metadata key for what a compiled model needs besides its file; from
+1.32 on in each.
+"""
 SOURCE_MODEL, EXTERNAL_WEIGHTS, CONTEXT_BINARY = (
     "source_model",
     "external_weights",
@@ -86,7 +96,9 @@ def write_dependencies(
     external_weights: bool,
     context_binary: bool,
 ) -> None:
-    """Write the dependencies of a context model besides its file, in ONNX Runtime's words joined by `;`."""
+    """Write the dependencies of a context model besides its file, in ONNX Runtime's
+    words joined by `;`.
+    """
     words = {
         SOURCE_MODEL: source_model,
         EXTERNAL_WEIGHTS: external_weights,
@@ -100,7 +112,9 @@ def write_dependencies(
 
 
 def read_dependencies(model: ModelProto) -> tuple[str, ...] | None:
-    """Return the stated dependencies of a model besides its file, None if it states none."""
+    """Return the stated dependencies of a model besides its file, None if it states
+    none.
+    """
     text = get_metadata(model, DEPENDENCIES_KEY)
     text = text.decode(errors="replace") if isinstance(text, bytes) else text
     return None if text is None else tuple(filter(None, text.split(";")))
@@ -109,10 +123,11 @@ def read_dependencies(model: ModelProto) -> tuple[str, ...] | None:
 def find_models_naming(
     folder: Path, name: str, *, besides: Collection[Path] = ()
 ) -> Iterator[Path]:
-    """Yield the models directly in a folder that name a file of it: as a binary, or as one of weights.
+    """Yield the models directly in a folder that name a file of it: as a binary, or as
+    one of weights.
 
-    A file is parsed only if the name occurs in it; those of `besides` are not even opened. Unreadable files
-    are skipped.
+    A file is parsed only if the name occurs in it; those of `besides` are not even
+    opened. Unreadable files are skipped.
     """
     for path in sorted(set(folder.glob("*.onnx")).difference(besides)):
         with suppress(OSError, ValueError, DecodeError, InvalidGraph):
@@ -129,7 +144,9 @@ def find_models_naming(
 
 
 def list_payload_files(graph: GraphProto) -> Iterator[str]:
-    """Yield the file names in EPContext nodes, at any depth, without decoding the rest of the nodes."""
+    """Yield the file names in EPContext nodes, at any depth, without decoding the rest
+    of the nodes.
+    """
     for _, _, node in walk_indexed_nodes(graph):
         if is_context_node(node):
             attributes = {a.name: a for a in node.attribute}
@@ -142,7 +159,9 @@ def list_payload_files(graph: GraphProto) -> Iterator[str]:
 
 
 def list_external_locations(model: ModelProto) -> Iterator[str]:
-    """Yield the files in which a model's tensors lie, at any depth; some of them twice."""
+    """Yield the files in which a model's tensors lie, at any depth; some of them
+    twice.
+    """
     for tensor in walk_tensors(model.graph, model.functions):
         if is_detached(tensor):
             yield from (

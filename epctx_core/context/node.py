@@ -1,7 +1,9 @@
-"""EPContext nodes, decoded from `onnx.NodeProto` for the core and EPs; `node_writer` encodes them.
+"""EPContext nodes, decoded from `onnx.NodeProto` for the core and EPs; `node_writer`
+encodes them.
 
-All ten attributes of the operator are known here, with its defaults; others are a vendor's own and
-are kept. `ep_cache_context` is a STRING attribute that may hold raw bytes, so it stays bytes.
+All ten attributes of the operator are known here, with its defaults; others are a
+vendor's own and are kept. `ep_cache_context` is a STRING attribute that may hold raw
+bytes, so it stays bytes.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ _KINDS = {
     **dict.fromkeys(("main_context", "embed_mode", "max_size"), AttributeProto.INT),
     **dict.fromkeys(
         (
-            "ep_cache_context", "ep_sdk_version", "hardware_architecture", "notes", "onnx_model_filename",
-            "partition_name", "source",
+            "ep_cache_context", "ep_sdk_version", "hardware_architecture", "notes",
+            "onnx_model_filename", "partition_name", "source",
         ),
         AttributeProto.STRING,
     ),
@@ -41,9 +43,10 @@ _KINDS = {
 
 BOUNDARY_TYPES = frozenset(
     {
-        onnx.TensorProto.BOOL, onnx.TensorProto.INT8, onnx.TensorProto.INT16, onnx.TensorProto.INT32,
-        onnx.TensorProto.INT64, onnx.TensorProto.UINT8, onnx.TensorProto.UINT16, onnx.TensorProto.UINT32,
-        onnx.TensorProto.UINT64, onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE,
+        onnx.TensorProto.BOOL, onnx.TensorProto.INT8, onnx.TensorProto.INT16,
+        onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.UINT8,
+        onnx.TensorProto.UINT16, onnx.TensorProto.UINT32, onnx.TensorProto.UINT64,
+        onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE,
         onnx.TensorProto.BFLOAT16,
     }
 )  # fmt: skip
@@ -52,12 +55,16 @@ BOUNDARY_TYPES = frozenset(
 
 @dataclass(kw_only=True, slots=True)
 class ContextNodeRecord:
-    """An EPContext node, decoded. Never changed; not frozen, because a model can have very many.
+    """An EPContext node, decoded.
+
+    Never changed; not frozen, because a model can have very many.
 
     Attributes:
         index: of the node in its graph.
-        path: from the main graph to the subgraph that holds it; empty in the main graph.
-        cache: `ep_cache_context`: the payload, or the UTF-8 name of its file; None where absent.
+        path: from the main graph to the subgraph that holds it; empty in the main
+            graph.
+        cache: `ep_cache_context`: the payload, or the UTF-8 name of its file; None
+            where absent.
         partition_name: as written, or the node's name.
         attributes: all but `ep_cache_context`.
     """
@@ -76,14 +83,17 @@ class ContextNodeRecord:
 
     @property
     def file_name(self) -> str | None:
-        """The name of the payload's file, None for an embedded payload or a reference without one."""
+        """The name of the payload's file, None for an embedded payload or a reference
+        without one.
+        """
         if self.embed_mode or self.cache is None:
             return None
         try:
             return self.cache.decode()
         except UnicodeDecodeError:
             raise InvalidGraph(
-                f"EPContext node {self.name!r} has embed_mode=0 and an ep_cache_context that is not a file name.",
+                f"EPContext node {self.name!r} has embed_mode=0 and an "
+                "ep_cache_context that is not a file name.",
                 node=self.name,
                 hint="Bytes in the model need embed_mode=1.",
             ) from None
@@ -95,7 +105,8 @@ def is_context_node(node: NodeProto) -> bool:
 
 
 def read_context_nodes(graph: GraphProto) -> list[ContextNodeRecord]:
-    """Decode the EPContext nodes of a graph and of all its subgraphs, each graph's own before its subgraphs'.
+    """Decode the EPContext nodes of a graph and of all its subgraphs, each graph's own
+    before its subgraphs'.
 
     Their names differ; see `make_names_unique`.
 
@@ -110,7 +121,9 @@ def read_context_nodes(graph: GraphProto) -> list[ContextNodeRecord]:
 def read_indexed_nodes(
     nodes: Iterable[tuple[SubgraphPath, int, NodeProto]],
 ) -> list[ContextNodeRecord]:
-    """Decode EPContext nodes, each with the path to its graph and its index there; see `read_context_nodes`."""
+    """Decode EPContext nodes, each with the path to its graph and its index there; see
+    `read_context_nodes`.
+    """
     records = [read_context_node(node, i, path) for path, i, node in nodes]
     for record in records:
         check_switches(record)
@@ -118,10 +131,11 @@ def read_indexed_nodes(
 
 
 def make_names_unique(records: Sequence[ContextNodeRecord]) -> list[ContextNodeRecord]:
-    """Return records whose names differ; of several with one name, the later ones get their path added.
+    """Return records whose names differ; of several with one name, the later ones get
+    their path added.
 
-    Two nodes of one name would be given one payload, and nothing in ONNX forbids the names. A new name
-    is never that of another node.
+    Two nodes of one name would be given one payload, and nothing in ONNX forbids the
+    names. A new name is never that of another node.
     """
     taken = {record.name for record in records}
     if len(taken) == len(records):
@@ -145,7 +159,9 @@ def make_names_unique(records: Sequence[ContextNodeRecord]) -> list[ContextNodeR
 
 
 def get_node_name(node: NodeProto, index: int) -> str:
-    """Return a node's name, or one by its index: routing and messages need one, and onnxruntime makes one, too."""
+    """Return a node's name, or one by its index: routing and messages need one, and
+    onnxruntime makes one, too.
+    """
     return node.name or f"EPContext_{index}"
 
 
@@ -199,7 +215,8 @@ def _read_attributes(name: str, node: NodeProto) -> tuple[dict[str, Any], bytes 
             check_attribute(name, attribute)
         if key == "ep_cache_context":
             cache = attribute.s
-        # A model can have very many nodes, and nearly all attributes are of these two types.
+        # A model can have very many nodes, and nearly all attributes are of these two
+        # types.
         elif kind == AttributeProto.INT:
             values[key] = attribute.i
         elif kind == AttributeProto.STRING:
@@ -214,7 +231,9 @@ def _read_attributes(name: str, node: NodeProto) -> tuple[dict[str, Any], bytes 
 
 
 def check_attribute(name: str, attribute: AttributeProto) -> None:
-    """Raise InvalidGraph if an attribute of the operator has another type than the operator says."""
+    """Raise InvalidGraph if an attribute of the operator has another type than the
+    operator says.
+    """
     expected = _KINDS.get(attribute.name, attribute.type)
     if attribute.type != expected:
         kinds = AttributeProto.AttributeType

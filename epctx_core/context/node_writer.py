@@ -2,8 +2,9 @@
 
 Nodes are made one by one, or copied from a template where very many are alike.
 
-So that no copy of a payload passes through protobuf, a node or a tensor holds a marker in place of its bytes. Protobuf's
-encoding nests messages with their lengths in front: the lengths around a marker are all that changes.
+So that no copy of a payload passes through protobuf, a node or a tensor holds a marker
+in place of its bytes. Protobuf's encoding nests messages with their lengths in front:
+the lengths around a marker are all that changes.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class SerializedModel:
         self._pieces = pieces
 
     def chunks(self) -> Iterator[memoryview]:
-        """Yield the bytes in order; small pieces are joined, payloads are not copied."""
+        """Yield the bytes in order; small pieces are joined, payloads are not
+        copied.
+        """
         waiting: list[memoryview] = []
         length = 0
         for piece in self._pieces:
@@ -91,7 +94,9 @@ def _replace_markers(
     end: int,
     markers: Sequence[tuple[int, int, Embeddable]],
 ) -> tuple[list[Embeddable], int]:
-    """Return the pieces of one message, or of the field that a marker fills, and their length."""
+    """Return the pieces of one message, or of the field that a marker fills, and their
+    length.
+    """
     if markers and markers[0][:2] == (start, end):
         content = markers[0][2]
         return [content], content.nbytes
@@ -134,11 +139,13 @@ def make_context_node(
     embed_mode: bool,
     cache: bytes | None,
 ) -> NodeProto:
-    """Return an EPContext node; attributes stand in alphabetical order, so that bytes are reproducible.
+    """Return an EPContext node; attributes stand in alphabetical order, so that bytes
+    are reproducible.
 
     Args:
         frame: its name, inputs, outputs and doc string; becomes the node.
-        attributes: the vendor's own, and `partition_name` where the graph in the payload has another name than the node.
+        attributes: the vendor's own, and `partition_name` where the graph in the
+            payload has another name than the node.
         cache: the payload or the file's name, None for a reference.
     """
     frame.op_type, frame.domain = OP_TYPE, DOMAIN

@@ -1,8 +1,9 @@
 """Opening of files that a model names; nothing else opens one.
 
-A model contains file names: of context binaries, of external weights. They are untrusted. A name is opened
-only if it stays in the model's folder (as given, or the folder of the model's real path, so that
-models in caches made of links work), and what is handed out is the open file, not a path to open again.
+A model contains file names: of context binaries, of external weights. They are
+untrusted. A name is opened only if it stays in the model's folder (as given, or the
+folder of the model's real path, so that models in caches made of links work), and what
+is handed out is the open file, not a path to open again.
 """
 
 from __future__ import annotations
@@ -18,16 +19,22 @@ from epctx_core.errors import InvalidGraph
 from epctx_core.graph.mapping import OpenedFile
 
 _DRIVE = re.compile(r"[A-Za-z]:" if os.name == "nt" else r"[A-Za-z]:[\\/]")
-"""On other systems than Windows, a colon is a character like any other, unless a path follows it."""
+"""On other systems than Windows, a colon is a character like any other, unless a path
+follows it.
+"""
 
 
 def has_drive(name: str) -> bool:
-    """Return whether a name begins with a drive, such as `C:/` (on Windows also `C:`)."""
+    """Return whether a name begins with a drive, such as `C:/` (on Windows also
+    `C:`).
+    """
     return _DRIVE.match(name) is not None
 
 
 def is_folder_name(path: str | os.PathLike[str]) -> bool:
-    """Return whether an output path can only mean a folder: it ends in a separator or names an existing one."""
+    """Return whether an output path can only mean a folder: it ends in a separator or
+    names an existing one.
+    """
     text = os.fspath(path)
     return text.endswith((os.sep, "/")) or os.path.isdir(text)  # noqa: PTH112 - Path.is_dir raises for over-long names
 
@@ -54,7 +61,9 @@ class ModelFolder:
     def status(
         self, name: str, *, what: str, node: str | None = None
     ) -> os.stat_result | None:
-        """Return the status of the file that a name leads to now, None if `open` would refuse it."""
+        """Return the status of the file that a name leads to now, None if `open` would
+        refuse it.
+        """
         relative = check_file_name(
             name, f"{node!r} names {what}" if node else what, node
         )
@@ -78,10 +87,12 @@ class ModelFolder:
             name: as in the model.
             what: the name's role in messages, such as "the context binary".
             node: the node or tensor that contains it.
-            hint: what to do if the file is missing; by default, to copy it to the folder.
+            hint: what to do if the file is missing; by default, to copy it to the
+                folder.
 
         Raises:
-            InvalidGraph: the name is empty or leaves the folder, or there is no such regular file.
+            InvalidGraph: the name is empty or leaves the folder, or there is no such
+                regular file.
         """
         owner = f"{node!r} names {what}" if node else f"the model names {what}"
         relative = check_file_name(name, owner, node)
@@ -96,7 +107,8 @@ class ModelFolder:
             node=node,
             path=self.folder / relative,
             hint=hint
-            or f"It has to lie in {str(self.folder)!r}, beside the model. Copy both, or compile again.",
+            or f"It has to lie in {str(self.folder)!r}, beside the model. Copy both, "
+            "or compile again.",
         ) from missing
 
     def _open_inside(
@@ -110,7 +122,10 @@ class ModelFolder:
                     f"{owner} {relative!r}, a link that leaves the model's folder.",
                     node=node,
                     path=root / relative,
-                    hint="Only files inside the model's folder are opened. Copy the file there.",
+                    hint=(
+                        "Only files inside the model's folder are opened. Copy the "
+                        "file there."
+                    ),
                 )
             # O_NONBLOCK: a named pipe must not make a load wait for a writer.
             flags = (
@@ -161,7 +176,8 @@ def check_file_name(name: str, owner: str, node: str | None = None) -> str:
     """Return a name in normal form if it can stay inside a folder.
 
     Raises:
-        InvalidGraph: empty, over-long, absolute, with a drive or NUL, or `..` that leaves.
+        InvalidGraph: empty, over-long, absolute, with a drive or NUL, or `..` that
+            leaves.
     """
     # protobuf gives a text that is not UTF-8 as bytes.
     given: object = name
@@ -189,9 +205,11 @@ def _find_fault(name: str) -> str:
 
 
 def _locate(descriptor: int, opened: str) -> str:
-    """Return the path of an open file, whatever became of the path that was opened, as far as the system knows it.
+    """Return the path of an open file, whatever became of the path that was opened, as
+    far as the system knows it.
 
-    A folder on that path may have been a link just while the file was opened; only the descriptor knows.
+    A folder on that path may have been a link just while the file was opened; only the
+    descriptor knows.
     """
     with suppress(OSError):
         path = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - as text, as the rest

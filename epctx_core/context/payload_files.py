@@ -1,4 +1,6 @@
-"""Payloads as EPs see them, with the files that some want of them; and private copies in memory."""
+"""Payloads as EPs see them, with the files that some want of them; and private copies
+in memory.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,13 @@ Content: TypeAlias = "memoryview | MappedFile"
 """Bytes of a payload as they were found: in memory, or in a file."""
 
 _ON_DISK = (
-    "Free some space in the folder for temporary files, or have TMPDIR name another one; "
-    "on the model's file system nothing has to be copied."
+    "Free some space in the folder for temporary files, or have TMPDIR name another "
+    "one; on the model's file system nothing has to be copied."
 )
 _IN_MEMORY = (
-    "It came from the EPContext data read callback, so it is written to no disk, and the EP takes it only as a file: "
-    "give it more memory, or load this model from files on this system."
+    "It came from the EPContext data read callback, so it is written to no disk, and "
+    "the EP takes it only as a file: give it more memory, or load this model from "
+    "files on this system."
 )
 
 
@@ -35,9 +38,11 @@ class LoadedPayload:
 
     Attributes:
         content: its bytes as they were found.
-        scratch: lives as long as the session; makes a file of the payload for an EP that wants one.
+        scratch: lives as long as the session; makes a file of the payload for an EP
+            that wants one.
         in_memory: whether no disk may have it, because the host stores it by itself.
-        verified: whether every byte was checked against the manifest, now or when this machine met it first.
+        verified: whether every byte was checked against the manifest, now or when this
+            machine met it first.
     """
 
     name: str
@@ -62,11 +67,12 @@ class LoadedPayload:
         )
 
     def as_file(self) -> str:
-        """Return a path with the same content, which is there for as long as the session lives.
+        """Return a path with the same content, which is there for as long as the
+        session lives.
 
-        What the host's callback gave lies in memory, on no disk. Otherwise it is a second link to the
-        file where the folder for it lies on the same file system, or else a copy: at the file's own path
-        another one lies after the next compile.
+        What the host's callback gave lies in memory, on no disk. Otherwise it is a
+        second link to the file where the folder for it lies on the same file system, or
+        else a copy: at the file's own path another one lies after the next compile.
 
         Raises:
             Fail: there is no space for a copy, or the system has no files in memory.
@@ -145,7 +151,8 @@ class LoadedPayload:
 def _memory_file(content: memoryview) -> Iterator[str]:
     """Give the path of a file in memory, for this process and the programs it starts.
 
-    It has no name in any folder, so that nothing of it outlives the process, however that ends.
+    It has no name in any folder, so that nothing of it outlives the process, however
+    that ends.
 
     Raises:
         OSError: there is no memory for it, or the system has no such files.
@@ -164,7 +171,8 @@ def _memory_file(content: memoryview) -> Iterator[str]:
 
 
 def read_privately(descriptor: int, path: str) -> memoryview:
-    """Return the content of a file, read once; what happens to the file afterwards does not matter.
+    """Return the content of a file, read once; what happens to the file afterwards does
+    not matter.
 
     Args:
         descriptor: of the file, open at its beginning.

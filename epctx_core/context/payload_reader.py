@@ -1,7 +1,8 @@
-"""Reading of payloads: found, checked against the manifest, mapped; and the nodes that they belong to.
+"""Reading of payloads: found, checked against the manifest, mapped; and the nodes that
+they belong to.
 
-Implements `ContextReader` and `PayloadView` of `epctx_core.plugin`. Files are opened through
-`ModelFolder` only.
+Implements `ContextReader` and `PayloadView` of `epctx_core.plugin`. Files are opened
+through `ModelFolder` only.
 """
 
 from __future__ import annotations
@@ -49,12 +50,15 @@ class Reading:
     """Settings for reading payloads.
 
     Attributes:
-        map_binaries: False to read each binary into memory of its own and verify it whole.
+        map_binaries: False to read each binary into memory of its own and verify it
+            whole.
         verification: how far payloads are checked against the manifest.
         data_reader: the host's callback, which gives what nodes name instead of files.
         checks: of the load, which go on beside it, for payloads that are checked once.
-        early: whether an EP may get a payload before every byte that has a digest was compared with it.
-        model_digest: SHA-256 (hex) of the model's bytes, for a receipt of what is embedded in it; empty for none.
+        early: whether an EP may get a payload before every byte that has a digest was
+            compared with it.
+        model_digest: SHA-256 (hex) of the model's bytes, for a receipt of what is
+            embedded in it; empty for none.
     """
 
     map_binaries: bool = True
@@ -72,7 +76,8 @@ class PayloadReader:
         records: the EP's nodes by name.
         folder: where the model's files lie; may be None if no node names a file.
         manifest: what the model says about its payloads, if it does.
-        scratch: lives as long as the session; makes files of payloads for EPs that want them.
+        scratch: lives as long as the session; makes files of payloads for EPs that want
+            them.
         source_tensor: finds a weight that payloads left in the source model.
         reading: how they are read and checked.
 
@@ -103,7 +108,9 @@ class PayloadReader:
         self.loaded: dict[tuple[str, bool], LoadedPayload] = {}
 
     def _find_copies(self, name: str) -> Iterator[Path]:
-        """Yield files that may hold a binary as it was before a publication that is under way or was killed."""
+        """Yield files that may hold a binary as it was before a publication that is
+        under way or was killed.
+        """
         # Not needed where this machine has checked all binaries before.
         from epctx_core.context.unfinished import find_interrupted_copies
 
@@ -114,7 +121,8 @@ class PayloadReader:
         )
 
     def check_all(self, ep: str) -> None:
-        """Check all payloads that the host wants to be checked before any is asked for, or begin to.
+        """Check all payloads that the host wants to be checked before any is asked for,
+        or begin to.
 
         Args:
             ep: the EP that loads them, for errors: it has not asked for them yet.
@@ -134,7 +142,9 @@ class PayloadReader:
             raise
 
     def _can_wait(self, record: ContextNodeRecord) -> bool:
-        """Return whether a payload was checked before, or need not be until its EP asks for it."""
+        """Return whether a payload was checked before, or need not be until its EP asks
+        for it.
+        """
         if self._reading.verification is Verification.FULL:
             return False
         entry = self.find_entry(record)
@@ -150,9 +160,13 @@ class PayloadReader:
         owner = node if node.main_context else node.primary
         if owner is None:
             raise InvalidGraph(
-                f"EPContext node {node.name!r} carries no payload, and more than one primary could hold its graph.",
+                f"EPContext node {node.name!r} carries no payload, and more than one "
+                "primary could hold its graph.",
                 node=node.name,
-                hint="The EP has to look for the node's partition_name in the payloads of the primaries.",
+                hint=(
+                    "The EP has to look for the node's partition_name in the payloads "
+                    "of the primaries."
+                ),
             )
         return self.load(self._records[owner.name])
 
@@ -177,18 +191,22 @@ class PayloadReader:
         return find_entry(record, self._manifest)
 
     def read(self, record: ContextNodeRecord) -> LoadedPayload:
-        """Find the payload that a node carries itself, and check it as far as the host wants.
+        """Find the payload that a node carries itself, and check it as far as the host
+        wants.
 
         Raises:
-            InvalidGraph: it has none, the file is missing or must not be opened, or it is another one than the model
-                was written with, and no unfinished publication has that one.
+            InvalidGraph: it has none, the file is missing or must not be opened, or it
+                is another one than the model was written with, and no unfinished
+                publication has that one.
             Fail: it cannot be brought into memory, or the host's callback raised.
         """
         file_name, node = record.file_name, record.name
         if not record.cache:
             raise InvalidGraph(
-                f"EPContext node {node!r} has main_context=1 and embed_mode={int(record.embed_mode)} "
-                f"but no {'payload' if record.embed_mode else 'file name'} in ep_cache_context.",
+                f"EPContext node {node!r} has main_context=1 and "
+                f"embed_mode={int(record.embed_mode)} but no "
+                f"{'payload' if record.embed_mode else 'file name'} in "
+                "ep_cache_context.",
                 node=node,
                 hint="Compile the model again.",
             )
@@ -197,7 +215,8 @@ class PayloadReader:
         payload = self._find(record)
         if not payload.view:
             raise InvalidGraph(
-                f"the context binary {file_name!r} of EPContext node {node!r} is empty.",
+                f"the context binary {file_name!r} of EPContext node {node!r} is "
+                "empty.",
                 node=node,
                 path=payload.mapped.path if payload.mapped else None,
                 hint="Fetch it again, or compile the model again.",
@@ -205,7 +224,9 @@ class PayloadReader:
         return self._check_content(record, payload)
 
     def _find(self, record: ContextNodeRecord) -> LoadedPayload:
-        """Return the payload in a node or in the file that it names; not checked yet."""
+        """Return the payload in a node or in the file that it names; not checked
+        yet.
+        """
         name = record.file_name
         if name is None:
             return self._make_payload(record, memoryview(record.cache or b""))
@@ -215,9 +236,13 @@ class PayloadReader:
             return self._make_payload(record, receive(self._reading.data_reader, name))
         if self._folder is None:
             raise InvalidGraph(
-                f"EPContext node {record.name!r} names {name!r}, but the model has no folder.",
+                f"EPContext node {record.name!r} names {name!r}, but the model has no "
+                "folder.",
                 node=record.name,
-                hint="Set the session option 'ep.context_file_path' to the path the model would have.",
+                hint=(
+                    "Set the session option 'ep.context_file_path' to the path the "
+                    "model would have."
+                ),
             )
         with self._folder.open(name, what=BINARY, node=record.name) as file:
             return self._open(record, file.fileno(), file.path)
@@ -265,15 +290,20 @@ class PayloadReader:
         """Return a weight of the source model."""
         if self._source_tensor is None:
             raise InvalidGraph(
-                f"the weight {name!r} of the source model was asked for, but this session has no source model.",
-                hint="Only context models made in weightless mode refer to their source.",
+                f"the weight {name!r} of the source model was asked for, but this "
+                "session has no source model.",
+                hint=(
+                    "Only context models made in weightless mode refer to their source."
+                ),
             )
         return self._source_tensor(name)
 
     def _check(
         self, record: ContextNodeRecord, entry: PayloadEntry, payload: LoadedPayload
     ) -> bool:
-        """Check a payload as far as the host wants; return whether every byte of it is known to be right."""
+        """Check a payload as far as the host wants; return whether every byte of it is
+        known to be right.
+        """
         mode, checks, node = (
             self._reading.verification,
             self._reading.checks,
@@ -298,7 +328,8 @@ class PayloadReader:
         )
         if receipt and is_noted(receipt):
             return True
-        # While files are being replaced, another copy may be the right one, and the EP must not get the wrong one.
+        # While files are being replaced, another copy may be the right one, and the EP
+        # must not get the wrong one.
         beside = self._reading.early and checks.is_beside(len(view))
         beside = beside and (file is None or not any(self._find_copies(entry.name)))
         (entry.check_head if beside else entry.check_size)(view, node)
@@ -316,7 +347,10 @@ class PayloadReader:
     def _open(
         self, record: ContextNodeRecord, descriptor: int, path: str
     ) -> LoadedPayload:
-        """Return a binary's content. One whose length is wrong is not copied: it may be as large as it likes."""
+        """Return a binary's content.
+
+        One whose length is wrong is not copied: it may be as large as it likes.
+        """
         entry = self.find_entry(record)
         right_size = entry is None or os.fstat(descriptor).st_size == entry.size
         try:
@@ -325,15 +359,21 @@ class PayloadReader:
             return self._make_payload(record, read_privately(descriptor, path))
         except (OSError, MemoryError) as error:
             raise Fail(
-                f"the context binary {path!r} cannot be brought into memory: {str(error) or 'not enough memory'}.",
+                f"the context binary {path!r} cannot be brought into memory: "
+                f"{str(error) or 'not enough memory'}.",
                 path=path,
-                hint="Unless ep.context_file_mapping is 0 it is mapped, which needs addresses and no memory.",
+                hint=(
+                    "Unless ep.context_file_mapping is 0 it is mapped, which needs "
+                    "addresses and no memory."
+                ),
             ) from error
 
     def _recover_copy(
         self, record: ContextNodeRecord, entry: PayloadEntry
     ) -> LoadedPayload | None:
-        """Return the right binary from the files of an unfinished publication, if one has it, and as `_check`."""
+        """Return the right binary from the files of an unfinished publication, if one
+        has it, and as `_check`.
+        """
         for copy in self._find_copies(entry.name):
             with suppress(OSError, InvalidGraph):
                 with copy.open("rb") as file:
@@ -349,10 +389,11 @@ def make_plugin_nodes(
     ep: str,
     manifest: Manifest | None = None,
 ) -> list[ContextNode]:
-    """Return the nodes of one EP as it gets them: primaries first, each reference with its primary.
+    """Return the nodes of one EP as it gets them: primaries first, each reference with
+    its primary.
 
-    Among several primaries the reference names the file of one, or the manifest says which; otherwise the EP looks
-    into their payloads.
+    Among several primaries the reference names the file of one, or the manifest says
+    which; otherwise the EP looks into their payloads.
 
     Raises:
         InvalidGraph: references without any primary.
@@ -387,7 +428,9 @@ def make_plugin_nodes(
 def find_entry(
     record: ContextNodeRecord, manifest: Manifest | None
 ) -> PayloadEntry | None:
-    """Return a manifest's entry of the payload that a node carries, None without one."""
+    """Return a manifest's entry of the payload that a node carries, None without
+    one.
+    """
     name, embedded = get_payload_key(record)
     return (
         manifest.find_entry(name, embedded=embedded) if manifest is not None else None
@@ -398,7 +441,8 @@ def check_primaries(records: Sequence[ContextNodeRecord], ep: str) -> None:
     """Check that a node of an EP carries a payload; raise InvalidGraph otherwise."""
     if records and not any(record.main_context for record in records):
         raise InvalidGraph(
-            f"no EPContext node of {ep} has main_context=1, so the payload of {records[0].name!r} is nowhere.",
+            f"no EPContext node of {ep} has main_context=1, so the payload of "
+            f"{records[0].name!r} is nowhere.",
             node=records[0].name,
             ep=ep,
             hint="The model lost its primary node; compile it again.",

@@ -1,4 +1,5 @@
-"""Writing of payloads, once, front to back, with digests on the way; and the manifest's text.
+"""Writing of payloads, once, front to back, with digests on the way; and the manifest's
+text.
 
 Implements `Payload` and `ContextWriter` of `epctx_core.plugin`. Whether bytes go into a
 file or into the model depends on the sink; EPs cannot see which.
@@ -105,7 +106,9 @@ class PayloadWriter:
         return self.size
 
     def write_tensor(self, view: TensorView) -> int:
-        """Append a weight, streamed; content that is there already is not stored again."""
+        """Append a weight, streamed; content that is there already is not stored
+        again.
+        """
         key = (view.digest, view.nbytes)
         if key in self._stored:
             return self._stored[key]
@@ -139,7 +142,8 @@ class PayloadWriter:
         )
 
     def get_cache_value(self) -> bytes:
-        """Return the value of `ep_cache_context`: the file's name, or a marker for the bytes.
+        """Return the value of `ep_cache_context`: the file's name, or a marker for the
+        bytes.
 
         See `epctx_core.context.node_writer`.
         """
@@ -176,7 +180,9 @@ class PayloadWriter:
         self.size += weight.nbytes
 
     def _put_foreign(self, view: TensorView) -> None:
-        """Append a weight that an EP made: its digest is a claim, and the manifest must not pass on a wrong one."""
+        """Append a weight that an EP made: its digest is a claim, and the manifest must
+        not pass on a wrong one.
+        """
         start, sha = self.size, hashlib.sha256()
         for chunk in view.chunks():
             sha.update(chunk)
@@ -184,24 +190,33 @@ class PayloadWriter:
         written = self.size - start
         if (written, sha.hexdigest()) != (view.nbytes, view.digest):
             raise PluginError(
-                f"the weight {view.name!r} says that it has {view.nbytes:,} bytes of digest {view.digest}; "
-                f"written were {written:,} of digest {sha.hexdigest()}.",
+                f"the weight {view.name!r} says that it has {view.nbytes:,} bytes of "
+                f"digest {view.digest}; written were {written:,} of digest "
+                f"{sha.hexdigest()}.",
                 hook=_HOOK,
-                hint="The EP changed a weight and left its digest or its size as they were.",
+                hint=(
+                    "The EP changed a weight and left its digest or its size as they "
+                    "were."
+                ),
             )
 
     def _check_room(self, length: int) -> None:
         if self.embedded and self.size + length > EMBEDDED_LIMIT:
             raise Fail(
-                f"the payload {self.name!r} has more than {EMBEDDED_LIMIT:,} bytes, which a model cannot hold.",
-                hint="Set ep.context_embed_mode=0, so that payloads go into a file of their own.",
+                f"the payload {self.name!r} has more than {EMBEDDED_LIMIT:,} bytes, "
+                "which a model cannot hold.",
+                hint=(
+                    "Set ep.context_embed_mode=0, so that payloads go into a file of "
+                    "their own."
+                ),
             )
 
     def _open_sink(self) -> BinaryIO:
         if self._sink is None:
             raise NotImplementedByProvider(
-                f"the payload {self.name!r} is one of a share group, and the EP wrote into it while "
-                "`ContextWriter.final` was False: it does not know share groups.",
+                f"the payload {self.name!r} is one of a share group, and the EP wrote "
+                "into it while `ContextWriter.final` was False: it does not know "
+                "share groups.",
                 hint="Compile its models one by one, without ep.share_ep_contexts=1.",
             )
         return self._sink
@@ -231,7 +246,9 @@ class PayloadWriter:
 
 
 class _Payload:
-    """Handle of an EP on a payload, which does not show where the bytes go; implements `Payload`."""
+    """Handle of an EP on a payload, which does not show where the bytes go; implements
+    `Payload`.
+    """
 
     __slots__ = ("_writer", "add_file", "align", "write", "write_tensor")
 
@@ -265,9 +282,10 @@ class PayloadSet:
 
     Args:
         ep: the EP name, for messages.
-        file_name: makes the name of a file from an EP's name for it (None for its only payload).
-        open_sink: opens where the bytes of a name go; None while a share group's members are asked for their nodes
-            alone: nothing is written then.
+        file_name: makes the name of a file from an EP's name for it (None for its only
+            payload).
+        open_sink: opens where the bytes of a name go; None while a share group's
+            members are asked for their nodes alone: nothing is written then.
         embedded: whether they end up inside the model.
         graphs_by_model: the names of the EP's partitions in each model.
         references: says which weights stay in the source model; None for none.
@@ -304,14 +322,18 @@ class PayloadSet:
         """Start a payload.
 
         Raises:
-            PluginError: the EP started one of this name before, or the name cannot be part of a file's.
+            PluginError: the EP started one of this name before, or the name cannot be
+                part of a file's.
         """
         # Folders that do not tell cases apart are common enough.
         key = name.casefold() if name is not None and is_payload_name(name) else None
         wrong = hint = ""
         if key is None and name is not None:
             wrong = f"gave a payload the name {name!r:.100} in {_HOOK}"
-            hint = "A name is 1 to 64 letters, digits, '_', '.' and '-': it becomes part of a file's name."
+            hint = (
+                "A name is 1 to 64 letters, digits, '_', '.' and '-': it becomes part "
+                "of a file's name."
+            )
         elif key in self._names:
             called = "without a name" if name is None else f"named {name!r}"
             wrong = f"started two payloads {called} in one call of {_HOOK}"
@@ -333,7 +355,8 @@ class PayloadSet:
 
 
 class PrivatePayloads:
-    """Payloads for some partitions; they take the same way as a context model's, checks included.
+    """Payloads for some partitions; they take the same way as a context model's, checks
+    included.
 
     Attributes:
         writer: what the EP writes with.
@@ -362,14 +385,16 @@ class PrivatePayloads:
     def read(
         self, described: Sequence[EPContextNode], types: TypeTable
     ) -> tuple[Sequence[ContextNode], ContextReader]:
-        """Return nodes and payloads as a load of a context model gives them; nothing is written from then on.
+        """Return nodes and payloads as a load of a context model gives them; nothing is
+        written from then on.
 
         Args:
             described: what the EP said of its nodes.
             types: those of the model that the partitions are of.
 
         Raises:
-            InvalidGraph: references without any primary, or an attribute of the wrong type.
+            InvalidGraph: references without any primary, or an attribute of the wrong
+                type.
         """
         records = {
             str(node.partition.name): self._record(node, node.partition)
@@ -424,7 +449,9 @@ def digest_payload(
 
 
 def dump_manifest(manifest: Manifest) -> str:
-    """Return the JSON text of a manifest; offsets follow from the lengths of segments."""
+    """Return the JSON text of a manifest; offsets follow from the lengths of
+    segments.
+    """
     content: dict[str, Any] = {
         "version": VERSION,
         "core": __version__,

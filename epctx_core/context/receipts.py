@@ -1,8 +1,10 @@
-"""Receipts of files that were checked whole, so that a machine digests each of them once; and those checks.
+"""Receipts of files that were checked whole, so that a machine digests each of them
+once; and those checks.
 
-A receipt is an empty file. Its name is a digest over the state of the file that was checked (device, inode, size, times
-of change) and over what it was checked against: another state, or another expected digest, is another receipt. Nothing
-in it can be torn or forged by its content, so it is trusted if nobody else can write into its folder.
+A receipt is an empty file. Its name is a digest over the state of the file that was
+checked (device, inode, size, times of change) and over what it was checked against:
+another state, or another expected digest, is another receipt. Nothing in it can be torn
+or forged by its content, so it is trusted if nobody else can write into its folder.
 """
 
 from __future__ import annotations
@@ -39,10 +41,14 @@ LIMIT = 4096
 """Receipts in one folder beyond which the older half is removed."""
 
 SETTLED_NS = 2_000_000_000
-"""Nanoseconds without a change after which a later change is sure to show in a file's time: FAT counts in two seconds."""
+"""Nanoseconds without a change after which a later change is sure to show in a file's
+time: FAT counts in two seconds.
+"""
 
 BESIDE_FROM = 1 << 20
-"""Bytes from which a payload is digested beside the EP's own loading; less is done before a thread has started."""
+"""Bytes from which a payload is digested beside the EP's own loading; less is done
+before a thread has started.
+"""
 
 _NAME = re.compile("[0-9a-f]{64}")
 _POLLED_EVERY = 0.05
@@ -52,7 +58,9 @@ _logged: set[str] = set()
 
 
 def make_file_receipt(status: os.stat_result, digest: str) -> str:
-    """Return the receipt for a file with a status, checked against a root digest (hex)."""
+    """Return the receipt for a file with a status, checked against a root digest
+    (hex).
+    """
     state = (
         status.st_dev,
         status.st_ino,
@@ -64,7 +72,9 @@ def make_file_receipt(status: os.stat_result, digest: str) -> str:
 
 
 def make_model_receipt(digest: str) -> str:
-    """Return the receipt for all payloads embedded in a model, whose bytes have a digest (hex), wherever it lies."""
+    """Return the receipt for all payloads embedded in a model, whose bytes have a
+    digest (hex), wherever it lies.
+    """
     return hashlib.sha256(f"model 1 {digest}".encode()).hexdigest()
 
 
@@ -79,7 +89,9 @@ def is_noted(receipt: str) -> bool:
 
 
 def note(receipts: Iterable[str]) -> None:
-    """Leave receipts for later loads of this machine; where the folder cannot be used, for those of this process."""
+    """Leave receipts for later loads of this machine; where the folder cannot be used,
+    for those of this process.
+    """
     names = list(receipts)
     if not names:
         return
@@ -105,8 +117,11 @@ def note(receipts: Iterable[str]) -> None:
         if (reason := str(error)) not in _logged:
             _logged.add(reason)
             _log.warning(
-                "receipts of checked payloads are kept in this process's memory only, as their folder cannot be used: "
-                "%s. Set %s to a folder that only this user can write to.",
+                (
+                    "receipts of checked payloads are kept in this process's memory "
+                    "only, as their folder cannot be used: %s. Set %s to a folder "
+                    "that only this user can write to."
+                ),
                 *(reason, FOLDER_VARIABLE),
             )
 
@@ -114,11 +129,13 @@ def note(receipts: Iterable[str]) -> None:
 def note_published(
     states: Mapping[str, os.stat_result], digests: Mapping[str, str]
 ) -> None:
-    """Leave receipts for files that this process has just written and digested on the way.
+    """Leave receipts for files that this process has just written and digested on the
+    way.
 
     Args:
         states: see `epctx_core.publish.publication.Publication.commit`.
-        digests: the root digest (hex) of each file, by the same names; more are ignored.
+        digests: the root digest (hex) of each file, by the same names; more are
+            ignored.
     """
     note(
         make_file_receipt(state, digests[name])
@@ -129,7 +146,8 @@ def note_published(
 
 @contextmanager
 def keep_receipt(descriptor: int, digest: str | None) -> Iterator[None]:
-    """Keep the receipt of an open file, if it has a digest, while the block makes or removes a link to it.
+    """Keep the receipt of an open file, if it has a digest, while the block makes or
+    removes a link to it.
 
     A link changes the file's ctime, and nothing else of it.
     """
@@ -160,7 +178,8 @@ def _get_folder() -> Path:
 
 
 def _get_trusted_folder() -> Path:
-    """Return the folder if only this user can put receipts there; what is read in it has to be this user's, too.
+    """Return the folder if only this user can put receipts there; what is read in it
+    has to be this user's, too.
 
     Raises:
         OSError: there is no such folder, or others can write into it.
@@ -172,13 +191,16 @@ def _get_trusted_folder() -> Path:
 
 
 class DigestChecks:
-    """Context manager: the payloads of one load that are checked the first time a machine sees them.
+    """Context manager: the payloads of one load that are checked the first time a
+    machine sees them.
 
-    Those of some size are digested on threads, beside whatever the EPs do with them meanwhile. If the load ends in
-    another error, damage that is found goes before it: it is the likelier cause.
+    Those of some size are digested on threads, beside whatever the EPs do with them
+    meanwhile. If the load ends in another error, damage that is found goes before it:
+    it is the likelier cause.
 
     Args:
-        cancellation: of the host; None if nobody waits with `finish`, so that all is checked at once.
+        cancellation: of the host; None if nobody waits with `finish`, so that all is
+            checked at once.
     """
 
     def __init__(self, cancellation: CancellationFlag | None = None) -> None:
@@ -237,14 +259,16 @@ class DigestChecks:
         *,
         beside: bool,
     ) -> bool:
-        """Check a payload that this machine has not seen; return whether it is known to be right.
+        """Check a payload that this machine has not seen; return whether it is known to
+        be right.
 
         Args:
             view: the bytes, which the load holds.
             file: the file that they are in; None for bytes in memory.
             entry: its ranges and their digests.
             refuse: makes the error for the first range that is another one.
-            beside: whether to check it on a thread, see `is_beside`; `finish` raises the error then.
+            beside: whether to check it on a thread, see `is_beside`; `finish` raises
+                the error then.
 
         Raises:
             InvalidGraph: it is damaged.
@@ -306,10 +330,12 @@ IN_PLACE = DigestChecks()
 
 
 def _make_receipts_after(content: MappedFile, digest: str, begun: int) -> list[str]:
-    """Return the receipt of a file that was right, if every change since the check began would show in its times.
+    """Return the receipt of a file that was right, if every change since the check
+    began would show in its times.
 
-    A file that was written to in the same tick of the clock looks as before. So one that is as young gets none, and
-    the next load checks it again. A link made meanwhile, as for an EP that wants a file, changes the ctime, too.
+    A file that was written to in the same tick of the clock looks as before. So one
+    that is as young gets none, and the next load checks it again. A link made
+    meanwhile, as for an EP that wants a file, changes the ctime, too.
     """
     before, after = content.status, os.fstat(content.descriptor)
     untouched = (

@@ -1,4 +1,6 @@
-"""Folders of this user alone: scratch folders of a session, and the one for receipts; and the workspace of one session."""
+"""Folders of this user alone: scratch folders of a session, and the one for receipts;
+and the workspace of one session.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ def get_user_folder(platform: str, environment: Mapping[str, str]) -> Path:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder and those above it, as far as they are missing; other users get no access to those made here.
+    """Make a folder and those above it, as far as they are missing; other users get no
+    access to those made here.
 
     Raises:
         OSError: the system refuses it.
@@ -48,9 +51,11 @@ def make_private_folder(folder: Path) -> None:
 
 
 def describe_distrust(status: os.stat_result) -> str:
-    """Return why other users may have written into a folder, in words that follow its name; empty if they cannot.
+    """Return why other users may have written into a folder, in words that follow its
+    name; empty if they cannot.
 
-    A link to a folder counts as one where the status is that of what it leads to (`stat`), not its own (`lstat`).
+    A link to a folder counts as one where the status is that of what it leads to
+    (`stat`), not its own (`lstat`).
     """
     if not stat.S_ISDIR(status.st_mode):
         return "is not a folder"
@@ -62,13 +67,16 @@ def describe_distrust(status: os.stat_result) -> str:
 
 
 def is_own(status: os.stat_result) -> bool:
-    """Return whether a file or folder belongs to this process's user, as far as the system has users."""
+    """Return whether a file or folder belongs to this process's user, as far as the
+    system has users.
+    """
     return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
 
 
 @contextmanager
 def make_scratch_folder() -> Iterator[Path]:
-    """Give a new folder that only this user can read; it goes with the block, or at the latest with the process.
+    """Give a new folder that only this user can read; it goes with the block, or at the
+    latest with the process.
 
     `tempfile.TemporaryDirectory` would remove it at the end of a forked child, too.
     """
@@ -87,7 +95,10 @@ def make_scratch_folder() -> Iterator[Path]:
 
 
 class PrivateWorkspace:
-    """Workspace of one session that shares nothing: objects by key, graphs by name. Implements `Workspace`."""
+    """Workspace of one session that shares nothing: objects by key, graphs by name.
+
+    Implements `Workspace`.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -100,7 +111,9 @@ class PrivateWorkspace:
         factory: Callable[[], T],
         close: Callable[[T], None] | None = None,
     ) -> T:
-        """Return the object under a key, made on the first call; other callers wait for it."""
+        """Return the object under a key, made on the first call; other callers wait for
+        it.
+        """
         with self._lock:
             if key not in self._objects:
                 self._objects[key] = (factory(), close)

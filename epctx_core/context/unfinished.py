@@ -1,4 +1,5 @@
-"""Files of an unfinished publication, as a reader finds them, and the names that they may have.
+"""Files of an unfinished publication, as a reader finds them, and the names that they
+may have.
 
 Knows nothing of journals; names may come from an untrusted one.
 """
@@ -26,11 +27,12 @@ _NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 
 
 def normalise_path(name: str) -> str:
-    """Return a name relative to the folder in its normal form: parts joined by "/", no "." or "..".
+    """Return a name relative to the folder in its normal form: parts joined by "/", no
+    "." or "..".
 
     Raises:
-        InvalidArgument: the name is empty, absolute, leaves the folder, ends in a folder, lies in a
-            staging folder, or no file system could hold it.
+        InvalidArgument: the name is empty, absolute, leaves the folder, ends in a
+            folder, lies in a staging folder, or no file system could hold it.
     """
     normal = posixpath.normpath(name)
     reason = _find_fault(name, normal)
@@ -64,8 +66,8 @@ def _find_fault(name: str, normal: str) -> str:
 def get_mode(path: Path) -> int | None:
     """Return the mode of a path (links not followed), None if nothing is there.
 
-    Unlike `os.path.lexists`, an error other than "nothing there" is raised: taking it for "gone" would
-    make a step that is still to do look done.
+    Unlike `os.path.lexists`, an error other than "nothing there" is raised: taking it
+    for "gone" would make a step that is still to do look done.
     """
     try:
         return os.lstat(path).st_mode
@@ -82,7 +84,10 @@ def is_file(path: Path) -> bool:
 
 
 def resolve_without_links(root: Path, name: str) -> Path | None:
-    """Return `root/name`, or None if a folder on the way is a link or not a folder. `root` itself is trusted."""
+    """Return `root/name`, or None if a folder on the way is a link or not a folder.
+
+    `root` itself is trusted.
+    """
     path = root
     for part in name.split("/")[:-1]:
         path /= part
@@ -93,7 +98,9 @@ def resolve_without_links(root: Path, name: str) -> Path | None:
 
 
 def list_parents(name: str) -> list[str]:
-    """Return the sub-folders that a name lies in, outermost first: `a`, `a/b` for `a/b/c`."""
+    """Return the sub-folders that a name lies in, outermost first: `a`, `a/b` for
+    `a/b/c`.
+    """
     parts = name.split("/")[:-1]
     return ["/".join(parts[: n + 1]) for n in range(len(parts))]
 
@@ -114,13 +121,15 @@ def list_staging_folders(folder: Path) -> list[Path]:
 
 
 def find_interrupted_copies(folder: Path, name: str) -> Iterator[Path]:
-    """Yield files that may hold the bytes of a name as a publication found them or will leave them.
+    """Yield files that may hold the bytes of a name as a publication found them or will
+    leave them.
 
-    For a loader whose context model names other bytes than lie beside it: a publication is under way
-    or was killed. The caller compares digests, since a staged file may be half written. If none
-    matches, the publication has ended in between and the context model itself has to be read again.
-    The kept bytes come first. Never raises: names that leave the folder, missing folders and files
-    that vanish give nothing; links are not followed.
+    For a loader whose context model names other bytes than lie beside it: a publication
+    is under way or was killed. The caller compares digests, since a staged file may be
+    half written. If none matches, the publication has ended in between and the context
+    model itself has to be read again. The kept bytes come first. Never raises: names
+    that leave the folder, missing folders and files that vanish give nothing; links are
+    not followed.
 
     Args:
         folder: the context model's folder.

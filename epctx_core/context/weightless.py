@@ -1,11 +1,13 @@
-"""Weights that payloads leave in the source model (weightless mode): noted by a compile, found again by a load.
+"""Weights that payloads leave in the source model (weightless mode): noted by a
+compile, found again by a load.
 
-A reference is the weight's name in the source with its digest, type and shape and, for one in a file, that file's
-name and the offset in it. It holds no path.
+A reference is the weight's name in the source with its digest, type and shape and, for
+one in a file, that file's name and the offset in it. It holds no path.
 
-The source is what the host gives (a buffer, or a path), or the file that the EPContext nodes name, beside
-the context model. Weights in files of their own need no source model: the manifest says where they lie.
-Each is checked against its digest before an EP gets it, and used where it lies.
+The source is what the host gives (a buffer, or a path), or the file that the EPContext
+nodes name, beside the context model. Weights in files of their own need no source
+model: the manifest says where they lie. Each is checked against its digest before an EP
+gets it, and used where it lies.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ class SourceReference(NamedTuple):
 
     Attributes:
         digest: SHA-256 (hex) of its raw bytes.
-        location: the file of weights that holds it, as the source names it; empty for an inline one.
+        location: the file of weights that holds it, as the source names it; empty for
+            an inline one.
         offset: of the bytes in that file.
     """
 
@@ -84,7 +87,8 @@ def read_references(data: Mapping[str, Sequence[Any]]) -> dict[str, SourceRefere
             or not isinstance(location, str)
         ):
             raise ValueError(
-                f"the weight {name!r:.80} of the source is not described by numbers and texts"
+                f"the weight {name!r:.80} of the source is not described by numbers "
+                "and texts"
             )
         found[name] = SourceReference(digest, elem_type, tuple(shape), location, offset)
     return found
@@ -93,7 +97,9 @@ def read_references(data: Mapping[str, Sequence[Any]]) -> dict[str, SourceRefere
 def list_source_files(
     references: Collection[SourceReference], models: Iterable[str]
 ) -> tuple[str, ...]:
-    """Return the files that references need: of the models those that hold inline weights, then files of weights."""
+    """Return the files that references need: of the models those that hold inline
+    weights, then files of weights.
+    """
     inline = any(not reference.location for reference in references)
     locations = (reference.location for reference in references)
     return tuple(dict.fromkeys(filter(None, (*(models if inline else ()), *locations))))
@@ -104,7 +110,8 @@ class SourceReferences:
 
     Args:
         mode: what the host asked for.
-        locations: the real path of each of the source's files of weights, with its name there.
+        locations: the real path of each of the source's files of weights, with its name
+            there.
 
     Attributes:
         used: the weights that were left out, by name.
@@ -118,10 +125,11 @@ class SourceReferences:
         self._locations = locations
 
     def reference(self, view: TensorView) -> str | None:
-        """Return the name under which a load finds a weight in the source; None if it has to be stored.
+        """Return the name under which a load finds a weight in the source; None if it
+        has to be stored.
 
-        Stored is what the mode does not cover, and what is not the source's own: weights that an optimiser
-        or the EP made, or that lie in subgraphs.
+        Stored is what the mode does not cover, and what is not the source's own:
+        weights that an optimiser or the EP made, or that lie in subgraphs.
         """
         if (
             self._mode is WeightlessMode.NONE
@@ -236,20 +244,24 @@ def _tensor(
 PATH_OPTION = "ep.context_source_model_path"
 _HINT = (
     f"Set the session option {PATH_OPTION!r} to the source model, give its bytes to "
-    "SessionOptions.set_weightless_source_model_buffer, or put it beside the context model under its old name."
+    "SessionOptions.set_weightless_source_model_buffer, or put it beside the context "
+    "model under its old name."
 )
 
 
 class SourceWeights:
-    """Weights of the source model for one session; nothing is opened before the first is asked for.
+    """Weights of the source model for one session; nothing is opened before the first
+    is asked for.
 
     Args:
         records: the model's EPContext nodes, which may name the source's file.
         manifest: what the model says about the weights that were left out, if it does.
-        folder: where the context model's files lie, None for a model from bytes without one.
+        folder: where the context model's files lie, None for a model from bytes without
+            one.
         path: the source as the host named it.
         buffer: the source as the host gave it; goes before `path`.
-        weights_folder: where the host says that external weights lie; else they lie beside the source.
+        weights_folder: where the host says that external weights lie; else they lie
+            beside the source.
     """
 
     def __init__(
@@ -278,7 +290,8 @@ class SourceWeights:
         self._weights_folder = weights_folder
 
     def tensor(self, name: str) -> Weight:
-        """Return a weight; the first call digests all that the manifest names, several at once.
+        """Return a weight; the first call digests all that the manifest names, several
+        at once.
 
         Raises:
             InvalidGraph: no source, not this one, or a weight that it lacks.
@@ -286,14 +299,17 @@ class SourceWeights:
         weight = self._checked_weights.get(name)
         if weight is None:
             raise InvalidGraph(
-                f"{self._where} has no weight {name!r}, which the context model refers to.",
+                f"{self._where} has no weight {name!r}, which the context model "
+                "refers to.",
                 hint=_HINT,
             )
         return weight
 
     @cached_property
     def _checked_weights(self) -> dict[str, Weight]:
-        """The weights that payloads may refer to, as they were when the model was compiled."""
+        """The weights that payloads may refer to, as they were when the model was
+        compiled.
+        """
         opened: dict[str, MappedFile] = {}
         found = {
             name: read_weight(
@@ -321,13 +337,15 @@ class SourceWeights:
                 location,
                 what="the source's weights file",
                 node=name,
-                hint=f"Put it beside the context model, or set the session option {FOLDER_OPTION!r} to its folder "
-                f"or {PATH_OPTION!r} to the source model.",
+                hint="Put it beside the context model, or set the session option "
+                f"{FOLDER_OPTION!r} to its folder or {PATH_OPTION!r} to the "
+                "source model.",
             )
         raise InvalidGraph(
-            f"the weight {name!r} lies in {location!r}, a file of the source model, and the context model was "
-            "given as bytes.",
-            hint=f"Set the session option {FOLDER_OPTION!r} to the folder, or {PATH_OPTION!r} to the source model.",
+            f"the weight {name!r} lies in {location!r}, a file of the source model, "
+            "and the context model was given as bytes.",
+            hint=f"Set the session option {FOLDER_OPTION!r} to the folder, or "
+            f"{PATH_OPTION!r} to the source model.",
         )
 
     def _read(self, names: Collection[str] | None) -> dict[str, Weight]:
@@ -353,9 +371,15 @@ class SourceWeights:
         if len(self._files) != 1 or self._folder is None:
             why = "no EPContext node names its file"
             if len(self._files) > 1:
-                why = f"the EPContext nodes name several source models: {', '.join(map(repr, self._files))}"
+                why = (
+                    "the EPContext nodes name several source models: "
+                    f"{', '.join(map(repr, self._files))}"
+                )
             elif self._files:
-                why = f"the context model was given as bytes, which have no folder in which {self._files[0]!r} could lie"
+                why = (
+                    "the context model was given as bytes, which have no folder in "
+                    f"which {self._files[0]!r} could lie"
+                )
             raise InvalidGraph(
                 f"weights of the source model are needed, and {why}.", hint=_HINT
             )
@@ -407,11 +431,14 @@ def _check(weight: Weight, reference: SourceReference, where: str) -> None:
     )
     if not is_same_form or weight.digest != reference.digest:
         raise InvalidGraph(
-            f"the weight {weight.name!r} of the source model is not the one that was compiled: "
-            f"in {repr(Path(file.path).name) if file else where} it has another "
-            f"{'digest' if is_same_form else 'type or shape'}.",
+            f"the weight {weight.name!r} of the source model is not the one that was "
+            f"compiled: in {repr(Path(file.path).name) if file else where} it has "
+            f"another {'digest' if is_same_form else 'type or shape'}.",
             path=file.path if file else None,
-            hint="Restore the source model that the context model was compiled from, or compile again.",
+            hint=(
+                "Restore the source model that the context model was compiled from, "
+                "or compile again."
+            ),
         )
     if file is not None:
         file.check_unchanged()

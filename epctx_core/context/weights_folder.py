@@ -1,8 +1,10 @@
-"""Folder in which a model's external weights lie, and the seal of the file with initializers that a compile wrote.
+"""Folder in which a model's external weights lie, and the seal of the file with
+initializers that a compile wrote.
 
-The file for the initializers that a compile leaves in the model ends in a seal: a digest over the digests of all that is
-in it. The model's metadata has the same, so that a few bytes distinguish the file from that of another compile. It
-also has the digest of each weight, to check the whole file.
+The file for the initializers that a compile leaves in the model ends in a seal: a
+digest over the digests of all that is in it. The model's metadata has the same, so that
+a few bytes distinguish the file from that of another compile. It also has the digest of
+each weight, to check the whole file.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ def strip_seal(entry: PayloadEntry) -> PayloadEntry:
 
 
 def write_seal(model: ModelProto, entry: PayloadEntry | None) -> None:
-    """Write the seal of the file for initializers into a model's metadata; None if it has no such file."""
+    """Write the seal of the file for initializers into a model's metadata; None if it
+    has no such file.
+    """
     others = [p for p in model.metadata_props if p.key != INITIALIZERS]
     del model.metadata_props[:]
     model.metadata_props.extend(others)
@@ -76,7 +80,8 @@ def write_seal(model: ModelProto, entry: PayloadEntry | None) -> None:
 
 
 def read_seal(model: ModelProto) -> PayloadEntry | None:
-    """Return the entry without its seal of a model's file for initializers, None without such a file.
+    """Return the entry without its seal of a model's file for initializers, None
+    without such a file.
 
     Raises:
         InvalidGraph: the metadata is damaged.
@@ -105,8 +110,10 @@ class WeightsFolder:
     Args:
         model: its path, None for a model from bytes.
         option: the folder that the host named, which replaces the model's.
-        seal: what is before the seal in the file that the model's own compile wrote, if one did; see `read_seal`.
-        verification: how far the sealed file is checked; whole, before it is used, in any mode but HEAD and ONCE.
+        seal: what is before the seal in the file that the model's own compile wrote, if
+            one did; see `read_seal`.
+        verification: how far the sealed file is checked; whole, before it is used, in
+            any mode but HEAD and ONCE.
         checks: of a load, which go on beside it.
 
     Raises:
@@ -147,8 +154,8 @@ class WeightsFolder:
             return self._own.open(location, what="the model", node=tensor)
         if self._folder is None:
             raise InvalidArgument(
-                f"the model given as bytes keeps the weight {tensor!r} in the file {location!r}, "
-                "and bytes have no folder.",
+                f"the model given as bytes keeps the weight {tensor!r} in the file "
+                f"{location!r}, and bytes have no folder.",
                 hint=f"Set the session option {FOLDER_OPTION!r}.",
             )
         file = self._folder.open(location, what="the weights file", node=tensor)
@@ -157,7 +164,9 @@ class WeightsFolder:
         return file
 
     def status(self, location: str) -> os.stat_result | None:
-        """Return the status of the file that a name leads to now, without opening it; None if there is none."""
+        """Return the status of the file that a name leads to now, without opening it;
+        None if there is none.
+        """
         if location == self._own_name and self._own is not None:
             return self._own.status(location, what="the model")
         return (
@@ -185,7 +194,9 @@ class WeightsFolder:
     def _check_sealed(
         self, file: OpenedFile, seal: PayloadEntry, *, beside: bool
     ) -> OpenedFile:
-        """Return a file that matches its seal; another one is closed, and checked only once."""
+        """Return a file that matches its seal; another one is closed, and checked only
+        once.
+        """
         with ExitStack() as stack:
             stack.enter_context(file)
             state = identify_file(os.fstat(file.fileno()))
@@ -229,7 +240,11 @@ class WeightsFolder:
 
 def _mismatch_error(seal: PayloadEntry, fault: str, path: str) -> ReplacedBinaryError:
     return ReplacedBinaryError(
-        f"the weights file {seal.name!r} is not the one that the model was written with: {fault}.",
+        f"the weights file {seal.name!r} is not the one that the model was written "
+        f"with: {fault}.",
         path=path,
-        hint="The file does not belong to this model or was cut; fetch both again, or compile again.",
+        hint=(
+            "The file does not belong to this model or was cut; fetch both again, or "
+            "compile again."
+        ),
     )
