@@ -1,4 +1,6 @@
-"""Runs of a Loop or a Scan over a function that runs its body once: for sessions, and for the reference engine."""
+"""Runs of a Loop or a Scan over a function that runs its body once: for sessions, and
+for the reference engine.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ def run_loop(
     """Return the outputs of a Loop.
 
     Args:
-        body: takes (iteration, condition, carried...) and gives (condition, carried..., scanned...).
-        inputs: the trip count and the condition, None for one that is left out; then the carried values.
+        body: takes (iteration, condition, carried...) and gives (condition, carried...,
+            scanned...).
+        inputs: the trip count and the condition, None for one that is left out; then
+            the carried values.
         input_types: declared types of the body's inputs.
         types: declared types of its outputs.
 
@@ -144,7 +148,9 @@ def _make_scalar(
 
 
 def _stack(rows: Sequence[np.ndarray], declared: TensorType) -> np.ndarray:
-    """Stack rows along a new first axis; without rows the declared shape says what the others would be."""
+    """Stack rows along a new first axis; without rows the declared shape says what the
+    others would be.
+    """
     if rows:
         return np.stack(rows)
     shape = [d if isinstance(d, int) else 0 for d in declared.shape or ()]

@@ -1,7 +1,8 @@
-"""Engine of a session: the chosen one, and onnx's reference for operators that the chosen one lacks.
+"""Engine of a session: the chosen one, and onnx's reference for operators that the
+chosen one lacks.
 
-`onnx.reference` is built in, and at most one more is used, by an entry point: that of epctx-onnxruntime where it is installed,
-another only if the host names it.
+`onnx.reference` is built in, and at most one more is used, by an entry point: that of
+epctx-onnxruntime where it is installed, another only if the host names it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
     )
 
 GROUP = "epctx.engines"
-"""One entry for each engine: its value is `module:Class`, a subclass of `epctx_core.plugin.BaseEngine`."""
+"""One entry for each engine: its value is `module:Class`, a subclass of
+`epctx_core.plugin.BaseEngine`.
+"""
 BUILT_IN = "onnx.reference"
 ONNXRUNTIME = "onnxruntime"
 """The engine of epctx-onnxruntime."""
@@ -54,7 +57,9 @@ INSTALL = "pip install 'epctx-core[ort]'"
 _VARIABLE = "EPCTX_ENGINE"
 _PACKAGE = "epctx-onnxruntime"
 _LAYOUT = "epctx.cpu_layout"
-"""The metadata key of a model with an engine's private layouts; see `epctx_core.plugin.Engine.optimize`."""
+"""The metadata key of a model with an engine's private layouts; see
+`epctx_core.plugin.Engine.optimize`.
+"""
 
 _log = logging.getLogger("epctx.engines")
 
@@ -67,10 +72,12 @@ def read_environment() -> str:
 
 @cache
 def find_engine(named: str | None) -> EntryPoint | None:
-    """Return the entry point of the engine to use, None for the built-in one; imports nothing of it.
+    """Return the entry point of the engine to use, None for the built-in one; imports
+    nothing of it.
 
     Args:
-        named: by the session option; None for the one in EPCTX_ENGINE, else epctx-onnxruntime's.
+        named: by the session option; None for the one in EPCTX_ENGINE, else
+            epctx-onnxruntime's.
 
     Raises:
         PackageMissing: the named engine is not installed.
@@ -94,14 +101,18 @@ def find_engine(named: str | None) -> EntryPoint | None:
         known = sorted({*(entry.name for _, entry in entries), BUILT_IN})
         others = f"Install the package that has it, or use one of: {', '.join(known)}."
         raise PackageMissing(
-            f"the engine {name!r}, named by {'session.engine' if named else _VARIABLE}, is not installed."
+            f"the engine {name!r}, named by "
+            f"{'session.engine' if named else _VARIABLE}, is not installed."
             f"{suggestion(name, known)}",
             hint=INSTALL if name == ONNXRUNTIME else others,
         )
     *others_too, first = found
     if others_too:
         _log.warning(
-            "the engine %r is in several packages: %s is used and not %s. Uninstall all but one of them.",
+            (
+                "the engine %r is in several packages: %s is used and not %s. "
+                "Uninstall all but one of them."
+            ),
             name,
             first,
             " or ".join(others_too),
@@ -111,7 +122,9 @@ def find_engine(named: str | None) -> EntryPoint | None:
 
 @cache
 def load_engine_class(named: str | None = None) -> type[BaseEngine]:
-    """Return the class of the engine to use, see `find_engine`; the built-in one if that is broken."""
+    """Return the class of the engine to use, see `find_engine`; the built-in one if
+    that is broken.
+    """
     entry = find_engine(named)
     if entry is not None:
         from epctx_core.plugin import BaseEngine, EnginePolicy
@@ -119,7 +132,8 @@ def load_engine_class(named: str | None = None) -> type[BaseEngine]:
         try:
             found = entry.load()
             if isinstance(found, type) and issubclass(found, BaseEngine):
-                # One that is abstract, has no name or lacks its library fails here and not in each session.
+                # One that is abstract, has no name or lacks its library fails here and
+                # not in each session.
                 found(EnginePolicy())
                 _log.debug("the engine %r is %s", entry.name, found.name)
                 return found
@@ -138,14 +152,17 @@ def make_engine(policy: EnginePolicy) -> BaseEngine:
     """Return the engine that a policy chooses; see `load_engine_class`.
 
     Raises:
-        InvalidArgument: the host registered custom operators, which the engine does not run.
+        InvalidArgument: the host registered custom operators, which the engine does not
+            run.
         Fail: a library of custom operators cannot be used.
     """
     engine = load_engine_class(policy.engine)
     if policy.custom_ops_libraries and not engine.runs_custom_ops:
         raise InvalidArgument(
-            f"custom operators need the engine on onnxruntime, and the engine here is {engine.name}.",
-            hint=f"{INSTALL}, and set session.engine to {ONNXRUNTIME!r}; or register no library of custom operators.",
+            "custom operators need the engine on onnxruntime, and the engine here is "
+            f"{engine.name}.",
+            hint=f"{INSTALL}, and set session.engine to {ONNXRUNTIME!r}; or register "
+            "no library of custom operators.",
         )
     return engine(policy)
 
@@ -170,8 +187,8 @@ def blame_engine(named: str | None) -> Iterator[None]:
             f"{_describe_entry(entry)} failed: {type(error).__name__}: {error}.",
             distribution=dist.name,
             version=dist.version,
-            hint="This is a fault of the engine; its own exception is the cause of this error. Without it:"
-            f" session.engine={BUILT_IN}",
+            hint="This is a fault of the engine; its own exception is the cause of "
+            f"this error. Without it: session.engine={BUILT_IN}",
         ) from error
 
 
@@ -199,10 +216,13 @@ def _refuse_closed(inputs: Any, outputs: Any = None) -> NoReturn:  # noqa: ARG00
 
 
 class CpuEngine:
-    """The engine of one session; implements `epctx_core.plugin.Engine`. Chosen on first use.
+    """The engine of one session; implements `epctx_core.plugin.Engine`.
+
+    Chosen on first use.
 
     Raises:
-        PackageMissing: the host or the environment names an engine that is not installed.
+        PackageMissing: the host or the environment names an engine that is not
+            installed.
     """
 
     def __init__(self, policy: EnginePolicy) -> None:
@@ -221,7 +241,10 @@ class CpuEngine:
             is_missing = not asked and find_engine(self.policy.engine) is None
             _log.log(
                 logging.INFO if asked else logging.WARNING,
-                "nodes of this session run on %s, which is slow and does not have all operators%s",
+                (
+                    "nodes of this session run on %s, which is slow and does not have "
+                    "all operators%s"
+                ),
                 engine.name,
                 f"; {_PACKAGE} is faster: {INSTALL}" if is_missing else "",
             )
@@ -246,7 +269,8 @@ class CpuEngine:
         )
         if layout is not None and layout != self._engine.layout:
             raise InvalidGraph(
-                f"a group of nodes was optimised for {layout}; the engine here is {self._engine.layout or self._engine.name}.",
+                f"a group of nodes was optimised for {layout}; the engine here is "
+                f"{self._engine.layout or self._engine.name}.",
                 hint="Compile the source model again on this machine.",
             )
         # Each array is fetched once, however many parts the model is prepared in.
@@ -308,7 +332,8 @@ class CpuEngine:
         arrays: Mapping[str, np.ndarray],
         fast: Callable[[ModelProto], RunnableModel],
     ) -> PreparedHandle:
-        """Prepare a group of nodes, with the reference for the part that the first engine refuses.
+        """Prepare a group of nodes, with the reference for the part that the first
+        engine refuses.
 
         Args:
             model: of the group.

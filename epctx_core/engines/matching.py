@@ -1,6 +1,8 @@
-"""Matching of EPs' kernels to nodes: operator, version and types, by ONNX Runtime's rules (see `KernelDef`).
+"""Matching of EPs' kernels to nodes: operator, version and types, by ONNX Runtime's
+rules (see `KernelDef`).
 
-The operator's table comes from the ONNX schema, from the plugin, or from the model's metadata, in this order.
+The operator's table comes from the ONNX schema, from the plugin, or from the model's
+metadata, in this order.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ _TYPE_NAMES = {
 
 
 class KernelMatcher:
-    """Kernels of one EP, with the known operators and the types of one graph; implements `epctx_core.plugin.KernelLookup`.
+    """Kernels of one EP, with the known operators and the types of one graph;
+    implements `epctx_core.plugin.KernelLookup`.
 
     Args:
         registry: the EP's, None for an EP without kernels.
@@ -58,15 +61,19 @@ class KernelMatcher:
         return self._find(node)[0]
 
     def refusal(self, node: NodeView) -> str | None:
-        """Return why none of the EP's kernels fits; None if one does, or if it has none of the operator."""
+        """Return why none of the EP's kernels fits; None if one does, or if it has none
+        of the operator.
+        """
         kernel, misfits = self._find(node)
         return "; ".join(misfits) if kernel is None and misfits else None
 
     def _find(self, node: NodeView) -> tuple[KernelDef | None, list[str]]:
-        """Return the first kernel that fits a node, or None; and why those before it do not.
+        """Return the first kernel that fits a node, or None; and why those before it do
+        not.
 
         Raises:
-            PluginError: a kernel constrains a parameter that its operator does not have.
+            PluginError: a kernel constrains a parameter that its operator does not
+                have.
         """
         misfits: list[str] = []
         candidates = (
@@ -95,14 +102,18 @@ class KernelMatcher:
         """Return why a kernel does not fit, None if it does."""
         version = node.opset_version if table is None else table.since_version
         since, end = kernel.since_version, kernel.end_version
-        # An end that is not stated is unknown: of an operator with a table, it covers nothing but the start.
+        # An end that is not stated is unknown: of an operator with a table, it covers
+        # nothing but the start.
         last = end if end is not None else version if table is None else since
         if not since <= version <= last:
             return f"{kernel}: this node is version {version} of the operator"
         if table is not None:
             return self._find_type_misfit(kernel, node, table)
         if kernel.type_constraints:
-            return f"{kernel}: it is unknown to which inputs and outputs its type constraints apply"
+            return (
+                f"{kernel}: it is unknown to which inputs and outputs its type "
+                "constraints apply"
+            )
         return None
 
     def _find_type_misfit(
@@ -117,13 +128,18 @@ class KernelMatcher:
                 if other == name
             ]
             if not indices and any(table is carried for carried in self._carried):
-                return f"{kernel}: the model's metadata does not say which values {name!r} is"
+                return (
+                    f"{kernel}: the model's metadata does not say which values "
+                    f"{name!r} is"
+                )
             if not indices:
                 known = ", ".join(dict.fromkeys((*table.inputs, *table.outputs)))
                 raise PluginError(
-                    f"the kernel {kernel} constrains {name!r}; version {table.since_version} of its operator does not have it.",
+                    f"the kernel {kernel} constrains {name!r}; version "
+                    f"{table.since_version} of its operator does not have it.",
                     hook="get_kernel_registry",
-                    hint=f"It has: {known or 'nothing'}. A parameter's own name is valid only if its type is not a variable.",
+                    hint=f"It has: {known or 'nothing'}. A parameter's own name is "
+                    "valid only if its type is not a variable.",
                 )
             # The first that the node has: they all have one type.
             value = next(
@@ -135,14 +151,19 @@ class KernelMatcher:
                     ", ".join(_TYPE_NAMES.get(t, str(t)) for t in sorted(allowed))
                     or "nothing"
                 )
-                return f"{kernel} is for {name} = {expected}; {value!r} is {self._types.get(value)}"
+                return (
+                    f"{kernel} is for {name} = {expected}; {value!r} is "
+                    f"{self._types.get(value)}"
+                )
         return None
 
 
 def find_operator_types(
     operators: Sequence[OperatorTypes], node: NodeView
 ) -> OperatorTypes | None:
-    """Return the newest version of a node's operator that the model's opset has; None for one of ONNX's."""
+    """Return the newest version of a node's operator that the model's opset has; None
+    for one of ONNX's.
+    """
     if (
         not operators
         or _read_schema(node.domain, node.op_type, node.opset_version) is not None
@@ -159,7 +180,9 @@ def find_operator_types(
 
 @lru_cache(maxsize=4096)
 def _read_schema(domain: str, op_type: str, opset: int) -> OperatorTypes | None:
-    """Return the types in ONNX's schema: for each parameter its type variable, or its own name if it has none."""
+    """Return the types in ONNX's schema: for each parameter its type variable, or its
+    own name if it has none.
+    """
     schema = find_schema(domain, op_type, opset)
     if schema is None:
         return None

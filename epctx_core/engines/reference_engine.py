@@ -1,8 +1,10 @@
-"""Engine on `onnx.reference`: slow; used if onnxruntime is not installed or lacks an operator.
+"""Engine on `onnx.reference`: slow; used if onnxruntime is not installed or lacks an
+operator.
 
-It has nearly all of ONNX's operators and no others. Operators that the evaluator of onnx 1.23 lacks in some version or
-computes wrongly are corrected here; onnx's own node tests, models of scikit-learn's and onnxscript's exporters and networks
-of programs showed them. Results are as exact as numpy's.
+It has nearly all of ONNX's operators and no others. Operators that the evaluator of
+onnx 1.23 lacks in some version or computes wrongly are corrected here; onnx's own node
+tests, models of scikit-learn's and onnxscript's exporters and networks of programs
+showed them. Results are as exact as numpy's.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ from epctx_core.plugin import BaseEngine, write_in_place
 _ML = "ai.onnx.ml"
 _ALWAYS = 1 << 31
 _CORRECTIONS: list[tuple[Any, int]] = []
-"""Operators in place of the evaluator's own, each with the version of the default domain from which that one does."""
+"""Operators in place of the evaluator's own, each with the version of the default
+domain from which that one does.
+"""
 
 
 class ReferenceEngine(BaseEngine):
@@ -51,7 +55,9 @@ class ReferenceEngine(BaseEngine):
         *,
         heavy: bool | None = None,  # noqa: ARG002 - there is no thread pool to choose
     ) -> ReferenceModel:
-        """Create an evaluator; it needs the weights, which are copied into its model."""
+        """Create an evaluator; it needs the weights, which are copied into its
+        model.
+        """
         own = copy_message(model)
         for tensor in own.graph.initializer:
             if is_detached(tensor):
@@ -95,7 +101,9 @@ class ReferenceModel:
 
 
 def _copy_if_shared(result: Any, inputs: Sequence[np.ndarray]) -> Any:
-    """Return a contiguous result that shares no memory with an input: Identity and Reshape give views."""
+    """Return a contiguous result that shares no memory with an input: Identity and
+    Reshape give views.
+    """
     if not isinstance(result, np.ndarray):
         return (
             result
@@ -113,7 +121,9 @@ def _copy_if_shared(result: Any, inputs: Sequence[np.ndarray]) -> Any:
 
 
 def _refuse_missing(model: ModelProto, version: int) -> None:
-    """Raise NotImplementedError for versions that the evaluator computes wrongly and nothing here corrects."""
+    """Raise NotImplementedError for versions that the evaluator computes wrongly and
+    nothing here corrects.
+    """
     for node in walk_nodes(
         chain(model.graph.node, *(function.node for function in model.functions))
     ):
@@ -136,11 +146,13 @@ def _correct(
     base: type[OpRun] = OpRun,
     method: str = "_run",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function that computes an operator; it is called with the inputs and, by name, the attributes.
+    """Register a function that computes an operator; it is called with the inputs and,
+    by name, the attributes.
 
     Args:
         op_type, domain: the operator.
-        below: the version of the default domain from which the evaluator's own is right.
+        below: the version of the default domain from which the evaluator's own is
+            right.
         base: base class for the evaluator.
         method: name of the function in it; any but `_run` gets the instance, too.
     """
@@ -174,7 +186,9 @@ def _gather_elements(
 
 @_correct("Flatten")
 def _flatten(x: np.ndarray, *, axis: int) -> tuple[np.ndarray]:
-    """The operator for tensors without elements, too, whose number of columns numpy cannot find."""
+    """The operator for tensors without elements, too, whose number of columns numpy
+    cannot find.
+    """
     return (x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:])),)
 
 
@@ -188,7 +202,9 @@ def _global_max_pool(x: np.ndarray) -> tuple[np.ndarray]:
 def _scatter(
     data: np.ndarray, indices: np.ndarray, updates: np.ndarray, axis: int = 0
 ) -> tuple[np.ndarray]:
-    """ScatterElements under its name before version 11, which the evaluator does not have."""
+    """ScatterElements under its name before version 11, which the evaluator does not
+    have.
+    """
     return (scatter_elements(data, indices, updates, axis=axis),)  # type: ignore[no-untyped-call]
 
 
@@ -200,7 +216,9 @@ def _dequantize_linear(
     axis: int = 1,
     **_newer: Any,
 ) -> tuple[np.ndarray]:
-    """Versions 10 and 13, which the evaluator refuses: by a scale and zero point for all or for each slice."""
+    """Versions 10 and 13, which the evaluator refuses: by a scale and zero point for
+    all or for each slice.
+    """
     each = (
         [-1 if index == axis % x.ndim else 1 for index in range(x.ndim)]
         if scale.size > 1
@@ -220,7 +238,9 @@ def _batch_normalization(
     spatial: int | None = 1,
     **_other: Any,
 ) -> tuple[np.ndarray]:
-    """Versions below 14, of which the evaluator takes batches' own means where it should take the given ones."""
+    """Versions below 14, of which the evaluator takes batches' own means where it
+    should take the given ones.
+    """
     each = (-1,) + (1,) * (x.ndim - 2) if spatial != 0 else statistics[0].shape
     scale, bias, mean, variance = [array.reshape(each) for array in statistics]
     return ((scale * (x - mean) / np.sqrt(variance + epsilon) + bias).astype(x.dtype),)
@@ -229,7 +249,9 @@ def _batch_normalization(
 def _make_body(
     body: Any, *, context: Mapping[str, Any], attributes: Any = None, **_other: Any
 ) -> Body:
-    """Return a function that runs an operator's subgraph, whose inputs hide values outside of the same names."""
+    """Return a function that runs an operator's subgraph, whose inputs hide values
+    outside of the same names.
+    """
 
     def run(inputs: Sequence[Any]) -> list[Any]:
         values = {**context, **dict(zip(body.input_names, inputs, strict=True))}
@@ -240,9 +262,11 @@ def _make_body(
 
 @_correct("Loop")
 def _loop(*inputs: Any, body: Any, **scope: Any) -> tuple[Any, ...]:
-    """The evaluator's own lets values outside hide carried ones of the same name, which onnxscript writes.
+    """The evaluator's own lets values outside hide carried ones of the same name, which
+    onnxscript writes.
 
-    It also joins results of iterations along their first dimension, and takes a condition left out as false.
+    It also joins results of iterations along their first dimension, and takes a
+    condition left out as false.
     """
     types = [
         [make_tensor_type(each) for each in side]
@@ -255,7 +279,9 @@ def _loop(*inputs: Any, body: Any, **scope: Any) -> tuple[Any, ...]:
 def _scan_batch(
     lengths: Any, *inputs: Any, directions: Any = None, **given: Any
 ) -> tuple[Any, ...]:
-    """Version 8, which the evaluator lacks: each row of a batch by itself, with zeros after its own length."""
+    """Version 8, which the evaluator lacks: each row of a batch by itself, with zeros
+    after its own length.
+    """
     given["scan_input_directions"], results = directions, []
     count, most = len(inputs) - given["num_scan_inputs"], inputs[-1].shape[1]
     for row, length in enumerate(
@@ -278,14 +304,18 @@ def _scan_batch(
 
 @_correct("Scan")
 def _scan(*inputs: Any, body: Any, **given: Any) -> tuple[Any, ...]:
-    """The evaluator's own knows neither axes nor directions, nor inputs without elements."""
+    """The evaluator's own knows neither axes nor directions, nor inputs without
+    elements.
+    """
     types = [make_tensor_type(each) for each in body.output_types]
     return tuple(run_scan(_make_body(body, **given), inputs, given, types))
 
 
 @_correct("Optional")
 def _optional(x: Any = None, **_type: Any) -> tuple[Any]:
-    """The evaluator's own puts a value into a list, which the operators that take it out do not expect."""
+    """The evaluator's own puts a value into a list, which the operators that take it
+    out do not expect.
+    """
     return (x,)
 
 
@@ -306,7 +336,9 @@ def _dict_vectorizer(
     int64_vocabulary: Sequence[int] | None = None,
     string_vocabulary: Sequence[str] | None = None,
 ) -> tuple[np.ndarray]:
-    """The evaluator's own fails for a key that the vocabulary lacks, and computes in double."""
+    """The evaluator's own fails for a key that the vocabulary lacks, and computes in
+    double.
+    """
     first = next(iter(x.values()), 0.0)
     values = [
         x.get(key, type(first)()) for key in string_vocabulary or int64_vocabulary or ()
@@ -368,7 +400,9 @@ def _cast_map(
 def _feature_vectorizer(
     *inputs: np.ndarray, inputdimensions: Sequence[int] = ()
 ) -> tuple[np.ndarray]:
-    """The evaluator's own takes a vector for a column, refuses more than two dimensions, and gives integers."""
+    """The evaluator's own takes a vector for a column, refuses more than two
+    dimensions, and gives integers.
+    """
     columns = []
     for values, width in zip(inputs, inputdimensions, strict=True):
         rows = 1 if values.ndim == 1 else values.shape[0]
@@ -385,7 +419,8 @@ def _feature_vectorizer(
 def _couple_probabilities(
     classifier: Any, scores: np.ndarray, class_count_: int
 ) -> np.ndarray:
-    """Couple the classes' pairwise probabilities: the least squares of r[j, i] p[i] - r[i, j] p[j], p adding up to 1.
+    """Couple the classes' pairwise probabilities: the least squares of r[j, i] p[i] -
+    r[i, j] p[j], p adding up to 1.
 
     The evaluator's own are wrong for three and more classes.
     """

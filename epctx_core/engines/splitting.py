@@ -1,4 +1,6 @@
-"""Split of a group of nodes: operators that the fast engine lacks run on the slow one, and nothing else does."""
+"""Split of a group of nodes: operators that the fast engine lacks run on the slow one,
+and nothing else does.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,12 @@ def prepare_in_parts(
     fast: Callable[[ModelProto], RunnableModel],
     refusal: NotImplementedByProvider,
 ) -> RunnableModel:
-    """Prepare a group that an engine refused: as much as possible on that engine, and the rest on the reference.
+    """Prepare a group that an engine refused: as much as possible on that engine, and
+    the rest on the reference.
 
     Args:
-        model, weights: of the group; the weights are arrays for its detached initializers.
+        model, weights: of the group; the weights are arrays for its detached
+            initializers.
         first, fast: the engine, and a function that prepares a model on it.
         refusal: its refusal of the whole group.
 
@@ -91,7 +95,8 @@ def prepare_in_parts(
             refusal.message,
         )
         return whole
-    # Only results of Constant nodes are weights here: other initializers are copied as they are.
+    # Only results of Constant nodes are weights here: other initializers are copied as
+    # they are.
     runs = [
         (p, either(p.model(inline_weights=True), is_fast=is_fast).run)
         for p, is_fast in parts
@@ -101,7 +106,8 @@ def prepare_in_parts(
     ]
     _log.warning(
         "%d of the %d nodes of a group run on %s, which is slow: %s",
-        len(lacking), len(model.graph.node), ReferenceEngine.name, ", ".join(sorted(set(lacking))),
+        len(lacking), len(model.graph.node), ReferenceEngine.name,
+        ", ".join(sorted(set(lacking))),
     )  # fmt: skip
     return SplitModel(model, runs)
 
@@ -111,7 +117,9 @@ def _lacking_error(
     engines: Sequence[BaseEngine],
     refusals: Sequence[NotImplementedByProvider],
 ) -> NotImplementedByProvider:
-    """Return the error for a model that no engine runs; it names the first node that, alone, is too much for all."""
+    """Return the error for a model that no engine runs; it names the first node that,
+    alone, is too much for all.
+    """
     graph = _make_index(model, engines[0])
     known: _Kernels = {}
     lacking = (
@@ -134,14 +142,16 @@ def _lacking_error(
             cure = f"register its library {library!r:.300}".removesuffix(" ''")
             cure += ": SessionOptions.register_custom_ops_library(path)"
     return NotImplementedByProvider(
-        f"no engine can run {what}: {'; '.join(refusal.message for refusal in refusals)}",
+        f"no engine can run {what}: "
+        f"{'; '.join(refusal.message for refusal in refusals)}",
         node=None if node is None else node.name,
         hint=f"Add an EP that takes this operator, or {cure}.",
     )
 
 
 def check_group(model: ModelProto) -> ModelProto:
-    """Return a copy of a model that a third party gives, in the form that ONNX asks for (see `normalise`).
+    """Return a copy of a model that a third party gives, in the form that ONNX asks for
+    (see `normalise`).
 
     Raises:
         InvalidGraph: the ONNX checker refuses it.
@@ -159,11 +169,16 @@ def _list_nodes(model: ModelProto) -> str:
         for node in model.graph.node
     ]
     more = f" and {len(nodes) - _LISTED:,} more" if len(nodes) > _LISTED else ""
-    return f"{len(nodes):,} node{'s' * (len(nodes) > 1)} of the model ({', '.join(nodes[:_LISTED])}{more})"
+    return (
+        f"{len(nodes):,} node{'s' * (len(nodes) > 1)} of the model "
+        f"({', '.join(nodes[:_LISTED])}{more})"
+    )
 
 
 def _check_types(model: ModelProto, refusal: NotImplementedByProvider) -> None:
-    """Raise InvalidGraph if inference proves that a refused model is wrong; declared lengths are hints and left out."""
+    """Raise InvalidGraph if inference proves that a refused model is wrong; declared
+    lengths are hints and left out.
+    """
     probe: ModelProto = copy_message(get_structure(model))
     del probe.graph.value_info[:]
     for value in probe.graph.output:
@@ -186,7 +201,8 @@ def _check_types(model: ModelProto, refusal: NotImplementedByProvider) -> None:
 
 
 def split(model: ModelProto, engine: BaseEngine) -> list[tuple[NodeGroup, bool]] | None:
-    """Return the parts of a model in execution order, as few as there can be; None if it is one part.
+    """Return the parts of a model in execution order, as few as there can be; None if
+    it is one part.
 
     Args:
         model: detached weights stay as they are, in the parts too.
@@ -227,7 +243,8 @@ def split(model: ModelProto, engine: BaseEngine) -> list[tuple[NodeGroup, bool]]
 
 
 def _make_index(model: ModelProto, engine: BaseEngine) -> GraphIndex:
-    # Without weights every initializer counts as special and is copied into the parts as it is.
+    # Without weights every initializer counts as special and is copied into the parts
+    # as it is.
     return GraphIndex(
         model.graph,
         types=infer_types(model, engine.resolve_types),
@@ -252,7 +269,9 @@ def _find_stuck_nodes(part: NodeGroup, engine: BaseEngine) -> list[int]:
 def _has_kernel(
     graph: GraphIndex, index: int, engine: BaseEngine, known: _Kernels
 ) -> bool:
-    """Ask an engine for a node alone; once for equal operators on equal types, which `known` collects."""
+    """Ask an engine for a node alone; once for equal operators on equal types, which
+    `known` collects.
+    """
     node = graph.nodes[index]
     probe = get_structure(NodeGroup(graph, [index]).model())
     if any(True for _ in iter_subgraphs(node)) or probe.functions:
@@ -270,7 +289,8 @@ def _has_kernel(
                 name in graph.constants,
             )
         )
-    # Kernels may also ask for certain attributes, or for inputs that are constant or have a known rank.
+    # Kernels may also ask for certain attributes, or for inputs that are constant or
+    # have a known rank.
     key = (
         type(engine),
         (node.domain, node.op_type),
