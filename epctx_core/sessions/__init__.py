@@ -1,1 +1,3 @@
-"""Sessions: a plan of steps over compiled partitions, loaded context nodes and CPU kernels."""
+"""Sessions: a plan of steps over compiled partitions, loaded context nodes and CPU
+kernels.
+"""

@@ -1,7 +1,9 @@
-"""Assignment of nodes to EPs: each is asked in order of priority, and its claims become partitions.
+"""Assignment of nodes to EPs: each is asked in order of priority, and its claims become
+partitions.
 
-The subgraphs of control flow are graphs of their own. No EP can claim a node whose subgraphs contain nodes of an EP: the
-session runs it. Any other is an ordinary node, which an EP or an engine takes whole.
+The subgraphs of control flow are graphs of their own. No EP can claim a node whose
+subgraphs contain nodes of an EP: the session runs it. Any other is an ordinary node,
+which an EP or an engine takes whole.
 """
 
 from __future__ import annotations
@@ -36,9 +38,11 @@ class GraphAssignment:
         graph: its index.
         taken: for each node, whether it is assigned already.
         subgraphs: control-flow node to its subgraphs by attribute.
-        executed: the control-flow nodes whose subgraphs contain nodes of an EP: the session runs them itself.
+        executed: the control-flow nodes whose subgraphs contain nodes of an EP: the
+            session runs them itself.
         partitions: those of this graph, without its subgraphs.
-        kernel_nodes: by index, the nodes that an EP runs by one of its kernels, with both.
+        kernel_nodes: by index, the nodes that an EP runs by one of its kernels, with
+            both.
     """
 
     def __init__(
@@ -68,7 +72,9 @@ class GraphAssignment:
         return Partitioner(self.graph.predecessors, self._groups)
 
     def execution_order(self) -> list[list[int]]:
-        """Return assigned groups and all other nodes in an order of execution; see `Partitioner`."""
+        """Return assigned groups and all other nodes in an order of execution; see
+        `Partitioner`.
+        """
         if all(len(group) == 1 for group in self._groups):
             return [[node] for node in range(len(self.taken))]
         return self.partitioner.execution_order()
@@ -99,7 +105,9 @@ class GraphAssignment:
             self.taken[node] = False
 
     def take_control_flow(self) -> None:
-        """Mark the control-flow nodes whose subgraphs contain nodes of an EP: no EP can take them whole."""
+        """Mark the control-flow nodes whose subgraphs contain nodes of an EP: no EP can
+        take them whole.
+        """
         for node, subgraphs in self.subgraphs.items():
             if not self.taken[node] and any(
                 any(subgraph.taken) for subgraph in subgraphs.values()
@@ -122,7 +130,9 @@ class GraphAssignment:
         return [i for i, taken in enumerate(self.taken) if not taken]
 
     def executed_graphs(self) -> Iterator[GraphAssignment]:
-        """Yield this graph, then the subgraphs that the session runs itself, at any depth."""
+        """Yield this graph, then the subgraphs that the session runs itself, at any
+        depth.
+        """
         yield self
         for node, subgraphs in self.subgraphs.items():
             for subgraph in subgraphs.values() if node in self.executed else ():
@@ -135,9 +145,11 @@ class Assignment:
 
     Attributes:
         main: the main graph's, which holds those of the subgraphs.
-        partitions: of all graphs, in the order of their first nodes; those of a subgraph stand where its node does.
+        partitions: of all graphs, in the order of their first nodes; those of a
+            subgraph stand where its node does.
         refusals: in the order in which they were given.
-        matchers: EP name to its kernels, in order of priority; EPs without kernels are not among them.
+        matchers: EP name to its kernels, in order of priority; EPs without kernels are
+            not among them.
         carried: the operators that the model's metadata describes.
     """
 
@@ -166,8 +178,8 @@ def assign_nodes(
 ) -> Assignment:
     """Ask EPs for their claims and make partitions of them.
 
-    Each EP is asked once for each graph, for subgraphs before the graph that holds them. No EP can
-    claim existing EPContext nodes.
+    Each EP is asked once for each graph, for subgraphs before the graph that holds
+    them. No EP can claim existing EPContext nodes.
 
     Args:
         model: the model.
@@ -225,18 +237,21 @@ def check_allowed(
     if config.disable_model_compile and assignment.partitions:
         first = assignment.partitions[0]
         raise ModelRequiresCompilation(
-            f"{first.ep} would have to compile {len(first.node_indices)} nodes of {where}, and "
-            "session.disable_model_compile is set.",
+            f"{first.ep} would have to compile {len(first.node_indices)} nodes of "
+            f"{where}, and session.disable_model_compile is set.",
             ep=first.ep,
-            hint="Load the context model, or compile one first: epctx compile MODEL --ep ...",
+            hint=(
+                "Load the context model, or compile one first: epctx compile MODEL "
+                "--ep ..."
+            ),
         )
     # Control flow around an EP's work is the host's own doing and no fallback.
     left = [part.graph.nodes[i] for part, cpu in groups for group in cpu for i in group]
     if config.disable_cpu_ep_fallback and left:
         node = left[0]
         raise Fail(
-            f"node {node.name!r} ({node.op_type}) and {len(left) - 1} more are left to the CPU EP, and "
-            "session.disable_cpu_ep_fallback is set.",
+            f"node {node.name!r} ({node.op_type}) and {len(left) - 1} more are left "
+            "to the CPU EP, and session.disable_cpu_ep_fallback is set.",
             node=node.name,
             ep=CPU_EP,
             hint="Add an EP that takes them, or leave the option at 0.",

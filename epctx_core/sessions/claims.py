@@ -1,7 +1,9 @@
-"""Claims of an EP on nodes of a graph: asking for them, checking them, making partitions of them, compiling those.
+"""Claims of an EP on nodes of a graph: asking for them, checking them, making
+partitions of them, compiling those.
 
-Claims are merged into convex, maximal partitions, except those with `exact`; a set that an EP names is never split.
-Nodes that cannot be in a partition are left to the next EP, with the reason.
+Claims are merged into convex, maximal partitions, except those with `exact`; a set that
+an EP names is never split. Nodes that cannot be in a partition are left to the next EP,
+with the reason.
 """
 
 from __future__ import annotations
@@ -79,7 +81,10 @@ class Claims:
         if not nodes:
             problem = "a set of no nodes"
         elif item.token is not None and not item.exact:
-            problem = f"a set at {self.describe(nodes[0])} with a token, but without exact=True"
+            problem = (
+                f"a set at {self.describe(nodes[0])} with a token, but without "
+                "exact=True"
+            )
         elif item.exact and not item.fuse:
             problem = f"{self.describe(nodes[0])} with fuse=False and exact=True"
         for index in nodes:
@@ -111,7 +116,9 @@ class Claims:
         return [unit for unit in units if not any(node in bad for node in unit)]
 
     def leave_out(self, reasons: Mapping[int, str]) -> None:
-        """Refuse the nodes that the core left out of the groups that it made for the EP."""
+        """Refuse the nodes that the core left out of the groups that it made for the
+        EP.
+        """
         nodes: dict[str, list[int]] = {}
         for index, reason in reasons.items():
             if not self._claimed[index]:
@@ -127,12 +134,16 @@ class Claims:
             *(nodes for nodes, _ in self.exact),
         ):
             raise self.broken(
-                f"claims {self.describe(nodes[0])} with fuse=True, but has no compile hook"
+                f"claims {self.describe(nodes[0])} with fuse=True, but has no compile "
+                "hook"
             )
 
     def describe(self, index: int) -> str:
         """Return a node's name and operator for messages."""
-        return f"node {self._graph.get_node_name(index)!r} ({self._graph.nodes[index].op_type})"
+        return (
+            f"node {self._graph.get_node_name(index)!r} "
+            f"({self._graph.nodes[index].op_type})"
+        )
 
     def broken(self, what: str) -> PluginError:
         """Return the error for a result that breaks the contract."""
@@ -150,7 +161,8 @@ class Claims:
                 if isinstance(node, Node) and not node.is_in(graph):
                     problem = (
                         problem
-                        or f"node {node.name!r} ({node.op_type}), which is in another graph"
+                        or f"node {node.name!r} ({node.op_type}), which is in "
+                        "another graph"
                     )
         except (TypeError, AttributeError):
             problem = "something else than nodes of the graph"
@@ -167,7 +179,8 @@ class Claims:
 def keep_whole_groups(
     part: GraphAssignment, units: Sequence[Sequence[int]], claims: Claims
 ) -> Sequence[Sequence[int]]:
-    """Return the sets that an EP names without those that hold a part of a quantized group only.
+    """Return the sets that an EP names without those that hold a part of a quantized
+    group only.
 
     Sets that hold a group together become one.
 
@@ -210,7 +223,9 @@ def _joined(
 def apply_partition_limits(
     assignment: Assignment, ep: str, config: SessionConfig
 ) -> None:
-    """Release an EP's partitions that are too small or too many for the host, in the main graph and in subgraphs."""
+    """Release an EP's partitions that are too small or too many for the host, in the
+    main graph and in subgraphs.
+    """
     smallest, most = config.partition_min_nodes, config.partition_max_count
     if smallest <= 1 and most is None:
         return
@@ -247,7 +262,8 @@ def apply_partition_limits(
 def ask_ep(
     assignment: Assignment, ep: str, providers: ProviderSession, *, compiles: bool
 ) -> None:
-    """Ask one EP for its claims on all graphs, and make partitions and kernel nodes of them.
+    """Ask one EP for its claims on all graphs, and make partitions and kernel nodes of
+    them.
 
     Args:
         assignment: that of the EPs before; the EP's nodes are added.
@@ -287,7 +303,8 @@ def ask_ep(
                     or "it has none of this operator"
                 )
                 raise claims.broken(
-                    f"claims {claims.describe(index)} with fuse=False, but none of its kernels fits ({why})"
+                    f"claims {claims.describe(index)} with fuse=False, but none of "
+                    f"its kernels fits ({why})"
                 )
             part.kernel_nodes[index] = ep, kernel
         part.take([[index] for index in claims.single])
@@ -297,7 +314,9 @@ def ask_ep(
 def _open_graphs(
     part: GraphAssignment, parent: Node | None = None
 ) -> Iterator[tuple[GraphAssignment, Node | None]]:
-    """Yield a graph's subgraphs, then the graph, each with its node: claims in subgraphs are known by then."""
+    """Yield a graph's subgraphs, then the graph, each with its node: claims in
+    subgraphs are known by then.
+    """
     for node, subgraphs in part.subgraphs.items():
         # An EP may have taken a node whole.
         for subgraph in (
@@ -310,7 +329,9 @@ def _open_graphs(
 
 
 def _exact_partitions(part: GraphAssignment, claims: Claims) -> list[GraphPartition]:
-    """Return the sets that an EP names as partitions, without those that would have to shrink or grow."""
+    """Return the sets that an EP names as partitions, without those that would have to
+    shrink or grow.
+    """
     _check_convex(part.partitioner.check, claims, [nodes for nodes, _ in claims.exact])
     partitions = []
     for nodes, item in claims.exact:
@@ -323,7 +344,8 @@ def _exact_partitions(part: GraphAssignment, claims: Claims) -> list[GraphPartit
         ) or _untransportable([partition])
         for reason in dict.fromkeys(bad.values()):
             claims.refuse(
-                f"{reason}; the EP takes the {len(nodes)} nodes of this set together or not at all",
+                f"{reason}; the EP takes the {len(nodes)} nodes of this set together "
+                "or not at all",
                 nodes,
             )
         if not bad:
@@ -334,9 +356,11 @@ def _exact_partitions(part: GraphAssignment, claims: Claims) -> list[GraphPartit
 def _partitions(
     part: GraphAssignment, claims: Claims, view: GraphSlice, keep: bool
 ) -> list[GraphPartition]:
-    """Make partitions of an EP's units, without those that would put a type on the boundary that EPContext can't carry.
+    """Make partitions of an EP's units, without those that would put a type on the
+    boundary that EPContext can't carry.
 
-    Leaving one out makes new boundaries, so this repeats until nothing changes; each round drops a unit.
+    Leaving one out makes new boundaries, so this repeats until nothing changes; each
+    round drops a unit.
     """
     units: Sequence[Sequence[int]] = claims.fused[keep]
     groups: Sequence[Sequence[int]] | None = None
@@ -364,7 +388,9 @@ def _check_convex(
     claims: Claims,
     units: Sequence[Sequence[int]],
 ) -> _T:
-    """Call a function with an EP's sets; blame the EP for those that enclose other nodes."""
+    """Call a function with an EP's sets; blame the EP for those that enclose other
+    nodes.
+    """
     try:
         return act(units)
     except CyclicGroupsError as error:
@@ -375,11 +401,14 @@ def _check_convex(
 
 
 def _untransportable(partitions: Sequence[GraphPartition]) -> dict[int, str]:
-    """Return the nodes at a boundary whose values an EPContext node cannot have, with the reason."""
+    """Return the nodes at a boundary whose values an EPContext node cannot have, with
+    the reason.
+    """
     bad: dict[int, str] = {}
     for partition in partitions:
         refused = {
-            value.name: f"the boundary value {value.name!r} is {value.type}, which an EPContext node cannot carry"
+            value.name: f"the boundary value {value.name!r} is {value.type}, which an "
+            "EPContext node cannot carry"
             for value in chain(partition.inputs, partition.outputs)
             if value.type.elem_type not in BOUNDARY_TYPES
         }
@@ -393,7 +422,9 @@ def _untransportable(partitions: Sequence[GraphPartition]) -> dict[int, str]:
 def compile_partitions(
     assignment: Assignment, providers: ProviderSession, purpose: Purpose
 ) -> dict[GraphPartition, CompiledPartition]:
-    """Have each EP compile its partitions; return each with its result. Progress counts partitions.
+    """Have each EP compile its partitions; return each with its result.
+
+    Progress counts partitions.
 
     Raises:
         EPFail: an EP raised.

@@ -1,7 +1,8 @@
-"""Queries to EPs beside compiling and loading: their declarations, and whether they run a compiled model.
+"""Queries to EPs beside compiling and loading: their declarations, and whether they run
+a compiled model.
 
-Also their findings in payloads, dynamic options of a session, and those functions of module `onnxruntime` that concern
-the whole process, by its names and arguments.
+Also their findings in payloads, dynamic options of a session, and those functions of
+module `onnxruntime` that concern the whole process, by its names and arguments.
 """
 
 from __future__ import annotations
@@ -60,9 +61,10 @@ def get_ep_metadata(
         registry: the registry of EPs.
 
     Returns:
-        `weightless_supported_modes`: "none", "external_only", "all" or "all_or_external_only";
-        `weightless_support`: the same for hosts of ONNX Runtime before 1.31, "all" for both;
-        `simulated`: "1" for an EP that computes on this CPU in place of hardware, else "0".
+        `weightless_supported_modes`: "none", "external_only", "all" or
+        "all_or_external_only"; `weightless_support`: the same for hosts of ONNX Runtime
+        before 1.31, "all" for both; `simulated`: "1" for an EP that computes on this
+        CPU in place of hardware, else "0".
 
     Raises:
         InvalidArgument: no such EP.
@@ -94,7 +96,8 @@ def get_model_compatibility(
     *,
     registry: Registry = default_registry,
 ) -> CompiledModelCompatibility:
-    """Ask an EP whether it runs a compiled model, without a session: no payload is touched.
+    """Ask an EP whether it runs a compiled model, without a session: no payload is
+    touched.
 
     Of a file, only the head is read: the graph is stepped over, however large.
 
@@ -105,11 +108,13 @@ def get_model_compatibility(
         registry: the registry of EPs.
 
     Returns:
-        The EP's verdict, the worst one if it compiled parts at different times; EP_NOT_APPLICABLE for a
-        model about which this EP wrote nothing, and for the CPU EP.
+        The EP's verdict, the worst one if it compiled parts at different times;
+        EP_NOT_APPLICABLE for a model about which this EP wrote nothing, and for the CPU
+        EP.
 
     Raises:
-        NoSuchFile, InvalidProtobuf, InvalidGraph: there is no such model, or it is not one.
+        NoSuchFile, InvalidProtobuf, InvalidGraph: there is no such model, or it is not
+            one.
         InvalidArgument: no such EP, or a wrong option.
         PluginError: the EP is broken, or its validator raised.
 
@@ -141,15 +146,18 @@ def get_model_compatibility(
 def get_compatibility_info_from_model(
     path_or_bytes: str | os.PathLike[str] | bytes, ep: str
 ) -> str | None:
-    """Return the text that an EP wrote about a compiled model, or None; imports no plugin.
+    """Return the text that an EP wrote about a compiled model, or None; imports no
+    plugin.
 
     Args:
         path_or_bytes: the model; of a file, only the head is read.
         ep: the EP name, or its short form.
 
     Raises:
-        NoSuchFile, InvalidProtobuf, InvalidGraph: there is no such model, or it is not one.
-        InvalidArgument: the EP is not named by a text, or the model is not a path or bytes.
+        NoSuchFile, InvalidProtobuf, InvalidGraph: there is no such model, or it is not
+            one.
+        InvalidArgument: the EP is not named by a text, or the model is not a path or
+            bytes.
     """
     _check_ep(ep)
     infos = read_metadata(
@@ -207,14 +215,16 @@ def check_weightless_mode(
         modes = choice.cls.weightless_modes
         if modes is None:
             raise NotImplementedByProvider(
-                f"{choice.name} does not know weightless mode, which {_OPTION} asks for.",
+                f"{choice.name} does not know weightless mode, which {_OPTION} asks "
+                "for.",
                 ep=choice.name,
-                hint=f"Leave {_OPTION} and ep.enable_weightless out, or compile without this EP.",
+                hint=f"Leave {_OPTION} and ep.enable_weightless out, or compile "
+                "without this EP.",
             )
         if asked not in modes:
             raise InvalidArgument(
-                f"{choice.name} does not support weightless mode {int(asked)} ({asked.name}); "
-                f"it supports: {format_weightless_modes(modes)}.",
+                f"{choice.name} does not support weightless mode {int(asked)} "
+                f"({asked.name}); it supports: {format_weightless_modes(modes)}.",
                 ep=choice.name,
                 hint=f"Set {_OPTION} to a mode that it supports, or leave it out.",
             )
@@ -230,7 +240,8 @@ def format_weightless_modes(modes: Collection[WeightlessMode] | None) -> str:
 
 
 def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) -> None:
-    """Give each EP the options that it declares; one that declares none gets all, and checks them itself.
+    """Give each EP the options that it declares; one that declares none gets all, and
+    checks them itself.
 
     Raises:
         NotImplementedByProvider: no EP of the session takes dynamic options.
@@ -245,7 +256,8 @@ def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) 
     if not takers:
         raise NotImplementedByProvider(
             "no EP of this session takes dynamic options.",
-            hint=f"Its EPs: {', '.join(providers.instances.names) or 'the CPU EP alone'}.",
+            hint="Its EPs: "
+            f"{', '.join(providers.instances.names) or 'the CPU EP alone'}.",
         )
     declared = {
         ep: {o.name: o for o in providers.choices[ep].cls.dynamic_options}
@@ -255,7 +267,8 @@ def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) 
     for key in options if all(declared.values()) else ():
         if key not in known:
             raise InvalidArgument(
-                f"no EP of this session has the dynamic option {key!r}.{suggestion(key, known)}",
+                "no EP of this session has the dynamic option "
+                f"{key!r}.{suggestion(key, known)}",
                 hint=f"Those of {', '.join(declared)}: {', '.join(known)}.",
             )
     # All are checked before any EP gets one.
@@ -294,7 +307,9 @@ def get_device() -> str:
 
 
 def get_all_providers() -> list[str]:
-    """Return the EPs of all installed plugins, usable or not, the CPU EP last; imports no plugin."""
+    """Return the EPs of all installed plugins, usable or not, the CPU EP last; imports
+    no plugin.
+    """
     return [*dict.fromkeys(record.name for record in plugins()), CPU_EP]
 
 
@@ -346,7 +361,8 @@ def disable_telemetry_events() -> None:
 
 
 def set_seed(seed: int) -> None:
-    """Set the seed from which sessions that are made later draw random numbers on the engine.
+    """Set the seed from which sessions that are made later draw random numbers on the
+    engine.
 
     Raises:
         InvalidArgument: it is not a whole number.

@@ -1,4 +1,5 @@
-"""The host of a session or compile: its arguments, checked before anything is read, its progress callback and cancellation.
+"""The host of a session or compile: its arguments, checked before anything is read, its
+progress callback and cancellation.
 
 Also a model's inputs, outputs and metadata as hosts see them.
 """
@@ -75,14 +76,19 @@ def describe_value(name: str, types: TypeTable) -> NodeArg:
 
 
 def _spelled(proto: TypeProto) -> str:
-    """Return a type as ONNX Runtime writes it, such as `seq(map(string,tensor(float)))`."""
+    """Return a type as ONNX Runtime writes it, such as
+    `seq(map(string,tensor(float)))`.
+    """
     kind = proto.WhichOneof("value")
     if kind == "sequence_type":
         return f"seq({_spelled(proto.sequence_type.elem_type)})"
     if kind == "optional_type":
         return f"optional({_spelled(proto.optional_type.elem_type)})"
     if kind == "map_type":
-        return f"map({_element(proto.map_type.key_type)},{_spelled(proto.map_type.value_type)})"
+        return (
+            f"map({_element(proto.map_type.key_type)},"
+            f"{_spelled(proto.map_type.value_type)})"
+        )
     if kind == "sparse_tensor_type":
         return f"sparse_tensor({_element(proto.sparse_tensor_type.elem_type)})"
     return (
@@ -123,11 +129,13 @@ def unknown_name_error(
 def make_feed_order(
     arguments: Sequence[NodeArg], defaults: Mapping[str, np.ndarray]
 ) -> Callable[[Mapping[str, Any]], list[Any]]:
-    """Return a function that puts the inputs of a run into the model's order and checks them.
+    """Return a function that puts the inputs of a run into the model's order and checks
+    them.
 
     Args:
         arguments: the model's inputs.
-        defaults: inputs that the caller may leave out (overridable initializers), with their values.
+        defaults: inputs that the caller may leave out (overridable initializers), with
+            their values.
     """
     # (name, dtype, shape) of an input that needs nothing but a comparison.
     types = [(argument.name, argument.tensor_type) for argument in arguments]
@@ -138,7 +146,8 @@ def make_feed_order(
 
     def order(feeds: Mapping[str, Any]) -> list[Any]:
         if isinstance(feeds, dict) and len(feeds) == len(declared):
-            # The common case, a comparison each: all inputs there, as the model declares them.
+            # The common case, a comparison each: all inputs there, as the model
+            # declares them.
             ordered = []
             for name, dtype, shape in declared:
                 value = feeds.get(name)
@@ -170,7 +179,8 @@ def _converted(
     known = [argument.name for argument in arguments]
     if not isinstance(feeds, Mapping):
         raise InvalidArgument(
-            f"run takes a mapping of input names to arrays, not a {type(feeds).__name__}."
+            "run takes a mapping of input names to arrays, not a "
+            f"{type(feeds).__name__}."
         )
     for name in feeds:
         if name not in known:
@@ -199,7 +209,8 @@ def _array(argument: NodeArg, value: Any) -> Any:
     try:
         array = np.asarray(value)
         if isinstance(value, (list, tuple)) and _are_numbers(array, expected.dtype):
-            # Python's numbers have no type of ONNX's: as with onnxruntime they get the input's.
+            # Python's numbers have no type of ONNX's: as with onnxruntime they get the
+            # input's.
             with np.errstate(all="ignore"):
                 array = np.array(value, expected.dtype)
         if array.dtype.kind in "ST" and has_type(array, expected):
@@ -212,24 +223,32 @@ def _array(argument: NodeArg, value: Any) -> Any:
         raise InvalidArgument(problem) from error
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidArgument(
-            f"the input {argument.name!r} is not an array of {expected.dtype}: {str(error).rstrip('.')}.",
+            f"the input {argument.name!r} is not an array of {expected.dtype}: "
+            f"{str(error).rstrip('.')}.",
             hint="Give a numpy array, or a list of numbers nested evenly.",
         ) from error
     if not has_type(array, expected):
         raise InvalidArgument(
-            f"the input {argument.name!r} is {array.dtype}; the model takes {expected.dtype}.",
+            f"the input {argument.name!r} is {array.dtype}; the model takes "
+            f"{expected.dtype}.",
             hint=f"Convert it: array.astype({str(expected.dtype)!r}).",
         )
     if not has_shape(array, expected):
         raise InvalidArgument(
-            f"the input {argument.name!r} has the shape {list(array.shape)}; the model takes {expected}.",
-            hint="A length that is a name is open; a free dimension override of the session options fixes it.",
+            f"the input {argument.name!r} has the shape {list(array.shape)}; the "
+            f"model takes {expected}.",
+            hint=(
+                "A length that is a name is open; a free dimension override of the "
+                "session options fixes it."
+            ),
         )
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
 def _are_numbers(array: np.ndarray, expected: np.dtype[Any]) -> bool:
-    """Return whether a list became numbers of the expected kind; an empty one fits any, and long integers are objects."""
+    """Return whether a list became numbers of the expected kind; an empty one fits any,
+    and long integers are objects.
+    """
     if not array.size or expected.kind == "O":
         return not array.size
     if array.dtype.kind == "O":
@@ -322,7 +341,8 @@ def parse_providers(
     """Return the host's EPs with their options; None if it named none.
 
     Raises:
-        InvalidArgument: they are given twice, or not in a form that `InferenceSession` takes.
+        InvalidArgument: they are given twice, or not in a form that `InferenceSession`
+            takes.
     """
     if providers is None and provider_options is None:
         return list(options.providers) or None
@@ -334,7 +354,10 @@ def parse_providers(
     if options.providers:
         raise InvalidArgument(
             "EPs were given both to the session options and as providers.",
-            hint="Use add_provider of the session options, or the argument providers, not both.",
+            hint=(
+                "Use add_provider of the session options, or the argument providers, "
+                "not both."
+            ),
         )
     further: list[object] = [{}] * len(items)
     if provider_options is not None:
@@ -358,25 +381,34 @@ def _list_of(items: str, name: str, given: object) -> list[object]:
 
 
 def _name_and_options(item: object, more: object) -> tuple[str, Mapping[str, object]]:
-    """Return an entry of `providers`, and what belongs to it of `provider_options`, as name and options."""
+    """Return an entry of `providers`, and what belongs to it of `provider_options`, as
+    name and options.
+    """
     name, options = item if isinstance(item, tuple) and len(item) == 2 else (item, {})  # noqa: PLR2004
     if not isinstance(name, str) or not isinstance(options, Mapping):
         # Without its values, which may be secret.
         parts = item if isinstance(item, (tuple, list)) else ()
         types = ", ".join(type(part).__name__ for part in parts[:4])
         raise InvalidArgument(
-            f"an entry of providers is an object of type {type(item).__name__}{types and f' of {types}'}.",
-            hint='Each is an EP name, or a tuple of EP name and options: ("QNN", {"htp_arch": "73"}).',
+            "an entry of providers is an object of type "
+            f"{type(item).__name__}{types and f' of {types}'}.",
+            hint=(
+                'Each is an EP name, or a tuple of EP name and options: ("QNN", '
+                '{"htp_arch": "73"}).'
+            ),
         )
     if not isinstance(more, Mapping):
         raise InvalidArgument(
-            f"provider_options of {name} is of type {type(more).__name__}, not a mapping."
+            f"provider_options of {name} is of type {type(more).__name__}, not a "
+            "mapping."
         )
     return name, {**options, **more}
 
 
 class CompileCancellation(CancellationFlag):
-    """Cancellation of one compile, by the host's flag or by Ctrl-C; the host's flag itself is never changed."""
+    """Cancellation of one compile, by the host's flag or by Ctrl-C; the host's flag
+    itself is never changed.
+    """
 
     def __init__(self, host: CancellationFlag) -> None:
         super().__init__()
@@ -396,7 +428,9 @@ class CompileCancellation(CancellationFlag):
 
     @contextmanager
     def by_interrupt(self) -> Iterator[None]:
-        """Cancel on a Ctrl-C in the block, which then goes on up: EPs are still there and may have threads."""
+        """Cancel on a Ctrl-C in the block, which then goes on up: EPs are still there
+        and may have threads.
+        """
         try:
             yield
         except KeyboardInterrupt:
@@ -406,9 +440,11 @@ class CompileCancellation(CancellationFlag):
 
 @contextmanager
 def host_call(doing: str) -> Iterator[None]:
-    """Make the block, or the function that this decorates, one call of a host, whatever steps and further calls it takes.
+    """Make the block, or the function that this decorates, one call of a host, whatever
+    steps and further calls it takes.
 
-    Each skipped EP is named once, each weight digested once, and only typed errors leave it; see `convert_errors`.
+    Each skipped EP is named once, each weight digested once, and only typed errors
+    leave it; see `convert_errors`.
     """
     logged, digests = (
         logged_names.set(logged_names.get(set())),
@@ -423,7 +459,8 @@ def host_call(doing: str) -> Iterator[None]:
 
 
 def wrap_progress(progress: Progress | None) -> Progress:
-    """Return a host's progress callback as the core and EPs call it, or one that shows nothing.
+    """Return a host's progress callback as the core and EPs call it, or one that shows
+    nothing.
 
     An exception of the callback becomes Fail.
     """
@@ -466,7 +503,8 @@ def check_path(name: str, path: object) -> str:
 
 
 def parse_embed(argument: object, config: SessionConfig) -> bool:
-    """Return whether to store payloads in the model: the argument, or without one the session option.
+    """Return whether to store payloads in the model: the argument, or without one the
+    session option.
 
     Raises:
         InvalidArgument: the argument is neither true nor false.
@@ -475,7 +513,8 @@ def parse_embed(argument: object, config: SessionConfig) -> bool:
         return config.embed
     if argument not in (False, True):
         raise InvalidArgument(
-            f"embed_compiled_data_into_model is {argument!r:.80}, which is neither True nor False.",
+            f"embed_compiled_data_into_model is {argument!r:.80}, which is neither "
+            "True nor False.",
             hint="Leave it out to use ep.context_embed_mode.",
         )
     return bool(argument)

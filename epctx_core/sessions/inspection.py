@@ -1,4 +1,5 @@
-"""Description of a context model (`inspect_model`), which imports no plugin, and the nodes of each EP of a session.
+"""Description of a context model (`inspect_model`), which imports no plugin, and the
+nodes of each EP of a session.
 
 For caches: a digest of the source, a check of the context model's files.
 """
@@ -65,12 +66,15 @@ class ContextNodeInfo:
     """One EPContext node.
 
     Attributes:
-        body: the body that holds it, such as `loop_3.body/If_0.then_branch`; empty in the main graph.
-        payload_file: the name of its payload's file, None if it is embedded or refers to another node.
+        body: the body that holds it, such as `loop_3.body/If_0.then_branch`; empty in
+            the main graph.
+        payload_file: the name of its payload's file, None if it is embedded or refers
+            to another node.
         payload_bytes: length of the payload, None for a reference or a missing file.
         problem: the reason for which the payload cannot be read, or empty.
         attributes: all attributes but `ep_cache_context`.
-        plugin: EP name, distribution, version and state of the plugin that would load it, or None.
+        plugin: EP name, distribution, version and state of the plugin that would load
+            it, or None.
     """
 
     name: str
@@ -93,17 +97,20 @@ class ModelInfo:
     Attributes:
         ep_contexts: its EPContext nodes in the model's order.
         other_nodes: the number of other nodes in the main graph.
-        required_files: files that have to lie beside the model: binaries and external weights.
+        required_files: files that have to lie beside the model: binaries and external
+            weights.
         inputs, outputs: name, type and shape as text.
         producer: name and version of the tool that wrote the model.
         manifest: epctx's record of the payloads, or None.
-        weightless_mode: the mode it was compiled in, as ONNX Runtime writes it: "1", "2", or empty.
-        source_files: files of the source model in which payloads left weights: beside the model, or in the
-            folder that the host names.
-        external_dependencies: dependencies that the model declares, in ONNX Runtime's words: `source_model`,
-            `external_weights`, `ep_context_binary`. None without a declaration.
-        custom_domains: domains of custom operators that a load needs, each with the file name of the library to
-            register, empty for an unknown one.
+        weightless_mode: the mode it was compiled in, as ONNX Runtime writes it: "1",
+            "2", or empty.
+        source_files: files of the source model in which payloads left weights: beside
+            the model, or in the folder that the host names.
+        external_dependencies: dependencies that the model declares, in ONNX Runtime's
+            words: `source_model`, `external_weights`, `ep_context_binary`. None without
+            a declaration.
+        custom_domains: domains of custom operators that a load needs, each with the
+            file name of the library to register, empty for an unknown one.
     """
 
     path: Path | None
@@ -121,7 +128,9 @@ class ModelInfo:
 
     @property
     def compiled_by(self) -> Mapping[str, Mapping[str, Any]]:
-        """Compilers of each EP's nodes, as the manifest names them; see `Manifest.providers`."""
+        """Compilers of each EP's nodes, as the manifest names them; see
+        `Manifest.providers`.
+        """
         return self.manifest.providers if self.manifest is not None else {}
 
     def as_dict(self) -> dict[str, Any]:
@@ -162,8 +171,10 @@ def inspect_model(
         budget: limits of the decoded model; None for the defaults.
 
     Raises:
-        NoSuchFile, InvalidArgument, InvalidProtobuf: there is no such model, or it is not one.
-        InvalidGraph: an EPContext node or the manifest is damaged, or a node's, value's or file's name is not UTF-8.
+        NoSuchFile, InvalidArgument, InvalidProtobuf: there is no such model, or it is
+            not one.
+        InvalidGraph: an EPContext node or the manifest is damaged, or a node's, value's
+            or file's name is not UTF-8.
     """
     data, path = read_model(path_or_bytes, budget)
     model = decode_model(data, path, budget)
@@ -196,7 +207,8 @@ def inspect_model(
         ),
         inputs=_values(model.graph.input, {t.name for t in model.graph.initializer}),
         outputs=_values(model.graph.output, set()),
-        producer=f"{_shown(model.producer_name)} {_shown(model.producer_version)}".strip(),
+        producer=f"{_shown(model.producer_name)} "
+        f"{_shown(model.producer_version)}".strip(),
         manifest=manifest,
         weightless_mode=_shown(
             next((p.value for p in model.metadata_props if p.key == MODE_KEY), "")
@@ -296,8 +308,8 @@ class ModelSource:
 
     Args:
         model: a path or bytes.
-        options: the folder of the weights, the initializers that the host replaced (which are not read), and the limit
-            of what the model may decode to.
+        options: the folder of the weights, the initializers that the host replaced
+            (which are not read), and the limit of what the model may decode to.
     """
 
     def __init__(
@@ -307,10 +319,12 @@ class ModelSource:
         self._path = None if isinstance(model, bytes) else Path(model)
 
     def status(self, location: str) -> os.stat_result | None:
-        """Return the status of the file of weights that a location means now; None if there is none.
+        """Return the status of the file of weights that a location means now; None if
+        there is none.
 
         Raises:
-            EpctxError: the location leads out of the model's folder, or the folder that the host named does not exist.
+            EpctxError: the location leads out of the model's folder, or the folder that
+                the host named does not exist.
         """
         return WeightsFolder(
             self._path, self._config.external_initializers_folder
@@ -318,12 +332,14 @@ class ModelSource:
 
     @require_text_names()
     def read(self) -> tuple[str, bool, Mapping[str, os.stat_result]]:
-        """Read the model and its weights; within a `host_call`, a compile does not digest the weights again.
+        """Read the model and its weights; within a `host_call`, a compile does not
+        digest the weights again.
 
         Returns:
-            SHA-256 (hex) over the model's bytes and its weights in files, for which the names of the folder and of
-            the model's own file do not count; whether it is a context model; and the status of each file of weights
-            when it was read, by its location as the model names it.
+            SHA-256 (hex) over the model's bytes and its weights in files, for which the
+            names of the folder and of the model's own file do not count; whether it is
+            a context model; and the status of each file of weights when it was read, by
+            its location as the model names it.
 
         Raises:
             NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: as for a load.
@@ -345,7 +361,8 @@ class ModelSource:
             location = next(
                 entry.value for entry in tensor.external_data if entry.key == "location"
             )
-            # The model's own file is digested as the model; it may have another name next time.
+            # The model's own file is digested as the model; it may have another name
+            # next time.
             if location != own:
                 offset = weight.mapping[1] if weight.mapping else 0
                 weights.setdefault((location, offset, weight.nbytes), weight)
@@ -372,7 +389,8 @@ def check_files(path: Path, *, once: bool = False) -> None:
 
     Args:
         path: the context model.
-        once: True to skip files with a receipt, which this machine has checked before; False to read every byte.
+        once: True to skip files with a receipt, which this machine has checked before;
+            False to read every byte.
 
     Raises:
         InvalidGraph, NoSuchFile: a file is another one or is missing.
@@ -431,10 +449,11 @@ def list_assigned_subgraphs(
     eps: Sequence[str],
     loaded: Mapping[str, Sequence[ContextNodeRecord]],
 ) -> list[OrtEpAssignedSubgraph]:
-    """Return the nodes of each EP, those in subgraphs included: EPs in order of priority, the CPU EP last.
+    """Return the nodes of each EP, those in subgraphs included: EPs in order of
+    priority, the CPU EP last.
 
-    A partition is one subgraph; so is each EPContext node, each node that an EP runs by a kernel, and each
-    node of the CPU EP.
+    A partition is one subgraph; so is each EPContext node, each node that an EP runs by
+    a kernel, and each node of the CPU EP.
 
     Args:
         assignment: of the whole model.

@@ -1,6 +1,8 @@
-"""Loading: routing EPContext nodes to EPs by their sources, finding their payloads, making a step of each.
+"""Loading: routing EPContext nodes to EPs by their sources, finding their payloads,
+making a step of each.
 
-The text under `ep_compatibility_info.<EP name>` in the model's metadata is the EP's own; only that EP validates it.
+The text under `ep_compatibility_info.<EP name>` in the model's metadata is the EP's
+own; only that EP validates it.
 """
 
 from __future__ import annotations
@@ -62,19 +64,24 @@ if TYPE_CHECKING:
 _log = logging.getLogger("epctx.session")
 
 _UNSUPPORTED_HINT = (
-    "Compile the source model again with the EP that is installed here, or give the options that "
-    "describe the device it was compiled for."
+    "Compile the source model again with the EP that is installed here, or give the "
+    "options that describe the device it was compiled for."
 )
-_WEIGHTS_ONLY = " 'session.model_external_initializers_file_folder_path' says where weights are, not context binaries."
+_WEIGHTS_ONLY = (
+    " 'session.model_external_initializers_file_folder_path' says where weights are, "
+    "not context binaries."
+)
 
 
 def find_context_folder(
     model: OpenModel, config: SessionConfig, *, compiles: bool = False
 ) -> ModelFolder | None:
-    """Return the folder of context binaries: that of `ep.context_file_path`, else the model's.
+    """Return the folder of context binaries: that of `ep.context_file_path`, else the
+    model's.
 
-    For a compile that option says where the new model goes, so that a model out of a file has them beside it, and the
-    host's callback is for loads. None for a model from bytes that needs none, or whose payloads the callback reads.
+    For a compile that option says where the new model goes, so that a model out of a
+    file has them beside it, and the host's callback is for loads. None for a model from
+    bytes that needs none, or whose payloads the callback reads.
 
     Raises:
         InvalidArgument: a model from bytes that names files, without the option.
@@ -91,7 +98,9 @@ def find_context_folder(
 
 
 def find_folder(path: Path | None, config: SessionConfig) -> ModelFolder | None:
-    """Return the folder of a model's context binaries; None for one from bytes, without the option."""
+    """Return the folder of a model's context binaries; None for one from bytes, without
+    the option.
+    """
     option = config.context_file_path
     if option is not None:
         return ModelFolder(
@@ -101,13 +110,18 @@ def find_folder(path: Path | None, config: SessionConfig) -> ModelFolder | None:
 
 
 def check_has_folder(node: ContextNodeRecord, config: SessionConfig) -> None:
-    """Raise InvalidArgument if a node of a model without a folder names a file that no callback reads."""
+    """Raise InvalidArgument if a node of a model without a folder names a file that no
+    callback reads.
+    """
     if node.file_name is not None and config.data_reader is None:
         raise InvalidArgument(
-            f"the model was given as bytes, and its EPContext node {node.name!r} keeps its payload "
-            f"in the file {node.file_name!r}.",
+            f"the model was given as bytes, and its EPContext node {node.name!r} "
+            f"keeps its payload in the file {node.file_name!r}.",
             node=node.name,
-            hint="Set the session option 'ep.context_file_path' to the path the model would have."
+            hint=(
+                "Set the session option 'ep.context_file_path' to the path the model "
+                "would have."
+            )
             + (_WEIGHTS_ONLY if config.external_initializers_folder else ""),
         )
 
@@ -118,7 +132,9 @@ def make_tensor_source(
     config: SessionConfig,
     manifest: Manifest | None,
 ) -> Callable[[str], TensorView]:
-    """Return a function that finds a weight that payloads left in the source model; it opens files when it is called."""
+    """Return a function that finds a weight that payloads left in the source model; it
+    opens files when it is called.
+    """
 
     @cache
     def weights() -> SourceWeights:
@@ -140,7 +156,9 @@ def make_tensor_source(
 def make_reading(
     model: OpenModel, config: SessionConfig, data_reader: DataReader | None = None
 ) -> Reading:
-    """Return the options for reading a model's payloads; without a callback of the host, from files."""
+    """Return the options for reading a model's payloads; without a callback of the
+    host, from files.
+    """
     return Reading(
         map_binaries=config.map_binaries,
         verification=config.verification,
@@ -153,8 +171,8 @@ def make_reading(
 class Routing:
     """The EPs of a session and the EPContext nodes that each of them loads.
 
-    Where sources decide, the EPs whose kernels ran other nodes when the model was compiled are among them,
-    as far as they are there: `kernel_providers`.
+    Where sources decide, the EPs whose kernels ran other nodes when the model was
+    compiled are among them, as far as they are there: `kernel_providers`.
 
     Args:
         nodes: the model's EPContext nodes.
@@ -162,7 +180,8 @@ class Routing:
         session: the session's options.
         registry: the registry of EPs.
         purpose: that of the EPs; None if no device is needed.
-        manifest: names the distribution that made the context, where several have the EP.
+        manifest: names the distribution that made the context, where several have the
+            EP.
 
     Raises:
         NotImplementedByProvider: no EP takes a node.
@@ -209,7 +228,8 @@ class Routing:
 
         Raises:
             NotImplementedByProvider: no EP does.
-            PluginError: the EP is broken, or several could take it and the host has not chosen.
+            PluginError: the EP is broken, or several could take it and the host has not
+                chosen.
         """
         if node.source not in self._by_source:
             exhaustive, registry = self._exhaustive, self._registry
@@ -233,7 +253,9 @@ class Routing:
 
     @contextmanager
     def hint_at_others(self) -> Iterator[None]:
-        """Add the other distributions of an EP to the hint of an error by which it refuses a payload as not its own."""
+        """Add the other distributions of an EP to the hint of an error by which it
+        refuses a payload as not its own.
+        """
         try:
             yield
         except InvalidGraph as error:
@@ -253,7 +275,9 @@ class Routing:
             raise
 
     def others_of(self, record: PluginRecord) -> str:
-        """Return a hint that names the other distributions of an EP, unless the model names this one as its maker."""
+        """Return a hint that names the other distributions of an EP, unless the model
+        names this one as its maker.
+        """
         from epctx_core.registry.explaining import describe_others
 
         maker = self._makers.get(record.name, {}).get("distribution")
@@ -262,7 +286,8 @@ class Routing:
     def check_compatibility(
         self, model: ModelProto, *, fail_on_suboptimal: bool
     ) -> None:
-        """Have each EP validate its text about the model; log a warning where it recommends to compile again.
+        """Have each EP validate its text about the model; log a warning where it
+        recommends to compile again.
 
         Called before any EP instance exists.
 
@@ -288,7 +313,9 @@ class Routing:
                     _log.warning("%s", suboptimal_error(choice, info).message)
 
     def find_contained(self) -> set[str]:
-        """Return the EPs that get a process of their own because a payload without digests could end this one."""
+        """Return the EPs that get a process of their own because a payload without
+        digests could end this one.
+        """
         trusts = self._session.config().trust_unverified
         return {
             choice.name
@@ -314,7 +341,8 @@ class Routing:
 def find_maker(
     source: str, providers: Mapping[str, Mapping[str, Any]], registry: Registry
 ) -> PluginRecord | None:
-    """Return the distribution that made a source's contexts, where several have the EP and the host did not choose.
+    """Return the distribution that made a source's contexts, where several have the EP
+    and the host did not choose.
 
     Args:
         source: of an EPContext node.
@@ -335,10 +363,12 @@ def find_maker(
 def find_kernel_provider(
     ep: str, registry: Registry, purpose: Purpose | None, *, is_isolated: bool
 ) -> PluginRecord | None:
-    """Return an EP whose kernels ran nodes when a model was compiled; None, with a warning, for one that cannot be had.
+    """Return an EP whose kernels ran nodes when a model was compiled; None, with a
+    warning, for one that cannot be had.
 
     Args:
-        is_isolated: whether it would be in a process of its own, for its kernels alone: functions cannot leave that.
+        is_isolated: whether it would be in a process of its own, for its kernels alone:
+            functions cannot leave that.
     """
     reason = "ep.isolate=all leaves kernels out"
     try:
@@ -354,7 +384,10 @@ def find_kernel_provider(
         raise
     except EpctxError as error:
         reason = error.message
-    text = "kernels of %s ran nodes of this model when it was compiled; the session runs without it: %s"
+    text = (
+        "kernels of %s ran nodes of this model when it was compiled; the session runs "
+        "without it: %s"
+    )
     _log.warning(text, ep, reason)
     return None
 
@@ -365,7 +398,9 @@ def no_provider_error(
     skipped: Sequence[SkippedProvider],
     registry: Registry,
 ) -> NotImplementedByProvider:
-    """Return the error for an EPContext node that no EP takes of those listed; `skipped` could not be had."""
+    """Return the error for an EPContext node that no EP takes of those listed;
+    `skipped` could not be had.
+    """
     skip = next(
         (skip for skip in skipped if stem(skip.name) == stem(node.source)), None
     )
@@ -375,7 +410,8 @@ def no_provider_error(
         why, hint = registry.explain_missing(node.source, listed)
     source = repr(node.source) if node.source else "no source"
     return NotImplementedByProvider(
-        f"EPContext node {node.name!r} (source {source}) has no EP to load it. {why.rstrip('.')}.",
+        f"EPContext node {node.name!r} (source {source}) has no EP to load it. "
+        f"{why.rstrip('.')}.",
         node=node.name,
         hint=hint,
     )
@@ -391,7 +427,8 @@ def accept(choice: ProviderChoice, info: str) -> Compatibility:
     verdict = choice.validate(info)
     if verdict == Compatibility.EP_UNSUPPORTED:
         raise InvalidGraph(
-            f"{choice.name} does not support this compiled model: the model was compiled for {info!r}.",
+            f"{choice.name} does not support this compiled model: the model was "
+            f"compiled for {info!r}.",
             ep=choice.name,
             hint=_UNSUPPORTED_HINT,
         )
@@ -401,7 +438,8 @@ def accept(choice: ProviderChoice, info: str) -> Compatibility:
 def suboptimal_error(choice: ProviderChoice, info: str) -> Fail:
     """Return the error for a model of which an EP recommends to compile it again."""
     return Fail(
-        f"{choice.name} runs this compiled model less well than a new one: the model was compiled for {info!r}.",
+        f"{choice.name} runs this compiled model less well than a new one: the model "
+        f"was compiled for {info!r}.",
         ep=choice.name,
         hint="Compile the source model again.",
     )
@@ -417,7 +455,8 @@ def load_context_nodes(
     """Have each EP load its nodes.
 
     Args:
-        model: the context model, with the checks of its payloads, which the caller waits for.
+        model: the context model, with the checks of its payloads, which the caller
+            waits for.
         nodes: EP name to its nodes.
         folder: the folder of their binaries.
         providers: the live EPs.

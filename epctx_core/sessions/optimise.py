@@ -1,4 +1,5 @@
-"""Optimising a model before partitioning: by graph transformers, by the engine, then by EPs.
+"""Optimising a model before partitioning: by graph transformers, by the engine, then by
+EPs.
 
 The result is checked like a model that was read. Knows no files.
 """
@@ -61,12 +62,14 @@ def check_level(
         engine: the engine that the host named.
 
     Raises:
-        InvalidArgument: no such level, one for single groups only, or the engine has no optimiser.
+        InvalidArgument: no such level, one for single groups only, or the engine has no
+            optimiser.
     """
     level = GraphOptimizationLevel(level)
     if level > GraphOptimizationLevel.ORT_ENABLE_EXTENDED:
         raise InvalidArgument(
-            f"graph_optimization_level is {level.name}, which would arrange weights for this machine's CPU.",
+            f"graph_optimization_level is {level.name}, which would arrange weights "
+            "for this machine's CPU.",
             hint="Use ORT_ENABLE_EXTENDED; EPs may go further with what they take.",
         )
     if (
@@ -74,7 +77,8 @@ def check_level(
         and not load_engine_class(engine).optimizes
     ):
         raise InvalidArgument(
-            f"graph_optimization_level is {level.name}, and the engine {load_engine_class(engine).name} has no optimiser.",
+            f"graph_optimization_level is {level.name}, and the engine "
+            f"{load_engine_class(engine).name} has no optimiser.",
             hint=f"{INSTALL}, or use ORT_DISABLE_ALL.",
         )
     return level
@@ -83,15 +87,17 @@ def check_level(
 def optimise_model(
     model: OpenModel, providers: ProviderSession, level: GraphOptimizationLevel
 ) -> OpenModel:
-    """Return the model, changed by graph transformers, optimised to a level, then changed by EPs.
+    """Return the model, changed by graph transformers, optimised to a level, then
+    changed by EPs.
 
-    Levels above EXTENDED apply to single groups where they run; the whole model stays as it is. So does a model with
-    EPContext nodes.
+    Levels above EXTENDED apply to single groups where they run; the whole model stays
+    as it is. So does a model with EPContext nodes.
 
     Raises:
         InvalidArgument: a model with EPContext nodes is to be optimised.
         Fail: the engine cannot optimise the model.
-        PluginError: a transformer or an EP returned a model that is not valid or has other inputs or outputs.
+        PluginError: a transformer or an EP returned a model that is not valid or has
+            other inputs or outputs.
         PackageMissing: a transformer is not installed.
         ModelLoadCanceled: the host asked to stop.
     """
@@ -102,7 +108,8 @@ def optimise_model(
     if model.context_nodes:
         if whole:
             raise InvalidArgument(
-                f"{model.source.where} has EPContext nodes already, so that it cannot be optimised to {level.name}.",
+                f"{model.source.where} has EPContext nodes already, so that it cannot "
+                f"be optimised to {level.name}.",
                 hint="Use ORT_DISABLE_ALL, or compile the model that it was made from.",
             )
         return model
@@ -156,7 +163,8 @@ def _changed_by(
     changed = _accepted(own, model, model.source.weights, refusal)
     if changed.context_nodes:
         raise refusal(
-            "gave a model with EPContext nodes, which only `get_ep_context_nodes` may describe"
+            "gave a model with EPContext nodes, which only `get_ep_context_nodes` may "
+            "describe"
         )
     return changed
 
@@ -202,7 +210,8 @@ def _accepted(
         before, after = _boundary(model, kind), _boundary(changed, kind)
         if before != after:
             raise refusal(
-                f"gave a model with other {kind}s: {list(after)} instead of {list(before)}, or of other types"
+                f"gave a model with other {kind}s: {list(after)} instead of "
+                f"{list(before)}, or of other types"
             )
     return changed
 
@@ -212,7 +221,9 @@ def _weights(
     known: Mapping[str, TensorView],
     refusal: Callable[[str], EpctxError],
 ) -> dict[str, Weight]:
-    """Return all weights by name: mapped ones as they were, new ones out of the protobuf."""
+    """Return all weights by name: mapped ones as they were, new ones out of the
+    protobuf.
+    """
 
     def no_files(location: str, tensor: str) -> NoReturn:
         raise refusal(

@@ -36,10 +36,12 @@ class StepSpec(NamedTuple):
     Attributes:
         name: that of the partition, node or group, for messages.
         ep: the EP that runs it.
-        run: takes the inputs in order and None (a nested step: the run options), gives the outputs in order.
+        run: takes the inputs in order and None (a nested step: the run options), gives
+            the outputs in order.
         inputs, outputs: value names; an omitted optional one is the empty string.
         nested: whether the step runs plans of its own.
-        in_place: whether `run` takes, instead of None, arrays for all outputs to write into.
+        in_place: whether `run` takes, instead of None, arrays for all outputs to write
+            into.
     """
 
     name: str
@@ -54,7 +56,9 @@ class StepSpec(NamedTuple):
 Step: TypeAlias = tuple[
     RunStep, tuple[int, ...], tuple[int, ...], tuple[int, ...], StepSpec
 ]
-"""`run`, the slots of inputs and outputs, the slots to clear afterwards, and the whole step."""
+"""`run`, the slots of inputs and outputs, the slots to clear afterwards, and the whole
+step.
+"""
 
 
 class Plan:
@@ -78,7 +82,8 @@ class Plan:
     ) -> None:
         self.captured = captured
         inputs = (*inputs, *captured)
-        # Slot 0 is the omitted optional input: always None. The model's inputs follow it.
+        # Slot 0 is the omitted optional input: always None. The model's inputs follow
+        # it.
         slots: dict[str, int] = {"": 0}
         for name in (*inputs, *constants):
             slots.setdefault(name, len(slots))
@@ -204,7 +209,10 @@ def _step_failed(
         f"{spec.ep} failed while it ran {spec.name!r}: {describe(error)}",
         node=spec.name,
         ep=spec.ep,
-        hint="The cause is below this error (`__cause__`); `epctx compare` shows where results first differ.",
+        hint=(
+            "The cause is below this error (`__cause__`); `epctx compare` shows where "
+            "results first differ."
+        ),
     )
 
 
@@ -216,7 +224,8 @@ def add_checks(
     *,
     is_loaded: bool = False,
 ) -> StepSpec:
-    """Return an EP's step with a `run` that checks its results: number, types, proven lengths, and memory.
+    """Return an EP's step with a `run` that checks its results: number, types, proven
+    lengths, and memory.
 
     Args:
         spec: the step, with the EP's own `run`.
@@ -245,7 +254,8 @@ def add_checks(
         inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None
     ) -> Sequence[Any]:
         results = run(inputs, buffers)
-        # Most partitions give one array of a static shape; the whole check would be most of what a tiny run costs.
+        # Most partitions give one array of a static shape; the whole check would be
+        # most of what a tiny run costs.
         if (
             dtype is not None
             and buffers is None
@@ -308,13 +318,17 @@ class _Results(NamedTuple):
                 if buffers is None:
                     problem = problem or self._problem(output, result, inputs)
                 elif result is not buffers[index]:
-                    problem = f"was given memory for the output {output.name!r} and gave back another array"
+                    problem = (
+                        f"was given memory for the output {output.name!r} and gave "
+                        "back another array"
+                    )
         if problem:
             raise contract_error(self.owner, self.hook, problem)
         return found
 
     def _problem(self, output: ValueInfo, result: Any, inputs: Sequence[Any]) -> str:
-        """Return the problem of a result; of a value that is not a tensor, or of unknown type, only the memory is checked.
+        """Return the problem of a result; of a value that is not a tensor, or of
+        unknown type, only the memory is checked.
 
         Raises:
             InvalidGraph: see `check`.
@@ -330,7 +344,10 @@ class _Results(NamedTuple):
             ):
                 return f"gave an output {name!r} that shares memory with an input"
         elif expected.dtype is not None:
-            return f"gave a {type(result).__name__} instead of an array for the output {name!r}"
+            return (
+                f"gave a {type(result).__name__} instead of an array for the output "
+                f"{name!r}"
+            )
         if expected.dtype is None:
             return ""
         if not result.flags.c_contiguous:
@@ -341,19 +358,24 @@ class _Results(NamedTuple):
         if self.context_node is None:
             return f"gave {found} for the output {name!r}, which is {expected}"
         raise InvalidGraph(
-            f"{self.owner.label} gave {found} for the output {name!r}, which is {expected} in the context model, "
-            f"in {self.hook}.",
+            f"{self.owner.label} gave {found} for the output {name!r}, which is "
+            f"{expected} in the context model, in {self.hook}.",
             node=self.context_node,
             ep=self.owner.name,
-            hint="The model was changed after it was compiled, or the EP computes wrongly: compile it again. If "
-            "the error stays, report it to the EP's vendor.",
+            hint=(
+                "The model was changed after it was compiled, or the EP computes "
+                "wrongly: compile it again. If the error stays, report it to the EP's "
+                "vendor."
+            ),
         )
 
 
 def _with_hints(
     run: RunStep, hints: Mapping[int, ValueInfo], owner: PluginRecord
 ) -> RunStep:
-    """Return an EP's `run` that names a false declaration of an input where the EP fails; `hints` are by index."""
+    """Return an EP's `run` that names a false declaration of an input where the EP
+    fails; `hints` are by index.
+    """
 
     def run_with_hints(
         inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None
@@ -365,11 +387,13 @@ def _with_hints(
                 found = inputs[index]
                 if isinstance(found, np.ndarray) and not has_shape(found, value.type):
                     raise RuntimeException(
-                        f"the model declares {value.type} for the value {value.name!r}, and its operators give "
-                        f"{found.dtype}{list(found.shape)}; {owner.name} was given what is declared, and fails: "
-                        f"{describe(error)}",
+                        f"the model declares {value.type} for the value "
+                        f"{value.name!r}, and its operators give "
+                        f"{found.dtype}{list(found.shape)}; {owner.name} was given "
+                        f"what is declared, and fails: {describe(error)}",
                         ep=owner.name,
-                        hint=f"Remove the value_info {value.name!r} from the model and compile it again.",
+                        hint=f"Remove the value_info {value.name!r} from the model and "
+                        "compile it again.",
                     ) from error
             raise
 
@@ -377,7 +401,9 @@ def _with_hints(
 
 
 def drop_omitted_outputs(step: StepSpec) -> StepSpec:
-    """Return a step without the outputs that the model omits: a plan has no slots for those."""
+    """Return a step without the outputs that the model omits: a plan has no slots for
+    those.
+    """
     if all(step.outputs):
         return step
     run = step.run
@@ -435,10 +461,12 @@ class Planner:
     def prepare(
         self, part: GraphAssignment, cpu_groups: Sequence[Sequence[int]]
     ) -> None:
-        """Prepare the steps of one graph that are not in partitions: EPs' kernels and groups for the CPU EP.
+        """Prepare the steps of one graph that are not in partitions: EPs' kernels and
+        groups for the CPU EP.
 
         Raises:
-            NotImplementedByProvider: an operator that neither an engine nor an EP's kernel has.
+            NotImplementedByProvider: an operator that neither an engine nor an EP's
+                kernel has.
         """
         steps = self._steps.setdefault(part.graph, {})
         if not part.kernel_nodes and not cpu_groups:
@@ -454,7 +482,9 @@ class Planner:
             steps[group[0]] = cpu_step(self, part.graph, group)
 
     def plan(self, part: GraphAssignment) -> Plan:
-        """Return the plan of a graph whose groups were all taken; those of the subgraphs in it are made first."""
+        """Return the plan of a graph whose groups were all taken; those of the
+        subgraphs in it are made first.
+        """
         graph, steps = part.graph, self._steps[part.graph]
         for node in part.executed:
             # Few models have control flow around an EP's work.
@@ -466,7 +496,8 @@ class Planner:
             }
             steps[node] = control_flow_step(graph, node, plans)
         firsts = [group[0] for group in part.execution_order()]
-        # A Constant node that no EP took is not a step: its output is a constant of its readers.
+        # A Constant node that no EP took is not a step: its output is a constant of its
+        # readers.
         specs = [
             steps[i] for i in firsts if i in steps or i not in graph.node_constants
         ]

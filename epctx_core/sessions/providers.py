@@ -54,7 +54,10 @@ _log = logging.getLogger("epctx.providers")
 
 
 _ISOLATION = "epctx_isolation.proxy"
-_WHY = "works in its own process unless ep.context_trust_unverified=1: a payload without digests could end this one"
+_WHY = (
+    "works in its own process unless ep.context_trust_unverified=1: a payload without "
+    "digests could end this one"
+)
 _SUFFIX = "executionprovider"
 _CPU_NAMES = frozenset({CPU_EP.lower(), "cpu"})
 
@@ -125,7 +128,10 @@ class ProviderChoice:
             }
         for name, text in texts.items():
             if type(text) is not str:
-                what = f"gave a BuildInfo whose {name} is of type {type(text).__name__} instead of a text"
+                what = (
+                    f"gave a BuildInfo whose {name} is of type {type(text).__name__} "
+                    "instead of a text"
+                )
                 raise guard.contract_error(self.record, method, what)
         return BuildInfo(**texts)
 
@@ -163,7 +169,9 @@ class SkippedProvider:
 
 
 def stem(name: str) -> str:
-    """Return the common part of the names of one EP: `distribution:QNN`, `QNN` and `qnnExecutionProvider`."""
+    """Return the common part of the names of one EP: `distribution:QNN`, `QNN` and
+    `qnnExecutionProvider`.
+    """
     return name.rpartition(":")[2].casefold().removesuffix(_SUFFIX)
 
 
@@ -173,13 +181,15 @@ def choose_providers(
     registry: Registry,
     purpose: Purpose | None,
 ) -> tuple[list[ProviderChoice], tuple[SkippedProvider, ...]]:
-    """Look up, import and check the EPs that a host asked for, in its order; the CPU EP is left out.
+    """Look up, import and check the EPs that a host asked for, in its order; the CPU EP
+    is left out.
 
     Args:
         requested: names with options.
         session: says which of them are optional.
         registry: the registry of EPs.
-        purpose: that of the EPs; None if no device is needed, and then the log does not name skipped ones.
+        purpose: that of the EPs; None if no device is needed, and then the log does not
+            name skipped ones.
 
     Returns:
         The EPs, and the optional ones that cannot be had.
@@ -235,8 +245,8 @@ def _optional_stems(
     for name in names if requested else ():
         if stem(name) not in asked:
             raise InvalidArgument(
-                f"the session option 'ep.optional_providers' names {name!r}, which is not among the EPs that were asked for."
-                f"{suggestion(name, requested)}",
+                f"the session option 'ep.optional_providers' names {name!r}, which is "
+                f"not among the EPs that were asked for.{suggestion(name, requested)}",
                 hint=f"They are: {', '.join(requested)}.",
             )
     return frozenset(map(stem, names))
@@ -278,7 +288,9 @@ def collect_kept_functions(
 def _refuse_unknown_eps(
     session: SessionOptions, registry: Registry, optional: Collection[str]
 ) -> None:
-    """Raise InvalidArgument for a config entry `ep.<name>.<key>` of an unknown EP: a typo, mostly."""
+    """Raise InvalidArgument for a config entry `ep.<name>.<key>` of an unknown EP: a
+    typo, mostly.
+    """
     given = session.provider_option_keys
     if not given:
         return
@@ -292,13 +304,15 @@ def _refuse_unknown_eps(
                 *(start + key.rpartition(".")[2] for start in starts),
             ]
             raise InvalidArgument(
-                f"unknown session option {key!r}, which is not an option of an installed EP either.{suggestion(key, known)}",
+                f"unknown session option {key!r}, which is not an option of an "
+                f"installed EP either.{suggestion(key, known)}",
                 hint="Options of one EP are written ep.<lower-case EP name>.<key>.",
             )
 
 
 class ProviderSession:
-    """EP instances of one session and their resources; closed once, at the session's end.
+    """EP instances of one session and their resources; closed once, at the session's
+    end.
 
     Args:
         session: the session's options.
@@ -349,17 +363,24 @@ class ProviderSession:
     ) -> None:
         """Make the instances.
 
-        The workspaces that `workspace_of` returns are closed with the session. EPs in `contained` have all their work
-        done in processes of their own, as with `ep.isolate=all`: see `Routing.find_contained`.
+        The workspaces that `workspace_of` returns are closed with the session. EPs in
+        `contained` have all their work done in processes of their own, as with
+        `ep.isolate=all`: see `Routing.find_contained`.
 
         Raises:
-            NotImplementedByProvider: an EP is not available for the purpose, or does not know weightless mode.
-            InvalidArgument: an EP does not support the weightless mode that was asked for.
+            NotImplementedByProvider: an EP is not available for the purpose, or does
+                not know weightless mode.
+            InvalidArgument: an EP does not support the weightless mode that was asked
+                for.
             PluginError: an EP's constructor or its `availability` raised.
-            PackageMissing: an EP is to be isolated, and epctx-isolation is not installed.
+            PackageMissing: an EP is to be isolated, and epctx-isolation is not
+                installed.
         """
         session, registry = self.session, self.registry
-        user = f"a {'compile' if purpose is Purpose.EXPORT else 'session'} of {model.name!r}"
+        user = (
+            f"a {'compile' if purpose is Purpose.EXPORT else 'session'} of "
+            f"{model.name!r}"
+        )
         for choice in choices:
             self._stack.enter_context(registry.in_use(choice.record, by=user))
         config = session.config()
@@ -431,7 +452,9 @@ class ProviderSession:
 
     @contextlib.contextmanager
     def context_to_read(self, ep: str) -> Iterator[ProviderContext]:
-        """Yield a context for an EP that reads its own payloads: no device, nothing shared with the compiling instance."""
+        """Yield a context for an EP that reads its own payloads: no device, nothing
+        shared with the compiling instance.
+        """
         with contextlib.closing(PrivateWorkspace()) as own:
             yield replace(
                 self._contexts[ep],
@@ -441,7 +464,9 @@ class ProviderSession:
             )
 
     def keep(self, results: Iterable[Any]) -> None:
-        """Own results of a hook: they are closed before their EP is shut down, a shared `close` once."""
+        """Own results of a hook: they are closed before their EP is shut down, a shared
+        `close` once.
+        """
         self._runnables.extend(
             r for r in results if issubclass(type(r), CompiledPartition)
         )
@@ -454,7 +479,8 @@ class ProviderSession:
         purpose: Purpose,
         **arguments: object,
     ) -> Sequence[CompiledPartition]:
-        """Call a hook that returns one `CompiledPartition` for each expected item; see `keep`.
+        """Call a hook that returns one `CompiledPartition` for each expected item; see
+        `keep`.
 
         Raises:
             PluginError: it failed, or returned something else.
@@ -463,17 +489,24 @@ class ProviderSession:
         self.keep(result)
         record = self.choices[ep].record
         if len(result) != len(expected):
-            what = f"gave {len(result)} results for {len(expected)}: {', '.join(map(str, expected[:3]))}"
+            what = (
+                f"gave {len(result)} results for {len(expected)}: "
+                f"{', '.join(map(str, expected[:3]))}"
+            )
             raise guard.contract_error(record, hook, what)
         guard.check_result_types(record, HOOKS[hook], result, expected)
         for name, item in zip(expected, result, strict=True):
             if item.run is None and purpose is not Purpose.EXPORT:
-                what = f"gave a CompiledPartition without `run` for {name}, outside of purpose EXPORT"
+                what = (
+                    f"gave a CompiledPartition without `run` for {name}, outside of "
+                    "purpose EXPORT"
+                )
                 raise guard.contract_error(record, hook, what)
         return result
 
     def close(self) -> None:
-        """Close compiled partitions, shut all EPs down, close their workspaces; further calls do nothing.
+        """Close compiled partitions, shut all EPs down, close their workspaces; further
+        calls do nothing.
 
         In a forked child nothing is closed: all of it is the parent's.
         """
@@ -505,7 +538,8 @@ def isolate(
         choice: the EP.
         config: says how much of its work, and the limits.
         purpose: of the instances.
-        contain: whether all its work is done there, whatever the host set; see `ProviderSession.start`.
+        contain: whether all its work is done there, whatever the host set; see
+            `ProviderSession.start`.
 
     Raises:
         PackageMissing: epctx-isolation is not installed.
@@ -522,7 +556,9 @@ def isolate(
 
 
 def ep_logger(name: str) -> logging.Logger:
-    """Return the logger of an EP, which conceals the values of secret options, as do its children."""
+    """Return the logger of an EP, which conceals the values of secret options, as do
+    its children.
+    """
     logger = logging.getLogger(f"epctx.ep.{name}")
     logger.addFilter(_conceal_in_record)
     # A child does not ask the filters of its parents.
@@ -546,12 +582,18 @@ def _conceal_in_record(record: logging.LogRecord) -> bool:
 def check_availability(
     record: PluginRecord, purpose: Purpose, registry: Registry
 ) -> None:
-    """Raise NotImplementedByProvider if an EP is not available for a purpose on this machine."""
+    """Raise NotImplementedByProvider if an EP is not available for a purpose on this
+    machine.
+    """
     available = registry.availability(record, purpose)
     if not available.available:
         raise NotImplementedByProvider(
-            f"{record.name} cannot {purpose.value} on this machine: {available.reason or 'it gives no reason'}.",
+            f"{record.name} cannot {purpose.value} on this machine: "
+            f"{available.reason or 'it gives no reason'}.",
             ep=record.name,
             hint=available.hint
-            or "Repair what is missing, leave it out of the providers, or name it in ep.optional_providers.",
+            or (
+                "Repair what is missing, leave it out of the providers, or name it in "
+                "ep.optional_providers."
+            ),
         )

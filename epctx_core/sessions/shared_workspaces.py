@@ -1,4 +1,5 @@
-"""Workspaces with several users, and the key under which loads share one (`ep.share_ep_contexts=1`).
+"""Workspaces with several users, and the key under which loads share one
+(`ep.share_ep_contexts=1`).
 
 A shared workspace lives as long as it has users; those with equal keys share it.
 """
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 
 
 class SharedWorkspace(PrivateWorkspace):
-    """A workspace with several users; implements `epctx_core.plugin.Workspace`. Made by `SharedWorkspaces`.
+    """A workspace with several users; implements `epctx_core.plugin.Workspace`.
+
+    Made by `SharedWorkspaces`.
 
     Args:
         leave: removes one user; returns whether it was the last.
@@ -55,7 +58,9 @@ class SharedWorkspaces:
         self._found: dict[Hashable, SharedWorkspace] = {}
 
     def join(self, key: Hashable) -> SharedWorkspace:
-        """Return the workspace under a key; its `close` has to be called once for each call of this."""
+        """Return the workspace under a key; its `close` has to be called once for each
+        call of this.
+        """
         with self._lock:
             if key not in self._found:
                 self._found[key] = SharedWorkspace(partial(self._leave, key))
@@ -70,7 +75,9 @@ class SharedWorkspaces:
 
 
 loaded_workspaces = PerProcess(SharedWorkspaces)
-"""Those of all sessions of this process that load context models with `ep.share_ep_contexts=1`."""
+"""Those of all sessions of this process that load context models with
+`ep.share_ep_contexts=1`.
+"""
 
 
 def load_workspaces(
@@ -79,7 +86,8 @@ def load_workspaces(
     config: SessionConfig,
     manifest: Manifest | None,
 ) -> WorkspaceOf:
-    """Return a function for the workspaces of one session with `ep.share_ep_contexts=1`: shared if all payloads are files.
+    """Return a function for the workspaces of one session with
+    `ep.share_ep_contexts=1`: shared if all payloads are files.
 
     Args:
         nodes: EP name to its nodes.
@@ -109,7 +117,8 @@ def _binaries(
 ) -> frozenset[Hashable] | None:
     """Return a key of an EP's binaries; None if one is not a file or is missing.
 
-    The digest in the model is part of it: a session of a model with another one has to check the binary itself.
+    The digest in the model is part of it: a session of a model with another one has to
+    check the binary itself.
     """
     found: dict[str, Hashable] = {}
     for record in records:
@@ -135,8 +144,9 @@ def check_not_isolated(config: SessionConfig) -> None:
     """Raise InvalidArgument if EPs of a share group are to be isolated."""
     if config.isolation is not Isolation.NONE:
         raise InvalidArgument(
-            f"ep.isolate={config.isolation.value} and a share group (ep.share_ep_contexts=1, ShareGroup) contradict "
-            "each other: EPs share objects within one process only.",
+            f"ep.isolate={config.isolation.value} and a share group "
+            "(ep.share_ep_contexts=1, ShareGroup) contradict each other: EPs share "
+            "objects within one process only.",
             hint="Leave one of the two out.",
         )
 

@@ -77,14 +77,17 @@ class OpenModel:
         """Return the graph that an EPContext node is in.
 
         Raises:
-            NotImplementedByProvider: it is in a subgraph of an operator that epctx does not run itself.
+            NotImplementedByProvider: it is in a subgraph of an operator that epctx does
+                not run itself.
         """
         graph = self.graph.find_subgraph(record.path)
         if graph is None:
             raise NotImplementedByProvider(
-                f"EPContext node {record.name!r} is in a subgraph of an operator that epctx does not run itself.",
+                f"EPContext node {record.name!r} is in a subgraph of an operator that "
+                "epctx does not run itself.",
                 node=record.name,
-                hint=f"Subgraphs of {', '.join(EXECUTABLE)} can contain EPContext nodes.",
+                hint=f"Subgraphs of {', '.join(EXECUTABLE)} can contain EPContext "
+                "nodes.",
             )
         return graph
 
@@ -115,27 +118,34 @@ def open_model(
     kept_functions: Callable[[], Collection[FunctionId]] = frozenset,
     checks: DigestChecks = IN_PLACE,
 ) -> OpenModel:
-    """Read a model, check it, put its functions in place, find the types of its values and index it.
+    """Read a model, check it, put its functions in place, find the types of its values
+    and index it.
 
     Args:
         path_or_bytes: the model.
-        config: the folder of the weights, for a model whose folder is not known, and overrides of the model.
-        kept_functions: returns the functions that EPs keep as calls; called only if the model has functions.
-        checks: of a load, for files that are checked once; by default they are checked when they are opened.
+        config: the folder of the weights, for a model whose folder is not known, and
+            overrides of the model.
+        kept_functions: returns the functions that EPs keep as calls; called only if the
+            model has functions.
+        checks: of a load, for files that are checked once; by default they are checked
+            when they are opened.
 
     Raises:
-        NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: see `read_model`, `decode_model`, `detach_model`.
+        NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: see `read_model`,
+            `decode_model`, `detach_model`.
     """
     data, path = model_io.read_model(path_or_bytes, config.input_budget)
     found = "ORT" if model_io.is_ort_format(data) else "ONNX"
     if config.model_format not in {None, found}:
         raise InvalidProtobuf(
-            f"session.load_model_format is {config.model_format}, and {path.name if path else 'the model given as bytes'} "
-            "is not in that format.",
+            f"session.load_model_format is {config.model_format}, and "
+            f"{path.name if path else 'the model given as bytes'} is not in that "
+            "format.",
             path=path,
             hint="Leave the option out: the bytes say the format.",
         )
-    # Payloads in a model are most of it, and each decoded copy of the model holds another copy of them.
+    # Payloads in a model are most of it, and each decoded copy of the model holds
+    # another copy of them.
     checked = (
         found == "ONNX"
         and OP_TYPE.encode() in data
@@ -178,7 +188,8 @@ def open_proto(
 
     Args:
         proto: the model.
-        detach: `detach_model` of it; lacks only whether the model was changed since it was decoded.
+        detach: `detach_model` of it; lacks only whether the model was changed since it
+            was decoded.
         config: see `open_model`.
         kept_functions: see `open_model`.
     """
@@ -208,7 +219,8 @@ def weights_opener(
     checks: DigestChecks,
     locations: dict[str, str],
 ) -> OpenExternal:
-    """Return a function that opens the files of weights that a model names; `locations` gets their real paths and names.
+    """Return a function that opens the files of weights that a model names; `locations`
+    gets their real paths and names.
 
     Raises:
         NoSuchFile: the host's folder for them does not exist.
@@ -245,7 +257,9 @@ def weights_opener(
 def infer_model_types(
     proto: ModelProto, policy: EnginePolicy, trusted: Collection[str] = ()
 ) -> TypeTable:
-    """Return the types of a model's values, also of operators that only the engine knows; see `infer_types`."""
+    """Return the types of a model's values, also of operators that only the engine
+    knows; see `infer_types`.
+    """
     from epctx_core.engines.cpu_engine import blame_engine, make_engine
     from epctx_core.graph.inference import infer_types
 
@@ -260,14 +274,16 @@ def index_model(source: SourceModel, policy: EnginePolicy) -> OpenModel:
     """Find the types of a checked model's values and index it.
 
     Raises:
-        InvalidGraph: types that contradict each other, a name that is not UTF-8, or an output without a producer.
+        InvalidGraph: types that contradict each other, a name that is not UTF-8, or an
+            output without a producer.
     """
     with pause_collection(
         sum(len(graph.node) for _, graph in walk_graphs(source.proto.graph))
     ):
         trusted: frozenset[str] = frozenset()
         if get_metadata(source.proto, MANIFEST) is not None:
-            # Of the types of values around EPContext nodes, epctx wrote what it had proven.
+            # Of the types of values around EPContext nodes, epctx wrote what it had
+            # proven.
             placed = (
                 node
                 for _, _, node in walk_indexed_nodes(source.proto.graph)
@@ -294,7 +310,8 @@ def index_model(source: SourceModel, policy: EnginePolicy) -> OpenModel:
     for name in graph.output_names:
         if name not in given:
             raise InvalidGraph(
-                f"the output {name!r} of {source.where} is not given by any node, input or initializer.",
+                f"the output {name!r} of {source.where} is not given by any node, "
+                "input or initializer.",
                 path=source.path,
             )
     return OpenModel(source=source, types=types, graph=graph, policy=policy)

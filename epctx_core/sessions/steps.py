@@ -1,7 +1,9 @@
-"""Steps that few context models have: nodes in no partition, control flow around nodes of an EP, results in memory of EPs.
+"""Steps that few context models have: nodes in no partition, control flow around nodes
+of an EP, results in memory of EPs.
 
-An If, Loop or Scan whose subgraphs contain nodes of an EP is executed here, each subgraph by a plan of its own, which takes
-its inputs and then the values of the enclosing scopes that it reads. ONNX Runtime leaves such nodes whole to the CPU EP.
+An If, Loop or Scan whose subgraphs contain nodes of an EP is executed here, each
+subgraph by a plan of its own, which takes its inputs and then the values of the
+enclosing scopes that it reads. ONNX Runtime leaves such nodes whole to the CPU EP.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ def kernel_step(
 
 
 def cpu_step(planner: Planner, graph: GraphIndex, nodes: Sequence[int]) -> StepSpec:
-    """Return the step of a group of nodes that are left to the CPU EP; small equal groups are prepared once.
+    """Return the step of a group of nodes that are left to the CPU EP; small equal
+    groups are prepared once.
 
     Raises:
         NotImplementedByProvider: an operator that no engine has.
@@ -95,12 +98,15 @@ def cpu_step(planner: Planner, graph: GraphIndex, nodes: Sequence[int]) -> StepS
 def _refusals_of_kernels(
     planner: Planner, graph: GraphIndex, group: Sequence[int], named: str | None
 ) -> str:
-    """Return the reasons for which EPs' kernels of the operators do not fit, as text for an error."""
+    """Return the reasons for which EPs' kernels of the operators do not fit, as text
+    for an error.
+    """
     nodes = [Node(graph, i) for i in group if graph.names[i] == named] or [
         Node(graph, i) for i in group
     ]
     return "".join(
-        f"; {planner.instances.record(ep).label} has kernels of {node.op_type}, none fits: {reason}"
+        f"; {planner.instances.record(ep).label} has kernels of {node.op_type}, none "
+        f"fits: {reason}"
         for node in nodes
         for ep, matcher in planner.matchers.items()
         if (reason := matcher.for_graph(graph.types).refusal(node)) is not None
@@ -108,10 +114,12 @@ def _refusals_of_kernels(
 
 
 def _form_of_one(graph: GraphIndex, node: int) -> tuple[GraphIndex | int, ...] | None:
-    """Return a key that equal nodes of a graph share, in less time than `NodeGroup.form`.
+    """Return a key that equal nodes of a graph share, in less time than
+    `NodeGroup.form`.
 
-    Between an EP's partitions often stand very many single nodes of a few kinds. None for a node that
-    reads a weight or one value twice, for one of whose results some are not read, and for one with attributes.
+    Between an EP's partitions often stand very many single nodes of a few kinds. None
+    for a node that reads a weight or one value twice, for one of whose results some are
+    not read, and for one with attributes.
     """
     if graph.signatures[node] == SPECIAL:
         return None
@@ -164,7 +172,8 @@ def control_flow_step(
     """Return the step of an If, Loop or Scan over plans of its subgraphs, by attribute.
 
     Raises:
-        InvalidGraph: a subgraph does not have the inputs or outputs that its node needs.
+        InvalidGraph: a subgraph does not have the inputs or outputs that its node
+            needs.
     """
     explicit = graph.explicit_inputs[node]
     outer = tuple(dict.fromkeys(chain(*(plan.captured for plan in plans.values()))))
@@ -188,8 +197,8 @@ def control_flow_step(
         found = len(body.input_types), len(body.output_types)
         if found != needs:
             raise InvalidGraph(
-                f"the {name} of {called!r} has {found[0]} inputs and {found[1]} outputs; its node needs {needs[0]} and "
-                f"{needs[1]}."
+                f"the {name} of {called!r} has {found[0]} inputs and {found[1]} "
+                f"outputs; its node needs {needs[0]} and {needs[1]}."
             )
     if proto.op_type == "If":
         run = _if(subgraphs["then_branch"], subgraphs["else_branch"])
@@ -231,7 +240,9 @@ def _if(then_branch: SubgraphPlan, else_branch: SubgraphPlan) -> RunStep:
 def _repeat(
     body: SubgraphPlan, run_all: Callable[[Body, Sequence[Any]], list[Any]]
 ) -> RunStep:
-    """Return the `run` of a Loop or a Scan: `run_all` takes the function that runs the body once, and the inputs."""
+    """Return the `run` of a Loop or a Scan: `run_all` takes the function that runs the
+    body once, and the inputs.
+    """
 
     def run(inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
         return run_all(
@@ -247,9 +258,11 @@ _Allocate: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]"
 def use_ep_memory(
     specs: list[StepSpec], types: TypeTable, instances: ProviderInstances
 ) -> list[StepSpec]:
-    """Have steps write into memory of the EP that runs them, or else of the first EP that reads their outputs.
+    """Have steps write into memory of the EP that runs them, or else of the first EP
+    that reads their outputs.
 
-    Only where all outputs of a step have known types and shapes: a step gets memory for all or for none.
+    Only where all outputs of a step have known types and shapes: a step gets memory for
+    all or for none.
     """
     allocators = {
         ep: _allocator(instances, ep)

@@ -1,4 +1,6 @@
-"""Graph transformers of a host: finding those of packages, and calling each as an EP that has `optimize_model` alone."""
+"""Graph transformers of a host: finding those of packages, and calling each as an EP
+that has `optimize_model` alone.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
     from epctx_core.sessions.source import OpenModel
 
 GROUP = "epctx.graph_transformers"
-"""One entry for each transformer: its value is `module:function`, see `epctx_core.plugin.GraphTransformer`."""
+"""One entry for each transformer: its value is `module:function`, see
+`epctx_core.plugin.GraphTransformer`.
+"""
 _log = logging.getLogger("epctx.graph")
 
 
@@ -50,7 +54,9 @@ class TransformerReport:
 
 
 class TransformerProvider(ExecutionProvider):
-    """A graph transformer as an EP with one hook, so that it is called, checked, traced and isolated like one."""
+    """A graph transformer as an EP with one hook, so that it is called, checked, traced
+    and isolated like one.
+    """
 
     name = "graph transformer"
 
@@ -58,7 +64,9 @@ class TransformerProvider(ExecutionProvider):
     def optimize_model(
         self, model: ModelProto, weights: Mapping[str, TensorView], level: int
     ) -> Any:
-        """Return the result of the transformer, which is imported here if it is a package's."""
+        """Return the result of the transformer, which is imported here if it is a
+        package's.
+        """
         given = self.context.options["transformer"]
         transform = pkgutil.resolve_name(given) if isinstance(given, str) else given
         return transform(model, weights, level)
@@ -103,12 +111,15 @@ def _find_transformer(name: str) -> tuple[Any, EntryPoint]:
     if not found:
         known = sorted({entry.name for _, entry in entries})
         raise PackageMissing(
-            f"the graph transformer {name!r} is not installed.{suggestion(name, known)}",
-            hint=f"Install the package that has it. Installed are: {', '.join(known) or 'none'}.",
+            f"the graph transformer {name!r} is not "
+            f"installed.{suggestion(name, known)}",
+            hint="Install the package that has it. Installed are: "
+            f"{', '.join(known) or 'none'}.",
         )
     if len(found) > 1:
         raise InvalidArgument(
-            f"the graph transformer {name!r} is ambiguous: {' and '.join(sorted(found))} have it.",
+            f"the graph transformer {name!r} is ambiguous: "
+            f"{' and '.join(sorted(found))} have it.",
             hint=f"Name the package, too: {min(found)}:{name}",
         )
     return next(iter(found.values()))
@@ -117,12 +128,15 @@ def _find_transformer(name: str) -> tuple[Any, EntryPoint]:
 def transform(
     model: OpenModel, providers: ProviderSession, change: Callable[..., OpenModel]
 ) -> OpenModel:
-    """Return a model as the host's graph transformers changed it; `providers` gets the reports.
+    """Return a model as the host's graph transformers changed it; `providers` gets the
+    reports.
 
     Args:
         model: the model.
-        providers: says which transformers; those of packages work in other processes if its EPs do.
-        change: `change(name, model, instances)` returns the model as the transformer of that name changed it.
+        providers: says which transformers; those of packages work in other processes if
+            its EPs do.
+        change: `change(name, model, instances)` returns the model as the transformer of
+            that name changed it.
 
     Raises:
         PackageMissing, InvalidArgument: see `choose_transformers`.
