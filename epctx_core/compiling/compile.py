@@ -69,15 +69,18 @@ ModelSink: TypeAlias = Callable[[Iterator[memoryview]], None]
 
 @dataclass(kw_only=True, eq=False)
 class Compile:
-    """Compile of one context model, stage by stage; each stage uses the results of those before it in the attributes.
+    """Compile of one context model, stage by stage; each stage uses the results of
+    those before it in the attributes.
 
-    `run` takes all stages. A share group takes them to `compile` and writes its members together. A session that
-    exports passes the results of its own stages: it calls `settle`, `start`, `check` and `write`.
+    `run` takes all stages. A share group takes them to `compile` and writes its members
+    together. A session that exports passes the results of its own stages: it calls
+    `settle`, `start`, `check` and `write`.
 
     Args:
         session: EPs and options.
         input: the source, a path or bytes.
-        destination: destination of all files, as far as it is known before the model is read.
+        destination: destination of all files, as far as it is known before the model is
+            read.
         embedded: whether payloads are stored in the model.
         flags: which outcomes are errors.
         level: how far the model is optimised before EPs see it.
@@ -86,8 +89,8 @@ class Compile:
         sink: gets the bytes of the model; None for the destination's file.
         deliver: the host's write callback; None for files.
         plain: whether a model of which nothing was compiled is written.
-        group: the share group that the model is a member of; None to join one that session options drive, if
-            they ask for it.
+        group: the share group that the model is a member of; None to join one that
+            session options drive, if they ask for it.
 
     Attributes:
         choices: the EPs to compile with.
@@ -99,7 +102,8 @@ class Compile:
         cancel: the cancellation of the host, by flag or Ctrl-C.
         context: the context model; None if none is written.
         payloads: payloads that were written outside of the model.
-        files: the file for initializers and the model, as far as this compile wrote them.
+        files: the file for initializers and the model, as far as this compile wrote
+            them.
     """
 
     session: SessionOptions
@@ -202,12 +206,14 @@ class Compile:
     def settle(
         self, model: OpenModel, choices: Sequence[ProviderChoice]
     ) -> Iterator[WorkspaceOf]:
-        """Settle destination and share group before an EP is made; the group is left at the end.
+        """Settle destination and share group before an EP is made; the group is left at
+        the end.
 
         Gives the workspaces that EPs share with other models of the group.
 
         Raises:
-            InvalidArgument, Fail: see `Destination.check`; a share group's model that is a context model already.
+            InvalidArgument, Fail: see `Destination.check`; a share group's model that
+                is a context model already.
             InvalidGraph, NotImplementedByProvider: see `PassThrough`.
         """
         self.model, self.choices = model, choices
@@ -226,8 +232,9 @@ class Compile:
                 if model.context_nodes:
                     # Its payloads would not be the group's.
                     raise InvalidArgument(
-                        f"{model.source.where} is a context model already (EPContext node "
-                        f"{model.context_nodes[0].name!r}), and a share group takes models that are not.",
+                        f"{model.source.where} is a context model already (EPContext "
+                        f"node {model.context_nodes[0].name!r}), and a share group "
+                        "takes models that are not.",
                         path=model.source.path,
                         hint="Compile the model that it was made from.",
                     )
@@ -235,7 +242,8 @@ class Compile:
                 destination.check({})
                 if self.group is None:
                     self.group = stack.enter_context(join_group(destination, choices))
-                    # A session that reads its model again comes here again, and this group may be over by then.
+                    # A session that reads its model again comes here again, and this
+                    # group may be over by then.
                     stack.callback(setattr, self, "group", None)
                 self.group.share_digests(model)
             self.existing = PassThrough(
@@ -261,7 +269,9 @@ class Compile:
             )
 
     def compile(self, workspace_of: WorkspaceOf) -> None:
-        """Make the EPs, optimise the model, assign its nodes, and have the partitions compiled."""
+        """Make the EPs, optimise the model, assign its nodes, and have the partitions
+        compiled.
+        """
         progress = self.progress
         self.providers.start(
             self.choices,
@@ -296,14 +306,17 @@ class Compile:
             ):
                 if not providers.instances.implements(ep, hook):
                     raise NotImplementedByProvider(
-                        f"{ep} runs models but cannot save what it compiled: it has no {hook} hook.",
+                        f"{ep} runs models but cannot save what it compiled: it has "
+                        f"no {hook} hook.",
                         ep=ep,
                         hint="Leave it out of the compile; it still runs in sessions.",
                     )
         self.providers = providers
 
     def check(self, model: OpenModel, assignment: Assignment) -> None:
-        """Take the model as EPs see it, and an assignment; raise if the results could not be written."""
+        """Take the model as EPs see it, and an assignment; raise if the results could
+        not be written.
+        """
         self.model, source = model, model.source
         if (
             not assignment.partitions
@@ -316,7 +329,8 @@ class Compile:
                 else "Add an EP to the session options."
             )
             raise Fail(
-                f"no node of {source.where} could be compiled by {', '.join(self.providers.choices) or 'any EP'}.",
+                f"no node of {source.where} could be compiled by "
+                f"{', '.join(self.providers.choices) or 'any EP'}.",
                 path=source.path,
                 hint=hint,
             )
@@ -327,7 +341,9 @@ class Compile:
         self.assignment = assignment
 
     def write(self) -> None:
-        """Write the context model and its files, all or none; a share group writes its members itself."""
+        """Write the context model and its files, all or none; a share group writes its
+        members itself.
+        """
         is_written = bool(
             self.assignment.partitions or self.existing.records or self.plain
         )
@@ -337,7 +353,10 @@ class Compile:
             else:
                 where = self.model.source.where
                 _log.warning(
-                    "nothing was compiled of %s, so there is no context model to write.",
+                    (
+                        "nothing was compiled of %s, so there is no context model to "
+                        "write."
+                    ),
                     where,
                 )
         elif self.config.stop_sharing:
@@ -348,7 +367,8 @@ class Compile:
     def describe(
         self, outputs: Outputs, earlier: GraphsByModel = NO_GRAPHS
     ) -> ContextModel:
-        """Have EPs write their payloads and describe their nodes; return the context model, not yet written.
+        """Have EPs write their payloads and describe their nodes; return the context
+        model, not yet written.
 
         Args:
             outputs: the outputs for payloads.
@@ -365,16 +385,19 @@ class Compile:
     def publish(
         self, named: Destination | None = None, earlier: GraphsByModel = NO_GRAPHS
     ) -> ContextModel:
-        """Describe the model, have EPs read their payloads back, and bring all files to their names.
+        """Describe the model, have EPs read their payloads back, and bring all files to
+        their names.
 
         Args:
-            named: for a member of a share group, the destination that names the group's binaries, which the group writes.
+            named: for a member of a share group, the destination that names the group's
+                binaries, which the group writes.
             earlier: graphs of the share group's models before this one.
 
         Raises:
-            Fail: the model exists by now, a file belongs to another model, the disk is full, or a callback of
-                the host raised.
-            PluginError: an EP describes its nodes wrongly, or cannot read what it wrote.
+            Fail: the model exists by now, a file belongs to another model, the disk is
+                full, or a callback of the host raised.
+            PluginError: an EP describes its nodes wrongly, or cannot read what it
+                wrote.
             ModelLoadCanceled: the host asked to stop.
         """
         destination = (
@@ -416,18 +439,21 @@ class Compile:
         return context
 
     def finish(self, context: ContextModel, outputs: Outputs) -> None:
-        """Hand over payloads, then the model; files are complete, and get their names by a commit.
+        """Hand over payloads, then the model; files are complete, and get their names
+        by a commit.
 
         Raises:
             Fail: a callback raised, or the system refused a step.
-            InvalidArgument: the host wrote a file under a name that this compile writes.
+            InvalidArgument: the host wrote a file under a name that this compile
+                writes.
             ModelLoadCanceled: the host asked to stop.
         """
         model = context.serialize(embedded=self.embedded)
         for name in context.named_files:
             if name in {*outputs.files, outputs.destination.model}:
                 raise InvalidArgument(
-                    f"get_initializer_location_func named the file {name!r}, which this compile writes itself.",
+                    f"get_initializer_location_func named the file {name!r}, which "
+                    "this compile writes itself.",
                     hint="Write initializers into a file of another name.",
                 )
         for name, sink in outputs.in_memory.items():
@@ -469,7 +495,8 @@ class Compile:
 def prepare_export(
     model: str | os.PathLike[str] | bytes, session: SessionOptions, registry: Registry
 ) -> Compile:
-    """Return the compile that writes the context model of a session; never over one that exists, as in ONNX Runtime.
+    """Return the compile that writes the context model of a session; never over one
+    that exists, as in ONNX Runtime.
 
     Args:
         model: model of the session, a path or bytes.
@@ -477,7 +504,8 @@ def prepare_export(
         registry: registry that finds the EPs.
 
     Raises:
-        InvalidArgument: options that contradict a share group, or an output path that names a folder.
+        InvalidArgument: options that contradict a share group, or an output path that
+            names a folder.
         Fail: the context model exists, or the system refuses its path.
     """
     config = session.config()

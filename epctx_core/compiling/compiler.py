@@ -1,4 +1,6 @@
-"""Compile API of hosts: `ModelCompiler`, as in ONNX Runtime, and `ShareGroup` for several models."""
+"""Compile API of hosts: `ModelCompiler`, as in ONNX Runtime, and `ShareGroup` for
+several models.
+"""
 
 from __future__ import annotations
 
@@ -53,24 +55,29 @@ STREAM_CHUNK = 64 << 10
 class ModelCompiler:
     """Compiles a model ahead of time; arguments as `onnxruntime.ModelCompiler`.
 
-    One compiler may be used again, by one thread at a time. To stop a compile from another thread, call
-    `set_load_cancellation_flag(True)` of the options; EPs see that, and Ctrl-C, as `ProviderContext.cancel`.
+    One compiler may be used again, by one thread at a time. To stop a compile from
+    another thread, call `set_load_cancellation_flag(True)` of the options; EPs see
+    that, and Ctrl-C, as `ProviderContext.cancel`.
 
     Args:
-        sess_options: the EPs (`add_provider`) and session options to compile with; a copy is kept.
+        sess_options: the EPs (`add_provider`) and session options to compile with; a
+            copy is kept.
         input_model_path_or_bytes: the source.
         embed_compiled_data_into_model: True to store payloads in the model; overrides
             `ep.context_embed_mode`.
-        external_initializers_file_path: a file for the initializers that stay, relative to the context
-            model; overrides `ep.context_model_external_initializers_file_name`, whose threshold is 0.
-        external_initializers_size_threshold: bytes from which an initializer goes into that file.
+        external_initializers_file_path: a file for the initializers that stay, relative
+            to the context model; overrides
+            `ep.context_model_external_initializers_file_name`, whose threshold is 0.
+        external_initializers_size_threshold: bytes from which an initializer goes into
+            that file.
         flags: `OrtCompileApiFlags`.
-        graph_optimization_level: optimisation of the whole model before EPs see it: BASIC uses
-            ONNX's operators only, EXTENDED also onnxruntime's own, which few EPs take. Both need
-            onnxruntime. The level of `sess_options` has no meaning here.
-        get_initializer_location_func: `f(name, value, present location or None)` returns the
-            `OrtExternalInitializerInfo` of an initializer that the host stored itself, or None to store it
-            in the model; not together with a file.
+        graph_optimization_level: optimisation of the whole model before EPs see it:
+            BASIC uses ONNX's operators only, EXTENDED also onnxruntime's own, which few
+            EPs take. Both need onnxruntime. The level of `sess_options` has no meaning
+            here.
+        get_initializer_location_func: `f(name, value, present location or None)`
+            returns the `OrtExternalInitializerInfo` of an initializer that the host
+            stored itself, or None to store it in the model; not together with a file.
         progress: called with (stage, done, total).
         registry: registry that finds the EPs.
 
@@ -128,12 +135,15 @@ class ModelCompiler:
     def set_ep_context_binary_information(
         self, output_directory: str | os.PathLike[str], model_name: str
     ) -> None:
-        """Set the folder and the base name of binaries, as the C API's SetEpContextBinaryInformation.
+        """Set the folder and the base name of binaries, as the C API's
+        SetEpContextBinaryInformation.
 
         Args:
-            output_directory: for a compile to a file, its folder or one below it, which is created if it is missing;
-                for bytes and streams any folder, or one below that of `ep.context_file_path`.
-            model_name: a file name; its stem, without one trailing `_ctx`, begins the binaries' names.
+            output_directory: for a compile to a file, its folder or one below it, which
+                is created if it is missing; for bytes and streams any folder, or one
+                below that of `ep.context_file_path`.
+            model_name: a file name; its stem, without one trailing `_ctx`, begins the
+                binaries' names.
 
         Raises:
             InvalidArgument: the name is not a file name.
@@ -142,7 +152,8 @@ class ModelCompiler:
         self._refuse_while_running("where binaries go")
         if not is_plain_name(model_name):
             raise InvalidArgument(
-                f"binaries cannot be named after {model_name!r:.80}, which is not a plain file name.",
+                f"binaries cannot be named after {model_name!r:.80}, which is not a "
+                "plain file name.",
                 hint="Give a name such as model.onnx, and the folder apart from it.",
             )
         self._binary_information = Path(
@@ -150,9 +161,11 @@ class ModelCompiler:
         )
 
     def set_ep_context_data_write_func(self, function: WriteCallback) -> None:
-        """Hand payloads that are not embedded to `f(name, data)` instead of writing files.
+        """Hand payloads that are not embedded to `f(name, data)` instead of writing
+        files.
 
-        It is called once for each payload, before the model is written; `data` is an `OrtEpContextData`.
+        It is called once for each payload, before the model is written; `data` is an
+        `OrtEpContextData`.
 
         Raises:
             InvalidArgument: it is not a function.
@@ -178,16 +191,19 @@ class ModelCompiler:
         """Compile, and write the context model with its files, all or none.
 
         Args:
-            output_model_path: path of the context model; None for `ep.context_file_path`, and without that
-                for the input's name with `_ctx.onnx`. A missing folder is created. An existing model is
-                replaced unless the flags forbid it, but never the source itself.
+            output_model_path: path of the context model; None for
+                `ep.context_file_path`, and without that for the input's name with
+                `_ctx.onnx`. A missing folder is created. An existing model is replaced
+                unless the flags forbid it, but never the source itself.
 
         Raises:
             NoSuchFile: the model does not exist.
-            InvalidArgument: the output path is wrong or names a folder, or an EP or option does not exist.
+            InvalidArgument: the output path is wrong or names a folder, or an EP or
+                option does not exist.
             InvalidProtobuf, InvalidGraph: the file is not a model, or not a valid one.
-            Fail: the output exists or nothing was compiled, and the flags forbid it; the folder is not
-                writable; a compile with this compiler is in progress; a callback raised; the model would exceed 2 GiB.
+            Fail: the output exists or nothing was compiled, and the flags forbid it;
+                the folder is not writable; a compile with this compiler is in progress;
+                a callback raised; the model would exceed 2 GiB.
             EPFail: an EP raised while it compiled.
             PluginError: a plugin is broken.
             ModelLoadCanceled: the load cancellation flag was set.
@@ -199,8 +215,9 @@ class ModelCompiler:
     def compile_to_bytes(self) -> bytes:
         """Compile, and return the context model; `report` then holds the report.
 
-        Binaries, and initializers in a file, go into the folder of `ep.context_file_path` or the one that
-        `set_ep_context_binary_information` names, never into the current one by accident.
+        Binaries, and initializers in a file, go into the folder of
+        `ep.context_file_path` or the one that `set_ep_context_binary_information`
+        names, never into the current one by accident.
 
         Raises:
             InvalidArgument: there are such files and no folder for them.
@@ -212,10 +229,11 @@ class ModelCompiler:
         return whole.getvalue()
 
     def compile_to_stream(self, write_function: Callable[[bytes], object]) -> None:
-        """Compile, and pass the context model to a function; `report` then holds the report.
+        """Compile, and pass the context model to a function; `report` then holds the
+        report.
 
-        The function gets chunks of 65,536 bytes, the last one shorter. For other files see `compile_to_bytes`;
-        they appear after the last chunk was taken.
+        The function gets chunks of 65,536 bytes, the last one shorter. For other files
+        see `compile_to_bytes`; they appear after the last chunk was taken.
 
         Raises:
             Fail: the function raised.
@@ -232,7 +250,9 @@ class ModelCompiler:
 
     @convert_errors("compiling the model")
     def _run(self, output: str | None, sink: ModelSink | None = None) -> CompileReport:
-        """Compile; the model goes to the sink, or without one into the destination's file."""
+        """Compile; the model goes to the sink, or without one into the destination's
+        file.
+        """
         if not self._running.acquire(blocking=False):
             raise Fail(
                 "Compilation is already in progress with this ModelCompiler.",
@@ -294,7 +314,8 @@ class ShareReport:
         folder: folder of all files.
         members: one report for each model, in the order in which they were added.
         binaries: one for each payload; every model of the group needs those of its EPs.
-        saved_bytes: bytes of the models' weights that separate binaries would have stored again.
+        saved_bytes: bytes of the models' weights that separate binaries would have
+            stored again.
     """
 
     folder: Path
@@ -321,11 +342,13 @@ class ShareReport:
 
 
 class ShareGroup:
-    """Compiles several models into one group: N context models and one binary for each EP.
+    """Compiles several models into one group: N context models and one binary for each
+    EP.
 
-    Equal weights are stored once, whatever their names and models. A `with` block that ends without an
-    exception writes all files, which appear together; until then there are none, and an exception discards
-    the group. Several groups may be built at once. A group serves one thread at a time.
+    Equal weights are stored once, whatever their names and models. A `with` block that
+    ends without an exception writes all files, which appear together; until then there
+    are none, and an exception discards the group. Several groups may be built at once.
+    A group serves one thread at a time.
 
     Args:
         output_dir: the folder of all files; None for the first model's.
@@ -345,7 +368,8 @@ class ShareGroup:
         ['prefill_qnn.bin', 'prefill_ctx.onnx', 'decode_ctx.onnx']
     """
 
-    _is_over = True  # until __init__ succeeds: a group whose arguments are wrong has nothing to discard
+    # until __init__ succeeds: a group whose arguments are wrong has nothing to discard
+    _is_over = True
 
     def __init__(
         self,
@@ -398,7 +422,10 @@ class ShareGroup:
         if not self._is_over:
             if self._members and os.getpid() == self._process:
                 names = ", ".join(repr(path.name) for path in self._group.models)
-                message = f"the share group of {names} was left without an end: nothing was written."
+                message = (
+                    f"the share group of {names} was left without an end: nothing was "
+                    "written."
+                )
                 warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
             self.discard()
 
@@ -440,15 +467,16 @@ class ShareGroup:
 
         Args:
             model: a path or bytes.
-            sess_options: EPs and session options; a copy is kept. EPs and their options must be the same as those
-                of the group's first model, anything else may differ, such as lengths of open dimensions.
-            name: the stem of its context model, `<name>_ctx.onnx`; None for the model's own. Needed for
-                bytes, and where two models have one stem.
+            sess_options: EPs and session options; a copy is kept. EPs and their options
+                must be the same as those of the group's first model, anything else may
+                differ, such as lengths of open dimensions.
+            name: the stem of its context model, `<name>_ctx.onnx`; None for the model's
+                own. Needed for bytes, and where two models have one stem.
 
         Raises:
-            InvalidArgument: two models would get one name, the EPs differ from those of the group, a name is not a
-                file name, the model is a context model, or options leave nothing to share, such as
-                `ep.context_embed_mode=1`.
+            InvalidArgument: two models would get one name, the EPs differ from those of
+                the group, a name is not a file name, the model is a context model, or
+                options leave nothing to share, such as `ep.context_embed_mode=1`.
             Fail: the group is over.
             EpctxError: as `ModelCompiler.compile_to_file`. The group stays as it was.
         """
@@ -467,8 +495,12 @@ class ShareGroup:
                 eps = fingerprint_providers(member.choices)
                 if self._members and eps != self._eps:
                     raise InvalidArgument(
-                        "the models of a share group are compiled by the same EPs with the same options.",
-                        hint="Use a share group of its own for each set of EPs and options.",
+                        "the models of a share group are compiled by the same EPs "
+                        "with the same options.",
+                        hint=(
+                            "Use a share group of its own for each set of EPs and "
+                            "options."
+                        ),
                     )
                 member.open()
                 member.compile(
@@ -494,9 +526,12 @@ class ShareGroup:
                 else "ep.context_file_path"
             )
             raise InvalidArgument(
-                f"{option} has no meaning in a ShareGroup, which names the outputs of its models and ends with its block "
-                "or finish().",
-                hint="Leave the option out. Give ShareGroup an output_dir, and compile() a name.",
+                f"{option} has no meaning in a ShareGroup, which names the outputs of "
+                "its models and ends with its block or finish().",
+                hint=(
+                    "Leave the option out. Give ShareGroup an output_dir, and "
+                    "compile() a name."
+                ),
             )
         path = host.get_model_path(host.check_model_argument(model))
         return Compile(
@@ -520,9 +555,10 @@ class ShareGroup:
         The end of a `with` block does this. If it fails, the group stays as it was.
 
         Raises:
-            Fail: no model was compiled, a file belongs to a model outside of the group, or the system
-                refused a step.
-            PluginError: an EP does not describe its nodes, or write its binary, as it should.
+            Fail: no model was compiled, a file belongs to a model outside of the group,
+                or the system refused a step.
+            PluginError: an EP does not describe its nodes, or write its binary, as it
+                should.
         """
         self._refuse_over()
         if not self._members:
@@ -553,7 +589,9 @@ class ShareGroup:
             )
             raise Fail(
                 f"this share group {'is over' if self._is_over else forked}.",
-                hint="Write it in the process that made it, or make another ShareGroup.",
+                hint=(
+                    "Write it in the process that made it, or make another ShareGroup."
+                ),
             )
 
     def _make_destination(
@@ -561,12 +599,17 @@ class ShareGroup:
     ) -> Destination:
         if path is None and (name is None or self._folder is None):
             raise InvalidArgument(
-                "a model that is given as bytes needs a name in a share group, and the group a folder.",
-                hint='ShareGroup(output_dir="..."), and compile(model, sess_options, name="...")',
+                "a model that is given as bytes needs a name in a share group, and "
+                "the group a folder.",
+                hint=(
+                    'ShareGroup(output_dir="..."), and compile(model, sess_options, '
+                    'name="...")'
+                ),
             )
         if name is not None and not is_plain_name(name):
             raise InvalidArgument(
-                f"a context model cannot be named after {name!r:.80}, which is not a plain file name.",
+                f"a context model cannot be named after {name!r:.80}, which is not a "
+                "plain file name.",
                 hint="Give a name without a folder.",
             )
         folder = self._folder or (Path() if path is None else path.parent)
@@ -582,8 +625,11 @@ class ShareGroup:
                 raise InvalidArgument(
                     f"two models of the share group would both be written to {file!r}.",
                     path=folder / file,
-                    hint="Give one of them a name of its own: name= of compile(), --name of epctx share; files for "
-                    "initializers get theirs in the model's own sess_options.",
+                    hint=(
+                        "Give one of them a name of its own: name= of compile(), "
+                        "--name of epctx share; files for initializers get theirs in "
+                        "the model's own sess_options."
+                    ),
                 )
         return make_destination(
             path,
@@ -596,8 +642,8 @@ class ShareGroup:
 def count_shared_weight_bytes(members: Iterable[Iterable[GraphPartition]]) -> int:
     """Count the bytes of weights that separate binaries would store again.
 
-    These are the models' own bytes; an EP may store them in another type. Equal weights inside one member
-    count once.
+    These are the models' own bytes; an EP may store them in another type. Equal weights
+    inside one member count once.
     """
     stored = Counter(
         weight

@@ -1,4 +1,6 @@
-"""Destination of a context model and its files: names, folder, and the checks that refuse them before anything is compiled."""
+"""Destination of a context model and its files: names, folder, and the checks that
+refuse them before anything is compiled.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise unless files can be written into a folder; one that is missing will be created.
+    """Raise unless files can be written into a folder; one that is missing will be
+    created.
 
     Raises:
         InvalidArgument: it is not a folder, or one cannot have this name here.
@@ -56,7 +59,8 @@ def check_folder(folder: Path) -> None:
         )
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise Fail(
-            f"the output folder {str(folder)!r} cannot be written: {str(nearest)!r} is not writable.",
+            f"the output folder {str(folder)!r} cannot be written: {str(nearest)!r} "
+            "is not writable.",
             path=folder,
             hint="Change its permissions, or choose another output folder.",
         )
@@ -91,13 +95,16 @@ class Destination:
     Attributes:
         folder: folder of all files; None if nothing goes into files.
         model: the context model's file; None for bytes and streams.
-        named_after: path whose stem begins the binaries' names; None for the model's name, see `resolve`.
+        named_after: path whose stem begins the binaries' names; None for the model's
+            name, see `resolve`.
         binary_folder: of the binaries, relative to `folder`.
         placement: placement of the initializers that stay.
         source: the model that is compiled, None for one from bytes.
         replace: whether a model that is there already may be replaced.
-        source_files: the files that the source's weights lie in. None of them is ever written over.
-        kept: the binaries of nodes that the model has already; new ones get other names.
+        source_files: the files that the source's weights lie in. None of them is ever
+            written over.
+        kept: the binaries of nodes that the model has already; new ones get other
+            names.
         copied: those of them that are written, too.
         group_models: other models of its share group, which name the same binaries.
     """
@@ -124,11 +131,13 @@ class Destination:
         )
 
     def resolve(self, name: str, *, writes_binaries: bool) -> Destination:
-        """Return the destination of a model of that name; one for bytes or a stream has a folder if files go into it.
+        """Return the destination of a model of that name; one for bytes or a stream has
+        a folder if files go into it.
 
         Args:
             name: name for payloads if nothing else gives one.
-            writes_binaries: whether payloads go into files: not those that are embedded or go to a callback.
+            writes_binaries: whether payloads go into files: not those that are embedded
+                or go to a callback.
 
         Raises:
             InvalidArgument: there are files and no folder for them.
@@ -140,12 +149,20 @@ class Destination:
             raise InvalidArgument(
                 "the context model is handed over as bytes, and nothing says where its "
                 f"{'binary' if writes_binaries else 'initializers'} should go.",
-                hint="Set the session option 'ep.context_file_path' to the path that the model would have, call "
-                "set_ep_context_binary_information, "
+                hint=(
+                    "Set the session option 'ep.context_file_path' to the path that "
+                    "the model would have, call set_ep_context_binary_information, "
+                )
                 + (
-                    "embed payloads (embed_compiled_data_into_model=True), or take them by set_ep_context_data_write_func."
+                    (
+                        "embed payloads (embed_compiled_data_into_model=True), or "
+                        "take them by set_ep_context_data_write_func."
+                    )
                     if writes_binaries
-                    else "or leave out the file for initializers, which are in the model then."
+                    else (
+                        "or leave out the file for initializers, which are in the "
+                        "model then."
+                    )
                 ),
             )
         return replace(
@@ -162,7 +179,9 @@ class Destination:
         )
 
     def binary_name(self, suffix: str, name: str | None = None) -> str:
-        """Return an EP's binary as the model names it; see `epctx_core.context.paths`."""
+        """Return an EP's binary as the model names it; see
+        `epctx_core.context.paths`.
+        """
 
         def named(name: str | None) -> str:
             plain = make_binary_name(self.named_after or Path(), suffix, name)
@@ -177,10 +196,10 @@ class Destination:
             binaries: EP name to the name of its binary.
 
         Raises:
-            InvalidArgument: the path names a folder, the source itself or a file that it reads, a name
-                cannot be written, or two EPs have one.
-            Fail: the model exists and must not be replaced, the folder is not writable, or a file
-                of that name belongs to another model.
+            InvalidArgument: the path names a folder, the source itself or a file that
+                it reads, a name cannot be written, or two EPs have one.
+            Fail: the model exists and must not be replaced, the folder is not writable,
+                or a file of that name belongs to another model.
         """
         self.check_path(binaries)
         self.check_model()
@@ -194,19 +213,24 @@ class Destination:
         path = self.path
         if path is not None:
             self._refuse_source(path)
-            # A file that another model names holds weights or payloads: it is not a model.
+            # A file that another model names holds weights or payloads: it is not a
+            # model.
             if path.suffix != ".onnx" and path.exists():
                 self._refuse_owned(path, "the file")
 
     def check_file(self, name: str, called: str) -> None:
-        """Raise if a file of that name is there and belongs to another model, or to the source."""
+        """Raise if a file of that name is there and belongs to another model, or to the
+        source.
+        """
         target = (self.folder or Path()) / name
         if target.exists():
             self._refuse_source(target)
             self._refuse_owned(target, called)
 
     def check_path(self, binaries: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Raise for a mistake in the output that does not depend on the source; see `check`."""
+        """Raise for a mistake in the output that does not depend on the source; see
+        `check`.
+        """
         folder, path = self.folder, self.path
         if folder is None:
             return
@@ -226,7 +250,9 @@ class Destination:
             )
 
     def _check_names(self, folder: Path, binaries: Mapping[str, str]) -> None:
-        """Raise for a name that cannot be written, or that two files would get; see `check`."""
+        """Raise for a name that cannot be written, or that two files would get; see
+        `check`.
+        """
         owners: dict[str, str] = {}
         names = [
             ("the context model", self.model),
@@ -238,16 +264,23 @@ class Destination:
             if name is None:
                 continue
             check_name(name, self.path or folder / name)
-            # Folders that do not tell apart cases, or two spellings of one letter, are common enough.
+            # Folders that do not tell apart cases, or two spellings of one letter, are
+            # common enough.
             other = owners.setdefault(
                 normalize("NFC", normalise_path(name)).casefold(), owner
             )
             if not is_utf8(name) and name != self.model:
-                problem = f"the file for {owner} would be {name!r}, which no model can name: it is not UTF-8"
+                problem = (
+                    f"the file for {owner} would be {name!r}, which no model can "
+                    "name: it is not UTF-8"
+                )
             elif other != owner:
                 problem = f"{other} and {owner} would both write the file {name!r}"
             elif resolve_without_links(folder, normalise_path(name)) is None:
-                problem = f"the file {name!r} cannot be written: a folder on its way is a link or no folder"
+                problem = (
+                    f"the file {name!r} cannot be written: a folder on its way is a "
+                    "link or no folder"
+                )
             else:
                 for sub in list_parents(normalise_path(name)):
                     if (folder / sub).exists():
@@ -257,21 +290,32 @@ class Destination:
                 f"{problem}.",
                 path=folder / name,
                 ep=owner if owner in binaries else None,
-                hint="Choose other names, or set ep.context_embed_mode=1, which writes no binaries.",
+                hint=(
+                    "Choose other names, or set ep.context_embed_mode=1, which writes "
+                    "no binaries."
+                ),
             )
 
     def _refuse_source(self, target: Path) -> None:
-        """Raise InvalidArgument if a target is a file of the model that is being compiled."""
+        """Raise InvalidArgument if a target is a file of the model that is being
+        compiled.
+        """
         if any(is_one_file(target, file) for file in (self.source, *self.source_files)):
             name = "the model" if self.source is None else repr(self.source.name)
             raise InvalidArgument(
-                f"the file {target.name!r} would be written, but {name}, which is being compiled, reads it.",
+                f"the file {target.name!r} would be written, but {name}, which is "
+                "being compiled, reads it.",
                 path=target,
-                hint="Choose an output path with another name or in another folder: the source would be lost.",
+                hint=(
+                    "Choose an output path with another name or in another folder: "
+                    "the source would be lost."
+                ),
             )
 
     def _refuse_owned(self, target: Path, called: str) -> None:
-        """Raise Fail if a model in the target's folder, or in a folder between that and ours, names the target."""
+        """Raise Fail if a model in the target's folder, or in a folder between that and
+        ours, names the target.
+        """
         own = {path for path in (self.path, *self.group_models) if path is not None}
         for above in target.parents:
             owner = next(
@@ -282,11 +326,16 @@ class Destination:
             )
             if owner is not None:
                 raise Fail(
-                    f"{called} {target.name!r} in {str(target.parent)!r} belongs to {owner.name!r}.",
+                    f"{called} {target.name!r} in {str(target.parent)!r} belongs to "
+                    f"{owner.name!r}.",
                     path=target,
-                    hint=f"Compile the source of {owner.name!r} into the share group, too, or use another folder."
+                    hint=f"Compile the source of {owner.name!r} into the share group, "
+                    "too, or use another folder."
                     if self.group_models
-                    else "Choose an output path with another name, so that the binary gets another name too.",
+                    else (
+                        "Choose an output path with another name, so that the binary "
+                        "gets another name too."
+                    ),
                 )
             if above == self.folder:
                 return
@@ -296,15 +345,18 @@ class Destination:
 class Outputs:
     """Files and payloads that one compile writes, from the first payload to the model.
 
-    A payload is embedded, goes into a file, or to the host's write callback; the model goes into a file, or to a
-    function that gets its bytes. Files get their names when the publication is committed, after all that the host hears of.
+    A payload is embedded, goes into a file, or to the host's write callback; the model
+    goes into a file, or to a function that gets its bytes. Files get their names when
+    the publication is committed, after all that the host hears of.
 
     Args:
         destination: destination of the files.
         publication: stages the files; None for an output without files.
         embedded: whether payloads are stored in the model.
-        in_files: whether payloads go into files; without embedding them, they are for the host's write callback.
-        final: False for a member of a share group: its binaries are written when the group ends.
+        in_files: whether payloads go into files; without embedding them, they are for
+            the host's write callback.
+        final: False for a member of a share group: its binaries are written when the
+            group ends.
 
     Attributes:
         files: the names of those that were opened so far, but for the model.
@@ -321,7 +373,9 @@ class Outputs:
     in_memory: dict[str, MemorySink] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check the model's path once more: its folder may have changed since the compile began."""
+        """Check the model's path once more: its folder may have changed since the
+        compile began.
+        """
         self.destination.check_model()
 
     def open_payload(self, name: str) -> BinaryIO:
@@ -348,7 +402,8 @@ class Outputs:
                 f"the file {name!r} cannot be written: the output has no folder."
             )
         file = self.publication.create(name)
-        # Checked once the publication knows whether the name is free: a file that comes later stays.
+        # Checked once the publication knows whether the name is free: a file that comes
+        # later stays.
         self.destination.check_file(name, called)
         self.files.append(name)
         return file
@@ -363,19 +418,23 @@ def make_destination(
     binaries: Path | None = None,
     in_memory: bool = False,
 ) -> Destination:
-    """Return the destination for the context model of a source; see `Destination` for `replace` and `placement`.
+    """Return the destination for the context model of a source; see `Destination` for
+    `replace` and `placement`.
 
     Args:
         source: the model's path, None for one from bytes.
-        output: the path that the host gave; None for the default name beside the source.
-        binaries: a model's file whose stem begins the binaries' names, in the folder where they go: the context
-            model's or one below it, for bytes and streams any; None for beside the model.
-        in_memory: whether the model is handed over as bytes or to a stream. Its files lie in one folder, from
-            which it can be loaded again: that of `output`, else the one that `binaries` names.
+        output: the path that the host gave; None for the default name beside the
+            source.
+        binaries: a model's file whose stem begins the binaries' names, in the folder
+            where they go: the context model's or one below it, for bytes and streams
+            any; None for beside the model.
+        in_memory: whether the model is handed over as bytes or to a stream. Its files
+            lie in one folder, from which it can be loaded again: that of `output`, else
+            the one that `binaries` names.
 
     Raises:
-        InvalidArgument: a model from bytes and no path given, a path that names a folder, or binaries outside
-            of the model's folder.
+        InvalidArgument: a model from bytes and no path given, a path that names a
+            folder, or binaries outside of the model's folder.
     """
     path = None if source is None or in_memory else make_context_model_path(source)
     if output is not None:
@@ -383,7 +442,9 @@ def make_destination(
     elif path is None and not in_memory:
         raise InvalidArgument(
             "the model was given as bytes, so its context model has no name.",
-            hint="Give an output path, or set the session option 'ep.context_file_path'.",
+            hint=(
+                "Give an output path, or set the session option 'ep.context_file_path'."
+            ),
         )
     given = path if output is None else output
     # A name without an extension is mostly a folder that somebody forgot to make.
@@ -412,12 +473,18 @@ def make_destination(
 
 
 def _get_relative_folder(home: Path, folder: Path) -> str:
-    """Return a folder relative to the one that contains it, empty for that one itself."""
+    """Return a folder relative to the one that contains it, empty for that one
+    itself.
+    """
     relative = os.path.relpath(os.path.realpath(folder), os.path.realpath(home))
     if relative == ".." or relative.startswith(f"..{os.sep}"):
         raise InvalidArgument(
-            f"the folder for binaries {str(folder)!r} is not inside {str(home)!r}, the context model's folder.",
+            f"the folder for binaries {str(folder)!r} is not inside {str(home)!r}, "
+            "the context model's folder.",
             path=folder,
-            hint="Name that folder or one below it: a model may only name files in its own folder.",
+            hint=(
+                "Name that folder or one below it: a model may only name files in its "
+                "own folder."
+            ),
         )
     return "" if relative == "." else relative.replace(os.sep, "/")

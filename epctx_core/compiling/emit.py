@@ -1,4 +1,6 @@
-"""Context model of a compile: EPs describe their nodes, which are checked and spliced in, and the metadata is written."""
+"""Context model of a compile: EPs describe their nodes, which are checked and spliced
+in, and the metadata is written.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ if TYPE_CHECKING:
     from epctx_core.sessions.source import OpenModel
 
 GraphsByModel: TypeAlias = "Mapping[str, tuple[Mapping[str, str], ...]]"
-"""EP name to its partitions in each model of a share group: their names, and those of their graphs in the payload."""
+"""EP name to its partitions in each model of a share group: their names, and those of
+their graphs in the payload.
+"""
 
 NO_GRAPHS: GraphsByModel = {}
 
@@ -67,7 +71,8 @@ _HOOK = "get_ep_context_nodes"
 
 
 def list_remaining_operators(assignment: Assignment) -> Iterator[OperatorTypes]:
-    """Yield a description of each operator outside of partitions, from EPs or from the model's own metadata.
+    """Yield a description of each operator outside of partitions, from EPs or from the
+    model's own metadata.
 
     EPs come before the model, in order of priority.
     """
@@ -107,7 +112,8 @@ def check_names(model: OpenModel, assignment: Assignment) -> None:
     Raises:
         InvalidGraph: one does, as when a context model is compiled again.
     """
-    # A partition's whole name takes a digest of its weights; its beginning costs nothing.
+    # A partition's whole name takes a digest of its weights; its beginning costs
+    # nothing.
     starts = tuple(
         {f"{partition.prefix}{partition.ep}_" for partition in assignment.partitions}
     )
@@ -120,7 +126,8 @@ def check_names(model: OpenModel, assignment: Assignment) -> None:
     )
     for name in names.intersection(suspects):
         raise InvalidGraph(
-            f"{model.source.where} has a node {name!r} that stays, and an EPContext node would get the same name.",
+            f"{model.source.where} has a node {name!r} that stays, and an EPContext "
+            "node would get the same name.",
             node=name,
             path=model.source.path,
             hint="Set ep.context_node_name_prefix, or rename that node.",
@@ -128,7 +135,9 @@ def check_names(model: OpenModel, assignment: Assignment) -> None:
 
 
 def strip_number(name: str) -> str:
-    """Return a partition's name without the number at its end: equal for equal partitions."""
+    """Return a partition's name without the number at its end: equal for equal
+    partitions.
+    """
     return name.rpartition("_")[0]
 
 
@@ -138,7 +147,8 @@ class ContextModel:
 
     Attributes:
         proto: the model.
-        payloads: one entry for each payload; those not embedded were written to their sinks.
+        payloads: one entry for each payload; those not embedded were written to their
+            sinks.
         written: `ep_cache_context` of a primary to the payload that EPs wrote now.
         contents: marker in `proto` to the bytes of the embedded payload or weight.
         initializers: entry of the file for initializers, None without one.
@@ -146,10 +156,11 @@ class ContextModel:
         source_files: files of the source in which payloads leave weights.
         source_tensors: those weights, by their names there.
         pending: names of the payloads that its share group writes at its end.
-        to_read: names of the nodes that EPs read back: a primary for each payload, and one node
-            for each form of partition. A model of many equal layers has as many nodes of one form, which only
-            their names tell apart; those whose graphs their EP named are all read. Nodes that the source has already
-            are not among them.
+        to_read: names of the nodes that EPs read back: a primary for each payload, and
+            one node for each form of partition. A model of many equal layers has as
+            many nodes of one form, which only their names tell apart; those whose
+            graphs their EP named are all read. Nodes that the source has already are
+            not among them.
     """
 
     proto: ModelProto
@@ -179,7 +190,9 @@ class ContextModel:
 
     @property
     def digests(self) -> dict[str, str]:
-        """The root digest (hex) of each file that was written, as a load checks it; by the name of the file."""
+        """The root digest (hex) of each file that was written, as a load checks it; by
+        the name of the file.
+        """
         files = {
             entry.name: entry.root for entry in self.payloads if not entry.embedded
         }
@@ -263,7 +276,9 @@ def make_context_model(
 
 
 def _place_nodes(compile_: Compile, parts: Sequence[ProviderPart]) -> ModelProto:
-    """Return the model with EPContext nodes in the places of partitions, and the shapes that EPs compiled for."""
+    """Return the model with EPContext nodes in the places of partitions, and the shapes
+    that EPs compiled for.
+    """
     main = compile_.assignment.main
     nodes = {
         partition: node for part in parts for partition, node in part.nodes.items()
@@ -289,7 +304,8 @@ def _depends_on_source(existing: PassThrough, proto: ModelProto) -> bool:
 
 
 class ProviderPart:
-    """Part of one EP in a context model: the payloads that it writes, and the nodes that it describes, checked.
+    """Part of one EP in a context model: the payloads that it writes, and the nodes
+    that it describes, checked.
 
     Args:
         compile_: the compile.
@@ -358,7 +374,9 @@ class ProviderPart:
         self._check_graph_names(compile_.model, earlier.get(choice.name, ()))
 
     def _name_nodes(self, assignment: Assignment) -> None:
-        """Give nodes the names of their graphs, unless the host wants a prefix or a name is taken, by another EP's too."""
+        """Give nodes the names of their graphs, unless the host wants a prefix or a
+        name is taken, by another EP's too.
+        """
         stated = [p for p in self._partitions if p.stated_name and not p.prefix]
         remaining = _iterate_remaining(assignment.main) if stated else ()
         taken = {p.node_name for p in assignment.partitions} if stated else set()
@@ -371,15 +389,18 @@ class ProviderPart:
     def _check_graph_names(
         self, model: OpenModel, earlier: Sequence[Mapping[str, str]]
     ) -> None:
-        """Check that the names that the EP gave its graphs are unique; see `EPContextNode.graph_name`.
+        """Check that the names that the EP gave its graphs are unique; see
+        `EPContextNode.graph_name`.
 
         Args:
             model: the source, whose EPContext nodes are of an earlier compile.
-            earlier: for each earlier model of the share group, the names of partitions and of their graphs.
+            earlier: for each earlier model of the share group, the names of partitions
+                and of their graphs.
 
         Raises:
             PluginError: two partitions that are not equal got one name.
-            InvalidGraph: a node of an earlier compile has it, and is of another partition.
+            InvalidGraph: a node of an earlier compile has it, and is of another
+                partition.
         """
         if not any(partition.stated_name for partition in self._partitions):
             return
@@ -392,7 +413,10 @@ class ProviderPart:
                 if forms.setdefault(graph_name, strip_number(name)) != strip_number(
                     name
                 ):
-                    problem = f"gave {name} the graph_name {graph_name!r}, which another partition has"
+                    problem = (
+                        f"gave {name} the graph_name {graph_name!r}, which another "
+                        "partition has"
+                    )
                     raise self._error(problem)
         choice = self._choice
         for record in model.context_nodes:
@@ -406,24 +430,30 @@ class ProviderPart:
                 and forms.get(record.partition_name, form) != form
             ):
                 raise InvalidGraph(
-                    f"{model.source.where} has the EPContext node {record.name!r} with the partition_name "
-                    f"{record.partition_name!r}, and {choice.name} gives a new node the same.",
+                    f"{model.source.where} has the EPContext node {record.name!r} "
+                    f"with the partition_name {record.partition_name!r}, and "
+                    f"{choice.name} gives a new node the same.",
                     node=record.name,
                     ep=choice.name,
                     path=model.source.path,
-                    hint="The EP finds graphs by that name: compile the model that this one was made of, in one go.",
+                    hint=(
+                        "The EP finds graphs by that name: compile the model that "
+                        "this one was made of, in one go."
+                    ),
                 )
 
     def _sort_nodes(self, described: Sequence[EPContextNode]) -> list[EPContextNode]:
-        """Return one description for each partition, in the partitions' order, checked."""
+        """Return one description for each partition, in the partitions' order,
+        checked.
+        """
         by_partition = {
             id(node.partition): self._check_node(node) for node in described
         }
         missing = [p for p in self._partitions if id(p) not in by_partition]
         if missing or len(described) != len(self._partitions):
             raise self._error(
-                f"described {len(described)} nodes for its {len(self._partitions)} partitions"
-                + (f"; {missing[0].name} is missing" if missing else "")
+                f"described {len(described)} nodes for its {len(self._partitions)} "
+                "partitions" + (f"; {missing[0].name} is missing" if missing else "")
             )
         ordered = [by_partition[id(p)] for p in self._partitions]
         # A load finds payloads through their primaries alone.
@@ -434,7 +464,10 @@ class ProviderPart:
         }
         for key, writer in self.payloads.writers.items():
             if key not in found:
-                problem = f"wrote the payload {writer.name!r}, which no node carries with main_context=1"
+                problem = (
+                    f"wrote the payload {writer.name!r}, which no node carries with "
+                    "main_context=1"
+                )
                 raise self._error(problem)
             if self.payloads.final and not writer.size:
                 # A load takes an empty file for one that was lost.
@@ -450,14 +483,16 @@ class ProviderPart:
         if len(texts) > 1:
             shown = " and ".join(sorted(f"{text!r:.80}" for text in texts)[:2])
             raise self._error(
-                f"gave nodes of one model different texts as compatibility_info: {shown}"
+                "gave nodes of one model different texts as compatibility_info: "
+                f"{shown}"
             )
         (self.compatibility_info,) = texts
         return ordered
 
     def _check_node(self, node: EPContextNode) -> EPContextNode:
         if type(node.attributes) is not dict:
-            # A copy: another kind of mapping could return other values when it is written.
+            # A copy: another kind of mapping could return other values when it is
+            # written.
             node = replace(node, attributes=dict(to_plain(node.attributes)))
         if id(node.attributes) not in self._checked:
             self._checked.add(id(node.attributes))
@@ -475,7 +510,10 @@ class ProviderPart:
                         str(node.partition), onnx.helper.make_attribute(key, value)
                     )
                 except (TypeError, ValueError, InvalidGraph) as error:
-                    problem = f"set {key!r} to a value that the attribute cannot hold ({error})"
+                    problem = (
+                        f"set {key!r} to a value that the attribute cannot hold "
+                        f"({error})"
+                    )
                     raise self._error(problem) from error
         name = self._check_text(node.graph_name, "graph_name")
         if name is not None and not (name and name.isprintable()):
@@ -536,14 +574,16 @@ class ProviderPart:
     def _make_nodes(
         self, described: Sequence[EPContextNode], common: Mapping[str, str]
     ) -> tuple[str, ...]:
-        """Make the EPContext nodes and the payloads' entries; return the names of nodes that refer to a payload.
+        """Make the EPContext nodes and the payloads' entries; return the names of nodes
+        that refer to a payload.
 
         `common` holds attributes of all nodes.
         """
         references: list[str] = []
         ep, writers = self._choice.name, self.payloads.writers
         embedded = any(writer.embedded for writer in writers.values())
-        # A load finds a payload through nodes with main_context=1: the first of them carries it where it is embedded.
+        # A load finds a payload through nodes with main_context=1: the first of them
+        # carries it where it is embedded.
         carriers = {
             id(d.payload): d
             for d in reversed(described)
@@ -616,7 +656,8 @@ def write_all_payloads(
     """Have EPs write the payloads of all members of a share group.
 
     Args:
-        last: the group's last member, whose EPs write; it need not have partitions of them.
+        last: the group's last member, whose EPs write; it need not have partitions of
+            them.
         outputs: where payloads go.
         graphs: the partitions of all members.
 
@@ -667,7 +708,9 @@ def _make_replacements(
     nodes: Mapping[GraphPartition, Replacement],
     existing: PassThrough,
 ) -> dict[int, Replacement]:
-    """Return the replacements of one graph, by the first node of a group: EPContext nodes and rebuilt control flow."""
+    """Return the replacements of one graph, by the first node of a group: EPContext
+    nodes and rebuilt control flow.
+    """
     replacements: dict[int, Replacement] = {
         p.node_indices[0]: nodes[p] for p in part.partitions
     }

@@ -1,7 +1,9 @@
-"""Share group: its members, the workspaces of their EPs, and the publication at its end.
+"""Share group: its members, the workspaces of their EPs, and the publication at its
+end.
 
-Core of `ShareGroup` and of groups that session options drive. Each process has one table of the latter: models belong to
-one group if they are written into one folder by the same EPs with the same options.
+Core of `ShareGroup` and of groups that session options drive. Each process has one
+table of the latter: models belong to one group if they are written into one folder by
+the same EPs with the same options.
 """
 
 from __future__ import annotations
@@ -48,22 +50,31 @@ _log = logging.getLogger("epctx.sharing")
 
 
 def check_shared_options(compile_: Compile) -> None:
-    """Raise InvalidArgument for options that leave nothing to share, before a model is read."""
+    """Raise InvalidArgument for options that leave nothing to share, before a model is
+    read.
+    """
     check_not_isolated(compile_.config)
     for problem, is_set in {
-        "ep.context_embed_mode=1 and ep.share_ep_contexts=1 contradict each other": compile_.embedded,
+        (
+            "ep.context_embed_mode=1 and ep.share_ep_contexts=1 contradict each other"
+        ): compile_.embedded,
         "a share group cannot hand payloads to a write callback": compile_.deliver
         is not None,
-        "a model of a share group cannot be compiled to bytes or to a stream": compile_.sink
-        is not None,
-        "ep.enable_weightless_mode and ep.share_ep_contexts=1 contradict each other": compile_.config.weightless
-        is not WeightlessMode.NONE,
+        (
+            "a model of a share group cannot be compiled to bytes or to a stream"
+        ): compile_.sink is not None,
+        (
+            "ep.enable_weightless_mode and ep.share_ep_contexts=1 contradict each other"
+        ): compile_.config.weightless is not WeightlessMode.NONE,
     }.items():
         if is_set:
             raise InvalidArgument(
                 f"{problem}.",
-                hint="A share group is context models in files, with binaries in files beside them that hold the weights "
-                "of all: leave one of the two out.",
+                hint=(
+                    "A share group is context models in files, with binaries in files "
+                    "beside them that hold the weights of all: leave one of the two "
+                    "out."
+                ),
             )
 
 
@@ -82,19 +93,23 @@ def read_published(path: Path, digest: str) -> bytes:
         raise Fail(
             f"the share group's model {str(path)!r} cannot be completed: {reason}.",
             path=path,
-            hint=f"Compile the group again, the source of {path.name!r} first, which begins a new one; or use "
-            "epctx.ShareGroup, which publishes all models together.",
+            hint=f"Compile the group again, the source of {path.name!r} first, which "
+            "begins a new one; or use epctx.ShareGroup, which publishes all "
+            "models together.",
         )
     return data
 
 
 @dataclass(kw_only=True, eq=False)
 class Group:
-    """Share group. The first member that is written determines the names of the binaries.
+    """Share group.
+
+    The first member that is written determines the names of the binaries.
 
     Attributes:
         models: paths of the members that were added, in order.
-        compiling: for groups that session options drive, names of the models that are being compiled.
+        compiling: for groups that session options drive, names of the models that are
+            being compiled.
         is_ending: whether its end is being written, or was.
         finished: whether its end was written.
     """
@@ -106,14 +121,18 @@ class Group:
     _naming: Destination | None = None
     _graphs: GraphsByModel = field(default_factory=dict)
     _published: dict[Path, tuple[str, frozenset[str]]] = field(default_factory=dict)
-    """File of each model that was published before the end: SHA-256 (hex), and its `ContextModel.to_read`."""
+    """File of each model that was published before the end: SHA-256 (hex), and its
+    `ContextModel.to_read`.
+    """
     _digests: ExtentDigests = field(default_factory=dict)
     _workspaces: SharedWorkspaces = field(default_factory=SharedWorkspaces)
     _workspaces_in_use: dict[str, SharedWorkspace] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def workspace_of(self, choice: ProviderChoice) -> SharedWorkspace:
-        """Return the workspace that an EP's instances share; it lives as long as the group."""
+        """Return the workspace that an EP's instances share; it lives as long as the
+        group.
+        """
         with self._lock:
             if choice.name not in self._workspaces_in_use:
                 self._workspaces_in_use[choice.name] = self._workspaces.join(
@@ -122,11 +141,15 @@ class Group:
             return self._workspaces.join(choice.name)
 
     def share_digests(self, model: OpenModel) -> None:
-        """Give a member the digests that others made: a file of weights is digested once."""
+        """Give a member the digests that others made: a file of weights is digested
+        once.
+        """
         share_digests(model.source.weights.values(), self._digests)
 
     def abandon(self) -> None:
-        """Warn of models that were published and will never be completed, and release what EPs keep."""
+        """Warn of models that were published and will never be completed, and release
+        what EPs keep.
+        """
         pending = []
         for path, (digest, _) in [] if self.finished else [*self._published.items()]:
             with suppress(Fail):
@@ -134,8 +157,10 @@ class Group:
                 pending.append(path)
         if pending:
             _log.warning(
-                "a share group was never stopped: %s cannot be loaded. Compile its last model with "
-                "ep.stop_share_ep_contexts=1.",
+                (
+                    "a share group was never stopped: %s cannot be loaded. Compile "
+                    "its last model with ep.stop_share_ep_contexts=1."
+                ),
                 ", ".join(repr(str(path)) for path in pending),
             )
         self.close()
@@ -163,14 +188,16 @@ class Group:
     def finish(
         self, members: Sequence[Compile], last: Compile
     ) -> tuple[OutputFile, ...]:
-        """Write binaries and models in one publication: these members' and those published before; return the binaries.
+        """Write binaries and models in one publication: these members' and those
+        published before; return the binaries.
 
         Args:
             members: members to write, which were added before.
             last: the member whose EPs write the binaries.
 
         Raises:
-            Fail: a published model was replaced meanwhile, or a file belongs to a model outside of the group.
+            Fail: a published model was replaced meanwhile, or a file belongs to a model
+                outside of the group.
             PluginError: an EP wrote nothing, or cannot read what it wrote.
         """
         folder = last.destination.folder or Path()
@@ -184,7 +211,8 @@ class Group:
             ) as publication,
         ):
             named = self._naming or members[0].destination
-            # All nodes first: an EP knows what to write after it was asked for those of every member.
+            # All nodes first: an EP knows what to write after it was asked for those of
+            # every member.
             models, graphs = self._describe(members, publication, named)
             # As this member's folder is spelled: its files are compared by path.
             group_models = tuple(folder / path.name for path in self.models)
@@ -236,7 +264,9 @@ class Group:
     def _describe(
         self, members: Sequence[Compile], publication: Publication, named: Destination
     ) -> tuple[list[tuple[Compile, Outputs, ContextModel]], GraphsByModel]:
-        """Return the members' context models without payloads, and the graphs of the group with theirs."""
+        """Return the members' context models without payloads, and the graphs of the
+        group with theirs.
+        """
         graphs = self._graphs
         models = []
         for member in members:
@@ -255,7 +285,9 @@ class Group:
         }
 
     def stop(self, last: Compile, *, is_member: bool) -> None:
-        """Write the end by the EPs of a last model, and that model too if it is a member."""
+        """Write the end by the EPs of a last model, and that model too if it is a
+        member.
+        """
         with self._lock:
             self._refuse_finished(last)
             if is_member:
@@ -275,14 +307,17 @@ class Group:
     def _refuse_finished(self, member: Compile) -> None:
         if self.finished:
             raise Fail(
-                f"the share group of {member.model.source.where} was stopped while it was compiled.",
+                f"the share group of {member.model.source.where} was stopped while it "
+                "was compiled.",
                 path=member.model.source.path,
                 hint="Stop a group when all its other models are compiled.",
             )
 
     @contextmanager
     def _mark_ending(self) -> Iterator[None]:
-        """Accept no member while the end is written; if that fails, the group is open again."""
+        """Accept no member while the end is written; if that fails, the group is open
+        again.
+        """
         self.is_ending = True
         try:
             yield
@@ -292,7 +327,9 @@ class Group:
 
 
 def _add_names(graphs: GraphsByModel, member: Compile) -> GraphsByModel:
-    """Return the names of the graphs of all members, with those of one more, whose nodes EPs described."""
+    """Return the names of the graphs of all members, with those of one more, whose
+    nodes EPs described.
+    """
     more = {
         ep: {p.name: p.graph_name for p in member.assignment.of(ep)}
         for ep in member.providers.choices
@@ -306,7 +343,8 @@ def _add_names(graphs: GraphsByModel, member: Compile) -> GraphsByModel:
 _open_groups = PerProcess(lambda: (threading.Lock(), dict[Hashable, Group]()))
 """Open share groups of each process, by folder, EPs and options.
 
-The lock is held only to read and change the table: nothing is read, compiled, logged or closed under it.
+The lock is held only to read and change the table: nothing is read, compiled, logged or
+closed under it.
 """
 
 
@@ -316,8 +354,8 @@ def join_group(
 ) -> Iterator[Group]:
     """Give the group of a model while it is compiled and written.
 
-    A group whose first model fails is forgotten. A new one begins where the old one is being ended, and where it
-    was never stopped and has the model already.
+    A group whose first model fails is forgotten. A new one begins where the old one is
+    being ended, and where it was never stopped and has the model already.
 
     Raises:
         Fail: the model is being compiled into its group already.
@@ -330,7 +368,9 @@ def join_group(
         if group is not None and model in group.compiling:
             raise Fail(
                 f"{model!r} is being compiled into its share group already.",
-                hint="Give each model of a group a name of its own, and compile it once.",
+                hint=(
+                    "Give each model of a group a name of its own, and compile it once."
+                ),
             )
         if (
             group is None
@@ -351,7 +391,8 @@ def join_group(
             if not group.compiling:
                 is_over = group.finished or not group.models
                 if not is_over:
-                    # A group whose end failed may still be ended, unless another one has replaced it by now.
+                    # A group whose end failed may still be ended, unless another one
+                    # has replaced it by now.
                     is_over = groups.setdefault(key, group) is not group
                 elif groups.get(key) is group:
                     del groups[key]

@@ -1,7 +1,9 @@
-"""Placement of the initializers that stay: in the model, in one file beside it, or where the host says.
+"""Placement of the initializers that stay: in the model, in one file beside it, or
+where the host says.
 
-A model that is too large for a protobuf is refused as early as possible. Bytes are not copied on the way: the model holds
-a marker for them (`context.node_writer`), a file gets them streamed like a payload's weights.
+A model that is too large for a protobuf is refused as early as possible. Bytes are not
+copied on the way: the model holds a marker for them (`context.node_writer`), a file
+gets them streamed like a payload's weights.
 """
 
 from __future__ import annotations
@@ -49,15 +51,19 @@ PROTOBUF_LIMIT = (2 << 30) - 1
 
 _PAGE = 4096
 _LINE = 64
-"""Alignment: large weights start at pages, so that they can be mapped and written directly, small ones at cache lines."""
+"""Alignment: large weights start at pages, so that they can be mapped and written
+directly, small ones at cache lines.
+"""
 
 
 @dataclass(frozen=True)
 class OrtExternalInitializerInfo:
-    """Location of an initializer's bytes outside of the model; as `onnxruntime.OrtExternalInitializerInfo`.
+    """Location of an initializer's bytes outside of the model; as
+    `onnxruntime.OrtExternalInitializerInfo`.
 
     Attributes:
-        filepath: the file; relative to the context model's folder, or absolute inside that folder.
+        filepath: the file; relative to the context model's folder, or absolute inside
+            that folder.
         file_offset: offset of the first byte.
         byte_size: number of bytes.
     """
@@ -68,7 +74,9 @@ class OrtExternalInitializerInfo:
 
 
 class InitializerValue:
-    """An initializer as `get_initializer_location_func` sees it; methods as `onnxruntime.OrtValue`."""
+    """An initializer as `get_initializer_location_func` sees it; methods as
+    `onnxruntime.OrtValue`.
+    """
 
     __slots__ = ("_weight",)
 
@@ -80,7 +88,9 @@ class InitializerValue:
         return self._weight.array()
 
     def chunks(self) -> Iterator[memoryview]:
-        """Yield the raw bytes in chunks of bounded size, to write them without having all in memory."""
+        """Yield the raw bytes in chunks of bounded size, to write them without having
+        all in memory.
+        """
         return self._weight.chunks()
 
     def shape(self) -> list[int]:
@@ -116,7 +126,9 @@ LocationFunc: TypeAlias = Callable[
     [str, InitializerValue, OrtExternalInitializerInfo | None],
     OrtExternalInitializerInfo | None,
 ]
-"""`locate(name, value, present location or None)` returns where the host put an initializer; None: in the model."""
+"""`locate(name, value, present location or None)` returns where the host put an
+initializer; None: in the model.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +146,9 @@ class InitializerPlacement:
     locate: LocationFunc | None = None
 
     def is_stored_inside(self, nbytes: int) -> bool:
-        """Return whether an initializer of that size is certain to be stored in the model."""
+        """Return whether an initializer of that size is certain to be stored in the
+        model.
+        """
         # A tensor without bytes is never stored in a file.
         return self.locate is None and (
             self.file is None or nbytes < max(self.threshold, 1)
@@ -147,21 +161,27 @@ def make_placement(
     locate: LocationFunc | None,
     option: str | None,
 ) -> InitializerPlacement:
-    """Return the placement of initializers; the arguments of a compiler override the session option.
+    """Return the placement of initializers; the arguments of a compiler override the
+    session option.
 
     Raises:
-        InvalidArgument: two arguments contradict each other, one is wrong, or a name leaves the model's folder.
+        InvalidArgument: two arguments contradict each other, one is wrong, or a name
+            leaves the model's folder.
     """
     file = host.check_optional(host.check_path, "external_initializers_file_path", path)
     host.check_optional(host.check_function, "get_initializer_location_func", locate)
     if file is not None and locate is not None:
         raise InvalidArgument(
-            "external_initializers_file_path and get_initializer_location_func were both given.",
-            hint="Give one of them: the function says for each initializer where it is.",
+            "external_initializers_file_path and get_initializer_location_func were "
+            "both given.",
+            hint=(
+                "Give one of them: the function says for each initializer where it is."
+            ),
         )
     if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0:
         raise InvalidArgument(
-            f"external_initializers_size_threshold must be a number of bytes from 0 on, not {threshold!r:.80}."
+            "external_initializers_size_threshold must be a number of bytes from 0 "
+            f"on, not {threshold!r:.80}."
         )
     if locate is not None:
         return InitializerPlacement(locate=locate)
@@ -188,8 +208,8 @@ def place_initializers(
         folder: folder of the context model, None without one.
 
     Returns:
-        Marker in the model to the bytes that belong there; entry of the file for them, None without one; the files in
-        which the host put some, as the model names them.
+        Marker in the model to the bytes that belong there; entry of the file for them,
+        None without one; the files in which the host put some, as the model names them.
 
     Raises:
         Fail: the host's function raised.
@@ -236,7 +256,9 @@ def place_initializers(
 def _ask(
     weight: Weight, locate: LocationFunc, folder: Path | None
 ) -> tuple[str, int] | None:
-    """Return file and offset of an initializer that the host wrote, None for one that it leaves in the model."""
+    """Return file and offset of an initializer that the host wrote, None for one that
+    it leaves in the model.
+    """
     extent = weight.extent
     now = (
         OrtExternalInitializerInfo(extent.file, extent.offset, extent.length)
@@ -254,7 +276,10 @@ def _ask(
             index(info.byte_size),
         )
     except (AttributeError, TypeError):
-        problem = f"gave {info!r:.80}, which is not an OrtExternalInitializerInfo of a path and two numbers"
+        problem = (
+            f"gave {info!r:.80}, which is not an OrtExternalInitializerInfo of a path "
+            "and two numbers"
+        )
         raise _location_error(weight.name, problem) from None
     if size != weight.nbytes or not 0 <= offset <= _LAST_OFFSET:
         problem = (
@@ -282,8 +307,10 @@ def _ask(
 def _location_error(tensor: str, problem: str) -> InvalidArgument:
     return InvalidArgument(
         f"get_initializer_location_func {problem}, for the initializer {tensor!r}.",
-        hint="Give None to keep it in the model, or where its bytes lie: a file in the folder of the context model, "
-        "the offset, and the number of bytes.",
+        hint=(
+            "Give None to keep it in the model, or where its bytes lie: a file in the "
+            "folder of the context model, the offset, and the number of bytes."
+        ),
     )
 
 
@@ -294,13 +321,15 @@ def check_weights_fit(
     *,
     embedded: bool,
 ) -> None:
-    """Raise before anything is compiled if the weights alone exceed what a context model can hold.
+    """Raise before anything is compiled if the weights alone exceed what a context
+    model can hold.
 
     Args:
         assignment: the EP of each node.
         placement: placement of the initializers that stay.
         weightless: which weights payloads leave in the source.
-        embedded: whether payloads with the weights that EPs took are stored in the model.
+        embedded: whether payloads with the weights that EPs took are stored in the
+            model.
 
     Raises:
         Fail: they do.
@@ -325,7 +354,8 @@ def check_weights_fit(
     ]
     once = {id(weight): weight for weight in stored}.values()
     if sum(weight.nbytes for weight in once) > PROTOBUF_LIMIT:
-        # Equal weights are stored once in a payload. Digests cost reading all bytes, so only here.
+        # Equal weights are stored once in a payload. Digests cost reading all bytes, so
+        # only here.
         by_content = {weight.digest: weight.nbytes for weight in once}
         check_size(
             sum(by_content.values()), embedded=embedded and bool(taken), at_least=True
@@ -340,10 +370,16 @@ def check_size(size: int, *, embedded: bool, at_least: bool = False) -> None:
     """
     if size > PROTOBUF_LIMIT:
         raise Fail(
-            f"the context model would have {'at least ' if at_least else ''}{size:,} bytes; a protobuf holds at most "
-            f"{PROTOBUF_LIMIT:,}.",
-            hint="Set ep.context_embed_mode=0, so that payloads go into a file of their own."
+            f"the context model would have {'at least ' if at_least else ''}{size:,} "
+            f"bytes; a protobuf holds at most {PROTOBUF_LIMIT:,}.",
+            hint=(
+                "Set ep.context_embed_mode=0, so that payloads go into a file of "
+                "their own."
+            )
             if embedded
-            else "Set ep.context_model_external_initializers_file_name (external_initializers_file_path of "
-            "ModelCompiler), so that they go into a file of their own; or have an EP take more of the model.",
+            else (
+                "Set ep.context_model_external_initializers_file_name "
+                "(external_initializers_file_path of ModelCompiler), so that they go "
+                "into a file of their own; or have an EP take more of the model."
+            ),
         )

@@ -1,8 +1,10 @@
-"""Provenance of a context model: EPContext nodes of an earlier compile, and the metadata about the EPs that made them.
+"""Provenance of a context model: EPContext nodes of an earlier compile, and the
+metadata about the EPs that made them.
 
-Nodes that a model has already pass through unchanged; their payloads stay beside the model, are copied to its new
-folder, or move into it or out of it. Their EPs need not be installed. The module also checks whether nodes
-of two compiles fit into one model, and writes the manifest and each EP's compatibility text.
+Nodes that a model has already pass through unchanged; their payloads stay beside the
+model, are copied to its new folder, or move into it or out of it. Their EPs need not be
+installed. The module also checks whether nodes of two compiles fit into one model, and
+writes the manifest and each EP's compatibility text.
 """
 
 from __future__ import annotations
@@ -79,7 +81,9 @@ class _KeptPayload:
 
     @property
     def forget(self) -> Callable[[int, int], None] | None:
-        """Function that releases ranges of the payload from memory; None if it is not mapped."""
+        """Function that releases ranges of the payload from memory; None if it is not
+        mapped.
+        """
         return self.payload.mapped.forget if self.payload.mapped is not None else None
 
     def verify(self) -> PayloadEntry | None:
@@ -91,7 +95,9 @@ class _KeptPayload:
         return self.entry
 
     def lies_in(self, folder: Path | None) -> bool:
-        """Return whether a model in a folder that names the file finds the very file that was read."""
+        """Return whether a model in a folder that names the file finds the very file
+        that was read.
+        """
         mapped = self.payload.mapped
         if folder is None or mapped is None or self.file is None:
             return False
@@ -116,14 +122,16 @@ class PassThrough:
         records: the nodes.
         manifest: manifest of the model, None without one.
         destination: the destination with the names of the payloads that pass through.
-        nodes: for each graph, a node's index to the node as it is written, where that is not as it was.
+        nodes: for each graph, a node's index to the node as it is written, where that
+            is not as it was.
         entries: of payloads, for the manifest.
         contents: marker of each embedded payload, and the payload.
         written: the entries of files that were written now, a part of `entries`.
         files: names of the files that the nodes name, relative to the new model.
 
     Raises:
-        InvalidArgument: a model from bytes names files, and nothing says where they lie.
+        InvalidArgument: a model from bytes names files, and nothing says where they
+            lie.
         InvalidGraph: a payload is missing or altered.
         Fail: embedded payloads are more than a model can hold.
         NotImplementedByProvider: a node is in a subgraph that is not rebuilt here.
@@ -191,7 +199,8 @@ class PassThrough:
             open_file: opens a file of the new model.
 
         Raises:
-            InvalidGraph: a payload does not match the manifest, or was written to meanwhile.
+            InvalidGraph: a payload does not match the manifest, or was written to
+                meanwhile.
             Fail: a file that was to stay was replaced meanwhile, or the disk is full.
         """
         now = {
@@ -202,7 +211,8 @@ class PassThrough:
                 marker = make_marker()
                 self.contents[marker] = carried.payload
                 entry, first = carried.verify(), carried.nodes[0]
-                # A record's name is made up where the node has none: the next reader would make another.
+                # A record's name is made up where the node has none: the next reader
+                # would make another.
                 is_named = (
                     self._model.graph_of(first).nodes[first.index].name == first.name
                 )
@@ -211,7 +221,8 @@ class PassThrough:
                     if entry and is_named
                     else None
                 )
-                # One copy of the bytes: the first node carries them, the others refer to it.
+                # One copy of the bytes: the first node carries them, the others refer
+                # to it.
                 now.update((node.name, (False, None)) for node in carried.nodes)
                 now[first.name] = first.main_context, marker
             else:
@@ -258,7 +269,8 @@ class PassThrough:
             reading=reading,
         )
         found: dict[tuple[str, bool], _KeptPayload] = {}
-        # Primaries first, so that one of them carries a payload that several nodes share.
+        # Primaries first, so that one of them carries a payload that several nodes
+        # share.
         for record in sorted(self.records, key=lambda r: not r.main_context):
             if not record.cache and not record.main_context:
                 continue
@@ -277,7 +289,9 @@ class PassThrough:
     def _keep_file(
         self, carried: _KeptPayload, name: str, open_file: Callable[[str], BinaryIO]
     ) -> PayloadEntry | None:
-        """Copy a payload into its file, or check that it is still there; return its entry."""
+        """Copy a payload into its file, or check that it is still there; return its
+        entry.
+        """
         if not carried.stays:
             entry = carried.verify() or digest_payload(
                 name, carried.payload.view, carried.forget
@@ -286,7 +300,8 @@ class PassThrough:
             return replace(entry, name=name, embedded=False)
         if not carried.lies_in(self._folder):
             raise Fail(
-                f"the context binary {name!r} was replaced while {self._model.source.where} was compiled.",
+                f"the context binary {name!r} was replaced while "
+                f"{self._model.source.where} was compiled.",
                 node=carried.nodes[0].name,
                 hint="Start again.",
             )
@@ -295,7 +310,9 @@ class PassThrough:
     def _add_references(
         self, entry: PayloadEntry, carried: _KeptPayload
     ) -> PayloadEntry:
-        """Return an entry with the names of the nodes that refer to its payload, as far as they are known."""
+        """Return an entry with the names of the nodes that refer to its payload, as far
+        as they are known.
+        """
         source = carried.nodes[0].source
         references = (
             set(carried.entry.references) if carried.entry is not None else set()
@@ -316,7 +333,10 @@ class PassThrough:
 
 
 def _rewrite(node: NodeProto, **values: int | bytes | None) -> NodeProto:
-    """Return a copy of a node with other attributes; None takes one away. The old payload is not copied."""
+    """Return a copy of a node with other attributes; None takes one away.
+
+    The old payload is not copied.
+    """
     copy = NodeProto()
     for field_, value in node.ListFields():
         if field_.name != "attribute":
@@ -334,11 +354,12 @@ def _rewrite(node: NodeProto, **values: int | bytes | None) -> NodeProto:
 
 
 def check_mix(compile_: Compile, assignment: Assignment) -> None:
-    """Check, before anything is compiled, that the nodes that EPs add to a context model load together with those it has.
+    """Check, before anything is compiled, that the nodes that EPs add to a context
+    model load together with those it has.
 
     Raises:
-        InvalidGraph: another distribution of an EP made the nodes that are there, or the EP does not
-            support them any more.
+        InvalidGraph: another distribution of an EP made the nodes that are there, or
+            the EP does not support them any more.
     """
     model, manifest = compile_.model, compile_.existing.manifest
     if not model.context_nodes:
@@ -358,12 +379,13 @@ def check_mix(compile_: Compile, assignment: Assignment) -> None:
         ):
             problem = (
                 f"{model.source.where} has EPContext nodes that {ep} of {maker} made; "
-                f"{choice.record.distribution} cannot add to them: one of the two would have to load all."
+                f"{choice.record.distribution} cannot add to them: one of the two "
+                "would have to load all."
             )
         elif (info := next(unsupported, None)) is not None:
             problem = (
-                f"{ep} would add to {model.source.where}, whose EPContext nodes it does not support: "
-                f"they were compiled for {info!r}."
+                f"{ep} would add to {model.source.where}, whose EPContext nodes it "
+                f"does not support: they were compiled for {info!r}."
             )
         else:
             continue
@@ -379,7 +401,8 @@ def add_metadata(
     pending: Sequence[str],
     texts: Mapping[str, str | None],
 ) -> None:
-    """Write the manifest and compatibility texts of a context model, and keep those of its source.
+    """Write the manifest and compatibility texts of a context model, and keep those of
+    its source.
 
     Args:
         proto: gets them.
@@ -387,7 +410,8 @@ def add_metadata(
         payloads: those of nodes that were there already, then those that were written.
         used: the weights that payloads left in the source.
         pending: names of the payloads that a share group writes at its end.
-        texts: by EP, the compatibility text of its nodes; None or no entry: its class is asked.
+        texts: by EP, the compatibility text of its nodes; None or no entry: its class
+            is asked.
     """
     if not any(opset.domain == DOMAIN for opset in proto.opset_import):
         proto.opset_import.add(domain=DOMAIN, version=OPSET_VERSION)
@@ -441,7 +465,9 @@ def add_metadata(
 def _find_custom_domains(
     proto: ModelProto, compile_: Compile, old: Manifest
 ) -> dict[str, str]:
-    """Return the domains of custom operators that neither a partition nor a kernel of an EP has; see `Manifest`."""
+    """Return the domains of custom operators that neither a partition nor a kernel of
+    an EP has; see `Manifest`.
+    """
     if {opset.domain for opset in proto.opset_import} <= {*ONNX_DOMAINS, DOMAIN}:
         return {}
     kernels = (
@@ -458,7 +484,8 @@ def _find_custom_domains(
 
 
 def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) -> None:
-    """Complete the manifest of a model of a share group with the payloads that were written at the end.
+    """Complete the manifest of a model of a share group with the payloads that were
+    written at the end.
 
     Args:
         proto: its context model; one without pending payloads stays as it is.
@@ -469,7 +496,8 @@ def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) ->
         missing = [name for name in manifest.pending if name not in written]
         if missing:
             raise PluginError(
-                f"the payload {missing[0]!r} of a share group was not written at the group's end.",
+                f"the payload {missing[0]!r} of a share group was not written at the "
+                "group's end.",
                 hook="get_ep_context_nodes",
                 hint="The EP did not start it when `ContextWriter.final` was True.",
             )
@@ -482,7 +510,9 @@ def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) ->
 
 
 def _describe_provider(choice: ProviderChoice) -> dict[str, Any]:
-    """Return the facts about an EP for the manifest: its distribution, options and target."""
+    """Return the facts about an EP for the manifest: its distribution, options and
+    target.
+    """
     idle = {option.name for option in choice.cls.options if not option.effect}
     # Neither secret ones nor those without effect.
     counted = {
@@ -507,7 +537,11 @@ def _merge_source_weights(
     for name, reference in used.items():
         if old.source_weights.get(name, reference) != reference:
             raise InvalidArgument(
-                f"the payloads that are there and the new ones leave different weights {name!r} in their source.",
-                hint="Compile the model that it was made from, or without weightless mode.",
+                "the payloads that are there and the new ones leave different weights "
+                f"{name!r} in their source.",
+                hint=(
+                    "Compile the model that it was made from, or without weightless "
+                    "mode."
+                ),
             )
     return {**old.source_weights, **used}

@@ -1,7 +1,9 @@
-"""Reading back: before anything is published, EPs load the payloads that they wrote, so that a successful compile can be loaded.
+"""Reading back: before anything is published, EPs load the payloads that they wrote, so
+that a successful compile can be loaded.
 
-A payload is read where it was written, in staging or in memory. An EP that loads without a device loads its nodes
-whole, by an instance that compiled nothing; another one checks its payloads as for a verification.
+A payload is read where it was written, in staging or in memory. An EP that loads
+without a device loads its nodes whole, by an instance that compiled nothing; another
+one checks its payloads as for a verification.
 """
 
 from __future__ import annotations
@@ -71,7 +73,8 @@ def read_back(
         names: names of the nodes to read; see `ContextModel.to_read`.
         written: `ep_cache_context` of a primary to its payload, which is finished.
         providers: the live EPs.
-        source_tensors: weights that payloads left in the source model, by their names there.
+        source_tensors: weights that payloads left in the source model, by their names
+            there.
 
     Raises:
         PluginError: an EP cannot read what it wrote.
@@ -120,7 +123,8 @@ def _open_payloads(
             entry.check_head(payload.view, record.name)
         except InvalidGraph as error:
             raise Fail(
-                f"the payload {writer.name!r} was written and reads back otherwise: {error.message}",
+                f"the payload {writer.name!r} was written and reads back otherwise: "
+                f"{error.message}",
                 node=record.name,
                 hint="Check the disk of the output folder.",
             ) from error
@@ -140,7 +144,10 @@ def _read(
     is_isolated = providers.session.config().isolation is not Isolation.NONE
     if is_isolated and not whole:
         _log.debug(
-            "not read back: %s is isolated, and its class is not asked what its process wrote.",
+            (
+                "not read back: %s is isolated, and its class is not asked what its "
+                "process wrote."
+            ),
             ep,
         )
         return
@@ -148,7 +155,8 @@ def _read(
         with providers.context_to_read(ep) as context, ExitStack() as stack:
             context.cancel.raise_if_requested()
             if whole:
-                # A process of its own for a few milliseconds of reading would cost more than many a compile.
+                # A process of its own for a few milliseconds of reading would cost more
+                # than many a compile.
                 own = providers
                 if not is_isolated:
                     own = stack.enter_context(
@@ -173,13 +181,18 @@ def _read(
 
 
 def _blame(choice: ProviderChoice, error: EpctxError, node: str) -> PluginError:
-    """Return the error for an EP; a local of the frame that raises it would be a cycle around the weights there."""
+    """Return the error for an EP; a local of the frame that raises it would be a cycle
+    around the weights there.
+    """
     found = plugin_error(
-        f"{choice.record.label} cannot read back what it wrote for {node}: {error.message}",
+        f"{choice.record.label} cannot read back what it wrote for {node}: "
+        f"{error.message}",
         choice.record,
         hook="load_context" if choice.cls.loads_without_device else LOOK,
-        hint="Nothing was published. Report it to the plugin's vendor with the model, or leave the EP out; "
-        "ep.context_read_back=0 publishes what was not read.",
+        hint=(
+            "Nothing was published. Report it to the plugin's vendor with the model, "
+            "or leave the EP out; ep.context_read_back=0 publishes what was not read."
+        ),
     )
     found.node = node
     return found

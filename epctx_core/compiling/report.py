@@ -26,9 +26,11 @@ class OutputFile:
     """File that was written, or payload that the host's write callback got.
 
     Attributes:
-        path: path relative to the context model's folder; for a payload, the name that the callback got.
+        path: path relative to the context model's folder; for a payload, the name that
+            the callback got.
         bytes: its length.
-        digest: SHA-256 of a model; root digest of a binary, as in the manifest, or of a file for initializers.
+        digest: SHA-256 of a model; root digest of a binary, as in the manifest, or of a
+            file for initializers.
     """
 
     path: str
@@ -83,16 +85,19 @@ class CompileReport:
         assignments: EP name to the number of nodes it runs; the CPU EP last.
         refusals: nodes that EPs did not take, with the reasons.
         timings: stage to seconds.
-        required_files: files that belong together, as names relative to the context model's folder. Includes
-            files in which the host put initializers itself.
-        delivered: payloads that the host's write callback got, and its read callback has to supply.
-        source_files: in weightless mode, files of the source that a load also needs, beside the
-            context model or where session options say.
+        required_files: files that belong together, as names relative to the context
+            model's folder. Includes files in which the host put initializers itself.
+        delivered: payloads that the host's write callback got, and its read callback
+            has to supply.
+        source_files: in weightless mode, files of the source that a load also needs,
+            beside the context model or where session options say.
         kept_nodes: names of EPContext nodes of the source that passed through.
         skipped_providers: optional EPs that were not available.
         providers: EPs that were asked, with the distribution and version of each.
-        graph_transformers: those that were called, in order, and whether each changed the model.
-        contradictions: for each value whose declared shape its operators contradict, both shapes.
+        graph_transformers: those that were called, in order, and whether each changed
+            the model.
+        contradictions: for each value whose declared shape its operators contradict,
+            both shapes.
     """
 
     output: Path | None
@@ -113,7 +118,9 @@ class CompileReport:
 
     @property
     def compiled(self) -> bool:
-        """True if the context model has an EPContext node; without one it is a plain model."""
+        """True if the context model has an EPContext node; without one it is a plain
+        model.
+        """
         return bool(self.partitions or self.kept_nodes)
 
     def as_dict(self) -> dict[str, Any]:
