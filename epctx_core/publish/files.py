@@ -1,4 +1,6 @@
-"""Steps of a publication that the operating system performs, and typed errors for its refusals; independent of the journal."""
+"""Steps of a publication that the operating system performs, and typed errors for its
+refusals; independent of the journal.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ _AT_ONCE = 64 << 20
 """Bytes that are written or copied between two checks for a cancellation."""
 
 _TICK_NS = 20_000_000
-"""Nanoseconds, more than a tick of any system's clock for files, which is at most a hundredth of a second."""
+"""Nanoseconds, more than a tick of any system's clock for files, which is at most a
+hundredth of a second.
+"""
 
 _NO_HARD_LINKS = frozenset(
     # EPERM: FAT and others; also Linux's protected_hardlinks for another user's file.
@@ -55,7 +59,8 @@ def report_errors(doing: str, folder: Path) -> Iterator[None]:
     """Turn each OSError of the block into a `Fail`.
 
     Args:
-        doing: description of the block, such as "renaming the files"; it completes the sentence.
+        doing: description of the block, such as "renaming the files"; it completes the
+            sentence.
         folder: the folder that is being published into.
     """
     try:
@@ -71,7 +76,8 @@ def report_errors(doing: str, folder: Path) -> Iterator[None]:
                 hint="Remove it, choose another output, or allow it to be replaced.",
             ) from error
         raise Fail(
-            f"Publishing into {folder} failed while {doing}: {error.strerror or error}{f' ({file})' if file else ''}.",
+            f"Publishing into {folder} failed while {doing}: "
+            f"{error.strerror or error}{f' ({file})' if file else ''}.",
             path=folder,
             hint=_suggest_fix(error.errno, folder),
         ) from error
@@ -83,25 +89,37 @@ def _is_staged(file: str | bytes, folder: Path) -> bool:
 
 def _suggest_fix(code: int | None, folder: Path) -> str:
     if code in {errno.ENOSPC, errno.EDQUOT}:
-        return "Free some space on that disk, or choose another output folder, then compile again."
+        return (
+            "Free some space on that disk, or choose another output folder, then "
+            "compile again."
+        )
     if code in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return f"Make {folder} writable for this user, or choose another output folder."
     if code == errno.ENOENT and folder.is_dir():
-        return f"{folder} takes no new files, or something removes them. Choose another output folder."
+        return (
+            f"{folder} takes no new files, or something removes them. Choose another "
+            "output folder."
+        )
     if code == errno.ENOENT:
-        return "Something removed the folder meanwhile. Check that the folder exists, then compile again."
+        return (
+            "Something removed the folder meanwhile. Check that the folder exists, "
+            "then compile again."
+        )
     return "Check the disk and the folder, then compile again."
 
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold the exclusive lock of a folder, through the folder's own descriptor: no lock file is left.
+    """Hold the exclusive lock of a folder, through the folder's own descriptor: no lock
+    file is left.
 
-    Waits for it. The system drops it when the process dies. Processes and threads exclude each other.
+    Waits for it. The system drops it when the process dies. Processes and threads
+    exclude each other.
 
     Raises:
         InvalidArgument: this thread holds the lock already.
-        OSError: the folder is missing, is not a folder, cannot be opened, or its file system has no locks.
+        OSError: the folder is missing, is not a folder, cannot be opened, or its file
+            system has no locks.
     """
     locked = False
     while not locked:
@@ -109,12 +127,16 @@ def folder_lock(folder: Path) -> Iterator[None]:
         try:
             status = os.fstat(descriptor)
             key = (os.getpid(), status.st_dev, status.st_ino)
-            # flock alone would let a thread that enters one folder twice wait for itself for ever.
+            # flock alone would let a thread that enters one folder twice wait for
+            # itself for ever.
             if _holders.get(key) == threading.get_ident():
                 raise InvalidArgument(
                     f"This thread is already publishing into {folder}.",
                     path=folder,
-                    hint="Finish the first publication before the next one into the same folder.",
+                    hint=(
+                        "Finish the first publication before the next one into the "
+                        "same folder."
+                    ),
                 )
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -130,14 +152,17 @@ def folder_lock(folder: Path) -> Iterator[None]:
                 finally:
                     _holders.pop(key, None)
                     with suppress(OSError):  # closing gives it back, too
-                        # Explicitly, since a process forked meanwhile would otherwise keep the lock alive.
+                        # Explicitly, since a process forked meanwhile would otherwise
+                        # keep the lock alive.
                         fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
             os.close(descriptor)
 
 
 class StagedFile(io.FileIO):
-    """New file in staging, unbuffered, to write and read. `write` takes everything or raises `Fail`.
+    """New file in staging, unbuffered, to write and read.
+
+    `write` takes everything or raises `Fail`.
 
     Args:
         path: path of the new file.
@@ -160,7 +185,8 @@ class StagedFile(io.FileIO):
         self._before_writing = before_writing
 
     def write(self, buffer: ReadableBuffer, /) -> int:
-        """Append or overwrite at the position; return the number of bytes, which is all of them.
+        """Append or overwrite at the position; return the number of bytes, which is all
+        of them.
 
         The system takes at most 2 GiB in one call, and less when the disk fills up.
 
@@ -178,7 +204,8 @@ class StagedFile(io.FileIO):
         return done
 
     def copy_mapped(self, mapped: MappedFile, offset: int, length: int) -> None:
-        """Append or overwrite bytes of a mapped file at the position, without bringing them into memory.
+        """Append or overwrite bytes of a mapped file at the position, without bringing
+        them into memory.
 
         Raises:
             Fail: the disk is full or broken.
@@ -204,10 +231,12 @@ class StagedFile(io.FileIO):
 
 
 def backdate(path: Path) -> os.stat_result | None:
-    """Give a complete file a modification time that no later write can give it; return its status.
+    """Give a complete file a modification time that no later write can give it; return
+    its status.
 
-    The system's clock for files ticks every few milliseconds: a write in the tick of another leaves the same time. So
-    the new time lies before this tick. None where the file system does not keep such a time exactly.
+    The system's clock for files ticks every few milliseconds: a write in the tick of
+    another leaves the same time. So the new time lies before this tick. None where the
+    file system does not keep such a time exactly.
     """
     time_ns = time.time_ns() - _TICK_NS
     try:
@@ -219,9 +248,11 @@ def backdate(path: Path) -> os.stat_result | None:
 
 
 def keep_copy(final: Path, kept: Path) -> None:
-    """Make `kept` hold the bytes of `final`: by a hard link, or by a copy where links are not possible.
+    """Make `kept` hold the bytes of `final`: by a hard link, or by a copy where links
+    are not possible.
 
-    For a link, the file that it leads to is kept: a relative link would lead elsewhere from staging.
+    For a link, the file that it leads to is kept: a relative link would lead elsewhere
+    from staging.
     """
     content = Path(os.path.realpath(final))
     try:
@@ -235,9 +266,11 @@ def keep_copy(final: Path, kept: Path) -> None:
 
 
 def claim(staged: Path, final: Path) -> None:
-    """Give a staged file its final name unless something has it, in one step where the system has hard links.
+    """Give a staged file its final name unless something has it, in one step where the
+    system has hard links.
 
-    Where it has none, only a stranger could come between look and rename: the folder's lock keeps publications out.
+    Where it has none, only a stranger could come between look and rename: the folder's
+    lock keeps publications out.
 
     Raises:
         FileExistsError: something has it.
@@ -246,7 +279,8 @@ def claim(staged: Path, final: Path) -> None:
     try:
         os.link(staged, final)
     except FileExistsError:
-        # The staged name of a link stays until staging is removed, so a repeated step finds its own.
+        # The staged name of a link stays until staging is removed, so a repeated step
+        # finds its own.
         if not is_same_file(staged, final):
             raise
     except OSError as error:
@@ -260,7 +294,9 @@ def claim(staged: Path, final: Path) -> None:
 
 
 def is_same_file(one: Path, other: Path) -> bool:
-    """Return whether two names are hard links of one file; links are not followed, missing files are not the same."""
+    """Return whether two names are hard links of one file; links are not followed,
+    missing files are not the same.
+    """
     try:
         return os.path.samestat(os.lstat(one), os.lstat(other))
     except FileNotFoundError:
@@ -275,7 +311,9 @@ def make_folders(root: Path, name: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Force a file, or the entries of a folder, to disk; a link instead is refused (OSError)."""
+    """Force a file, or the entries of a folder, to disk; a link instead is refused
+    (OSError).
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -287,7 +325,9 @@ def sync(path: Path) -> None:
 
 
 def sync_folders(root: Path, names: Iterable[str]) -> None:
-    """Force to disk the folders that names lie in, `root` last; missing ones are skipped."""
+    """Force to disk the folders that names lie in, `root` last; missing ones are
+    skipped.
+    """
     for folder in dict.fromkeys(
         folder for name in names for folder in list_parents(name)
     ):
@@ -297,9 +337,11 @@ def sync_folders(root: Path, names: Iterable[str]) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder and all below it, without following links; a missing one is fine, and so is a concurrent removal.
+    """Remove a folder and all below it, without following links; a missing one is fine,
+    and so is a concurrent removal.
 
-    Not `shutil.rmtree`: that recurses, so a deeply nested folder would end in a RecursionError.
+    Not `shutil.rmtree`: that recurses, so a deeply nested folder would end in a
+    RecursionError.
     """
     pending, seen = [folder], []
     while pending:

@@ -1,7 +1,8 @@
 """Publication: files are staged in the folder itself, then get their names all or none.
 
-A journal under its final name is the commit point. A killed publication is finished or discarded by the next one; each
-step may be stopped anywhere and started again. Independent of the meaning of the files.
+A journal under its final name is the commit point. A killed publication is finished or
+discarded by the next one; each step may be stopped anywhere and started again.
+Independent of the meaning of the files.
 """
 
 from __future__ import annotations
@@ -40,14 +41,18 @@ UNDO = "undo.json"
 _MAX_BYTES = 16 << 20
 
 Journal: TypeAlias = dict[str, bool]
-"""Final names in the order of the steps, binaries before models; for each, whether a file had it before.
+"""Final names in the order of the steps, binaries before models; for each, whether a
+file had it before.
 
-A file that had the name is kept in `old/`. A name that was free is claimed: nothing is replaced there.
+A file that had the name is kept in `old/`. A name that was free is claimed: nothing is
+replaced there.
 """
 
 
 def write_journal(folder: Path, staging: Path, journal: Journal) -> None:
-    """Write a journal durably. Once it has its final name, the publication is committed.
+    """Write a journal durably.
+
+    Once it has its final name, the publication is committed.
 
     Raises:
         Fail, OSError: the disk is full or broken.
@@ -61,11 +66,13 @@ def write_journal(folder: Path, staging: Path, journal: Journal) -> None:
 
 
 def read_journal(folder: Path, staging: Path, file_name: str) -> Journal | None:
-    """Return the journal that lies in a staging folder, or None if there is none that can be followed.
+    """Return the journal that lies in a staging folder, or None if there is none that
+    can be followed.
 
     Raises:
-        OSError: the journal exists but the disk or its permissions prevent reading it. It is
-            not a bad one: discarding a half-done publication would lose both states.
+        OSError: the journal exists but the disk or its permissions prevent reading it.
+            It is not a bad one: discarding a half-done publication would lose both
+            states.
     """
     path = staging / file_name
     if not is_file(path) or path.stat().st_size > _MAX_BYTES:
@@ -90,7 +97,9 @@ def read_journal(folder: Path, staging: Path, file_name: str) -> Journal | None:
 
 
 def _can_be_followed(folder: Path, staging: Path, names: list[str]) -> bool:
-    """Return whether no name lies in another, and no step would pass through a link or move anything but a regular file."""
+    """Return whether no name lies in another, and no step would pass through a link or
+    move anything but a regular file.
+    """
     if not {sub for name in names for sub in list_parents(name)}.isdisjoint(names):
         return False
     for name in names:
@@ -105,10 +114,13 @@ def _can_be_followed(folder: Path, staging: Path, names: list[str]) -> bool:
 
 
 def roll_forward(folder: Path, staging: Path, journal: Journal) -> None:
-    """Bring every staged file to its final name, durably. A step whose staged file is gone is done.
+    """Bring every staged file to its final name, durably.
+
+    A step whose staged file is gone is done.
 
     Raises:
-        FileExistsError: something lies at a name that was free; earlier steps may have been done.
+        FileExistsError: something lies at a name that was free; earlier steps may have
+            been done.
         OSError: a step failed.
     """
     for name, existed in journal.items():
@@ -126,8 +138,8 @@ def roll_forward(folder: Path, staging: Path, journal: Journal) -> None:
 def withdraw(folder: Path, staging: Path, journal: Journal) -> None:
     """Take a committed publication back.
 
-    The journal is renamed to `undo.json` before anything is undone: rolling forward a half-undone
-    publication would pair a new model with an old binary.
+    The journal is renamed to `undo.json` before anything is undone: rolling forward a
+    half-undone publication would pair a new model with an old binary.
     """
     (staging / COMMITTED).replace(staging / UNDO)
     files.sync(staging)
@@ -135,7 +147,8 @@ def withdraw(folder: Path, staging: Path, journal: Journal) -> None:
 
 
 def roll_back(folder: Path, staging: Path, journal: Journal) -> None:
-    """Restore the files that the names had before, models first, durably; remove sub-folders that are then empty.
+    """Restore the files that the names had before, models first, durably; remove
+    sub-folders that are then empty.
 
     Raises:
         OSError: a step failed; calling again continues.
@@ -158,7 +171,9 @@ def roll_back(folder: Path, staging: Path, journal: Journal) -> None:
 
 
 def discard(staging: Path) -> None:
-    """Remove a staging folder, its journal first: what remains after a kill is then only garbage."""
+    """Remove a staging folder, its journal first: what remains after a kill is then
+    only garbage.
+    """
     for name in (COMMITTED, UNDO):
         if is_file(staging / name):
             (staging / name).unlink()
@@ -166,7 +181,8 @@ def discard(staging: Path) -> None:
 
 
 def settle_interrupted(folder: Path) -> None:
-    """Finish or discard killed publications in a folder, for a caller that holds its lock.
+    """Finish or discard killed publications in a folder, for a caller that holds its
+    lock.
 
     Raises:
         Fail: the system refused a step; nothing else is changed.
@@ -188,17 +204,19 @@ def settle_interrupted(folder: Path) -> None:
 
 
 class Publication:
-    """Context manager: one atomic publication into one folder, which is created if it is missing.
+    """Context manager: one atomic publication into one folder, which is created if it
+    is missing.
 
-    Entering takes an exclusive lock on the folder (waiting for other publications), finishes or
-    discards killed publications there, and creates `.epctx-<id>/`. Leaving without a commit discards
-    everything staged, and removes the folder if it was created for it. At every moment, also after a
-    kill, a reader of a context model finds the bytes it names beside it or through `find_interrupted_copies`.
+    Entering takes an exclusive lock on the folder (waiting for other publications),
+    finishes or discards killed publications there, and creates `.epctx-<id>/`. Leaving
+    without a commit discards everything staged, and removes the folder if it was
+    created for it. At every moment, also after a kill, a reader of a context model
+    finds the bytes it names beside it or through `find_interrupted_copies`.
 
     Args:
         folder: folder of the files; a link to a folder is resolved on entry.
-        before_writing: called before each piece is written into a staged file; an exception stops
-            the publication.
+        before_writing: called before each piece is written into a staged file; an
+            exception stops the publication.
     """
 
     def __init__(
@@ -238,23 +256,28 @@ class Publication:
         self._stack.close()
 
     def create(self, name: str, *, replace: bool = True) -> BinaryIO:
-        """Open the staged file for a final name, to write and read, unbuffered; the publication closes it.
+        """Open the staged file for a final name, to write and read, unbuffered; the
+        publication closes it.
 
-        A name that is free now is claimed at the commit, and never replaces a file, unless it is a model's that may.
+        A name that is free now is claimed at the commit, and never replaces a file,
+        unless it is a model's that may.
 
         Args:
-            name: relative to the folder, with "/" between parts; sub-folders are created.
+            name: relative to the folder, with "/" between parts; sub-folders are
+                created.
             replace: whether an existing file may be replaced.
 
         Raises:
             InvalidArgument: the name leaves the folder, or passes through a link.
-            Fail: the disk is full, the folder was removed, the name was created already, or must not be replaced.
+            Fail: the disk is full, the folder was removed, the name was created
+                already, or must not be replaced.
         """
         key = normalise_path(name)
         with files.report_errors(f"preparing {name!r}", self.folder):
             if resolve_without_links(self.folder, key) is None:
                 raise InvalidArgument(
-                    f"The file {name!r} can't be published: a folder on its way is a link or no folder.",
+                    f"The file {name!r} can't be published: a folder on its way is a "
+                    "link or no folder.",
                     path=self.folder,
                     hint="Use sub-folders that really lie in the output folder.",
                 )
@@ -273,24 +296,28 @@ class Publication:
         return file
 
     def commit(self, models: Sequence[str]) -> dict[str, os.stat_result]:
-        """Bring every staged file to its final name, all or none; the publication is over afterwards.
+        """Bring every staged file to its final name, all or none; the publication is
+        over afterwards.
 
-        Order: staged files to disk, hard links of what will be replaced, the journal (from here on a
-        kill is finished by the next publication), binaries, models. A name that was free is claimed
-        in one step of the system that replaces nothing; if that fails, all before it is taken back.
+        Order: staged files to disk, hard links of what will be replaced, the journal
+        (from here on a kill is finished by the next publication), binaries, models. A
+        name that was free is claimed in one step of the system that replaces nothing;
+        if that fails, all before it is taken back.
 
         Args:
-            models: names of context models, as they were created. All other files are files that models name, such as
-                context binaries and external initializers.
+            models: names of context models, as they were created. All other files are
+                files that models name, such as context binaries and external
+                initializers.
 
         Returns:
-            The status of each binary: any later change of the file changes it, too. Files on file systems with too
-            coarse times are left out.
+            The status of each binary: any later change of the file changes it, too.
+            Files on file systems with too coarse times are left out.
 
         Raises:
-            Fail: a name that was free is taken, a name is taken by something that is not a file, or the
-                system refused a step. The old state is restored, or reachable as after a kill if the disk
-                refuses that as well; the hint then says so.
+            Fail: a name that was free is taken, a name is taken by something that is
+                not a file, or the system refused a step. The old state is restored, or
+                reachable as after a kill if the disk refuses that as well; the hint
+                then says so.
         """
         with files.report_errors("looking at what is there", self.folder):
             binaries = [name for name in self._files if name not in models]
@@ -325,7 +352,9 @@ class Publication:
         return states
 
     def _lock_folder(self, stack: ExitStack, made: list[Path]) -> None:
-        """Create the folder and those above it that are missing, which are added to `made`, and lock it."""
+        """Create the folder and those above it that are missing, which are added to
+        `made`, and lock it.
+        """
         while True:
             with files.report_errors("creating the folder", self.folder):
                 missing = [
@@ -395,7 +424,9 @@ class Publication:
         return stamped
 
     def _take_back(self, journal: Journal, cause: BaseException) -> None:
-        """Restore the old state after a failed commit; if the disk refuses, leave it for the next one."""
+        """Restore the old state after a failed commit; if the disk refuses, leave it
+        for the next one.
+        """
         try:
             if get_mode(self._staging / COMMITTED) is not None:
                 withdraw(self.folder, self._staging, journal)
@@ -406,12 +437,16 @@ class Publication:
             )
             if isinstance(cause, EpctxError):
                 cause.hint = (
-                    "The folder still loads. What is left of this publication lies in a .epctx-* folder; "
-                    "the next compile into the folder finishes or discards it."
+                    "The folder still loads. What is left of this publication lies in "
+                    "a .epctx-* folder; the next compile into the folder finishes or "
+                    "discards it."
                 )
 
     def _discard(self) -> None:
-        """Remove staging, once. Remains do no harm, and the next publication tries again."""
+        """Remove staging, once.
+
+        Remains do no harm, and the next publication tries again.
+        """
         if self._is_over:
             return
         self._is_over = True
