@@ -1,1 +1,3 @@
-"""`verify_model`: every check of a model that needs no device; all findings, never only the first."""
+"""`verify_model`: every check of a model that needs no device; all findings, never only
+the first.
+"""

@@ -65,7 +65,9 @@ CODES: Mapping[str, Severity] = MappingProxyType(
         "not-checked": _INFO,
     }
 )
-"""Every code with its severity, in the order of the checks; docs/verify.md explains them."""
+"""Every code with its severity, in the order of the checks; docs/verify.md explains
+them.
+"""
 
 LISTED = 1000
 """Findings of one code that are listed one by one."""
@@ -122,7 +124,8 @@ class Findings:
     def collect_of_plugin(
         self, code: str, *, node: str | None = None
     ) -> Iterator[None]:
-        """Note what an EP raises: with a code what blames a file, else that a kernel is missing or the plugin broken.
+        """Note what an EP raises: with a code what blames a file, else that a kernel is
+        missing or the plugin broken.
 
         A wrong option or a cancellation of the host is raised.
         """
@@ -139,7 +142,9 @@ class Findings:
             self.add_error("plugin-broken", error, node=node, hint=hint)
 
     def take(self, finding: Finding) -> None:
-        """Note a finding that is one already; of one code beyond `LISTED`, that it was there."""
+        """Note a finding that is one already; of one code beyond `LISTED`, that it was
+        there.
+        """
         if finding in self._found:
             return
         kind = finding.severity, finding.code
@@ -167,7 +172,9 @@ class Findings:
         return any(severity is Severity.ERROR for severity, _ in self._counts)
 
     def sorted(self) -> tuple[Finding, ...]:
-        """Return all, errors first, else in the order in which they were made; after too many of a code, how many."""
+        """Return all, errors first, else in the order in which they were made; after
+        too many of a code, how many.
+        """
         more = [
             Finding(
                 severity,
@@ -191,7 +198,8 @@ class PayloadReport:
         name: the name of its file, or of its node if it is embedded.
         size: length in bytes.
         digests: whether all its bytes were checked against the manifest and are right.
-        looked_into_by: origin of the EP that checked it, such as `epctx-sim-qnn 0.1.0`; None if none could.
+        looked_into_by: origin of the EP that checked it, such as `epctx-sim-qnn 0.1.0`;
+            None if none could.
     """
 
     name: str

@@ -1,7 +1,9 @@
-"""Model under verification, read as a load reads it but going on after each fault; its nodes, payloads and metadata.
+"""Model under verification, read as a load reads it but going on after each fault; its
+nodes, payloads and metadata.
 
-EPContext nodes are checked against their operator, and their payloads against the manifest and the nodes. Payloads
-are found and checked by the reader that a load has, which goes on with the next one after each fault.
+EPContext nodes are checked against their operator, and their payloads against the
+manifest and the nodes. Payloads are found and checked by the reader that a load has,
+which goes on with the next one after each fault.
 """
 
 from __future__ import annotations
@@ -105,8 +107,10 @@ class Subject:
         names_weights: whether tensors of it lie in files.
         findings: what was found in it so far.
         reader: the payload reader of a load, once payloads were looked for.
-        reports: the payloads that a load takes, by the names of the primaries that carry or name them.
-        refused: those with other bytes than the model was written with, by `get_payload_key`.
+        reports: the payloads that a load takes, by the names of the primaries that
+            carry or name them.
+        refused: those with other bytes than the model was written with, by
+            `get_payload_key`.
     """
 
     proto: ModelProto
@@ -131,10 +135,12 @@ def read_subject(
     registry: Registry,
     findings: Findings,
 ) -> Subject | None:
-    """Read the model itself as a load does, and note what a load would refuse; None if it is not an ONNX model.
+    """Read the model itself as a load does, and note what a load would refuse; None if
+    it is not an ONNX model.
 
     Raises:
-        NoSuchFile, InvalidArgument: there is no such file, or an argument or option is wrong.
+        NoSuchFile, InvalidArgument: there is no such file, or an argument or option is
+            wrong.
     """
     config = session.config()
     with (
@@ -204,7 +210,9 @@ def _open(subject: Subject, data: bytes) -> None:
 
 
 def read_nodes(subject: Subject) -> list[ContextNodeRecord]:
-    """Decode all EPContext nodes, each as far as a load would read it, and note what a load refuses."""
+    """Decode all EPContext nodes, each as far as a load would read it, and note what a
+    load refuses.
+    """
     findings = subject.findings
     decoded = [
         record
@@ -227,7 +235,9 @@ def read_nodes(subject: Subject) -> list[ContextNodeRecord]:
 def _read_node(
     node: NodeProto, index: int, path: SubgraphPath, findings: Findings
 ) -> ContextNodeRecord | None:
-    """Return a node without the attributes that a load refuses, which are noted; None if nothing can be made of it."""
+    """Return a node without the attributes that a load refuses, which are noted; None
+    if nothing can be made of it.
+    """
     with findings.collect("node-refused"), require_text_names():
         for text in (
             node.name,
@@ -274,7 +284,8 @@ def check_references(subject: Subject, routing: Routing | None) -> None:
 def check_types(subject: Subject) -> None:
     """Check the types of the inputs and outputs of each node.
 
-    The operator has no type inference: an output has the type that the model declares, or none.
+    The operator has no type inference: an output has the type that the model declares,
+    or none.
     """
     with subject.findings.collect("model-invalid"), require_text_names():
         tables = types_of(subject.proto.graph)
@@ -291,18 +302,24 @@ def check_types(subject: Subject) -> None:
                 if name in record.outputs and not is_known:
                     subject.findings.add(
                         "type-undeclared",
-                        f"EPContext node {record.name!r} makes {name!r}, whose type the model does not declare; "
-                        "onnxruntime refuses such a model.",
+                        f"EPContext node {record.name!r} makes {name!r}, whose type "
+                        "the model does not declare; onnxruntime refuses such a model.",
                         node=record.name,
-                        hint="Whatever changed the model dropped its value_info; compile the source model again.",
+                        hint=(
+                            "Whatever changed the model dropped its value_info; "
+                            "compile the source model again."
+                        ),
                     )
                 if is_known and kind.tensor_type.elem_type not in BOUNDARY_TYPES:
                     subject.findings.add(
                         "type-not-allowed",
-                        f"EPContext node {record.name!r} has the value {name!r} of type {_format_type(kind)}, which the "
-                        "operator does not have.",
+                        f"EPContext node {record.name!r} has the value {name!r} of "
+                        f"type {_format_type(kind)}, which the operator does not have.",
                         node=record.name,
-                        hint="Compile the source model again; the EP has to leave such values to others.",
+                        hint=(
+                            "Compile the source model again; the EP has to leave such "
+                            "values to others."
+                        ),
                     )
 
 
@@ -316,7 +333,8 @@ def _format_type(kind: TypeProto) -> str:
 
 
 def find_payloads(subject: Subject, scratch: ExitStack) -> None:
-    """Find the payloads of all primaries and check every byte; those that a load refuses are noted and left out.
+    """Find the payloads of all primaries and check every byte; those that a load
+    refuses are noted and left out.
 
     Args:
         subject: the model; gets a reader, which keeps the payloads, and reports.
@@ -390,9 +408,13 @@ def _read_payload(record: ContextNodeRecord, subject: Subject) -> None:
     if subject.manifest is not None and subject.reader.find_entry(record) is None:
         subject.findings.add(
             "manifest-unlisted",
-            f"the manifest says nothing about the payload {payload.name!r}, so it was checked against no digests.",
+            f"the manifest says nothing about the payload {payload.name!r}, so it was "
+            "checked against no digests.",
             node=record.name,
-            hint="The model was put together from others, or changed; compile it again to have all checked.",
+            hint=(
+                "The model was put together from others, or changed; compile it again "
+                "to have all checked."
+            ),
         )
     file, folder = payload.mapped, subject.folder
     if (
@@ -402,15 +424,21 @@ def _read_payload(record: ContextNodeRecord, subject: Subject) -> None:
     ):
         subject.findings.add(
             "publication-unfinished",
-            f"the context binary {payload.name!r} is another one, and the right one is in what an unfinished "
-            "compile left in the folder; loads take it from there.",
+            f"the context binary {payload.name!r} is another one, and the right one "
+            "is in what an unfinished compile left in the folder; loads take it from "
+            "there.",
             node=record.name,
-            hint="Compile into the folder again, which finishes or takes back what was left.",
+            hint=(
+                "Compile into the folder again, which finishes or takes back what was "
+                "left."
+            ),
         )
 
 
 def check_manifest(subject: Subject, data: bytes) -> Manifest | None:
-    """Return the manifest if it can be used, and note what is wrong with it, or with the model that it was sealed for."""
+    """Return the manifest if it can be used, and note what is wrong with it, or with
+    the model that it was sealed for.
+    """
     findings, proto = subject.findings, subject.proto
     text = get_metadata(proto, MANIFEST) or get_metadata(proto, SEALED)
     with (
@@ -426,29 +454,41 @@ def check_manifest(subject: Subject, data: bytes) -> Manifest | None:
             if not _is_as_sealed(manifest.sealed, data, text):
                 findings.add(
                     "seal-broken",
-                    "the model was changed after it was sealed: its bytes have another digest.",
-                    hint="Fetch it again. If the change is right, `epctx seal --force` seals it anew.",
+                    (
+                        "the model was changed after it was sealed: its bytes have "
+                        "another digest."
+                    ),
+                    hint=(
+                        "Fetch it again. If the change is right, `epctx seal --force` "
+                        "seals it anew."
+                    ),
                 )
         elif text is not None:
             version = f"{parse_json(text)['version']!r:.40}"
             findings.add(
                 "manifest-unknown",
-                f"the model's manifest has the version {version}, and this epctx reads {VERSION}: "
-                "its payloads were checked against no digests.",
+                f"the model's manifest has the version {version}, and this epctx "
+                f"reads {VERSION}: its payloads were checked against no digests.",
                 hint="Upgrade epctx-core.",
             )
         elif subject.records:
             findings.add(
                 "manifest-missing",
-                f"the model has no {MANIFEST} metadata, so its payloads were checked against no digests.",
-                hint="Models that epctx did not write have none; `epctx seal` adds digests.",
+                f"the model has no {MANIFEST} metadata, so its payloads were checked "
+                "against no digests.",
+                hint=(
+                    "Models that epctx did not write have none; `epctx seal` adds "
+                    "digests."
+                ),
             )
         return manifest
     return None
 
 
 def _is_as_sealed(seal: Seal | None, data: bytes, text: str | bytes | None) -> bool:
-    """Return whether nothing of a model but its manifest was added since it was sealed."""
+    """Return whether nothing of a model but its manifest was added since it was
+    sealed.
+    """
     entry = (
         ModelProto(metadata_props=[{"key": SEALED, "value": text}]).SerializeToString()
         if text
@@ -463,7 +503,8 @@ def _is_as_sealed(seal: Seal | None, data: bytes, text: str | bytes | None) -> b
 def check_dependencies(subject: Subject) -> None:
     """Check the stated dependencies of the model; a model need not state any.
 
-    Whether the payloads of others left weights in their source is not known here, so that is not denied.
+    Whether the payloads of others left weights in their source is not known here, so
+    that is not denied.
     """
     stated = read_dependencies(subject.proto)
     if stated is None or not subject.records:
@@ -480,7 +521,11 @@ def check_dependencies(subject: Subject) -> None:
         if is_needed != (word in stated) and (is_needed or word != SOURCE_MODEL):
             subject.findings.add(
                 "dependencies-wrong",
-                f"the model's {DEPENDENCIES_KEY} metadata is {';'.join(stated)!r:.80}, and {word} is "
+                f"the model's {DEPENDENCIES_KEY} metadata is "
+                f"{';'.join(stated)!r:.80}, and {word} is "
                 f"{'needed' if is_needed else 'not needed'}.",
-                hint="A tool moved weights or payloads and left the metadata as it was: compile it again.",
+                hint=(
+                    "A tool moved weights or payloads and left the metadata as it "
+                    "was: compile it again."
+                ),
             )

@@ -1,8 +1,9 @@
-"""`verify_model`: the checks in their order, and those that EPs make of their nodes and payloads.
+"""`verify_model`: the checks in their order, and those that EPs make of their nodes and
+payloads.
 
-No instance is made for these. Then the rest of a load, where nothing was found wrong: EPs load their nodes without a device,
-engines prepare the others. Nothing is run: steps that never run replace the runs of EPs, and engines
-optimise nothing.
+No instance is made for these. Then the rest of a load, where nothing was found wrong:
+EPs load their nodes without a device, engines prepare the others. Nothing is run: steps
+that never run replace the runs of EPs, and engines optimise nothing.
 """
 
 from __future__ import annotations
@@ -59,13 +60,15 @@ def verify_model(
     *,
     registry: Registry = default_registry,
 ) -> VerifyReport:
-    """Check a context model and its payloads as far as no device is needed, and list all that is found.
+    """Check a context model and its payloads as far as no device is needed, and list
+    all that is found.
 
-    The model is read as a load would read it: the ONNX checker, the EPContext operator's rules, the files
-    that nodes name. Every byte of every payload is checked against the manifest, in bounded memory. The EPs that
-    would load the nodes validate their compatibility information and check their payloads. Where nothing is wrong so far,
-    EPs that need no device for it load their nodes, and engines prepare the operators left over. Nothing is
-    written or run.
+    The model is read as a load would read it: the ONNX checker, the EPContext
+    operator's rules, the files that nodes name. Every byte of every payload is checked
+    against the manifest, in bounded memory. The EPs that would load the nodes validate
+    their compatibility information and check their payloads. Where nothing is wrong so
+    far, EPs that need no device for it load their nodes, and engines prepare the
+    operators left over. Nothing is written or run.
 
     Args:
         path_or_bytes: the model.
@@ -91,7 +94,9 @@ def verify_model(
 
 
 def _get_state(path_or_bytes: str | os.PathLike[str] | bytes) -> object:
-    """Return the state of a model's file; if it was replaced meanwhile, its binary was, too."""
+    """Return the state of a model's file; if it was replaced meanwhile, its binary was,
+    too.
+    """
     with suppress(OSError, ValueError, TypeError):
         return (
             None
@@ -135,7 +140,8 @@ def _verify(subject: Subject, providers: ProviderSession) -> list[PayloadReport]
     looked: dict[str, str] = {}
     has_source = False
     with findings.collect("source-refused"):
-        # Weights that payloads left in the source model: each is checked against its digest.
+        # Weights that payloads left in the source model: each is checked against its
+        # digest.
         for name in (
             subject.manifest.source_weights if subject.manifest is not None else ()
         ):
@@ -149,7 +155,8 @@ def _verify(subject: Subject, providers: ProviderSession) -> list[PayloadReport]
 
 
 def _make_reports(subject: Subject, looked: Mapping[str, str]) -> list[PayloadReport]:
-    """Return the reports of payloads; without any error, note those that nobody checked.
+    """Return the reports of payloads; without any error, note those that nobody
+    checked.
 
     Args:
         subject: the model.
@@ -163,8 +170,8 @@ def _make_reports(subject: Subject, looked: Mapping[str, str]) -> list[PayloadRe
         if not report.digests and report not in readers:
             subject.findings.add(
                 "not-checked",
-                f"no byte of the payload {report.name!r} was judged: nothing says its digest, and no EP here looked "
-                "into it.",
+                f"no byte of the payload {report.name!r} was judged: nothing says its "
+                "digest, and no EP here looked into it.",
                 node=carriers[report],
                 hint="Verify it where the EP that made it is installed.",
             )
@@ -251,9 +258,11 @@ def _validate(
 def select_nodes(
     ep: str, records: Sequence[ContextNodeRecord], subject: Subject
 ) -> list[ContextNode]:
-    """Return the nodes of an EP whose payloads can be looked into, as the EP gets them to load.
+    """Return the nodes of an EP whose payloads can be looked into, as the EP gets them
+    to load.
 
-    A payload that is known to be another one than the model's would only be refused again.
+    A payload that is known to be another one than the model's would only be refused
+    again.
     """
     nodes: list[ContextNode] = []
     if subject.opened is not None and any(record.main_context for record in records):
@@ -276,15 +285,21 @@ def _look_into(
     providers: ProviderSession,
     subject: Subject,
 ) -> list[str]:
-    """Have an EP look into its payloads; return the primaries into whose payloads it looked."""
+    """Have an EP look into its payloads; return the primaries into whose payloads it
+    looked.
+    """
     findings = subject.findings
     if choice.name in routing.find_contained():
         # As in a load; the rehearsal passes over it, too.
         findings.add(
             "container-not-checked",
-            f"{choice.record.label} gets no payload without digests in this process, as one could end it.",
+            f"{choice.record.label} gets no payload without digests in this process, "
+            "as one could end it.",
             node=routing.nodes[choice.name][0].name,
-            hint="`epctx seal` adds digests to files that are right; ep.context_trust_unverified=1 does without them.",
+            hint=(
+                "`epctx seal` adds digests to files that are right; "
+                "ep.context_trust_unverified=1 does without them."
+            ),
         )
         return []
     nodes = select_nodes(choice.name, routing.nodes[choice.name], subject)
@@ -318,7 +333,8 @@ def _look_into(
         if not choice.cls.loads_without_device:
             findings.add(
                 "container-not-checked",
-                f"{choice.record.label} has no check for payloads, so those of its nodes were not looked into.",
+                f"{choice.record.label} has no check for payloads, so those of its "
+                "nodes were not looked into.",
                 node=nodes[0].name,
             )
     return []
@@ -380,7 +396,9 @@ def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str
 def _start_eps(
     subject: Subject, model: OpenModel, engine: CpuEngine, providers: ProviderSession
 ) -> Routing | None:
-    """Start the EPs that load without a device; return the routing, or None where an EP cannot be started."""
+    """Start the EPs that load without a device; return the routing, or None where an EP
+    cannot be started.
+    """
     requested = subject.session.providers or None
 
     # An EP that cannot do it on this machine is not a fault of the file.
