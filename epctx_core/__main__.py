@@ -1,4 +1,6 @@
-"""The command `epctx`, and `python -m epctx_core`: run epctx-cli, or say how to install it."""
+"""The command `epctx`, and `python -m epctx_core`: run epctx-cli, or say how to install
+it.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,17 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line (None: that of the process) and return its exit code, 3 if epctx-cli is not installed."""
+    """Run one command line (None: that of the process) and return its exit code, 3 if
+    epctx-cli is not installed.
+    """
     try:
         from epctx_cli import main as run
     except ModuleNotFoundError as error:
         if error.name != "epctx_cli":
             raise
         sys.stderr.write(
-            "error: the package epctx-cli, which contains the commands, is not installed.\n"
+            "error: the package epctx-cli, which contains the commands, is not "
+            "installed.\n"
         )
         sys.stderr.write("  pip install 'epctx-core[cli]'\n")
         return 3

@@ -1,4 +1,6 @@
-"""ONNX's backend interface over epctx: the module `epctx_conformance.backend` of the package epctx-conformance."""
+"""ONNX's backend interface over epctx: the module `epctx_conformance.backend` of the
+package epctx-conformance.
+"""
 
 import sys
 from typing import TYPE_CHECKING

@@ -1,20 +1,27 @@
 """Exceptions of epctx.
 
     EpctxError                      .code .node .ep .path .hint
-    |-- Fail                        output exists, nothing compiled under the flag, a callback raised
+    |-- Fail                        output exists, nothing compiled under the flag,
+    |   |                           a callback raised
     |   `-- InternalError           an unexpected exception: a mistake in epctx
-    |-- InvalidArgument             an option, an argument, an input of `run`      (also ValueError)
-    |-- NoSuchFile                  a path that the caller gave does not exist     (also FileNotFoundError)
+    |-- InvalidArgument             an option, an argument, an input of `run`
+    |                               (also ValueError)
+    |-- NoSuchFile                  a path that the caller gave does not exist
+    |                               (also FileNotFoundError)
     |-- RuntimeException            an EP or a kernel raised in `run`
     |-- InvalidProtobuf             not a protobuf
-    |-- NotImplementedByProvider    no plugin for a source, or an operator that no engine has
-    |-- InvalidGraph                a payload or a name from a model is wrong, or the checker refuses the model
+    |-- NotImplementedByProvider    no plugin for a source, or an operator that no
+    |                               engine has
+    |-- InvalidGraph                a payload or a name from a model is wrong, or the
+    |                               checker refuses the model
     |-- EPFail                      an EP raised in `compile`
     |-- ModelLoadCanceled           cancelled
     |-- ModelRequiresCompilation    compiling is forbidden and would be needed
     |-- NotFound                    a look-up found nothing
-    |   `-- PackageMissing          a package of epctx that is needed is not installed        (also ImportError)
-    `-- PluginError                 a plugin failed to import, broke the contract, crashed, timed out
+    |   `-- PackageMissing          a package of epctx that is needed is not installed
+    |                               (also ImportError)
+    `-- PluginError                 a plugin failed to import, broke the contract,
+                                    crashed, timed out
 
 Codes are those of ONNX Runtime's `OrtErrorCode`. A message says what happened, to which
 object and why; `hint` says what to do next and is printed below the message.
@@ -30,17 +37,26 @@ from errno import ENOENT
 from typing import Any, ClassVar
 
 LONGEST_MESSAGE = 1 << 14
-"""Maximum length of a message: a name from a foreign model may have millions of characters, and hosts log messages."""
+"""Maximum length of a message: a name from a foreign model may have millions of
+characters, and hosts log messages.
+"""
 
 
 SHORTEST_SECRET = 4
-"""Minimum length of a secret that `concealed` replaces; shorter ones occur in ordinary words."""
+"""Minimum length of a secret that `concealed` replaces; shorter ones occur in ordinary
+words.
+"""
 _concealed: dict[int, list[str]] = {}
-"""Secrets by the identity of their owner. Reference counts would be wrong after a race of two sessions."""
+"""Secrets by the identity of their owner.
+
+Reference counts would be wrong after a race of two sessions.
+"""
 
 
 def conceal(secrets: Iterable[str], owner: object) -> None:
-    """Let `concealed` replace secrets, such as values of an EP's secret options, as long as their owner exists."""
+    """Let `concealed` replace secrets, such as values of an EP's secret options, as
+    long as their owner exists.
+    """
     import weakref
 
     long = [secret for secret in secrets if len(secret) >= SHORTEST_SECRET]
@@ -102,7 +118,10 @@ class EpctxError(Exception):
         if _concealed:
             message, hint = concealed(message), hint and concealed(hint)
         if len(message) > LONGEST_MESSAGE:
-            message = f"{message[:LONGEST_MESSAGE]} [and {len(message) - LONGEST_MESSAGE:,} characters more]"
+            message = (
+                f"{message[:LONGEST_MESSAGE]} [and {len(message) - LONGEST_MESSAGE:,} "
+                "characters more]"
+            )
         super().__init__(message)
         self.message = message
         self.node, self.ep, self.path, self.hint = node, ep, path, hint
@@ -112,11 +131,16 @@ class EpctxError(Exception):
 
 
 class Fail(EpctxError):
-    """An output exists, nothing could be compiled under the flag, or a callback raised."""
+    """An output exists, nothing could be compiled under the flag, or a callback
+    raised.
+    """
 
 
 class InternalError(Fail):
-    """Unexpected exception, which is the `__cause__`: a mistake in epctx. Please report it."""
+    """Unexpected exception, which is the `__cause__`: a mistake in epctx.
+
+    Please report it.
+    """
 
 
 class InvalidArgument(EpctxError, ValueError):
@@ -126,7 +150,10 @@ class InvalidArgument(EpctxError, ValueError):
 
 
 class NoSuchFile(EpctxError, FileNotFoundError):
-    """A path that the caller gave does not exist. `errno` and `filename` are set as in any OSError."""
+    """A path that the caller gave does not exist.
+
+    `errno` and `filename` are set as in any OSError.
+    """
 
     code = ErrorCode.NO_SUCHFILE
     errno = ENOENT
@@ -194,8 +221,8 @@ class PackageMissing(NotFound, ImportError):
 class PluginError(EpctxError):
     """A plugin failed to import, broke the contract, crashed or timed out.
 
-    `hook`, `distribution` and `version` identify the failure; the plugin's own exception is `__cause__`. For the
-    other arguments see `EpctxError`.
+    `hook`, `distribution` and `version` identify the failure; the plugin's own
+    exception is `__cause__`. For the other arguments see `EpctxError`.
     """
 
     code = ErrorCode.PLUGIN_ERROR
@@ -214,12 +241,14 @@ class PluginError(EpctxError):
 
 
 def suggestion(name: str, known: object, cutoff: float = 0.6) -> str:
-    """Return " Did you mean 'x'?" for the closest of the known names, or an empty string.
+    """Return " Did you mean 'x'?" for the closest of the known names, or an empty
+    string.
 
     Args:
         name: the unknown name.
         known: the known ones.
-        cutoff: likeness from which a name counts, of 1 for equal ones; see `difflib.get_close_matches`.
+        cutoff: likeness from which a name counts, of 1 for equal ones; see
+            `difflib.get_close_matches`.
     """
     import difflib
 
@@ -229,11 +258,13 @@ def suggestion(name: str, known: object, cutoff: float = 0.6) -> str:
 
 @contextmanager
 def convert_errors(doing: str) -> Iterator[None]:
-    """Convert all exceptions of an outermost call, such as a compile, into typed errors; also a decorator.
+    """Convert all exceptions of an outermost call, such as a compile, into typed
+    errors; also a decorator.
 
-    An OSError that was not handled becomes a `Fail`: a disk can refuse any read. Any other exception becomes an
-    `InternalError`. These pass unchanged: exceptions that are not an `Exception`, such as a KeyboardInterrupt; a
-    MemoryError; and a warning, which the host turned into an error. Exceptions of host callbacks and plugins are
+    An OSError that was not handled becomes a `Fail`: a disk can refuse any read. Any
+    other exception becomes an `InternalError`. These pass unchanged: exceptions that
+    are not an `Exception`, such as a KeyboardInterrupt; a MemoryError; and a warning,
+    which the host turned into an error. Exceptions of host callbacks and plugins are
     converted at their calls.
 
     Args:
@@ -248,16 +279,24 @@ def convert_errors(doing: str) -> Iterator[None]:
         raise Fail(
             f"{doing} failed: {error.strerror or error}{where}.",
             path=error.filename if isinstance(error.filename, str) else None,
-            hint="The system refused this. Check the disk and its permissions, then try again.",
+            hint=(
+                "The system refused this. Check the disk and its permissions, then "
+                "try again."
+            ),
         ) from error
     except Exception as error:
         raise internal_error(doing, error) from error
 
 
 def internal_error(doing: str, error: Exception) -> InternalError:
-    """Return the error for an unexpected exception; the caller makes that one its cause."""
+    """Return the error for an unexpected exception; the caller makes that one its
+    cause.
+    """
     said = f"{type(error).__name__}: {error}".rstrip(": ")
     return InternalError(
         f"{doing} failed within epctx itself: {said}",
-        hint="This is a mistake in epctx: please report it with the traceback of its cause (`__cause__`, or -v).",
+        hint=(
+            "This is a mistake in epctx: please report it with the traceback of its "
+            "cause (`__cause__`, or -v)."
+        ),
     )

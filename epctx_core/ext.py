@@ -1,40 +1,76 @@
 """Names of the core for epctx's own packages only; they change without notice.
 
-An EP or a host needs none of them; `epctx_core`, `epctx_core.plugin` and `epctx_core.errors` are the public names.
-A package that imports this module requires exactly its own version of the core.
+An EP or a host needs none of them; `epctx_core`, `epctx_core.plugin` and
+`epctx_core.errors` are the public names. A package that imports this module requires
+exactly its own version of the core.
 
-| name | used by | for |
-|---|---|---|
-| `CpuEngine`, `ProviderSession` | epctx-cli, epctx-isolation | an EP instance for claims alone, or in another process |
-| `GraphIndex`, `GraphPartition`, `GraphSlice`, `Node` | epctx-isolation | a copy of a model in another process |
-| `HOOKS` | epctx-conformance, epctx-isolation | giving an implementation a hook's whole signature |
-| `MappedFile` | epctx-cli, epctx-isolation | reading a payload that is sealed; that copy's weights |
-| `MarkedMethod` | epctx-conformance | the type of what `implemented_hooks` returns |
-| `ModelFolder` | epctx-cli | opening only what lies in a model's folder |
-| `ModelSource` | epctx-cache | a digest of a model with its weights, and the state of its files |
-| `Publication` | epctx-cli | putting a sealed model in its place |
-| `PrivatePayloads` | epctx-isolation | loading in a session what an EP compiled in another process |
-| `ProviderChoice` | epctx-cache, epctx-isolation, epctx-onnxruntime | an EP of a compile or a session, with its options |
-| `SESSION_OPTIONS` | epctx-cache, epctx-onnxruntime | the part of each in a key; the same options of onnxruntime |
-| `types_of` | epctx-isolation | that copy's types |
-| `Weight` | epctx-isolation, epctx-onnxruntime | weights that another process sent, or that the optimiser computed |
-| `check_files` | epctx-cache | checking every byte of an entry |
-| `check_folder` | epctx-cli | saying that a file cannot be written before any work is done for it |
-| `CompileCancellation`, `assign_nodes`, `optimise_model` | epctx-cli | asking EPs for claims alone, as a compile does |
-| `choose_providers` | epctx-cache, epctx-cli | the EPs that a compile will have, with options and versions |
-| `concealed` | epctx-cli, epctx-conformance | leaving secrets out of tracebacks and of told calls |
-| `describe_distrust`, `make_private_folder`, `remove_tree`, `get_user_folder` | epctx-cache | folders of one user alone |
-| `find_problems` | epctx-conformance | checking a class as its registration does |
-| `host_call` | epctx-cache, epctx-onnxruntime | one call of a host that compiles and loads |
-| `implemented_hooks` | epctx-cli, epctx-conformance, epctx-isolation | knowing which hooks an EP has |
-| `import_installed` | epctx-cli, epctx-conformance, epctx-onnxruntime | naming the package that a command or a function needs |
-| `internal_error` | epctx-cli | reporting a mistake of epctx in the words of the core |
-| `known_ep` | epctx-cli | keeping vendors' names from new plugins |
-| `OpenModel`, `open_model` | epctx-cli, epctx-onnxruntime | reading a model that is to be sealed, explained or converted |
-| `read_manifest` | epctx-conformance | knowing which bytes of a payload are weights before damaging it |
-| `suggestion` | epctx-cli, epctx-conformance | suggesting what was meant by a misspelt name |
-| `copy_options` | epctx-cache, epctx-cli | options of a host |
-| `parse_providers` | epctx-cache | EPs as `InferenceSession` takes them |
+`CpuEngine`, `ProviderSession`:
+    an EP instance for claims alone, or in another process (epctx-cli, epctx-isolation).
+`GraphIndex`, `GraphPartition`, `GraphSlice`, `Node`:
+    a copy of a model in another process (epctx-isolation).
+`HOOKS`:
+    giving an implementation a hook's whole signature (epctx-conformance,
+    epctx-isolation).
+`MappedFile`:
+    reading a payload that is sealed; that copy's weights (epctx-cli, epctx-isolation).
+`MarkedMethod`:
+    the type of what `implemented_hooks` returns (epctx-conformance).
+`ModelFolder`:
+    opening only what lies in a model's folder (epctx-cli).
+`ModelSource`:
+    a digest of a model with its weights, and the state of its files (epctx-cache).
+`Publication`:
+    putting a sealed model in its place (epctx-cli).
+`PrivatePayloads`:
+    loading in a session what an EP compiled in another process (epctx-isolation).
+`ProviderChoice`:
+    an EP of a compile or a session, with its options (epctx-cache, epctx-isolation,
+    epctx-onnxruntime).
+`SESSION_OPTIONS`:
+    the part of each in a key; the same options of onnxruntime (epctx-cache,
+    epctx-onnxruntime).
+`types_of`:
+    that copy's types (epctx-isolation).
+`Weight`:
+    weights that another process sent, or that the optimiser computed (epctx-isolation,
+    epctx-onnxruntime).
+`check_files`:
+    checking every byte of an entry (epctx-cache).
+`check_folder`:
+    saying that a file cannot be written before any work is done for it (epctx-cli).
+`CompileCancellation`, `assign_nodes`, `optimise_model`:
+    asking EPs for claims alone, as a compile does (epctx-cli).
+`choose_providers`:
+    the EPs that a compile will have, with options and versions (epctx-cache,
+    epctx-cli).
+`concealed`:
+    leaving secrets out of tracebacks and of told calls (epctx-cli, epctx-conformance).
+`describe_distrust`, `make_private_folder`, `remove_tree`, `get_user_folder`:
+    folders of one user alone (epctx-cache).
+`find_problems`:
+    checking a class as its registration does (epctx-conformance).
+`host_call`:
+    one call of a host that compiles and loads (epctx-cache, epctx-onnxruntime).
+`implemented_hooks`:
+    knowing which hooks an EP has (epctx-cli, epctx-conformance, epctx-isolation).
+`import_installed`:
+    naming the package that a command or a function needs (epctx-cli, epctx-conformance,
+    epctx-onnxruntime).
+`internal_error`:
+    reporting a mistake of epctx in the words of the core (epctx-cli).
+`known_ep`:
+    keeping vendors' names from new plugins (epctx-cli).
+`OpenModel`, `open_model`:
+    reading a model that is to be sealed, explained or converted (epctx-cli,
+    epctx-onnxruntime).
+`read_manifest`:
+    knowing which bytes of a payload are weights before damaging it (epctx-conformance).
+`suggestion`:
+    suggesting what was meant by a misspelt name (epctx-cli, epctx-conformance).
+`copy_options`:
+    options of a host (epctx-cache, epctx-cli).
+`parse_providers`:
+    EPs as `InferenceSession` takes them (epctx-cache).
 """
 
 from __future__ import annotations
@@ -75,7 +111,11 @@ _HOME = {
     "epctx_core.context.manifest": ("read_manifest",),
     "epctx_core.context.paths": ("ModelFolder",),
     "epctx_core.context.payload_writer": ("PrivatePayloads",),
-    "epctx_core.context.scratch": ("describe_distrust", "make_private_folder", "get_user_folder"),
+    "epctx_core.context.scratch": (
+        "describe_distrust",
+        "make_private_folder",
+        "get_user_folder",
+    ),
     "epctx_core.engines.cpu_engine": ("CpuEngine",),
     "epctx_core.errors": ("concealed", "internal_error", "suggestion"),
     "epctx_core.forwarding": ("import_installed",),
@@ -89,14 +129,27 @@ _HOME = {
     "epctx_core.publish.files": ("remove_tree",),
     "epctx_core.publish.publication": ("Publication",),
     "epctx_core.registry.explaining": ("known_ep",),
-    "epctx_core.registry.importing": ("MarkedMethod", "find_problems", "implemented_hooks"),
+    "epctx_core.registry.importing": (
+        "MarkedMethod",
+        "find_problems",
+        "implemented_hooks",
+    ),
     "epctx_core.sessions.assignment": ("assign_nodes",),
-    "epctx_core.sessions.host": ("CompileCancellation", "copy_options", "host_call", "parse_providers"),
+    "epctx_core.sessions.host": (
+        "CompileCancellation",
+        "copy_options",
+        "host_call",
+        "parse_providers",
+    ),
     "epctx_core.sessions.inspection": ("ModelSource", "check_files"),
     "epctx_core.sessions.optimise": ("optimise_model",),
-    "epctx_core.sessions.providers": ("ProviderChoice", "ProviderSession", "choose_providers"),
+    "epctx_core.sessions.providers": (
+        "ProviderChoice",
+        "ProviderSession",
+        "choose_providers",
+    ),
     "epctx_core.sessions.source": ("OpenModel", "open_model"),
-}  # fmt: skip
+}
 if not TYPE_CHECKING:  # they take a computed list for an empty one
     __all__ = [name for names in _HOME.values() for name in names]
     __getattr__, __dir__ = _make_forwarders(__name__, _HOME)

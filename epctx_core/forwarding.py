@@ -1,6 +1,7 @@
 """Import of names from other modules on first use (PEP 562).
 
-Such a module has a table of them, `_HOME`, and imports all of each home for type checkers.
+Such a module has a table of them, `_HOME`, and imports all of each home for type
+checkers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any
 def make_forwarders(
     module: str, home: Mapping[str, Iterable[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a module with such a table; see `forward`."""
+    """Return the `__getattr__` and `__dir__` of a module with such a table; see
+    `forward`.
+    """
 
     def list_names() -> list[str]:
         return sorted(

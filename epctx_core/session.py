@@ -1,4 +1,6 @@
-"""`InferenceSession`: a model, ready to run; EPs, partitions or loaded nodes, CPU groups, and the plan over them."""
+"""`InferenceSession`: a model, ready to run; EPs, partitions or loaded nodes, CPU
+groups, and the plan over them.
+"""
 
 from __future__ import annotations
 
@@ -82,22 +84,28 @@ _TUNING = {
 
 
 class InferenceSession(Strict):
-    """Runs a model: a plain one or a context model. Names and arguments as `onnxruntime.InferenceSession`.
+    """Runs a model: a plain one or a context model.
+
+    Names and arguments as `onnxruntime.InferenceSession`.
 
     Args:
         path_or_bytes: the model.
         sess_options: session options; EPs may be given there (`add_provider`) or here.
-        providers: EP names in order of priority, each with or without its options. None: the EPs of
-            `sess_options`; without those, a context model finds its EPs by its nodes' sources and a
-            plain model runs on the CPU EP. The CPU EP is always there, last.
+        providers: EP names in order of priority, each with or without its options.
+            None: the EPs of `sess_options`; without those, a context model finds its
+            EPs by its nodes' sources and a plain model runs on the CPU EP. The CPU EP
+            is always there, last.
         provider_options: options for `providers`, one mapping each.
         registry: the registry of EPs.
-        tuning: `disabled_optimizers` and `enable_fallback` of onnxruntime, accepted without effect.
+        tuning: `disabled_optimizers` and `enable_fallback` of onnxruntime, accepted
+            without effect.
 
     Raises:
-        NoSuchFile, InvalidProtobuf, InvalidGraph: the model is missing, is not a model, or is not valid.
+        NoSuchFile, InvalidProtobuf, InvalidGraph: the model is missing, is not a model,
+            or is not valid.
         InvalidArgument: an option or EP that does not exist.
-        NotImplementedByProvider: a node that no EP loads, or an operator that no engine has.
+        NotImplementedByProvider: a node that no EP loads, or an operator that no engine
+            has.
         PluginError, EPFail: an EP failed.
 
     Example:
@@ -119,7 +127,8 @@ class InferenceSession(Strict):
         for name in tuning:
             if name not in _TUNING:
                 raise InvalidArgument(
-                    f"InferenceSession has no argument {name!r}.{suggestion(name, _TUNING)}",
+                    "InferenceSession has no argument "
+                    f"{name!r}.{suggestion(name, _TUNING)}",
                     hint="See help(epctx_core.InferenceSession).",
                 )
             log_without_effect(f"InferenceSession({name}=...)", _TUNING[name])
@@ -140,7 +149,8 @@ class InferenceSession(Strict):
         self._inputs, self._outputs = self._state.inputs, self._state.outputs
         self._defaults = self._state.defaults
         self._order = host.make_feed_order(self._inputs, self._defaults)
-        # The threads of calls under way. append and remove are atomic, so that a run takes no lock.
+        # The threads of calls under way. append and remove are atomic, so that a run
+        # takes no lock.
         self._running: deque[int] = deque()
         self._closed = False
         self._closing = threading.Lock()
@@ -154,7 +164,8 @@ class InferenceSession(Strict):
         """Run the model; callable from many threads.
 
         Args:
-            output_names: the requested outputs; None or an empty list for all, in the model's order.
+            output_names: the requested outputs; None or an empty list for all, in the
+                model's order.
             input_feed: name to array.
             run_options: `terminate` stops the run, see `RunOptions`.
 
@@ -163,7 +174,8 @@ class InferenceSession(Strict):
 
         Raises:
             InvalidArgument: a wrong name, type or shape.
-            RuntimeException: an EP or a kernel raised, the run was terminated, or the session is closed.
+            RuntimeException: an EP or a kernel raised, the run was terminated, or the
+                session is closed.
         """
         thread = get_ident()
         self._running.append(thread)
@@ -192,7 +204,8 @@ class InferenceSession(Strict):
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """Run the model in a thread of its own, and then call `callback(results, user_data, error)` there.
+        """Run the model in a thread of its own, and then call
+        `callback(results, user_data, error)` there.
 
         Args:
             output_names, input_feed, run_options: as for `run`.
@@ -200,13 +213,15 @@ class InferenceSession(Strict):
             user_data: handed to the callback.
 
         Raises:
-            InvalidArgument: the callback is not a function, or the input feed is not a mapping.
+            InvalidArgument: the callback is not a function, or the input feed is not a
+                mapping.
             RuntimeException: the session is closed.
         """
         host.check_function("run_async", callback)
         if not isinstance(input_feed, Mapping):
             raise InvalidArgument(
-                f"input_feed must map names to arrays, not be of type {type(input_feed).__name__}."
+                "input_feed must map names to arrays, not be of type "
+                f"{type(input_feed).__name__}."
             )
         self._open()
         feeds, begun = dict(input_feed), threading.Event()
@@ -249,7 +264,8 @@ class InferenceSession(Strict):
             named[e].items() - own[e].items() for e in named
         ):
             raise InvalidArgument(
-                f"a session's EPs are fixed when it is made; these are {', '.join(self.get_providers())}.",
+                "a session's EPs are fixed when it is made; these are "
+                f"{', '.join(self.get_providers())}.",
                 hint="Make a new session with other providers.",
             )
 
@@ -286,7 +302,9 @@ class InferenceSession(Strict):
         return list(self._outputs)
 
     def get_providers(self) -> list[str]:
-        """Return the names of the session's EPs in order of priority; the CPU EP is last."""
+        """Return the names of the session's EPs in order of priority; the CPU EP is
+        last.
+        """
         return [*self._open().providers.choices, CPU_EP]
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
@@ -307,11 +325,14 @@ class InferenceSession(Strict):
         return self._open().metadata
 
     def get_session_options(self) -> SessionOptions:
-        """Return the options that the session was made with; changing them does not change the session."""
+        """Return the options that the session was made with; changing them does not
+        change the session.
+        """
         return self._options
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Change options of the session's EPs while it lives, such as `ep.dynamic.workload_type`.
+        """Change options of the session's EPs while it lives, such as
+        `ep.dynamic.workload_type`.
 
         All are checked before any EP is given one.
 
@@ -324,7 +345,8 @@ class InferenceSession(Strict):
         items = options.items() if isinstance(options, Mapping) else ()
         # Without the values, which may be secret.
         faults = [
-            f"{key!r:.80} of type {type(key).__name__} has a value of type {type(value).__name__}"
+            f"{key!r:.80} of type {type(key).__name__} has a value of type "
+            f"{type(value).__name__}"
             for key, value in items
             if not (isinstance(key, str) and isinstance(value, str))
         ]
@@ -335,7 +357,8 @@ class InferenceSession(Strict):
                 else f"this is an object of type {type(options).__name__}"
             )
             raise InvalidArgument(
-                f"dynamic options are a mapping that is not empty, in which key and value must be text: {fault}.",
+                "dynamic options are a mapping that is not empty, in which key and "
+                f"value must be text: {fault}.",
                 hint='Give text, such as {"ep.dynamic.workload_type": "Efficient"}.',
             )
         from epctx_core.sessions.ep_queries import set_dynamic_options
@@ -346,23 +369,29 @@ class InferenceSession(Strict):
         """Return the nodes that each EP compiled or loaded, then those of the CPU EP.
 
         Raises:
-            InvalidArgument: the session option `session.record_ep_graph_assignment_info` was not 1.
+            InvalidArgument: the session option
+                `session.record_ep_graph_assignment_info` was not 1.
         """
         assigned = self._open().assigned
         if assigned is None:
             raise InvalidArgument(
                 "this session did not record which EP runs which node.",
-                hint="Set the session option 'session.record_ep_graph_assignment_info' to 1 before it is made.",
+                hint=(
+                    "Set the session option 'session.record_ep_graph_assignment_info' "
+                    "to 1 before it is made."
+                ),
             )
         return list(assigned)
 
     def close(self) -> None:
-        """Wait for running calls, shut the EPs down and release everything; further calls do nothing.
+        """Wait for running calls, shut the EPs down and release everything; further
+        calls do nothing.
 
         Runs that begin meanwhile are refused. `RunOptions.terminate` shortens the wait.
 
         Raises:
-            RuntimeException: called from within a run of this session, which it would wait for.
+            RuntimeException: called from within a run of this session, which it would
+                wait for.
         """
         if getpid() != self._process:
             return
@@ -390,8 +419,12 @@ class InferenceSession(Strict):
                 "the session is closed.", hint="Make a new session."
             )
         return RuntimeException(
-            "this session was made before the process was forked: its EPs and threads are the parent's.",
-            hint="Make a session in the child, or start processes with the method 'spawn' or 'forkserver'.",
+            "this session was made before the process was forked: its EPs and threads "
+            "are the parent's.",
+            hint=(
+                "Make a session in the child, or start processes with the method "
+                "'spawn' or 'forkserver'."
+            ),
         )
 
     def __reduce__(self) -> NoReturn:
@@ -401,8 +434,12 @@ class InferenceSession(Strict):
             InvalidArgument: always.
         """
         raise InvalidArgument(
-            "an InferenceSession cannot be pickled or copied: it holds devices, threads and mapped files.",
-            hint="Hand over the model's path and options, and make a session where it is to run.",
+            "an InferenceSession cannot be pickled or copied: it holds devices, "
+            "threads and mapped files.",
+            hint=(
+                "Hand over the model's path and options, and make a session where it "
+                "is to run."
+            ),
         )
 
     def __enter__(self) -> Self:
@@ -433,8 +470,8 @@ def _build_session(
 ) -> SessionState:
     """Read a model and make it ready to run; see `InferenceSession`.
 
-    A context model whose files are being replaced while it is read is read again, so that a load
-    gives the old model or the new one.
+    A context model whose files are being replaced while it is read is read again, so
+    that a load gives the old model or the new one.
 
     Args:
         exporter: writes the context model of what the session compiles, if it exports.
@@ -443,7 +480,8 @@ def _build_session(
     choose_providers(requested or (), session, registry, None)
     for attempt in range(LOAD_ATTEMPTS):
         model: OpenModel | None = None
-        # Loading makes very many small objects; those that do not last are gone before it is over.
+        # Loading makes very many small objects; those that do not last are gone before
+        # it is over.
         with contextlib.ExitStack() as pause:
             try:
                 with DigestChecks(session.cancellation) as checks:
@@ -470,7 +508,9 @@ def _build_session(
 
 
 def _is_unchanged(model: OpenModel) -> bool:
-    """Return True if a model's file has not changed since it was read: its binary is then wrong for good."""
+    """Return True if a model's file has not changed since it was read: its binary is
+    then wrong for good.
+    """
     path = model.source.path
     try:
         return (
@@ -539,7 +579,8 @@ def _engine_of(session: SessionOptions) -> CpuEngine:
         EnginePolicy(
             **config.engine_settings,
             intra_op_num_threads=session.intra_op_num_threads,
-            # Prepacked weights are a copy of each session's own: in a share group only on request.
+            # Prepacked weights are a copy of each session's own: in a share group only
+            # on request.
             prefer_latency=False if shares and latency is None else latency,
             optimizes=session.graph_optimization_level
             > GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
@@ -555,7 +596,9 @@ def _plan(
     engine: CpuEngine,
     exporter: Compile | None,
 ) -> SessionState:
-    """Assign the nodes of a model, have EPs load and compile theirs, and make the plan."""
+    """Assign the nodes of a model, have EPs load and compile theirs, and make the
+    plan.
+    """
     session, instances, checks = providers.session, providers.instances, model.checks
     config = session.config()
     if not model.context_nodes:
@@ -564,7 +607,8 @@ def _plan(
         model = optimise_model(
             model, providers, GraphOptimizationLevel(session.graph_optimization_level)
         )
-    # EPs whose nodes are in the model decided what to compile when it was compiled: they are asked for kernels only.
+    # EPs whose nodes are in the model decided what to compile when it was compiled:
+    # they are asked for kernels only.
     settled = routing.settled if exporter is None else ()
     with_kernels = [
         ep for ep in instances.names if instances.implements(ep, "get_kernel_registry")

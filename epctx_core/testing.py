@@ -1,4 +1,6 @@
-"""Conformance kit for EPs: forwards to the package epctx-conformance if it is installed."""
+"""Conformance kit for EPs: forwards to the package epctx-conformance if it is
+installed.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ if TYPE_CHECKING:
 
 _HOME = {
     "epctx_conformance": (
-        "GROUPS", "NEEDS", "CheckFailed", "CheckResult", "ConformanceReport", "Outcome", "ProviderConformance",
-        "Requirements", "Skipped", "check_provider", "chosen_checks",
+        "GROUPS", "NEEDS", "CheckFailed", "CheckResult", "ConformanceReport", "Outcome",
+        "ProviderConformance", "Requirements", "Skipped", "check_provider",
+        "chosen_checks",
     ),
 }  # fmt: skip
 if not TYPE_CHECKING:  # they take a computed list for an empty one

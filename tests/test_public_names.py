@@ -207,10 +207,12 @@ def test_a_library_that_an_installed_package_lacks_is_named_with_the_package():
 
 def test_what_our_own_packages_take_besides_is_listed_with_their_users():
     rows = re.findall(
-        r"^\| (`\w+`(?:, `\w+`)*) \| ([\w, -]+) \| .+ \|$", ext.__doc__, re.MULTILINE
+        r"^(`\w+`(?:, `\w+`)*):\n +.+?\(([\w,\s-]+)\)\.$",
+        ext.__doc__,
+        re.MULTILINE | re.DOTALL,
     )
     said = {
-        name: users.split(", ")
+        name: re.findall(r"[\w-]+", users)
         for names, users in rows
         for name in re.findall(r"\w+", names)
     }
