@@ -100,7 +100,7 @@ class ModelCompiler:
         external_initializers_file_path: str | os.PathLike[str] | None = None,
         external_initializers_size_threshold: int = DEFAULT_THRESHOLD,
         flags: OrtCompileApiFlags | int = OrtCompileApiFlags.NONE,
-        graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,
+        graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,  # noqa: E501 - ONNX Runtime's names
         get_initializer_location_func: LocationFunc | None = None,
         *,
         progress: Progress | None = None,
@@ -376,7 +376,7 @@ class ShareGroup:
         output_dir: str | os.PathLike[str] | None = None,
         *,
         flags: OrtCompileApiFlags | int = OrtCompileApiFlags.NONE,
-        graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,
+        graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,  # noqa: E501 - ONNX Runtime's names
         progress: Progress | None = None,
         registry: Registry = default_registry,
     ) -> None:

@@ -138,10 +138,8 @@ class ModelFolder:
             )
         except FileNotFoundError:
             raise
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # a link on its way may be exchanged meanwhile, too
+        except (OSError, ValueError) as error:
+            # A link on its way may be exchanged meanwhile, too.
             raise InvalidGraph(
                 f"{owner} {relative!r}, which cannot be opened: {error}.",
                 node=node,

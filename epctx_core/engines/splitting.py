@@ -277,10 +277,8 @@ def _has_kernel(
     if any(True for _ in iter_subgraphs(node)) or probe.functions:
         return engine.has_kernels(probe)
     types: list[tuple[int | bytes | None, bool]] = []
-    for name in (
-        *graph.inputs[index],
-        *graph.outputs[index],
-    ):  # its element type, or all of another type
+    for name in (*graph.inputs[index], *graph.outputs[index]):
+        # Its element type, or all of another type.
         elem_type = graph.types.get(name).elem_type if name else 0
         proto = graph.types.get_proto(name) if elem_type is None else None
         types.append(

@@ -341,9 +341,8 @@ def _parse_number(
     text = entries.get(key, "")
     if not text:
         return default
-    if (
-        not isinstance(text, str) or not text.isdecimal() or len(text) > _LONGEST_NUMBER
-    ):  # bytes if not UTF-8
+    if not isinstance(text, str) or not text.isdecimal() or len(text) > _LONGEST_NUMBER:
+        # Bytes if not UTF-8.
         raise _tensor_error(
             tensor, f"has the external data {key} {text!r}, which is not a whole number"
         )

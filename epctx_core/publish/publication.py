@@ -196,9 +196,8 @@ def settle_interrupted(folder: Path) -> None:
             elif committed := read_journal(folder, staging, COMMITTED):
                 try:
                     roll_forward(folder, staging, committed)
-                except (
-                    FileExistsError
-                ):  # another model took the name since the kill; it stays
+                except FileExistsError:
+                    # Another model took the name since the kill; it stays.
                     withdraw(folder, staging, committed)
             discard(staging)
 

@@ -92,9 +92,8 @@ def list_entries(
     """
     found: list[tuple[IDistribution, EntryPoint]] = []
     for dist in distributions() if packages is None else packages:
-        with suppress(
-            Exception
-        ):  # whatever the parser trips over must stay with this distribution
+        with suppress(Exception):
+            # Whatever the parser trips over must stay with this distribution.
             found += [
                 (dist, entry)
                 for entry in dist.entry_points
@@ -120,9 +119,8 @@ def _list_installed() -> Iterator[IDistribution]:
                 # the one found here may be hidden by another version, earlier on
                 # sys.path, without entry points
                 yield distribution(name)
-            except (
-                PackageNotFoundError
-            ):  # its folder is not named after it, so only the walk finds it
+            except PackageNotFoundError:
+                # Its folder is not named after it, so only the walk finds it.
                 yield dist
 
 

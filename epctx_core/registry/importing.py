@@ -128,9 +128,8 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         hint = f"Write api_version = {PLUGIN_API}, the PLUGIN_API it was written for."
         return [(f"api_version is {version!r}, not a whole number from 1", hint)]
-    if (
-        version > PLUGIN_API
-    ):  # it may have other hooks and rules, so nothing else would be true
+    if version > PLUGIN_API:
+        # It may have other hooks and rules, so nothing else would be true.
         fault = (
             f"it was written for plugin API {version}, and this epctx-core has "
             f"{PLUGIN_API}"

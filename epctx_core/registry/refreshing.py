@@ -28,9 +28,8 @@ def merge_entries(
             imported.
     """
     entries: dict[RecordKey, Entry] = {}
-    for record in (
-        records
-    ):  # of two records with one key, the EP comes before a complaint about it
+    for record in records:
+        # Of two records with one key, the EP comes before a complaint about it.
         entries.setdefault(record.key, _merge(record, previous))
     for key, earlier in previous.items():
         mine = earlier.record
@@ -74,9 +73,8 @@ def _merge(found: PluginRecord, previous: Mapping[RecordKey, Entry]) -> Entry:
         return Entry(
             replace(mine, state=PluginState.RESTART_NEEDED, reason=reason), earlier.cls
         )
-    if (
-        found.entry_point.partition(":")[0] in sys.modules
-    ):  # importing again would give the old code
+    if found.entry_point.partition(":")[0] in sys.modules:
+        # Importing again would give the old code.
         for other in previous.values():
             mine = other.record
             has_imported = other.cls is not None or (

@@ -149,9 +149,8 @@ class Registry:
                 from epctx_core.registry.refreshing import merge_entries
 
                 self._found = merge_entries(records, self._found)
-            for record in (
-                records
-            ):  # of two with one key, the EP comes before a complaint about it
+            for record in records:
+                # Of two with one key, the EP comes before a complaint about it.
                 self._found.setdefault(record.key, Entry(record))
             self._selection, self._is_stale = selection, False
             if self._entry_points and selection != Selection():
@@ -286,9 +285,8 @@ class Registry:
             yield entry.record
         finally:
             with self._locks.get():
-                if (
-                    self._registered.get(cls.name) is entry
-                ):  # else the block has unregistered it
+                if self._registered.get(cls.name) is entry:
+                    # Else the block has unregistered it.
                     if users := self._describe_users(entry):
                         _log.warning(
                             "%s was removed while it is used by %s.", cls.name, users
@@ -560,9 +558,8 @@ class Registry:
     ) -> None:
         with self._locks.get():
             entry = self._find_entry(record)
-            if (
-                entry.record.usable
-            ):  # unless a refresh has found meanwhile that it is gone
+            if entry.record.usable:
+                # Unless a refresh has found meanwhile that it is gone.
                 self._store(entry, add_availability(entry.record, purpose, said, text))
 
     def route(
