@@ -1,6 +1,8 @@
-"""Asks a cache in a process of its own: `asking.py MODEL CACHE TIMES`; prints compiles and the digest of all answers.
+"""Asks a cache in a process of its own: `asking.py MODEL CACHE TIMES`; prints compiles
+and the digest of all answers.
 
-With `hang` for TIMES the process stops for ever in the middle of its compile, and says so before.
+With `hang` for TIMES the process stops for ever in the middle of its compile, and says
+so before.
 """
 
 from __future__ import annotations

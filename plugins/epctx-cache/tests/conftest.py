@@ -1,4 +1,6 @@
-"""What the tests of the cache share: a small model, a cache of a test's own, and an ear for its compiles."""
+"""What the tests of the cache share: a small model, a cache of a test's own, and an ear
+for its compiles.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,10 @@ def cache(tmp_path, caplog):
 
 @pytest.fixture
 def none_too_new(monkeypatch):
-    """Files just written enter the index, too. Nobody can set the time that would make them look old."""
+    """Files just written enter the index, too.
+
+    Nobody can set the time that would make them look old.
+    """
     monkeypatch.setattr(content, "RACY_NS", 0)
 
 
@@ -82,7 +87,9 @@ def model(tmp_path):
 
 @pytest.fixture
 def with_weights(tmp_path):
-    """Write a model whose one weight, 64 KiB of one value, lies in a file `w.bin` beside it; gives the model's path."""
+    """Write a model whose one weight, 64 KiB of one value, lies in a file `w.bin`
+    beside it; gives the model's path.
+    """
 
     def write(value=0.5, folder="weights", name="big.onnx"):
         home = tmp_path / folder

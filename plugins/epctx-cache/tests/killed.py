@@ -1,9 +1,12 @@
-"""Kills compiles into a cache: `killed.py MODEL CACHE FIRST LAST STEP [OLDER]` prints one line of JSON a kill.
+"""Kills compiles into a cache: `killed.py MODEL CACHE FIRST LAST STEP [OLDER]` prints
+one line of JSON a kill.
 
-A compile, in a fork, kills itself before the n-th change that it makes to a file system; then others, each in a fork,
-ask as if nothing had happened. Forks because a process would take a second to import what is imported here once;
-nothing that has threads is called in this process itself. With an older model its entry lies in the cache before, and
-one more fork reads all the while: it asks for the older model, and opens whatever else is an entry.
+A compile, in a fork, kills itself before the n-th change that it makes to a file
+system; then others, each in a fork, ask as if nothing had happened. Forks because a
+process would take a second to import what is imported here once; nothing that has
+threads is called in this process itself. With an older model its entry lies in the
+cache before, and one more fork reads all the while: it asks for the older model, and
+opens whatever else is an entry.
 """
 
 from __future__ import annotations
@@ -98,7 +101,9 @@ def say(line):
 
 @contextmanager
 def watched(work, found):
-    """Have a fork do work again and again while the block runs; what it gives, or raises, goes to `found`."""
+    """Have a fork do work again and again while the block runs; what it gives, or
+    raises, goes to `found`.
+    """
     until, ending = os.pipe()
     reader, writer = os.pipe()
     child = os.fork()
@@ -127,7 +132,9 @@ def watched(work, found):
 
 
 def read(older, cache):
-    """Return the answers of the older model and of every entry, opened as its context model."""
+    """Return the answers of the older model and of every entry, opened as its context
+    model.
+    """
     answers = [asked(older, cache)]
     for entry in list(EntryStore(cache).entries()):
         with epctx.InferenceSession(

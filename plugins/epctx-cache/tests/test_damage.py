@@ -1,4 +1,6 @@
-"""Entries that are not what was written: found, dropped, compiled anew; no load fails because of them."""
+"""Entries that are not what was written: found, dropped, compiled anew; no load fails
+because of them.
+"""
 
 from __future__ import annotations
 

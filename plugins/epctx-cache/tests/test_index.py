@@ -1,4 +1,6 @@
-"""A hit reads neither the model nor its weights again while the state of their files is as before."""
+"""A hit reads neither the model nor its weights again while the state of their files is
+as before.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def rest(path):
 
 
 def write_and_set_back(path, data):
-    """Write other bytes of the same number and set the time back, as tools do that unpack archives."""
+    """Write other bytes of the same number and set the time back, as tools do that
+    unpack archives.
+    """
     status = path.stat()
     with path.open("r+b") as file:
         file.write(data)
@@ -137,7 +141,9 @@ def test_what_the_state_does_not_tell_is_not_seen_unless_all_is_read(
 
 
 def state_without_ctime(status):
-    """Return a state as a file system tells it that keeps no time for changes of attributes."""
+    """Return a state as a file system tells it that keeps no time for changes of
+    attributes.
+    """
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, 0
 
 

@@ -1,4 +1,6 @@
-"""What makes another entry, what does not, and that a key is the same in every process."""
+"""What makes another entry, what does not, and that a key is the same in every
+process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The size limit: who goes first, who stays, and that nobody who uses an entry is disturbed."""
+"""The size limit: who goes first, who stays, and that nobody who uses an entry is
+disturbed.
+"""
 
 from __future__ import annotations
 

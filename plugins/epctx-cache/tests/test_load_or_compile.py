@@ -1,4 +1,6 @@
-"""`load_or_compile` and `compile_cached`: what is compiled once is found again, and gives the same results."""
+"""`load_or_compile` and `compile_cached`: what is compiled once is found again, and
+gives the same results.
+"""
 
 from __future__ import annotations
 
@@ -244,7 +246,9 @@ def test_options_whose_result_is_not_alone_in_its_files_are_refused_by_name(
 
 
 def counting(calls):
-    """Return a graph transformer of version 1 that notes its calls, and options with it."""
+    """Return a graph transformer of version 1 that notes its calls, and options with
+    it.
+    """
 
     def noting(_model, _weights, level):
         calls.append(level)

@@ -1,4 +1,6 @@
-"""Many processes, one compile; and what becomes of it when a process is killed, waits, or is asked to stop."""
+"""Many processes, one compile; and what becomes of it when a process is killed, waits,
+or is asked to stop.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,8 @@ def test_the_lock_describes_the_process_that_compiles(cache, hanging):
     holder = read_holder(lock_of(cache))
 
     assert holder.startswith(
-        f"process {hanging.pid} on {os.uname().nodename}, which compiles small.onnx since "
+        f"process {hanging.pid} on {os.uname().nodename}, which compiles small.onnx "
+        "since "
     )
     assert holders(cache.store.locks_folder) == [holder]
 

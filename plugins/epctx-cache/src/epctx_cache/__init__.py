@@ -1,7 +1,8 @@
-"""Compile cache: each model is compiled once for its EPs and options, and found again by content.
+"""Compile cache: each model is compiled once for its EPs and options, and found again
+by content.
 
-Owns keys, entries, locks and the size limit of a cache folder. `epctx_core.ModelCompiler` compiles, and
-`epctx_core.InferenceSession` loads.
+Owns keys, entries, locks and the size limit of a cache folder.
+`epctx_core.ModelCompiler` compiles, and `epctx_core.InferenceSession` loads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""`load_or_compile` and `compile_cached`: the compiled form of a model from the cache, compiled first if necessary.
+"""`load_or_compile` and `compile_cached`: the compiled form of a model from the cache,
+compiled first if necessary.
 
 Also the settings of the cache, from arguments, environment variables and defaults.
 """
@@ -50,7 +51,8 @@ class CacheSettings:
     Attributes:
         folder: of the cache.
         size: limit of all entries together, in bytes.
-        trust_stat: True to take a file for unchanged if its size, times of change, inode and device are.
+        trust_stat: True to take a file for unchanged if its size, times of change,
+            inode and device are.
     """
 
     folder: Path
@@ -64,7 +66,8 @@ def cache_settings(
     trust_stat: bool | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> CacheSettings:
-    """Return the settings; for an argument that is None, those of the environment or the default.
+    """Return the settings; for an argument that is None, those of the environment or
+    the default.
 
     Raises:
         InvalidArgument: a value is not valid.
@@ -128,7 +131,7 @@ def _request(  # noqa: PLR0913 - public: the parameters of InferenceSession and 
     *,
     providers: Providers | None = None,
     provider_options: Sequence[Mapping[str, object]] | None = None,
-    graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,
+    graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,  # noqa: E501 - ONNX Runtime's names
     cache_size: int | None = None,
     trust_stat: bool | None = None,
     progress: Progress | None = None,
@@ -170,27 +173,34 @@ def _with_parameters_of(
 
 @_with_parameters_of(_request, "loading or compiling the model")
 def load_or_compile(request: Request) -> InferenceSession:
-    """Return a session for a model, compiled once and found in the cache by content from then on.
+    """Return a session for a model, compiled once and found in the cache by content
+    from then on.
 
-    Many threads and processes may ask for one model at a time: one compiles, the others wait for it. A cache
-    that cannot be used makes no load fail: the model is then compiled for this session alone, and the first
-    time a warning is logged. A context model is loaded as it is.
+    Many threads and processes may ask for one model at a time: one compiles, the others
+    wait for it. A cache that cannot be used makes no load fail: the model is then
+    compiled for this session alone, and the first time a warning is logged. A context
+    model is loaded as it is.
 
     Args:
         model: a path or bytes.
         sess_options: EPs and session options, as for `InferenceSession`.
-        cache_dir: the cache's folder; None for EPCTX_CACHE_DIR or the user's cache folder.
+        cache_dir: the cache's folder; None for EPCTX_CACHE_DIR or the user's cache
+            folder.
         providers, provider_options: EPs, as for `InferenceSession`.
         graph_optimization_level: as for `ModelCompiler`.
-        cache_size: limit of the cache in bytes; None for EPCTX_CACHE_SIZE or 10 GiB. Checked after a compile.
-        trust_stat: False to read the model and its weights at every call; None for EPCTX_CACHE_TRUST_STAT or True.
+        cache_size: limit of the cache in bytes; None for EPCTX_CACHE_SIZE or 10 GiB.
+            Checked after a compile.
+        trust_stat: False to read the model and its weights at every call; None for
+            EPCTX_CACHE_TRUST_STAT or True.
         progress: called with (stage, done, total) while a model is compiled.
         registry: the registry of EPs.
 
     Raises:
         InvalidArgument: an argument or option is wrong, or the result cannot be cached.
-        ModelLoadCanceled: the load cancellation flag was set, also while another process compiled.
-        ModelRequiresCompilation: `session.disable_model_compile` is set, and the model is not in the cache.
+        ModelLoadCanceled: the load cancellation flag was set, also while another
+            process compiled.
+        ModelRequiresCompilation: `session.disable_model_compile` is set, and the model
+            is not in the cache.
         EpctxError: as `ModelCompiler.compile_to_file` and `InferenceSession`.
 
     Example:
@@ -203,13 +213,15 @@ def load_or_compile(request: Request) -> InferenceSession:
 
 @_with_parameters_of(_request, "compiling the model into the cache")
 def compile_cached(request: Request) -> Path:
-    """Return the context model of a model in the cache, compiled first if it is not there.
+    """Return the context model of a model in the cache, compiled first if it is not
+    there.
 
-    The files stay until room is needed, and this entry is the last to be removed; copy them to keep them, and do not
-    change them. Arguments as for `load_or_compile`.
+    The files stay until room is needed, and this entry is the last to be removed; copy
+    them to keep them, and do not change them. Arguments as for `load_or_compile`.
 
     Raises:
-        InvalidArgument: see `load_or_compile`; also for a model that is a context model already.
+        InvalidArgument: see `load_or_compile`; also for a model that is a context model
+            already.
         Fail: the cache's folder cannot be used.
         EpctxError: see `load_or_compile`.
     """

@@ -108,8 +108,9 @@ def _print_collection(
     settings: CacheSettings, collected: Collected, console: Console
 ) -> int:
     console.say(
-        f"{settings.folder}: {_count_entries(len(collected.removed))} removed, {byte_size(collected.freed)}; "
-        f"{collected.kept} left, {byte_size(collected.bytes)}"
+        f"{settings.folder}: {_count_entries(len(collected.removed))} removed, "
+        f"{byte_size(collected.freed)}; {collected.kept} left, "
+        f"{byte_size(collected.bytes)}"
     )
     console.result({"cache": str(settings.folder), **asdict(collected)})
     return ExitCode.DONE

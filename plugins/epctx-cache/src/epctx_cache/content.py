@@ -1,4 +1,5 @@
-"""State and content of a model, and an index of contents that saves reading weights again.
+"""State and content of a model, and an index of contents that saves reading weights
+again.
 
 Knows neither EPs nor entries.
 """
@@ -23,15 +24,17 @@ if TYPE_CHECKING:
     from epctx_core import SessionOptions
 
 RACY_NS = 2_000_000_000
-"""Nanoseconds that a file's last change has to precede the reading, to be indexed: time stamps are coarse, and a file
-may change twice within one."""
+"""Nanoseconds that a file's last change has to precede the reading, to be indexed: time
+stamps are coarse, and a file may change twice within one.
+"""
 
 
 FileState: TypeAlias = "tuple[int, ...]"
-"""Device, inode, size, and the times of the last change to the content and to content or attributes.
+"""Device, inode, size, and the times of the last change to the content and to content
+or attributes.
 
-Programs may set the first time, as those do that unpack archives, and a new file may get the inode of one that was
-removed. No program sets the last one.
+Programs may set the first time, as those do that unpack archives, and a new file may
+get the inode of one that was removed. No program sets the last one.
 """
 
 
@@ -118,7 +121,9 @@ class Source:
         return Content(digest=digest, has_context_nodes=has_context_nodes, files=files)
 
     def changed_ns(self, content: Content) -> int:
-        """Return the time of the last change to the model or a file of its weights; 0 for bytes without files."""
+        """Return the time of the last change to the model or a file of its weights; 0
+        for bytes without files.
+        """
         own = (
             [] if isinstance(self._model, bytes) else [file_state(os.stat(self._model))]  # noqa: PTH116
         )
@@ -128,12 +133,14 @@ class Source:
 
 
 def content_of(source: Source, index: Path, *, trust_stat: bool) -> Content:
-    """Return a model's content; it is read only if it, or a file of its weights, is in an unknown state.
+    """Return a model's content; it is read only if it, or a file of its weights, is in
+    an unknown state.
 
     Args:
         source: the model.
-        index: folder of the index, which has the content of a file in a certain state. A damaged record is ignored; a
-            wrong one leads to another key, and so to a compile.
+        index: folder of the index, which has the content of a file in a certain state.
+            A damaged record is ignored; a wrong one leads to another key, and so to a
+            compile.
         trust_stat: True to use the index.
 
     Raises:

@@ -1,6 +1,8 @@
-"""Ingredients of a compile's result, the state of installed code among them, and their key; listed in docs/cache.md.
+"""Ingredients of a compile's result, the state of installed code among them, and their
+key; listed in docs/cache.md.
 
-Two installations whose EPs may compile differently have different states. Knows no entries, and imports no plugin.
+Two installations whose EPs may compile differently have different states. Knows no
+entries, and imports no plugin.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ def ingredients(
     level: GraphOptimizationLevel,
     secret: Callable[[], bytes],
 ) -> dict[str, Any]:
-    """Return all ingredients of a compile's result, as JSON can hold them, without any secret.
+    """Return all ingredients of a compile's result, as JSON can hold them, without any
+    secret.
 
     Args:
         content: the digest of model and weights.
@@ -117,7 +120,9 @@ def ingredients(
 
 
 def _find_helpers(transformers: Sequence[str]) -> set[str]:
-    """Return the distributions that change models and run nodes for EPs: of engines and of named graph transformers."""
+    """Return the distributions that change models and run nodes for EPs: of engines and
+    of named graph transformers.
+    """
     names = {name.rpartition(":")[2] for name in transformers}
     named = [
         entry
@@ -137,8 +142,9 @@ def cache_entries(
     """Sort the entries that a host set by their part in a cache.
 
     Returns:
-        The entries that change what a compile writes, with their defaults; those that forbid a cache; and those to
-        load a cached model with: all but the ones about its source and its compile.
+        The entries that change what a compile writes, with their defaults; those that
+        forbid a cache; and those to load a cached model with: all but the ones about
+        its source and its compile.
     """
     written: dict[str, str] = {}
     refused: dict[str, str] = {}
@@ -201,16 +207,17 @@ def installed_states(
 ) -> dict[str, str]:
     """Return the states of distributions and of their installed requirements.
 
-    Requirements of their own extras are included: an EP's compiler often is one. A name that is not installed is
-    left out.
+    Requirements of their own extras are included: an EP's compiler often is one. A name
+    that is not installed is left out.
 
     Args:
         distributions: their names.
         besides: names to leave out, with requirements of theirs alone.
 
     Returns:
-        The states by normalised name: the version, and a digest of the list of installed files, if there is one; for an
-        editable installation instead of that the time of the newest change to its code and its packages' data.
+        The states by normalised name: the version, and a digest of the list of
+        installed files, if there is one; for an editable installation instead of that
+        the time of the newest change to its code and its packages' data.
     """
     states: dict[str, str] = {}
     left_out = frozenset(map(_normalise, besides))
@@ -231,7 +238,9 @@ def installed_states(
 
 @cache
 def _find_installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Return state, requirements and those of extras; cached, since imported code does not change either."""
+    """Return state, requirements and those of extras; cached, since imported code does
+    not change either.
+    """
     try:
         found = distribution(name)
     except PackageNotFoundError:
@@ -240,14 +249,11 @@ def _find_installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     try:
         version, requires = str(found.version), found.requires or ()
         listed = found.read_text("RECORD") or ""
-    except (
-        KeyError,
-        OSError,
-        TypeError,
-        ValueError,
-    ):  # versions of the library raise differently
+    except (KeyError, OSError, TypeError, ValueError):
+        # Versions of the library raise differently.
         return "unreadable metadata", (), ()
-    # The list of installed files has their digests: nightly builds of a vendor share a version.
+    # The list of installed files has their digests: nightly builds of a vendor share a
+    # version.
     files = (
         f", files {hashlib.sha256(listed.encode()).hexdigest()[:16]}" if listed else ""
     )
@@ -287,12 +293,14 @@ def _normalise(name: str) -> str:
 
 @cache
 def newest_change(path: Path) -> str:
-    """Return the newest time of change and the number of files of packages: code and data.
+    """Return the newest time of change and the number of files of packages: code and
+    data.
 
     Cached, since imported code does not change either.
 
     Args:
-        path: a module, or a folder; hidden folders and virtual environments in it are left out.
+        path: a module, or a folder; hidden folders and virtual environments in it are
+            left out.
     """
     times = [os.stat(path).st_mtime_ns] if path.is_file() else []  # noqa: PTH116 - one call
     packages: set[str] = set()

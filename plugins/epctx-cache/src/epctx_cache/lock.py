@@ -1,6 +1,8 @@
-"""Locks on files: of an entry in use, and of a key that is compiled, for which other processes wait.
+"""Locks on files: of an entry in use, and of a key that is compiled, for which other
+processes wait.
 
-All calls that only POSIX systems have are here; a port replaces this module. Knows no entries.
+All calls that only POSIX systems have are here; a port replaces this module. Knows no
+entries.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ _log = logging.getLogger("epctx.cache")
 class FileLock(AbstractContextManager["FileLock"]):
     """Lock on an open file, taken without waiting; a context manager that releases it.
 
-    The system releases it when the process dies, so a file that is left is not a lock. Each lock opens the file
-    itself, so threads of one process exclude each other as processes do.
+    The system releases it when the process dies, so a file that is left is not a lock.
+    Each lock opens the file itself, so threads of one process exclude each other as
+    processes do.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -46,7 +49,8 @@ class FileLock(AbstractContextManager["FileLock"]):
     def take(
         cls, path: Path, *, shared: bool = False, create: bool = False
     ) -> Self | None:
-        """Return the lock on the file at a path; None if it is taken, or another file is there now.
+        """Return the lock on the file at a path; None if it is taken, or another file
+        is there now.
 
         Args:
             path: a regular file.
@@ -54,7 +58,8 @@ class FileLock(AbstractContextManager["FileLock"]):
             create: True to create a missing file.
 
         Raises:
-            OSError: there is no such file, it can't be opened, or its file system has no locks.
+            OSError: there is no such file, it can't be opened, or its file system has
+                no locks.
         """
         flags = (os.O_RDONLY if shared else os.O_RDWR) | (os.O_CREAT if create else 0)
         descriptor = os.open(
@@ -93,7 +98,9 @@ def read_holder(path: Path) -> str:
 
 
 def holders(folder: Path) -> list[str]:
-    """Return descriptions of the processes that compile now, from all lock files in a folder that are locked."""
+    """Return descriptions of the processes that compile now, from all lock files in a
+    folder that are locked.
+    """
     found = []
     for path in sorted(folder.glob("*")):
         with (
@@ -113,10 +120,11 @@ def key_lock(
     cancel: Cancellation,
     appeared: Callable[[], T | None] = lambda: None,
 ) -> Iterator[T | None]:
-    """Hold the lock of a key and give None; or give, without the lock, the result of `appeared` once it has one.
+    """Hold the lock of a key and give None; or give, without the lock, the result of
+    `appeared` once it has one.
 
-    The lock is the system's and ends with its process. Its file is removed with it; one that a killed process left is
-    not locked, and is taken.
+    The lock is the system's and ends with its process. Its file is removed with it; one
+    that a killed process left is not locked, and is taken.
 
     Args:
         path: the file.
@@ -142,7 +150,10 @@ def key_lock(
     with lock:
         try:
             since = time.strftime("%H:%M:%S")
-            text = f"process {os.getpid()} on {platform.node()}, which compiles {model} since {since}"
+            text = (
+                f"process {os.getpid()} on {platform.node()}, which compiles {model} "
+                f"since {since}"
+            )
             lock.write(text.encode("utf-8", "replace"))
             yield None
         finally:

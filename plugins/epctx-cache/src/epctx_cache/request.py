@@ -1,4 +1,6 @@
-"""Request to the cache: from a model and options to an entry, or to a session without one."""
+"""Request to the cache: from a model and options to an entry, or to a session without
+one.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,8 @@ _ATTEMPTS = 3
 """Attempts of a request whose model or entry changes meanwhile."""
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _LOAD_OPTIONS = (
-    "graph_optimization_level", "execution_mode", "intra_op_num_threads", "inter_op_num_threads", "input_budget",
-    "log_severity_level", "cancellation",
+    "graph_optimization_level", "execution_mode", "intra_op_num_threads",
+    "inter_op_num_threads", "input_budget", "log_severity_level", "cancellation",
 )  # fmt: skip
 _log = logging.getLogger("epctx.cache")
 _warned: set[Path] = set()
@@ -79,7 +81,8 @@ def cacheable(
     _, refused, _ = keys.cache_entries(copy.config_entries)
     for key, value in refused.items():
         raise errors.InvalidArgument(
-            f"a model compiled with {key}={value} cannot be cached: its payloads depend on files outside the cache.",
+            f"a model compiled with {key}={value} cannot be cached: its payloads "
+            "depend on files outside the cache.",
             hint="Leave the option out, or compile with epctx.ModelCompiler.",
         )
     for name, transformer in copy.graph_transformers:
@@ -87,13 +90,18 @@ def cacheable(
             getattr(transformer, "version", None), str
         ):
             raise errors.InvalidArgument(
-                f"a model that the graph transformer {name!r} changes cannot be cached, as it has no version.",
-                hint="Give the object an attribute `version`, a text that changes with its results, or offer it by an "
-                "entry point of the group epctx.graph_transformers.",
+                f"a model that the graph transformer {name!r} changes cannot be "
+                "cached, as it has no version.",
+                hint=(
+                    "Give the object an attribute `version`, a text that changes with "
+                    "its results, or offer it by an entry point of the group "
+                    "epctx.graph_transformers."
+                ),
             )
     if copy.data_reader is not None:
         raise errors.InvalidArgument(
-            "a callback reads payloads, and the payloads of a cached model are files of the cache.",
+            "a callback reads payloads, and the payloads of a cached model are files "
+            "of the cache.",
             hint="Call clear_ep_context_data_read_func of the session options.",
         )
     return copy
@@ -134,13 +142,16 @@ class Request:
         return self.load(self._session_of_entry, self._session_of_source)
 
     def load(self, entry: Callable[[store.Lease], T], source: Callable[[], T]) -> T:
-        """Return what a host loads: the model's entry, compiled first if there is none, or else its source.
+        """Return what a host loads: the model's entry, compiled first if there is none,
+        or else its source.
 
         Args:
-            entry: loads an entry, which is not removed meanwhile. An entry that an earlier call compiled and whose
-                load raises InvalidGraph, InvalidProtobuf or NoSuchFile, or any error if its bytes are damaged, is
+            entry: loads an entry, which is not removed meanwhile. An entry that an
+                earlier call compiled and whose load raises InvalidGraph,
+                InvalidProtobuf or NoSuchFile, or any error if its bytes are damaged, is
                 removed and compiled again.
-            source: loads the model as it is: where the cache cannot be used, or has nothing to offer.
+            source: loads the model as it is: where the cache cannot be used, or has
+                nothing to offer.
 
         Raises:
             EpctxError: as the compile and the two functions.
@@ -193,7 +204,8 @@ class Request:
                     return lease.model
         except _UnusableError as error:
             raise errors.Fail(
-                f"the cache in {str(self.settings.folder)!r} cannot be used: {error.__cause__}.",
+                f"the cache in {str(self.settings.folder)!r} cannot be used: "
+                f"{error.__cause__}.",
                 path=self.settings.folder,
                 hint="Set cache_dir or EPCTX_CACHE_DIR to a writable folder.",
             ) from error.__cause__
@@ -208,7 +220,8 @@ class Request:
         )
 
     def _leases(self) -> Iterator[store.Lease]:
-        """Yield the model's entry, again after each that cannot be loaded; none for a context model or a changing one.
+        """Yield the model's entry, again after each that cannot be loaded; none for a
+        context model or a changing one.
 
         Raises:
             _UnusableError: the cache cannot be used.
@@ -231,7 +244,9 @@ class Request:
                 yield lease
 
     def _find(self, state: str) -> store.Lease | None:
-        """Return the entry of the model's content; None if the model changed while it was compiled."""
+        """Return the entry of the model's content; None if the model changed while it
+        was compiled.
+        """
         digest, secret = self._content.digest, self._store.secret
         parts = keys.ingredients(digest, self.choices, self.options, self.level, secret)
         key = keys.key_of(parts)
@@ -253,8 +268,12 @@ class Request:
                 == "1"
             ):
                 raise errors.ModelRequiresCompilation(
-                    f"{self._source.name} is not in the cache, and session.disable_model_compile forbids to compile it.",
-                    hint="Fill the cache first, by compile_cached or load_or_compile without that option.",
+                    f"{self._source.name} is not in the cache, and "
+                    "session.disable_model_compile forbids to compile it.",
+                    hint=(
+                        "Fill the cache first, by compile_cached or load_or_compile "
+                        "without that option."
+                    ),
                 )
             self.compiled = True
             report = self._compiler.compile_to_file(folder / store.CONTEXT_MODEL)
@@ -297,7 +316,9 @@ class Request:
         return lease
 
     def _is_fault_of_entry(self, lease: store.Lease, error: errors.EpctxError) -> bool:
-        """Return whether an entry that was compiled earlier may be the cause of an error."""
+        """Return whether an entry that was compiled earlier may be the cause of an
+        error.
+        """
         if isinstance(
             error, (errors.InvalidGraph, errors.InvalidProtobuf, errors.NoSuchFile)
         ):
@@ -330,7 +351,9 @@ class Request:
         return cause is not None
 
     def _load_options(self) -> SessionOptions:
-        """Return the options to load a cached model: all but those of its source and its compile."""
+        """Return the options to load a cached model: all but those of its source and
+        its compile.
+        """
         options = SessionOptions()
         for name in _LOAD_OPTIONS:
             setattr(options, name, getattr(self.options, name))
@@ -346,19 +369,23 @@ class Request:
     @cached_property
     def _store(self) -> store.EntryStore:
         folder = self.settings.folder
-        # There is none yet, and it is made for this user alone; or using it says what is wrong.
+        # There is none yet, and it is made for this user alone; or using it says what
+        # is wrong.
         with suppress(OSError):
             if folder.is_dir() and (why := describe_distrust(folder.stat())):
                 _warn_once(
                     folder,
-                    f"the cache in {folder} {why}: others can replace your models there. "
-                    "Restrict it to this user (chmod 700), or use another folder.",
+                    f"the cache in {folder} {why}: others can replace your models "
+                    "there. Restrict it to this user (chmod 700), or use another "
+                    "folder.",
                 )
         return store.EntryStore(folder)
 
     @cached_property
     def choices(self) -> list[ProviderChoice]:
-        """The EPs that a compile will have, in order; without those that are optional and cannot be had."""
+        """The EPs that a compile will have, in order; without those that are optional
+        and cannot be had.
+        """
         return choose_providers(
             self.options.providers, self.options, self.registry, Purpose.EXPORT
         )[0]

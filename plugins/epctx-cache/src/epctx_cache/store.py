@@ -1,12 +1,15 @@
-"""Folder of a cache. Entries are added and removed whole, and a lock keeps them while they are in use.
+"""Folder of a cache.
 
-    <folder>/v1/<aa>/<key>/     an entry: context model, binaries, `entry.json`, `used` (whose time is the last use)
-    <folder>/v1/index/          content of files by their state
-    <folder>/v1/locks/<key>     description of the process that compiles
+Entries are added and removed whole, and a lock keeps them while they are in use.
+
+    <folder>/v1/<aa>/<key>/     an entry: context model, binaries, `entry.json`, `used`
+    (whose time is the last use) <folder>/v1/index/          content of files by their
+    state <folder>/v1/locks/<key>     description of the process that compiles
     <folder>/v1/staging/        entries that are being added or removed
     <folder>/v1/secret          bytes that hide secret options in keys
 
-Knows neither models nor EPs. An OSError means that the cache cannot be used; callers continue without it.
+Knows neither models nor EPs. An OSError means that the cache cannot be used; callers
+continue without it.
 """
 
 from __future__ import annotations
@@ -140,7 +143,8 @@ def _digest(fields: Mapping[str, Any]) -> str:
 def check_head(folder: Path, record: EntryRecord) -> None:
     """Check the digest of the model and the lengths of all other files.
 
-    The model contains no large weights. A load checks payloads against the manifest itself.
+    The model contains no large weights. A load checks payloads against the manifest
+    itself.
 
     Raises:
         CorruptEntryError: a file is missing or different.
@@ -163,7 +167,8 @@ def check_head(folder: Path, record: EntryRecord) -> None:
 
 
 def check_whole(folder: Path, record: EntryRecord, *, once: bool = False) -> None:
-    """Check every byte of an entry; with `once`, of its binaries those that this machine has not checked before.
+    """Check every byte of an entry; with `once`, of its binaries those that this
+    machine has not checked before.
 
     Raises:
         CorruptEntryError: as `check_head`, or a byte is different.
@@ -253,7 +258,8 @@ class EntryStore:
         """Return the folder of the entry of a key, which may not exist."""
         return self._root / key[:2] / key
 
-    # -- reading ---------------------------------------------------------------------------------
+    # -- reading
+    # ---------------------------------------------------------------------------------
 
     def open(self, key: str) -> Lease | None:
         """Return an entry for use, None if there is none.
@@ -295,7 +301,8 @@ class EntryStore:
                 with suppress(FileNotFoundError):
                     yield _describe_entry(folder)
 
-    # -- writing ---------------------------------------------------------------------------------
+    # -- writing
+    # ---------------------------------------------------------------------------------
 
     def create(
         self,
@@ -305,13 +312,15 @@ class EntryStore:
         cancel: Cancellation,
         write: Callable[[Path], EntryRecord | None],
     ) -> Lease | None:
-        """Return the entry of a key, written unless another process wrote it before this got the lock.
+        """Return the entry of a key, written unless another process wrote it before
+        this got the lock.
 
         Args:
             key: of the entry.
             model: name of the model, for processes that wait.
             cancel: ends a wait.
-            write: writes the files into an empty folder and returns their record; None to store nothing.
+            write: writes the files into an empty folder and returns their record; None
+                to store nothing.
 
         Returns:
             The entry; None if `write` returned None.
@@ -331,7 +340,9 @@ class EntryStore:
             )
 
     def _open_sound(self, key: str, *, dropping: bool) -> Lease | None:
-        """Return the entry if it is sound; remove a damaged one if `dropping`, which needs the lock."""
+        """Return the entry if it is sound; remove a damaged one if `dropping`, which
+        needs the lock.
+        """
         try:
             return self.open(key)
         except CorruptEntryError as error:
@@ -373,7 +384,8 @@ class EntryStore:
             return Lease(folder=final, record=record, held=held.pop_all())
 
     def secret(self) -> bytes:
-        """Return the bytes that hide secret options in this cache's keys; made on first use.
+        """Return the bytes that hide secret options in this cache's keys; made on first
+        use.
 
         Raises:
             OSError: they can be neither read nor stored.
@@ -388,15 +400,15 @@ class EntryStore:
             try:
                 draft.touch(mode=0o600, exist_ok=False)
                 draft.write_bytes(secrets.token_bytes(_SECRET_BYTES))
-                with suppress(
-                    FileExistsError
-                ):  # the first one of several processes counts
+                with suppress(FileExistsError):
+                    # The first one of several processes counts.
                     os.link(draft, path)
             finally:
                 draft.unlink(missing_ok=True)
         raise OSError(f"{path} cannot be read back")
 
-    # -- removing --------------------------------------------------------------------------------
+    # -- removing
+    # --------------------------------------------------------------------------------
 
     def remove(self, key: str) -> bool:
         """Remove an entry unless it is being loaded; return whether it is gone.
@@ -436,7 +448,9 @@ class EntryStore:
             remove_tree(outgoing)
 
     def sweep(self) -> None:
-        """Remove leftovers of killed processes: entries in staging without a lock, and unlocked lock files."""
+        """Remove leftovers of killed processes: entries in staging without a lock, and
+        unlocked lock files.
+        """
         staging, locks = self._staging, self.locks_folder
         for outgoing in staging.glob(f"{_OUTGOING}*"):
             remove_tree(outgoing)
@@ -453,7 +467,9 @@ class EntryStore:
 
 
 def _sync(path: Path) -> None:
-    """Sync a file or a folder to disk; some network file systems refuse it for a folder."""
+    """Sync a file or a folder to disk; some network file systems refuse it for a
+    folder.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -502,7 +518,8 @@ class Collected:
 
 
 def collect(store: EntryStore, limit: int, *, keep: str | None = None) -> Collected:
-    """Remove the least recently used entries until the others fit the limit; those being loaded stay.
+    """Remove the least recently used entries until the others fit the limit; those
+    being loaded stay.
 
     Args:
         store: the cache.
@@ -534,7 +551,8 @@ def collect(store: EntryStore, limit: int, *, keep: str | None = None) -> Collec
 def verify(store: EntryStore) -> Iterator[tuple[Stored, str]]:
     """Check every byte of all entries; yield each with its fault, or an empty text.
 
-    An entry with a fault is removed and is compiled again when it is needed; the fault says if it could not be removed.
+    An entry with a fault is removed and is compiled again when it is needed; the fault
+    says if it could not be removed.
 
     Raises:
         OSError: the cache cannot be read.
