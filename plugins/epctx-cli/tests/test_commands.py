@@ -1,4 +1,6 @@
-"""Commands: which there are, where they come from, and what one that is missing or broken comes to."""
+"""Commands: which there are, where they come from, and what one that is missing or
+broken comes to.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def run(arguments, console):
 
 @pytest.fixture
 def package(tmp_path):
-    """Install a distribution with commands as pip would leave it; gives the folder to import from."""
+    """Install a distribution with commands as pip would leave it; gives the folder to
+    import from.
+    """
 
     def install(name, code, commands=("weigh",), folder="site"):
         site = tmp_path / folder
@@ -52,7 +56,10 @@ def package(tmp_path):
 
 
 def test_help_imports_neither_a_command_nor_anything_heavy():
-    code = "import json, sys; from epctx_cli import main; main(['--help']); print(json.dumps([*sys.modules]))"
+    code = (
+        "import json, sys; from epctx_cli import main; main(['--help']); "
+        "print(json.dumps([*sys.modules]))"
+    )
 
     output = subprocess.check_output(
         [sys.executable, "-c", code], text=True, timeout=60
@@ -169,9 +176,9 @@ def test_a_command_of_ours_cannot_be_replaced_and_doctor_says_so(epctx, package)
     notes = [finding["message"] for finding in said.json["findings"]]
     assert said.code == 0
     assert (
-        "the command 'doctor' of epctx-acme 1.0 is not used: epctx has one of that name."
-        in notes
-    )
+        "the command 'doctor' of epctx-acme 1.0 is not used: epctx has one of "
+        "that name."
+    ) in notes
 
 
 def test_a_command_that_two_packages_have_is_an_error_that_names_both(epctx, package):
@@ -268,7 +275,10 @@ def test_without_this_package_the_script_says_how_to_install_it(tmp_path, module
         "raise ModuleNotFoundError('No module named ' + repr(__name__), name=__name__)"
     )
     (tmp_path / "epctx_cli" / "__init__.py").write_text(absent)
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import runpy; runpy.run_module({module!r}, run_name='__main__')"
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import runpy; "
+        f"runpy.run_module({module!r}, run_name='__main__')"
+    )
 
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -29,10 +29,9 @@ def test_what_a_plugin_started_is_ended_with_it(
 ):
     note = tmp_path / "pid"
     code = (
-        "import pathlib, subprocess, sys\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        f"pathlib.Path({str(note)!r}).write_text(str(child.pid))\n"
-        f"{then}\n"
+        "import pathlib, subprocess, sys\nchild = subprocess.Popen([sys.executable, "
+        "'-c', 'import time; time.sleep(600)'])\n"
+        f"pathlib.Path({str(note)!r}).write_text(str(child.pid))\n{then}\n"
     )
     monkeypatch.syspath_prepend(
         str(site("epctx-slow", "SlowExecutionProvider", code=code))

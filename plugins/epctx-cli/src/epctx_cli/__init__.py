@@ -9,8 +9,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        argv: the arguments without the program's name; None for those of the process, which then ends even if a plugin
-            left threads.
+        argv: the arguments without the program's name; None for those of the process,
+            which then ends even if a plugin left threads.
 
     Returns:
         The exit code; see `epctx_cli.exit_codes`.

@@ -1,4 +1,7 @@
-"""Arguments that several commands share, and their conversion to session options. Knows no command."""
+"""Arguments that several commands share, and their conversion to session options.
+
+Knows no command.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,14 @@ _SUFFIX = "executionprovider"
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parser that raises typed errors. Options cannot be abbreviated, so that new ones break no script.
+    """Parser that raises typed errors.
+
+    Options cannot be abbreviated, so that new ones break no script.
 
     Attributes:
         command: declares its arguments when it is called; None for `epctx` itself.
-        list_among_options: name of a list of positional arguments that may continue behind an option.
+        list_among_options: name of a list of positional arguments that may continue
+            behind an option.
     """
 
     command: Command | None = None
@@ -54,7 +60,9 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument(name, action="store_true", help=meaning)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Declare the command's arguments, then parse; `parser` of the result is the parser itself."""
+        """Declare the command's arguments, then parse; `parser` of the result is the
+        parser itself.
+        """
         if self.command is None:
             return super().parse_known_args(args, namespace)
         if self.get_default("parser") is None:
@@ -101,7 +109,8 @@ class CommandParser(argparse.ArgumentParser):
             self.error(f"unknown option {first!r}{'.' if found else ''}{found}")
         if "=" in extras[0]:
             self.error(
-                f"{first + '=…'!r} needs an option: write -c or -p before each KEY=VALUE"
+                f"{first + '=…'!r} needs an option: write -c or -p before each "
+                "KEY=VALUE"
             )
         self.error(f"unexpected argument {extras[0]!r}")
 
@@ -114,7 +123,10 @@ def add_common(parser: CommandParser) -> None:
 
 def add_allow_uncompiled(parser: CommandParser) -> None:
     """Add `--allow-uncompiled`."""
-    meaning = "exit with 0 even if nothing of a model was compiled and a plain model was written"
+    meaning = (
+        "exit with 0 even if nothing of a model was compiled and a plain model was "
+        "written"
+    )
     parser.add_flag("--allow-uncompiled", meaning)
 
 
@@ -219,7 +231,9 @@ def provider_options(
 
 
 def _stem(name: str) -> str:
-    """Return the common part of an EP's names: `distribution:QNN`, `QNN` and `qnnExecutionProvider`."""
+    """Return the common part of an EP's names: `distribution:QNN`, `QNN` and
+    `qnnExecutionProvider`.
+    """
     return name.rpartition(":")[2].casefold().removesuffix(_SUFFIX)
 
 
@@ -232,11 +246,14 @@ def _key_after(left: str, ep: str) -> str | None:
 
 
 def _no_such_ep(left: str, eps: Sequence[str]) -> InvalidArgument:
-    """Return the error for an option of another EP; its value, which may be secret, is not shown."""
+    """Return the error for an option of another EP; its value, which may be secret, is
+    not shown.
+    """
     ep, dot, _ = left.partition(".")
     if not dot:
         return InvalidArgument(
-            f"-p {left + '=…'!r} is not of the form EP.KEY=VALUE, such as QNN.htp_arch=73."
+            f"-p {left + '=…'!r} is not of the form EP.KEY=VALUE, such as "
+            "QNN.htp_arch=73."
         )
     asked = f"only {', '.join(eps)} was given" if eps else "no EP was given"
     close = suggestion(ep, eps)
@@ -252,7 +269,8 @@ def no_ep(command: str) -> InvalidArgument:
 
     installed = [name for name in get_available_providers() if name != CPU_EP]
     return InvalidArgument(
-        f"{command} needs an Execution Provider. Installed: {', '.join(installed) or 'none'}.",
+        f"{command} needs an Execution Provider. Installed: "
+        f"{', '.join(installed) or 'none'}.",
         hint=f"Add --ep {installed[0].removesuffix('ExecutionProvider')}."
         if installed
         else "Install a plugin, then see `epctx plugins list`.",

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from epctx_core import NodeArg
 
 _MOST_BEYOND_FILE = 1 << 30
-"""Bytes by which the arrays of a compressed file may exceed the file: deflate expands a byte to a thousand."""
+"""Bytes by which the arrays of a compressed file may exceed the file: deflate expands a
+byte to a thousand.
+"""
 _MOST_MADE = 1 << 27
 """Most elements of a random input."""
 _REAL = ("FLOAT", "BFLOAT16", "DOUBLE")
@@ -28,10 +30,12 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def make_inputs(arguments: Sequence[NodeArg], seed: int) -> dict[str, np.ndarray]:
-    """Return random inputs: floats, and both parts of complex numbers, N(0,1); integers 0 or 1, booleans; open dimensions are 1.
+    """Return random inputs: floats, and both parts of complex numbers, N(0,1); integers
+    0 or 1, booleans; open dimensions are 1.
 
     Raises:
-        InvalidArgument: an input has a type or a size for which there are no random values.
+        InvalidArgument: an input has a type or a size for which there are no random
+            values.
     """
     generator = np.random.default_rng(seed)
     return {
@@ -50,15 +54,20 @@ def _random_values(argument: NodeArg, generator: np.random.Generator) -> np.ndar
         (*_REAL, "COMPLEX", "INT", "UINT", "BOOL")
     ):
         raise InvalidArgument(
-            f"there are no random values for the input {argument.name!r} of type {argument.type}.",
+            f"there are no random values for the input {argument.name!r} of type "
+            f"{argument.type}.",
             hint="Use --input FILE.npz of epctx run or epctx compare."
             if type_name
-            else "A .npz file cannot hold such a value either; run the model with epctx_core.InferenceSession.",
+            else (
+                "A .npz file cannot hold such a value either; run the model with "
+                "epctx_core.InferenceSession."
+            ),
         )
     shape = tuple(d if isinstance(d, int) else 1 for d in expected.shape)
     if math.prod(shape) > _MOST_MADE:
         raise InvalidArgument(
-            f"the input {argument.name!r} of shape {list(shape)} is too large for random values.",
+            f"the input {argument.name!r} of shape {list(shape)} is too large for "
+            "random values.",
             hint="Use --input FILE.npz of epctx run or epctx compare.",
         )
     values: np.ndarray
@@ -86,13 +95,17 @@ def load_inputs(path: str, arguments: Sequence[NodeArg]) -> dict[str, np.ndarray
         arrays = _read_arrays(path)
     except FileNotFoundError:
         raise NoSuchFile(f"there is no input file {path!r}.", path=path) from None
-    except Exception as error:  # numpy, its tokenizer, zipfile and zlib raise some twenty kinds between them
+    except Exception as error:
+        # numpy, its tokenizer, zipfile and zlib raise some twenty kinds between them
         # numpy's message advises to allow pickles, which run any code in the file.
         why = "it holds Python objects." if "allow_pickle" in str(error) else error
         raise InvalidArgument(
             f"{path!r} cannot be read as a .npz file: {why}",
             path=path,
-            hint="Write it with numpy.savez(file, input_name=array, …), without Python objects.",
+            hint=(
+                "Write it with numpy.savez(file, input_name=array, …), without Python "
+                "objects."
+            ),
         ) from error
     dtypes = {argument.name: argument.tensor_type.dtype for argument in arguments}
     for name, array in arrays.items():
@@ -120,15 +133,15 @@ def _read_arrays(path: str) -> dict[str, np.ndarray]:
     with np.load(path, allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
     for name, array in arrays.items():
-        if not isinstance(
-            array, np.ndarray
-        ):  # numpy returns the bytes of another object
+        if not isinstance(array, np.ndarray):
+            # Numpy returns the bytes of another object.
             raise TypeError(f"its member {name!r:.100} is not an array.")
     return arrays
 
 
 def check_writable(path: str) -> None:
-    """Raise if a file cannot be written, before any work is done for it; a missing folder is fine.
+    """Raise if a file cannot be written, before any work is done for it; a missing
+    folder is fine.
 
     Raises:
         InvalidArgument: the path names a folder, or its own folder is not one.

@@ -1,7 +1,8 @@
 """Names for commands of other packages.
 
-A package adds a command to `epctx` by an entry point of the group `epctx.commands`: its name is the command's, its value
-`module:function`. The function gets the command's `CommandParser`, declares arguments, and sets `run`:
+A package adds a command to `epctx` by an entry point of the group `epctx.commands`: its
+name is the command's, its value `module:function`. The function gets the command's
+`CommandParser`, declares arguments, and sets `run`:
 
     def add_arguments(parser: CommandParser) -> None:
         parser.description = "Measure how long a model takes."
@@ -14,8 +15,8 @@ A package adds a command to `epctx` by an entry point of the group `epctx.comman
         console.result({"model": arguments.model, "bytes": 1 << 20})
         return ExitCode.DONE
 
-An error of `epctx_core.errors` becomes a message and the exit code in docs/errors.md; any other exception is reported
-as a fault of the package, with exit code 3.
+An error of `epctx_core.errors` becomes a message and the exit code in docs/errors.md;
+any other exception is reported as a fault of the package, with exit code 3.
 """
 
 from __future__ import annotations
@@ -33,6 +34,6 @@ from epctx_cli.exit_codes import ExitCode
 from epctx_cli.text import byte_size, counted
 
 __all__ = [
-    "CommandParser", "Console", "ExitCode", "add_common", "add_providers", "byte_size", "counted", "provider_options",
-    "require_plugin", "session_options",
+    "CommandParser", "Console", "ExitCode", "add_common", "add_providers", "byte_size",
+    "counted", "provider_options", "require_plugin", "session_options",
 ]  # fmt: skip

@@ -1,4 +1,5 @@
-"""Table of epctx's own commands, and the commands that other packages add by entry points.
+"""Table of epctx's own commands, and the commands that other packages add by entry
+points.
 
 A command is imported when it is called.
 """
@@ -28,9 +29,11 @@ class Command(NamedTuple):
     Attributes:
         name: as it is typed; an action of a group has two words.
         summary: its line in `epctx --help`.
-        target: the function that declares its arguments, as `module:function`; empty for a group of actions.
+        target: the function that declares its arguments, as `module:function`; empty
+            for a group of actions.
         package: the distribution that contains it.
-        version: that of the distribution, for another package's command; None for epctx's own.
+        version: that of the distribution, for another package's command; None for
+            epctx's own.
     """
 
     name: str
@@ -96,7 +99,8 @@ class Command(NamedTuple):
         """Return the error for another package's command."""
         cause = f"{type(error).__name__}: {error}".rstrip(": ")
         return PluginError(
-            f"the command {self.name!r} of {self.package} {self.version} {how}: {cause}.",
+            f"the command {self.name!r} of {self.package} {self.version} {how}: "
+            f"{cause}.",
             distribution=self.package,
             version=self.version,
             hint=f"Upgrade or uninstall {self.package}; all other commands work.",
@@ -104,47 +108,118 @@ class Command(NamedTuple):
 
 
 OWN = (
-    Command("compile", "compile a model into a context model",
-            "epctx_cli.commands.compile:add_compile_arguments"),
-    Command("share", "compile several models that share weights into context models with one binary",
-            "epctx_cli.commands.compile:add_share_arguments"),
-    Command("run", "run a model, plain or compiled, and describe its outputs",
-            "epctx_cli.commands.run:add_run_arguments"),
-    Command("inspect", "show what is in a context model, without loading it",
-            "epctx_cli.commands.inspect:add_inspect_arguments"),
-    Command("verify", "check a context model and its payloads without a device",
-            "epctx_cli.commands.inspect:add_verify_arguments"),
-    Command("seal", "give a context model that another tool wrote digests, so that damage is found",
-            "epctx_cli.commands.seal:add_arguments"),
-    Command("explain", "show which EP would take each node, and why the others refuse it",
-            "epctx_cli.commands.inspect:add_explain_arguments"),
-    Command("compare", "run two models on the same inputs and show where they differ",
-            "epctx_cli.commands.run:add_compare_arguments"),
-    Command("convert", "convert a model to ONNX Runtime's own format (.ort), or back to ONNX",
-            "epctx_cli.commands.convert:add_arguments"),
+    Command(
+        "compile",
+        "compile a model into a context model",
+        "epctx_cli.commands.compile:add_compile_arguments",
+    ),
+    Command(
+        "share",
+        (
+            "compile several models that share weights into "
+            "context models with one binary"
+        ),
+        "epctx_cli.commands.compile:add_share_arguments",
+    ),
+    Command(
+        "run",
+        "run a model, plain or compiled, and describe its outputs",
+        "epctx_cli.commands.run:add_run_arguments",
+    ),
+    Command(
+        "inspect",
+        "show what is in a context model, without loading it",
+        "epctx_cli.commands.inspect:add_inspect_arguments",
+    ),
+    Command(
+        "verify",
+        "check a context model and its payloads without a device",
+        "epctx_cli.commands.inspect:add_verify_arguments",
+    ),
+    Command(
+        "seal",
+        (
+            "give a context model that another tool wrote digests, "
+            "so that damage is found"
+        ),
+        "epctx_cli.commands.seal:add_arguments",
+    ),
+    Command(
+        "explain",
+        ("show which EP would take each node, and why the others refuse it"),
+        "epctx_cli.commands.inspect:add_explain_arguments",
+    ),
+    Command(
+        "compare",
+        "run two models on the same inputs and show where they differ",
+        "epctx_cli.commands.run:add_compare_arguments",
+    ),
+    Command(
+        "convert",
+        ("convert a model to ONNX Runtime's own format (.ort), or back to ONNX"),
+        "epctx_cli.commands.convert:add_arguments",
+    ),
     Command("cache", "list, check and clear the cache of load_or_compile"),
-    Command("cache ls", "list the entries, the last used one first",
-            "epctx_cache.command:add_ls_arguments", "epctx-cache"),
-    Command("cache verify", "check every byte of all entries; remove damaged ones",
-            "epctx_cache.command:add_verify_arguments", "epctx-cache"),
-    Command("cache gc", "remove the entries used longest ago until the others fit the limit",
-            "epctx_cache.command:add_gc_arguments", "epctx-cache"),
-    Command("cache clear", "remove all entries", "epctx_cache.command:add_clear_arguments", "epctx-cache"),
-    Command("plugins", "list, describe and check Execution Providers, or start a new one"),
-    Command("plugins list", "list the installed plugins", "epctx_cli.commands.plugins:add_list_arguments"),
-    Command("plugins info", "describe one plugin",
-            "epctx_cli.commands.plugins:add_info_arguments"),
-    Command("plugins check", "run the conformance kit against one plugin",
-            "epctx_conformance.command:add_arguments", "epctx-conformance"),
-    Command("plugins new", "start a new plugin", "epctx_cli.commands.plugins:add_new_arguments"),
-    Command("doctor", "check the environment and the plugins",
-            "epctx_cli.commands.doctor:add_arguments"),
-)  # fmt: skip
+    Command(
+        "cache ls",
+        "list the entries, the last used one first",
+        "epctx_cache.command:add_ls_arguments",
+        "epctx-cache",
+    ),
+    Command(
+        "cache verify",
+        "check every byte of all entries; remove damaged ones",
+        "epctx_cache.command:add_verify_arguments",
+        "epctx-cache",
+    ),
+    Command(
+        "cache gc",
+        ("remove the entries used longest ago until the others fit the limit"),
+        "epctx_cache.command:add_gc_arguments",
+        "epctx-cache",
+    ),
+    Command(
+        "cache clear",
+        "remove all entries",
+        "epctx_cache.command:add_clear_arguments",
+        "epctx-cache",
+    ),
+    Command(
+        "plugins", ("list, describe and check Execution Providers, or start a new one")
+    ),
+    Command(
+        "plugins list",
+        "list the installed plugins",
+        "epctx_cli.commands.plugins:add_list_arguments",
+    ),
+    Command(
+        "plugins info",
+        "describe one plugin",
+        "epctx_cli.commands.plugins:add_info_arguments",
+    ),
+    Command(
+        "plugins check",
+        "run the conformance kit against one plugin",
+        "epctx_conformance.command:add_arguments",
+        "epctx-conformance",
+    ),
+    Command(
+        "plugins new",
+        "start a new plugin",
+        "epctx_cli.commands.plugins:add_new_arguments",
+    ),
+    Command(
+        "doctor",
+        "check the environment and the plugins",
+        "epctx_cli.commands.doctor:add_arguments",
+    ),
+)
 """epctx's own commands, in the order of `epctx --help`."""
 
 
 def added_commands() -> list[Command]:
-    """Return the commands that installed packages add, by name and package; import none of them.
+    """Return the commands that installed packages add, by name and package; import none
+    of them.
 
     Those with the name of one of epctx's own are included, though they are never used.
     """

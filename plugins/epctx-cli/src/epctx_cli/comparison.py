@@ -1,4 +1,5 @@
-"""Comparison of two models on the same inputs: outputs first, then the values of the same name inside them.
+"""Comparison of two models on the same inputs: outputs first, then the values of the
+same name inside them.
 
 A context model keeps the names of the values between its partitions. Prints nothing.
 """
@@ -25,7 +26,9 @@ _TINY = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """An output is equal if its `max_abs` is at most `absolute`, or its `max_rel` at most `relative`."""
+    """An output is equal if its `max_abs` is at most `absolute`, or its `max_rel` at
+    most `relative`.
+    """
 
     absolute: float
     relative: float
@@ -54,13 +57,18 @@ class Difference:
         """Return the place of the first difference in words."""
         if self.first is None:
             return self.reason
-        return f"at {self.first['index']}: {_words(self.first['a'])} and {_words(self.first['b'])}"
+        return (
+            f"at {self.first['index']}: {_words(self.first['a'])} and "
+            f"{_words(self.first['b'])}"
+        )
 
 
 def compare_all(
     a: Mapping[str, Any], b: Mapping[str, Any], tolerance: Tolerance
 ) -> list[Difference]:
-    """Compare results by name, in the order of `a`; a result of only one side differs."""
+    """Compare results by name, in the order of `a`; a result of only one side
+    differs.
+    """
     found = [
         compare(name, value, b[name], tolerance)
         if name in b
@@ -75,7 +83,10 @@ def compare_all(
 
 
 def compare(name: str, a: Any, b: Any, tolerance: Tolerance) -> Difference:
-    """Compare two results. NaN equals NaN at the same index, and infinity the same infinity."""
+    """Compare two results.
+
+    NaN equals NaN at the same index, and infinity the same infinity.
+    """
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
         return _compare_others(name, a, b, tolerance)
     if a.shape != b.shape:
@@ -238,7 +249,8 @@ def compare_models(
     )
 
 
-# -- values inside ---------------------------------------------------------------------------------
+# -- values inside
+# ---------------------------------------------------------------------------------
 
 _MOST_VALUES = 256
 """Largest number of values that are compared; of more, this many at even distances."""
@@ -291,7 +303,9 @@ class _Probe:
         }
 
     def info(self, name: str) -> onnx.ValueInfoProto | None:
-        """Return a value as a graph output, or None if it is not a tensor of known type."""
+        """Return a value as a graph output, or None if it is not a tensor of known
+        type.
+        """
         proto = self._types.get(name)
         if proto is None or not proto.HasField("tensor_type"):
             return None

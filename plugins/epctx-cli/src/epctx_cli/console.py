@@ -1,7 +1,7 @@
 """Output of a command: its report, notes, warnings and errors, or one JSON object.
 
-With `--json` standard output gets the object and nothing else. rich lays out tables and progress; `streams` writes.
-Knows no command.
+With `--json` standard output gets the object and nothing else. rich lays out tables and
+progress; `streams` writes. Knows no command.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Console:
         self._result: dict[str, Any] | None = None
         self._progress: rich.progress.Progress | None = None
 
-    # -- for people ------------------------------------------------------------------------------
+    # -- for people
+    # ------------------------------------------------------------------------------
 
     def say(self, line: str = "") -> None:
         """Write a line of the report; nothing with `--json`."""
@@ -66,14 +67,17 @@ class Console:
         if eps:
             verb = "computes" if len(eps) == 1 else "compute"
             self.note(
-                f"\nSimulated: {' and '.join(eps)} {verb} on this CPU, not on a vendor's hardware."
+                f"\nSimulated: {' and '.join(eps)} {verb} on this CPU, not on a "
+                "vendor's hardware."
             )
         return eps
 
     def table(
         self, header: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str = ""
     ) -> None:
-        """Write a table of the report after an empty line; nothing without rows. Numbers are aligned to the right.
+        """Write a table of the report after an empty line; nothing without rows.
+
+        Numbers are aligned to the right.
 
         Args:
             header: names of the columns; no header is shown if all are empty.
@@ -101,7 +105,9 @@ class Console:
         self._report(_lay_out(self._out, Padding(shown, (0, 0, 0, 2), expand=False)))
 
     def tree(self, root: str, leaves: Sequence[tuple[str, str]]) -> None:
-        """Write a folder after an empty line, and its files: the name of each and its size."""
+        """Write a folder after an empty line, and its files: the name of each and its
+        size.
+        """
         if self._begun:
             self.say()
         self.say(root)
@@ -141,7 +147,9 @@ class Console:
 
     @contextmanager
     def progress(self) -> Iterator[Callable[[str, int, int], None]]:
-        """Give a function of (stage, done, total) that shows progress, if standard error is a terminal."""
+        """Give a function of (stage, done, total) that shows progress, if standard
+        error is a terminal.
+        """
         if not _is_terminal(self._err):
             yield lambda _stage, _done, _total: None
             return
@@ -165,8 +173,8 @@ class Console:
                 share = f"{done}/{total}" if total > 1 else ""
                 # Shown at once for a new stage, else with the next frame.
                 shown.update(
-                    task, description=f"{number}{stage[:16]:<12}", completed=done, total=total, share=share,
-                    refresh=stage != last,
+                    task, description=f"{number}{stage[:16]:<12}", completed=done,
+                    total=total, share=share, refresh=stage != last,
                 )  # fmt: skip
                 last = stage
 
@@ -189,7 +197,8 @@ class Console:
                 shown.start()
                 self._progress = shown
 
-    # -- for programs ----------------------------------------------------------------------------
+    # -- for programs
+    # ----------------------------------------------------------------------------
 
     def result(self, values: Mapping[str, Any]) -> None:
         """Set the command's result; `finish` writes it with `--json`."""
@@ -209,7 +218,8 @@ class Console:
         with suppress(streams.UnwritableError):
             streams.flush(self._err)
 
-    # -- streams ---------------------------------------------------------------------------------
+    # -- streams
+    # ---------------------------------------------------------------------------------
 
     def _report(self, words: str) -> None:
         """Write to standard output.
@@ -230,7 +240,9 @@ class Console:
 
 
 def _in_order(other: TextIO | None) -> None:
-    """Flush the other stream first, to keep the order of both; `finish` reports a failure."""
+    """Flush the other stream first, to keep the order of both; `finish` reports a
+    failure.
+    """
     with suppress(OSError, ValueError):
         if other is not None:
             other.flush()
@@ -258,7 +270,9 @@ def _lay_out(stream: TextIO | None, shown: rich.console.RenderableType) -> str:
 
 
 def _jsonable(value: Any) -> Any:
-    """Return a value as JSON can hold it: infinity and NaN become null, bytes become text."""
+    """Return a value as JSON can hold it: infinity and NaN become null, bytes become
+    text.
+    """
     if isinstance(value, Mapping):
         return {str(key): _jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

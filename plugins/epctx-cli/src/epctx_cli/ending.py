@@ -20,7 +20,8 @@ def _list_lasting_threads() -> list[str]:
 
 
 def end_in_any_case(code: int) -> None:
-    """End this process soon after its work, whatever threads are left, with a warning that names them.
+    """End this process soon after its work, whatever threads are left, with a warning
+    that names them.
 
     Returns at once; for processes of the command line, never for a host's.
 

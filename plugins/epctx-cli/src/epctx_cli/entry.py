@@ -91,8 +91,14 @@ def _parse(argv: list[str]) -> argparse.Namespace | int:
         )
     parser = CommandParser(
         prog="epctx",
-        description="Compile ONNX models into context models; inspect, verify, run and compare them.",
-        epilog="Exit codes: 0 done; 1 a check failed; 2 wrong usage or bad input; 3 a plugin is missing or broken.",
+        description=(
+            "Compile ONNX models into context models; inspect, verify, run and "
+            "compare them."
+        ),
+        epilog=(
+            "Exit codes: 0 done; 1 a check failed; 2 wrong usage or bad input; 3 a "
+            "plugin is missing or broken."
+        ),
     )
     parser.add_argument("--version", action="version", version=f"epctx {__version__}")
     add_verbose(parser, default=False)

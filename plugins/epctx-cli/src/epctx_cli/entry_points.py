@@ -1,4 +1,7 @@
-"""Entry points of installed packages: EPs, engines and graph transformers. Reads metadata only, and imports nothing heavy."""
+"""Entry points of installed packages: EPs, engines and graph transformers.
+
+Reads metadata only, and imports nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ TRANSFORMER_GROUP = "epctx.graph_transformers"
 
 
 def find_entries(*groups: str) -> Iterator[tuple[Distribution, EntryPoint]]:
-    """Yield the entry points of groups, each with its distribution; those of unreadable metadata are left out."""
+    """Yield the entry points of groups, each with its distribution; those of unreadable
+    metadata are left out.
+    """
     for package in distributions():
         with suppress(Exception):  # metadata of other packages fails in many ways
             text = package.read_text("entry_points.txt") or ""
@@ -25,7 +30,9 @@ def find_entries(*groups: str) -> Iterator[tuple[Distribution, EntryPoint]]:
 
 
 def describe(found: Iterable[tuple[Distribution, EntryPoint]]) -> list[dict[str, str]]:
-    """Return name, distribution, version and entry point of each graph transformer among entry points, sorted."""
+    """Return name, distribution, version and entry point of each graph transformer
+    among entry points, sorted.
+    """
     keys = ("name", "distribution", "version", "entry_point")
     rows = {
         (e.name, p.metadata["Name"], p.version, e.value)

@@ -14,7 +14,9 @@ class ExitCode(IntEnum):
     DONE = 0
     """The command did what it was asked to."""
     FAILED = 1
-    """A check or comparison failed, or a sound model failed while it was compiled or run."""
+    """A check or comparison failed, or a sound model failed while it was compiled or
+    run.
+    """
     USAGE = 2
     """Wrong usage or bad input: an option, a model, a file, a folder to write to."""
     PLUGIN = 3
@@ -30,8 +32,8 @@ _PLUGIN = (
     errors.EPFail,
 )
 _USAGE = (
-    errors.InvalidArgument, errors.NoSuchFile, errors.InvalidProtobuf, errors.InvalidGraph,
-    errors.ModelRequiresCompilation, errors.NotFound,
+    errors.InvalidArgument, errors.NoSuchFile, errors.InvalidProtobuf,
+    errors.InvalidGraph, errors.ModelRequiresCompilation, errors.NotFound,
 )  # fmt: skip
 
 
@@ -40,8 +42,9 @@ def exit_code(error: errors.EpctxError, *, model: str | None = None) -> ExitCode
 
     Args:
         error: what ended the command.
-        model: the command's input. A `Fail` that names another path is about the output (it exists,
-            belongs to another model, or is not writable), which the user chose.
+        model: the command's input. A `Fail` that names another path is about the output
+            (it exists, belongs to another model, or is not writable), which the user
+            chose.
     """
     named = error.path if isinstance(error, errors.Fail) else None
     if named is not None and (model is None or Path(named) != Path(model)):

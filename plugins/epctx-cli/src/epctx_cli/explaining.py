@@ -1,4 +1,6 @@
-"""EP of each node of a model, with the refusals of others; nothing is compiled or written."""
+"""EP of each node of a model, with the refusals of others; nothing is compiled or
+written.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class NodeExplanation:
         name: the node's, or operator and index for one without.
         operator: with its domain, if that is not ONNX's own.
         ep: the EP that takes it; the CPU EP for what is left.
-        partition: the partition's number in the model's order, or None for what is in none.
+        partition: the partition's number in the model's order, or None for what is in
+            none.
         kernel: whether a kernel of `ep` runs it, on its own.
         compiled: whether it is an EPContext node already; `ep` is then its source.
         refusals: EP and reason, for each EP asked before `ep`.
@@ -56,8 +59,9 @@ class Explanation:
 
     Attributes:
         eps: the EPs asked, in order of priority.
-        nodes: of the main graph, then of each body that a session runs itself. An If, Loop or Scan around
-            an EP's work is not among them: the session itself runs it.
+        nodes: of the main graph, then of each body that a session runs itself. An If,
+            Loop or Scan around an EP's work is not among them: the session itself runs
+            it.
     """
 
     eps: tuple[str, ...]
@@ -88,7 +92,8 @@ def explain_model(
         path_or_bytes: the model.
         sess_options: EPs and options, as for a compile. None for the defaults.
         registry: the registry of EPs.
-        purpose: that of the EPs' instances: EXPORT as in a compile, RUN as in a session.
+        purpose: that of the EPs' instances: EXPORT as in a compile, RUN as in a
+            session.
 
     Raises:
         InvalidArgument: no path or bytes, or no session options.

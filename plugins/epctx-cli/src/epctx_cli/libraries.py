@@ -1,4 +1,7 @@
-"""Libraries that epctx-core and EPs require, with their installed versions. Reads metadata only."""
+"""Libraries that epctx-core and EPs require, with their installed versions.
+
+Reads metadata only.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ if TYPE_CHECKING:
 CORE = "epctx-core"
 _OURS = "epctx-"
 _NOT_LISTED = frozenset({"all", "test"})
-"""Extras that are not listed: the others have the libraries of `all`, and `test` is for developers."""
+"""Extras that are not listed: the others have the libraries of `all`, and `test` is for
+developers.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +41,8 @@ class Library:
         name: of the required distribution.
         user: the distribution that requires it.
         required: the version specifier.
-        extra: the extra that installs it, of epctx-core, or of an EP's package; None for a library that is always needed.
+        extra: the extra that installs it, of epctx-core, or of an EP's package; None
+            for a library that is always needed.
         version: the installed version, or None.
         fits: whether the installed version is within the specifier, or None.
     """
@@ -50,7 +56,9 @@ class Library:
 
 
 def libraries() -> list[Library] | None:
-    """Return the libraries that epctx-core requires or can use; None if it is importable, but not installed."""
+    """Return the libraries that epctx-core requires or can use; None if it is
+    importable, but not installed.
+    """
     found: dict[str, Library] = {}
     try:
         core = distribution(CORE)
@@ -102,7 +110,9 @@ def installed_version(name: str) -> str | None:
 
 
 def within(version: str, bounds: SpecifierSet) -> bool:
-    """Return whether an installed version, pre-releases included, is within bounds; False for an invalid one."""
+    """Return whether an installed version, pre-releases included, is within bounds;
+    False for an invalid one.
+    """
     try:
         return bounds.contains(version, prereleases=True)
     except InvalidVersion:
@@ -135,7 +145,9 @@ class EpLibrary(Library):
 
 
 def libraries_of_eps() -> list[EpLibrary]:
-    """Return what EPs require beside packages of epctx and the libraries of those, installed or not."""
+    """Return what EPs require beside packages of epctx and the libraries of those,
+    installed or not.
+    """
     found: dict[tuple[str, str, str], EpLibrary] = {}
     shared: set[str] | None = None
     for package, entry in find_entries(EP_GROUP):

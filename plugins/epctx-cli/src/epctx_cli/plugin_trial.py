@@ -1,4 +1,5 @@
-"""Trial of plugins in processes of their own, so that one that crashes or hangs does no harm.
+"""Trial of plugins in processes of their own, so that one that crashes or hangs does no
+harm.
 
 The child runs `report` of this module; both sides send JSON. Knows no command.
 """
@@ -84,7 +85,8 @@ def _try(record: PluginRecord, timeout: float) -> tuple[Trial, str]:
         {"path": sys.path, "name": record.name, "distribution": record.distribution}
     )
     command = [sys.executable, "-c", _CHILD, request]
-    # Files, not pipes: a child of the child may keep a pipe open long after both are gone.
+    # Files, not pipes: a child of the child may keep a pipe open long after both are
+    # gone.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = ProcessGroup(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         in_time = child.wait_and_end(timeout)
@@ -109,7 +111,9 @@ def _read(file: IO[bytes]) -> bytes:
 
 
 def _trial(record: PluginRecord, reply: Mapping[str, Any]) -> Trial:
-    """Return a trial with the reply of the child, which is empty for a plugin that was not tried."""
+    """Return a trial with the reply of the child, which is empty for a plugin that was
+    not tried.
+    """
     if reply:
         record = replace(
             record,
@@ -130,7 +134,8 @@ def _trial(record: PluginRecord, reply: Mapping[str, Any]) -> Trial:
 
 
 def report(request: Mapping[str, Any]) -> None:
-    """Load one plugin, ask for its availability, and print a description; the child calls this.
+    """Load one plugin, ask for its availability, and print a description; the child
+    calls this.
 
     Args:
         request: `name` and `distribution` of the record.
@@ -155,7 +160,9 @@ def _load_plugin(request: Mapping[str, Any]) -> dict[str, Any]:
     description: dict[str, Any] = {}
     problem: EpctxError | None = None
     try:
-        if record().undecided:  # imports the others of its name as a session would, to learn which are simulated
+        if record().undecided:
+            # imports the others of its name as a session would, to learn which are
+            # simulated
             with suppress(EpctxError):
                 default_registry.resolve(request["name"])
         description = describe(default_registry.load(record()))
@@ -173,7 +180,9 @@ def _load_plugin(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe(cls: type[ExecutionProvider]) -> dict[str, Any]:
-    """Return a valid class's attributes, options, and the hooks and class methods that it implements."""
+    """Return a valid class's attributes, options, and the hooks and class methods that
+    it implements.
+    """
     from epctx_core.ext import implemented_hooks
     from epctx_core.plugin import ExecutionProvider
 

@@ -1,7 +1,9 @@
-"""Sealing: digests for a context model that another tool wrote, such as onnxruntime with a vendor's EP.
+"""Sealing: digests for a context model that another tool wrote, such as onnxruntime
+with a vendor's EP.
 
-They are a manifest without anything about sources and EPs: `epctx.sealed` in the model's metadata, which is appended to
-the file, or the same text in a file beside it. Loads and `verify_model` read both.
+They are a manifest without anything about sources and EPs: `epctx.sealed` in the
+model's metadata, which is appended to the file, or the same text in a file beside it.
+Loads and `verify_model` read both.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class SealReport:
         path: the sealed model.
         manifest: the file beside it, None for a manifest in the model.
         written: False if the model had this very seal already.
-        payloads: by name (a file's, or a node's for an embedded payload), size in bytes and root digest (hex).
+        payloads: by name (a file's, or a node's for an embedded payload), size in bytes
+            and root digest (hex).
     """
 
     path: Path
@@ -67,24 +70,31 @@ def seal_model(
     beside: bool = False,
     force: bool = False,
 ) -> SealReport:
-    """Give a context model that another tool wrote digests of its structure and its payloads.
+    """Give a context model that another tool wrote digests of its structure and its
+    payloads.
 
-    onnxruntime loads a sealed model as before: only metadata is added. The seal says nothing about EPs, so
-    loads choose the same ones as before. Sealing again changes nothing.
+    onnxruntime loads a sealed model as before: only metadata is added. The seal says
+    nothing about EPs, so loads choose the same ones as before. Sealing again changes
+    nothing.
 
     Args:
         model: path of a context model, beside its context binaries.
-        output: file of the sealed copy, in a folder that has the binaries; None to replace the model.
-        beside: write the manifest into a file `<model's file name>.epctx.json` and leave the model as it is.
-        force: replace a manifest that differs: another seal, or that of a compile, with all that it says about EPs.
+        output: file of the sealed copy, in a folder that has the binaries; None to
+            replace the model.
+        beside: write the manifest into a file `<model's file name>.epctx.json` and
+            leave the model as it is.
+        force: replace a manifest that differs: another seal, or that of a compile, with
+            all that it says about EPs.
 
     Returns:
         The payloads and their digests.
 
     Raises:
         NoSuchFile, InvalidProtobuf: there is no such model, or it is not one.
-        InvalidGraph: the model is damaged, or a payload is missing or leaves the folder.
-        InvalidArgument: nothing to seal, a manifest that differs, or a model that cannot be sealed this way.
+        InvalidGraph: the model is damaged, or a payload is missing or leaves the
+            folder.
+        InvalidArgument: nothing to seal, a manifest that differs, or a model that
+            cannot be sealed this way.
         Fail: the files cannot be written, or the model was replaced meanwhile.
 
     Example:
@@ -166,14 +176,17 @@ def _list_payloads(path: Path) -> Iterator[dict[str, Any]]:
             yield entry
     if not seen:
         raise InvalidArgument(
-            f"{path.name} has no EPContext node with a payload: there is nothing to seal.",
+            f"{path.name} has no EPContext node with a payload: there is nothing to "
+            "seal.",
             path=path,
             hint="Seal the context model that a compile wrote (often *_ctx.onnx).",
         )
 
 
 def _make_payload_entry(name: str, content: memoryview | MappedFile) -> dict[str, Any]:
-    """Return the entry of a payload, embedded or in a file: digests of blocks of 1 MiB, and one over their list."""
+    """Return the entry of a payload, embedded or in a file: digests of blocks of 1 MiB,
+    and one over their list.
+    """
     file = content if isinstance(content, MappedFile) else None
     view = content.view if isinstance(content, MappedFile) else content
     root, segments = hashlib.sha256(), list[tuple[int, str]]()
@@ -215,7 +228,8 @@ def _seal_beside(
     )
     if _read_manifests(data):
         raise InvalidArgument(
-            f"{path.name} has a manifest of its own, so that one beside it would not be read.",
+            f"{path.name} has a manifest of its own, so that one beside it would not "
+            "be read.",
             path=path,
             hint="`epctx verify` checks it.",
         )
@@ -252,14 +266,19 @@ def _seal_inside(
             raise InvalidArgument(
                 f"{path.name} was compiled by epctx: its manifest has digests already.",
                 path=path,
-                hint="`epctx verify` checks them; --force (force=True) replaces the manifest with a seal.",
+                hint=(
+                    "`epctx verify` checks them; --force (force=True) replaces the "
+                    "manifest with a seal."
+                ),
             )
         raise _difference(f"the manifest in {path.name}", path)
     return sealed
 
 
 def _check_replaceable(path: Path, text: str) -> None:
-    """Check that a load needs nothing of a compile's manifest but digests; raise InvalidArgument otherwise."""
+    """Check that a load needs nothing of a compile's manifest but digests; raise
+    InvalidArgument otherwise.
+    """
     stated: Any = None
     with suppress(ValueError):  # a damaged one is of no use to a load
         stated = json.loads(text)
@@ -267,14 +286,17 @@ def _check_replaceable(path: Path, text: str) -> None:
         stated.get("source_weights") or stated.get("pending")
     ):
         raise InvalidArgument(
-            f"{path.name} cannot be sealed: a load needs more of its manifest than digests.",
+            f"{path.name} cannot be sealed: a load needs more of its manifest than "
+            "digests.",
             path=path,
             hint="Compile it again; its manifest has digests already.",
         )
 
 
 def _read_manifests(data: bytes) -> dict[str, str]:
-    """Return the manifests in a model's metadata; protobuf gives bytes for one that is no text."""
+    """Return the manifests in a model's metadata; protobuf gives bytes for one that is
+    no text.
+    """
     from onnx import ModelProto
 
     own = {
@@ -289,7 +311,9 @@ def _read_manifests(data: bytes) -> dict[str, str]:
 
 
 def _make_entry(text: str) -> bytes:
-    """Return an entry of metadata as it stands in a model's file; it may be appended to one."""
+    """Return an entry of metadata as it stands in a model's file; it may be appended to
+    one.
+    """
     from onnx import ModelProto
 
     data: bytes = ModelProto(
@@ -302,7 +326,10 @@ def _difference(name: str, path: Path) -> InvalidArgument:
     return InvalidArgument(
         f"{name} says something else of the model and its payloads than they are now.",
         path=path,
-        hint="Find out which of them is right (`epctx verify`); --force (force=True) replaces the manifest.",
+        hint=(
+            "Find out which of them is right (`epctx verify`); --force (force=True) "
+            "replaces the manifest."
+        ),
     )
 
 

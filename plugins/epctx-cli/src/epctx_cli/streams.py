@@ -17,7 +17,8 @@ class UnwritableError(Exception):
 
 
 def send(stream: TextIO | None, words: str) -> None:
-    """Write and flush; characters that the stream's encoding lacks are written as escapes.
+    """Write and flush; characters that the stream's encoding lacks are written as
+    escapes.
 
     Raises:
         UnwritableError: it cannot be written, or was closed before this process began.
@@ -44,7 +45,8 @@ def flush(stream: TextIO | None) -> None:
 
 @contextmanager
 def failures_of(stream: TextIO) -> Iterator[None]:
-    """Raise a failure of a stream in the block as `UnwritableError`, but ignore a closed pipe.
+    """Raise a failure of a stream in the block as `UnwritableError`, but ignore a
+    closed pipe.
 
     Raises:
         UnwritableError: it cannot be written.
@@ -59,7 +61,9 @@ def failures_of(stream: TextIO) -> Iterator[None]:
 
 
 def _discard(stream: TextIO) -> None:
-    """Redirect a stream to the null device: Python flushes again at its end, and would report an error."""
+    """Redirect a stream to the null device: Python flushes again at its end, and would
+    report an error.
+    """
     with suppress(OSError, ValueError):  # a stream of a caller's own has no descriptor
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
@@ -71,7 +75,9 @@ _STDOUT, _STDERR = 1, 2
 
 @contextmanager
 def reserved_stdout() -> Iterator[None]:
-    """Redirect output in the block to standard error: of Python, native libraries and child processes."""
+    """Redirect output in the block to standard error: of Python, native libraries and
+    child processes.
+    """
     with redirect_stdout(sys.stderr):
         try:
             saved = os.dup(_STDOUT)
@@ -85,7 +91,8 @@ def reserved_stdout() -> Iterator[None]:
         finally:
             import ctypes
 
-            # The C library's buffers, which are written to a pipe only when the process ends.
+            # The C library's buffers, which are written to a pipe only when the process
+            # ends.
             with suppress(
                 OSError, TypeError, AttributeError
             ):  # Windows has no such handle

@@ -45,7 +45,10 @@ def add_compile_arguments(parser: CommandParser) -> None:
         "-o",
         "--output",
         metavar="OUT",
-        help="the context model, or a folder for it (default: <MODEL>_ctx.onnx beside MODEL)",
+        help=(
+            "the context model, or a folder for it (default: <MODEL>_ctx.onnx beside "
+            "MODEL)"
+        ),
     )
     parser.add_flag(
         "--embed", "store payloads in the model instead of a file beside it"
@@ -109,7 +112,8 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
         code = code if equal else ExitCode.FAILED
     if not report.compiled:
         console.note(
-            "Nothing was compiled. With --allow-uncompiled this exits with 0; with --require-compiled nothing is written."
+            "Nothing was compiled. With --allow-uncompiled this exits with 0; with "
+            "--require-compiled nothing is written."
         )
     if code == ExitCode.DONE:
         # Values are not repeated, since they may be secret.
@@ -125,7 +129,9 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | None:
-    """Return the output path, or None for the default; in a folder it has the default name."""
+    """Return the output path, or None for the default; in a folder it has the default
+    name.
+    """
     given = (
         session.config().context_file_path
         if arguments.output is None
@@ -149,7 +155,8 @@ def _print_compile(model: str, report: CompileReport, console: Console) -> None:
     _print_partitions(report, console)
     if report.kept_nodes:
         console.say(
-            f"\n{text.counted(len(report.kept_nodes), 'EPContext node')} of the model passed through unchanged."
+            f"\n{text.counted(len(report.kept_nodes), 'EPContext node')} of the model "
+            "passed through unchanged."
         )
     _print_assignments(report, console)
     _print_refusals(report, console)
@@ -157,8 +164,9 @@ def _print_compile(model: str, report: CompileReport, console: Console) -> None:
     console.tree(f"{report.folder}/", files)
     if report.source_files:
         console.say(
-            f"\nWeights stay in the source model: a load needs {' and '.join(report.source_files)} beside the context "
-            "model, or ep.context_source_model_path."
+            "\nWeights stay in the source model: a load needs "
+            f"{' and '.join(report.source_files)} beside the context model, or "
+            "ep.context_source_model_path."
         )
     console.note_simulated(
         r.name
@@ -244,14 +252,15 @@ def _check(
     wrong = print_differences(
         comparison.differences,
         console,
-        title=f"Checked against the CPU EP, on inputs made from seed 0 (max_rel at most {CHECK_TOLERANCE:g}):",
+        title="Checked against the CPU EP, on inputs made from seed 0 (max_rel at most "
+        f"{CHECK_TOLERANCE:g}):",
     )
     if wrong:
         console.error(
-            f"the compiled model disagrees with the CPU EP in {text.counted(len(wrong), 'output')}: "
-            f"{wrong[0].name!r} {wrong[0].describe()}.\n"
-            f"epctx compare {shlex.quote(str(report.output))} {shlex.quote(arguments.model)} "
-            "shows where they differ first."
+            "the compiled model disagrees with the CPU EP in "
+            f"{text.counted(len(wrong), 'output')}: {wrong[0].name!r} "
+            f"{wrong[0].describe()}.\nepctx compare {shlex.quote(str(report.output))} "
+            f"{shlex.quote(arguments.model)} shows where they differ first."
         )
     return comparison.differences
 
@@ -262,7 +271,10 @@ def add_share_arguments(parser: CommandParser) -> None:
         "models",
         metavar="MODEL",
         nargs="+",
-        help="the ONNX models, also joined by commas; the binary is named after the first",
+        help=(
+            "the ONNX models, also joined by commas; the binary is named after the "
+            "first"
+        ),
     )
     parser.list_among_options = "models"
     add_providers(
@@ -279,7 +291,10 @@ def add_share_arguments(parser: CommandParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="the stem of a context model; once for each model, if two have the same stem",
+        help=(
+            "the stem of a context model; once for each model, if two have the same "
+            "stem"
+        ),
     )
     parser.add_flag("--no-clobber", "fail if a context model exists")
     add_allow_uncompiled(parser)
@@ -309,7 +324,8 @@ def run_share(arguments: argparse.Namespace, console: Console) -> int:
     names: list[str | None] = [*arguments.name] or [None] * len(models)
     if len(names) != len(models):
         raise InvalidArgument(
-            f"there are {text.counted(len(models), 'model')} and {text.counted(len(names), 'name')}.",
+            f"there are {text.counted(len(models), 'model')} and "
+            f"{text.counted(len(names), 'name')}.",
             hint="Give --name once for each model, or not at all.",
         )
     if not arguments.ep:

@@ -1,4 +1,6 @@
-"""`epctx convert`: convert a model to ONNX Runtime's own format (`.ort`), back, or to the newest version."""
+"""`epctx convert`: convert a model to ONNX Runtime's own format (`.ort`), back, or to
+the newest version.
+"""
 
 from __future__ import annotations
 

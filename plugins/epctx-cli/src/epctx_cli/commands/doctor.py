@@ -51,7 +51,9 @@ VARIABLES = MappingProxyType(
         "EPCTX_CACHE_DIR": "the folder of the compile cache",
         "EPCTX_RECEIPTS": "the folder of receipts of checked files",
         "EPCTX_CACHE_SIZE": "what the compile cache may take, such as 10G",
-        "EPCTX_CACHE_TRUST_STAT": "0 to read models and weights at every use of the cache",
+        "EPCTX_CACHE_TRUST_STAT": (
+            "0 to read models and weights at every use of the cache"
+        ),
         "EPCTX_ENGINE": "the engine that runs what no EP takes",
         "EPCTX_TRACE": "1 to log every call of a hook",
     }
@@ -65,7 +67,8 @@ class Finding(NamedTuple):
     """One finding.
 
     Attributes:
-        severity: "problem" for something that does not work until it is fixed, or "note".
+        severity: "problem" for something that does not work until it is fixed, or
+            "note".
         message: a sentence.
         hint: a fix, or empty.
     """
@@ -153,7 +156,8 @@ def _print_findings(findings: Sequence[Finding], console: Console) -> None:
     )
 
 
-# -- the interpreter and its environment -----------------------------------------------------------
+# -- the interpreter and its environment
+# -----------------------------------------------------------
 
 
 def _facts() -> dict[str, str]:
@@ -184,7 +188,8 @@ def _check_environment() -> Iterator[Finding]:
     other = f"`pip` on the PATH ({pip}) installs into another environment"
     if plugins := sorted(_plugins_under(Path(pip).parent.parent)):
         yield _problem(
-            f"{other}, which has plugins that are not installed here: {', '.join(plugins)}.",
+            f"{other}, which has plugins that are not installed here: "
+            f"{', '.join(plugins)}.",
             f"{install} {' '.join(plugins)}",
         )
     else:
@@ -192,7 +197,9 @@ def _check_environment() -> Iterator[Finding]:
 
 
 def _plugins_under(prefix: Path) -> Iterator[str]:
-    """Yield the distributions of another environment that provide EPs, as their metadata says."""
+    """Yield the distributions of another environment that provide EPs, as their
+    metadata says.
+    """
     own = {Path(entry).resolve() for entry in sys.path if entry}
     for folder in prefix.glob("lib/python*/*-packages"):
         if folder.resolve() not in own:
@@ -201,14 +208,20 @@ def _plugins_under(prefix: Path) -> Iterator[str]:
                     yield canonicalize_name(points.parent.name.partition("-")[0])
 
 
-# -- libraries -------------------------------------------------------------------------------------
+# -- libraries
+# -------------------------------------------------------------------------------------
 
 
 def check_libraries(found: Sequence[Library] | None) -> Iterator[Finding]:
-    """Yield a finding for each library that is missing or too old, with the command that fixes it."""
+    """Yield a finding for each library that is missing or too old, with the command
+    that fixes it.
+    """
     if found is None:
         yield _note(
-            "epctx-core is run from its source and is not installed; versions of libraries were not checked.",
+            (
+                "epctx-core is run from its source and is not installed; versions of "
+                "libraries were not checked."
+            ),
             "pip install epctx-core",
         )
         return
@@ -216,7 +229,8 @@ def check_libraries(found: Sequence[Library] | None) -> Iterator[Finding]:
         install = f"pip install '{library.name}{library.required}'"
         if library.fits is False:
             yield _problem(
-                f"{library.name} {library.version} is installed; {library.user} needs {library.required}.",
+                f"{library.name} {library.version} is installed; {library.user} needs "
+                f"{library.required}.",
                 install,
             )
         elif library.version is not None:
@@ -225,7 +239,8 @@ def check_libraries(found: Sequence[Library] | None) -> Iterator[Finding]:
             yield _problem(f"{library.name} is not installed.", install)
         elif find_spec(library.name.replace("-", "_")) is not None:
             yield _note(
-                f"{library.name} is provided by a distribution of another name; its version was not checked."
+                f"{library.name} is provided by a distribution of another name; its "
+                "version was not checked."
             )
         else:
             purpose = _PURPOSES.get(library.extra, library.extra)
@@ -239,7 +254,10 @@ def _check_libraries_of_eps(found: Sequence[EpLibrary]) -> Iterator[Finding]:
     """Yield a finding for each vendor's package that is missing or too old."""
     for library in found:
         if library.fits is False:
-            message = f"{library.name} {library.version} is installed; {library.label} needs {library.required}."
+            message = (
+                f"{library.name} {library.version} is installed; {library.label} "
+                f"needs {library.required}."
+            )
             yield _problem(message, library.install)
         elif library.version is None:
             message = f"{library.name}, which {library.label} needs, is not installed."
@@ -247,7 +265,9 @@ def _check_libraries_of_eps(found: Sequence[EpLibrary]) -> Iterator[Finding]:
 
 
 def _usable_here(library: EpLibrary, records: Sequence[PluginRecord]) -> str:
-    """Return whether the EP of a vendor's package is available: "yes", "no", or the purposes that it is available for."""
+    """Return whether the EP of a vendor's package is available: "yes", "no", or the
+    purposes that it is available for.
+    """
     answers = {
         purpose.value: answer.available
         for record in records
@@ -263,11 +283,14 @@ def _usable_here(library: EpLibrary, records: Sequence[PluginRecord]) -> str:
     )
 
 
-# -- plugins and commands --------------------------------------------------------------------------
+# -- plugins and commands
+# --------------------------------------------------------------------------
 
 
 def _plugins(console: Console) -> tuple[list[Trial], list[Finding]]:
-    """Try every plugin; a variable that cannot be read keeps all of them from being found."""
+    """Try every plugin; a variable that cannot be read keeps all of them from being
+    found.
+    """
     try:
         trials = try_all(default_registry.records(), log=console.debug)
     except InvalidArgument as error:
@@ -279,7 +302,10 @@ def _check_plugins(trials: Sequence[Trial]) -> Iterator[Finding]:
     """Yield a finding for each plugin that cannot be used."""
     if not trials:
         yield _note(
-            "no plugin is installed: models run on the CPU EP, and nothing can be compiled.",
+            (
+                "no plugin is installed: models run on the CPU EP, and nothing can be "
+                "compiled."
+            ),
             "Install one, or start one with `epctx plugins new`.",
         )
     used = {trial.record.name for trial in trials if trial.record.usable}
@@ -307,9 +333,11 @@ def _check_plugins(trials: Sequence[Trial]) -> Iterator[Finding]:
 
 
 def _check_packages(trials: Sequence[Trial]) -> Iterator[Finding]:
-    """Yield a finding for each installed package that requires epctx-core and provides nothing to it.
+    """Yield a finding for each installed package that requires epctx-core and provides
+    nothing to it.
 
-    Not for a library that another of them requires, nor for one that an extra of epctx-core installs.
+    Not for a library that another of them requires, nor for one that an extra of
+    epctx-core installs.
     """
     needs: dict[str, frozenset[str]] = {}
     for each in distributions():
@@ -339,12 +367,17 @@ def _check_packages(trials: Sequence[Trial]) -> Iterator[Finding]:
     for name in sorted(ours - providing - needed_by_others):
         yield _note(
             f"{name} needs epctx-core, but has no entry point of the group {EP_GROUP}.",
-            "This is right for a library. If it should provide an EP, add the entry point and install it again.",
+            (
+                "This is right for a library. If it should provide an EP, add the "
+                "entry point and install it again."
+            ),
         )
 
 
 def _check_commands() -> Iterator[Finding]:
-    """Yield a finding for each command and engine of another package that cannot be used or is ambiguous."""
+    """Yield a finding for each command and engine of another package that cannot be
+    used or is ambiguous.
+    """
     own = {command.name for command in OWN}
     added = added_commands()
     packages: dict[tuple[str, str], list[str]] = {}
@@ -357,7 +390,8 @@ def _check_commands() -> Iterator[Finding]:
     for (what, name), having in packages.items():
         if what == "command" and name in own:
             yield _note(
-                f"the command {name!r} of {having[0]} is not used: epctx has one of that name."
+                f"the command {name!r} of {having[0]} is not used: epctx has one of "
+                "that name."
             )
         elif len(having) > 1:
             message = (
@@ -367,8 +401,8 @@ def _check_commands() -> Iterator[Finding]:
     for command in added:
         if not command.can_be_typed:
             yield _problem(
-                f"the command {command.name!r} of {command.package} {command.version} cannot be typed: a name has no "
-                "space and does not begin with '-'.",
+                f"the command {command.name!r} of {command.package} {command.version} "
+                "cannot be typed: a name has no space and does not begin with '-'.",
                 f"Upgrade or uninstall {command.package}, or report it to its authors.",
             )
 
@@ -382,17 +416,21 @@ def _engines() -> list[tuple[str, str]]:
     )
 
 
-# -- environment variables -------------------------------------------------------------------------
+# -- environment variables
+# -------------------------------------------------------------------------
 
 
 def _check_variables(
     variables: Mapping[str, str], *, any_plugin: bool
 ) -> Iterator[Finding]:
-    """Yield a finding for each unknown variable, and for each that names a missing plugin or engine."""
+    """Yield a finding for each unknown variable, and for each that names a missing
+    plugin or engine.
+    """
     for name in variables:
         if name not in VARIABLES:
             yield _problem(
-                f"the environment variable {name} is unknown.{suggestion(name, VARIABLES)}",
+                f"the environment variable {name} is "
+                f"unknown.{suggestion(name, VARIABLES)}",
                 f"Unset it, or use one of {', '.join(VARIABLES)}.",
             )
     engine, engines = (
@@ -401,7 +439,8 @@ def _check_variables(
     )
     if engine and engine not in engines:
         yield _problem(
-            f"EPCTX_ENGINE names {engine!r}, an engine that is not installed.{suggestion(engine, engines)}",
+            f"EPCTX_ENGINE names {engine!r}, an engine that is not "
+            f"installed.{suggestion(engine, engines)}",
             "Correct the name, or unset the variable.",
         )
     for sentence in default_registry.misspelt() if any_plugin else ():

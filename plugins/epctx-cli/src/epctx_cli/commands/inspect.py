@@ -1,4 +1,6 @@
-"""`epctx inspect`, `epctx verify` and `epctx explain`: report on a model without compiling or running it."""
+"""`epctx inspect`, `epctx verify` and `epctx explain`: report on a model without
+compiling or running it.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def _transformers(info: ModelInfo) -> Sequence[Mapping[str, Any]]:
 
 
 def _files(info: ModelInfo) -> list[dict[str, Any]]:
-    """Return each required file with its size, or the reason why it cannot be opened."""
+    """Return each required file with its size, or the reason why it cannot be
+    opened.
+    """
     import os
 
     from epctx_core.errors import InvalidGraph
@@ -132,8 +136,9 @@ def _print_inspect(
     )
     if info.source_files:
         console.say(
-            f"\nCompiled in weightless mode {info.weightless_mode}: weights stay in the source model "
-            f"{' and '.join(info.source_files)}, needed beside this one or where session options say."
+            f"\nCompiled in weightless mode {info.weightless_mode}: weights stay in "
+            f"the source model {' and '.join(info.source_files)}, needed beside this "
+            "one or where session options say."
         )
     _warn(info, files, console)
 
@@ -176,7 +181,10 @@ def _loader(node: ContextNodeInfo) -> str:
         return "no plugin"
     simulated = ", simulated" if node.plugin["simulated"] else ""
     version = node.plugin["version"] or ""
-    return f"{node.plugin['distribution'] or 'host'} {version} ({node.plugin['state']}{simulated})"
+    return (
+        f"{node.plugin['distribution'] or 'host'} {version} "
+        f"({node.plugin['state']}{simulated})"
+    )
 
 
 def _attributes(node: ContextNodeInfo) -> dict[str, Any]:
@@ -188,7 +196,9 @@ def _attributes(node: ContextNodeInfo) -> dict[str, Any]:
 
 
 def _values(values: Sequence[object]) -> str:
-    """Return the values of one attribute: once if all are equal, else in the order of the nodes."""
+    """Return the values of one attribute: once if all are equal, else in the order of
+    the nodes.
+    """
     if all(value == values[0] for value in values):
         return _shorten(values[0])
     return _shorten(", ".join(map(_shorten, values)))
@@ -253,7 +263,9 @@ def add_verify_arguments(parser: CommandParser) -> None:
     )
     add_providers(
         parser,
-        ep_help="an EP of the load; may be repeated (default: the sources of the nodes)",
+        ep_help=(
+            "an EP of the load; may be repeated (default: the sources of the nodes)"
+        ),
     )
     parser.add_flag("--strict", "exit with 1 if no byte of a payload could be checked")
     add_common(parser)
@@ -264,8 +276,8 @@ def run_verify(arguments: argparse.Namespace, console: Console) -> int:
     """Check the model and list the findings.
 
     Returns:
-        1 for a faulty model, or with `--strict` for one that was not checked; 2 for an unreadable one; 3 if all errors
-        are of plugins.
+        1 for a faulty model, or with `--strict` for one that was not checked; 2 for an
+        unreadable one; 3 if all errors are of plugins.
     """
     from epctx_core import verify_model
 
@@ -346,7 +358,8 @@ def _print_explain(model: str, explanation: Explanation, console: Console) -> No
     others = (node.ep for node in nodes if node.ep != CPU_EP)
     takers = dict.fromkeys([*explanation.eps, *others, CPU_EP])
     console.say(
-        f"{model}: {text.counted(len(nodes), 'node')}, {len(explanation.left):,} left to the CPU EP"
+        f"{model}: {text.counted(len(nodes), 'node')}, {len(explanation.left):,} left "
+        "to the CPU EP"
     )
     console.table(
         ("taken by", "nodes", "partitions", "operators"),
@@ -382,5 +395,6 @@ def _print_reasons(explanation: Explanation, console: Console) -> None:
         console.say("\nRefused:")
     for (ep, reason), nodes in sorted(refused.items(), key=lambda item: -len(item[1])):
         console.say(
-            f"  {ep}: {reason.rstrip('.')} ({text.counted(len(nodes), 'node')}, such as {nodes[0].name!r})"
+            f"  {ep}: {reason.rstrip('.')} ({text.counted(len(nodes), 'node')}, such "
+            f"as {nodes[0].name!r})"
         )

@@ -1,4 +1,6 @@
-"""`epctx plugins`: list and describe plugins, and start a new one; `check` is in epctx-conformance."""
+"""`epctx plugins`: list and describe plugins, and start a new one; `check` is in
+epctx-conformance.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,16 @@ _DEEPER = " " * 6
 _TYPES = {"bool": "0 or 1", "int": "a whole number", "float": "a number", "str": "text"}
 
 
-# -- list ------------------------------------------------------------------------------------------
+# -- list
+# --------------------------------------------------------------------------------------
 
 
 def add_list_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx plugins list`."""
-    parser.epilog = "Without --load, no plugin is imported. Exits with 0 whatever the states are; see `epctx doctor`."
+    parser.epilog = (
+        "Without --load, no plugin is imported. Exits with 0 whatever the states are; "
+        "see `epctx doctor`."
+    )
     parser.add_flag(
         "--load", "load each plugin in a process of its own, and show the result"
     )
@@ -75,7 +81,8 @@ def _print_list(
 ) -> None:
     if not records:
         console.say(
-            "No plugin is installed. Plugins are pip packages with the entry-point group"
+            "No plugin is installed. Plugins are pip packages with the entry-point "
+            "group"
         )
         console.say("epctx.execution_providers; the CPU EP is built in.")
         return
@@ -105,14 +112,17 @@ def _print_list(
             console.say("\n" + "\n".join(lines))
     if not loaded and any(r.state.value == "discovered" for r in records):
         console.say(
-            "\ndiscovered: installed, not imported yet; `epctx plugins list --load` loads each one."
+            "\ndiscovered: installed, not imported yet; `epctx plugins list --load` "
+            "loads each one."
         )
 
 
 def _find_left_out(
     records: Sequence[PluginRecord], entries: Iterable[tuple[Distribution, EntryPoint]]
 ) -> list[dict[str, str]]:
-    """Return the EPs that have no record because their entry point names an extra that is not installed."""
+    """Return the EPs that have no record because their entry point names an extra that
+    is not installed.
+    """
     listed = {(record.name, record.distribution) for record in records}
     found: dict[tuple[str, str], str] = {}
     for package, entry in entries:
@@ -128,7 +138,8 @@ def _find_left_out(
     ]
 
 
-# -- info ------------------------------------------------------------------------------------------
+# -- info
+# --------------------------------------------------------------------------------------
 
 
 def add_info_arguments(parser: CommandParser) -> None:
@@ -166,7 +177,9 @@ def describe_plugin(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _find_records(name: str) -> list[PluginRecord]:
-    """Return the records of a name, usable or not; a distribution may provide several EPs."""
+    """Return the records of a name, usable or not; a distribution may provide several
+    EPs.
+    """
     from packaging.utils import canonicalize_name
 
     package = canonicalize_name(name)
@@ -253,7 +266,8 @@ def _value(value: object) -> str:
     return "empty" if value == "" else "none" if value is None else str(value)
 
 
-# -- new -------------------------------------------------------------------------------------------
+# -- new
+# --------------------------------------------------------------------------------------
 
 
 def add_new_arguments(parser: CommandParser) -> None:
@@ -279,7 +293,8 @@ def start_plugin(arguments: argparse.Namespace, console: Console) -> int:
 
     names, folder, files = create_plugin(arguments.name, arguments.output)
     console.say(
-        f"{names['distribution']}: {names['ep']}, which works as it is, on the CPU kernels of the core."
+        f"{names['distribution']}: {names['ep']}, which works as it is, on the CPU "
+        "kernels of the core."
     )
     console.table(("",), [(name,) for name in files], title=f"{folder}/")
     console.say(

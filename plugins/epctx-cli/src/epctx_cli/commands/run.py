@@ -1,4 +1,6 @@
-"""`epctx run` and `epctx compare`: run models on the same inputs, and show where outputs differ."""
+"""`epctx run` and `epctx compare`: run models on the same inputs, and show where
+outputs differ.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def add_run_arguments(parser: CommandParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a plain or compiled model")
     add_providers(
         parser,
-        ep_help="an EP to run on; may be repeated (default: the EPs of a context model)",
+        ep_help=(
+            "an EP to run on; may be repeated (default: the EPs of a context model)"
+        ),
     )
     add_inputs(parser)
     parser.add_argument(
@@ -151,7 +155,8 @@ def _print_run(
         )
     console.table(("output", "type", "shape", "min", "max", "mean"), rows)
     console.say(
-        f"\nLoaded in {seconds['load'] * 1e3:.1f} ms, ran in {seconds['run'] * 1e3:.1f} ms."
+        f"\nLoaded in {seconds['load'] * 1e3:.1f} ms, ran in "
+        f"{seconds['run'] * 1e3:.1f} ms."
     )
     if arguments.output is not None:
         console.say(f"Outputs are in {arguments.output}.")
@@ -167,7 +172,10 @@ def add_compare_arguments(parser: CommandParser) -> None:
     parser.add_argument("reference", metavar="B", help="the reference, another model")
     add_providers(
         parser,
-        ep_help="an EP for both models; may be repeated (default: the EPs of context models)",
+        ep_help=(
+            "an EP for both models; may be repeated (default: the EPs of context "
+            "models)"
+        ),
     )
     add_inputs(parser)
     parser.add_argument(
@@ -180,8 +188,8 @@ def add_compare_arguments(parser: CommandParser) -> None:
         "--rtol",
         type=float,
         default=DEFAULT_RTOL,
-        help=f"largest max_rel, max|a-b| / (max|b| + 1e-6) (default: {DEFAULT_RTOL:g}); "
-        "an output is equal if it is within either",
+        help="largest max_rel, max|a-b| / (max|b| + 1e-6) (default: "
+        f"{DEFAULT_RTOL:g}); an output is equal if it is within either",
     )
     add_common(parser)
     parser.set_defaults(run=run_compare)
@@ -250,10 +258,10 @@ def _print_compare(
     )
     if inside is not None:
         console.say(
-            f"Inside, the first of {text.counted(inside['compared'], 'value')} of the same name that differs is "
-            f"{inside['name']!r} (max_rel {text.number(inside['max_rel'])}):\n"
-            f"  in A it comes from {inside['from_a']}\n"
-            f"  in B it comes from {inside['from_b']}"
+            f"Inside, the first of {text.counted(inside['compared'], 'value')} of the "
+            f"same name that differs is {inside['name']!r} (max_rel "
+            f"{text.number(inside['max_rel'])}):\n  in A it comes from "
+            f"{inside['from_a']}\n  in B it comes from {inside['from_b']}"
         )
     console.debug(f"See also: {shlex.join(['epctx', 'inspect', arguments.model])}")
 

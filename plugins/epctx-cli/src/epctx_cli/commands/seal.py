@@ -1,4 +1,6 @@
-"""`epctx seal`: give a context model that another tool wrote digests, so that damage is found."""
+"""`epctx seal`: give a context model that another tool wrote digests, so that damage is
+found.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Template of `epctx plugins new`: a complete package with an EP that works.
 
-Has the names that follow from one word, and the files under `plugin/`. Knows nothing of the command line.
+Has the names that follow from one word, and the files under `plugin/`. Knows nothing of
+the command line.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _HIDDEN = "dot-"
 
 
 class _Text(Template):
-    """Template with `%%{module}`, which has no meaning in Python, shell, TOML or YAML."""
+    """Template with `%%{module}`, which has no meaning in Python, shell, TOML or
+    YAML.
+    """
 
     delimiter = "%%"
 
@@ -40,10 +43,12 @@ def create_plugin(
         parent: the folder around it; made if necessary.
 
     Returns:
-        The names of its parts, its folder, and its files in order, relative to the folder.
+        The names of its parts, its folder, and its files in order, relative to the
+        folder.
 
     Raises:
-        InvalidArgument: the word is not one that a package, a module and an EP can be named after, or it is taken.
+        InvalidArgument: the word is not one that a package, a module and an EP can be
+            named after, or it is taken.
         Fail: the folder exists, or cannot be written.
     """
     _refuse_bad_word(word)
@@ -60,7 +65,10 @@ def create_plugin(
         raise Fail(
             f"{str(folder)!r} exists already.",
             path=folder,
-            hint="Nothing was written. Choose another name, another folder (-o), or remove it.",
+            hint=(
+                "Nothing was written. Choose another name, another folder (-o), or "
+                "remove it."
+            ),
         )
     try:
         for name, text in texts.items():
@@ -82,7 +90,9 @@ def create_plugin(
 
 
 def _names(word: str) -> dict[str, str]:
-    """Return the names in the files of the template: for `acme` epctx-acme, epctx_acme, Acme, ACME0001 and so on."""
+    """Return the names in the files of the template: for `acme` epctx-acme, epctx_acme,
+    Acme, ACME0001 and so on.
+    """
     parts = word.split("-")
     camel = "".join(part.capitalize() for part in parts)
     major, minor = __version__.split(".")[:2]
@@ -102,7 +112,8 @@ def _names(word: str) -> dict[str, str]:
 def _refuse_bad_word(word: str) -> None:
     if word.lower().startswith(("epctx-", "epctx_")):
         raise InvalidArgument(
-            f"the plugin name {word!r} begins with 'epctx', which is put before it anyway.",
+            f"the plugin name {word!r} begins with 'epctx', which is put before it "
+            "anyway.",
             hint=f"Give {word[len('epctx-') :]!r}.",
         )
     if not _WORD.fullmatch(word) or len(word) > LONGEST:
@@ -112,8 +123,8 @@ def _refuse_bad_word(word: str) -> None:
             .rstrip("-")
         )
         raise InvalidArgument(
-            f"{word!r} cannot name a plugin: a name has 1 to {LONGEST} lower-case letters, digits and single "
-            "dashes, and begins with a letter.",
+            f"{word!r} cannot name a plugin: a name has 1 to {LONGEST} lower-case "
+            "letters, digits and single dashes, and begins with a letter.",
             hint=f"Try {near!r}." if near else "Try one such as 'acme'.",
         )
     if word.partition("-")[0] in _OWN_WORDS:
