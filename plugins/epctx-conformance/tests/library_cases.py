@@ -1,4 +1,7 @@
-"""Cases for checks of libraries: right ones, and ones that end or stop the process. Children import them by name."""
+"""Cases for checks of libraries: right ones, and ones that end or stop the process.
+
+Children import them by name.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,8 @@ def load_cases() -> dict[str, Case]:
         Case(
             name="two_tolerances",
             model=_bytes_of(
-                "agraph (float[3] x) => (float[3] y, float[3] z) { y = Relu(x) z = Neg(x) }"
+                "agraph (float[3] x) => (float[3] y, float[3] z) { y = Relu(x) z = "
+                "Neg(x) }"
             ),
             data=lambda: [
                 Data(

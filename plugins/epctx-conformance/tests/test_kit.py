@@ -1,4 +1,6 @@
-"""Table, report and test class of the kit; and the fault that each check has to find."""
+"""Table, report and test class of the kit; and the fault that each check has to
+find.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def reasons(report):
     return {result.title: result.text for result in report.failed}
 
 
-# --- the table ------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------
 
 
 def test_there_are_more_than_a_hundred_checks_and_every_group_has_one():
@@ -98,7 +100,7 @@ class OnlyRuns(ExecutionProvider):
         return [CompiledPartition(each.run, close=each.close) for each in made]
 
 
-# --- EPs that keep the contract -------------------------------------------------------------------------
+# --- EPs that keep the contract -------------------------------------------------------
 
 
 SAMPLE = (
@@ -111,7 +113,9 @@ SAMPLE = (
     "nodes",
     "export",
 )
-"""The groups that run with every suite; the small EP's own test class and the faults run others."""
+"""The groups that run with every suite; the small EP's own test class and the faults
+run others.
+"""
 
 
 @pytest.mark.parametrize(
@@ -247,7 +251,7 @@ def test_a_class_that_no_other_process_can_find_is_checked_in_none(module, monke
     assert outcomes(made) == dict.fromkeys(OTHER_PROCESSES, "skipped")
 
 
-# --- EPs with a fault -----------------------------------------------------------------------------------
+# --- EPs with a fault -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -288,7 +292,7 @@ def test_wrong_results_fail_every_check_that_compares_results(group):
     assert passed == CHECKS_OTHER_THINGS[group]
 
 
-# --- reports --------------------------------------------------------------------------------------------
+# --- reports --------------------------------------------------------------------------
 
 
 def test_a_report_says_what_failed_why_and_what_to_do():
@@ -403,7 +407,7 @@ def test_models_of_its_author_replace_the_kits_own():
     assert given.count(Outcome.PASSED) > 15
 
 
-# --- the test class -------------------------------------------------------------------------------------
+# --- the test class -------------------------------------------------------------------
 
 
 class TestSmallProvider(ProviderConformance):
@@ -465,7 +469,10 @@ def test_a_test_class_fails_with_what_the_check_says(tmp_path):
 
 
 def test_importing_the_kit_imports_neither_pytest_nor_onnx():
-    code = "import sys, epctx_conformance; print(sorted({'pytest', 'onnx', 'numpy'} & set(sys.modules)))"
+    code = (
+        "import sys, epctx_conformance; print(sorted({'pytest', 'onnx', 'numpy'} & "
+        "set(sys.modules)))"
+    )
 
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -474,7 +481,7 @@ def test_importing_the_kit_imports_neither_pytest_nor_onnx():
     assert done.stdout.strip() == "[]"
 
 
-# --- its page -------------------------------------------------------------------------------------------
+# --- its page -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

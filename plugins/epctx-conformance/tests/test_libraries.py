@@ -1,4 +1,6 @@
-"""`epctx plugins check --ep`: the kit and cases on EPs of onnxruntime, in child processes; here on its own CPU EP."""
+"""`epctx plugins check --ep`: the kit and cases on EPs of onnxruntime, in child
+processes; here on its own CPU EP.
+"""
 
 from __future__ import annotations
 

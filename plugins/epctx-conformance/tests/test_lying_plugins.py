@@ -35,7 +35,9 @@ FIRST = {lie.check: lie for lie in reversed(LIES)}
 SAMPLE = [
     lie for lie in LIES if lie.check not in IN_A_PROCESS or lie is FIRST[lie.check]
 ]
-"""All, but of those that need a process of their own one for each check; `make stress` runs the others, too."""
+"""All, but of those that need a process of their own one for each check; `make stress`
+runs the others, too.
+"""
 ENDLESS = """
 import sys, threading
 from conformance.honest_ep import HonestProvider
@@ -73,7 +75,9 @@ OWN_GROUPS = ("payloads", "values", "concurrency", "side_effects", "cancellation
 
 @pytest.fixture(autouse=True)
 def host(tmp_path, monkeypatch):
-    """Give lies a home and a current folder to write to, and put right afterwards what they do to the process."""
+    """Give lies a home and a current folder to write to, and put right afterwards what
+    they do to the process.
+    """
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     root, level = logging.getLogger(), logging.getLogger().level
@@ -208,9 +212,8 @@ def test_a_check_ends_with_the_process_that_it_watches_though_a_daemon_of_the_ep
     )
 
     daemons = (tmp_path / "daemons").read_text("utf-8").split()
-    for daemon in (
-        daemons
-    ):  # a kill fails if one has ended: there would have been nothing to wait for
+    for daemon in daemons:
+        # A kill fails if one has ended: there would have been nothing to wait for.
         os.kill(int(daemon), signal.SIGKILL)
     assert reasons(report) == {}
     assert len(daemons) == len(in_processes)
@@ -238,8 +241,8 @@ def test_an_ep_that_needs_verified_payloads_may_end_its_process_at_a_damaged_one
         "it_refuses_a_node_whose_graph_is_missing"
     }
     assert skipped["it_refuses_a_truncated_payload"] == (
-        "a payload cut in half ends its process. The EP declares needs_verified_payloads: the core gives it no byte"
-        " that is not checked."
+        "a payload cut in half ends its process. The EP declares "
+        "needs_verified_payloads: the core gives it no byte that is not checked."
     )
     assert {
         "it_refuses_a_damaged_payload_in_the_model",

@@ -9,7 +9,8 @@ from epctx_core import Registry
 from epctx_core.testing import Outcome, Requirements, check_provider
 
 CANNOT = {
-    # Like the vendor's own, it compares all nodes of an archive with the archive at once.
+    # Like the vendor's own, it compares all nodes of an archive with the archive at
+    # once.
     VITISAI: {"load_in_parts": False},
 }
 """Abilities that they lack."""

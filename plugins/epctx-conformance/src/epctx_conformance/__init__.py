@@ -1,7 +1,7 @@
 """Conformance kit of epctx: checks any EP against the contract and says what to fix.
 
-`ProviderConformance` is for an EP's own tests, `check_provider` for everything else. Importing this
-package imports neither pytest nor onnx.
+`ProviderConformance` is for an EP's own tests, `check_provider` for everything else.
+Importing this package imports neither pytest nor onnx.
 """
 
 from __future__ import annotations

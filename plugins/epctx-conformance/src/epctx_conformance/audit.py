@@ -1,7 +1,9 @@
-"""Side effects of an EP's Python code: on the machine, by an audit hook, and on its process, whose states are compared.
+"""Side effects of an EP's Python code: on the machine, by an audit hook, and on its
+process, whose states are compared.
 
-An event counts as the EP's if code that belongs neither to Python nor to a library that the core itself calls lies
-between it and the nearest code of the core. Native code raises no events.
+An event counts as the EP's if code that belongs neither to Python nor to a library that
+the core itself calls lies between it and the nearest code of the core. Native code
+raises no events.
 """
 
 from __future__ import annotations
@@ -41,22 +43,23 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _KINDS = {
     **dict.fromkeys(
         (
-            "os.chmod", "os.chown", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink",
-            "os.truncate", "os.utime",
+            "os.chmod", "os.chown", "os.link", "os.mkdir", "os.remove", "os.rename",
+            "os.rmdir", "os.symlink", "os.truncate", "os.utime",
         ),
         "write",
     ),
     **dict.fromkeys(
         (
-            "socket.bind", "socket.connect", "socket.getaddrinfo", "socket.gethostbyaddr", "socket.gethostbyname",
-            "socket.getnameinfo", "socket.sendmsg", "socket.sendto", "urllib.Request", "http.client.connect",
+            "socket.bind", "socket.connect", "socket.getaddrinfo",
+            "socket.gethostbyaddr", "socket.gethostbyname", "socket.getnameinfo",
+            "socket.sendmsg", "socket.sendto", "urllib.Request", "http.client.connect",
         ),
         "network",
     ),
     **dict.fromkeys(
         (
-            "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.startfile", "os.system", "pty.spawn",
-            "subprocess.Popen",
+            "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn",
+            "os.startfile", "os.system", "pty.spawn", "subprocess.Popen",
         ),
         "program",
     ),
@@ -75,7 +78,8 @@ SCRATCH = "epctx-"
 
 @dataclass
 class Audit:
-    """Recorder of what the EP does; one for each process, since a hook cannot be removed.
+    """Recorder of what the EP does; one for each process, since a hook cannot be
+    removed.
 
     Args:
         temporary: the folder for temporary files, in which `scratch()` makes folders.
@@ -114,7 +118,9 @@ class Audit:
             self._busy = False
 
     def _kind(self, event: str, arguments: tuple[Any, ...]) -> str | None:
-        """Return the kind of side effect that an event is, or None for a harmless one."""
+        """Return the kind of side effect that an event is, or None for a harmless
+        one.
+        """
         if event == "open":
             return self._kind_of_open(*arguments[:3])
         kind = _KINDS.get(event)
@@ -142,7 +148,9 @@ class Audit:
         return name.startswith(str(Path(self.temporary) / SCRATCH))
 
     def _is_of_the_ep(self, frame: FrameType | None) -> bool:
-        """Return whether code of the EP or of its libraries lies between an event and the core."""
+        """Return whether code of the EP or of its libraries lies between an event and
+        the core.
+        """
         while frame is not None:
             file = frame.f_code.co_filename
             if file.startswith(self._core):

@@ -1,6 +1,8 @@
-"""ONNX's backend interface over epctx: the official test runner, and any code written for it, drives sessions of ours.
+"""ONNX's backend interface over epctx: the official test runner, and any code written
+for it, drives sessions of ours.
 
-`prepare` and the other functions have the names and arguments that `onnx.backend` and `onnxruntime.backend` use.
+`prepare` and the other functions have the names and arguments that `onnx.backend` and
+`onnxruntime.backend` use.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ _TOLERANCES = ("rtol", "atol")  # the official runner hands its own options on
 
 
 class EpctxBackendRep(BackendRep):
-    """A model that is ready to run. Closed by `close`, a `with` block, or when it is no longer used.
+    """A model that is ready to run.
+
+    Closed by `close`, a `with` block, or when it is no longer used.
 
     Attributes:
         session: the session that runs it.
@@ -87,7 +91,8 @@ class EpctxBackendRep(BackendRep):
         """Run the model and return all outputs in its order.
 
         Args:
-            inputs: values in the model's order, or by name, or the value of the only input.
+            inputs: values in the model's order, or by name, or the value of the only
+                input.
             run_options: options of this run.
         """
         if not isinstance(inputs, Mapping):
@@ -127,7 +132,9 @@ class EpctxBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Return whether inputs and outputs can be on a device: they are in the CPU's memory, wherever an EP runs."""
+        """Return whether inputs and outputs can be on a device: they are in the CPU's
+        memory, wherever an EP runs.
+        """
         try:
             return bool(Device(device).type == DeviceType.CPU)
         except (AttributeError, ValueError):
@@ -135,7 +142,9 @@ class EpctxBackend(Backend):
 
     @classmethod
     def is_compatible(cls, model: Any, device: str = "CPU", **kwargs: Any) -> bool:  # noqa: ARG003
-        """Return `supports_device(device)`: only `prepare` finds out about a model, with a reason."""
+        """Return `supports_device(device)`: only `prepare` finds out about a model,
+        with a reason.
+        """
         return cls.supports_device(device)
 
     @classmethod
@@ -153,13 +162,15 @@ class EpctxBackend(Backend):
             model: a ModelProto, a serialised one, or a path.
             device: "CPU".
             providers: EPs; None: those of this class, by default the CPU EP.
-            through: direct: a session of the model. file: of a context model with payloads in files beside
-                it, compiled into a temporary folder. embed: of one in memory with its payloads inside.
-                None: that of this class.
-            options: attributes of `SessionOptions`; names with a dot are config entries.
+            through: direct: a session of the model. file: of a context model with
+                payloads in files beside it, compiled into a temporary folder. embed: of
+                one in memory with its payloads inside. None: that of this class.
+            options: attributes of `SessionOptions`; names with a dot are config
+                entries.
 
         Raises:
-            InvalidArgument: the device, the way or an option does not exist, or EPs are no sequence.
+            InvalidArgument: the device, the way or an option does not exist, or EPs are
+                no sequence.
             EpctxError: as `InferenceSession` and `ModelCompiler` raise.
         """
         through = cls.through if through is None else through
@@ -183,7 +194,9 @@ class EpctxBackend(Backend):
     def run_model(
         cls, model: Model, inputs: Any, device: str = "CPU", **kwargs: Any
     ) -> tuple[Any, ...]:
-        """Run a model once; arguments as those of `prepare`, inputs as those of `EpctxBackendRep.run`."""
+        """Run a model once; arguments as those of `prepare`, inputs as those of
+        `EpctxBackendRep.run`.
+        """
         with cls.prepare(model, device, **kwargs) as rep:
             return rep.run(inputs)
 
@@ -202,8 +215,10 @@ class EpctxBackend(Backend):
             node: the node; its omitted inputs have empty names.
             inputs: arrays for its other inputs, in order.
             device: "CPU".
-            outputs_info: element type and shape of each output; None: by ONNX's inference.
-            kwargs: as of `prepare`; `opset_version`: the version of the node's domain, by default the operator's newest.
+            outputs_info: element type and shape of each output; None: by ONNX's
+                inference.
+            kwargs: as of `prepare`; `opset_version`: the version of the node's domain,
+                by default the operator's newest.
         """
         version = kwargs.pop("opset_version", None)
         feeds = dict(zip(filter(None, node.input), inputs, strict=True))
@@ -216,13 +231,15 @@ class EpctxBackend(Backend):
 def make_backend(
     providers: Providers | None = None, through: Through = "direct", **options: Any
 ) -> type[EpctxBackend]:
-    """Return a backend whose `prepare` has these defaults, for code that takes a backend and no arguments.
+    """Return a backend whose `prepare` has these defaults, for code that takes a
+    backend and no arguments.
 
     Args:
         providers, through, options: as of `EpctxBackend.prepare`.
 
     Example:
-        >>> tests = onnx.backend.test.BackendTest(make_backend(["QNN"], "file"), __name__)
+        >>> backend = make_backend(["QNN"], "file")
+        >>> tests = onnx.backend.test.BackendTest(backend, __name__)
     """
     return type(
         "BoundBackend",
@@ -316,7 +333,9 @@ def _model_of(
     outputs_info: Sequence[Any] | None,
     version: int | None,
 ) -> onnx.ModelProto:
-    """Return a model of one node over inputs of the types and shapes of the given ones."""
+    """Return a model of one node over inputs of the types and shapes of the given
+    ones.
+    """
     from onnx import defs, helper, numpy_helper, shape_inference
 
     def describe(name: str, kind: Any, shape: Any) -> onnx.ValueInfoProto:

@@ -1,4 +1,6 @@
-"""Command `epctx plugins check`: runs the conformance kit on one plugin, with `--ep` and ONNX's cases."""
+"""Command `epctx plugins check`: runs the conformance kit on one plugin, with `--ep`
+and ONNX's cases.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.say(f"Next: epctx plugins check {name} --only {report.failed[0].name}")
     elif not report.ok:
         console.error(
-            "no check passed, so nothing was shown; --model gives the kit a model that the EP takes."
+            "no check passed, so nothing was shown; --model gives the kit a model "
+            "that the EP takes."
         )
     console.result(report.as_dict())
     return ExitCode.DONE if report.ok else ExitCode.FAILED
@@ -112,7 +115,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 @contextmanager
 def _only_errors(console: Console) -> Iterator[None]:
-    """Hide warnings unless `-v` asks for them: the kit makes hundreds of models, many of them odd on purpose."""
+    """Hide warnings unless `-v` asks for them: the kit makes hundreds of models, many
+    of them odd on purpose.
+    """
     logger = logging.getLogger("epctx")
     before = logger.level
     if not console.verbose:
@@ -126,7 +131,9 @@ def _only_errors(console: Console) -> Iterator[None]:
 def _progress(
     line: Callable[[str, int, int], None], console: Console, only: list[str] | None
 ) -> Callable[[CheckResult], None]:
-    """Return a function that shows how far the kit is: the group of the next check, which may take long."""
+    """Return a function that shows how far the kit is: the group of the next check,
+    which may take long.
+    """
     from epctx_conformance import chosen_checks
 
     checks, done = chosen_checks(only), count(1)
@@ -141,7 +148,9 @@ def _progress(
 
 
 def make_requirements(without: list[str]) -> Requirements:
-    """Return requirements without some abilities; raise InvalidArgument for an unknown one."""
+    """Return requirements without some abilities; raise InvalidArgument for an unknown
+    one.
+    """
     from epctx_conformance import NEEDS, Requirements
 
     for name in without:
@@ -161,7 +170,8 @@ def _chosen(only: list[str], quick: bool) -> list[str] | None:
             chosen_checks([name])
         except ValueError:
             raise InvalidArgument(
-                f"--only {name!r} is neither a group of checks nor a check.{suggestion(name, GROUPS)}",
+                f"--only {name!r} is neither a group of checks nor a "
+                f"check.{suggestion(name, GROUPS)}",
                 hint=f"Groups: {', '.join(GROUPS)}.",
             ) from None
     return only or (

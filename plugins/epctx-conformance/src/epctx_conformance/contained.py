@@ -1,4 +1,5 @@
-"""Cases that may end the process of an EP, such as damaged payloads: tried one after another in another process.
+"""Cases that may end the process of an EP, such as damaged payloads: tried one after
+another in another process.
 
 Each is noted before it is tried, so that the one that ended the process can be named.
 """
@@ -22,10 +23,14 @@ Cases: TypeAlias = "Iterator[tuple[str, Callable[[], None]]]"
 
 _CHECK = "Check everything before native code reads it."
 _CHECK_PAYLOADS = (
-    "Check type, version, lengths and digests before native code reads a payload. If that cannot be done, declare "
-    "needs_verified_payloads = True: the core then checks every byte first."
+    "Check type, version, lengths and digests before native code reads a payload. If "
+    "that cannot be done, declare needs_verified_payloads = True: the core then "
+    "checks every byte first."
 )
-_SPARED = "The EP declares needs_verified_payloads: the core gives it no byte that is not checked."
+_SPARED = (
+    "The EP declares needs_verified_payloads: the core gives it no byte that is not "
+    "checked."
+)
 
 
 class Harm(CheckFailed):
@@ -45,8 +50,8 @@ def try_cases(
         harness: provides EP, requirements and options.
         cases: `f(harness, **arguments)` of the kit, called there.
         arguments: what JSON can hold.
-        of_payloads: whether the cases are other bytes than the EP wrote, which an EP with
-            `needs_verified_payloads` need not survive or refuse.
+        of_payloads: whether the cases are other bytes than the EP wrote, which an EP
+            with `needs_verified_payloads` need not survive or refuse.
 
     Raises:
         CheckFailed: a case failed, or ended the process.
@@ -86,7 +91,9 @@ def try_noted(
     arguments: Mapping[str, Any],
     notes: str,
 ) -> tuple[str, str, str]:
-    """Note and try the cases in this process; return the first error's class, message and hint."""
+    """Note and try the cases in this process; return the first error's class, message
+    and hint.
+    """
     cases: Callable[..., Cases] = getattr(import_module(module), name)
     for what, act in cases(harness, **arguments):
         with Path(notes).open("a", encoding="utf-8") as file:

@@ -1,4 +1,5 @@
-"""Harness of the checks of one run: an EP in a registry of its own, short ways to compile and run, and the work that it takes.
+"""Harness of the checks of one run: an EP in a registry of its own, short ways to
+compile and run, and the work that it takes.
 
 Knows no check; it keeps only results that are the same for all checks.
 """
@@ -93,14 +94,18 @@ class Harness:
         return made
 
     def like(self, **changes: Any) -> Self:
-        """Return a harness that differs in the attributes `provider`, `options` or `before` alone."""
+        """Return a harness that differs in the attributes `provider`, `options` or
+        `before` alone.
+        """
         other = copy(self)
         vars(other).pop("registry", None)
         vars(other).update(changes)
         return other
 
     def observed(self, **acts: Act) -> tuple[Self, Watch]:
-        """Return an equal harness whose EP is observed; see `epctx_conformance.observing`."""
+        """Return an equal harness whose EP is observed; see
+        `epctx_conformance.observing`.
+        """
         provider, watch = observe_calls(self.provider, acts)
         return self.like(provider=provider), watch
 
@@ -111,15 +116,16 @@ class Harness:
 
         return observe(self)
 
-    # -- short ways ------------------------------------------------------------------------------
+    # -- short ways
+    # ------------------------------------------------------------------------------
 
     def session_options(
         self, config: Mapping[str, str] | None = None
     ) -> SessionOptions:
         """Return session options with the EP, and config entries.
 
-        An EP with `needs_verified_payloads` gets all payloads in the process that asks: those of the kit's own
-        process are good, the others meant for it.
+        An EP with `needs_verified_payloads` gets all payloads in the process that asks:
+        those of the kit's own process are good, the others meant for it.
         """
         made = SessionOptions()
         for other in self.before:
@@ -137,7 +143,9 @@ class Harness:
         model: SmallModel | Path | bytes,
         config: Mapping[str, str] | SessionOptions | None = None,
     ) -> InferenceSession:
-        """Return a session of a model to compile, or of a context model: with the EP, or options that name it."""
+        """Return a session of a model to compile, or of a context model: with the EP,
+        or options that name it.
+        """
         options = (
             config
             if isinstance(config, SessionOptions)
@@ -176,7 +184,9 @@ class Harness:
         embed: bool = False,
         config: Mapping[str, str] | None = None,
     ) -> Path:
-        """Compile a model in a new folder and remove it there; return the context model's path."""
+        """Compile a model in a new folder and remove it there; return the context
+        model's path.
+        """
         source = self.folder() / f"{model.name}.onnx"
         source.write_bytes(model.data)
         self.compiler(source, embed=embed, config=config).compile_to_file()
@@ -198,9 +208,12 @@ class Harness:
         feeds: Mapping[str, np.ndarray],
         what: str,
         *,
-        hint: str = "If the EP computes with less precision on purpose, set Requirements(tolerance=...).",
+        hint: str = "If the EP computes with less precision on purpose, set "
+        "Requirements(tolerance=...).",
     ) -> None:
-        """Raise CheckFailed unless results are those of the CPU EP; `what` begins the message."""
+        """Raise CheckFailed unless results are those of the CPU EP; `what` begins the
+        message.
+        """
         reference = self.reference(model, feeds)
         different = disagreement(
             results, reference, tolerance=self.requirements.tolerance, step=model.step
@@ -222,7 +235,8 @@ class Harness:
         Args:
             model: the model whose results are expected.
             what: begins the message.
-            source: what is run: a context model that was compiled from the model, or a session; the model if None.
+            source: what is run: a context model that was compiled from the model, or a
+                session; the model if None.
             feeds: inputs; the model's own if None.
             config: session options.
         """
@@ -233,7 +247,8 @@ class Harness:
             results = self.run(model if source is None else source, feeds, config)
         self.expect_agreement(model, results, feeds, what)
 
-    # -- the work that it takes ------------------------------------------------------------------
+    # -- the work that it takes
+    # ------------------------------------------------------------------
 
     def explain(
         self, model: SmallModel, *, purpose: Purpose = Purpose.RUN
@@ -244,7 +259,9 @@ class Harness:
         )
 
     def claimed(self, model: SmallModel) -> list[frozenset[str]]:
-        """Return the names of the nodes that the EP takes: a set for each partition, and for each node run by a kernel."""
+        """Return the names of the nodes that the EP takes: a set for each partition,
+        and for each node run by a kernel.
+        """
         partitions: dict[int, set[str]] = {}
         kernels = []
         for node in self.explain(model).nodes:
@@ -280,7 +297,9 @@ class Harness:
 
     @property
     def block(self) -> Block:
-        """The block that shows most of those that the EP takes; Skipped if it takes none."""
+        """The block that shows most of those that the EP takes; Skipped if it takes
+        none.
+        """
         return self._first(BLOCKS, "blocks")
 
     @property
@@ -292,7 +311,9 @@ class Harness:
 
     @property
     def large_block(self) -> Block:
-        """The first block with a large weight that the EP takes; Skipped if it takes none."""
+        """The first block with a large weight that the EP takes; Skipped if it takes
+        none.
+        """
         return self._first(LARGE_BLOCKS, "blocks with a large weight")
 
     @cached_property
@@ -317,16 +338,20 @@ class Harness:
 
     @property
     def barrier(self) -> Step:
-        """Step that the EP does not take, which keeps its blocks apart; Skipped if it takes all that the kit has."""
+        """Step that the EP does not take, which keeps its blocks apart; Skipped if it
+        takes all that the kit has.
+        """
         barrier = self.barrier_or_none
         if barrier is None:
             raise Skipped(
-                "the EP takes everything that the kit could put between two of its blocks"
+                "the EP takes everything that the kit could put between two of its "
+                "blocks"
             )
         return barrier
 
     def claimed_models(self) -> list[SmallModel]:
-        """Return models of which the EP takes something: one for each block, then those of its author.
+        """Return models of which the EP takes something: one for each block, then those
+        of its author.
 
         Raises:
             Skipped: there is none.
@@ -335,13 +360,15 @@ class Harness:
         found += [model for model in self.own_models if self.claimed(model)]
         if not found:
             raise Skipped(
-                "the EP takes nothing of any model that the kit has; give it some with models=[...]"
+                "the EP takes nothing of any model that the kit has; give it some "
+                "with models=[...]"
             )
         return found
 
     @cached_property
     def network(self) -> SmallModel:
-        """Model for all that does not depend on its structure: two blocks that are apart if possible.
+        """Model for all that does not depend on its structure: two blocks that are
+        apart if possible.
 
         Raises:
             Skipped: the EP takes nothing.
@@ -367,7 +394,8 @@ def disagreement(
     Args:
         results: what is assessed.
         reference: what it should be.
-        tolerance: the largest difference allowed, as a share of the reference's largest finite number.
+        tolerance: the largest difference allowed, as a share of the reference's largest
+            finite number.
         step: a difference that is allowed besides: a step of quantization.
     """
     if len(results) != len(reference):
@@ -404,7 +432,8 @@ def _compare(result: Any, expected: Any, tolerance: float, step: float) -> str |
     magnitude = float(np.abs(theirs[finite]).max(initial=0.0))
     allowed = tolerance * magnitude + step * 1.001
     if tolerance and magnitude and expected.dtype.name == "bfloat16":
-        # The distance of two numbers of 8 significant bits: results that differ less may be rounded apart by it.
+        # The distance of two numbers of 8 significant bits: results that differ less
+        # may be rounded apart by it.
         allowed = max(allowed, 2.0 ** (math.floor(math.log2(magnitude)) - 7))
     return (
         None

@@ -56,7 +56,8 @@ class MemoryPayload:
 
 
 class MemoryWriter:
-    """Writer of the payloads of one call of `get_ep_context_nodes`; implements `ContextWriter`.
+    """Writer of the payloads of one call of `get_ep_context_nodes`; implements
+    `ContextWriter`.
 
     Args:
         writer: the core's writer, which knows what is to be written.
@@ -82,7 +83,9 @@ class MemoryWriter:
         return None
 
     def describe(self, nodes: Sequence[EPContextNode]) -> list[Any]:
-        """Return the nodes that the EP described with this writer in a form that can be compared."""
+        """Return the nodes that the EP described with this writer in a form that can be
+        compared.
+        """
         names = {id(payload): str(name) for name, payload in self.payloads.items()}
         return [
             (

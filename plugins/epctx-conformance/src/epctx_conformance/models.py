@@ -1,8 +1,10 @@
-"""Small models of the kit: blocks, each about one operator and of one shape, so that each may follow each, and their structures.
+"""Small models of the kit: blocks, each about one operator and of one shape, so that
+each may follow each, and their structures.
 
-A block lies between `enter`, which converts a float value to what it computes with, and `leave`, which
-converts it back: nothing for float32, a Cast for other types, quantizing for 8 bits. A structure is a function
-that connects blocks: not its operators but its shape matters. Knows onnx, no EP and nothing of epctx.
+A block lies between `enter`, which converts a float value to what it computes with, and
+`leave`, which converts it back: nothing for float32, a Cast for other types, quantizing
+for 8 bits. A structure is a function that connects blocks: not its operators but its
+shape matters. Knows onnx, no EP and nothing of epctx.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class SmallModel:
     Args:
         name: what it is; a plain file name.
         proto: complete in itself.
-        step: the quantization step of its outputs, by which results may differ; 0 for none.
+        step: the quantization step of its outputs, by which results may differ; 0 for
+            none.
     """
 
     name: str
@@ -100,7 +103,8 @@ class GraphBuilder:
         seed: of the weights.
 
     Attributes:
-        constants: how many weights were asked for. Set to 0, the weights so far are used once more.
+        constants: how many weights were asked for. Set to 0, the weights so far are
+            used once more.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -141,7 +145,10 @@ class GraphBuilder:
     def weight(
         self, shape: Sequence[int], dtype: np.typing.DTypeLike = np.float32
     ) -> str:
-        """Add a weight of random numbers; return its name. Integers lie between -5 and 5, and are not 0."""
+        """Add a weight of random numbers; return its name.
+
+        Integers lie between -5 and 5, and are not 0.
+        """
         numbers, signs = (
             self._numbers.uniform(0.2, 1.2, shape),
             self._numbers.choice([-1, 1], shape),
@@ -175,7 +182,7 @@ class GraphBuilder:
         return SmallModel(name, proto, step=step)
 
 
-# --- blocks ---------------------------------------------------------------------------------------------
+# --- blocks ---------------------------------------------------------------------------
 
 
 Step: TypeAlias = Callable[[GraphBuilder, str], str]
@@ -274,8 +281,8 @@ FLOAT_BLOCKS = (
     *(
         _float(name)
         for name in (
-            "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Elu", "HardSwish", "Softmax", "Abs", "Neg", "Floor",
-            "Sqrt", "Exp", "Erf", "Sin", "Softplus", "Identity",
+            "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Elu", "HardSwish", "Softmax",
+            "Abs", "Neg", "Floor", "Sqrt", "Exp", "Erf", "Sin", "Softplus", "Identity",
         )
     ),
     _float("MaxPool", **_WINDOW),
@@ -349,7 +356,8 @@ def _typed(elem_type: int) -> Block:
 TYPED_BLOCKS = tuple(
     _typed(elem_type)
     for elem_type in (
-        TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64,
+        TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE,
+        TensorProto.INT32, TensorProto.INT64,
     )
 )  # fmt: skip
 
@@ -382,10 +390,12 @@ BARRIERS: Mapping[str, Step] = {
     "text": _through_text,
     "sequence": _through_sequence,
 }
-"""Steps between two blocks on float32: one that an EP does not take keeps its blocks apart."""
+"""Steps between two blocks on float32: one that an EP does not take keeps its blocks
+apart.
+"""
 
 
-# --- structures -----------------------------------------------------------------------------------------
+# --- structures -----------------------------------------------------------------------
 
 
 def single(
@@ -415,7 +425,9 @@ def chain(
 def separated(
     block: Block, barrier: Step, count: int = 2, *, seed: int = 0, shared: bool = False
 ) -> SmallModel:
-    """Blocks with an operator between them that keeps them apart; `shared`: they read the same weights."""
+    """Blocks with an operator between them that keeps them apart; `shared`: they read
+    the same weights.
+    """
     graph = GraphBuilder(seed)
     value = block.apply(graph, graph.input("x", block.shape))
     for _ in range(count - 1):
@@ -435,7 +447,9 @@ def side_by_side(
     output_order: Sequence[int] | None = None,
     name: str = "side_by_side",
 ) -> SmallModel:
-    """Independent branches; the graph declares inputs and outputs in the order asked for."""
+    """Independent branches; the graph declares inputs and outputs in the order asked
+    for.
+    """
     graph = GraphBuilder()
     inputs = [f"x{branch}" for branch in range(branches)]
     for branch in input_order or range(branches):
@@ -447,7 +461,9 @@ def side_by_side(
 
 
 def _begin(block: Block) -> tuple[GraphBuilder, str]:
-    """Return a graph with one block on the input `x`, and the value behind it, still as the block computes."""
+    """Return a graph with one block on the input `x`, and the value behind it, still as
+    the block computes.
+    """
     graph = GraphBuilder()
     return graph, block.add(graph, block.enter(graph, graph.input("x", block.shape)))
 
@@ -455,7 +471,9 @@ def _begin(block: Block) -> tuple[GraphBuilder, str]:
 def _finish(
     graph: GraphBuilder, block: Block, name: str, *values: str, steps: int = 2
 ) -> SmallModel:
-    """Return the model whose outputs are these values, which differ by so many steps of quantization."""
+    """Return the model whose outputs are these values, which differ by so many steps of
+    quantization.
+    """
     for value in values:
         graph.output(block.leave(graph, value), block.shape)
     return graph.model(name, step=steps * block.step)
@@ -476,7 +494,9 @@ def read_inside(block: Block) -> SmallModel:
 
 
 def read_on_both_sides(block: Block, barrier: Step) -> SmallModel:
-    """A value of the first block that the operator behind it and the second block both read."""
+    """A value of the first block that the operator behind it and the second block both
+    read.
+    """
     graph, value = _begin(block)
     apart = block.enter(graph, barrier(graph, block.leave(graph, value)))
     results = block.add(graph, apart), block.add(graph, value)
@@ -484,7 +504,9 @@ def read_on_both_sides(block: Block, barrier: Step) -> SmallModel:
 
 
 def around(block: Block, barrier: Step) -> SmallModel:
-    """A path that leaves the EP's work and comes back beside one that stays: claiming all of it is a cycle."""
+    """A path that leaves the EP's work and comes back beside one that stays: claiming
+    all of it is a cycle.
+    """
     graph, value = _begin(block)
     stays = block.add(graph, value)
     leaves = block.enter(graph, barrier(graph, block.leave(graph, value)))
@@ -497,7 +519,8 @@ def joined(block: Block, *, twice: bool = False, default: bool = False) -> Small
     Args:
         block: one with a join.
         twice: both are the same value.
-        default: the second is an input with an initializer, which a caller may leave out.
+        default: the second is an input with an initializer, which a caller may leave
+            out.
     """
     graph, value = _begin(block)
     other = value
@@ -517,7 +540,9 @@ def with_unused_input(block: Block) -> SmallModel:
 
 
 def in_subgraphs(block: Block, *, seed: int = 0) -> SmallModel:
-    """An If whose branches hold a block each, reading a value of the graph around them."""
+    """An If whose branches hold a block each, reading a value of the graph around
+    them.
+    """
     graph = GraphBuilder(seed)
     graph.input("condition", [], TensorProto.BOOL)
     graph.input("x", block.shape)
@@ -530,7 +555,9 @@ def in_subgraphs(block: Block, *, seed: int = 0) -> SmallModel:
 
 
 def _subgraph(block: Block, name: str, seed: int) -> onnx.GraphProto:
-    """Return a graph that reads `x` of the graph around it; all other names begin with its own."""
+    """Return a graph that reads `x` of the graph around it; all other names begin with
+    its own.
+    """
     inner = GraphBuilder(seed)
     inner.output(block.apply(inner, "x"), block.shape)
     graph = inner.model(name).proto.graph
@@ -541,7 +568,9 @@ def _subgraph(block: Block, name: str, seed: int) -> onnx.GraphProto:
 
 
 def behind_unknown(block: Block) -> SmallModel:
-    """A block behind an operator that nobody knows: its input has neither type nor shape."""
+    """A block behind an operator that nobody knows: its input has neither type nor
+    shape.
+    """
     graph = GraphBuilder()
     unknown = graph.node(
         "Frobnicate", [graph.input("x", block.shape)], domain=FOREIGN_DOMAIN
@@ -551,7 +580,9 @@ def behind_unknown(block: Block) -> SmallModel:
 
 
 def beside_foreign(block: Block) -> SmallModel:
-    """A block and nodes of an unknown domain, one of which has the name of the block's operator."""
+    """A block and nodes of an unknown domain, one of which has the name of the block's
+    operator.
+    """
     graph = GraphBuilder()
     graph.output(block.apply(graph, graph.input("x", block.shape)), block.shape)
     for operator in (block.operator, "Frobnicate"):

@@ -1,6 +1,7 @@
 """Subclass of an EP that records every call of its hooks, or acts around it.
 
-The EP runs as it would without. Records have the arguments and results themselves, not copies.
+The EP runs as it would without. Records have the arguments and results themselves, not
+copies.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider, ProviderContext
 
 Act: TypeAlias = "Callable[..., Any]"
-"""`act(honest, **arguments)`: function that is called instead of a hook; `honest(**arguments)` is the EP's own."""
+"""`act(honest, **arguments)`: function that is called instead of a hook;
+`honest(**arguments)` is the EP's own.
+"""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -69,7 +72,8 @@ def observe_calls(
 
     Args:
         provider: the EP's class; valid.
-        acts: hook to the function that is called instead. Hooks that the EP does not implement stay so.
+        acts: hook to the function that is called instead. Hooks that the EP does not
+            implement stay so.
     """
     watch = Watch()
 
@@ -113,7 +117,8 @@ def _wrap(
 
 
 def ask(harness: Harness, model: SmallModel, act: Act | None = None) -> list[Call]:
-    """Return the calls of get_capability that one assignment makes; an error is the EP's.
+    """Return the calls of get_capability that one assignment makes; an error is the
+    EP's.
 
     Args:
         harness: of the EP.
@@ -131,7 +136,9 @@ def ask(harness: Harness, model: SmallModel, act: Act | None = None) -> list[Cal
 
 
 def comparable(items: Sequence[Any]) -> list[Any]:
-    """Return claims and refusals in a form that can be compared: indices of nodes instead of nodes."""
+    """Return claims and refusals in a form that can be compared: indices of nodes
+    instead of nodes.
+    """
     found: list[Any] = []
     for item in items:
         indices = sorted(getattr(node, "index", node) for node in item.nodes)

@@ -1,8 +1,10 @@
-"""Part of a check in a process of its own: `python -m epctx_conformance.other_process JOB RESULT`.
+"""Part of a check in a process of its own: `python -m epctx_conformance.other_process
+JOB RESULT`.
 
-The other process finds the EP's class by module and name, with this process's `sys.path`, or in its file. There
-either a function gets an equal harness, or the EP compiles, loads and runs one model under an audit hook: then
-nothing of the EP is imported before the hook listens.
+The other process finds the EP's class by module and name, with this process's
+`sys.path`, or in its file. There either a function gets an equal harness, or the EP
+compiles, loads and runs one model under an audit hook: then nothing of the EP is
+imported before the hook listens.
 """
 
 from __future__ import annotations
@@ -76,7 +78,9 @@ def _run_job(
     environment: Mapping[str, str],
     cwd: Path | None = None,
 ) -> tuple[Any, str]:
-    """Do a job in another process, of which `cwd` is the current folder; return its result and what it printed to stdout."""
+    """Do a job in another process, of which `cwd` is the current folder; return its
+    result and what it printed to stdout.
+    """
     folder = harness.folder()
     source, result, output, errors = (
         folder / n for n in ("job.json", "result.json", "stdout", "stderr")
@@ -89,7 +93,8 @@ def _run_job(
         "options": harness.options,
     }
     source.write_text(json.dumps(whole), encoding="utf-8")
-    # Into files: a pipe ends only with the last process that inherits it, such as a daemon that the EP starts.
+    # Into files: a pipe ends only with the last process that inherits it, such as a
+    # daemon that the EP starts.
     with output.open("wb") as stdout, errors.open("wb") as stderr:
         done = subprocess.run(  # noqa: S603 - this interpreter and this module
             [sys.executable, "-m", __name__, str(source), str(result)],
@@ -122,7 +127,8 @@ def _address(provider: type[Any]) -> dict[str, str | None]:
         found = getattr(found, part, None)
     if found is not provider or provider.__module__ == "__main__":
         raise Skipped(
-            f"another process cannot find {provider.__module__}:{name}; define it at the top of a module"
+            f"another process cannot find {provider.__module__}:{name}; define it at "
+            "the top of a module"
         )
     return {
         "module": provider.__module__,
@@ -131,7 +137,7 @@ def _address(provider: type[Any]) -> dict[str, str | None]:
     }
 
 
-# --- an EP that is observed -----------------------------------------------------------------------------
+# --- an EP that is observed -----------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +149,8 @@ class Observation:
         changed: phase to what is different in the process afterwards.
         errors: phase to what was raised.
         stdout: what the EP printed there, native code included.
-        left: what was left in the current folder, in that for temporary files and beside the model.
+        left: what was left in the current folder, in that for temporary files and
+            beside the model.
     """
 
     seen: list[tuple[str, str, str]]
@@ -155,18 +162,17 @@ class Observation:
     def expect_none(
         self, kinds: tuple[str, ...], phases: tuple[str, ...], *, hint: str
     ) -> None:
-        """Raise CheckFailed if the EP did something of these kinds in one of the phases, or failed there.
+        """Raise CheckFailed if the EP did something of these kinds in one of the
+        phases, or failed there.
 
         The kind "change" is a difference in what all code of the process shares.
         """
-        for phase in (
-            "import",
-            "registering",
-            *phases,
-        ):  # after an error in the first two there are no others
+        for phase in ("import", "registering", *phases):
+            # After an error in the first two there are no others.
             if phase in self.errors:
                 raise CheckFailed(
-                    f"in a process of its own the EP failed in {phase}: {self.errors[phase]}"
+                    f"in a process of its own the EP failed in {phase}: "
+                    f"{self.errors[phase]}"
                 )
         found = [
             event
@@ -215,11 +221,13 @@ def observe(harness: Harness) -> Observation:
     return Observation(**found, stdout=stdout, left=left)
 
 
-# --- in the other process -------------------------------------------------------------------------------
+# --- in the other process -------------------------------------------------------------
 
 
 def _find(address: Mapping[str, str]) -> Any:
-    """Import the class at an address: by name, or from its file for a module that is on no path."""
+    """Import the class at an address: by name, or from its file for a module that is on
+    no path.
+    """
     try:
         found: Any = importlib.import_module(address["module"])
     except ImportError:
@@ -256,7 +264,9 @@ def _call(job: dict[str, Any]) -> Any:
 
 
 def _observe(job: dict[str, Any]) -> dict[str, Any]:
-    """Do everything, phase by phase; return attributes of `Observation`, and files that are not left."""
+    """Do everything, phase by phase; return attributes of `Observation`, and files that
+    are not left.
+    """
     with np.load(job["inputs"]) as arrays:
         feeds = dict(arrays)
     registry, audit = Registry(entry_points=False), Audit(tempfile.gettempdir())

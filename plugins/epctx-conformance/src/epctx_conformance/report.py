@@ -9,7 +9,10 @@ from itertools import groupby
 from typing import Any
 
 LIMITS = (
-    "Native code is not seen: the kit does not notice what an EP's libraries do with files, sockets or threads.",
+    (
+        "Native code is not seen: the kit does not notice what an EP's libraries do "
+        "with files, sockets or threads."
+    ),
 )
 """Limits of the kit; every report lists them."""
 
@@ -87,7 +90,9 @@ class ConformanceReport:
         return Counter(result.outcome for result in self.results)[outcome]
 
     def text(self) -> str:
-        """Return the report for people: a line for each check by group, then the names of those that failed, then the count."""
+        """Return the report for people: a line for each check by group, then the names
+        of those that failed, then the count.
+        """
         lines = [
             f"Conformance of {self.ep}" + (f" ({self.vendor})" if self.vendor else "")
         ]
@@ -103,7 +108,10 @@ class ConformanceReport:
         counts = ", ".join(
             f"{self.count(outcome)} {outcome.value}" for outcome in Outcome
         )
-        return f"{counts} of {len(self.results)} checks, {sum(r.seconds for r in self.results):.1f} s"
+        return (
+            f"{counts} of {len(self.results)} checks, "
+            f"{sum(r.seconds for r in self.results):.1f} s"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `epctx plugins check --json` prints."""

@@ -1,4 +1,5 @@
-"""Runner of checks, for a report or as tests; whatever an EP does in one of them, the others still run.
+"""Runner of checks, for a report or as tests; whatever an EP does in one of them, the
+others still run.
 
 Neither pytest nor onnx is imported before a check needs it.
 """
@@ -39,20 +40,22 @@ def check_provider(  # noqa: PLR0913 - public: the options of a run of the kit
         provider: the EP's class; it need not be installed or registered.
         requirements: the abilities that its author declares; None for all.
         options: the EP's options to check it with.
-        models: paths or bytes of models that it takes nodes of, beside the kit's own. An EP that takes
-            nothing of the kit's needs them.
+        models: paths or bytes of models that it takes nodes of, beside the kit's own.
+            An EP that takes nothing of the kit's needs them.
         only: groups or names of checks; None for all.
         full: True to run every model that the kit has, not a sample.
         progress: called with each result.
 
     Returns:
-        One result for each check. An error of the EP is a check that failed; none is raised.
+        One result for each check. An error of the EP is a check that failed; none is
+        raised.
 
     Raises:
         ValueError: an unknown name in `only`.
 
     Example:
-        >>> report = check_provider(AcmeProvider, requirements=Requirements(dynamic_shapes=False))
+        >>> requirements = Requirements(dynamic_shapes=False)
+        >>> report = check_provider(AcmeProvider, requirements=requirements)
         >>> print(report.text())
     """
     from epctx_conformance.harness import Harness
@@ -100,7 +103,10 @@ def run_check(check: Check, harness: Harness) -> CheckResult:
         thread.start()
         thread.join(limit)
     # Counts only if nothing was appended before.
-    hint = "If the EP needs that long, raise Requirements(seconds=...); otherwise find out why it waits."
+    hint = (
+        "If the EP needs that long, raise Requirements(seconds=...); otherwise find "
+        "out why it waits."
+    )
     ended.append((Outcome.FAILED, f"the check was not over after {limit:g} s", hint))
     outcome, reason, hint = ended[0]
     return CheckResult(
@@ -115,14 +121,18 @@ def run_check(check: Check, harness: Harness) -> CheckResult:
 
 
 _UNDECLARED = (
-    "If it is not meant to, declare it: Requirements(export=False) for an EP that only runs models, "
-    "Requirements(partitions=False) for one of kernels alone; `--without export` on the command line."
+    "If it is not meant to, declare it: Requirements(export=False) for an EP that "
+    "only runs models, Requirements(partitions=False) for one of kernels alone; "
+    "`--without export` on the command line."
 )
 _CONTEXT_HOOKS = frozenset({"compile", "get_ep_context_nodes", "load_context"})
 
 
 def _outcome(check: Check, harness: Harness) -> tuple[Outcome, str, str]:
-    """Return how a check ended, why, and what to do. Of an error: the last frames of the first cause."""
+    """Return how a check ended, why, and what to do.
+
+    Of an error: the last frames of the first cause.
+    """
     try:
         check.function(harness)
     except Skipped as skipped:

@@ -1,7 +1,9 @@
-"""Table of checks: their groups, order, titles and the abilities that they need, and the errors by which they end.
+"""Table of checks: their groups, order, titles and the abilities that they need, and
+the errors by which they end.
 
-A check is a function of a `Harness`. It returns if the EP passes, raises `CheckFailed` if it does not, and `Skipped` if
-it does not apply to the EP. Knows neither pytest nor any EP.
+A check is a function of a `Harness`. It returns if the EP passes, raises `CheckFailed`
+if it does not, and `Skipped` if it does not apply to the EP. Knows neither pytest nor
+any EP.
 """
 
 from __future__ import annotations
@@ -62,26 +64,32 @@ class Skipped(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Requirements:
-    """Abilities of an EP. Checks of an ability that is False are skipped, and the report says so.
+    """Abilities of an EP.
+
+    Checks of an ability that is False are skipped, and the report says so.
 
     Attributes:
         partitions: it compiles partitions; False for an EP of kernels only.
-        export: what it compiles can be saved and loaded; False for an EP without the context hooks.
+        export: what it compiles can be saved and loaded; False for an EP without the
+            context hooks.
         embed: its payloads may stand inside the model.
         share_groups: models of a share group can use one payload.
-        weight_sharing: weights that models of a share group have in common are stored once.
+        weight_sharing: weights that models of a share group have in common are stored
+            once.
         deterministic: the same compile gives the same bytes.
         dynamic_shapes: dimensions may be open until a run.
         scalars: tensors without dimensions.
         zero_size: tensors without elements.
         control_flow_bodies: it takes nodes in subgraphs of If, Loop and Scan.
         several_partitions: it compiles any number of partitions of one model.
-        load_in_parts: it loads the nodes of one payload in several calls of `load_context`; False for an EP that
-            compares all of them with the payload at once.
+        load_in_parts: it loads the nodes of one payload in several calls of
+            `load_context`; False for an EP that compares all of them with the payload
+            at once.
         concurrency: sessions and runs in several threads at once are safe.
         in_process: it starts no programs; False for an EP whose compiler is a command.
         compatibility: it writes compatibility info and validates it.
-        tolerance: the largest difference of a result from the CPU EP's, as a share of the largest number.
+        tolerance: the largest difference of a result from the CPU EP's, as a share of
+            the largest number.
         seconds: time limit of one check.
 
     Example:
@@ -145,8 +153,10 @@ def check(
 
     Args:
         group: one of `GROUPS`.
-        title: the behaviour of an EP that passes, such as "it refuses a truncated payload"; unique.
-        needs: fields of `Requirements`; the check is skipped where one of them is False.
+        title: the behaviour of an EP that passes, such as "it refuses a truncated
+            payload"; unique.
+        needs: fields of `Requirements`; the check is skipped where one of them is
+            False.
     """
 
     def add(function: CheckFunction) -> CheckFunction:
@@ -180,6 +190,7 @@ def chosen_checks(only: Sequence[str] | None = None) -> tuple[Check, ...]:
     unknown = names - {made.group for made in chosen} - {made.name for made in chosen}
     if unknown:
         raise ValueError(
-            f"unknown group or check {', '.join(sorted(unknown))}; groups: {', '.join(GROUPS)}"
+            f"unknown group or check {', '.join(sorted(unknown))}; groups: "
+            f"{', '.join(GROUPS)}"
         )
     return chosen

@@ -1,4 +1,6 @@
-"""Trace of EPCTX_TRACE: a line for each call of a hook, with counts and types of arguments and never their content."""
+"""Trace of EPCTX_TRACE: a line for each call of a hook, with counts and types of
+arguments and never their content.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ def trace(
     hook: str,
     arguments: Mapping[str, Any],
 ) -> Any:
-    """Call an EP's implementation of a hook, and trace its arguments, duration and result.
+    """Call an EP's implementation of a hook, and trace its arguments, duration and
+    result.
 
-    The line goes to the host's log, or to standard error if the host logs nothing of this kind.
+    The line goes to the host's log, or to standard error if the host logs nothing of
+    this kind.
     """
     given = ", ".join(
         f"{name}={_abbreviate(value)}"
@@ -50,13 +54,16 @@ def trace(
 
 
 def _abbreviate(value: object) -> str:
-    """Return a short text for an argument or a result: count and types, never content."""
+    """Return a short text for an argument or a result: count and types, never
+    content.
+    """
     if isinstance(value, str):
         return repr(value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…")
     if value is None or isinstance(value, (bool, int, float)):
         return repr(value)
     if isinstance(value, Mapping):
-        return f"{{{', '.join(map(str, value))}}}"  # of options, names only: values may be secret
+        # of options, names only: values may be secret
+        return f"{{{', '.join(map(str, value))}}}"
     if (
         isinstance(value, tuple)
         and len(value) <= _MOST_NUMBERS

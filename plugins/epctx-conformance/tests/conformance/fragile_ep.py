@@ -1,4 +1,6 @@
-"""EPs that keep the contract, and whose reader of payloads is native code that believes every byte."""
+"""EPs that keep the contract, and whose reader of payloads is native code that believes
+every byte.
+"""
 
 from __future__ import annotations
 

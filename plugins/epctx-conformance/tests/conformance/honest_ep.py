@@ -1,7 +1,9 @@
-"""A small EP that keeps the whole contract, on the core's engine, with a container of its own; simulated.
+"""A small EP that keeps the whole contract, on the core's engine, with a container of
+its own; simulated.
 
-Its payload is magic, version and digest, then an index of graphs by name, then the graphs. The lying plugins
-are this one with one thing changed each, so its steps are methods of their own.
+Its payload is magic, version and digest, then an index of graphs by name, then the
+graphs. The lying plugins are this one with one thing changed each, so its steps are
+methods of their own.
 """
 
 from __future__ import annotations
@@ -46,10 +48,11 @@ HEAD = struct.Struct("<8sI32sI")
 
 OPERATORS = frozenset(
     (
-        "Abs", "Add", "AveragePool", "BatchNormalization", "Ceil", "Clip", "Concat", "Conv", "Div", "Exp", "Flatten",
-        "Gather", "Gemm", "GlobalAveragePool", "HardSigmoid", "Identity", "LeakyRelu", "MatMul", "Max", "MaxPool",
-        "Min", "Mul", "Neg", "ReduceMean", "ReduceSum", "Relu", "Reshape", "Sigmoid", "Slice", "Softmax", "Split",
-        "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze",
+        "Abs", "Add", "AveragePool", "BatchNormalization", "Ceil", "Clip", "Concat",
+        "Conv", "Div", "Exp", "Flatten", "Gather", "Gemm", "GlobalAveragePool",
+        "HardSigmoid", "Identity", "LeakyRelu", "MatMul", "Max", "MaxPool", "Min",
+        "Mul", "Neg", "ReduceMean", "ReduceSum", "Relu", "Reshape", "Sigmoid", "Slice",
+        "Softmax", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze",
     )
 )  # fmt: skip
 TYPES = frozenset(
@@ -139,7 +142,7 @@ class HonestProvider(ExecutionProvider):
         self.compiled.clear()
         self.graphs = {}
 
-    # --- the steps that lies change ---------------------------------------------------------------------
+    # --- the steps that lies change ---------------------------------------------------
 
     def verdict(self, node: NodeView, graph: GraphView) -> bool | str:
         """Return True for a node that it takes, or the reason why not."""

@@ -30,11 +30,15 @@ def kernel(function):
 
 REGISTRY = KernelRegistry(
     [
-        KernelDef(op_type=op_type, since_version=14 if op_type in {"Add", "Mul", "Sub"} else 13,
-                  type_constraints=FLOATS, create=kernel(function))
+        KernelDef(
+            op_type=op_type,
+            since_version=14 if op_type in {"Add", "Mul", "Sub"} else 13,
+            type_constraints=FLOATS,
+            create=kernel(function),
+        )
         for op_type, function in FUNCTIONS.items()
     ]
-)  # fmt: skip
+)
 
 
 class KernelProvider(ExecutionProvider):

@@ -1,4 +1,6 @@
-"""An EP of sixty lines on the core's engine: the least that keeps the whole contract."""
+"""An EP of sixty lines on the core's engine: the least that keeps the whole
+contract.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""An EP that keeps the whole contract and uses all of it: exact claims, names of its own, one runtime and one payload."""
+"""An EP that keeps the whole contract and uses all of it: exact claims, names of its
+own, one runtime and one payload.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,7 @@ class ThoroughProvider(HonestProvider):
             for number, partition in enumerate(self.compiled)
         ]
 
-    # --- the steps that lies change ---------------------------------------------------------------------
+    # --- the steps that lies change ---------------------------------------------------
 
     def program(self, nodes: Sequence[NodeView]) -> Program:
         """Return the token of a claim."""

@@ -1,1 +1,3 @@
-"""Cases (a model, its inputs, its expected outputs) on routes through epctx, in child processes."""
+"""Cases (a model, its inputs, its expected outputs) on routes through epctx, in child
+processes.
+"""

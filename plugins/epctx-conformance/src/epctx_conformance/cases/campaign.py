@@ -1,4 +1,6 @@
-"""Campaigns: many cases on many routes, in child processes; results are kept as lines of JSON."""
+"""Campaigns: many cases on many routes, in child processes; results are kept as lines
+of JSON.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,10 @@ class Catalogue:
     """Cases and routes by name, for children to find; an attribute of a module.
 
     Args:
-        suites: functions that give cases by name; called when one of theirs, or one of a later suite, is
-            first looked for. No two suites have a case of one name.
-        routes: all routes: of `Route`, or with `eps`, `through` and `str` as it has them.
+        suites: functions that give cases by name; called when one of theirs, or one of
+            a later suite, is first looked for. No two suites have a case of one name.
+        routes: all routes: of `Route`, or with `eps`, `through` and `str` as it has
+            them.
         run: runs a case on a route.
     """
 
@@ -92,21 +95,25 @@ def run_all(
     seconds: float = SECONDS_FOR_A_CASE,
     progress: Callable[[Result], None] | None = None,
 ) -> list[Result]:
-    """Run what is not among the results that are kept already; return those of all tasks.
+    """Run what is not among the results that are kept already; return those of all
+    tasks.
 
     Args:
-        tasks: what to run; those of one case stand together, the direct route first, so that its model and
-            data are made once and routes over context models of nothing are not taken.
+        tasks: what to run; those of one case stand together, the direct route first, so
+            that its model and data are made once and routes over context models of
+            nothing are not taken.
         kept: a file of results, to which lines are added; made if need be.
         jobs: how many children run at a time.
-        catalogue: "module:attribute" of the `Catalogue`; children have this process's `sys.path`, and a
-            working directory of their own.
+        catalogue: "module:attribute" of the `Catalogue`; children have this process's
+            `sys.path`, and a working directory of their own.
         seconds: how long a case may take on one route.
         progress: called with each result that is not known yet.
 
     Raises:
-        InvalidArgument: the file has something else than results, or cannot be read or written.
-        KeyboardInterrupt: Ctrl-C; children and what they started are ended, and no result is made of that.
+        InvalidArgument: the file has something else than results, or cannot be read or
+            written.
+        KeyboardInterrupt: Ctrl-C; children and what they started are ended, and no
+            result is made of that.
     """
     done = {(r.case, r.route): r for r in read(kept)}
     _cut_tail(kept)
@@ -162,8 +169,12 @@ def _parse(line: bytes, path: Path, number: int) -> Result:
         return Result(**json.loads(line))
     except (TypeError, ValueError) as error:
         raise InvalidArgument(
-            f"line {number} of {path} is no result: {line[:60].decode(errors='replace')!r}.",
-            hint="Name another file to keep results in; or remove the line, if it is damaged.",
+            f"line {number} of {path} is no result: "
+            f"{line[:60].decode(errors='replace')!r}.",
+            hint=(
+                "Name another file to keep results in; or remove the line, if it is "
+                "damaged."
+            ),
         ) from error
 
 
@@ -222,7 +233,9 @@ def _kill(child: subprocess.Popen[str]) -> None:
 def _in_children(
     tasks: Sequence[Task], catalogue: str, seconds: float, children: _Children
 ) -> Iterator[Result]:
-    """Yield results of a child for each task; what ends a child is a result, and another one goes on."""
+    """Yield results of a child for each task; what ends a child is a result, and
+    another one goes on.
+    """
     left = list(tasks)
     command = [sys.executable, "-W", "ignore", "-m", "epctx_conformance.cases.child"]
     while left and not children.are_ended:
@@ -245,7 +258,8 @@ def _in_children(
                     text=True,
                     env={**os.environ, "TMPDIR": folder},
                     cwd=folder,  # some EPs write into it
-                    start_new_session=True,  # Ctrl-C is for this process, which ends them
+                    # Ctrl-C is for this process, which ends them
+                    start_new_session=True,
                 ) as child,
                 children.started(child),
             ):
@@ -278,7 +292,9 @@ def _ended(task: Task, code: int, said: str) -> Result:
 
 
 def compared_with_direct(results: Sequence[Result]) -> list[Result]:
-    """Have results differ whose bits are not those of the same EPs in a direct session."""
+    """Have results differ whose bits are not those of the same EPs in a direct
+    session.
+    """
     direct = {(r.case, r.route): r.bits for r in results if r.route.endswith(".direct")}
 
     def judge(result: Result) -> Result:
@@ -297,7 +313,9 @@ def compared_with_direct(results: Sequence[Result]) -> list[Result]:
 
 
 def table(results: Iterable[Result]) -> str:
-    """Return how many cases ended how, by route; "claimed" counts those of which EPs took a node."""
+    """Return how many cases ended how, by route; "claimed" counts those of which EPs
+    took a node.
+    """
     counts = Counter(
         (r.route, what)
         for r in results

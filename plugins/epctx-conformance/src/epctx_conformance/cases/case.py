@@ -1,4 +1,6 @@
-"""A case of the conformance run: a model, its inputs, its expected outputs; and comparison with what came out."""
+"""A case of the conformance run: a model, its inputs, its expected outputs; and
+comparison with what came out.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,8 @@ class Case:
         name: unique among all cases of a run.
         model: gives the serialised model.
         data: gives one or more sets of inputs and outputs.
-        rtol: share of a number by which a result may miss it, as of `numpy.allclose`; bfloat16 is allowed two
-            units in the last place.
+        rtol: share of a number by which a result may miss it, as of `numpy.allclose`;
+            bfloat16 is allowed two units in the last place.
         atol: by how much besides; of a tuple each output has its own.
     """
 
@@ -57,7 +59,9 @@ class Case:
 
 
 def difference(found: Any, expected: Any, case: Case) -> str:
-    """Describe how a result differs from what a case expects; empty if it agrees within the case's tolerances."""
+    """Describe how a result differs from what a case expects; empty if it agrees within
+    the case's tolerances.
+    """
     if isinstance(expected, (list, tuple)):
         if not isinstance(found, (list, tuple)) or len(found) != len(expected):
             return "another length"
@@ -89,7 +93,9 @@ def _difference_of_arrays(found: np.ndarray, expected: np.ndarray, case: Case) -
 
 
 def compute_digest(values: Iterable[Any]) -> str:
-    """Return a digest of results, 16 hexadecimal digits: equal for equal bits, types and shapes."""
+    """Return a digest of results, 16 hexadecimal digits: equal for equal bits, types
+    and shapes.
+    """
     digest = hashlib.sha256()
     for value in values:
         if isinstance(value, (list, tuple)):

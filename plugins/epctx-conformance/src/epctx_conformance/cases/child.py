@@ -1,4 +1,6 @@
-"""A child of a campaign: `python -m epctx_conformance.cases.child` runs the tasks on stdin, a line of JSON for each result."""
+"""A child of a campaign: `python -m epctx_conformance.cases.child` runs the tasks on
+stdin, a line of JSON for each result.
+"""
 
 from __future__ import annotations
 
@@ -48,12 +50,16 @@ def main() -> None:
 
 
 def _do_not_sync(fd: object) -> None:
-    """Leave it to the system when to write: no case cuts the power, and disks are slow."""
+    """Leave it to the system when to write: no case cuts the power, and disks are
+    slow.
+    """
 
 
 @contextmanager
 def _own_folder() -> Iterator[None]:
-    """Have temporary files and receipts in a folder that goes with its case: receipts are listed at each new one."""
+    """Have temporary files and receipts in a folder that goes with its case: receipts
+    are listed at each new one.
+    """
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         outer, tempfile.tempdir = tempfile.tempdir, folder
         os.environ["EPCTX_RECEIPTS"] = f"{folder}/receipts"

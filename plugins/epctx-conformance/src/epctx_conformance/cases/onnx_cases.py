@@ -22,7 +22,9 @@ KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 
 
 def load_cases(kinds: Iterable[str] = KINDS) -> dict[str, Case]:
-    """Return all cases of some kinds by name, sorted; making those of single nodes takes some seconds."""
+    """Return all cases of some kinds by name, sorted; making those of single nodes
+    takes some seconds.
+    """
     drawn = np.random.get_state()  # noqa: NPY002 - onnx's cases set it
     try:
         with warnings.catch_warnings():

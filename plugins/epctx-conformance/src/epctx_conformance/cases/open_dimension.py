@@ -1,7 +1,9 @@
-"""Cases whose first dimension is open: the models of other cases with a symbol for it, run with several numbers of rows.
+"""Cases whose first dimension is open: the models of other cases with a symbol for it,
+run with several numbers of rows.
 
-What a model gives for one row and for none is what onnxruntime gives, else `onnx.reference`; an engine counts only if it
-gets the case's own rows right. Where it refuses a number of rows, a typed error is as good as a result.
+What a model gives for one row and for none is what onnxruntime gives, else
+`onnx.reference`; an engine counts only if it gets the case's own rows right. Where it
+refuses a number of rows, a typed error is as good as a result.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ ROWS = "rows"
 """The symbol."""
 
 NEED_STEPS = frozenset({"GRU", "LSTM"})
-"""Operators with which onnxruntime 1.32, without steps, ends the process or gives what happens to be in memory."""
+"""Operators with which onnxruntime 1.32, without steps, ends the process or gives what
+happens to be in memory.
+"""
 
 _Run: TypeAlias = Callable[[dict[str, Any]], Sequence[Any]]
 
@@ -34,10 +38,12 @@ class _Opened:
 
 
 def open_cases(cases: Mapping[str, Case]) -> dict[str, Case]:
-    """Return a case `NAME.open` for each case whose first dimension can be opened, in the order given.
+    """Return a case `NAME.open` for each case whose first dimension can be opened, in
+    the order given.
 
-    That of the first tensor is opened, and that of all inputs with as many rows. The model must still be valid then: what it
-    declares for other values is left out. Each has the case's own rows, one row and none.
+    That of the first tensor is opened, and that of all inputs with as many rows. The
+    model must still be valid then: what it declares for other values is left out. Each
+    has the case's own rows, one row and none.
     """
     opened = {name: _open(case) for name, case in cases.items()}
     return {
@@ -113,9 +119,11 @@ def _make_data(case: Case, opened: _Opened) -> list[Data]:
 def _expect(
     engines: Sequence[_Run], model: onnx.ModelProto, inputs: dict[str, Any], rows: int
 ) -> list[Data]:
-    """Return inputs with what the first engine gives that does not refuse them; if an earlier one does, so may others.
+    """Return inputs with what the first engine gives that does not refuse them; if an
+    earlier one does, so may others.
 
-    Nothing if that has another shape than the model proves: so many rows make no sense to it.
+    Nothing if that has another shape than the model proves: so many rows make no sense
+    to it.
     """
     if not rows and not NEED_STEPS.isdisjoint(
         node.op_type for node in model.graph.node

@@ -26,8 +26,9 @@ class Route:
     Attributes:
         eps: name of the EPs and of what else they are given.
         through: as of `EpctxBackend.prepare`.
-        backend: prepares models for this route. What it returns runs on inputs by name, and may have
-            `claimed` and `close` as `EpctxBackendRep` has them, and `errors`, the base of its typed ones.
+        backend: prepares models for this route. What it returns runs on inputs by name,
+            and may have `claimed` and `close` as `EpctxBackendRep` has them, and
+            `errors`, the base of its typed ones.
     """
 
     eps: str
@@ -39,7 +40,8 @@ class Route:
 
 
 def make_routes(eps: str, providers: Providers = (), **options: Any) -> list[Route]:
-    """Return the routes of some EPs: direct, over files, embedded; without EPs the direct one alone.
+    """Return the routes of some EPs: direct, over files, embedded; without EPs the
+    direct one alone.
 
     Args:
         eps: a name for them.
@@ -59,12 +61,14 @@ class Result:
     """Outcome of one case on one route.
 
     Attributes:
-        outcome: passed; wrong: other results than the case expects; refused: an error of ours; raised: one
-            that is not; crashed, hung: by the process; differs: passed, but in other bits than the direct
-            route; unclaimed: not run, as EPs take nothing, so that a context model has no payload.
+        outcome: passed; wrong: other results than the case expects; refused: an error
+            of ours; raised: one that is not; crashed, hung: by the process; differs:
+            passed, but in other bits than the direct route; unclaimed: not run, as EPs
+            take nothing, so that a context model has no payload.
         reason: for a person.
-        kind: the part of the reason that another text does not change: an error's class, or the difference.
-            "aliasing": a second run changed the first one's outputs; "inputs": a run changed its inputs.
+        kind: the part of the reason that another text does not change: an error's
+            class, or the difference. "aliasing": a second run changed the first one's
+            outputs; "inputs": a run changed its inputs.
         claimed: number of nodes that EPs took.
         operators: the same by operator.
         bits: digest of the outputs.

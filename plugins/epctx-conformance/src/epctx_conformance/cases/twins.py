@@ -1,7 +1,9 @@
-"""Quantised twins: what onnxruntime's static quantiser makes of cases with float32 inputs, in QDQ format.
+"""Quantised twins: what onnxruntime's static quantiser makes of cases with float32
+inputs, in QDQ format.
 
-A twin's truth is what onnxruntime gives for it without optimisations, which is what its nodes say one by one. With
-optimisations onnxruntime computes some twins in other arithmetic, and a few wrongly; `make_twins` has the numbers.
+A twin's truth is what onnxruntime gives for it without optimisations, which is what its
+nodes say one by one. With optimisations onnxruntime computes some twins in other
+arithmetic, and a few wrongly; `make_twins` has the numbers.
 """
 
 from __future__ import annotations
@@ -33,24 +35,34 @@ LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 """Operators that a network spends its time in."""
 
 LONGEST_WAY = 4
-"""Steps of its quantisation that a result may be off behind so many quantised operators, or more.
+"""Steps of its quantisation that a result may be off behind so many quantised
+operators, or more.
 
-What an EP adds up in another order may fall on the other side of a border between two steps, at each of them: one step
-behind one operator. onnxruntime's own answers, with and without optimisations, are four apart at most where both are right.
+What an EP adds up in another order may fall on the other side of a border between two
+steps, at each of them: one step behind one operator. onnxruntime's own answers, with
+and without optimisations, are four apart at most where both are right.
 """
 
 _ROUNDING = 1e-6
-"""Share of a number by which float32 may miss it: it is large beside a step of 16 bits."""
+"""Share of a number by which float32 may miss it: it is large beside a step of 16
+bits.
+"""
 
 _FOLDED = {"Conv": (1, 2), "ConvTranspose": (1, 2), "Gemm": (1, 2)}
-"""The inputs that are weights in a network; ONNX's cases pass them as inputs of the model."""
+"""The inputs that are weights in a network; ONNX's cases pass them as inputs of the
+model.
+"""
 
 _ONLY_SHAPES = frozenset({"Shape", "Size"})
-"""Operators that read no element: the quantiser would take a weight that they read for an activation."""
+"""Operators that read no element: the quantiser would take a weight that they read for
+an activation.
+"""
 
 _INTO, _OUT_OF = "QuantizeLinear", "DequantizeLinear"
 _STANDARD_16_BITS = 21
-"""The operator set from which ONNX's own quantizers have 16 bits; before, those of com.microsoft do."""
+"""The operator set from which ONNX's own quantizers have 16 bits; before, those of
+com.microsoft do.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +73,8 @@ class Twin:
         of: name of the case that was quantised.
         inputs: names of the twin's inputs; weights are none.
         atol: for each output, how far it may be from the truth.
-        layers: how many of `LAYERS` are between quantizers, with shapes that are known before a run.
+        layers: how many of `LAYERS` are between quantizers, with shapes that are known
+            before a run.
     """
 
     of: str
@@ -92,7 +105,8 @@ class _NoTwinError(Exception):
 
 
 def load_twins(folder: Path, load: Callable[[], Mapping[str, Case]]) -> dict[str, Case]:
-    """Return the twins of cases by name, `CASE.a8w8` and `CASE.a16w8`; made if the folder has not these.
+    """Return the twins of cases by name, `CASE.a8w8` and `CASE.a16w8`; made if the
+    folder has not these.
 
     Args:
         folder: of `make_twins`.
@@ -117,13 +131,16 @@ def load_twins(folder: Path, load: Callable[[], Mapping[str, Case]]) -> dict[str
 
 
 def make_twins(cases: Mapping[str, Case], folder: Path) -> Index:
-    """Quantise all cases with float32 inputs, and write the twins and their index into a folder.
+    """Quantise all cases with float32 inputs, and write the twins and their index into
+    a folder.
 
-    Where the folder has them already, for these versions, nothing is made. Needs onnxruntime with its quantiser.
+    Where the folder has them already, for these versions, nothing is made. Needs
+    onnxruntime with its quantiser.
 
-    Of ONNX 1.23's twins with onnxruntime 1.32, eight do not load with optimisations, and two are computed wrongly: Gemm
-    over integers takes a bias of any scale for one of input times weight (51 of 255 steps off), and Gemm of
-    16-bit activations without a bias rounds them to 8 bits.
+    Of ONNX 1.23's twins with onnxruntime 1.32, eight do not load with optimisations,
+    and two are computed wrongly: Gemm over integers takes a bias of any scale for one
+    of input times weight (51 of 255 steps off), and Gemm of 16-bit activations without
+    a bias rounds them to 8 bits.
     """
     folder.mkdir(parents=True, exist_ok=True)
     key = _compute_key(cases)
@@ -173,7 +190,9 @@ def _quiet() -> Iterator[None]:
 
 
 def _add_twins(index: Index, name: str, case: Case, folder: Path) -> Index:
-    """Return an index with the twins of one more case, or with the reasons why there are none."""
+    """Return an index with the twins of one more case, or with the reasons why there
+    are none.
+    """
     model = onnx.load_model_from_string(case.model())
     if all(
         value.type.tensor_type.elem_type != TensorProto.FLOAT
@@ -199,7 +218,9 @@ def _add_twins(index: Index, name: str, case: Case, folder: Path) -> Index:
 
 
 def _check_case(case: Case) -> None:
-    """Raise if onnxruntime gives wrong results for a case: then it gives no truth for the twins either."""
+    """Raise if onnxruntime gives wrong results for a case: then it gives no truth for
+    the twins either.
+    """
     for data in case.data():
         try:
             found = _run(case.model(), _copied(data.inputs))
@@ -286,9 +307,11 @@ def quantise(
 def with_constant_weights(
     model: ModelProto, inputs: Mapping[str, Any]
 ) -> tuple[ModelProto, frozenset[str]]:
-    """Return a model whose weights are constants as in a network, and the names of its former inputs.
+    """Return a model whose weights are constants as in a network, and the names of its
+    former inputs.
 
-    A weight is an input of the model that layers alone read as their weight or bias; its shape may be read, too.
+    A weight is an input of the model that layers alone read as their weight or bias;
+    its shape may be read, too.
 
     Args:
         model: it is left as it is.
@@ -315,7 +338,9 @@ def with_constant_weights(
 
 
 def _make_data(case: Case, path: Path, names: frozenset[str]) -> list[Data]:
-    """Return a twin's inputs, and what onnxruntime gives for them without optimisations."""
+    """Return a twin's inputs, and what onnxruntime gives for them without
+    optimisations.
+    """
     model = path.read_bytes()
     sets = [data.inputs for data in case.data()]
     folded = any(not names.issuperset(each) for each in sets)
@@ -342,7 +367,9 @@ def _run(model: bytes, inputs: Mapping[str, Any]) -> list[Any]:
 
 
 def _copied(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return copies of arrays: onnxruntime's BatchNormalization in training mode writes into its inputs."""
+    """Return copies of arrays: onnxruntime's BatchNormalization in training mode writes
+    into its inputs.
+    """
     return {
         name: x.copy() if isinstance(x, np.ndarray) else x for name, x in inputs.items()
     }
@@ -355,8 +382,9 @@ def _without(inputs: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]
 def _tolerances(model: ModelProto, truth: Sequence[Any], case: Case) -> list[float]:
     """Return for each output how far it may be from the truth.
 
-    As many steps as quantised operators are before it, `LONGEST_WAY` at most. A float that no DequantizeLinear gives has
-    the case's own tolerance; everything else is exact.
+    As many steps as quantised operators are before it, `LONGEST_WAY` at most. A float
+    that no DequantizeLinear gives has the case's own tolerance; everything else is
+    exact.
     """
     graph = model.graph
     producers = {name: node for node in graph.node for name in node.output}
@@ -391,7 +419,9 @@ def _own_tolerance(result: Any, case: Case) -> float:
 
 
 def _count_layers(model: ModelProto, quantised: ModelProto) -> int:
-    """Return how many layers stand between quantizers, with shapes that are known before a run."""
+    """Return how many layers stand between quantizers, with shapes that are known
+    before a run.
+    """
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     static = {
         value.name
@@ -422,7 +452,9 @@ def _count_layers(model: ModelProto, quantised: ModelProto) -> int:
 
 
 def _values_of(node: NodeProto, producers: Mapping[str, NodeProto]) -> Iterator[str]:
-    """Yield the names that the inputs and the result of a layer had before quantisation, or those of quantised weights."""
+    """Yield the names that the inputs and the result of a layer had before
+    quantisation, or those of quantised weights.
+    """
     for name in node.input[:2]:
         source = name
         while source in producers and producers[source].op_type in {_INTO, _OUT_OF}:

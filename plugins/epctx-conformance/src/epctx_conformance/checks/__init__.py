@@ -1,1 +1,3 @@
-"""Checks of the kit: functions with `@check(group, title)`, which the table imports when it is asked for."""
+"""Checks of the kit: functions with `@check(group, title)`, which the table imports
+when it is asked for.
+"""

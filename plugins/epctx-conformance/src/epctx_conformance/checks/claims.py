@@ -1,4 +1,6 @@
-"""Claims of an EP: valid, pure, convex and maximal, of nodes that it was shown; and kernels that can match."""
+"""Claims of an EP: valid, pure, convex and maximal, of nodes that it was shown; and
+kernels that can match.
+"""
 
 from __future__ import annotations
 
@@ -56,20 +58,27 @@ def check_takes_something(harness: Harness) -> None:
     except Skipped as skipped:
         raise CheckFailed(
             f"{skipped}.",
-            hint="All other checks are skipped without one: give models with nodes that it takes.",
+            hint=(
+                "All other checks are skipped without one: give models with nodes "
+                "that it takes."
+            ),
         ) from skipped
 
 
 @check("claims", "it returns claims and refusals of nodes of the graph")
 def check_valid(harness: Harness) -> None:
-    """The core refuses anything else, so that an assignment without an error is valid."""
+    """The core refuses anything else, so that an assignment without an error is
+    valid.
+    """
     for model in (*_structures(harness), *harness.claimed_models()):
         ask(harness, model)
 
 
 @check("claims", "it claims the same nodes each time, and does not change the graph")
 def check_pure(harness: Harness) -> None:
-    """One instance, one graph, two calls, which leave structure and weights as they are."""
+    """One instance, one graph, two calls, which leave structure and weights as they
+    are.
+    """
 
     def twice(honest: Any, graph: GraphView, **_others: Any) -> Any:
         before = _content(graph)
@@ -131,7 +140,9 @@ def _content(graph: GraphView) -> tuple[Any, ...]:
     needs=("partitions",),
 )
 def check_exact(harness: Harness) -> None:
-    """A set that the core has to refuse, such as a part of a quantized group, was compiled for nothing."""
+    """A set that the core has to refuse, such as a part of a quantized group, was
+    compiled for nothing.
+    """
     if not any(
         item.exact
         for model in _structures(harness)
@@ -148,9 +159,13 @@ def check_exact(harness: Harness) -> None:
             name = item.nodes[0].name
             if item.exact and name in refused:
                 raise CheckFailed(
-                    f"the core refuses the set that it claims exactly at node {name!r} of the model {model.name}: "
+                    "the core refuses the set that it claims exactly at node "
+                    f"{name!r} of the model {model.name}: "
                     f"{'; '.join(reason for _, reason in refused[name])}.",
-                    hint="Claim sets that can be partitions; graph.convex_groups(nodes) gives such sets.",
+                    hint=(
+                        "Claim sets that can be partitions; "
+                        "graph.convex_groups(nodes) gives such sets."
+                    ),
                 )
 
 
@@ -165,12 +180,14 @@ def check_refusals(harness: Harness) -> None:
                 refusals += 1
                 if not isinstance(item.reason, str) or not item.reason.strip():
                     raise CheckFailed(
-                        f"it refuses nodes of {model.name} with the reason {item.reason!r}."
+                        f"it refuses nodes of {model.name} with the reason "
+                        f"{item.reason!r}."
                     )
                 both = sorted(taken & {node.index for node in item.nodes})
                 if both:
                     raise CheckFailed(
-                        f"it both takes and refuses the nodes {both[:5]} of {model.name}."
+                        f"it both takes and refuses the nodes {both[:5]} of "
+                        f"{model.name}."
                     )
     if not refusals:
         raise Skipped("the EP gives no reasons")
@@ -196,7 +213,10 @@ def check_names_do_not_matter(harness: Harness) -> None:
     if others != [expected, expected]:
         raise CheckFailed(
             "it takes other nodes of the same graph with other names.",
-            hint="Decide by operators, types and attributes; a name may be anything, or empty.",
+            hint=(
+                "Decide by operators, types and attributes; a name may be anything, "
+                "or empty."
+            ),
         )
 
 
@@ -207,7 +227,8 @@ def check_foreign_operators(harness: Harness) -> None:
     foreign = sorted(name for name in claimed if name.startswith("foreign"))
     if foreign:
         raise CheckFailed(
-            f"it takes {len(foreign)} nodes of the domain 'com.example.unknown', which it cannot know.",
+            f"it takes {len(foreign)} nodes of the domain 'com.example.unknown', "
+            "which it cannot know.",
             hint="Look at node.domain as well as node.op_type.",
         )
 
@@ -257,11 +278,13 @@ for _title, _models in _ODD:
     check("claims", _title)(_asking(_models))
 
 
-# --- partitions -----------------------------------------------------------------------------------------
+# --- partitions -----------------------------------------------------------------------
 
 
 class _FirstComer(ExecutionProvider):
-    """EP of the kit's own that is asked before the EP under test and takes some nodes by their names."""
+    """EP of the kit's own that is asked before the EP under test and takes some nodes
+    by their names.
+    """
 
     name: ClassVar[str] = "EpctxConformanceFirstComer"
     vendor: ClassVar[str] = "epctx conformance kit"
@@ -302,7 +325,10 @@ def check_only_shown(harness: Harness) -> None:
         if hidden:
             raise CheckFailed(
                 f"it claims node {hidden[0]}, which another EP has taken.",
-                hint="Claim nodes of graph.nodes; producer() and consumers() also return nodes of other EPs.",
+                hint=(
+                    "Claim nodes of graph.nodes; producer() and consumers() also "
+                    "return nodes of other EPs."
+                ),
             )
 
 
@@ -312,7 +338,9 @@ def check_only_shown(harness: Harness) -> None:
     needs=("partitions",),
 )
 def check_around_another(harness: Harness) -> None:
-    """Three parts of its work one after another, of which another EP has the one in the middle."""
+    """Three parts of its work one after another, of which another EP has the one in the
+    middle.
+    """
     model = structures.chain(harness.block)
     names = sorted(
         harness.claimed_names(model), key=lambda name: int(name.rpartition("_")[2])
@@ -336,7 +364,9 @@ def check_around_another(harness: Harness) -> None:
 
 @check("partitions", "its claims are convex", needs=("partitions",))
 def check_convex(harness: Harness) -> None:
-    """A path that leaves its work and comes back: claiming both ends in one set makes a cycle."""
+    """A path that leaves its work and comes back: claiming both ends in one set makes a
+    cycle.
+    """
     for structure in (structures.around, structures.read_on_both_sides):
         for call in ask(harness, structure(harness.block, harness.barrier)):
             for item in claims([call]):
@@ -356,8 +386,12 @@ def _expect_convex(graph: GraphView, inside: set[int]) -> None:
             outside.add(node.index)
         elif node.index in inside and before & outside:
             raise CheckFailed(
-                f"a path leaves a set that it claims and comes back at node {node.name!r} ({node.op_type}).",
-                hint="Use supported_partitions(graph, is_supported), or graph.convex_groups(nodes).",
+                "a path leaves a set that it claims and comes back at node "
+                f"{node.name!r} ({node.op_type}).",
+                hint=(
+                    "Use supported_partitions(graph, is_supported), or "
+                    "graph.convex_groups(nodes)."
+                ),
             )
 
 
@@ -378,12 +412,16 @@ def check_maximal(harness: Harness) -> None:
         if any(item.exact for item in claims(ask(harness, model))):
             raise Skipped("the EP claims its sets exactly")
         raise CheckFailed(
-            f"of the model {model.name} it makes {len(found)} partitions: {[sorted(names) for names in found][:3]}.",
-            hint="Claim sets that the core can merge: the same fuse and keep_initializers, and no node left out.",
+            f"of the model {model.name} it makes {len(found)} partitions: "
+            f"{[sorted(names) for names in found][:3]}.",
+            hint=(
+                "Claim sets that the core can merge: the same fuse and "
+                "keep_initializers, and no node left out."
+            ),
         )
 
 
-# --- kernels --------------------------------------------------------------------------------------------
+# --- kernels --------------------------------------------------------------------------
 
 
 def _definitions(harness: Harness) -> list[KernelDef]:
@@ -425,7 +463,9 @@ def _key(definition: KernelDef) -> str:
     "kernels", "it has the same kernels each time, for existing versions of operators"
 )
 def check_versions(harness: Harness) -> None:
-    """A range that ends before it begins, or before the operator exists, matches nothing."""
+    """A range that ends before it begins, or before the operator exists, matches
+    nothing.
+    """
     for definition in _definitions(harness):
         first, end = definition.since_version, definition.end_version
         if not definition.domain:
@@ -434,8 +474,12 @@ def check_versions(harness: Harness) -> None:
             )
         if definition.since_version < 1 or (end is not None and end < first):
             raise CheckFailed(
-                f"the kernel of {definition.op_type} covers no version: from {first} to {end}.",
-                hint="since_version and end_version are versions of the operator, both included.",
+                f"the kernel of {definition.op_type} covers no version: from {first} "
+                f"to {end}.",
+                hint=(
+                    "since_version and end_version are versions of the operator, both "
+                    "included."
+                ),
             )
 
 
@@ -448,14 +492,17 @@ def _schemas(definition: KernelDef) -> list[Any]:
     ]
     if not found:
         raise CheckFailed(
-            f"there is a kernel of {definition.op_type} in the default domain, and onnx has no such operator."
+            f"there is a kernel of {definition.op_type} in the default domain, and "
+            "onnx has no such operator."
         )
     return found
 
 
 @check("kernels", "each type constraint names a type variable of the operator")
 def check_constraints(harness: Harness) -> None:
-    """A name that the operator does not have restricts nothing, and the kernel gets types it cannot compute."""
+    """A name that the operator does not have restricts nothing, and the kernel gets
+    types it cannot compute.
+    """
     for definition in _definitions(harness):
         if definition.domain:
             continue
@@ -467,19 +514,25 @@ def check_constraints(harness: Harness) -> None:
         for variable, types in definition.type_constraints.items():
             if variable not in known:
                 raise CheckFailed(
-                    f"the kernel of {definition.op_type} restricts {variable!r}; its variables: {sorted(known)}.",
-                    hint="Use the operator's own names of types, as in the ONNX documentation of operators.",
+                    f"the kernel of {definition.op_type} restricts {variable!r}; its "
+                    f"variables: {sorted(known)}.",
+                    hint=(
+                        "Use the operator's own names of types, as in the ONNX "
+                        "documentation of operators."
+                    ),
                 )
             if not types or not set(types) <= {*onnx.TensorProto.DataType.values()}:
                 raise CheckFailed(
-                    f"the kernel of {definition.op_type} allows {sorted(types)} for {variable!r}, which is not a set "
-                    "of element types."
+                    f"the kernel of {definition.op_type} allows {sorted(types)} for "
+                    f"{variable!r}, which is not a set of element types."
                 )
 
 
 @check("kernels", "its kernels give the right results")
 def check_kernel_results(harness: Harness) -> None:
-    """One model for each of the kit's operators that it has a kernel for; its inputs stay as they are."""
+    """One model for each of the kit's operators that it has a kernel for; its inputs
+    stay as they are.
+    """
     _definitions(harness)
     found = [
         m

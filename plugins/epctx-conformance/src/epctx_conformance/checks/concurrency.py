@@ -28,7 +28,9 @@ ROUNDS = 12
 
 
 def _run_together(work: Callable[[int], T], count: int = THREADS) -> list[T]:
-    """Call `work` with 0, 1, … in as many threads, all beginning at once; raise what the first of them raised."""
+    """Call `work` with 0, 1, … in as many threads, all beginning at once; raise what
+    the first of them raised.
+    """
     ready = threading.Barrier(count)
 
     def begin(number: int) -> T:
@@ -45,7 +47,9 @@ def _run_together(work: Callable[[int], T], count: int = THREADS) -> list[T]:
 def _expectation(
     harness: Harness, model: SmallModel
 ) -> Callable[[InferenceSession, int, str], None]:
-    """Return a function that runs one of several inputs and raises CheckFailed if its results are not the CPU EP's."""
+    """Return a function that runs one of several inputs and raises CheckFailed if its
+    results are not the CPU EP's.
+    """
     feeds = [model.feeds(seed) for seed in range(THREADS)]
     references = [harness.reference(model, each) for each in feeds]
 
@@ -58,14 +62,19 @@ def _expectation(
         if different is not None:
             raise CheckFailed(
                 f"{what}: {different}.",
-                hint="`run` is called from many threads and sessions: share no state, or lock it.",
+                hint=(
+                    "`run` is called from many threads and sessions: share no state, "
+                    "or lock it."
+                ),
             )
 
     return expect
 
 
 def _many_runs(count: int, *, loaded: bool) -> CheckFunction:
-    """Return a check in which threads run so many sessions of the network; each thread uses one of them."""
+    """Return a check in which threads run so many sessions of the network; each thread
+    uses one of them.
+    """
 
     def function(harness: Harness) -> None:
         expect = _expectation(harness, harness.network)
@@ -102,7 +111,9 @@ for _title, _count, _loaded in (
 def _come_and_go(
     harness: Harness, models: list[SmallModel], sources: list[SmallModel] | list[Path]
 ) -> None:
-    """Make, run and close sessions in as many threads as there are models, three times each."""
+    """Make, run and close sessions in as many threads as there are models, three times
+    each.
+    """
     expected = [_expectation(harness, model) for model in models]
 
     def work(number: int) -> None:
@@ -153,7 +164,10 @@ def check_loaded_together(harness: Harness) -> None:
 
 @check("concurrency", "closing a session does not affect others", needs=["concurrency"])
 def check_closing(harness: Harness) -> None:
-    """Two sessions of one model; the first is run and closed, then the second runs. The same after a load."""
+    """Two sessions of one model; the first is run and closed, then the second runs.
+
+    The same after a load.
+    """
     export = harness.requirements.export and harness.requirements.partitions
     sources: list[SmallModel | Path] = [
         harness.network,
@@ -169,5 +183,8 @@ def check_closing(harness: Harness) -> None:
             except Exception as error:
                 raise CheckFailed(
                     f"a session does not run after another one was closed: {error}",
-                    hint="Release what belongs to this instance alone; count the users of what is shared.",
+                    hint=(
+                        "Release what belongs to this instance alone; count the users "
+                        "of what is shared."
+                    ),
                 ) from error

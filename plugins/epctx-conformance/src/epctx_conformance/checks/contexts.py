@@ -1,4 +1,6 @@
-"""Context models: written in every way that a host can ask for, with equal bytes, moved, edited, and loaded again."""
+"""Context models: written in every way that a host can ask for, with equal bytes,
+moved, edited, and loaded again.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,13 @@ if TYPE_CHECKING:
 NEEDS = ("partitions", "export")
 SEVERAL = (*NEEDS, "several_partitions")
 DETERMINISTIC = (*NEEDS, "deterministic")
-_SORT = "Sort what comes out of sets, and leave out clocks, paths, addresses and random numbers."
+_SORT = (
+    "Sort what comes out of sets, and leave out clocks, paths, addresses and random "
+    "numbers."
+)
 
 
-# --- the same bytes -------------------------------------------------------------------------------------
+# --- the same bytes -------------------------------------------------------------------
 
 
 def written(harness: Harness, *, embed: bool = False) -> dict[str, str]:
@@ -72,28 +77,40 @@ def _written_in_threads(harness: Harness) -> list[dict[str, str]]:
         return list(threads.map(lambda _: written(harness), range(2)))
 
 
-_COMPILES: tuple[tuple[str, Callable[[Harness], list[dict[str, str]]], str, tuple[str, ...]], ...] = (
+_COMPILES: tuple[
+    tuple[str, Callable[[Harness], list[dict[str, str]]], str, tuple[str, ...]], ...
+] = (
     (
         "a second compile in another folder gives the same files",
-        lambda harness: [written(harness) for _ in range(2)], "in another folder", DETERMINISTIC,
+        lambda harness: [written(harness) for _ in range(2)],
+        "in another folder",
+        DETERMINISTIC,
     ),
     (
         "a second compile gives the same embedded payloads",
-        lambda harness: [written(harness, embed=True) for _ in range(2)], "embedded,", (*DETERMINISTIC, "embed"),
+        lambda harness: [written(harness, embed=True) for _ in range(2)],
+        "embedded,",
+        (*DETERMINISTIC, "embed"),
     ),
     (
         "another process with another hash seed gives the same files",
-        _written_in_processes, "in another process", DETERMINISTIC,
+        _written_in_processes,
+        "in another process",
+        DETERMINISTIC,
     ),
     (
         "earlier compiles make no difference",
-        _written_after_others, "after other models", DETERMINISTIC,
+        _written_after_others,
+        "after other models",
+        DETERMINISTIC,
     ),
     (
         "compiles in two threads at once give the same files",
-        _written_in_threads, "in another thread", (*DETERMINISTIC, "concurrency"),
+        _written_in_threads,
+        "in another thread",
+        (*DETERMINISTIC, "concurrency"),
     ),
-)  # fmt: skip
+)
 """Title, equal compiles, their place in messages, and the abilities needed."""
 
 
@@ -140,7 +157,9 @@ def check_no_traces(harness: Harness) -> None:
 
 @check("determinism", "it describes the same nodes each time", needs=NEEDS)
 def check_same_nodes(harness: Harness) -> None:
-    """The hook may be called any number of times, with writers of the kit's own, and writes the same bytes."""
+    """The hook may be called any number of times, with writers of the kit's own, and
+    writes the same bytes.
+    """
     nodes, payloads = [], []
 
     def twice(honest: Any, **arguments: Any) -> Any:
@@ -181,7 +200,7 @@ def check_same_results(harness: Harness) -> None:
             raise CheckFailed("the same inputs gave other results.", hint=_SORT)
 
 
-# --- written and handed over ----------------------------------------------------------------------------
+# --- written and handed over ----------------------------------------------------------
 
 
 @check("contexts", "a context model in a file loads and runs", needs=NEEDS)
@@ -209,7 +228,8 @@ def check_embedded(harness: Harness) -> None:
     others = sorted(other.name for other in path.parent.iterdir() if other != path)
     if others:
         raise CheckFailed(
-            f"a compile with embedded payloads left {', '.join(others)} beside the model."
+            f"a compile with embedded payloads left {', '.join(others)} beside the "
+            "model."
         )
     harness.expect_run(harness.network, "loaded with embedded payloads", path)
     shutil.rmtree(path.parent)
@@ -233,7 +253,9 @@ def load_and_run(harness: Harness, path: str, inputs: str, outputs: str) -> None
 
 @check("contexts", "another process loads what this one compiled", needs=NEEDS)
 def check_another_process(harness: Harness) -> None:
-    """It has nothing of this process: no instance, no class attribute, no file but the model's."""
+    """It has nothing of this process: no instance, no class attribute, no file but the
+    model's.
+    """
     path, feeds = harness.compile(harness.network), harness.network.feeds()
     inputs, outputs = (
         harness.folder() / name for name in ("inputs.npz", "outputs.npz")
@@ -249,7 +271,9 @@ def check_another_process(harness: Harness) -> None:
 
 
 def is_on_a_path(harness: Harness) -> bool:
-    """Return whether the EP's module is on a path; done in another process, which could also find it in its file."""
+    """Return whether the EP's module is on a path; done in another process, which could
+    also find it in its file.
+    """
     module = harness.provider.__module__
     del sys.modules[
         module
@@ -262,14 +286,17 @@ def is_on_a_path(harness: Harness) -> bool:
 
 @check("contexts", "it compiles out of process", needs=NEEDS)
 def check_isolated(harness: Harness) -> None:
-    """`ep.isolate=compile`: claims, tokens and payloads made there; nothing of the class that this process changed."""
+    """`ep.isolate=compile`: claims, tokens and payloads made there; nothing of the
+    class that this process changed.
+    """
     if "get_kernel_registry" in implemented_hooks(harness.provider):
         raise Skipped("an EP with kernels cannot be isolated")
     if find_spec("epctx_isolation") is None:
         raise Skipped("epctx-isolation is not installed")
     if not call_in_other_process(harness, is_on_a_path):
         raise Skipped(
-            f"an isolating process cannot import {harness.provider.__module__}, which is on no path"
+            f"an isolating process cannot import {harness.provider.__module__}, which "
+            "is on no path"
         )
     harness.expect_run(
         harness.network,
@@ -284,7 +311,9 @@ def check_isolated(harness: Harness) -> None:
     needs=NEEDS,
 )
 def check_bytes(harness: Harness) -> None:
-    """`ep.context_file_path` says where the model would be; a compile to bytes puts binaries there."""
+    """`ep.context_file_path` says where the model would be; a compile to bytes puts
+    binaries there.
+    """
     model, target = harness.network, harness.folder() / "m_ctx.onnx"
     config = {"ep.context_file_path": str(target)}
     content = harness.compiler(model, config=config).compile_to_bytes()
@@ -368,7 +397,7 @@ def check_verified(harness: Harness) -> None:
             raise CheckFailed(f"{finding.code}: {finding.message}", hint=finding.hint)
 
 
-# --- nodes ----------------------------------------------------------------------------------------------
+# --- nodes ----------------------------------------------------------------------------
 
 
 def _compile_one_by_one(
@@ -402,13 +431,17 @@ def check_compile_again(harness: Harness) -> None:
 
 @check("nodes", "partitions may come in any order", needs=SEVERAL)
 def check_partition_order(harness: Harness) -> None:
-    """The last first; what was found out about a claim comes back with its partition, as `token`, and not by order."""
+    """The last first; what was found out about a claim comes back with its partition,
+    as `token`, and not by order.
+    """
     _expect_compiled(harness, 4, "in another order", compile=_compile_backwards)
 
 
 @check("nodes", "it compiles a part of its claims", needs=SEVERAL)
 def check_fewer_partitions(harness: Harness) -> None:
-    """`ep.partition_max_count`: some of what it claimed, with a token or without, never comes back."""
+    """`ep.partition_max_count`: some of what it claimed, with a token or without, never
+    comes back.
+    """
     model = separated(harness.block, harness.barrier, 3)
     config = {"ep.partition_max_count": "1"}
     harness.expect_run(model, "with one partition in a session", config=config)
@@ -423,7 +456,9 @@ def check_fewer_partitions(harness: Harness) -> None:
     needs=(*SEVERAL, "load_in_parts"),
 )
 def check_load_in_parts(harness: Harness) -> None:
-    """One node a call, primaries first; a reference's primary came in an earlier call."""
+    """One node a call, primaries first; a reference's primary came in an earlier
+    call.
+    """
 
     def one_by_one(
         honest: Any, nodes: Sequence[Any], **_others: Any
@@ -437,14 +472,19 @@ def check_load_in_parts(harness: Harness) -> None:
     except EpctxError as error:
         raise CheckFailed(
             f"loaded one node a call: {error.message}",
-            hint="If it needs all nodes of a payload at once, declare it: Requirements(load_in_parts=False); "
-            "`--without load_in_parts` on the command line.",
+            hint=(
+                "If it needs all nodes of a payload at once, declare it: "
+                "Requirements(load_in_parts=False); `--without load_in_parts` on the "
+                "command line."
+            ),
         ) from error
 
 
 @check("nodes", "nodes may come in any order", needs=SEVERAL)
 def check_node_order(harness: Harness) -> None:
-    """Primaries first, and otherwise the last first; results are in the order of the arguments."""
+    """Primaries first, and otherwise the last first; results are in the order of the
+    arguments.
+    """
 
     def backwards(
         honest: Any, nodes: Sequence[ContextNode], **_others: Any
@@ -494,9 +534,14 @@ def check_contract_alone(harness: Harness) -> None:
 
 @check("nodes", "its names of graphs are unique and stable", needs=SEVERAL)
 def check_graph_names(harness: Harness) -> None:
-    """`EPContextNode.graph_name`: each is a node's partition_name, and a load finds its graph by it alone."""
+    """`EPContextNode.graph_name`: each is a node's partition_name, and a load finds its
+    graph by it alone.
+    """
     model = separated(harness.block, harness.barrier, 4)
-    hint = "graph_name is printable text, unlike those of other partitions, and the same each time that nodes are described."
+    hint = (
+        "graph_name is printable text, unlike those of other partitions, and the same "
+        "each time that nodes are described."
+    )
     other, watch = harness.observed()
     try:
         path = other.compile(model)
@@ -537,14 +582,20 @@ def graph_names(watch: Watch) -> set[str]:
 
 @check("nodes", "no two of its binaries have the same bytes", needs=SEVERAL)
 def check_one_binary(harness: Harness) -> None:
-    """Several nodes carry one payload with all that they share: written once, mapped once at a load."""
+    """Several nodes carry one payload with all that they share: written once, mapped
+    once at a load.
+    """
     model = separated(harness.weighted_block, harness.barrier, 3)
     path = harness.compile(model)
     files = [other for other in path.parent.iterdir() if other != path]
     if len({file.read_bytes() for file in files}) < len(files):
         raise CheckFailed(
-            f"{len(files)} binaries have the same bytes: {', '.join(sorted(file.name for file in files))}.",
-            hint="Start one payload and give it to all nodes, main_context=1 or 0; at a load each of them has it.",
+            f"{len(files)} binaries have the same bytes: "
+            f"{', '.join(sorted(file.name for file in files))}.",
+            hint=(
+                "Start one payload and give it to all nodes, main_context=1 or 0; at "
+                "a load each of them has it."
+            ),
         )
     harness.expect_run(model, "loaded from its binaries", path)
 
@@ -566,8 +617,12 @@ def check_attributes_come_back(harness: Harness) -> None:
         for key, value in described.attributes.items():
             if repr(back.get(key)) != repr(value):
                 raise CheckFailed(
-                    f"the attribute {key!r} was {value!r} and came back as {back.get(key)!r}.",
-                    hint="Attributes are int, str, or float of 32 bits, or lists of one of them; write other numbers as text.",
+                    f"the attribute {key!r} was {value!r} and came back as "
+                    f"{back.get(key)!r}.",
+                    hint=(
+                        "Attributes are int, str, or float of 32 bits, or lists of "
+                        "one of them; write other numbers as text."
+                    ),
                 )
 
 
@@ -582,7 +637,9 @@ def check_prefix(harness: Harness) -> None:
 
 @check("nodes", "its nodes and the values around them may be renamed", needs=NEEDS)
 def check_renamed(harness: Harness) -> None:
-    """Tools rename nodes; the graph inside the payload goes by partition_name, inputs and outputs by their order."""
+    """Tools rename nodes; the graph inside the payload goes by partition_name, inputs
+    and outputs by their order.
+    """
     model = side_by_side(harness.block)
     path, feeds = harness.compile(model), model.feeds()
     proto = onnx.load(path)

@@ -1,4 +1,6 @@
-"""Life of an instance: for each purpose, through failures and cancellation, until its shutdown."""
+"""Life of an instance: for each purpose, through failures and cancellation, until its
+shutdown.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,22 @@ NEEDS = ("partitions", "export")
 
 
 def require_hooks(harness: Harness, *hooks: str) -> list[str]:
-    """Return those of the hooks that the EP has; raise Skipped if it has none of them."""
+    """Return those of the hooks that the EP has; raise Skipped if it has none of
+    them.
+    """
     found = [hook for hook in hooks if hook in implemented_hooks(harness.provider)]
     if not found:
         raise Skipped(f"the EP has no {' or '.join(hooks)} hook")
     return found
 
 
-# --- purposes -------------------------------------------------------------------------------------------
+# --- purposes -------------------------------------------------------------------------
 
 
 def without_device(provider: type[ExecutionProvider]) -> type[ExecutionProvider]:
-    """Return the EP on a machine that has no device: it is available for EXPORT alone."""
+    """Return the EP on a machine that has no device: it is available for EXPORT
+    alone.
+    """
 
     def availability(_cls: type[ExecutionProvider], purpose: Purpose) -> Availability:
         return Availability(
@@ -63,7 +69,9 @@ def check_without_device(harness: Harness) -> None:
 
 @check("export", "it reads its context model back without a device", needs=NEEDS)
 def check_read_back(harness: Harness) -> None:
-    """`loads_without_device`: an instance that compiled nothing loads it before it is published."""
+    """`loads_without_device`: an instance that compiled nothing loads it before it is
+    published.
+    """
     if not harness.provider.loads_without_device:
         raise Skipped("the EP does not declare loads_without_device")
     other, watch = harness.like(provider=without_device(harness.provider)).observed()
@@ -76,7 +84,7 @@ def check_read_back(harness: Harness) -> None:
         )
 
 
-# --- shutdown -------------------------------------------------------------------------------------------
+# --- shutdown -------------------------------------------------------------------------
 
 
 class _PlannedError(Exception):
@@ -93,14 +101,19 @@ def _fail_afterwards(honest: Any, **_arguments: Any) -> Any:
 
 
 def expect_shutdown(watch: Watch, what: str) -> None:
-    """Raise CheckFailed unless each instance was shut down once and raised nothing there."""
+    """Raise CheckFailed unless each instance was shut down once and raised nothing
+    there.
+    """
     for instance in watch.instances:
         ends = [call for call in watch.of("shutdown") if call.instance is instance]
         for call in ends:
             if call.error is not None:
                 raise CheckFailed(
                     f"shutdown {what} raised {type(call.error).__name__}: {call.error}",
-                    hint="shutdown is called whatever was done before; release what is there and no more.",
+                    hint=(
+                        "shutdown is called whatever was done before; release what is "
+                        "there and no more."
+                    ),
                 )
         if len(ends) != 1:
             raise CheckFailed(f"shutdown {what} was called {len(ends)} times.")
@@ -108,35 +121,55 @@ def expect_shutdown(watch: Watch, what: str) -> None:
 
 _ENDS: tuple[tuple[str, str, str, dict[str, Any], tuple[str, ...]], ...] = (
     # Made for a model and shut down before it was asked to compile.
-    ("shutdown ends an instance that did nothing", "of an instance that compiled nothing", "explain", {}, ()),
+    (
+        "shutdown ends an instance that did nothing",
+        "of an instance that compiled nothing",
+        "explain",
+        {},
+        (),
+    ),
     # Compiled, run, closed.
     ("shutdown ends a session", "after a session", "run", {}, ()),
     # Nothing was ever run.
     ("shutdown ends an ahead-of-time compile", "after a compile", "compile", {}, NEEDS),
     # Another part of the host failed before the EP's compile began.
     (
-        "shutdown follows a compile that failed at once", "after a failed compile",
-        "run", {"compile": _fail}, ("partitions",),
+        "shutdown follows a compile that failed at once",
+        "after a failed compile",
+        "run",
+        {"compile": _fail},
+        ("partitions",),
     ),
     # The EP compiled, and its results never reached the host.
     (
-        "shutdown follows a compile that failed at its end", "after a failed compile",
-        "run", {"compile": _fail_afterwards}, ("partitions",),
+        "shutdown follows a compile that failed at its end",
+        "after a failed compile",
+        "run",
+        {"compile": _fail_afterwards},
+        ("partitions",),
     ),
     # Writing failed, such as on a full disk.
     (
-        "shutdown follows a description that failed", "after failed writing",
-        "compile", {"get_ep_context_nodes": _fail_afterwards}, NEEDS,
+        "shutdown follows a description that failed",
+        "after failed writing",
+        "compile",
+        {"get_ep_context_nodes": _fail_afterwards},
+        NEEDS,
     ),
     # Nothing was ever compiled by this instance.
     ("shutdown ends a load", "after a load", "load", {}, NEEDS),
     # The EP loaded, and its results never reached the host.
     (
-        "shutdown follows a load that failed", "after a failed load",
-        "load", {"load_context": _fail_afterwards}, NEEDS,
+        "shutdown follows a load that failed",
+        "after a failed load",
+        "load",
+        {"load_context": _fail_afterwards},
+        NEEDS,
     ),
-)  # fmt: skip
-"""Title, the end in messages, the work, functions called instead of hooks, and the abilities needed."""
+)
+"""Title, the end in messages, the work, functions called instead of hooks, and the
+abilities needed.
+"""
 
 
 def _ending(what: str, work: str, acts: Mapping[str, Any]) -> CheckFunction:
@@ -168,9 +201,12 @@ for _title, _what, _work, _acts, _needs in _ENDS:
 
 @check("export", "its compiled partitions close without an error")
 def check_close(harness: Harness) -> None:
-    """Each `CompiledPartition.close`, before shutdown; the core would only log what it raises."""
+    """Each `CompiledPartition.close`, before shutdown; the core would only log what it
+    raises.
+    """
     raised: list[BaseException] = []
-    # What several results have in common stays common to them: the core closes it once, after the last.
+    # What several results have in common stays common to them: the core closes it once,
+    # after the last.
     recording: dict[Callable[[], None] | None, Callable[[], None] | None] = {None: None}
 
     def record(honest: Any, **_arguments: Any) -> list[CompiledPartition]:
@@ -188,8 +224,12 @@ def check_close(harness: Harness) -> None:
         other.run(other.compile(harness.network), harness.network.feeds())
     if raised:
         raise CheckFailed(
-            f"closing a compiled partition raised {type(raised[0]).__name__}: {raised[0]}",
-            hint="The core closes what several results share once if they have one `close`, such as runtime.close.",
+            f"closing a compiled partition raised {type(raised[0]).__name__}: "
+            f"{raised[0]}",
+            hint=(
+                "The core closes what several results share once if they have one "
+                "`close`, such as runtime.close."
+            ),
         )
 
 
@@ -206,7 +246,7 @@ def _recording(
     return closing
 
 
-# --- the other optional hooks ---------------------------------------------------------------------------
+# --- the other optional hooks ---------------------------------------------------------
 
 
 @check("export", "its run hooks are called around each run and raise nothing")
@@ -227,7 +267,9 @@ def check_run_hooks(harness: Harness) -> None:
 
 @check("export", "it allocates memory as requested")
 def check_allocate(harness: Harness) -> None:
-    """Writable, C-contiguous, of the type and shape asked for, and not the same memory twice."""
+    """Writable, C-contiguous, of the type and shape asked for, and not the same memory
+    twice.
+    """
     require_hooks(harness, "allocate")
     other, watch = harness.observed()
     with other.session(harness.network):
@@ -246,11 +288,13 @@ def check_allocate(harness: Harness) -> None:
                 or first.dtype != dtype
             ):
                 raise CheckFailed(
-                    f"allocate({shape}, float32) gave {type(first).__name__} {first!r:.80}."
+                    f"allocate({shape}, float32) gave {type(first).__name__} "
+                    f"{first!r:.80}."
                 )
             if not (first.flags.c_contiguous and first.flags.writeable):
                 raise CheckFailed(
-                    f"allocate({shape}, float32) gave memory that is not C-contiguous and writable."
+                    f"allocate({shape}, float32) gave memory that is not C-contiguous "
+                    "and writable."
                 )
             if first.size and np.shares_memory(first, second):
                 raise CheckFailed("allocate gave the same memory twice.")
@@ -273,12 +317,17 @@ def check_dynamic_options(harness: Harness) -> None:
         )
 
 
-_DECLARE = "Declare dynamic_options, or raise ValueError for a name or a value that the EP does not know."
+_DECLARE = (
+    "Declare dynamic_options, or raise ValueError for a name or a value that the EP "
+    "does not know."
+)
 
 
 @check("export", "it refuses unknown dynamic options")
 def check_unknown_dynamic_option(harness: Harness) -> None:
-    """By name, so that a host's typo shows; and no value of one that it knows ends the process."""
+    """By name, so that a host's typo shows; and no value of one that it knows ends the
+    process.
+    """
     require_hooks(harness, "set_dynamic_options")
     model = harness.folder() / "m.onnx"
     model.write_bytes(harness.network.data)
@@ -286,7 +335,9 @@ def check_unknown_dynamic_option(harness: Harness) -> None:
 
 
 def wrong_dynamic_options(harness: Harness, path: str) -> Cases:
-    """Yield an unknown dynamic option, and for each declared text one that it cannot know."""
+    """Yield an unknown dynamic option, and for each declared text one that it cannot
+    know.
+    """
     texts = [
         option.name for option in harness.provider.dynamic_options if option.type is str
     ]
@@ -304,7 +355,7 @@ def wrong_dynamic_options(harness: Harness, path: str) -> Cases:
             yield f"the dynamic option {name!r} with a value that nobody knows", give
 
 
-# --- cancellation ---------------------------------------------------------------------------------------
+# --- cancellation ---------------------------------------------------------------------
 
 
 SECONDS = 2.0
@@ -352,11 +403,17 @@ class _Cancelled:
 
 
 def _expect_cancelled(cancelled: _Cancelled, what: str, *, finished: bool) -> None:
-    """Raise CheckFailed unless it ended in ModelLoadCanceled, in time; `finished` allows that it ended well."""
-    look = "Call context.cancel.raise_if_requested() between units of work, and hand it to what works for long."
+    """Raise CheckFailed unless it ended in ModelLoadCanceled, in time; `finished`
+    allows that it ended well.
+    """
+    look = (
+        "Call context.cancel.raise_if_requested() between units of work, and hand it "
+        "to what works for long."
+    )
     if cancelled.seconds > SECONDS:
         raise CheckFailed(
-            f"{what} went on for {cancelled.seconds:.1f} s after the host cancelled it.",
+            f"{what} went on for {cancelled.seconds:.1f} s after the host cancelled "
+            "it.",
             hint=look,
         )
     if cancelled.error is None:
@@ -370,7 +427,8 @@ def _expect_cancelled(cancelled: _Cancelled, what: str, *, finished: bool) -> No
     elif not isinstance(cancelled.error, ModelLoadCanceled):
         message = getattr(cancelled.error, "message", repr(cancelled.error))
         raise CheckFailed(
-            f"{what} ended in {type(cancelled.error).__name__} instead of ModelLoadCanceled: {message}",
+            f"{what} ended in {type(cancelled.error).__name__} instead of "
+            f"ModelLoadCanceled: {message}",
             hint="Do not catch ModelLoadCanceled.",
         )
     if cancelled.watch.of("shutdown"):
@@ -378,7 +436,9 @@ def _expect_cancelled(cancelled: _Cancelled, what: str, *, finished: bool) -> No
 
 
 def _compiling(harness: Harness) -> Attempt:
-    """Return a compile to a file, which leaves nothing if it fails: neither a context model nor a binary."""
+    """Return a compile to a file, which leaves nothing if it fails: neither a context
+    model nor a binary.
+    """
     source = harness.folder() / "m.onnx"
     source.write_bytes(harness.network.data)
 
@@ -407,37 +467,69 @@ def _opening(model: Path | bytes) -> Attempt:
     ).close()
 
 
-_CANCELLATIONS: tuple[tuple[str, str, str, bool, Callable[[Harness], Attempt], tuple[str, ...]], ...] = (
+_CANCELLATIONS: tuple[
+    tuple[str, str, str, bool, Callable[[Harness], Attempt], tuple[str, ...]], ...
+] = (
     (
-        "a compile stops if it was cancelled before", "a session", "compile", True,
-        lambda harness: _opening(harness.network.data), ("partitions",),
+        "a compile stops if it was cancelled before",
+        "a session",
+        "compile",
+        True,
+        lambda harness: _opening(harness.network.data),
+        ("partitions",),
     ),
     (
-        "a load stops if it was cancelled before", "a load", "load_context", True,
-        lambda harness: _opening(harness.compile(harness.network)), ("export",),
+        "a load stops if it was cancelled before",
+        "a load",
+        "load_context",
+        True,
+        lambda harness: _opening(harness.compile(harness.network)),
+        ("export",),
     ),
     (
-        "a compile stops in time", "`compile`", "compile", False,
-        lambda harness: _opening(harness.network.data), ("partitions",),
+        "a compile stops in time",
+        "`compile`",
+        "compile",
+        False,
+        lambda harness: _opening(harness.network.data),
+        ("partitions",),
     ),
     (
-        "an export stops in time and leaves no file", "`compile` under EXPORT", "compile", False,
-        _compiling, NEEDS,
+        "an export stops in time and leaves no file",
+        "`compile` under EXPORT",
+        "compile",
+        False,
+        _compiling,
+        NEEDS,
     ),
     (
-        "writing payloads stops in time", "`get_ep_context_nodes`", "get_ep_context_nodes", False,
-        _compiling, ("export",),
+        "writing payloads stops in time",
+        "`get_ep_context_nodes`",
+        "get_ep_context_nodes",
+        False,
+        _compiling,
+        ("export",),
     ),
     (
-        "a load stops in time", "`load_context`", "load_context", False,
-        lambda harness: _opening(harness.compile(harness.network)), ("export",),
+        "a load stops in time",
+        "`load_context`",
+        "load_context",
+        False,
+        lambda harness: _opening(harness.compile(harness.network)),
+        ("export",),
     ),
     (
-        "claiming stops in time", "`get_capability`", "get_capability", False,
-        lambda harness: _opening(harness.network.data), (),
+        "claiming stops in time",
+        "`get_capability`",
+        "get_capability",
+        False,
+        lambda harness: _opening(harness.network.data),
+        (),
     ),
-)  # fmt: skip
-"""Title, name in messages, hook, whether the attempt is cancelled before it begins, the attempt, abilities needed."""
+)
+"""Title, name in messages, hook, whether the attempt is cancelled before it begins, the
+attempt, abilities needed.
+"""
 
 
 def _cancelling(

@@ -1,7 +1,8 @@
 """Agreement on the models of single operators that onnx provides.
 
-Not to claim one is fine; to fail on it, or to compute it wrongly, is not. A case whose expected outputs the
-CPU EP does not give either says nothing about an EP: some draw random numbers.
+Not to claim one is fine; to fail on it, or to compute it wrongly, is not. A case whose
+expected outputs the CPU EP does not give either says nothing about an EP: some draw
+random numbers.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def _sample(cases: Sequence[Case]) -> list[Case]:
 
 
 def _assess(harness: Harness, case: Case) -> tuple[bool, str | None]:
-    """Return whether the EP claims something of a case, and what is wrong with its results, compiled and loaded."""
+    """Return whether the EP claims something of a case, and what is wrong with its
+    results, compiled and loaded.
+    """
     model, data = SmallModel(case.name, load_from_string(case.model())), case.data()[0]
     feeds, expected = data.inputs, data.outputs
     tolerance = max(harness.requirements.tolerance, case.rtol)
@@ -87,8 +90,12 @@ def _part(letters: str) -> CheckFunction:
             faults += [f"{case.name}: {fault}"] if fault else []
         if faults:
             raise CheckFailed(
-                f"{len(faults)} of {claimed} cases that the EP claims are wrong: {'; '.join(faults[:5])}",
-                hint="Refuse in get_capability, with the reason, what the EP cannot compute.",
+                f"{len(faults)} of {claimed} cases that the EP claims are wrong: "
+                f"{'; '.join(faults[:5])}",
+                hint=(
+                    "Refuse in get_capability, with the reason, what the EP cannot "
+                    "compute."
+                ),
             )
         if not claimed:
             raise Skipped("the EP claims none of these cases")

@@ -1,7 +1,7 @@
 """Payloads that are damaged or not the EP's.
 
-Users, networks and other programs change files. An EP refuses a payload that it did not write, with an
-InvalidGraph that names the fault, and never computes with it.
+Users, networks and other programs change files. An EP refuses a payload that it did not
+write, with an InvalidGraph that names the fault, and never computes with it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from epctx_conformance.harness import Harness
     from epctx_core import SessionOptions
 
-_REFUSE = "Raise epctx_core.errors.InvalidGraph in load_context, with payload and fault in the message and what to do as hint."
+_REFUSE = (
+    "Raise epctx_core.errors.InvalidGraph in load_context, with payload and fault in "
+    "the message and what to do as hint."
+)
 _MANY = 48
 _SHORTEST_MESSAGE = 10
 _MANIFEST = "epctx.manifest"
@@ -51,7 +54,8 @@ class Parts:
         name: the context model's file name.
         proto: the model without its manifest.
         payloads: file name to content.
-        weights: the ranges of the largest payload that hold weights, which an EP need not read to load.
+        weights: the ranges of the largest payload that hold weights, which an EP need
+            not read to load.
     """
 
     name: str
@@ -76,7 +80,9 @@ class Parts:
         payload: bytes | None = None,
         proto: onnx.ModelProto | None = None,
     ) -> Path:
-        """Write it into a folder, with another main payload or another model; return the model's path."""
+        """Write it into a folder, with another main payload or another model; return
+        the model's path.
+        """
         for name, content in self.payloads.items():
             (folder / name).write_bytes(
                 payload if payload is not None and name == self.main else content
@@ -135,7 +141,9 @@ def _expect_refused(
     expected: Any = None,
     options: SessionOptions | None = None,
 ) -> None:
-    """Raise CheckFailed unless a load refuses; with `expected` a load that gives these results is fine, too."""
+    """Raise CheckFailed unless a load refuses; with `expected` a load that gives these
+    results is fine, too.
+    """
     try:
         session = harness.session(source, options)
     except InvalidGraph as error:
@@ -147,7 +155,8 @@ def _expect_refused(
         return
     except EpctxError as error:
         raise CheckFailed(
-            f"{what} ends in {type(error).__name__} instead of InvalidGraph: {error.message}",
+            f"{what} ends in {type(error).__name__} instead of InvalidGraph: "
+            f"{error.message}",
             hint=_REFUSE,
         ) from error
     with session:
@@ -162,7 +171,10 @@ def _expect_refused(
             ) from error
     different = disagreement(results, expected, tolerance=0.0)
     if different is not None:
-        hint = "Put a digest of its content into the payload, and compare it in load_context."
+        hint = (
+            "Put a digest of its content into the payload, and compare it in "
+            "load_context."
+        )
         raise Harm(
             f"the EP loads {what} and gives wrong results: {different}.", hint=hint
         )
@@ -187,7 +199,9 @@ def _run_intact(harness: Harness, parts: Parts, inputs: str) -> dict[str, Any]:
 
 
 def _compiled(harness: Harness) -> dict[str, str]:
-    """Compile; return where the context model and inputs for it are, for another process."""
+    """Compile; return where the context model and inputs for it are, for another
+    process.
+    """
     inputs = harness.folder() / "inputs.npz"
     np.savez(inputs, **harness.network.feeds())  # type: ignore[arg-type]
     return {"path": str(harness.compile(harness.network)), "inputs": str(inputs)}
@@ -200,7 +214,7 @@ def check_without_manifest(harness: Harness) -> None:
     harness.expect_run(harness.network, "a context model without a manifest", path)
 
 
-# --- damage ---------------------------------------------------------------------------------------------
+# --- damage ---------------------------------------------------------------------------
 
 
 Damages: TypeAlias = Iterator[tuple[str, bytes]]
@@ -280,7 +294,9 @@ _DAMAGES: tuple[tuple[str, Callable[[Parts, bool], Damages], bool], ...] = (
     ),
     ("it refuses a file that is not a payload", _replace, False),
 )
-"""Title, damages of the largest payload, and whether a load may give the right results nevertheless."""
+"""Title, damages of the largest payload, and whether a load may give the right results
+nevertheless.
+"""
 
 
 def damaged_payloads(harness: Harness, path: str, inputs: str, number: int) -> Cases:
@@ -296,7 +312,9 @@ def damaged_payloads(harness: Harness, path: str, inputs: str, number: int) -> C
 
 
 def _try_row(cases: Callable[..., Cases], number: int, harness: Harness) -> None:
-    """Try the row of a table with a context model; what is no damage in `_EDITS` no digest covers."""
+    """Try the row of a table with a context model; what is no damage in `_EDITS` no
+    digest covers.
+    """
     arguments = {**_compiled(harness), "number": number}
     try_cases(harness, cases, arguments, of_payloads=cases is damaged_payloads)
 
@@ -320,7 +338,9 @@ def verified_payloads(harness: Harness, path: str) -> Cases:
 
 
 def _expect_findings(harness: Harness, model: Path, what: str) -> None:
-    """Raise CheckFailed if the verification of a model ends otherwise than in findings about it."""
+    """Raise CheckFailed if the verification of a model ends otherwise than in findings
+    about it.
+    """
     for finding in verify_model(
         model, harness.session_options(), registry=harness.registry
     ).findings:
@@ -334,7 +354,9 @@ def _expect_findings(harness: Harness, model: Path, what: str) -> None:
     needs=["export"],
 )
 def check_verified(harness: Harness) -> None:
-    """`verify_payloads` lists what is wrong; it raises nothing but what `load_context` may."""
+    """`verify_payloads` lists what is wrong; it raises nothing but what `load_context`
+    may.
+    """
     try_cases(
         harness, verified_payloads, {"path": str(harness.compile(harness.network))}
     )
@@ -366,7 +388,9 @@ def foreign_payloads(harness: Harness, path: str, others: Sequence[str]) -> Case
 
 @check("payloads", "it passes on the core's errors about a payload", needs=["export"])
 def check_found_by_the_core(harness: Harness) -> None:
-    """Damaged or missing, in the hands of the EP: by default the core refuses it whatever the EP makes of it."""
+    """Damaged or missing, in the hands of the EP: by default the core refuses it
+    whatever the EP makes of it.
+    """
     path = harness.compile(harness.network)
     payload = path.parent / take_apart(path).main
     lazily = harness.session_options({"ep.context_verify": "lazy"})
@@ -378,7 +402,7 @@ def check_found_by_the_core(harness: Harness) -> None:
     _expect_refused(harness, path, "a missing payload", options=lazily)
 
 
-# --- nodes ----------------------------------------------------------------------------------------------
+# --- nodes ----------------------------------------------------------------------------
 
 
 def _ask_for_other_graphs(node: onnx.NodeProto) -> None:
@@ -412,11 +436,15 @@ _EDITS: tuple[tuple[str, Callable[[onnx.NodeProto], None], str], ...] = (
         "a model whose nodes lack the EP's attributes",
     ),
     (
-        "it refuses a node with other values in its attributes, or ignores them", _change_attributes,
+        "it refuses a node with other values in its attributes, or ignores them",
+        _change_attributes,
         "a model whose nodes have other values in the EP's attributes",
     ),
 )  # fmt: skip
-"""Title, edit of each node, and a text about the model. A load may give the right results nevertheless."""
+"""Title, edit of each node, and a text about the model.
+
+A load may give the right results nevertheless.
+"""
 
 
 def edited_nodes(harness: Harness, path: str, inputs: str, number: int) -> Cases:

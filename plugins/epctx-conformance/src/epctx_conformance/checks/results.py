@@ -1,4 +1,6 @@
-"""Results of every structure, type and shape, compared with the CPU EP's, compiled and loaded; memory of inputs and results."""
+"""Results of every structure, type and shape, compared with the CPU EP's, compiled and
+loaded; memory of inputs and results.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,14 @@ if TYPE_CHECKING:
 Feeds = Mapping[str, np.ndarray]
 
 
-# --- boundaries -----------------------------------------------------------------------------------------
+# --- boundaries -----------------------------------------------------------------------
 
 
 def expect_agreement(
     harness: Harness, model: SmallModel, feeds: Feeds | None = None
 ) -> None:
-    """Run a model in a session; compile it, load it and run it again; compare both with the CPU EP.
+    """Run a model in a session; compile it, load it and run it again; compare both with
+    the CPU EP.
 
     Raises:
         Skipped: the EP takes nothing of it.
@@ -47,60 +50,111 @@ def expect_agreement(
 
 
 _SEVERAL = ("several_partitions",)
-_STRUCTURES: tuple[tuple[str, Callable[[Harness], SmallModel], tuple[str, ...]], ...] = (
+_STRUCTURES: tuple[
+    tuple[str, Callable[[Harness], SmallModel], tuple[str, ...]], ...
+] = (
     # The least that an EP can do.
-    ("one block gives the right results", lambda harness: structures.single(harness.block), ()),
+    (
+        "one block gives the right results",
+        lambda harness: structures.single(harness.block),
+        (),
+    ),
     # Five blocks.
-    ("a chain gives the right results", lambda harness: structures.chain(harness.block, 5), ()),
-    # The graph declares its inputs and outputs in other orders than its nodes read and make them.
+    (
+        "a chain gives the right results",
+        lambda harness: structures.chain(harness.block, 5),
+        (),
+    ),
+    # The graph declares its inputs and outputs in other orders than its nodes read and
+    # make them.
     (
         "inputs and outputs in different orders are not confused",
         lambda harness: structures.side_by_side(
-            harness.block, input_order=(2, 1, 0), output_order=(1, 2, 0), name="in_another_order"
-        ), (),
+            harness.block,
+            input_order=(2, 1, 0),
+            output_order=(1, 2, 0),
+            name="in_another_order",
+        ),
+        (),
     ),
     # Sorted as text, x10 would come before x2.
     (
         "twelve inputs are not sorted by their names",
-        lambda harness: structures.side_by_side(harness.block, 12, name="twelve_branches"), (),
+        lambda harness: structures.side_by_side(
+            harness.block, 12, name="twelve_branches"
+        ),
+        (),
     ),
     # Two readers inside the partition.
-    ("two nodes may read one value", lambda harness: structures.forked(harness.block), ()),
+    (
+        "two nodes may read one value",
+        lambda harness: structures.forked(harness.block),
+        (),
+    ),
     # The value leaves the partition and stays in it.
-    ("an output of the model may also be read inside", lambda harness: structures.read_inside(harness.block), ()),
+    (
+        "an output of the model may also be read inside",
+        lambda harness: structures.read_inside(harness.block),
+        (),
+    ),
     # Both operands are one value; then two inputs of the model meet in one operator.
-    ("one node may read one value twice", lambda harness: structures.joined(harness.block, twice=True), ()),
-    ("one node may read two inputs of the model", lambda harness: structures.joined(harness.block), ()),
+    (
+        "one node may read one value twice",
+        lambda harness: structures.joined(harness.block, twice=True),
+        (),
+    ),
+    (
+        "one node may read two inputs of the model",
+        lambda harness: structures.joined(harness.block),
+        (),
+    ),
     # The model has more inputs than the partition.
-    ("an input of the model may be unused", lambda harness: structures.with_unused_input(harness.block), ()),
+    (
+        "an input of the model may be unused",
+        lambda harness: structures.with_unused_input(harness.block),
+        (),
+    ),
     # The value that crosses the boundary is read on both sides.
     (
         "its own nodes and others may read one value",
-        lambda harness: structures.read_on_both_sides(harness.block, harness.barrier), _SEVERAL,
+        lambda harness: structures.read_on_both_sides(harness.block, harness.barrier),
+        _SEVERAL,
     ),
     # The second partition needs the first one's result by way of the CPU EP.
     (
         "a path may leave its nodes and come back",
-        lambda harness: structures.around(harness.block, harness.barrier), _SEVERAL,
+        lambda harness: structures.around(harness.block, harness.barrier),
+        _SEVERAL,
     ),
     # Each with weights of its own, so that a mix-up shows.
     (
         "four partitions of one model give the right results",
-        lambda harness: structures.separated(harness.block, harness.barrier, 4), _SEVERAL,
+        lambda harness: structures.separated(harness.block, harness.barrier, 4),
+        _SEVERAL,
     ),
     # Stored once or twice, it is the same.
     (
         "two partitions may read one weight",
-        lambda harness: structures.separated(harness.weighted_block, harness.barrier, shared=True), _SEVERAL,
+        lambda harness: structures.separated(
+            harness.weighted_block, harness.barrier, shared=True
+        ),
+        _SEVERAL,
     ),
     # The same numbers, written as nodes.
     (
         "weights may be Constant nodes",
-        lambda harness: structures.with_constant_nodes(structures.chain(harness.weighted_block)), (),
+        lambda harness: structures.with_constant_nodes(
+            structures.chain(harness.weighted_block)
+        ),
+        (),
     ),
     # A megabyte or more, which EPs get as a view and not inside the model.
-    ("weights may be large", lambda harness: structures.single(harness.large_block), ()),
-)  # fmt: skip
+    (
+        "weights may be large",
+        lambda harness: structures.single(harness.large_block),
+        (),
+    ),
+)
 """Title, the model, and the abilities needed."""
 
 
@@ -157,7 +211,7 @@ def check_names(harness: Harness) -> None:
     expect_agreement(harness, model)
 
 
-# --- types, numbers and shapes --------------------------------------------------------------------------
+# --- types, numbers and shapes --------------------------------------------------------
 
 
 ELEMENT_TYPES = (
@@ -207,7 +261,8 @@ def one_operator(
 def exacting_feeds(model: SmallModel) -> dict[str, np.ndarray]:
     """Return inputs that need the whole of their type: digits, width and sign.
 
-    A second input holds zeros and ones, so that sums and products of integers do not overflow.
+    A second input holds zeros and ones, so that sums and products of integers do not
+    overflow.
     """
     numbers = np.random.default_rng(0)
     return {
@@ -287,7 +342,9 @@ def _some(found: Iterable[SmallModel], nothing: str) -> list[SmallModel]:
 
 
 def _expect_exact(harness: Harness, model: SmallModel, feeds: Feeds) -> None:
-    """Raise CheckFailed unless results are right: integers exactly, doubles to more digits than a float has."""
+    """Raise CheckFailed unless results are right: integers exactly, doubles to more
+    digits than a float has.
+    """
     with np.errstate(all="ignore"):
         results, reference = harness.run(model, feeds), harness.reference(model, feeds)
     dtypes = {np.asarray(expected).dtype for expected in reference}
@@ -303,39 +360,70 @@ def _expect_exact(harness: Harness, model: SmallModel, feeds: Feeds) -> None:
     if different is not None:
         raise CheckFailed(
             f"{model.name}: {different}.",
-            hint="Refuse in get_capability, with the reason, what the EP cannot compute.",
+            hint=(
+                "Refuse in get_capability, with the reason, what the EP cannot compute."
+            ),
         )
 
 
 _EXACT: tuple[
-    tuple[str, str, Callable[[Harness], Iterator[SmallModel]], Callable[[SmallModel], Feeds], tuple[str, ...]], ...
+    tuple[
+        str,
+        str,
+        Callable[[Harness], Iterator[SmallModel]],
+        Callable[[SmallModel], Feeds],
+        tuple[str, ...],
+    ],
+    ...,
 ] = (
     (
-        "NaN, infinities and signed zeros give the right results", "no operator whose result for NaN is agreed upon",
-        lambda harness: _claimed(harness, EXACT_SPECIAL, _FLOATS), _special_feeds, (),
+        ("NaN, infinities and signed zeros give the right results"),
+        "no operator whose result for NaN is agreed upon",
+        lambda harness: _claimed(harness, EXACT_SPECIAL, _FLOATS),
+        _special_feeds,
+        (),
     ),
     (
-        "very large and very small floats give the right results", "no operator that moves floats",
-        lambda harness: _claimed(harness, MOVING), _extreme_feeds, (),
+        ("very large and very small floats give the right results"),
+        "no operator that moves floats",
+        lambda harness: _claimed(harness, MOVING),
+        _extreme_feeds,
+        (),
     ),
     (
-        "scalars give the right results", "no operator on scalars",
-        lambda harness: _claimed(harness, ("Identity", *COMPUTING), _FLOATS[:1], ()), exacting_feeds, ("scalars",),
+        "scalars give the right results",
+        "no operator on scalars",
+        lambda harness: _claimed(harness, ("Identity", *COMPUTING), _FLOATS[:1], ()),
+        exacting_feeds,
+        ("scalars",),
     ),
     (
-        "tensors without elements give the right results", "no operator on tensors without elements",
-        lambda harness: _claimed(harness, _OPERATORS, _FLOATS[:1], (0, 4), (3, 0)), exacting_feeds, ("zero_size",),
+        "tensors without elements give the right results",
+        "no operator on tensors without elements",
+        lambda harness: _claimed(harness, _OPERATORS, _FLOATS[:1], (0, 4), (3, 0)),
+        exacting_feeds,
+        ("zero_size",),
     ),
     (
-        "tensors of a million elements give the right results", "none of the kit's operators on a large tensor",
-        lambda harness: islice(_claimed(harness, _OPERATORS, _FLOATS[:1], (1024, 1024)), 1), exacting_feeds, (),
+        "tensors of a million elements give the right results",
+        "none of the kit's operators on a large tensor",
+        lambda harness: islice(
+            _claimed(harness, _OPERATORS, _FLOATS[:1], (1024, 1024)), 1
+        ),
+        exacting_feeds,
+        (),
     ),
     (
-        "one array may be given for several inputs", "no operator of two operands",
-        lambda harness: _claimed(harness, COMPUTING), _same_array, (),
+        "one array may be given for several inputs",
+        "no operator of two operands",
+        lambda harness: _claimed(harness, COMPUTING),
+        _same_array,
+        (),
     ),
-)  # fmt: skip
-"""Title, a name of the models in a reason to skip, the models, their inputs, and the abilities needed."""
+)
+"""Title, a name of the models in a reason to skip, the models, their inputs, and the
+abilities needed.
+"""
 
 
 def _exact(
@@ -387,7 +475,10 @@ _ANY_LENGTH = frozenset(
     needs=["dynamic_shapes"],
 )
 def check_lengths(harness: Harness) -> None:
-    """In a session, and where it can be after a load. Without elements, too, which no EP expects."""
+    """In a session, and where it can be after a load.
+
+    Without elements, too, which no EP expects.
+    """
     export = harness.requirements.export and harness.requirements.partitions
     for model in _open_models(harness):
         for source in (model, harness.compile(model)) if export else (model,):
@@ -399,7 +490,7 @@ def check_lengths(harness: Harness) -> None:
                     )
 
 
-# --- one run after another ------------------------------------------------------------------------------
+# --- one run after another ------------------------------------------------------------
 
 
 def _sample(harness: Harness) -> list[SmallModel]:
@@ -409,7 +500,10 @@ def _sample(harness: Harness) -> list[SmallModel]:
 
 @check("values", "every model that it takes agrees with the CPU EP")
 def check_all_models(harness: Harness) -> None:
-    """The session of each is closed before its results are read. The models of the EP's author are loaded, too."""
+    """The session of each is closed before its results are read.
+
+    The models of the EP's author are loaded, too.
+    """
     for model in harness.claimed_models():
         harness.expect_run(model, "a run", feeds=model.feeds(1))
     for model in harness.own_models:
@@ -452,7 +546,7 @@ _VIEWS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-# --- memory --------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -471,7 +565,9 @@ class Runnable:
     outputs: Sequence[np.ndarray]
 
     def example(self, seed: int = 0) -> list[np.ndarray]:
-        """Return inputs: whole numbers from 0 to 3, which many operators give back as they are."""
+        """Return inputs: whole numbers from 0 to 3, which many operators give back as
+        they are.
+        """
         numbers = np.random.default_rng(seed)
         arrays = [
             numbers.integers(0, 4, each.shape).astype(each.dtype)
@@ -494,7 +590,8 @@ def _array(value: ValueInfo) -> np.ndarray:
 def runnables(
     harness: Harness, models: Sequence[SmallModel]
 ) -> Iterator[list[Runnable]]:
-    """Provide all partitions that the EP compiles of some models, and loads again if it can.
+    """Provide all partitions that the EP compiles of some models, and loads again if it
+    can.
 
     Raises:
         Skipped: nothing can be run so.
@@ -536,7 +633,9 @@ def runnables(
 def _check_runnables(
     title: str, hint: str, models: Callable[[Harness], Sequence[SmallModel]] = _sample
 ) -> Callable[[Callable[[Harness, Runnable], str | None]], None]:
-    """Put a check of each runnable into the table; the function returns the fault of one, or None."""
+    """Put a check of each runnable into the table; the function returns the fault of
+    one, or None.
+    """
 
     def add(find_fault: Callable[[Harness, Runnable], str | None]) -> None:
         def function(harness: Harness) -> None:

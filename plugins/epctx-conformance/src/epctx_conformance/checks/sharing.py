@@ -31,7 +31,9 @@ NEEDS = ("partitions", "export", "share_groups")
 
 
 def _members(harness: Harness, count: int = 2) -> list[SmallModel]:
-    """Return different models that have weights in common: chains of one to `count` blocks."""
+    """Return different models that have weights in common: chains of one to `count`
+    blocks.
+    """
     return [
         chain(harness.block, length).copy(f"m{length}")
         for length in range(1, count + 1)
@@ -90,30 +92,52 @@ def _with_idle(harness: Harness) -> list[SmallModel]:
     raise Skipped("the EP takes a part of every model that the kit has")
 
 
-_GROUPS: tuple[tuple[str, Callable[[Harness], list[SmallModel]], slice, str, tuple[str, ...]], ...] = (
+_GROUPS: tuple[
+    tuple[str, Callable[[Harness], list[SmallModel]], slice, str, tuple[str, ...]], ...
+] = (
     (
         "a group of five loads in any order",
-        lambda harness: _members(harness, 5), slice(None, None, -1), "a share group of five", NEEDS,
+        lambda harness: _members(harness, 5),
+        slice(None, None, -1),
+        "a share group of five",
+        NEEDS,
     ),
     # Its context model is removed before the second one is loaded.
     (
         "a member loads without the others' models",
-        _members, slice(1, 2), "a share group without its first model", NEEDS,
+        _members,
+        slice(1, 2),
+        "a share group without its first model",
+        NEEDS,
     ),
     # Each with numbers of its own.
     (
         "members may have several partitions",
-        _several, slice(None), "a share group with several partitions", (*NEEDS, "several_partitions"),
+        _several,
+        slice(None),
+        "a share group with several partitions",
+        (*NEEDS, "several_partitions"),
     ),
     # Equal work under two names.
-    ("one model may be a member twice", _twice, slice(None), "a share group that has it twice", NEEDS),
+    (
+        "one model may be a member twice",
+        _twice,
+        slice(None),
+        "a share group that has it twice",
+        NEEDS,
+    ),
     # The last member is the idle one.
     (
         "a member may have no partition",
-        _with_idle, slice(1), "a share group with an idle member", NEEDS,
+        _with_idle,
+        slice(1),
+        "a share group with an idle member",
+        NEEDS,
     ),
-)  # fmt: skip
-"""Title, members, slice of those that are loaded (models of others are removed), a text about the group, abilities needed."""
+)
+"""Title, members, slice of those that are loaded (models of others are removed), a text
+about the group, abilities needed.
+"""
 
 
 def _loading(
@@ -150,7 +174,9 @@ for _title, _models, _loaded, _what, _needs in _GROUPS:
 
 @check("sharing", "its names of graphs are unique in a group", needs=NEEDS)
 def check_graph_names(harness: Harness) -> None:
-    """`EPContextNode.graph_name`: two models have one in common only for equal partitions."""
+    """`EPContextNode.graph_name`: two models have one in common only for equal
+    partitions.
+    """
     other, watch = harness.observed()
     models = _members(other)
     try:
@@ -159,7 +185,10 @@ def check_graph_names(harness: Harness) -> None:
         graph_names(watch)
         raise CheckFailed(
             error.message,
-            hint="Make the name of what the graph computes, such as Partition.digest; do not count.",
+            hint=(
+                "Make the name of what the graph computes, such as Partition.digest; "
+                "do not count."
+            ),
         ) from error
     graph_names(watch)
     _expect_loads(harness, folder, models, "a share group by the names of its graphs")
@@ -171,7 +200,9 @@ def check_graph_names(harness: Harness) -> None:
     needs=(*NEEDS, "concurrency"),
 )
 def check_together(harness: Harness) -> None:
-    """All sessions open at once, with `ep.share_ep_contexts=1`; one ends before the others run."""
+    """All sessions open at once, with `ep.share_ep_contexts=1`; one ends before the
+    others run.
+    """
     models = _members(harness, 3)
     folder, _ = _grouped(harness, models)
     config = {"ep.share_ep_contexts": "1"}
@@ -186,7 +217,9 @@ def check_together(harness: Harness) -> None:
 
 @check("sharing", "only the last member writes bytes", needs=NEEDS)
 def check_not_final(harness: Harness) -> None:
-    """With `writer.final` False: nodes, and a payload that they name, and nothing in it."""
+    """With `writer.final` False: nodes, and a payload that they name, and nothing in
+    it.
+    """
     written: list[int] = []
 
     def not_final(honest: Any, **arguments: Any) -> Any:
@@ -202,7 +235,10 @@ def check_not_final(harness: Harness) -> None:
     if any(written):
         raise CheckFailed(
             f"it wrote {max(written)} bytes while writer.final was False.",
-            hint="Start the payload, leave what was compiled in context.workspace, and write when final is True.",
+            hint=(
+                "Start the payload, leave what was compiled in context.workspace, and "
+                "write when final is True."
+            ),
         )
 
 
@@ -230,7 +266,9 @@ def check_deterministic(harness: Harness) -> None:
     needs=(*NEEDS, "weight_sharing"),
 )
 def check_weights_once(harness: Harness) -> None:
-    """Two members with one large weight between them: the binary is nearer to one of them than to two."""
+    """Two members with one large weight between them: the binary is nearer to one of
+    them than to two.
+    """
     alone = single(harness.large_block).copy("first")
     one, both = (
         sum(file.bytes for file in _grouped(harness, models)[1].binaries)
@@ -238,8 +276,12 @@ def check_weights_once(harness: Harness) -> None:
     )
     if both / one > 1.5:  # noqa: PLR2004 - one weight twice would be 2, once about 1
         raise CheckFailed(
-            f"the binary of two members with one weight is {both / one:.1f} times that of one.",
-            hint="Write weights with payload.write_tensor(view): equal ones are stored once.",
+            f"the binary of two members with one weight is {both / one:.1f} times "
+            "that of one.",
+            hint=(
+                "Write weights with payload.write_tensor(view): equal ones are stored "
+                "once."
+            ),
         )
 
 

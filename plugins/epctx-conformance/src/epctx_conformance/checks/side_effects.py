@@ -1,4 +1,6 @@
-"""Side effects of an EP in the host's process, on its disk and on the network, and after its sessions are closed."""
+"""Side effects of an EP in the host's process, on its disk and on the network, and
+after its sessions are closed.
+"""
 
 from __future__ import annotations
 
@@ -21,38 +23,78 @@ _DESCRIPTORS = Path("/proc/self/fd")
 _MAPPINGS = Path("/proc/self/maps")
 
 
-# --- in a process of its own -----------------------------------------------------------------------------
+# --- in a process of its own ----------------------------------------------------------
 
 
 _NO_NETWORK = "Hosts run where there is no network."
 _SHARED = "Leave state that all code of a process shares to the host."
-_NOT_DONE: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, tuple[str, ...]], ...] = (
+_NOT_DONE: tuple[
+    tuple[str, tuple[str, ...], tuple[str, ...], str, tuple[str, ...]], ...
+] = (
     (
-        "importing the EP writes nothing", ("write",), _IMPORT,
-        "A host imports plugins only to list them. Write nothing.", (),
+        "importing the EP writes nothing",
+        ("write",),
+        _IMPORT,
+        "A host imports plugins only to list them. Write nothing.",
+        (),
     ),
-    ("importing the EP does not use the network", ("network",), _IMPORT, _NO_NETWORK, ()),
     (
-        "importing the EP starts no program and opens no device", ("program", "device"), _IMPORT,
-        "Do it in `availability`, or when an instance is made.", (),
+        "importing the EP does not use the network",
+        ("network",),
+        _IMPORT,
+        _NO_NETWORK,
+        (),
+    ),
+    (
+        ("importing the EP starts no program and opens no device"),
+        ("program", "device"),
+        _IMPORT,
+        "Do it in `availability`, or when an instance is made.",
+        (),
     ),
     ("importing the EP does not change the process", ("change",), _IMPORT, _SHARED, ()),
     (
-        "compiling, loading and running write only with the writer and in scratch()", ("write",), _WORK,
-        "Use `writer.payload()` for payloads, `context.scratch()` for all other files.", (),
+        ("compiling, loading and running write only with the writer and in scratch()"),
+        ("write",),
+        _WORK,
+        (
+            "Use `writer.payload()` for payloads, `context.scratch()` for all other "
+            "files."
+        ),
+        (),
     ),
-    ("compiling, loading and running do not use the network", ("network",), _WORK, _NO_NETWORK, ()),
     (
-        "compiling, loading and running start no program", ("program",), _WORK,
-        "If the compiler is a command, declare it: Requirements(in_process=False).", ("in_process",),
+        "compiling, loading and running do not use the network",
+        ("network",),
+        _WORK,
+        _NO_NETWORK,
+        (),
     ),
     (
-        "an export opens no device", ("device",), ("export",),
-        "Under Purpose.EXPORT the machine may have no device; `run` may be None.", ("export",),
+        "compiling, loading and running start no program",
+        ("program",),
+        _WORK,
+        ("If the compiler is a command, declare it: Requirements(in_process=False)."),
+        ("in_process",),
     ),
-    ("compiling, loading and running do not change the process", ("change",), _WORK, _SHARED, ()),
-)  # fmt: skip
-"""Title, kinds of side effects, the phases that count, a hint, and the abilities needed."""
+    (
+        "an export opens no device",
+        ("device",),
+        ("export",),
+        ("Under Purpose.EXPORT the machine may have no device; `run` may be None."),
+        ("export",),
+    ),
+    (
+        ("compiling, loading and running do not change the process"),
+        ("change",),
+        _WORK,
+        _SHARED,
+        (),
+    ),
+)
+"""Title, kinds of side effects, the phases that count, a hint, and the abilities
+needed.
+"""
 
 
 def _not_done(
@@ -73,7 +115,10 @@ def check_left_files(harness: Harness) -> None:
         if names:
             raise CheckFailed(
                 f"the EP leaves {', '.join(names)} in the {where} folder.",
-                hint="`context.scratch()` is a context manager; leave it when the folder is not needed any more.",
+                hint=(
+                    "`context.scratch()` is a context manager; leave it when the "
+                    "folder is not needed any more."
+                ),
             )
 
 
@@ -88,7 +133,7 @@ def check_stdout(harness: Harness) -> None:
         )
 
 
-# --- in this process -------------------------------------------------------------------------------------
+# --- in this process ------------------------------------------------------------------
 
 
 def _sessions(harness: Harness) -> None:

@@ -1,4 +1,6 @@
-"""Class of an EP before there is an instance: attributes, options, sources, compatibility."""
+"""Class of an EP before there is an instance: attributes, options, sources,
+compatibility.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,10 @@ def _text(value: object) -> str:
 
 @check("signatures", "each option has a doc, a valid default and valid choices")
 def check_options(harness: Harness) -> None:
-    """Users read the doc in errors and lists. A host gives options as text, so each value, as text, has to come back."""
+    """Users read the doc in errors and lists.
+
+    A host gives options as text, so each value, as text, has to come back.
+    """
     options = (*harness.provider.options, *harness.provider.dynamic_options)
     if not options:
         raise Skipped("the EP has no options")
@@ -85,8 +90,12 @@ def check_options(harness: Harness) -> None:
                 parsed = error.message
             if parsed != value:
                 raise CheckFailed(
-                    f"the value {value!r} of the option {option.name!r}, given by a host, becomes: {parsed!r}",
-                    hint="Give a default and choices of the option's type; the default is one of the choices.",
+                    f"the value {value!r} of the option {option.name!r}, given by a "
+                    f"host, becomes: {parsed!r}",
+                    hint=(
+                        "Give a default and choices of the option's type; the default "
+                        "is one of the choices."
+                    ),
                 )
 
 
@@ -114,7 +123,8 @@ def check_own_source(harness: Harness) -> None:
     name = harness.provider.name
     if harness.provider.accepts_source(name) is not True:
         raise CheckFailed(
-            f"accepts_source({name!r}) is not True, so what it compiles could not be loaded.",
+            f"accepts_source({name!r}) is not True, so what it compiles could not be "
+            "loaded.",
             hint="Return True for the EP's name, exactly as in `name`.",
         )
 
@@ -190,7 +200,8 @@ def _info(harness: Harness) -> str:
         )
     if first != second:
         raise CheckFailed(
-            f"get_compatibility_info gave {first!r}, then {second!r}, for the same partitions."
+            f"get_compatibility_info gave {first!r}, then {second!r}, for the same "
+            "partitions."
         )
     described = (
         node for call in watch.of("get_ep_context_nodes") for node in call.result or ()
@@ -217,13 +228,16 @@ def check_info_comes_back(harness: Harness) -> None:
     )
     if verdict not in supported:
         raise CheckFailed(
-            f"validate_compatibility says {verdict!r} to the compatibility text that it wrote just now: {info!r:.120}"
+            f"validate_compatibility says {verdict!r} to the compatibility text that "
+            f"it wrote just now: {info!r:.120}"
         )
 
 
 @check("signatures", "it does not claim to support what it cannot read")
 def check_foreign_infos(harness: Harness) -> None:
-    """Texts that it never wrote: a verdict, no exception, and none that lets the model pass as its own."""
+    """Texts that it never wrote: a verdict, no exception, and none that lets the model
+    pass as its own.
+    """
     for info in FOREIGN_INFOS:
         verdict = _validate(harness, info)
         if verdict not in (
@@ -232,5 +246,8 @@ def check_foreign_infos(harness: Harness) -> None:
         ):
             raise CheckFailed(
                 f"validate_compatibility({info!r:.40}) is {verdict!r}.",
-                hint="Return EP_NOT_APPLICABLE for a text that is not the EP's, EP_UNSUPPORTED for one it cannot judge.",
+                hint=(
+                    "Return EP_NOT_APPLICABLE for a text that is not the EP's, "
+                    "EP_UNSUPPORTED for one it cannot judge."
+                ),
             )

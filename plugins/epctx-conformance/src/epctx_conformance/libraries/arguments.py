@@ -19,17 +19,32 @@ _OF_NAME = ("model", "full")
 def add_library(
     parser: CommandParser, run_kit: Callable[[argparse.Namespace, Console], int]
 ) -> None:
-    """Declare the options of a check with cases, which is what runs if one of them names the EP.
+    """Declare the options of a check with cases, which is what runs if one of them
+    names the EP.
 
     Args:
         parser: of the command.
         run_kit: runs the kit alone.
     """
     parser.epilog = (
-        "NAME runs the kit in this process. --ep runs the kit and ONNX's own cases in child processes, on an EP of "
-        "onnxruntime or an installed one. Exits with 1 if a check failed, or a case is WRONG or a CRASH."
+        "NAME runs the kit in this process. --ep runs the kit and ONNX's own cases in "
+        "child processes, on an EP of onnxruntime or an installed one. Exits with 1 "
+        "if a check failed, or a case is WRONG or a CRASH."
     )
-    group = parser.add_argument_group("kit and cases")
+    _add_options(parser.add_argument_group("kit and cases"))
+
+    def run(arguments: argparse.Namespace, console: Console) -> int:
+        check_usage(arguments)
+        if not arguments.ep:
+            return run_kit(arguments, console)
+        from epctx_conformance.libraries.command import run as run_library
+
+        return run_library(arguments, console)
+
+    parser.set_defaults(run=run)
+
+
+def _add_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--ep", metavar="EP", help="an EP of onnxruntime, or an installed one (QNN)"
     )
@@ -56,7 +71,10 @@ def add_library(
         type=_number,
         default=0.0,
         metavar="SHARE",
-        help="largest difference that passes beside each case's own, as a share of the largest expected number",
+        help=(
+            "largest difference that passes beside each case's own, as a share of the "
+            "largest expected number"
+        ),
     )
     group.add_argument(
         "--seconds",
@@ -73,16 +91,6 @@ def add_library(
     group.add_argument(
         "--html", metavar="FILE.html", help="write the report as a page of its own"
     )
-
-    def run(arguments: argparse.Namespace, console: Console) -> int:
-        check_usage(arguments)
-        if not arguments.ep:
-            return run_kit(arguments, console)
-        from epctx_conformance.libraries.command import run as run_library
-
-        return run_library(arguments, console)
-
-    parser.set_defaults(run=run)
 
 
 def _number(text: str) -> float:
@@ -102,7 +110,9 @@ def _time_limit(text: str) -> float:
 
 
 def check_usage(arguments: argparse.Namespace) -> None:
-    """Raise InvalidArgument for options that do not go together, as some are of checks without cases."""
+    """Raise InvalidArgument for options that do not go together, as some are of checks
+    without cases.
+    """
     if bool(arguments.name) == bool(arguments.ep):
         raise InvalidArgument(
             "give either NAME or --ep.",

@@ -51,14 +51,16 @@ def check_library(  # noqa: PLR0913 - public: the options of a check
     seconds: float = SECONDS,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> LibraryReport:
-    """Check an EP by the kit and by cases; each runs in a child process, so that a crash or a hang is a result.
+    """Check an EP by the kit and by cases; each runs in a child process, so that a
+    crash or a hang is a result.
 
     Args:
         subject: the EP, its options and the cases.
         ways: names out of `WAYS`; empty for all that the EP has.
         only: names of cases, and names or groups of checks; empty for all.
         quick: True for a sample of the cases, and the kit without its longest group.
-        results: a file of results, one JSON object on each line, which are not computed again; None for none.
+        results: a file of results, one JSON object on each line, which are not computed
+            again; None for none.
         seconds: time limit of a case in one way.
         progress: called with a stage, the number of results so far, and that of all.
 
@@ -66,7 +68,8 @@ def check_library(  # noqa: PLR0913 - public: the options of a check
         EpctxError: the EP cannot be used here, or a name is unknown.
 
     Example:
-        >>> report = check_library(Subject(ep="AcmeExecutionProvider", library="libacme_ep.so"))
+        >>> subject = Subject(ep="AcmeExecutionProvider", library="libacme_ep.so")
+        >>> report = check_library(subject)
         >>> Path("acme.html").write_text(make_page(report))
     """
     facts, fingerprint = subject.describe(), subject.compute_fingerprint()
@@ -136,7 +139,8 @@ def _choose(
         if name not in cases and name not in groups:
             close = suggestion(name, [*cases, *groups])
             raise InvalidArgument(
-                f"--only {name!r} is neither a case nor a check of the kit, nor a group of checks.{close}",
+                f"--only {name!r} is neither a case nor a check of the kit, nor a "
+                f"group of checks.{close}",
                 hint=f"Groups: {', '.join(GROUPS)}.",
             )
     wanted = [name for name in only if name in groups]
@@ -156,7 +160,8 @@ def _choose_ways(subject: Subject, ways: Iterable[str]) -> list[str]:
     for name in ways:
         if name not in known:
             raise InvalidArgument(
-                f"--through {name!r} is no way in which {subject.ep} runs.{suggestion(name, known)}",
+                f"--through {name!r} is no way in which {subject.ep} "
+                f"runs.{suggestion(name, known)}",
                 hint=f"Ways: {', '.join(known)}.",
             )
     return [name for name in known if not ways or name in ways]
@@ -182,7 +187,10 @@ def load_cases(subject: Subject) -> Mapping[str, Case]:
     ):
         raise InvalidArgument(
             f"--cases {subject.cases!r} returns no cases by name, but {cases!r:.60}.",
-            hint="The function returns a dict of epctx_conformance.cases.case.Case objects by their names.",
+            hint=(
+                "The function returns a dict of epctx_conformance.cases.case.Case "
+                "objects by their names."
+            ),
         )
     return cases
 
@@ -194,7 +202,8 @@ def _list_operators(case: Case) -> tuple[str, ...]:
     )
 
 
-# -- in a child ------------------------------------------------------------------------------------
+# -- in a child
+# ------------------------------------------------------------------------------------
 
 
 def run_task(case: Case, way: Way) -> Result:

@@ -1,4 +1,6 @@
-"""`epctx plugins check --ep NAME`: the kit and the cases on an EP of onnxruntime, or on an installed one."""
+"""`epctx plugins check --ep NAME`: the kit and the cases on an EP of onnxruntime, or on
+an installed one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Report of a check as one HTML page, which needs nothing else: no script, no network."""
+"""Report of a check as one HTML page, which needs nothing else: no script, no
+network.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +17,28 @@ if TYPE_CHECKING:
     from epctx_conformance.libraries.report import LibraryReport
 
 _STYLE = """
-:root { color-scheme: light dark; --line: #8884; --CRASH: #b3261e; --WRONG: #b3261e; --REFUSED: #946200; --PASS: #1b6e3c;
-  --UNSUPPORTED: #666; }
-@media (prefers-color-scheme: dark) { :root { --CRASH: #ff8a80; --WRONG: #ff8a80; --REFUSED: #ffca6a; --PASS: #7fd89b;
-  --UNSUPPORTED: #aaa; } }
+:root { color-scheme: light dark; --line: #8884; --CRASH: #b3261e; --WRONG: #b3261e;
+  --REFUSED: #946200; --PASS: #1b6e3c; --UNSUPPORTED: #666; }
+@media (prefers-color-scheme: dark) { :root { --CRASH: #ff8a80; --WRONG: #ff8a80;
+  --REFUSED: #ffca6a; --PASS: #7fd89b; --UNSUPPORTED: #aaa; } }
 * { box-sizing: border-box; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 76rem; padding: 1rem; overflow-wrap: anywhere; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 76rem;
+  padding: 1rem; overflow-wrap: anywhere; }
 h1 { font-size: 1.5rem; line-height: 1.2; } h2 { font-size: 1.2rem; margin-top: 2rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; overflow-wrap: normal; }
-th, td { border-bottom: 1px solid var(--line); padding: .2rem .6rem .2rem 0; text-align: left; vertical-align: top; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; padding-left: .4rem; padding-right: .4rem; }
+th, td { border-bottom: 1px solid var(--line); padding: .2rem .6rem .2rem 0;
+  text-align: left; vertical-align: top; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums;
+  padding-left: .4rem; padding-right: .4rem; }
 td.zero { opacity: .35; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; margin: 0; } dd { margin: 0; min-width: 0; }
-details { border-bottom: 1px solid var(--line); padding: .3rem 0; } summary { cursor: pointer; }
-code, pre { font: .85rem/1.4 ui-monospace, monospace; } pre { white-space: pre-wrap; margin: .4rem 0; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem;
+  margin: 0; }
+dd { margin: 0; min-width: 0; }
+details { border-bottom: 1px solid var(--line); padding: .3rem 0; }
+summary { cursor: pointer; }
+code, pre { font: .85rem/1.4 ui-monospace, monospace; }
+pre { white-space: pre-wrap; margin: .4rem 0; }
 @media (max-width: 40rem) { body { font-size: 15px; } th, td { font-size: .8rem; }
   dl { grid-template-columns: 1fr; } dt { font-weight: 600; } }
 """
@@ -71,7 +80,8 @@ def _introduce(report: LibraryReport) -> Iterator[str]:
         )
     if subject.tolerance:
         facts["tolerance"] = (
-            f"{subject.tolerance:g} of the largest expected number, beside each case's own"
+            f"{subject.tolerance:g} of the largest expected number, beside each "
+            "case's own"
         )
     if subject.without:
         facts["abilities not asked for"] = ", ".join(subject.without)
@@ -135,14 +145,18 @@ def _show_faults(report: LibraryReport) -> Iterator[str]:
         found = [result for result in report.faults if judge(result) is verdict]
         if not found:
             continue
-        yield f'<h2 style="color: var(--{verdict.name})">{verdict.name}: {len(found)}</h2>'
+        yield (
+            f'<h2 style="color: var(--{verdict.name})">{verdict.name}: '
+            f"{len(found)}</h2>"
+        )
         yield from (_show_fault(report, result) for result in found)
 
 
 def _show_fault(report: LibraryReport, result: Result) -> str:
     title = f"{result.notes.get('title', result.case)} ({report.find_way(result)})"
     return (
-        f"<details><summary>{escape(title)}</summary><p>{escape(report.explain(result))}</p>"
+        f"<details><summary>{escape(title)}</summary>"
+        f"<p>{escape(report.explain(result))}</p>"
         f"{_show_nodes(result)}<pre>{escape(report.reproduce(result))}</pre></details>"
     )
 
@@ -168,7 +182,9 @@ def _join(names: Iterable[str]) -> str:
 
 
 def _show_passed(report: LibraryReport) -> Iterator[str]:
-    """List the nodes that the EP took of each case that passed, in the first way in which it did."""
+    """List the nodes that the EP took of each case that passed, in the first way in
+    which it did.
+    """
     first: dict[str, Result] = {}
     for trial in report.trials:
         if judge(trial) is Verdict.PASS:
@@ -176,7 +192,11 @@ def _show_passed(report: LibraryReport) -> Iterator[str]:
     if not first:
         return
     yield f'<h2 style="color: var(--PASS)">PASS: {len(first)}</h2>'
-    yield "<p>Nodes by the EP that ran them, and kernels that onnxruntime's profile has for it.</p>"
+    yield (
+        "<p>Nodes by the EP that ran them, and kernels that onnxruntime's profile has "
+        "for it.</p>"
+    )
     for trial in first.values():
         title = f"{trial.case} ({report.find_way(trial)})"
-        yield f"<details><summary>{escape(title)}</summary>{_show_nodes(trial)}</details>"
+        summary = f"<summary>{escape(title)}</summary>"
+        yield f"<details>{summary}{_show_nodes(trial)}</details>"

@@ -25,7 +25,10 @@ class Verdict(Enum):
     WRONG = "other results than expected; of the kit, a check that failed"
     REFUSED = "an error instead of results"
     PASS = "right results, and onnxruntime says that the EP ran a part of it"  # noqa: S105 - no password
-    UNSUPPORTED = "the EP took or ran no node, so that it shows nothing; of the kit, a check that was skipped"
+    UNSUPPORTED = (
+        "the EP took or ran no node, so that it shows nothing; of the kit, a check "
+        "that was skipped"
+    )
 
 
 _VERDICTS = {
@@ -57,7 +60,8 @@ class LibraryReport:
         facts: versions, digest of the library, device and machine.
         ways: names of the ways in which cases ran.
         checks: results of the kit.
-        trials: results of the cases, those of one case together, in the order of the ways.
+        trials: results of the cases, those of one case together, in the order of the
+            ways.
         operators: of each case.
         seconds: time limit of a case in one way.
     """
@@ -114,7 +118,9 @@ class LibraryReport:
         return dict(sorted(counts.items()))
 
     def count_passes(self) -> dict[str, dict[str, int]]:
-        """Return for each way how many cases passed with all nodes on the EP, and how many within its tolerance alone."""
+        """Return for each way how many cases passed with all nodes on the EP, and how
+        many within its tolerance alone.
+        """
         found = {}
         for number, way in enumerate(self.ways):
             passed = [

@@ -1,6 +1,8 @@
-"""EP that is checked: in a library, in onnxruntime or among installed plugins, and found again by child processes.
+"""EP that is checked: in a library, in onnxruntime or among installed plugins, and
+found again by child processes.
 
-A class that is made here is an attribute of this module in each process whose environment has `VARIABLE`.
+A class that is made here is an attribute of this module in each process whose
+environment has `VARIABLE`.
 """
 
 from __future__ import annotations
@@ -37,11 +39,13 @@ class Subject:
     """EP that is checked.
 
     Attributes:
-        ep: its name in onnxruntime, or that of an installed EP of epctx, with or without `ExecutionProvider`.
-        library: path of the library that contains it; empty for one that is built in or installed.
+        ep: its name in onnxruntime, or that of an installed EP of epctx, with or
+            without `ExecutionProvider`.
+        library: path of the library that contains it; empty for one that is built in or
+            installed.
         options: the EP's, as text.
-        tolerance: largest difference that passes where a case's own tolerance does not, as a share of the largest
-            expected number.
+        tolerance: largest difference that passes where a case's own tolerance does not,
+            as a share of the largest expected number.
         without: abilities of `Requirements` that it lacks.
         cases: `module:function` that returns the cases by name.
     """
@@ -58,7 +62,8 @@ class Subject:
         """The EP's class, the same one each time.
 
         Raises:
-            NotImplementedByProvider: no library, no built-in EP and no plugin has the name.
+            NotImplementedByProvider: no library, no built-in EP and no plugin has the
+                name.
             PackageMissing: epctx-onnxruntime is not installed.
         """
         return _find_provider(self.ep, self.library, tuple(sorted(self.options)))
@@ -78,7 +83,8 @@ class Subject:
         known = {option.name: option for option in self.provider.options}
         if unknown := next((name for name in self.options if name not in known), None):
             raise InvalidArgument(
-                f"{self.provider.name} has no option {unknown!r}.{suggestion(unknown, known)}",
+                f"{self.provider.name} has no option "
+                f"{unknown!r}.{suggestion(unknown, known)}",
                 ep=self.provider.name,
                 hint=f"Its options: {', '.join(sorted(known)) or 'none'}.",
             )
@@ -91,7 +97,8 @@ class Subject:
         }
 
     def describe(self) -> dict[str, str]:
-        """Return where results come from: versions, digest of the library, device, machine.
+        """Return where results come from: versions, digest of the library, device,
+        machine.
 
         Raises:
             NotImplementedByProvider: the EP cannot be used on this machine.
@@ -120,13 +127,17 @@ class Subject:
         return {name: text for name, text in facts.items() if text}
 
     def compute_fingerprint(self) -> str:
-        """Return a digest of the EP, its options and all versions: results of another one do not count."""
+        """Return a digest of the EP, its options and all versions: results of another
+        one do not count.
+        """
         facts = json.dumps([asdict(self), self.describe()], sort_keys=True)
         return hashlib.sha256(facts.encode()).hexdigest()[:8]
 
     @contextmanager
     def published(self, fingerprint: str) -> Iterator[None]:
-        """Let child processes that start meanwhile find this subject and its fingerprint."""
+        """Let child processes that start meanwhile find this subject and its
+        fingerprint.
+        """
         os.environ[VARIABLE] = json.dumps([asdict(self), fingerprint])
         try:
             yield
@@ -159,7 +170,9 @@ def _find_provider(
 def _make_provider(
     ep: str, library: str, options: tuple[str, ...]
 ) -> type[ExecutionProvider]:
-    """Return a class over a library, or over an EP inside onnxruntime; what epctx-onnxruntime knows of the EP is used."""
+    """Return a class over a library, or over an EP inside onnxruntime; what
+    epctx-onnxruntime knows of the EP is used.
+    """
     needed_by = f"a check of {library or ep}"
     base = import_installed(
         "epctx_onnxruntime.providers.base", needed_by=needed_by

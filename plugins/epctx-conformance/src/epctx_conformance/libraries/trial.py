@@ -35,15 +35,18 @@ _RANDOM = frozenset(
         "RandomUniformLike",
     }
 )
-"""Operators whose numbers nobody can expect: only types and shapes of their cases' results count."""
+"""Operators whose numbers nobody can expect: only types and shapes of their cases'
+results count.
+"""
 
 
 def try_case(case: Case, way: Way, subject: Subject) -> Result:
     """Run a case in one way, and judge it.
 
     Returns:
-        The result; its notes have `nodes` (an `Assignment`), `error` (the largest difference as a share of the largest
-        expected number), `seconds`, and `lenient` if it is within the subject's tolerance alone.
+        The result; its notes have `nodes` (an `Assignment`), `error` (the largest
+        difference as a share of the largest expected number), `seconds`, and `lenient`
+        if it is within the subject's tolerance alone.
     """
     start = time.perf_counter()
     trial = _Trial(case, way, subject)
@@ -106,12 +109,17 @@ class _Trial:
             others = ", ".join(nodes.elsewhere) or "nothing"
             return (
                 "unclaimed",
-                f"it takes {len(nodes.taken)} nodes, but runs none: {others} ran on other EPs instead",
+                (
+                    f"it takes {len(nodes.taken)} nodes, but runs none: {others} ran "
+                    "on other EPs instead"
+                ),
             )
         return self._explain("wrong", wrong) if wrong else ("passed", "")
 
     def _run_twice(self, run: Run) -> str:
-        """Run each set of inputs two times; return the first fault, or an empty text."""
+        """Run each set of inputs two times; return the first fault, or an empty
+        text.
+        """
         results = []
         for data in self._sets:
             first = run(None, data.inputs)
@@ -146,7 +154,9 @@ class _Trial:
         return ""
 
     def _explain(self, outcome: str, reason: str) -> tuple[str, str]:
-        """Return the outcome of a failure with that of the host's CPU EP: what that cannot do right, too, says nothing."""
+        """Return the outcome of a failure with that of the host's CPU EP: what that
+        cannot do right, too, says nothing.
+        """
         cpu, refusal = self._ask_cpu()
         if outcome == "refused" and refusal and not self.nodes.taken:
             return (
@@ -182,7 +192,8 @@ class _Trial:
 
 
 def measure_error(found: Any, expected: Any) -> float | None:
-    """Return the largest difference as a share of the largest expected number; None where that tells nothing.
+    """Return the largest difference as a share of the largest expected number; None
+    where that tells nothing.
 
     Other shapes, types, infinities or NaNs than expected are no matter of size.
     """

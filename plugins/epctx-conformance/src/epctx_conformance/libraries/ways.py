@@ -33,11 +33,13 @@ WAYS = {
 
 @dataclass(frozen=True)
 class Way:
-    """Way in which a case runs; `str` gives it with the fingerprint of the EP that it is for.
+    """Way in which a case runs; `str` gives it with the fingerprint of the EP that it
+    is for.
 
     Attributes:
         name: one of `WAYS`, or `KIT` for the conformance kit.
-        fingerprint: of the subject, so that results of another one are not taken for its.
+        fingerprint: of the subject, so that results of another one are not taken for
+            its.
     """
 
     name: str
@@ -74,8 +76,10 @@ class Assignment:
     Attributes:
         taken: names of the nodes that the EP took.
         left: names of those that others have.
-        ran: kernels that the EP ran, a compiled group of nodes being one; None where onnxruntime does not run it.
-        elsewhere: kernels that onnxruntime ran on other EPs in sessions for this one's nodes: operator to number.
+        ran: kernels that the EP ran, a compiled group of nodes being one; None where
+            onnxruntime does not run it.
+        elsewhere: kernels that onnxruntime ran on other EPs in sessions for this one's
+            nodes: operator to number.
     """
 
     taken: list[str] = field(default_factory=list)
@@ -88,7 +92,8 @@ class Assignment:
 def open_way(
     model: bytes, way: Way, subject: Subject, folder: Path
 ) -> Iterator[tuple[Run, Assignment]]:
-    """Give the run function of a session, and the assignment, which is complete when the session is closed.
+    """Give the run function of a session, and the assignment, which is complete when
+    the session is closed.
 
     Args:
         model: of the case.

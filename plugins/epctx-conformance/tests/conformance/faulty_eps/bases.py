@@ -1,4 +1,6 @@
-"""The small EP with something around what it runs, or around what it says of its nodes."""
+"""The small EP with something around what it runs, or around what it says of its
+nodes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""EPs with one fault each, and the checks that have to see it. Most are the small EP with one thing changed."""
+"""EPs with one fault each, and the checks that have to see it.
+
+Most are the small EP with one thing changed.
+"""
 
 from __future__ import annotations
 

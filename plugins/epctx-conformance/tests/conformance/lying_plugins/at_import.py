@@ -1,4 +1,6 @@
-"""An EP whose module does harm by being imported; at the latest a child process shows it."""
+"""An EP whose module does harm by being imported; at the latest a child process shows
+it.
+"""
 
 from __future__ import annotations
 

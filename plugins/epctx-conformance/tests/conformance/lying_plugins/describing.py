@@ -1,4 +1,6 @@
-"""EPs that describe their nodes, or write their payloads, otherwise than the contract says."""
+"""EPs that describe their nodes, or write their payloads, otherwise than the contract
+says.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""EPs that raise in a hook, one each; that do not fit the contract; that need a device where none may be."""
+"""EPs that raise in a hook, one each; that do not fit the contract; that need a device
+where none may be.
+"""
 
 from __future__ import annotations
 
@@ -178,7 +180,9 @@ class OpensItsDeviceToExport(HonestProvider):
 
 @lie("it_compiles_out_of_process")
 class LeavesItsDriverInTheClass(HonestProvider):
-    """An instance takes what `availability` found, which another process never asked."""
+    """An instance takes what `availability` found, which another process never
+    asked.
+    """
 
     driver: ClassVar[object] = None
 

@@ -1,4 +1,6 @@
-"""EPs whose results are wrong: always, or for the types, shapes and values that nobody tried."""
+"""EPs whose results are wrong: always, or for the types, shapes and values that nobody
+tried.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +125,9 @@ class WrongWhenLarge(Computing):
 
 @lie("inputs_may_be_views_of_larger_arrays_or_be_strided")
 class ReadsAcrossStrides(Computing):
-    """Takes the elements as they lie in the memory of a view's base, not as the view orders them."""
+    """Takes the elements as they lie in the memory of a view's base, not as the view
+    orders them.
+    """
 
     def before(self, array):
         if (

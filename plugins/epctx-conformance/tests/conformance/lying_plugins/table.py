@@ -1,4 +1,6 @@
-"""The lies: each EP class that breaks the contract in one way, and the check that has to notice it."""
+"""The lies: each EP class that breaks the contract in one way, and the check that has
+to notice it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ THEMES = (
     "remembering",
     "trusting",
 )
-"""The modules; `at_import` is not among them, because importing it already does harm."""
+"""The modules; `at_import` is not among them, because importing it already does
+harm.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

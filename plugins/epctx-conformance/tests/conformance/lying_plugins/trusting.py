@@ -176,7 +176,9 @@ class BrokenByARefusal(HonestProvider):
 
 
 def end_the_process():
-    """Read where no memory is, as a native reader does that believes an offset; the suite itself has to go on."""
+    """Read where no memory is, as a native reader does that believes an offset; the
+    suite itself has to go on.
+    """
     if "pytest" in sys.modules:
         raise AssertionError("a damaged payload in the process of the kit")
     ctypes.string_at(0)
@@ -272,7 +274,9 @@ class Dynamic(HonestProvider):
 
 @lie("it_refuses_unknown_dynamic_options")
 class DiesOfADynamicOption(Dynamic):
-    """Hands every option to native code, which ends the process for one that it does not know."""
+    """Hands every option to native code, which ends the process for one that it does
+    not know.
+    """
 
     needs_verified_payloads = True
 
@@ -282,7 +286,9 @@ class DiesOfADynamicOption(Dynamic):
 
 @lie("it_refuses_unknown_dynamic_options")
 class DiesOfTheValueOfADynamicOption(Dynamic):
-    """Declares an option without its choices, and native code ends the process for another value."""
+    """Declares an option without its choices, and native code ends the process for
+    another value.
+    """
 
     dynamic_options = (
         ProviderOption("ep.dynamic.mode", str, default="fast", doc="A mode."),
