@@ -1,4 +1,6 @@
-"""The time that an isolated EP has to end by itself, made short: who is ended when it is over, and who is not."""
+"""The time that an isolated EP has to end by itself, made short: who is ended when it
+is over, and who is not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What comes from an EP's process is checked against what it may be: anything else is no answer, and never a crash."""
+"""What comes from an EP's process is checked against what it may be: anything else is
+no answer, and never a crash.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Bytes on their way to another process: by the file in which they lie, or behind what describes them."""
+"""Bytes on their way to another process: by the file in which they lie, or behind what
+describes them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def weight(data, mapped=None, offset=0):
 
 
 def arrived(packet):
-    """Return head and pieces of a packet as another process gets them, and how many bytes that took."""
+    """Return head and pieces of a packet as another process gets them, and how many
+    bytes that took.
+    """
     head, portions, sizes = packet
     content = b"".join(portions)
     ends = np.cumsum([0, *sizes]).tolist()

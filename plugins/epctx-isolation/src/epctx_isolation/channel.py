@@ -1,7 +1,8 @@
-"""Messages between a host and the process of an EP, and errors in them: JSON with raw bytes behind it.
+"""Messages between a host and the process of an EP, and errors in them: JSON with raw
+bytes behind it.
 
-Messages are untrusted: lengths are bounded, and nothing in them is ever executed. An error is sent as its
-class, its text and its fields, never as an object.
+Messages are untrusted: lengths are bounded, and nothing in them is ever executed. An
+error is sent as its class, its text and its fields, never as an object.
 """
 
 from __future__ import annotations
@@ -187,19 +188,22 @@ _LONGEST = 1 << 16
 
 def describe(error: BaseException) -> str:
     """Return type and text of an exception, also of one whose `__str__` raises."""
-    with contextlib.suppress(
-        Exception, SystemExit, GeneratorExit
-    ):  # it is a plugin's exception class
+    with contextlib.suppress(Exception, SystemExit, GeneratorExit):
+        # It is a plugin's exception class.
         return f"{type(error).__name__}: {error}"
     return type(error).__name__
 
 
 class RemoteError(Exception):
-    """Cause of an error that was raised in the other process; its text is the traceback there."""
+    """Cause of an error that was raised in the other process; its text is the traceback
+    there.
+    """
 
 
 class HostError(Exception):
-    """Failure of the host while it served the EP, in the EP's process; not one of epctx's own errors."""
+    """Failure of the host while it served the EP, in the EP's process; not one of
+    epctx's own errors.
+    """
 
 
 def encode_error(error: EpctxError) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Script that the process of an EP runs: find modules as the host does, then serve.
 
-Not run as a module, so that no module in the working folder is imported by chance. Before it has the host's
-`sys.path`, it imports the standard library only.
+Not run as a module, so that no module in the working folder is imported by chance.
+Before it has the host's `sys.path`, it imports the standard library only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def _exactly(source: int, size: int) -> bytes:
 
 def main() -> None:
     """Serve until the host is done."""
-    # Standard input and output are the line from and to the host; those of the plugin are redirected from it.
+    # Standard input and output are the line from and to the host; those of the plugin
+    # are redirected from it.
     source, sink = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

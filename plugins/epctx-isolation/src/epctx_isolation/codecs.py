@@ -1,9 +1,10 @@
 """Codecs for the types of the contract, between a host and the process of an EP.
 
-`ARGUMENTS` and `RESULTS` have a codec for each type that the specifications of hooks name, so a hook whose
-types are all here needs nothing but its row in the table of hooks. The host's core validates what an EP gives, as without
-isolation; nothing that comes from its process is trusted. Weights of the model are never sent back: the EP names them, and
-the host copies them from their file.
+`ARGUMENTS` and `RESULTS` have a codec for each type that the specifications of hooks
+name, so a hook whose types are all here needs nothing but its row in the table of
+hooks. The host's core validates what an EP gives, as without isolation; nothing that
+comes from its process is trusted. Weights of the model are never sent back: the EP
+names them, and the host copies them from their file.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ if TYPE_CHECKING:
     from epctx_isolation.service import Service
 
 _UNKNOWN = -1
-"""The number of a partition that was not compiled, or a payload that was not started."""
+"""The number of a partition that was not compiled, or a payload that was not
+started.
+"""
 
 
 def decode_claims(
@@ -111,7 +114,8 @@ def decode_descriptions(
 
     Args:
         message: the descriptions.
-        partitions: all that the EP compiled; None for one whose description is not needed any more.
+        partitions: all that the EP compiled; None for one whose description is not
+            needed any more.
         payloads: all that it started.
 
     Raises:
@@ -139,7 +143,9 @@ def decode_descriptions(
 
 
 def _look_up(values: Sequence[Any], number: object) -> Any:
-    """Return the value of a number; a new object for `_UNKNOWN`, which the core rejects."""
+    """Return the value of a number; a new object for `_UNKNOWN`, which the core
+    rejects.
+    """
     if type(number) is not int or not _UNKNOWN <= number < len(values):
         raise ProtocolError(f"{number!r:.80} of {len(values)}")
     return object() if number == _UNKNOWN else values[number]
@@ -148,7 +154,9 @@ def _look_up(values: Sequence[Any], number: object) -> Any:
 def writer_handlers(
     writer: ContextWriter, root: GraphIndex, channel: Channel, payloads: list[Payload]
 ) -> Handlers:
-    """Return the handlers for an EP that writes payloads; `payloads` gets those that it starts."""
+    """Return the handlers for an EP that writes payloads; `payloads` gets those that it
+    starts.
+    """
 
     def start(message: Message) -> Reply:
         payloads.append(
@@ -189,7 +197,9 @@ def writer_handlers(
 
 
 class _ForeignTensor:
-    """A weight that an EP made, for a payload: its bytes are sent when they are read."""
+    """A weight that an EP made, for a payload: its bytes are sent when they are
+    read.
+    """
 
     def __init__(self, message: Message, channel: Channel) -> None:
         self.name = message.text("name")
@@ -215,7 +225,9 @@ class _ForeignTensor:
 def _reader_handlers(
     nodes: Sequence[ContextNode], reader: ContextReader, sent: list[PayloadView]
 ) -> Handlers:
-    """Return the handlers for an EP that loads nodes; `sent` has the payloads that it got, and is kept over calls."""
+    """Return the handlers for an EP that loads nodes; `sent` has the payloads that it
+    got, and is kept over calls.
+    """
 
     def load(message: Message) -> Reply:
         payload = reader.payload(_look_up(nodes, message.number("node")))
@@ -253,7 +265,8 @@ class Request:
         blobs: the bytes behind the arguments, made when they are sent.
         sizes: the length of each blob.
         model: sent before the call; None for a model that the other process has.
-        graph, nodes, payloads: arguments, and payloads that were started, for other codecs.
+        graph, nodes, payloads: arguments, and payloads that were started, for other
+            codecs.
     """
 
     proxy: Proxy
@@ -276,8 +289,10 @@ class Request:
 class Codec(NamedTuple):
     """Encoder and decoder of one type.
 
-    Of an argument: `send(request, value)` returns plain values, `receive(service, message, plain)` the argument.
-    Of a result: `send(service, result)` returns head and bytes of a message, `receive(request, message)` the result.
+    Of an argument: `send(request, value)` returns plain values,
+    `receive(service, message, plain)` the argument. Of a result:
+    `send(service, result)` returns head and bytes of a message,
+    `receive(request, message)` the result.
     """
 
     send: Callable[..., Any]

@@ -1,9 +1,11 @@
-"""Copy of a model in another process with the names of its parts, and proxies of the host's objects there.
+"""Copy of a model in another process with the names of its parts, and proxies of the
+host's objects there.
 
 Proxies of writers, readers and payloads ask the host.
 
-Bytes in a file are not sent: the other process maps the file that is open in this one. A packet has a head of
-plain values (JSON can hold it), bytes in portions, and the length of each blob that the other process gets of them.
+Bytes in a file are not sent: the other process maps the file that is open in this one.
+A packet has a head of plain values (JSON can hold it), bytes in portions, and the
+length of each blob that the other process gets of them.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ def pack_weights(weights: Iterable[TensorView]) -> Packet:
     head = {
         "weights": rows,
         "files": [
-            # The path where the file was opened, the one under which Linux shows what is open, and its identity.
+            # The path where the file was opened, the one under which Linux shows what
+            # is open, and its identity.
             [[file.path, f"/proc/{os.getpid()}/fd/{file.descriptor}"], *file.identity]
             for _, file in files.values()
         ],
@@ -93,7 +96,9 @@ def pack_weights(weights: Iterable[TensorView]) -> Packet:
 
 
 def pack_payload(payload: PayloadView) -> Packet:
-    """Return a packet of a payload: a weight of its name, with its bytes as elements."""
+    """Return a packet of a payload: a weight of its name, with its bytes as
+    elements.
+    """
     mapped, view = getattr(payload, "mapped", None), payload.view
     return pack_weights(
         [
@@ -172,7 +177,9 @@ def describe_view(view: GraphSlice) -> dict[str, Any]:
 
 
 def describe_partitions(partitions: Sequence[GraphPartition]) -> list[dict[str, Any]]:
-    """Return the descriptions that `ReceivedModel.partitions` takes, with the digests that were made for their names."""
+    """Return the descriptions that `ReceivedModel.partitions` takes, with the digests
+    that were made for their names.
+    """
     return [
         {
             "path": partition.graph.path,
@@ -253,7 +260,9 @@ class ReceivedModel:
         description: Mapping[str, Any],
         group: Callable[[list[int]], list[list[int]]],
     ) -> GraphView:
-        """Return the view that `describe_view` described; `group` asks the host to group nodes of it."""
+        """Return the view that `describe_view` described; `group` asks the host to
+        group nodes of it.
+        """
         graph = _find_graph(self._root, description["path"])
         taken = [False] * len(graph.nodes)
         for index in description["taken"]:
@@ -268,7 +277,9 @@ class ReceivedModel:
     def partitions(
         self, items: Sequence[Mapping[str, Any]], ep: str, tokens: Sequence[object]
     ) -> list[Partition]:
-        """Return the partitions that `describe_partitions` described, with the tokens of exact claims."""
+        """Return the partitions that `describe_partitions` described, with the tokens
+        of exact claims.
+        """
         partitions: list[Partition] = []
         for item in items:
             graph = _find_graph(self._root, item["path"])
@@ -283,10 +294,11 @@ class ReceivedModel:
         return partitions
 
     def node_references(self, view: GraphView, nodes: Iterable[object]) -> list[Any]:
-        """Return the host's references to the nodes of a claim; at most one more than the graph has nodes.
+        """Return the host's references to the nodes of a claim; at most one more than
+        the graph has nodes.
 
-        A number is a node of the view's graph, or one that the EP gave; a path with a number is a node of another
-        graph of the model; None is anything else.
+        A number is a node of the view's graph, or one that the EP gave; a path with a
+        number is a node of another graph of the model; None is anything else.
         """
         graph: GraphIndex = view.index  # type: ignore[attr-defined] # a GraphSlice
         references: list[Any] = []
@@ -304,7 +316,9 @@ class ReceivedModel:
         return references
 
     def weight_key(self, weight: TensorView) -> WeightKey | None:
-        """Return the graph and the name of a weight of this model; None for another object."""
+        """Return the graph and the name of a weight of this model; None for another
+        object.
+        """
         if not self._weight_keys:
             for graph in self._root.walk():
                 for name, own in graph.weights.items():
@@ -343,7 +357,10 @@ class NoKernels:
 
 
 class RemotePayload:
-    """A payload that the host writes; implements `Payload`. Small writes are collected."""
+    """A payload that the host writes; implements `Payload`.
+
+    Small writes are collected.
+    """
 
     def __init__(self, host: Host, number: int, model: ReceivedModel) -> None:
         self._host = host
@@ -380,7 +397,10 @@ class RemotePayload:
         return self.size
 
     def write_tensor(self, view: TensorView) -> int:
-        """Append a weight; return its offset. One of the model's own does not pass through this process."""
+        """Append a weight; return its offset.
+
+        One of the model's own does not pass through this process.
+        """
         self.flush()
         key, head = self._model.weight_key(view), {"payload": self.number}
         if key is not None:
@@ -428,7 +448,10 @@ class RemoteWriter:
 
 
 class RemotePayloadView:
-    """A payload to read; implements `PayloadView`. One in a file is mapped in this process."""
+    """A payload to read; implements `PayloadView`.
+
+    One in a file is mapped in this process.
+    """
 
     def __init__(self, host: Host, reply: Message) -> None:
         self._host = host

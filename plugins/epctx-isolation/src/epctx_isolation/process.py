@@ -1,7 +1,9 @@
-"""Host's side of the process of an EP: start it, watch it, end it, and describe its end.
+"""Host's side of the process of an EP: start it, watch it, end it, and describe its
+end.
 
-The EP's own children may hold the process's end of the line and outlive it, so the host can cut its end, whoever holds
-the other. Knows bytes and time, no hook and no message but the one that asks to stop.
+The EP's own children may hold the process's end of the line and outlive it, so the host
+can cut its end, whoever holds the other. Knows bytes and time, no hook and no message
+but the one that asks to stop.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ GRACE_SECONDS = 5.0
 """Seconds for a process to stop by itself when the host asks it to."""
 
 _LAST_WORDS_SECONDS = 1.0
-"""Seconds for the last messages of an ended process to arrive; others may hold its end of the line for longer."""
+"""Seconds for the last messages of an ended process to arrive; others may hold its end
+of the line for longer.
+"""
 _POLLED_EVERY = 0.05
 _LINES = 64
 _LINE_LENGTH = 400
@@ -40,7 +44,8 @@ _SCRIPT = Path(__file__).with_name("child.py")
 
 
 class ChildProcess:
-    """Python process that finds modules as this one does, with a folder of its own for temporary files.
+    """Python process that finds modules as this one does, with a folder of its own for
+    temporary files.
 
     Attributes:
         channel: messages to and from it.
@@ -92,7 +97,9 @@ class ChildProcess:
 
     @contextlib.contextmanager
     def watched(self, seconds: float, cancel: Cancellation | None) -> Iterator[None]:
-        """End the process if the block takes longer, or does not end soon after the host asks it to stop."""
+        """End the process if the block takes longer, or does not end soon after the
+        host asks it to stop.
+        """
         self._watch.begin(seconds, cancel)
         try:
             yield
@@ -122,7 +129,9 @@ class ChildProcess:
         self._line.cut()
 
     def close(self) -> None:
-        """Wait for the end of the process, at most `GRACE_SECONDS`, then end and remove the rest; may be called again."""
+        """Wait for the end of the process, at most `GRACE_SECONDS`, then end and remove
+        the rest; may be called again.
+        """
         self._line.hang_up()
         if self._process.first.returncode is None and not self._process.wait_and_end(
             GRACE_SECONDS
@@ -132,14 +141,18 @@ class ChildProcess:
         self._folder.close()
 
     def describe_end(self) -> str:
-        """Return the end of the process in words, with its last output; it has to be closed."""
+        """Return the end of the process in words, with its last output; it has to be
+        closed.
+        """
         end = self._reason or f"it {self._process.ending}"
         output = "\n  ".join(self._printed.lines)
         return f"{end}. It printed:\n  {output}" if output else f"{end}."
 
 
 class _Printed:
-    """Last lines that a process prints. `close` does not wait for other processes that can still print.
+    """Last lines that a process prints.
+
+    `close` does not wait for other processes that can still print.
 
     Attributes:
         lines: complete after `close`.
@@ -175,7 +188,9 @@ class _Printed:
 
 
 class _Watch:
-    """Thread that checks the time limit and the cancellation of the call that is under way."""
+    """Thread that checks the time limit and the cancellation of the call that is under
+    way.
+    """
 
     def __init__(self, process: ChildProcess) -> None:
         self._process = process
@@ -185,7 +200,8 @@ class _Watch:
         # Of the call; None between calls.
         self._deadline: float | None = None
         self._seconds = 0.0
-        # Times at which the process was asked to stop in it, and at which it was found to have ended.
+        # Times at which the process was asked to stop in it, and at which it was found
+        # to have ended.
         self._stopping: float | None = None
         self._ended: float | None = None
         self._thread = threading.Thread(
@@ -217,7 +233,9 @@ class _Watch:
                 )
 
     def _check(self, deadline: float) -> float:
-        """End the process, or ask it to stop, if it is time; return the seconds until the next check."""
+        """End the process, or ask it to stop, if it is time; return the seconds until
+        the next check.
+        """
         now = time.monotonic()
         if now > deadline:
             self._process.kill(
@@ -241,7 +259,8 @@ class _Watch:
 
 
 class _Line:
-    """Host's end of the line: a pair of sockets on POSIX, since reads of pipes cannot be cut; else two pipes.
+    """Host's end of the line: a pair of sockets on POSIX, since reads of pipes cannot
+    be cut; else two pipes.
 
     Raises:
         OSError: the system provides none.
@@ -258,7 +277,9 @@ class _Line:
         return subprocess.PIPE if self._pair is None else self._pair[1].fileno()
 
     def attach(self, process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
-        """Return the files to read from and to write to a process that has the far end."""
+        """Return the files to read from and to write to a process that has the far
+        end.
+        """
         if self._pair is None:
             self._source, self._sink = process.stdout, process.stdin
         else:
@@ -271,7 +292,9 @@ class _Line:
         return self._source, self._sink
 
     def cut(self) -> None:
-        """End every wait on the line, now and later; on Linux, bytes that have arrived can still be read."""
+        """End every wait on the line, now and later; on Linux, bytes that have arrived
+        can still be read.
+        """
         self._shut(socket.SHUT_RDWR)
 
     def hang_up(self) -> None:

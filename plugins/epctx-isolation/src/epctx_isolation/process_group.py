@@ -1,4 +1,6 @@
-"""Process with all its children, ended together; epctx-cli tries plugins in such processes, too."""
+"""Process with all its children, ended together; epctx-cli tries plugins in such
+processes, too.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ _PAUSE = 0.001
 class ProcessGroup:
     """Process in a session of its own, together with all its children.
 
-    The number of a process group is that of its first process, which is free once that one was waited for. So the
-    group is ended before.
+    The number of a process group is that of its first process, which is free once that
+    one was waited for. So the group is ended before.
 
     Attributes:
         first: the process; waiting for it directly gives the group up.
@@ -56,7 +58,9 @@ class ProcessGroup:
         return ended
 
     def end(self) -> None:
-        """End the process and its children; do nothing if it was waited for, as its number may be another process's."""
+        """End the process and its children; do nothing if it was waited for, as its
+        number may be another process's.
+        """
         if self.first.returncode is not None:
             return
         with contextlib.suppress(OSError):
@@ -66,13 +70,17 @@ class ProcessGroup:
                 self.first.kill()
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended; if the system allows it, without waiting for it, so that it keeps its number."""
+        """Return whether the process has ended; if the system allows it, without
+        waiting for it, so that it keeps its number.
+        """
         if not hasattr(os, "waitid"):
             return self.first.poll() is not None
         try:
             return os.waitid(os.P_PID, self.first.pid, _HAS_ENDED) is not None
         except ChildProcessError:
-            self.first.wait()  # the host ignores SIGCHLD: the system has waited for it, and the number is free
+            # the host ignores SIGCHLD: the system has waited for it, and the number is
+            # free
+            self.first.wait()
             return True
 
     @property

@@ -1,7 +1,9 @@
-"""Proxy of an EP that works in another process: a class like any other, whose hooks are called there.
+"""Proxy of an EP that works in another process: a class like any other, whose hooks are
+called there.
 
-With `ep.isolate=compile` a session loads here what was compiled there; with `all` the runnables
-stay there, and arrays are sent. Class methods of an EP are called here: the core needs them before there is a process.
+With `ep.isolate=compile` a session loads here what was compiled there; with `all` the
+runnables stay there, and arrays are sent. Class methods of an EP are called here: the
+core needs them before there is a process.
 """
 
 from __future__ import annotations
@@ -34,33 +36,40 @@ _log = logging.getLogger("epctx.providers")
 
 
 def isolated_class(ep: IsolatedEp, purpose: Purpose) -> type[ExecutionProvider]:
-    """Return the class whose instances a session uses: a proxy, or the EP's own if no work is to be isolated.
+    """Return the class whose instances a session uses: a proxy, or the EP's own if no
+    work is to be isolated.
 
-    Kernels are functions and cannot leave their process: an EP that loads payloads in another one leaves them out.
+    Kernels are functions and cannot leave their process: an EP that loads payloads in
+    another one leaves them out.
 
     Raises:
         InvalidArgument: the EP has kernels, and the purpose is not only to load.
-        NotImplementedByProvider: it cannot load what it compiles, so its runnables have to stay there.
+        NotImplementedByProvider: it cannot load what it compiles, so its runnables have
+            to stay there.
     """
     if purpose is Purpose.LOAD and ep.mode == "compile":
         return ep.cls
     hooks = implemented_hooks(ep.cls)
     if _KERNELS in hooks and purpose is Purpose.LOAD and "load_context" in hooks:
         _log.warning(
-            "%s runs single nodes by kernels of its own, which ep.isolate=all leaves out: other EPs run these nodes.",
+            (
+                "%s runs single nodes by kernels of its own, which ep.isolate=all "
+                "leaves out: other EPs run these nodes."
+            ),
             ep.record.label,
         )
     elif _KERNELS in hooks:
         raise InvalidArgument(
-            f"{ep.record.label} runs single nodes by kernels of its own, which ep.isolate={ep.mode} "
-            "cannot have in another process.",
+            f"{ep.record.label} runs single nodes by kernels of its own, which "
+            f"ep.isolate={ep.mode} cannot have in another process.",
             ep=ep.record.name,
             hint="Leave out ep.isolate or the EP.",
         )
     loads_locally = purpose is Purpose.RUN and ep.mode == "compile"
     if loads_locally and not hooks.keys() >= _CONTEXT_HOOKS:
         raise NotImplementedByProvider(
-            f"{ep.record.label} cannot load what it compiled, which ep.isolate=compile needs in a session.",
+            f"{ep.record.label} cannot load what it compiled, which "
+            "ep.isolate=compile needs in a session.",
             ep=ep.record.name,
             hint="Set ep.isolate=all, so that it also runs in its own process.",
         )
@@ -87,7 +96,9 @@ def _implementation(name: str) -> Callable[..., Any]:
 
 
 class Proxy(ExecutionProvider):
-    """Proxy of an EP that works in another process only: its hooks send, and check the results."""
+    """Proxy of an EP that works in another process only: its hooks send, and check the
+    results.
+    """
 
     isolated: ClassVar[IsolatedEp]
     remote_purpose: ClassVar[Purpose | None] = None
@@ -106,7 +117,10 @@ class Proxy(ExecutionProvider):
 
     @property
     def model(self) -> GraphIndex:
-        """The main graph of the model that the other process has. Not kept alive: views and partitions hold it."""
+        """The main graph of the model that the other process has.
+
+        Not kept alive: views and partitions hold it.
+        """
         model = self._model()
         if model is None:
             raise AssertionError("views and partitions hold their model's graphs")
@@ -165,7 +179,8 @@ class Proxy(ExecutionProvider):
         self.remote.shutdown()
 
     def runnables(self, message: Message) -> list[Any]:
-        """Return proxies of the runnables in the other process, and all other objects that the EP gave.
+        """Return proxies of the runnables in the other process, and all other objects
+        that the EP gave.
 
         Raises:
             ProtocolError: the message is malformed.
@@ -198,7 +213,9 @@ class Proxy(ExecutionProvider):
 
 
 class LoadingProxy(Proxy):
-    """Proxy of an EP that compiles in another process and runs here: a second instance loads what the first compiled."""
+    """Proxy of an EP that compiles in another process and runs here: a second instance
+    loads what the first compiled.
+    """
 
     remote_purpose = Purpose.EXPORT  # it opens no device
 
@@ -214,7 +231,9 @@ class LoadingProxy(Proxy):
             raise
 
     def do(self, hook: str, arguments: Mapping[str, Any]) -> Any:
-        """Return the result of a hook; hooks of runs are called on the instance in this process."""
+        """Return the result of a hook; hooks of runs are called on the instance in this
+        process.
+        """
         if HOOKS[hook].in_runs:
             return self._local.call(self.isolated.record.name, hook, **arguments)
         return super().do(hook, arguments)
@@ -222,7 +241,9 @@ class LoadingProxy(Proxy):
     def compile_partitions(
         self, partitions: Sequence[Partition]
     ) -> Sequence[CompiledPartition]:
-        """Return the result of `compile`: load in this process what the other one compiled, from a private folder."""
+        """Return the result of `compile`: load in this process what the other one
+        compiled, from a private folder.
+        """
         name = self.isolated.record.name
         exported: list[CompiledPartition] = self.ask("compile", partitions=partitions)
         if len(exported) != len(partitions) or not all(
@@ -255,7 +276,10 @@ class LoadingProxy(Proxy):
                 f"{self.isolated.record.label} broke the contract in {hook}: "
                 f"it gave {len(results)} results for {len(expected)}.",
                 hook=hook,
-                hint="This is a mistake in the plugin; report it to its vendor, or leave the EP out.",
+                hint=(
+                    "This is a mistake in the plugin; report it to its vendor, or "
+                    "leave the EP out."
+                ),
             )
 
     def end(self) -> None:

@@ -1,6 +1,8 @@
-"""Host's side of an EP in another process: one call at a time, and the EP's requests during it.
+"""Host's side of an EP in another process: one call at a time, and the EP's requests
+during it.
 
-Every failure of the other process ends in one typed error, and the process is ended. Knows no hook.
+Every failure of the other process ends in one typed error, and the process is ended.
+Knows no hook.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ _OF_RUNS = {"run", *(hook.name for hook in HOOKS.values() if hook.in_runs)}
 """Calls that the cancellation of a load does not concern."""
 
 _START_SECONDS = 60
-"""Seconds for a process to start on a busy machine, whatever the host allows for one call."""
+"""Seconds for a process to start on a busy machine, whatever the host allows for one
+call.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +89,8 @@ class RemoteProvider:
         self._limit = ep.seconds
         self._lock = threading.RLock()
         self._closed = self._busy = False
-        # Errors of this process that the EP was told about during a call, and the one that ends it.
+        # Errors of this process that the EP was told about during a call, and the one
+        # that ends it.
         self._raised: list[Exception] = []
         self._failure: Exception | None = None
         self._process = ChildProcess(context.scratch, limit=ep.max_bytes)
@@ -112,7 +117,9 @@ class RemoteProvider:
             raise
 
     def engine(self) -> dict[str, Any]:
-        """Return the current settings of the engine; a session changes them while it is made."""
+        """Return the current settings of the engine; a session changes them while it is
+        made.
+        """
         return asdict(getattr(self._context.engine, "policy", EnginePolicy()))
 
     @property
@@ -149,9 +156,13 @@ class RemoteProvider:
                 raise self._death(hook)
             if self._busy:
                 raise Fail(
-                    f"{hook} of {self._record.label} was called while the host served another hook of it.",
+                    f"{hook} of {self._record.label} was called while the host served "
+                    "another hook of it.",
                     ep=self._record.name,
-                    hint="An isolated EP does one thing at a time: do not close its session in a callback.",
+                    hint=(
+                        "An isolated EP does one thing at a time: do not close its "
+                        "session in a callback."
+                    ),
                 )
             self._busy = True
             # The first call waits for a process that has yet to start.
@@ -178,7 +189,8 @@ class RemoteProvider:
             except ProtocolError as error:
                 raise self.refuse(hook, error) from error
             except BaseException:
-                # The call is over for the host, and the next message would belong to it.
+                # The call is over for the host, and the next message would belong to
+                # it.
                 self._process.kill("it was ended because its call was")
                 self._close()
                 raise
@@ -189,7 +201,9 @@ class RemoteProvider:
         return outcome
 
     def refuse(self, hook: str, reason: Exception) -> PluginError:
-        """End the process because of a message that it sent; return the error to raise."""
+        """End the process because of a message that it sent; return the error to
+        raise.
+        """
         self._process.kill(
             f"it was ended because it sent an invalid message ({reason})"
         )
@@ -206,7 +220,9 @@ class RemoteProvider:
                 self._close()
 
     def _serve(self, handlers: Handlers) -> Message | Exception:
-        """Serve the EP until the call is over; return its result, or the error to raise."""
+        """Serve the EP until the call is over; return its result, or the error to
+        raise.
+        """
         self._raised, self._failure = [], None
         handlers = {"progress": self._report_progress, "log": self._log, **handlers}
         while True:
@@ -274,13 +290,17 @@ class RemoteProvider:
     def _death(self, hook: str) -> PluginError:
         record = self._record
         return PluginError(
-            f"{record.label} failed in {hook}: its process is gone; {self._process.describe_end()}",
+            f"{record.label} failed in {hook}: its process is gone; "
+            f"{self._process.describe_end()}",
             ep=record.name,
             hook=hook,
             distribution=record.distribution,
             version=record.version,
-            hint="Report it to the plugin's vendor with the model. ep.isolate_timeout_seconds and "
-            "ep.isolate_max_bytes limit its process.",
+            hint=(
+                "Report it to the plugin's vendor with the model. "
+                "ep.isolate_timeout_seconds and ep.isolate_max_bytes limit its "
+                "process."
+            ),
         )
 
     def _close(self) -> None:

@@ -1,7 +1,8 @@
 """EP's side of its own process: makes the one instance and does the calls of the host.
 
-Hooks are called as in a host's own process, so that mistakes of an EP are noticed and named here. A thread reads
-all messages, so that a cancellation arrives in the middle of work, and the end of the host ends this process too.
+Hooks are called as in a host's own process, so that mistakes of an EP are noticed and
+named here. A thread reads all messages, so that a cancellation arrives in the middle of
+work, and the end of the host ends this process too.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ if TYPE_CHECKING:
     from epctx_isolation.remote import Reply
 
 _LATER = 3.0
-"""Seconds after the deadline of a call until the process ends by itself: the host should have ended it, and is gone."""
+"""Seconds after the deadline of a call until the process ends by itself: the host
+should have ended it, and is gone.
+"""
 
 
 def serve(source: int, sink: int) -> None:
@@ -81,7 +84,9 @@ def _perform(service: Service, host: Host, message: Message) -> bool:
 def _describe_error(
     service: Service, hook: str, error: BaseException
 ) -> dict[str, Any]:
-    """Return the head of a message about an error: the host's own, one of epctx's, or a fault of the EP."""
+    """Return the head of a message about an error: the host's own, one of epctx's, or a
+    fault of the EP.
+    """
     # The error that an EP raised is the cause of the one that blames it.
     origin = (
         error.__cause__
@@ -93,8 +98,8 @@ def _describe_error(
             return {"host": number}
     if isinstance(origin, MemoryError) and service.max_bytes is not None:
         error = PluginError(
-            f"{service.record.label} needed more memory in {hook} than the {service.max_bytes:,} bytes that "
-            "its process may have.",
+            f"{service.record.label} needed more memory in {hook} than the "
+            f"{service.max_bytes:,} bytes that its process may have.",
             hint="Set ep.isolate_max_bytes higher, or leave it out.",
         )
     elif not isinstance(error, EpctxError):
@@ -106,7 +111,9 @@ def _describe_error(
 
 @contextlib.contextmanager
 def _time(seconds: float) -> Iterator[None]:
-    """End this process some time after a call should have been over, even if native code never comes back."""
+    """End this process some time after a call should have been over, even if native
+    code never comes back.
+    """
     if not hasattr(signal, "setitimer"):
         yield
         return
@@ -119,7 +126,9 @@ def _time(seconds: float) -> Iterator[None]:
 
 
 def _limit_memory(max_bytes: int | None) -> None:
-    """Set the memory that this process may take from now on; None for the limit with which it started."""
+    """Set the memory that this process may take from now on; None for the limit with
+    which it started.
+    """
     if sys.platform == "win32":
         return
     import resource
@@ -141,7 +150,8 @@ class Service:
         record: the plugin's.
         max_bytes: of memory that the process may take; None for any.
         received: a model that is not indexed yet.
-        graph, nodes, writer, tokens, partitions, runnables, payloads: arguments and results that codecs of others refer to.
+        graph, nodes, writer, tokens, partitions, runnables, payloads: arguments and
+            results that codecs of others refer to.
     """
 
     record: PluginRecord
@@ -196,7 +206,9 @@ class Service:
             setattr(self._engine.policy, name, value)
 
     def _start(self, head: Mapping[str, Any]) -> None:
-        """Make the instance with the context that an instance in the host's process would have."""
+        """Make the instance with the context that an instance in the host's process
+        would have.
+        """
         logger = logging.getLogger("epctx")
         logger.addHandler(LogToHost(self.host))
         logger.setLevel(head["level"])
@@ -213,11 +225,15 @@ class Service:
             cls = pkgutil.resolve_name(self.record.entry_point)
         except Exception as error:
             raise PluginError(
-                f"{self.record.label} cannot be used in a process of its own: {describe(error)}.",
+                f"{self.record.label} cannot be used in a process of its own: "
+                f"{describe(error)}.",
                 ep=self.record.name,
                 distribution=self.record.distribution,
                 version=self.record.version,
-                hint="Define its class in a module that can be imported, not in a script or a function.",
+                hint=(
+                    "Define its class in a module that can be imported, not in a "
+                    "script or a function."
+                ),
             ) from error
         choice = ProviderChoice(
             record=self.record, cls=cls, options=MappingProxyType(head["options"])
@@ -274,7 +290,8 @@ class Host:
                 else:
                     self._messages.put(message)
         except (OSError, EOFError, ProtocolError):
-            # The host is gone, and the EP may never return. If this process leads a group, all of it ends.
+            # The host is gone, and the EP may never return. If this process leads a
+            # group, all of it ends.
             if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
                 os.killpg(0, signal.SIGKILL)
             os._exit(1)
@@ -289,13 +306,16 @@ class Host:
             if self._waiting is None:
                 self._channel.send(head, blobs)
             else:
-                # A request is under way, and nothing else is expected; an EP may log while it makes bytes.
+                # A request is under way, and nothing else is expected; an EP may log
+                # while it makes bytes.
                 self._waiting.append((head, blobs))
 
     def notify(
         self, request: str, head: Mapping[str, Any], blobs: Iterable[Buffer] = ()
     ) -> None:
-        """Send a request without a reply; a failure of it is raised by the host when the call is over."""
+        """Send a request without a reply; a failure of it is raised by the host when
+        the call is over.
+        """
         self.send({"say": "tell", "what": request, **head}, blobs)
 
     def ask(

@@ -21,7 +21,9 @@ from epctx_core.plugin import ContextNode, TensorType, ValueInfo
 from epctx_isolation.channel import Message, ProtocolError, whole_numbers
 
 _LENGTH = np.dtype("<u8")
-"""The length of each element of a tensor of text; all lengths precede the text in UTF-8."""
+"""The length of each element of a tensor of text; all lengths precede the text in
+UTF-8.
+"""
 _TEXT_KINDS = "OUST"
 """numpy's kinds of arrays that may hold text."""
 _PROTOS = {
@@ -40,7 +42,9 @@ _PLAIN, _SIDES = (
 
 
 def encode_attribute(value: Any) -> Any:
-    """Return an attribute's value as JSON can hold it; of an object that is not an attribute its type, which the core rejects."""
+    """Return an attribute's value as JSON can hold it; of an object that is not an
+    attribute its type, which the core rejects.
+    """
     if value is None or isinstance(value, (str, bool)):
         return value
     if isinstance(value, numbers.Real):
@@ -59,7 +63,9 @@ def encode_attribute(value: Any) -> Any:
 
 
 def encode_foreign(value: object) -> dict[str, str]:
-    """Return the encoding of any object: it arrives as an empty one of a type of the same name."""
+    """Return the encoding of any object: it arrives as an empty one of a type of the
+    same name.
+    """
     return {"type": type(value).__name__}
 
 
@@ -84,7 +90,9 @@ def decode_attribute(value: Any) -> Any:
 
 
 def decode_attributes(pairs: object) -> dict[Any, Any]:
-    """Return a node's attributes from pairs of name and value; see `decode_attribute`."""
+    """Return a node's attributes from pairs of name and value; see
+    `decode_attribute`.
+    """
     try:
         return {
             decode_attribute(name): decode_attribute(value)
