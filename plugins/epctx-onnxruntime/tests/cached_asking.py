@@ -1,4 +1,6 @@
-"""Asks for a model in a process of its own: `cached_asking.py MODEL CACHE TIMES`; prints compiles and the answers."""
+"""Asks for a model in a process of its own: `cached_asking.py MODEL CACHE TIMES`;
+prints compiles and the answers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Kills `load_or_compile`: `cached_killed.py KILLED MODEL CACHE FIRST LAST STEP`, with the cache's own program for kills."""
+"""Kills `load_or_compile`: `cached_killed.py KILLED MODEL CACHE FIRST LAST STEP`, with
+the cache's own program for kills.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`load_or_compile` of epctx_onnxruntime: compiled once, whole, fresh, and onnxruntime's own session."""
+"""`load_or_compile` of epctx_onnxruntime: compiled once, whole, fresh, and
+onnxruntime's own session.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,8 @@ def expected(model):
     return onnxruntime.InferenceSession(model).run(None, {"x": example()})[0]
 
 
-# -- a load ------------------------------------------------------------------------------------------------
+# -- a load
+# --------------------------------------------------------------------------------------
 
 
 def test_the_model_is_compiled_the_first_time_and_loaded_after_that(
@@ -176,7 +179,8 @@ def test_open_dimensions_get_their_lengths_by_the_argument(host, tmp_path, runti
     assert host.compiles == 2
 
 
-# -- what the key holds ------------------------------------------------------------------------------------
+# -- what the key holds
+# ------------------------------------------------------------------------------------
 
 FOR_RUNS = {
     "threads": lambda options: setattr(options, "intra_op_num_threads", 2),
@@ -252,7 +256,8 @@ def test_another_library_of_the_ep_compiles_again(host, model, runtime, monkeypa
     assert host.compiles == 2
 
 
-# -- entries that are not what they were --------------------------------------------------------------------
+# -- entries that are not what they were
+# --------------------------------------------------------------------
 
 
 def test_an_entry_that_the_ep_calls_unsupported_is_compiled_again(
@@ -341,7 +346,8 @@ def test_an_error_of_onnxruntime_that_is_not_the_entrys_fault_leaves_it(
     assert len(host.entries) == 1
 
 
-# -- session options of the host ----------------------------------------------------------------------------
+# -- session options of the host
+# ----------------------------------------------------------------------------
 
 
 def test_a_translation_has_the_entries_that_epctx_acts_on_and_the_threads():
@@ -431,7 +437,8 @@ def test_session_options_with_an_ep_of_the_hosts_own_are_refused(host, model):
     assert host.compiles == 0
 
 
-# -- errors and what is not cached --------------------------------------------------------------------------
+# -- errors and what is not cached
+# --------------------------------------------------------------------------
 
 
 def test_an_ep_that_is_not_one_of_onnxruntimes_is_refused(host, model):
@@ -548,7 +555,8 @@ def test_the_example_starts_twice(host):
     ]
 
 
-# -- many processes -----------------------------------------------------------------------------------------
+# -- many processes
+# --------------------------------------------------------------------------------------
 
 
 def started(program, *arguments):

@@ -1,4 +1,6 @@
-"""What onnxruntime is given to compile, and the names that a context model keeps for it."""
+"""What onnxruntime is given to compile, and the names that a context model keeps for
+it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def recorder(monkeypatch):
 
 
 def scaled(weight=1.0, shape=(4, 8)):
-    """Return MatMul, Scaler and Relu; ONNX infers nothing of what a Scaler gives, its model says it."""
+    """Return MatMul, Scaler and Relu; ONNX infers nothing of what a Scaler gives, its
+    model says it.
+    """
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["summed"]),
         helper.make_node(

@@ -1,4 +1,6 @@
-"""Pieces of the default CPU EP: one that is alone is run as onnxruntime would, of several the heavy ones are optimised."""
+"""Pieces of the default CPU EP: one that is alone is run as onnxruntime would, of
+several the heavy ones are optimised.
+"""
 
 from __future__ import annotations
 

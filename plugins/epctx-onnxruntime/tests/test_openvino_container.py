@@ -1,4 +1,6 @@
-"""Containers of Intel's OpenVINO EP that become one, made here by hand as its EP writes them."""
+"""Containers of Intel's OpenVINO EP that become one, made here by hand as its EP writes
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The OpenVINO EP's options and devices, without the package that contains it; `tests/vendors` has the EP itself."""
+"""The OpenVINO EP's options and devices, without the package that contains it;
+`tests/vendors` has the EP itself.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def devices(*types):
 
 
 def made(**options):
-    """Return an instance, as the core makes it; nothing of onnxruntime is called for it."""
+    """Return an instance, as the core makes it; nothing of onnxruntime is called for
+    it.
+    """
     declared = {option.name: option.default for option in OpenVINO.options}
     context = SimpleNamespace(
         options={**declared, **options}, logger=logging.getLogger("epctx.ep")

@@ -1,4 +1,6 @@
-"""Optimising a model: what changes, what stays, and that weights are left where they lie."""
+"""Optimising a model: what changes, what stays, and that weights are left where they
+lie.
+"""
 
 from __future__ import annotations
 

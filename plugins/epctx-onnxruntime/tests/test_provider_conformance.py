@@ -1,4 +1,6 @@
-"""The conformance kit on onnxruntime's CPU EP behind the hooks: a sample with every suite, all of it with `make stress`."""
+"""The conformance kit on onnxruntime's CPU EP behind the hooks: a sample with every
+suite, all of it with `make stress`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from engines.onnxruntime_cpu_ep import OrtCpuExecutionProvider
 
 from epctx_core.testing import ProviderConformance, Requirements
 
-# It takes no subgraphs, as no EP of onnxruntime does; models in a payload have their weights inside.
+# It takes no subgraphs, as no EP of onnxruntime does; models in a payload have their
+# weights inside.
 ABILITIES = Requirements(
     control_flow_bodies=False, weight_sharing=False, compatibility=False
 )

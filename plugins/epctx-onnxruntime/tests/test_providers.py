@@ -205,8 +205,9 @@ def test_a_registration_needs_a_library_or_a_module(given):
 
 def test_importing_the_eps_imports_no_onnxruntime():
     code = (
-        "import sys, epctx_onnxruntime.providers.base, epctx_onnxruntime.providers.qnn as q;"
-        "import epctx_onnxruntime.providers; assert 'onnxruntime' not in sys.modules"
+        "import sys, epctx_onnxruntime.providers.base, "
+        "epctx_onnxruntime.providers.qnn as q;import epctx_onnxruntime.providers; "
+        "assert 'onnxruntime' not in sys.modules"
     )
 
     subprocess.run([sys.executable, "-I", "-c", code], check=True, timeout=60)
@@ -274,7 +275,9 @@ def test_options_of_files_are_declared(ep):
 
 
 def test_nodes_of_another_ep_are_left_out_of_the_model_that_is_compiled(networks):
-    """The earlier EP's nodes cut the graph: each group is compiled as a model of its own."""
+    """The earlier EP's nodes cut the graph: each group is compiled as a model of its
+    own.
+    """
     network = networks.get("resnet")
     from epctx_sim_qnn import QnnProvider
 

@@ -1,1 +1,3 @@
-"""onnxruntime as the engine of epctx: its CPU kernels, its offline optimiser, and its types of `com.microsoft` operators."""
+"""onnxruntime as the engine of epctx: its CPU kernels, its offline optimiser, and its
+types of `com.microsoft` operators.
+"""

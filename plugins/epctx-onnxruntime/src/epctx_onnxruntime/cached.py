@@ -1,7 +1,9 @@
-"""`load_or_compile`: a session of onnxruntime over a model that is compiled once, for hosts that keep onnxruntime.
+"""`load_or_compile`: a session of onnxruntime over a model that is compiled once, for
+hosts that keep onnxruntime.
 
-The compiled form is an entry of the cache of epctx-cache, with its key, locks, publication and digests. Its payloads are
-the vendor's own, so that onnxruntime loads it by itself, with the host's session options: `run` is onnxruntime's.
+The compiled form is an entry of the cache of epctx-cache, with its key, locks,
+publication and digests. Its payloads are the vendor's own, so that onnxruntime loads it
+by itself, with the host's session options: `run` is onnxruntime's.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ _THREADS = ("intra_op_num_threads", "inter_op_num_threads")
 """Attributes of onnxruntime's session options that a compile uses, too."""
 
 _LOCK = threading.RLock()
-"""Held while the session options of a host, which several threads may share, are changed."""
+"""Held while the session options of a host, which several threads may share, are
+changed.
+"""
 
 
 _OTHER_NAMES = {
@@ -81,34 +85,46 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
     progress: Progress | None = None,
     registry: Registry = default_registry,
 ) -> onnxruntime.InferenceSession:
-    """Return onnxruntime's session of a model for one EP; the EP compiles the model once, and not again while all is equal.
+    """Return onnxruntime's session of a model for one EP; the EP compiles the model
+    once, and not again while all is equal.
 
-    The model is compiled in a process of its own into the cache (see `epctx_core.load_or_compile`); what is loaded is
-    the context model there, after its digests and the EP's verdict on it. A stale or damaged one is compiled again. A
-    model of which the EP takes nothing is loaded as it is, as is a context model, and any model where the cache
-    cannot be used.
+    The model is compiled in a process of its own into the cache (see
+    `epctx_core.load_or_compile`); what is loaded is the context model there, after its
+    digests and the EP's verdict on it. A stale or damaged one is compiled again. A
+    model of which the EP takes nothing is loaded as it is, as is a context model, and
+    any model where the cache cannot be used.
 
     Args:
         model: a path or bytes.
-        session_options: onnxruntime's, without an EP: this one is added to them when the model is loaded, and they can
-            be used again for the same EP. Their config entries count for the compile, too (`ep.context_embed_mode`,
-            `ep.isolate`, `session.disable_model_compile`, ...). Initializers, free dimensions, custom operators and the
-            cancellation flag cannot be read from them, so set none that changes what is compiled.
-        provider: name of a plugin EP of onnxruntime, as in `epctx plugins list`; or a device of it.
+        session_options: onnxruntime's, without an EP: this one is added to them when
+            the model is loaded, and they can be used again for the same EP. Their
+            config entries count for the compile, too (`ep.context_embed_mode`,
+            `ep.isolate`, `session.disable_model_compile`, ...). Initializers, free
+            dimensions, custom operators and the cancellation flag cannot be read from
+            them, so set none that changes what is compiled.
+        provider: name of a plugin EP of onnxruntime, as in `epctx plugins list`; or a
+            device of it.
         provider_options: the vendor's options.
-        free_dimensions: lengths of the model's open dimensions by name, such as {"batch": 1}.
-        graph_optimization_level: of the optimisation before the EP sees the model, as for `onnxruntime.ModelCompiler`.
-        cache_dir, cache_size, trust_stat, progress, registry: as for `epctx_core.load_or_compile`.
+        free_dimensions: lengths of the model's open dimensions by name, such as
+            {"batch": 1}.
+        graph_optimization_level: of the optimisation before the EP sees the model, as
+            for `onnxruntime.ModelCompiler`.
+        cache_dir, cache_size, trust_stat, progress, registry: as for
+            `epctx_core.load_or_compile`.
 
     Raises:
-        InvalidArgument: an argument or option is wrong, or the EP is not one of onnxruntime's.
+        InvalidArgument: an argument or option is wrong, or the EP is not one of
+            onnxruntime's.
         PackageMissing: epctx-cache or epctx-isolation is not installed.
         PluginError: the EP crashed while it compiled.
-        ModelRequiresCompilation: `session.disable_model_compile` is set, and the model is not in the cache.
-        EpctxError: as `epctx_core.ModelCompiler.compile_to_file`; an error of onnxruntime has the class of its code.
+        ModelRequiresCompilation: `session.disable_model_compile` is set, and the model
+            is not in the cache.
+        EpctxError: as `epctx_core.ModelCompiler.compile_to_file`; an error of
+            onnxruntime has the class of its code.
 
     Example:
-        >>> session = load_or_compile("model.onnx", provider="QNNExecutionProvider", provider_options={"soc_model": "60"})
+        >>> options = {"soc_model": "60"}
+        >>> load_or_compile("model.onnx", provider="QNN", provider_options=options)
     """
     with host_call("loading or compiling the model"):
         requests, caching = _import_cache("request"), _import_cache("caching")
@@ -129,12 +145,11 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
             registry=registry,
         )
         for choice in request.choices:
-            return _Loader(
-                request, choice, given, _select_devices(choice, provider)
-            ).load()
-        return _open(
-            request.model, given, name
-        )  # `ep.optional_providers` names the EP, and it cannot be had
+            devices = _select_devices(choice, provider)
+            return _Loader(request, choice, given, devices).load()
+
+        # `ep.optional_providers` names the EP, and it cannot be had.
+        return _open(request.model, given, name)
 
 
 def _import_cache(module: str) -> ModuleType:
@@ -148,8 +163,8 @@ def translate(
 ) -> SessionOptions:
     """Return epctx's session options for a compile, from onnxruntime's.
 
-    They have threads and the config entries that epctx acts on. What a compile asks of the EP is isolated unless the
-    entry `ep.isolate` says otherwise.
+    They have threads and the config entries that epctx acts on. What a compile asks of
+    the EP is isolated unless the entry `ep.isolate` says otherwise.
 
     Args:
         given: of the host.
@@ -160,7 +175,8 @@ def translate(
     """
     if not isinstance(given, onnxruntime.SessionOptions):
         raise errors.InvalidArgument(
-            f"load_or_compile takes onnxruntime.SessionOptions, not {type(given).__name__}.",
+            "load_or_compile takes onnxruntime.SessionOptions, not "
+            f"{type(given).__name__}.",
             hint="For options of epctx there is epctx_core.load_or_compile.",
         )
     options = SessionOptions()
@@ -174,7 +190,9 @@ def translate(
 
 
 def _read_entries(given: onnxruntime.SessionOptions) -> dict[str, str]:
-    """Return the config entries that epctx acts on: onnxruntime lists none, and tells those that are asked for."""
+    """Return the config entries that epctx acts on: onnxruntime lists none, and tells
+    those that are asked for.
+    """
     found = {}
     for key in SESSION_OPTIONS:
         with suppress(RuntimeError):  # it is not set
@@ -188,13 +206,18 @@ def _select_devices(
     """Return the devices that an EP's options choose.
 
     Raises:
-        InvalidArgument: the EP is not one of onnxruntime's, or the host named another device of it.
+        InvalidArgument: the EP is not one of onnxruntime's, or the host named another
+            device of it.
     """
     if not issubclass(choice.cls, OnnxRuntimeProvider):
         raise errors.InvalidArgument(
-            f"{choice.name} of {choice.record.distribution or 'this process'} is not a plugin EP of onnxruntime.",
+            f"{choice.name} of {choice.record.distribution or 'this process'} is not "
+            "a plugin EP of onnxruntime.",
             ep=choice.name,
-            hint="Load the model with epctx_core.load_or_compile, or install the vendor's package for onnxruntime.",
+            hint=(
+                "Load the model with epctx_core.load_or_compile, or install the "
+                "vendor's package for onnxruntime."
+            ),
         )
     devices = list(
         choice.cls.select_devices(choice.cls.library.list_devices(), choice.options)
@@ -203,7 +226,8 @@ def _select_devices(
         devices
     ):
         raise errors.InvalidArgument(
-            f"{choice.name} compiles for another device than the one given with these options.",
+            f"{choice.name} compiles for another device than the one given with these "
+            "options.",
             ep=choice.name,
             hint="Choose the device by the EP's own options, and name the EP.",
         )
@@ -228,7 +252,8 @@ class _Loader:
         devices: the EP's.
 
     Raises:
-        InvalidArgument: the session options have an EP already, or this one with other options.
+        InvalidArgument: the session options have an EP already, or this one with other
+            options.
     """
 
     request: Request
@@ -239,9 +264,13 @@ class _Loader:
     def __post_init__(self) -> None:
         if self.given.has_providers() and _ADDED.get(self.given) != self._provider:
             raise errors.InvalidArgument(
-                f"these session options have an EP already; load_or_compile adds {self.choice.name} itself.",
+                "these session options have an EP already; load_or_compile adds "
+                f"{self.choice.name} itself.",
                 ep=self.choice.name,
-                hint="Pass session options without an EP, and others for each EP and its options.",
+                hint=(
+                    "Pass session options without an EP, and others for each EP and "
+                    "its options."
+                ),
             )
 
     @property
@@ -262,7 +291,8 @@ class _Loader:
         """Return a session of an entry that is whole, and that the EP takes.
 
         Raises:
-            InvalidGraph: it is not; it was compiled earlier, and compiling it again may help.
+            InvalidGraph: it is not; it was compiled earlier, and compiling it again may
+                help.
         """
         if not lease.record.partitions or not self._is_native(lease.model):
             return self._load_source()
@@ -275,19 +305,24 @@ class _Loader:
         except (errors.EPFail, errors.RuntimeException) as error:
             if self.request.compiled:
                 raise
-            # Its bytes are right and the EP has said yes, but its runtime cannot use it.
+            # Its bytes are right and the EP has said yes, but its runtime cannot use
+            # it.
             raise errors.InvalidGraph(
                 error.message, ep=self.choice.name, path=lease.model
             ) from error
 
     def _is_native(self, model: Path) -> bool:
-        """Return whether onnxruntime can load a compiled model: its EP writes EPContext nodes."""
+        """Return whether onnxruntime can load a compiled model: its EP writes EPContext
+        nodes.
+        """
         return not any(
             node.attributes.get(MODELS) for node in inspect_model(model).ep_contexts
         )
 
     def _check_entry(self, lease: Lease) -> None:
-        """Raise InvalidGraph for an entry that is damaged, or that the EP says is stale."""
+        """Raise InvalidGraph for an entry that is damaged, or that the EP says is
+        stale.
+        """
         from epctx_cache.store import CorruptEntryError, check_whole
 
         once = (
@@ -303,21 +338,25 @@ class _Loader:
         verdict = get_model_compatibility(
             lease.model, self.choice.name, options, registry=self.request.registry
         )
-        # An EP that would rather compile again says so about what it has just compiled, too.
+        # An EP that would rather compile again says so about what it has just compiled,
+        # too.
         stale = (
             verdict is Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION
             and not self.request.compiled
         )
         if stale or verdict is Compatibility.EP_UNSUPPORTED:
             raise errors.InvalidGraph(
-                f"{self.choice.name} says {verdict.name} of what was compiled from {lease.record.model}.",
+                f"{self.choice.name} says {verdict.name} of what was compiled from "
+                f"{lease.record.model}.",
                 ep=self.choice.name,
                 path=lease.model,
             )
 
     @contextmanager
     def _without(self, keys: set[str]) -> Iterator[None]:
-        """Take config entries about the source and the compile back to their defaults while the block runs."""
+        """Take config entries about the source and the compile back to their defaults
+        while the block runs.
+        """
         with _LOCK if keys else nullcontext():
             before = {key: self.given.get_session_config_entry(key) for key in keys}
             for key in keys:
@@ -343,7 +382,9 @@ class _Loader:
 def _open(
     model: str | os.PathLike[str] | bytes, options: onnxruntime.SessionOptions, ep: str
 ) -> onnxruntime.InferenceSession:
-    """Return onnxruntime's session; an error of onnxruntime gets the class of its code."""
+    """Return onnxruntime's session; an error of onnxruntime gets the class of its
+    code.
+    """
     try:
         return onnxruntime.InferenceSession(
             model if isinstance(model, bytes) else os.fspath(model), options

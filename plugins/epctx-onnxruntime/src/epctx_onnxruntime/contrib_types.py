@@ -43,7 +43,8 @@ _ELEMENTS = {name.lower(): number for name, number in TensorProto.DataType.items
 
 
 def resolve_types(inferred: ModelProto, options: onnxruntime.SessionOptions) -> None:
-    """Declare, in place, values of the main graph and of subgraphs that inference left without a type.
+    """Declare, in place, values of the main graph and of subgraphs that inference left
+    without a type.
 
     Does nothing if onnxruntime cannot read the model.
 
@@ -87,7 +88,8 @@ def _resolve(
 def _declare_inputs(subgraph: GraphProto, given: Sequence[_Known | None]) -> None:
     """Set missing element types of the inputs of a subgraph to those of its node.
 
-    A Loop and a Scan pass their inputs in order; a slice or a later iteration may have another shape.
+    A Loop and a Scan pass their inputs in order; a slice or a later iteration may have
+    another shape.
     """
     for value, source in zip(subgraph.input, given, strict=False):
         if source is None or _is_typed(value):
@@ -101,7 +103,9 @@ def _declare_inputs(subgraph: GraphProto, given: Sequence[_Known | None]) -> Non
 def _probe(
     model: ModelProto, graph: GraphProto, outer: Mapping[str, _Known], unknown: set[str]
 ) -> ModelProto:
-    """Return a model of one graph with its unknown values as outputs, and outer values of a subgraph as inputs."""
+    """Return a model of one graph with its unknown values as outputs, and outer values
+    of a subgraph as inputs.
+    """
     probe = ModelProto(
         ir_version=model.ir_version,
         opset_import=model.opset_import,
@@ -149,7 +153,9 @@ def _ask(
 
 
 def _makers_of_unknown(graph: GraphProto) -> dict[str, NodeProto]:
-    """Return the values without a type, with their nodes; of foreign nodes also those without a shape."""
+    """Return the values without a type, with their nodes; of foreign nodes also those
+    without a shape.
+    """
     values = list(chain(graph.value_info, graph.output))
     typed = {v.name for v in values if _is_typed(v)}
     shaped = {v.name for v in values if v.type.tensor_type.HasField("shape")}
@@ -166,7 +172,9 @@ def _makers_of_unknown(graph: GraphProto) -> dict[str, NodeProto]:
 
 
 def _is_foreign(node: NodeProto) -> bool:
-    """Return whether a node, or one in its subgraphs, is of a domain that onnx does not know."""
+    """Return whether a node, or one in its subgraphs, is of a domain that onnx does not
+    know.
+    """
     if node.domain not in _ONNX_DOMAINS:
         return True
     return any(
@@ -175,7 +183,9 @@ def _is_foreign(node: NodeProto) -> bool:
 
 
 def _known(graph: GraphProto) -> dict[str, _Known]:
-    """Return the typed values and the initializers of a graph, which its subgraphs may read."""
+    """Return the typed values and the initializers of a graph, which its subgraphs may
+    read.
+    """
     values = chain(graph.output, graph.value_info, graph.input)
     return {v.name: v for v in values if _is_typed(v)} | {
         t.name: t for t in graph.initializer

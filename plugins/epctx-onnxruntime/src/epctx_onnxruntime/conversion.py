@@ -44,22 +44,25 @@ def convert_model(
     model: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
-    graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL,
+    graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL,  # noqa: E501 - ONNX Runtime's names
     save_runtime_optimizations: bool = False,
     target_platform: Literal["arm", "amd64"] | None = None,
 ) -> Path:
-    """Write a model in the other format, or an old `.ort` file in the newest version of its format.
+    """Write a model in the other format, or an old `.ort` file in the newest version of
+    its format.
 
-    The name of the output says which format: `.onnx` or `.ort`. The three choices count for `.ort` only and are those
-    of onnxruntime's own `convert_onnx_models_to_ort`.
+    The name of the output says which format: `.onnx` or `.ort`. The three choices count
+    for `.ort` only and are those of onnxruntime's own `convert_onnx_models_to_ort`.
 
     Args:
         model: an ONNX model or an `.ort` file.
         output: is replaced, whole or not at all; its folder is made.
-        graph_optimization_level: of the `.ort` file. From ORT_ENABLE_LAYOUT on with `amd64` it fits processors like
-            this one only.
-        save_runtime_optimizations: keep the operators, and save optimisations for minimal builds in the file.
-        target_platform: `arm` takes signed weights in quantised operators, `amd64` layouts for x86.
+        graph_optimization_level: of the `.ort` file. From ORT_ENABLE_LAYOUT on with
+            `amd64` it fits processors like this one only.
+        save_runtime_optimizations: keep the operators, and save optimisations for
+            minimal builds in the file.
+        target_platform: `arm` takes signed weights in quantised operators, `amd64`
+            layouts for x86.
 
     Returns:
         The output's path.
@@ -67,21 +70,26 @@ def convert_model(
     Raises:
         NoSuchFile, InvalidProtobuf, InvalidGraph: the model cannot be read.
         InvalidArgument: an argument is wrong, or there is nothing to convert.
-        NotImplementedByProvider: onnxruntime refuses the model, which for `.ort` needs a kernel for each node.
+        NotImplementedByProvider: onnxruntime refuses the model, which for `.ort` needs
+            a kernel for each node.
         Fail: the output cannot be written, or would have 2 GiB or more.
     """
     source, target = Path(model), Path(output)
     kind = target.suffix.lower()
     if kind not in {ONNX, ORT}:
         raise InvalidArgument(
-            f"the format of {target.name!r} is unknown: its name ends in neither {ONNX} nor {ORT}.",
+            f"the format of {target.name!r} is unknown: its name ends in neither "
+            f"{ONNX} nor {ORT}.",
             path=target,
         )
     level = GraphOptimizationLevel(graph_optimization_level)
     if target_platform not in _PLATFORMS:
         raise InvalidArgument(
-            f"target_platform is {target_platform!r:.80}, not one of {', '.join(map(repr, _PLATFORMS))}.",
-            hint="It is the family of processors of an .ort file; leave it out for any.",
+            f"target_platform is {target_platform!r:.80}, not one of "
+            f"{', '.join(map(repr, _PLATFORMS))}.",
+            hint=(
+                "It is the family of processors of an .ort file; leave it out for any."
+            ),
         )
     opened = open_model(source, SessionOptions().config())
     with source.open("rb") as file:
@@ -106,10 +114,13 @@ def convert_model(
 def _check_convertible(
     opened: OpenModel, source: Path, kind: str, *, from_ort: bool
 ) -> None:
-    """Raise InvalidArgument, Fail or NotImplementedByProvider for a model that cannot be converted."""
+    """Raise InvalidArgument, Fail or NotImplementedByProvider for a model that cannot
+    be converted.
+    """
     if opened.context_nodes and kind == ORT:
         raise InvalidArgument(
-            f"{source.name} is a context model: onnxruntime cannot write EPContext nodes to an {ORT} file.",
+            f"{source.name} is a context model: onnxruntime cannot write EPContext "
+            f"nodes to an {ORT} file.",
             node=opened.context_nodes[0].name,
             hint="Convert the model that it was compiled from, and compile the result.",
         )
@@ -118,8 +129,9 @@ def _check_convertible(
     _check_size(sum(weight.nbytes for weight in opened.source.weights.values()), source)
     if kind == ORT and folds_recurrent(opened.source.proto):
         raise NotImplementedByProvider(
-            f"{source.name} has a recurrent operator with constants alone for inputs: onnxruntime computes it while it "
-            f"converts, and ends the process if they are empty.",
+            f"{source.name} has a recurrent operator with constants alone for inputs: "
+            "onnxruntime computes it while it converts, and ends the process if they "
+            "are empty.",
             path=source,
             hint="Replace the operator by its result.",
         )
@@ -127,7 +139,9 @@ def _check_convertible(
 
 @contextmanager
 def _replace(target: Path) -> Iterator[Path]:
-    """Give a path to write to; the file replaces the target at the end, unless the block raises."""
+    """Give a path to write to; the file replaces the target at the end, unless the
+    block raises.
+    """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(
@@ -180,10 +194,11 @@ def _check_size(size: int, source: Path) -> None:
     """Raise Fail if a model cannot be in one file of either format."""
     if size > _MOST_BYTES:
         raise Fail(
-            f"{source.name} has {size:,} bytes with its weights: a file of either format, which holds them, has less "
-            f"than 2 GiB.",
+            f"{source.name} has {size:,} bytes with its weights: a file of either "
+            "format, which holds them, has less than 2 GiB.",
             path=source,
-            hint=f"Use the {ONNX} model as it is, with its weights in files of their own; sessions and compiles take it.",
+            hint=f"Use the {ONNX} model as it is, with its weights in files of their "
+            "own; sessions and compiles take it.",
         )
 
 

@@ -1,4 +1,6 @@
-"""Libraries of custom operators that a host registered, such as that of onnxruntime-extensions."""
+"""Libraries of custom operators that a host registered, such as that of
+onnxruntime-extensions.
+"""
 
 from __future__ import annotations
 
@@ -47,16 +49,21 @@ def register_libraries(
             options.register_custom_ops_library(path)
         except Exception as error:  # onnxruntime's exceptions have no base of their own
             raise Fail(
-                f"onnxruntime cannot register the library of custom operators {path!r}: {' '.join(str(error).split())}",
+                "onnxruntime cannot register the library of custom operators "
+                f"{path!r}: {' '.join(str(error).split())}",
                 path=path,
-                hint="It must be a shared library for this platform that exports RegisterCustomOps, such as "
-                "onnxruntime_extensions.get_library_path().",
+                hint=(
+                    "It must be a shared library for this platform that exports "
+                    "RegisterCustomOps, such as "
+                    "onnxruntime_extensions.get_library_path()."
+                ),
             ) from error
 
 
 @cache
 def check_libraries(libraries: tuple[str, ...]) -> onnxruntime.SessionOptions:
-    """Check that libraries can be used together; once in a process, which keeps them loaded from then on.
+    """Check that libraries can be used together; once in a process, which keeps them
+    loaded from then on.
 
     Raises:
         Fail: one cannot be loaded, or two have an operator in common.
@@ -79,7 +86,8 @@ def check_libraries(libraries: tuple[str, ...]) -> onnxruntime.SessionOptions:
         )
     except Exception as error:
         raise Fail(
-            f"onnxruntime cannot use the libraries of custom operators {', '.join(map(repr, libraries))} together: "
+            "onnxruntime cannot use the libraries of custom operators "
+            f"{', '.join(map(repr, libraries))} together: "
             f"{' '.join(str(error).split())}",
             hint="Register one library for each operator.",
         ) from error
@@ -89,7 +97,9 @@ def check_libraries(libraries: tuple[str, ...]) -> onnxruntime.SessionOptions:
 def find_libraries(
     model: ModelProto, skipped: Container[tuple[str, str]], libraries: Sequence[str]
 ) -> dict[str, str]:
-    """Return the libraries of a model's custom operators by domain; see `BaseEngine.find_libraries`."""
+    """Return the libraries of a model's custom operators by domain; see
+    `BaseEngine.find_libraries`.
+    """
     imports = {opset.domain: opset.version for opset in model.opset_import}
     nodes = (node for _, graph in all_graphs(model.graph) for node in graph.node)
     operators = {
@@ -115,7 +125,9 @@ def find_libraries(
 def _is_known(
     domain: str, version: int, op_type: str, libraries: tuple[str, ...]
 ) -> bool:
-    """Return whether onnxruntime has a schema of an operator: any other fault of a model is found after that."""
+    """Return whether onnxruntime has a schema of an operator: any other fault of a
+    model is found after that.
+    """
     graph = helper.make_graph(
         [helper.make_node(op_type, ["x"], ["y"], domain=domain)], "probe", [], []
     )

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     )
 
 PREPACK_LIMIT = 64 << 20
-"""Bytes of weights up to which prepacking (faster runs, a private copy, 1 ms per MiB) pays."""
+"""Bytes of weights up to which prepacking (faster runs, a private copy, 1 ms per MiB)
+pays.
+"""
 
 _GUARDED = frozenset({"DynamicQuantizeLSTM", "FeatureVectorizer", "GRU", "LSTM"})
 """Operators that end the process if their input has no rows; see `guards`."""
@@ -87,7 +89,9 @@ class OnnxRuntimeEngine(BaseEngine):
 
     @property
     def layout(self) -> str:
-        """See `BaseEngine.layout`; `onnxruntime 1.31.1 nchwc16` where blocks have 16 channels."""
+        """See `BaseEngine.layout`; `onnxruntime 1.31.1 nchwc16` where blocks have 16
+        channels.
+        """
         return layout_of_this_cpu()
 
     def prepare(
@@ -97,7 +101,9 @@ class OnnxRuntimeEngine(BaseEngine):
         *,
         heavy: bool | None = None,
     ) -> OnnxRuntimeModel:
-        """Create an onnxruntime session over a model and mapped weights; see `Engine.prepare`."""
+        """Create an onnxruntime session over a model and mapped weights; see
+        `Engine.prepare`.
+        """
         arrays, model = place_weights(model, weights or {})
         prepacks = self.prepacks(sum(array.nbytes for array in arrays.values()))
         options = self.session_options(model, heavy, prepacks=prepacks)
@@ -113,7 +119,9 @@ class OnnxRuntimeEngine(BaseEngine):
         )
 
     def pays_to_optimize(self, model: ModelProto) -> bool:
-        """Return whether to optimise a model before it is prepared: the only one of a session, or a heavy one of few."""
+        """Return whether to optimise a model before it is prepared: the only one of a
+        session, or a heavy one of few.
+        """
         from epctx_onnxruntime.rules import OPTIMIZED_PIECES, is_heavy
 
         pieces = self.policy.pieces
@@ -129,7 +137,9 @@ class OnnxRuntimeEngine(BaseEngine):
 
     @property
     def is_alone(self) -> bool:
-        """True for the only model of a session, unless the host wants to save memory: onnxruntime runs it its own way."""
+        """True for the only model of a session, unless the host wants to save memory:
+        onnxruntime runs it its own way.
+        """
         return self.policy.pieces == 1 and self.policy.prefer_latency is not False
 
     def prepacks(self, weight_bytes: int) -> bool:
@@ -138,7 +148,9 @@ class OnnxRuntimeEngine(BaseEngine):
         return weight_bytes <= PREPACK_LIMIT if preferred is None else preferred
 
     def has_kernels(self, model: ModelProto) -> bool:
-        """Return whether all operators of a model without detached weights have kernels for its types."""
+        """Return whether all operators of a model without detached weights have kernels
+        for its types.
+        """
         options = quiet_options()
         register_libraries(options, self.policy.custom_ops_libraries)
         options.graph_optimization_level = (
@@ -152,7 +164,9 @@ class OnnxRuntimeEngine(BaseEngine):
         return True
 
     def can_pass(self, elem_type: int | None) -> bool:
-        """Return whether values of a type can be inputs and outputs; True for None, another type than a tensor."""
+        """Return whether values of a type can be inputs and outputs; True for None,
+        another type than a tensor.
+        """
         return elem_type not in _NOT_PASSED
 
     def session_options(
@@ -163,7 +177,8 @@ class OnnxRuntimeEngine(BaseEngine):
         options = onnxruntime.SessionOptions()
         options.log_severity_level = FATAL_ONLY
         register_libraries(options, self.policy.custom_ops_libraries)
-        # onnxruntime's optimisers read weights through files only, never through `add_initializer`.
+        # onnxruntime's optimisers read weights through files only, never through
+        # `add_initializer`.
         options.graph_optimization_level = (
             onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         )
@@ -197,7 +212,9 @@ class OnnxRuntimeEngine(BaseEngine):
         contrib: bool = False,
         layouts: bool = False,
     ) -> OptimizedModel:
-        """Return an equivalent model that is faster; see `BaseEngine.optimize_model`."""
+        """Return an equivalent model that is faster; see
+        `BaseEngine.optimize_model`.
+        """
         from epctx_onnxruntime.optimiser import Allowed, optimize
 
         return optimize(
@@ -212,7 +229,9 @@ class OnnxRuntimeEngine(BaseEngine):
         )
 
     def resolve_types(self, inferred: ModelProto) -> None:  # type: ignore[override]
-        """Declare values of custom operators and those of `com.microsoft`; see `BaseEngine.resolve_types`."""
+        """Declare values of custom operators and those of `com.microsoft`; see
+        `BaseEngine.resolve_types`.
+        """
         from epctx_onnxruntime.contrib_types import resolve_types
 
         resolve_types(
@@ -222,7 +241,9 @@ class OnnxRuntimeEngine(BaseEngine):
     def find_libraries(
         self, model: ModelProto, skipped: Container[tuple[str, str]]
     ) -> dict[str, str]:
-        """Return the libraries of custom operators by domain; see `BaseEngine.find_libraries`."""
+        """Return the libraries of custom operators by domain; see
+        `BaseEngine.find_libraries`.
+        """
         return find_libraries(model, skipped, self.policy.custom_ops_libraries)
 
     @classmethod
@@ -244,12 +265,15 @@ class OnnxRuntimeModel:
         for value in values:
             if value.type in _SUB_BYTE:
                 raise NotImplementedByProvider(
-                    f"onnxruntime cannot pass {value.name!r}, which is {value.type}, to or from Python."
+                    f"onnxruntime cannot pass {value.name!r}, which is {value.type}, "
+                    "to or from Python."
                 )
         self._has_foreign_types = any(value.type in _FOREIGN for value in values)
-        # A tuple frees its last member first: the session before the memory that it reads.
+        # A tuple frees its last member first: the session before the memory that it
+        # reads.
         self._state = (owned, session)
-        # Not by the Python class, which checks names again: measured 2.4 against 3.4 us per run.
+        # Not by the Python class, which checks names again: measured 2.4 against 3.4 us
+        # per run.
         self._call = getattr(session, "_sess", session).run
         self._options = onnxruntime.RunOptions()
 
@@ -259,7 +283,8 @@ class OnnxRuntimeModel:
         """Run; inputs and results in the order of the model.
 
         Raises:
-            InvalidArgument: an operator that would end the process has an input without rows.
+            InvalidArgument: an operator that would end the process has an input without
+                rows.
         """
         names = self._inputs
         # Small models have one input, for which zip would take most of the time.
@@ -290,7 +315,8 @@ class OnnxRuntimeModel:
                 raise
             node = rest.partition("' Status")[0].rpartition(" ")[0]
             raise InvalidArgument(
-                f"the input of {node} is empty, for which onnxruntime would end the process.",
+                f"the input of {node} is empty, for which onnxruntime would end the "
+                "process.",
                 hint="Do not run the model without rows.",
             ) from error
         return results if outputs is None else write_in_place(results, outputs)
@@ -299,7 +325,9 @@ class OnnxRuntimeModel:
 def place_weights(
     model: ModelProto, weights: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], ModelProto]:
-    """Return the arrays of detached weights, and a model that contains those that cannot be used in place."""
+    """Return the arrays of detached weights, and a model that contains those that
+    cannot be used in place.
+    """
     arrays: dict[str, np.ndarray] = {}
     own = type(model)()
     own.CopyFrom(model)
@@ -356,8 +384,8 @@ def create_session(
     """Create a session.
 
     Raises:
-        NotImplementedByProvider: onnxruntime refuses the model: it lacks an operator, type or version, or the model is
-            invalid.
+        NotImplementedByProvider: onnxruntime refuses the model: it lacks an operator,
+            type or version, or the model is invalid.
     """
     operators = keep_distinct_names(model.graph)
     if model.functions or not operators.isdisjoint(_GUARDED):
@@ -372,9 +400,8 @@ def create_session(
         )
     except MemoryError:
         raise
-    except (
-        Exception
-    ) as error:  # onnxruntime's exception classes have no base of their own
+    except Exception as error:
+        # Onnxruntime's exception classes have no base of their own.
         text = " ".join(str(error).split())
         raise NotImplementedByProvider(
             f"onnxruntime refuses a part of the model: {text}"
@@ -382,7 +409,8 @@ def create_session(
 
 
 def keep_distinct_names(main: onnx.GraphProto) -> set[str]:
-    """Remove the names of a graph's nodes if two are equal, which ONNX allows and onnxruntime does not.
+    """Remove the names of a graph's nodes if two are equal, which ONNX allows and
+    onnxruntime does not.
 
     Returns:
         The operators of the graphs.

@@ -1,4 +1,6 @@
-"""Subgraphs of nodes and the outer names that they read, detached weights, and models without them."""
+"""Subgraphs of nodes and the outer names that they read, detached weights, and models
+without them.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ if TYPE_CHECKING:
 LOCATION = "epctx-weight"
 """The location of a detached initializer."""
 PLACEHOLDER = Path(__file__).with_name(LOCATION)
-"""An empty file, which must exist: onnxruntime refuses a model whose weights name a missing file, even if it gets their
-bytes otherwise and never reads it."""
+"""An empty file, which must exist: onnxruntime refuses a model whose weights name a
+missing file, even if it gets their bytes otherwise and never reads it.
+"""
 INLINE_LIMIT = 1024
 """Weights up to this many bytes stay in a model."""
 
@@ -31,7 +34,9 @@ def is_detached(tensor: TensorProto) -> bool:
 def all_graphs(
     graph: GraphProto, path: GraphPath = ()
 ) -> Iterator[tuple[GraphPath, GraphProto]]:
-    """Yield a graph and all subgraphs in it, at any depth, each before those inside it."""
+    """Yield a graph and all subgraphs in it, at any depth, each before those inside
+    it.
+    """
     yield path, graph
     inner = (subgraph for node in graph.node for subgraph in subgraphs(node))
     for number, subgraph in enumerate(inner):

@@ -1,4 +1,6 @@
-"""Guards before operators with which onnxruntime ends the process if their input has no rows."""
+"""Guards before operators with which onnxruntime ends the process if their input has no
+rows.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ _GUARDING: dict[str, Sequence[Sequence[int]]] = {
     "DynamicQuantizeLSTM": _ROWS_AND_STEPS,
     "FeatureVectorizer": _ROWS,
 }
-"""The operators, with the shapes to which their first input is reshaped: its own, which fails if it is empty."""
+"""The operators, with the shapes to which their first input is reshaped: its own, which
+fails if it is empty.
+"""
 
 
 def guard_recurrent(model: ModelProto) -> None:
@@ -91,7 +95,8 @@ def _node_lists(
 
 
 def _needs_rows(node: NodeProto, ranks: Mapping[str, int | None]) -> bool:
-    """Return whether onnxruntime ends the process if this FeatureVectorizer gets no rows.
+    """Return whether onnxruntime ends the process if this FeatureVectorizer gets no
+    rows.
 
     It does so with a second input. A vector is one row, whatever its length.
 
@@ -103,14 +108,16 @@ def _needs_rows(node: NodeProto, ranks: Mapping[str, int | None]) -> bool:
     rank = ranks.get(node.input[0])
     if rank is None:
         raise NotImplementedByProvider(
-            f"{node.op_type} {node.name!r} is not run on onnxruntime, which ends the process if there are no rows: "
-            f"the rank of {node.input[0]!r} is unknown."
+            f"{node.op_type} {node.name!r} is not run on onnxruntime, which ends the "
+            f"process if there are no rows: the rank of {node.input[0]!r} is unknown."
         )
     return rank > 1
 
 
 def _ranks(model: ModelProto) -> dict[GraphPath, dict[str, int | None]]:
-    """Return the ranks of the values in the scope of each graph, as declared or inferred; None for an unknown one."""
+    """Return the ranks of the values in the scope of each graph, as declared or
+    inferred; None for an unknown one.
+    """
     known = without_weights(model)
     with contextlib.suppress(
         RuntimeError, ValueError, onnx.shape_inference.InferenceError
@@ -136,9 +143,11 @@ def _ranks(model: ModelProto) -> dict[GraphPath, dict[str, int | None]]:
 def _guard_nodes(
     node: NodeProto, name: str, shapes: Sequence[Sequence[int]]
 ) -> Iterator[NodeProto]:
-    """Yield nodes that reshape a node's input to its own shape (rows, to a matrix), and make the node read the result.
+    """Yield nodes that reshape a node's input to its own shape (rows, to a matrix), and
+    make the node read the result.
 
-    This copies nothing. onnxruntime computes the length -1 from the others, and fails if one of those is 0.
+    This copies nothing. onnxruntime computes the length -1 from the others, and fails
+    if one of those is 0.
     """
     for step, shape in enumerate(shapes):
         checked, lengths = f"{name}.{step}", f"{name}.{step} shape"
@@ -151,7 +160,9 @@ def _guard_nodes(
 
 
 def folds_recurrent(model: ModelProto) -> bool:
-    """Return whether onnxruntime would compute one of these operators while it optimises: all its inputs are constant."""
+    """Return whether onnxruntime would compute one of these operators while it
+    optimises: all its inputs are constant.
+    """
     # It does not compute a FeatureVectorizer.
     operators = (node.op_type for _, nodes in _node_lists(model) for node in nodes)
     found = any(_GUARDING.get(operator) is _ROWS_AND_STEPS for operator in operators)

@@ -1,7 +1,7 @@
 """Newest versions that the installed onnxruntime reads, found by loading models.
 
-onnx is often a release ahead. A model of the newest version whose operators are all older is the same model with a
-lower version number.
+onnx is often a release ahead. A model of the newest version whose operators are all
+older is the same model with a lower version number.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def _since(node: NodeProto, version: int) -> int:
             onnx.defs.get_schema(node.op_type, version, node.domain).since_version
         )
     except (onnx.defs.SchemaError, TypeError):
-        # TypeError: a version of more than 31 bits, or a name that is not text, in an unchecked model.
+        # TypeError: a version of more than 31 bits, or a name that is not text, in an
+        # unchecked model.
         return _BEYOND
 
 

@@ -1,6 +1,7 @@
 """onnxruntime's offline optimiser as a function from model to model.
 
-Unchanged weights stay the caller's views; others are new. Knows no EP and keeps no state.
+Unchanged weights stay the caller's views; others are new. Knows no EP and keeps no
+state.
 """
 
 from __future__ import annotations
@@ -46,19 +47,24 @@ _NCHWC = "com.microsoft.nchwc"
 _LAYOUT = "epctx.cpu_layout"
 _REWRITTEN = frozenset({"Conv", "ConvTranspose", "BatchNormalization"})
 _TO_CONTRIB = (
-    "AttentionFusion", "Avx2WeightS8ToU8Transformer", "BiasDropoutFusion", "BiasGeluFusion",
-    "BiasSkipLayerNormFusion", "BiasSoftmaxFusion", "ConvActivationFusion", "ConvAddActivationFusion",
-    "DQMatMulNBitsFusion", "DynamicQuantizeMatMulFusion", "EmbedLayerNormFusion", "FastGeluFusion",
+    "AttentionFusion", "Avx2WeightS8ToU8Transformer", "BiasDropoutFusion",
+    "BiasGeluFusion", "BiasSkipLayerNormFusion", "BiasSoftmaxFusion",
+    "ConvActivationFusion", "ConvAddActivationFusion", "DQMatMulNBitsFusion",
+    "DynamicQuantizeMatMulFusion", "EmbedLayerNormFusion", "FastGeluFusion",
     "GeluFusionL1", "GeluFusionL2", "GemmActivationFusion", "GqaValueLayoutTransformer",
-    "GroupQueryAttentionFusion", "GroupQueryAttentionPreNormFusion", "LayerNormFusionL1", "LayerNormFusionL2",
-    "MatMulActivationFusion", "MatMulAddFusion", "MatMulIntegerToFloatFusion", "MatMulNBitsFusion",
-    "MatMulNBitsMlpFusion", "MatMulNBitsQkvFusion", "MatMulScaleFusion", "MatmulTransposeFusion", "NhwcTransformer",
-    "QDQSelectorActionTransformer", "QuickGeluFusion", "SimplifiedLayerNormFusion", "SkipLayerNormFusion",
+    "GroupQueryAttentionFusion", "GroupQueryAttentionPreNormFusion",
+    "LayerNormFusionL1", "LayerNormFusionL2", "MatMulActivationFusion",
+    "MatMulAddFusion", "MatMulIntegerToFloatFusion", "MatMulNBitsFusion",
+    "MatMulNBitsMlpFusion", "MatMulNBitsQkvFusion", "MatMulScaleFusion",
+    "MatmulTransposeFusion", "NhwcTransformer", "QDQSelectorActionTransformer",
+    "QuickGeluFusion", "SimplifiedLayerNormFusion", "SkipLayerNormFusion",
     "SliceConcatToSpaceToDepthFusion",
 )  # fmt: skip
-"""onnxruntime's optimisers that insert other operators than ONNX's, or change the rounding of quantised values.
+"""onnxruntime's optimisers that insert other operators than ONNX's, or change the
+rounding of quantised values.
 
-MatMulAddFusion does neither, but makes three nodes of two, for 1 us per run at rank 2 and nothing above.
+MatMulAddFusion does neither, but makes three nodes of two, for 1 us per run at rank 2
+and nothing above.
 """
 
 SWITCHED_OFF = ";".join(_TO_CONTRIB)
@@ -70,8 +76,10 @@ class Allowed:
 
     Attributes:
         contrib: onnxruntime's own operators (`com.microsoft`).
-        layouts: the blocked layout of this CPU (`com.microsoft.nchwc`); the result is marked.
-        anything: all of onnxruntime, for a model that is run in this process and not written to a file.
+        layouts: the blocked layout of this CPU (`com.microsoft.nchwc`); the result is
+            marked.
+        anything: all of onnxruntime, for a model that is run in this process and not
+            written to a file.
         libraries: libraries of the source's custom operators.
     """
 
@@ -89,18 +97,21 @@ def optimize(
 ) -> OptimizedModel:
     """Return an equal model that computes faster.
 
-    Names, order and types of inputs and outputs stay, and so does what a model says about itself.
-    Without `contrib`, optimisers that introduce onnxruntime's own operators are switched off; if one
-    of a version that is not known here does so all the same, a lower level is tried.
+    Names, order and types of inputs and outputs stay, and so does what a model says
+    about itself. Without `contrib`, optimisers that introduce onnxruntime's own
+    operators are switched off; if one of a version that is not known here does so all
+    the same, a lower level is tried.
 
     Args:
         model: not changed; its detached initializers are found in `weights`.
-        weights: views by initializer name. Those in files are read through the file system's cache.
+        weights: views by initializer name. Those in files are read through the file
+            system's cache.
         level: how far to go.
         allowed: what the result may hold.
 
     Raises:
-        NotImplementedByProvider: onnxruntime refuses, the model is too large, or its weights were replaced.
+        NotImplementedByProvider: onnxruntime refuses, the model is too large, or its
+            weights were replaced.
         InvalidGraph: a file of weights was written to meanwhile.
     """
     rewritten = rewritten_bytes(model, weights)
@@ -110,7 +121,8 @@ def optimize(
         )
     if folds_recurrent(model):
         raise NotImplementedByProvider(
-            "a recurrent operator has constants alone for inputs, and onnxruntime ends the process if they are empty"
+            "a recurrent operator has constants alone for inputs, and onnxruntime "
+            "ends the process if they are empty"
         )
     failure = NotImplementedByProvider("no level was tried")
     for attempt in _attempts(level, allowed):
@@ -127,8 +139,11 @@ def optimize(
 def prepare_optimized(
     engine: OnnxRuntimeEngine, model: ModelProto, weights: Mapping[str, TensorView]
 ) -> RunnableModel:
-    """Prepare an optimised form of a model for this process alone; see `BaseEngine.prepare_optimized`."""
-    # Weights in files are mapped, and an optimised model leaves them there. Numpy's own types can be lent.
+    """Prepare an optimised form of a model for this process alone; see
+    `BaseEngine.prepare_optimized`.
+    """
+    # Weights in files are mapped, and an optimised model leaves them there. Numpy's own
+    # types can be lent.
     in_memory = all(
         view.extent is None and view.dtype.isbuiltin == 1 for view in weights.values()
     )
@@ -141,8 +156,9 @@ def prepare_optimized(
         return engine.prepare(
             found.model, {name: view.array() for name, view in found.weights.items()}
         )
-    # A session that optimises by itself copies weights in memory and maps those in files. It is faster than to optimise
-    # the model first, since nothing is written in between.
+    # A session that optimises by itself copies weights in memory and maps those in
+    # files. It is faster than to optimise the model first, since nothing is written in
+    # between.
     own = ModelProto()
     own.CopyFrom(model)
     fit_versions(own)
@@ -160,8 +176,8 @@ def prepare_optimized(
 def _check_subgraphs(model: ModelProto) -> None:
     """Raise NotImplementedByProvider for invalid control flow.
 
-    onnxruntime writes some folded constants of subgraphs twice, and folded strings as raw bytes, and then
-    cannot read them.
+    onnxruntime writes some folded constants of subgraphs twice, and folded strings as
+    raw bytes, and then cannot read them.
     """
     if not any(path for path, _ in all_graphs(model.graph)):
         return
@@ -198,10 +214,12 @@ def hand_over(
     views: Mapping[str, TensorView],
     options: onnxruntime.SessionOptions,
 ) -> object:
-    """Provide the weights of a session that optimises: onnxruntime's optimisers read no others.
+    """Provide the weights of a session that optimises: onnxruntime's optimisers read no
+    others.
 
     Args:
-        model: its detached initializers are rewritten in place: they name their file, or are lent or inlined.
+        model: its detached initializers are rewritten in place: they name their file,
+            or are lent or inlined.
         views: by initializer name.
         options: of the session, which copies lent weights.
 
@@ -263,7 +281,8 @@ class _Optimisation:
         """Return the result.
 
         Raises:
-            NotImplementedByProvider: onnxruntime fails, or uses operators that are not allowed.
+            NotImplementedByProvider: onnxruntime fails, or uses operators that are not
+                allowed.
         """
         options = quiet_options()
         register_libraries(options, self.allowed.libraries)
@@ -301,7 +320,8 @@ class _Optimisation:
     ) -> onnxruntime.OrtExternalInitializerInfo | None:
         """Return a location for a weight of the result, or None for a small one.
 
-        The offset is 0 for an unchanged weight of the caller, else a position in `copied`, counted from 1.
+        The offset is 0 for an unchanged weight of the caller, else a position in
+        `copied`, counted from 1.
         """
         if value.element_type() == TensorProto.STRING:
             return None
@@ -370,7 +390,9 @@ class _Optimisation:
         )
 
     def _weights(self, found: ModelProto) -> dict[str, TensorView]:
-        """Return the views behind the detached initializers of the main graph; store those of subgraphs in the model."""
+        """Return the views behind the detached initializers of the main graph; store
+        those of subgraphs in the model.
+        """
         weights: dict[str, TensorView] = {}
         detached = [
             (path, t)
@@ -407,7 +429,9 @@ def _below_root(path: Path) -> str:
 
 
 def _restore_frame(found: ModelProto, source: ModelProto) -> ModelProto:
-    """Return a model with the optimised nodes and weights and the other properties of the source."""
+    """Return a model with the optimised nodes and weights and the other properties of
+    the source.
+    """
     model = ModelProto()
     model.CopyFrom(source)
     graph = model.graph

@@ -1,8 +1,9 @@
 """Reader of ONNX Runtime's own file format (`.ort`); it returns ONNX models.
 
-The format is a flatbuffer, read with onnxruntime's classes for it and not by its native loader: a
-damaged file is an error and not a crash, operators need no kernel and no schema, and weights are not copied.
-Optimisations in a file for ONNX Runtime's minimal builds are left out; they change no result.
+The format is a flatbuffer, read with onnxruntime's classes for it and not by its native
+loader: a damaged file is an error and not a crash, operators need no kernel and no
+schema, and weights are not copied. Optimisations in a file for ONNX Runtime's minimal
+builds are left out; they change no result.
 """
 
 from __future__ import annotations
@@ -63,12 +64,14 @@ def decode(
 ) -> tuple[ModelProto, list[OperatorTypes]]:
     """Decode a model, and the type constraints of its operators without a schema.
 
-    Weights above `INLINE_LIMIT` bytes of a file are external tensors in that file; those of bytes are copied.
+    Weights above `INLINE_LIMIT` bytes of a file are external tensors in that file;
+    those of bytes are copied.
 
     Args:
         data: the whole file.
         path: of the file, None for bytes.
-        count: called with `messages`, `nodes`, `names` or `bodies` for each one that is decoded; raises for too many.
+        count: called with `messages`, `nodes`, `names` or `bodies` for each one that is
+            decoded; raises for too many.
 
     Raises:
         InvalidProtobuf: it is damaged, or of an unknown version.
@@ -86,14 +89,17 @@ def decode(
             raise
         called = f"version {version} of " if version else ""
         raise InvalidProtobuf(
-            f"{where} is damaged: it is in {called}ONNX Runtime's format (.ort), and cannot be decoded: {error}.",
+            f"{where} is damaged: it is in {called}ONNX Runtime's format (.ort), and "
+            f"cannot be decoded: {error}.",
             path=path,
             hint="Fetch the file again, or convert its ONNX model again.",
         ) from error
 
 
 def _session_class() -> Any:
-    """Return onnxruntime's class of the root table, imported without a new entry in `sys.path`."""
+    """Return onnxruntime's class of the root table, imported without a new entry in
+    `sys.path`.
+    """
     if _SCHEMA not in sys.modules:
         found = importlib.util.find_spec("onnxruntime")
         folders = [] if found is None else list(found.submodule_search_locations or ())
@@ -120,15 +126,21 @@ def _session_class() -> Any:
 def _check_version(text: str, where: str, path: Path | None) -> None:
     if not text.isdecimal() or int(text) not in VERSIONS:
         raise InvalidProtobuf(
-            f"{where} is in version {text[:40]!r} of ONNX Runtime's format (.ort); versions {VERSIONS.start} to "
-            f"{VERSIONS.stop - 1} are known.",
+            f"{where} is in version {text[:40]!r} of ONNX Runtime's format (.ort); "
+            f"versions {VERSIONS.start} to {VERSIONS.stop - 1} are known.",
             path=path,
-            hint="Update epctx and onnxruntime, or convert the ONNX model with an older onnxruntime.",
+            hint=(
+                "Update epctx and onnxruntime, or convert the ONNX model with an "
+                "older onnxruntime."
+            ),
         )
     if int(text) < _COMPLETE_FROM:
         _log.warning(
-            "%s is in version %s of ONNX Runtime's format (.ort), which came before onnxruntime 1.13: optimisations "
-            "saved in it are ignored. Convert the model again.",
+            (
+                "%s is in version %s of ONNX Runtime's format (.ort), which came "
+                "before onnxruntime 1.13: optimisations saved in it are ignored. "
+                "Convert the model again."
+            ),
             where,
             text,
         )
@@ -137,8 +149,8 @@ def _check_version(text: str, where: str, path: Path | None) -> None:
 class _Decoder:
     """Decoder of a flatbuffer to an ONNX model.
 
-    A table may have many references, so a small file could describe a huge model: decoded bytes are
-    counted. onnxruntime itself shares only names of values.
+    A table may have many references, so a small file could describe a huge model:
+    decoded bytes are counted. onnxruntime itself shares only names of values.
     """
 
     def __init__(
@@ -212,7 +224,8 @@ class _Decoder:
         self._add("nodes")
         if node.Type():
             raise ValueError(
-                f"node {self._text(node.Name())!r} is compiled code of an EP, not an operator"
+                f"node {self._text(node.Name())!r} is compiled code of an EP, not an "
+                "operator"
             )
         domain = self._text(node.Domain())
         proto = graph.node.add(
@@ -259,7 +272,8 @@ class _Decoder:
         proto.dims.extend(self._numbers(tensor, "Dims"))
         if tensor.ExternalDataOffset() >= 0:
             raise ValueError(
-                f"tensor {proto.name!r} lies in another file, which only training writes"
+                f"tensor {proto.name!r} lies in another file, which only training "
+                "writes"
             )
         if proto.data_type == TensorProto.STRING:
             proto.string_data.extend(
@@ -325,7 +339,9 @@ class _Decoder:
                 self._set_texts(target, dim_param=value.DimParam())
 
     def _operators(self, session: Any) -> Iterator[OperatorTypes]:
-        """Yield the type constraints of operators, which the file has for builds without schemas."""
+        """Yield the type constraints of operators, which the file has for builds
+        without schemas.
+        """
         resolver = session.KernelTypeStrResolver()
         for operator in (
             () if resolver is None else self._each(resolver, "OpKernelTypeStrArgs")

@@ -1,7 +1,8 @@
-"""Shapes behind quantizers of `com.microsoft`, which stand between all operators of a network.
+"""Shapes behind quantizers of `com.microsoft`, which stand between all operators of a
+network.
 
-onnxruntime alone has their schemas, and only onnx follows shapes that a model computes. So they are for onnx what they
-are to types: a Cast.
+onnxruntime alone has their schemas, and only onnx follows shapes that a model computes.
+So they are for onnx what they are to types: a Cast.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _log = logging.getLogger("epctx.engines")
 _QUANTIZERS = {"QuantizeLinear": 2, "DequantizeLinear": 1}
 """The input that has the type of the result: the zero point, the scale."""
 _LONGEST_SHAPE = 4096
-"""Elements above which a vector is data: onnx would keep some 70 bytes for each to follow shapes."""
+"""Elements above which a vector is data: onnx would keep some 70 bytes for each to
+follow shapes.
+"""
 
 
 def see_through_quantizers(inferred: ModelProto) -> None:
@@ -66,7 +69,9 @@ def see_through_quantizers(inferred: ModelProto) -> None:
 
 
 def _cast(node: NodeProto, known: Mapping[str, int]) -> bool:
-    """Turn a quantizer of `com.microsoft` into a Cast in place; return whether it was one with known types."""
+    """Turn a quantizer of `com.microsoft` into a Cast in place; return whether it was
+    one with known types.
+    """
     if node.domain != "com.microsoft" or node.op_type not in _QUANTIZERS:
         return False
     place = _QUANTIZERS[node.op_type]
@@ -87,7 +92,9 @@ def _is_long_vector(value: ValueInfoProto) -> bool:
 
 
 def _count_lengths(value: ValueInfoProto) -> int:
-    """Return how much is known of a tensor: 0 without a type, 1 without a rank, then 2 and one for each length."""
+    """Return how much is known of a tensor: 0 without a type, 1 without a rank, then 2
+    and one for each length.
+    """
     kind = value.type.tensor_type
     if not kind.elem_type:
         return 0

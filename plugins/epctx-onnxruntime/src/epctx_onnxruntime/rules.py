@@ -1,4 +1,6 @@
-"""Rules for the models of a session: own threads, and optimisation before they are prepared."""
+"""Rules for the models of a session: own threads, and optimisation before they are
+prepared.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +13,31 @@ if TYPE_CHECKING:
 LIGHT_NODES = 8
 THREADED_WEIGHTS = 1 << 18
 THREADED_ELEMENTS = 1 << 16
-"""Elements of weights, or of one input or output, from which a model gets its own threads."""
+"""Elements of weights, or of one input or output, from which a model gets its own
+threads.
+"""
 
 OPTIMIZED_PIECES = 32
-"""Models of a session up to which they are optimised; more gain too little for the time."""
+"""Models of a session up to which they are optimised; more gain too little for the
+time.
+"""
 
 _CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "ConvTranspose", "QLinearConv"})
 _HEAVY_OPERATORS = frozenset(
     {
-        "Attention", "Conv", "ConvInteger", "ConvTranspose", "Einsum", "Gemm", "GRU", "If", "Loop", "LSTM",
-        "MatMul", "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN", "Scan",
+        "Attention", "Conv", "ConvInteger", "ConvTranspose", "Einsum", "Gemm", "GRU",
+        "If", "Loop", "LSTM", "MatMul", "MatMulInteger", "QLinearConv", "QLinearMatMul",
+        "RNN", "Scan",
     }
 )  # fmt: skip
 
 
 def fills_threads(model: ModelProto) -> bool:
-    """Return whether a model has enough work for its own thread pool, which costs 0.6 ms and 200 KiB.
+    """Return whether a model has enough work for its own thread pool, which costs 0.6
+    ms and 200 KiB.
 
-    Convolutions have, and others with large weights, inputs or outputs: a MatMul of 32 rows by
-    512 KiB takes less time than waking a thread twice.
+    Convolutions have, and others with large weights, inputs or outputs: a MatMul of 32
+    rows by 512 KiB takes less time than waking a thread twice.
     """
     graph = model.graph
     operators = {node.op_type for node in graph.node}

@@ -1,4 +1,6 @@
-"""Properties of the installed onnxruntime: versions that it reads, and its layout on this CPU."""
+"""Properties of the installed onnxruntime: versions that it reads, and its layout on
+this CPU.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def quiet_options() -> onnxruntime.SessionOptions:
 
 
 def fit_versions(model: ModelProto) -> None:
-    """Lower a model's version numbers in place to those that onnxruntime reads, if that changes nothing else."""
+    """Lower a model's version numbers in place to those that onnxruntime reads, if that
+    changes nothing else.
+    """
     imports = (
         model.opset_import,
         *(function.opset_import for function in model.functions),
@@ -47,7 +51,9 @@ def fit_versions(model: ModelProto) -> None:
 
 @cache
 def block_size() -> int:
-    """Return the channels in a block of onnxruntime's layout on this CPU; 0 without such a layout."""
+    """Return the channels in a block of onnxruntime's layout on this CPU; 0 without
+    such a layout.
+    """
     size = 0
 
     def look(

@@ -1,4 +1,6 @@
-"""`OnnxRuntimeProvider`, the base class of EPs of onnxruntime behind the hooks of epctx."""
+"""`OnnxRuntimeProvider`, the base class of EPs of onnxruntime behind the hooks of
+epctx.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +52,16 @@ if TYPE_CHECKING:
     from epctx_onnxruntime.providers.sessions import VendorSession
 
 MODELS = "epctx_onnx_models"
-"""Attribute of nodes whose payload contains optimised models in ONNX format: their EP writes no EPContext nodes."""
+"""Attribute of nodes whose payload contains optimised models in ONNX format: their EP
+writes no EPContext nodes.
+"""
 _MODELS = "models"
 """Name of their payload beside a vendor's binary."""
 _KIND = "epctx-onnxruntime models 1"
 _VALUES = "epctx_value_names"
-"""Attribute of nodes whose inputs and outputs the EP finds by name: the names, in order, when it compiled."""
+"""Attribute of nodes whose inputs and outputs the EP finds by name: the names, in
+order, when it compiled.
+"""
 
 
 class OnnxRuntimeProvider(ExecutionProvider):
@@ -65,10 +71,13 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
     Attributes:
         library: the EP's library and name in onnxruntime.
-        finds_values_by_name: whether a graph in a payload knows the names of its inputs and outputs. They are written
-            into the nodes, so that a context model whose values were renamed loads here, if not in onnxruntime.
-        file_options: options whose text has paths of files that the compiler reads: their content counts for caches.
-        static_shapes_only: whether nodes with shapes that are not static are left out where the EP refuses a model whole.
+        finds_values_by_name: whether a graph in a payload knows the names of its inputs
+            and outputs. They are written into the nodes, so that a context model whose
+            values were renamed loads here, if not in onnxruntime.
+        file_options: options whose text has paths of files that the compiler reads:
+            their content counts for caches.
+        static_shapes_only: whether nodes with shapes that are not static are left out
+            where the EP refuses a model whole.
     """
 
     library: ClassVar[PluginLibrary]
@@ -83,11 +92,14 @@ class OnnxRuntimeProvider(ExecutionProvider):
         self._compiled: list[tuple[Partition, Program]] = []
         self._sessions: list[VendorSession] = []
 
-    # -- what subclasses may say otherwise ---------------------------------------------------------
+    # -- what subclasses may say otherwise
+    # ---------------------------------------------------------
 
     @classmethod
     def vendor_options(cls, options: Mapping[str, Any]) -> dict[str, str]:
-        """Return the options as onnxruntime hands them to the EP: text, without those that are not set."""
+        """Return the options as onnxruntime hands them to the EP: text, without those
+        that are not set.
+        """
         return {
             option.name: str(int(value)) if isinstance(value, bool) else str(value)
             for option in cls.options
@@ -104,7 +116,9 @@ class OnnxRuntimeProvider(ExecutionProvider):
         return devices[:1]
 
     def can_take(self, graph: GraphView, node: NodeView) -> bool | str:
-        """Return whether to offer a node to the EP where it refuses a model whole, or the reason not to."""
+        """Return whether to offer a node to the EP where it refuses a model whole, or
+        the reason not to.
+        """
         for name in filter(None, (*node.inputs, *node.outputs)):
             value = graph.value(name)
             if self.static_shapes_only and not value.type.is_static:
@@ -112,18 +126,25 @@ class OnnxRuntimeProvider(ExecutionProvider):
         return True
 
     def join_binaries(self, binaries: Sequence[Path], folder: Path) -> Path | None:  # noqa: ARG002 - for subclasses
-        """Return one binary, in the folder, with the graphs of several; None: they stay several."""
+        """Return one binary, in the folder, with the graphs of several; None: they stay
+        several.
+        """
         return None
 
     def may_try_whole(self, graph: GraphView) -> bool:  # noqa: ARG002 - for subclasses
-        """Return whether onnxruntime may be given the whole graph to cut; False where that would end the process."""
+        """Return whether onnxruntime may be given the whole graph to cut; False where
+        that would end the process.
+        """
         return True
 
-    # -- what is asked without an instance ---------------------------------------------------------
+    # -- what is asked without an instance
+    # ---------------------------------------------------------
 
     @classmethod
     def availability(cls, purpose: Purpose) -> Availability:  # noqa: ARG003
-        """Return whether the package is there, its library loads, and a device is listed."""
+        """Return whether the package is there, its library loads, and a device is
+        listed.
+        """
         try:
             cls.library.list_devices()
         except NotImplementedByProvider as error:
@@ -132,7 +153,8 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
     @classmethod
     def get_build_info(cls, options: Mapping[str, Any]) -> BuildInfo:
-        """Return the versions of the package and of onnxruntime, digests of the library and options' files, and the device.
+        """Return the versions of the package and of onnxruntime, digests of the library
+        and options' files, and the device.
 
         Keys of caches have it, too: a library replaced within a version compiles anew.
         """
@@ -155,11 +177,13 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
     @classmethod
     def identify(cls, options: Mapping[str, Any]) -> Mapping[str, str]:
-        """Return facts besides the options that change where what the EP compiles may change: for keys of caches.
+        """Return facts besides the options that change where what the EP compiles may
+        change: for keys of caches.
 
         Returns:
-            `onnxruntime`, `package`, `library` and `files` (see `PluginLibrary.identify`), `device` and `driver`; with
-            files named by options `settings`, a digest of their content.
+            `onnxruntime`, `package`, `library` and `files` (see
+            `PluginLibrary.identify`), `device` and `driver`; with files named by
+            options `settings`, a digest of their content.
 
         Raises:
             NotImplementedByProvider: the EP is not available.
@@ -195,7 +219,9 @@ class OnnxRuntimeProvider(ExecutionProvider):
     def validate_compatibility(
         cls, info: str, options: Mapping[str, Any]
     ) -> Compatibility:
-        """Return the verdict of the EP by onnxruntime's own call; none where the EP cannot judge on this device."""
+        """Return the verdict of the EP by onnxruntime's own call; none where the EP
+        cannot judge on this device.
+        """
         from onnxruntime.capi import onnxruntime_pybind11_state as native
 
         devices = cls.select_devices(cls.library.list_devices(), options)
@@ -209,7 +235,8 @@ class OnnxRuntimeProvider(ExecutionProvider):
             )
             return Compatibility.EP_NOT_APPLICABLE
 
-    # -- hooks -------------------------------------------------------------------------------------
+    # -- hooks
+    # ----------------------------------------------------------------------------------
 
     @hookimpl
     def get_capability(self, graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
@@ -224,7 +251,8 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
         def make_options() -> onnxruntime.SessionOptions:
             options = self.session_options()
-            # Or onnxruntime would refuse the whole model for a node that stays on the CPU.
+            # Or onnxruntime would refuse the whole model for a node that stays on the
+            # CPU.
             register_libraries(
                 options,
                 getattr(
@@ -298,11 +326,15 @@ class OnnxRuntimeProvider(ExecutionProvider):
         return nodes
 
     def _has_binaries(self) -> bool:
-        """Return whether a program is in a vendor's binary, which is the payload without a name."""
+        """Return whether a program is in a vendor's binary, which is the payload
+        without a name.
+        """
         return any(program.name is not None for _, program in self._compiled)
 
     def _join(self) -> None:
-        """Put the programs of a model that was compiled in pieces into one binary, where the EP can."""
+        """Put the programs of a model that was compiled in pieces into one binary,
+        where the EP can.
+        """
         binaries = dict.fromkeys(
             program.binary for _, program in self._compiled if program.name is not None
         )
@@ -318,10 +350,13 @@ class OnnxRuntimeProvider(ExecutionProvider):
             ]
 
     def _check_single(self, writer: ContextWriter) -> None:
-        """Raise NotImplementedByProvider in a share group: a vendor's binary cannot be split and joined."""
+        """Raise NotImplementedByProvider in a share group: a vendor's binary cannot be
+        split and joined.
+        """
         if not writer.final or len(writer.graphs_by_model) > 1:
             raise NotImplementedByProvider(
-                f"{self.name} writes a binary for each model, and cannot put those of a share group into one.",
+                f"{self.name} writes a binary for each model, and cannot put those of "
+                "a share group into one.",
                 ep=self.name,
                 hint="Compile the models without a share group.",
             )
@@ -364,7 +399,8 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
     @hookimpl
     def set_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Pass declared options on to each session; vendors' EPs may end the process at others.
+        """Pass declared options on to each session; vendors' EPs may end the process at
+        others.
 
         Raises:
             ValueError: the EP declares none, or refuses one.
@@ -374,9 +410,8 @@ class OnnxRuntimeProvider(ExecutionProvider):
         for session in self._sessions:
             try:
                 session.set_dynamic_options(options)
-            except (
-                Exception
-            ) as error:  # onnxruntime's exceptions have no base of their own
+            except Exception as error:
+                # Onnxruntime's exceptions have no base of their own.
                 raise ValueError(one_line(error)) from error
 
     @hookimpl
@@ -386,10 +421,13 @@ class OnnxRuntimeProvider(ExecutionProvider):
         self._compiled.clear()
         self._scratch.close()
 
-    # -- sessions ----------------------------------------------------------------------------------
+    # -- sessions
+    # ----------------------------------------------------------------------------------
 
     def session_options(self, threads: int = 1) -> onnxruntime.SessionOptions:
-        """Return options of a session with the EP; its log is silent, as errors carry the vendor's reasons."""
+        """Return options of a session with the EP; its log is silent, as errors carry
+        the vendor's reasons.
+        """
         import onnxruntime
 
         from epctx_onnxruntime.versions import FATAL_ONLY
@@ -429,7 +467,8 @@ class OnnxRuntimeProvider(ExecutionProvider):
             )
         except Exception as error:
             raise InvalidArgument(
-                f"onnxruntime cannot create {self.name} with these options: {one_line(error)}",
+                f"onnxruntime cannot create {self.name} with these options: "
+                f"{one_line(error)}",
                 ep=self.name,
                 hint="Check its options against the vendor's documentation.",
             ) from error
@@ -527,7 +566,8 @@ class OnnxRuntimeProvider(ExecutionProvider):
 def _name_values(
     node: ContextNode, names: Any
 ) -> tuple[list[ValueInfo], list[ValueInfo]]:
-    """Return inputs and outputs of a node under the names that its graph knows: by default those of the model.
+    """Return inputs and outputs of a node under the names that its graph knows: by
+    default those of the model.
 
     Raises:
         InvalidGraph: the names fit another node.
@@ -537,7 +577,8 @@ def _name_values(
         names = [value.name for value in values]
     if not isinstance(names, list) or len(names) != len(values):
         raise InvalidGraph(
-            f"the attribute {_VALUES} of {node.name!r} does not name its {len(values)} inputs and outputs.",
+            f"the attribute {_VALUES} of {node.name!r} does not name its "
+            f"{len(values)} inputs and outputs.",
             node=node.name,
             hint="Compile the model again.",
         )

@@ -1,4 +1,6 @@
-"""Libraries of plugin EPs: finding a vendor's package, registering its library with onnxruntime, listing its devices."""
+"""Libraries of plugin EPs: finding a vendor's package, registering its library with
+onnxruntime, listing its devices.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ class PluginLibrary:
 
     Args:
         ep: the EP's name in onnxruntime.
-        distribution: the pip package that contains the library; empty for an EP inside onnxruntime, or with `path`.
+        distribution: the pip package that contains the library; empty for an EP inside
+            onnxruntime, or with `path`.
         module: the import name of that package.
         path: the library, where no package tells it.
         devices: the only devices that it lists, for the message where it lists none.
@@ -44,10 +47,12 @@ class PluginLibrary:
     hint: str = ""
 
     def list_devices(self) -> Sequence[OrtEpDevice]:
-        """Return the devices that the EP can use on this machine; registers the library if nobody has yet.
+        """Return the devices that the EP can use on this machine; registers the library
+        if nobody has yet.
 
         Raises:
-            NotImplementedByProvider: the package or its library is missing or does not load, or there is no device.
+            NotImplementedByProvider: the package or its library is missing or does not
+                load, or there is no device.
         """
         if found := self._registered():
             return found
@@ -60,7 +65,9 @@ class PluginLibrary:
                 f"the library of {self.ep} loads, but lists no device on this machine"
                 + (f": it lists {self.devices}." if self.devices else "."),
                 hint=self.hint
-                or f"See which devices {self.distribution or self.path or 'onnxruntime'} supports, and their drivers.",
+                or "See which devices "
+                f"{self.distribution or self.path or 'onnxruntime'} supports, and "
+                "their drivers.",
             )
         return found
 
@@ -87,8 +94,14 @@ class PluginLibrary:
             if _is_loaded(path):
                 # By the host, under this name: it is the device that is missing.
                 return
-            reason = f"the library {Path(path).name} of {self.ep} does not load: {one_line(error)}"
-            hint = f"Install a version of {self.distribution or 'it'} that fits onnxruntime {onnxruntime.__version__}."
+            reason = (
+                f"the library {Path(path).name} of {self.ep} does not load: "
+                f"{one_line(error)}"
+            )
+            hint = (
+                f"Install a version of {self.distribution or 'it'} that fits "
+                f"onnxruntime {onnxruntime.__version__}."
+            )
             _FAILURES[self] = reason, hint
             raise NotImplementedByProvider(reason, hint=hint) from error
         _REGISTERED.add(self)
@@ -105,7 +118,8 @@ class PluginLibrary:
             if error.name != self.module.partition(".")[0]:
                 raise self._broken(error) from error
             raise NotImplementedByProvider(
-                f"the package {self.distribution or self.module} of {self.ep} is not installed.",
+                f"the package {self.distribution or self.module} of {self.ep} is not "
+                "installed.",
                 hint=f"pip install {self.distribution or self.module}",
             ) from error
         except Exception as error:
@@ -113,16 +127,18 @@ class PluginLibrary:
 
     def _broken(self, error: Exception) -> NotImplementedByProvider:
         return NotImplementedByProvider(
-            f"the package {self.distribution or self.module} of {self.ep} cannot be used: "
-            f"{type(error).__name__}: {one_line(error)}",
+            f"the package {self.distribution or self.module} of {self.ep} cannot be "
+            f"used: {type(error).__name__}: {one_line(error)}",
             hint=f"Install {self.distribution or self.module} again.",
         )
 
     def find_path(self) -> str:
-        """Return the path of the library, by whichever of their functions the vendor's package has.
+        """Return the path of the library, by whichever of their functions the vendor's
+        package has.
 
         Raises:
-            NotImplementedByProvider: the package does not tell it, or the file is missing.
+            NotImplementedByProvider: the package does not tell it, or the file is
+                missing.
         """
         path = self.path
         if not path:
@@ -138,13 +154,16 @@ class PluginLibrary:
             where = f" at {path}" if path else ""
             raise NotImplementedByProvider(
                 f"the library of {self.ep} is missing{where}.",
-                hint=f"Install {self.distribution or 'the package that contains it'} again.",
+                hint=f"Install {self.distribution or 'the package that contains it'} "
+                "again.",
             )
         return path
 
     @property
     def version(self) -> str:
-        """The version of the vendor's package; that of onnxruntime for an EP inside it, empty where nobody tells."""
+        """The version of the vendor's package; that of onnxruntime for an EP inside it,
+        empty where nobody tells.
+        """
         import onnxruntime
 
         if not self.distribution:
@@ -155,10 +174,11 @@ class PluginLibrary:
             return ""
 
     def identify(self) -> Mapping[str, str]:
-        """Return facts that change where what the EP compiles may change: for keys of caches.
+        """Return facts that change where what the EP compiles may change: for keys of
+        caches.
 
-        They are the versions of onnxruntime and of the package, and SHA-256 of the library and of the package's list of
-        files, which has their digests.
+        They are the versions of onnxruntime and of the package, and SHA-256 of the
+        library and of the package's list of files, which has their digests.
 
         Raises:
             NotImplementedByProvider: the library is missing.
@@ -183,7 +203,9 @@ class PluginLibrary:
 
 _REGISTERED: set[PluginLibrary] = set()
 _FAILURES: dict[PluginLibrary, tuple[str, str]] = {}
-"""Reasons and hints of libraries that do not load: one that failed to load is not loaded again in this process."""
+"""Reasons and hints of libraries that do not load: one that failed to load is not
+loaded again in this process.
+"""
 
 
 def _is_loaded(path: str) -> bool:
@@ -196,7 +218,9 @@ def _is_loaded(path: str) -> bool:
 
 
 def digest_file(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal; read again once its size or time has changed."""
+    """Return the SHA-256 of a file in hexadecimal; read again once its size or time has
+    changed.
+    """
     state = path.stat()
     return _digest(path, state.st_size, state.st_mtime_ns)
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 EP = "OpenVINOExecutionProvider"
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 
-# The EP warns of all other options that OpenVINO EPs inside onnxruntime had, and ignores them.
+# The EP warns of all other options that OpenVINO EPs inside onnxruntime had, and
+# ignores them.
 OPTIONS = (
     ProviderOption(
         "device_type",
@@ -34,9 +35,13 @@ OPTIONS = (
         "load_config",
         str,
         default=None,
-        doc="OpenVINO's properties by device, as JSON or as the path of a JSON file. On CPUs with bfloat16 OpenVINO"
-        ' computes in it, unless {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}} is set where a model runs:'
-        " a context model does not keep the precision.",
+        doc=(
+            "OpenVINO's properties by device, as JSON or as the path of a JSON file. "
+            "On CPUs with bfloat16 OpenVINO"
+            ' computes in it, unless {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}} is '
+            "set where a model runs:"
+            " a context model does not keep the precision."
+        ),
     ),
     ProviderOption(
         "reshape_input",
@@ -79,7 +84,10 @@ class OpenVINOExecutionProvider(OnnxRuntimeProvider):
         distribution="onnxruntime-ep-openvino",
         module="onnxruntime_ep_openvino",
         devices="devices of Intel processors only",
-        hint="On another processor, epctx-openvino runs OpenVINO itself, and epctx-sim-openvino:OpenVINO is simulated.",
+        hint=(
+            "On another processor, epctx-openvino runs OpenVINO itself, and "
+            "epctx-sim-openvino:OpenVINO is simulated."
+        ),
     )
 
     finds_values_by_name: ClassVar[bool] = True
@@ -91,7 +99,9 @@ class OpenVINOExecutionProvider(OnnxRuntimeProvider):
 
     @classmethod
     def vendor_options(cls, options: Mapping[str, Any]) -> dict[str, str]:
-        """Return the options as text, without `device_type`: a device is chosen by listing it."""
+        """Return the options as text, without `device_type`: a device is chosen by
+        listing it.
+        """
         given = super().vendor_options(options)
         given.pop("device_type", None)
         return given
@@ -113,13 +123,16 @@ class OpenVINOExecutionProvider(OnnxRuntimeProvider):
             sorted({device.ep_metadata.get("ov_device", "?") for device in devices})
         )
         raise InvalidArgument(
-            f"{EP}: option 'device_type' is {wanted}, but on this machine it lists {listed} alone.",
+            f"{EP}: option 'device_type' is {wanted}, but on this machine it lists "
+            f"{listed} alone.",
             ep=EP,
             hint="Choose one that it lists, or install the device's driver.",
         )
 
     def can_take(self, graph: GraphView, node: NodeView) -> bool | str:
-        """Return whether to offer a node where the EP refuses a model whole: it takes unknown ranks for scalars."""
+        """Return whether to offer a node where the EP refuses a model whole: it takes
+        unknown ranks for scalars.
+        """
         if node.op_type in _CONTROL_FLOW and not node.domain:
             return "OpenVINO does not convert all bodies of control flow"
         for name in filter(None, (*node.inputs, *node.outputs)):
@@ -128,7 +141,9 @@ class OpenVINOExecutionProvider(OnnxRuntimeProvider):
         return super().can_take(graph, node)
 
     def join_binaries(self, binaries: Sequence[Path], folder: Path) -> Path | None:
-        """Return one container with the blobs of several: onnxruntime loads only one that is embedded."""
+        """Return one container with the blobs of several: onnxruntime loads only one
+        that is embedded.
+        """
         from epctx_onnxruntime.providers.openvino_container import join_containers
 
         joined = folder / "joined.bin"
@@ -136,7 +151,9 @@ class OpenVINOExecutionProvider(OnnxRuntimeProvider):
 
     @hookimpl
     def set_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Pass options on to each session on an NPU; other devices have no workload types."""
+        """Pass options on to each session on an NPU; other devices have no workload
+        types.
+        """
         if (device := self.context.options["device_type"]) != "NPU":
             self.context.logger.info(
                 "%s has no effect on the device %s", ", ".join(options), device
@@ -146,7 +163,9 @@ class OpenVINOExecutionProvider(OnnxRuntimeProvider):
 
 
 def _check_load_config(text: str | None) -> None:
-    """Raise InvalidArgument for properties that the EP would refuse, naming a context model instead of the option."""
+    """Raise InvalidArgument for properties that the EP would refuse, naming a context
+    model instead of the option.
+    """
     if text is None:
         return
     is_file = not text.lstrip().startswith("{")
@@ -163,5 +182,8 @@ def _check_load_config(text: str | None) -> None:
     raise InvalidArgument(
         f"{EP}: option 'load_config' is {text!r:.200}, which {problem}.",
         ep=EP,
-        hint='Give OpenVINO\'s properties by device, such as {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}.',
+        hint=(
+            'Give OpenVINO\'s properties by device, such as {"CPU": '
+            '{"INFERENCE_PRECISION_HINT": "f32"}}.'
+        ),
     )

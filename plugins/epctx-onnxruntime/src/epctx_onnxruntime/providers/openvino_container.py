@@ -1,7 +1,9 @@
-"""OVEP_BIN, the container of Intel's OpenVINO EP: a header, a table in BSON, blobs at multiples of 64 KiB.
+"""OVEP_BIN, the container of Intel's OpenVINO EP: a header, a table in BSON, blobs at
+multiples of 64 KiB.
 
-onnxruntime writes one for each model that it compiles, and loads only one that is embedded. Where a model was compiled
-in pieces, their containers become one; the blobs stay Intel's, byte by byte.
+onnxruntime writes one for each model that it compiles, and loads only one that is
+embedded. Where a model was compiled in pieces, their containers become one; the blobs
+stay Intel's, byte by byte.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ def join_containers(sources: Sequence[Path], target: Path) -> bool:
         target: file to write.
 
     Returns:
-        Whether it was written: not if one of them is of another version, has more than blobs, or a blob's name twice.
+        Whether it was written: not if one of them is of another version, has more than
+        blobs, or a blob's name twice.
     """
     tables = []
     blobs: dict[str, tuple[Path, int, int]] = {}

@@ -1,8 +1,9 @@
 """Nodes of a graph as programs that onnxruntime compiled for a vendor's EP.
 
-onnxruntime cuts: a model whose nodes are all free is compiled in one call, and each EPContext node that comes back is the
-program of a set of nodes. Otherwise each convex group of nodes is compiled as a model of its own. An EP that writes no
-EPContext nodes is asked which nodes it takes, and its programs are optimised models.
+onnxruntime cuts: a model whose nodes are all free is compiled in one call, and each
+EPContext node that comes back is the program of a set of nodes. Otherwise each convex
+group of nodes is compiled as a model of its own. An EP that writes no EPContext nodes
+is asked which nodes it takes, and its programs are optimised models.
 """
 
 from __future__ import annotations
@@ -35,16 +36,22 @@ _OF_SHAPES = frozenset({"Shape", "Size"})
 _PLACED = frozenset(
     {"ep_cache_context", "embed_mode", "main_context", "partition_name", "source"}
 )
-"""Attributes of an EPContext node that say where its payload is; the core writes them."""
+"""Attributes of an EPContext node that say where its payload is; the core writes
+them.
+"""
 
 
 class VendorRefusal(Exception):
-    """A set of nodes that onnxruntime does not compile for the EP; its text is the reason."""
+    """A set of nodes that onnxruntime does not compile for the EP; its text is the
+    reason.
+    """
 
 
 @dataclass(frozen=True, eq=False)
 class Binary:
-    """Bytes that the vendor's compiler wrote, of one or several programs: a file, or in memory."""
+    """Bytes that the vendor's compiler wrote, of one or several programs: a file, or in
+    memory.
+    """
 
     content: Path | bytes
 
@@ -84,7 +91,8 @@ class ProgramMaker:
         options: makes options of sessions with the EP.
         folder: folder for binaries, which outlives the programs.
         can_take: returns True for a node that the EP may take, or a reason.
-        whole: whether to try the whole model first, with nodes that the EP may not take.
+        whole: whether to try the whole model first, with nodes that the EP may not
+            take.
     """
 
     ep: str
@@ -101,7 +109,9 @@ class ProgramMaker:
         self._claimed: set[int] = set()
 
     def make(self) -> list[ComputeCapability | Refusal]:
-        """Compile the free nodes; return a claim for each program, and a refusal for the other nodes."""
+        """Compile the free nodes; return a claim for each program, and a refusal for
+        the other nodes.
+        """
         free = self.graph.nodes
         refused: dict[str, list[NodeView]] = {}
         for node in free:
@@ -134,10 +144,12 @@ class ProgramMaker:
     def _compile(
         self, nodes: Sequence[NodeView], model: ModelProto
     ) -> list[ComputeCapability | Refusal]:
-        """Have a model of some nodes compiled, by default as it is; simplified first where it computes with shapes.
+        """Have a model of some nodes compiled, by default as it is; simplified first
+        where it computes with shapes.
 
-        Computing with shapes would cut the graph, and onnxruntime folds it in a session, around EPContext nodes, too. Where one
-        level does not fit, the other is tried.
+        Computing with shapes would cut the graph, and onnxruntime folds it in a
+        session, around EPContext nodes, too. Where one level does not fit, the other is
+        tried.
 
         Raises:
             VendorRefusal: onnxruntime refuses the model whole.
@@ -217,7 +229,8 @@ class ProgramMaker:
 
         options = self.options()
         content, kept = self._feed(model, options)
-        # The model itself stays in memory: EPs read where binaries go, and their name, out of this entry.
+        # The model itself stays in memory: EPs read where binaries go, and their name,
+        # out of this entry.
         options.add_session_config_entry(
             _PATH_KEY, str(folder / f"{self._name(model, content)}.onnx")
         )
@@ -240,7 +253,9 @@ class ProgramMaker:
         return made
 
     def _name(self, model: ModelProto, content: bytes) -> str:
-        """Return a name for a model, by its content: EPs make names of graphs of it, which have to be unique."""
+        """Return a name for a model, by its content: EPs make names of graphs of it,
+        which have to be unique.
+        """
         digest = hashlib.sha256(content)
         for tensor in model.graph.initializer:
             if (view := self.graph.initializer(tensor.name)) is not None:
@@ -248,7 +263,9 @@ class ProgramMaker:
         return digest.hexdigest()[:16]
 
     def _declare_types(self, model: ModelProto) -> None:
-        """Declare the known types of inner values: onnxruntime infers fewer, and EPs take an unknown shape for a scalar."""
+        """Declare the known types of inner values: onnxruntime infers fewer, and EPs
+        take an unknown shape for a scalar.
+        """
         known = {value.name for value in (*model.graph.value_info, *model.graph.output)}
         for name in (
             name
@@ -264,9 +281,11 @@ class ProgramMaker:
     def _feed(
         self, model: ModelProto, options: onnxruntime.SessionOptions
     ) -> tuple[bytes, object]:
-        """Return a model's bytes, its weights lent by the options; and their memory, to keep until it was read.
+        """Return a model's bytes, its weights lent by the options; and their memory, to
+        keep until it was read.
 
-        The model has no path, so that onnxruntime makes names of content and not of a folder.
+        The model has no path, so that onnxruntime makes names of content and not of a
+        folder.
         """
         views = {
             t.name: self.graph.initializer(t.name) for t in model.graph.initializer
@@ -293,7 +312,8 @@ class ProgramMaker:
             *outputs
         } != {*program.outputs}:
             raise VendorRefusal(
-                f"onnxruntime changes the graph around it for {self.ep}, so that the result fits no set of nodes"
+                f"onnxruntime changes the graph around it for {self.ep}, so that the "
+                "result fits no set of nodes"
             )
         self._claimed |= {node.index for node in nodes}
         return ComputeCapability(
@@ -301,7 +321,9 @@ class ProgramMaker:
         )
 
     def _enclosed(self, program: Program) -> list[NodeView]:
-        """Return the nodes between a program's inputs and outputs that no other program has, in order."""
+        """Return the nodes between a program's inputs and outputs that no other program
+        has, in order.
+        """
         ends = {"", *program.inputs}
         found: dict[int, NodeView] = {}
         ahead = [name for name in program.outputs if name not in ends]
@@ -320,7 +342,8 @@ class ProgramMaker:
                 if n not in ends
             ]
         free = {node.index for node in self.graph.nodes}
-        # A constant that another set reads, too, would tie both to an order; each has it as a weight.
+        # A constant that another set reads, too, would tie both to an order; each has
+        # it as a weight.
         shared = {
             node.index
             for node in found.values()
@@ -331,7 +354,9 @@ class ProgramMaker:
     def _is_shared_constant(
         self, node: NodeView, inside: Mapping[int, NodeView]
     ) -> bool:
-        """Return whether a node makes constants alone, of which nodes outside of a set read one."""
+        """Return whether a node makes constants alone, of which nodes outside of a set
+        read one.
+        """
         names = [name for name in node.outputs if name]
         return all(self.graph.initializer(name) is not None for name in names) and any(
             reader.index not in inside
@@ -342,7 +367,9 @@ class ProgramMaker:
     def _boundary(
         self, nodes: Sequence[NodeView]
     ) -> tuple[list[str], list[str], list[str]]:
-        """Return the constants and other values that enter a set of nodes, and the values that leave it."""
+        """Return the constants and other values that enter a set of nodes, and the
+        values that leave it.
+        """
         inside = {node.index for node in nodes}
         made = {name for node in nodes for name in node.outputs}
         read = dict.fromkeys(
@@ -403,7 +430,9 @@ class ProgramMaker:
     def _take_assigned(
         self, nodes: Sequence[NodeView], model: ModelProto
     ) -> list[ComputeCapability | Refusal]:
-        """Take the nodes that onnxruntime gives to an EP that writes no EPContext nodes."""
+        """Take the nodes that onnxruntime gives to an EP that writes no EPContext
+        nodes.
+        """
         by_output = {name: node for node in nodes for name in node.outputs if name}
         names = [
             [by_output.get(name) for name in node.output] for node in model.graph.node
@@ -462,7 +491,9 @@ class ProgramMaker:
         return {index for index in found if index is not None}
 
     def _optimise(self, model: ModelProto) -> bytes:
-        """Return an equivalent model with its weights, as onnxruntime optimises it for the EP."""
+        """Return an equivalent model with its weights, as onnxruntime optimises it for
+        the EP.
+        """
         options = self.options()
         content, kept = self._feed(model, options)
         level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -508,7 +539,8 @@ def _read_program(
     Args:
         node: the node.
         folder: the folder of binaries.
-        binaries: those of the nodes before, by `ep_cache_context`; a node without one is in the first.
+        binaries: those of the nodes before, by `ep_cache_context`; a node without one
+            is in the first.
     """
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     cache = attributes.get("ep_cache_context") or next(iter(binaries), b"")

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 EP = "QNNExecutionProvider"
 _PERFORMANCE_MODES = (
-    "burst", "balanced", "default", "extreme_power_saver", "high_performance", "high_power_saver", "low_balanced",
-    "low_power_saver", "power_saver", "sustained_high_performance",
+    "burst", "balanced", "default", "extreme_power_saver", "high_performance",
+    "high_power_saver", "low_balanced", "low_power_saver", "power_saver",
+    "sustained_high_performance",
 )  # fmt: skip
 
 
@@ -34,7 +35,10 @@ OPTIONS = (
     _option("backend_type", "QNN back end by name.", choices=("cpu", "gpu", "htp")),
     _option(
         "backend_path",
-        "QNN back end as a library's path; by default the HTP library of onnxruntime-qnn.",
+        (
+            "QNN back end as a library's path; by default the HTP library of "
+            "onnxruntime-qnn."
+        ),
     ),
     _option("soc_model", "Number of the SoC to compile for."),
     _option("htp_arch", "Architecture of the HTP to compile for.", int),
@@ -154,7 +158,9 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
             )
 
     def can_take(self, graph: GraphView, node: NodeView) -> bool | str:
-        """Return whether to offer a node; none with empty tensors, on which Qualcomm's compiler divides by zero."""
+        """Return whether to offer a node; none with empty tensors, on which Qualcomm's
+        compiler divides by zero.
+        """
         empty = _find_empty(graph, node)
         return (
             f"{empty!r} has no elements"
@@ -168,7 +174,9 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
 
     @classmethod
     def vendor_options(cls, options: Mapping[str, Any]) -> dict[str, str]:
-        """Return the options as text; without a back end, with the path of the HTP's."""
+        """Return the options as text; without a back end, with the path of the
+        HTP's.
+        """
         given = super().vendor_options(options)
         if "backend_path" not in given and "backend_type" not in given:
             given["backend_path"] = str(cls.library.import_module().get_qnn_htp_path())
@@ -178,7 +186,9 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
     def select_devices(
         cls, devices: Sequence[onnxruntime.OrtEpDevice], options: Mapping[str, Any]
     ) -> Sequence[onnxruntime.OrtEpDevice]:
-        """Return the NPU of those listed; without one the first, on which Qualcomm's simulator runs."""
+        """Return the NPU of those listed; without one the first, on which Qualcomm's
+        simulator runs.
+        """
         return super().select_devices(
             sorted(devices, key=lambda device: not _is_npu(device)), options
         )
@@ -187,8 +197,11 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
     def validate_compatibility(
         cls, info: str, options: Mapping[str, Any]
     ) -> Compatibility:
-        """Return the verdict of the EP, which judges for NPUs alone; EP_NOT_APPLICABLE where there is none."""
-        # Asked without an NPU, the EP raises or, where an earlier session has ended, reads freed memory.
+        """Return the verdict of the EP, which judges for NPUs alone; EP_NOT_APPLICABLE
+        where there is none.
+        """
+        # Asked without an NPU, the EP raises or, where an earlier session has ended,
+        # reads freed memory.
         if not any(
             map(_is_npu, cls.select_devices(cls.library.list_devices(), options))
         ):
@@ -197,7 +210,9 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
 
     @classmethod
     def accepts_source(cls, source: str) -> bool:
-        """Accept the EP's name in any case, and `qnn`, as Qualcomm's tools write them."""
+        """Accept the EP's name in any case, and `qnn`, as Qualcomm's tools write
+        them.
+        """
         return source.lower() in {EP.lower(), "qnn"}
 
 

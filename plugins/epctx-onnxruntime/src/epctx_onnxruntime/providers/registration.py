@@ -30,8 +30,10 @@ def register_plugin_ep(
     Args:
         name: the EP's name, which its nodes have as `source`.
         library: path of the EP's library.
-        module: instead of that, a package whose `get_library_path` or `library_path` names it.
-        distribution: the pip package that contains the library; told in messages and keys of caches.
+        module: instead of that, a package whose `get_library_path` or `library_path`
+            names it.
+        distribution: the pip package that contains the library; told in messages and
+            keys of caches.
         options: the vendor's options, which are passed on as text.
         registry: a registry of EPs; the default one where None.
 
@@ -39,11 +41,16 @@ def register_plugin_ep(
         The EP's class.
 
     Raises:
-        InvalidArgument: the name is taken, or not exactly one of `library` and `module` is given.
+        InvalidArgument: the name is taken, or not exactly one of `library` and `module`
+            is given.
         PluginError: name or options break the rules for EPs.
 
     Example:
-        >>> register_plugin_ep("AcmeExecutionProvider", module="onnxruntime_acme", distribution="onnxruntime-acme")
+        >>> register_plugin_ep(
+        ...     "AcmeExecutionProvider",
+        ...     module="onnxruntime_acme",
+        ...     distribution="onnxruntime-acme",
+        ... )
     """
     from epctx_core import default_registry
 

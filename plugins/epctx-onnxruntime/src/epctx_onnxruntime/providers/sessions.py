@@ -1,4 +1,6 @@
-"""Sessions of onnxruntime over single EPContext nodes of a vendor, or over optimised models."""
+"""Sessions of onnxruntime over single EPContext nodes of a vendor, or over optimised
+models.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
     from epctx_core.plugin import ValueInfo
 
 EMBED_LIMIT = 16 << 20
-"""Bytes up to which a payload is copied into the model of its session; a larger one is read out of its file."""
+"""Bytes up to which a payload is copied into the model of its session; a larger one is
+read out of its file.
+"""
 
 
 class VendorSession(OnnxRuntimeModel):
@@ -45,7 +49,8 @@ def open_context(
 
     Args:
         name: of the node and of the graph in its payload.
-        attributes: those of the node except `ep_cache_context`, `embed_mode` and `main_context`.
+        attributes: those of the node except `ep_cache_context`, `embed_mode` and
+            `main_context`.
         boundary: the inputs and outputs.
         content: the payload.
         options: of the session.
@@ -96,6 +101,9 @@ def open_model(
         raise InvalidGraph(
             f"onnxruntime does not load {name!r}: {one_line(error)}",
             node=name,
-            hint="Fetch the context binary again, or compile the model again with the versions installed here.",
+            hint=(
+                "Fetch the context binary again, or compile the model again with the "
+                "versions installed here."
+            ),
         ) from error
     return VendorSession(session, model, ())
