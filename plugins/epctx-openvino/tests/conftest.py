@@ -1,4 +1,6 @@
-"""Fixtures of this EP's tests: it has a registry of its own, as the suite's EPs of this name are simulated."""
+"""Fixtures of this EP's tests: it has a registry of its own, as the suite's EPs of this
+name are simulated.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def harness_with():
 
 @pytest.fixture
 def compile_into(tmp_path):
-    """Compile bytes of a model into a folder of the test; return the path of the context model and the report."""
+    """Compile bytes of a model into a folder of the test; return the path of the
+    context model and the report.
+    """
 
     def compile_(harness, model, name="net", *, embed=False):
         path = tmp_path / f"{name}.onnx"
@@ -37,5 +41,7 @@ def compile_into(tmp_path):
 
 @pytest.fixture(scope="session")
 def network(tmp_path_factory):
-    """`network("bert")` gives a fresh copy of a network, with inputs and onnxruntime's results."""
+    """`network("bert")` gives a fresh copy of a network, with inputs and onnxruntime's
+    results.
+    """
     return Catalog(tmp_path_factory.mktemp("networks")).get

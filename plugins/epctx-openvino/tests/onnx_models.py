@@ -9,7 +9,9 @@ FLOAT, INT64, INT32 = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32
 
 
 def model_of(nodes, inputs, outputs, weights=None, opset=18):
-    """Return the bytes of a model; inputs and outputs by name: (element type, shape)."""
+    """Return the bytes of a model; inputs and outputs by name: (element type,
+    shape).
+    """
     graph = helper.make_graph(
         nodes,
         "g",
@@ -26,14 +28,18 @@ def model_of(nodes, inputs, outputs, weights=None, opset=18):
 
 
 def single(op_type, inputs, outputs, weights=None, opset=18, **attributes):
-    """Return a model of one node, which reads the inputs and weights in the order given."""
+    """Return a model of one node, which reads the inputs and weights in the order
+    given.
+    """
     names = [*inputs, *(weights or {})]
     nodes = [helper.make_node(op_type, names, list(outputs), **attributes)]
     return model_of(nodes, inputs, outputs, weights, opset)
 
 
 def two_partitions(rows="n"):
-    """Return two MatMuls with a node between that OpenVINO does not take, a double addition."""
+    """Return two MatMuls with a node between that OpenVINO does not take, a double
+    addition.
+    """
     numbers = np.random.Generator(np.random.PCG64(3))
     weights = {
         f"w{i}": numbers.standard_normal((32, 32), dtype=np.float32) for i in (1, 2)

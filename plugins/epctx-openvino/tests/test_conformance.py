@@ -1,6 +1,8 @@
-"""The conformance kit: some of its groups with every suite, all of them with `make stress`.
+"""The conformance kit: some of its groups with every suite, all of them with
+`make stress`.
 
-Not with all of ONNX's cases: some have rows of an attention that are masked whole, for which see the README.
+Not with all of ONNX's cases: some have rows of an attention that are masked whole, for
+which see the README.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from epctx_openvino import OpenVINOExecutionProvider
 
 from epctx_core.testing import ProviderConformance, Requirements
 
-# OpenVINO does not promise the same bytes twice, and puts all weights of a partition into its program.
+# OpenVINO does not promise the same bytes twice, and puts all weights of a partition
+# into its program.
 ABILITIES = Requirements(deterministic=False, weight_sharing=False)
 
 

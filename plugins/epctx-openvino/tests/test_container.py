@@ -1,4 +1,6 @@
-"""OVEP_BIN: what is written, what onnxruntime's EP wrote, and bytes that are damaged or hostile."""
+"""OVEP_BIN: what is written, what onnxruntime's EP wrote, and bytes that are damaged or
+hostile.
+"""
 
 from __future__ import annotations
 
@@ -101,9 +103,13 @@ def test_header_table_and_alignment_are_those_of_onnxruntimes_ep():
     assert (magic, version, header, offset) == (b"OVEP_BIN", 1, 40, 40)
     assert list(table) == sorted(table)
     assert table["version"] == "1.0.0"
-    assert {name: entry["data_offset"] % PAGE for name, entry in table["blob_metadata_map"].items()} == {
-        "a": 0, "b": 0,
-    }  # fmt: skip
+    assert {
+        name: entry["data_offset"] % PAGE
+        for name, entry in table["blob_metadata_map"].items()
+    } == {
+        "a": 0,
+        "b": 0,
+    }
     assert len(memory.content) % PAGE == 0
 
 
@@ -195,7 +201,9 @@ def test_any_bytes_as_a_table_are_read_or_refused(table):
 
 
 def stripped(path):
-    """Return a context model with its payload inside, without the manifest and its digests."""
+    """Return a context model with its payload inside, without the manifest and its
+    digests.
+    """
     model = onnx.load(path)
     del model.metadata_props[:]
     return model
@@ -235,7 +243,9 @@ def test_a_node_whose_blob_is_missing_is_refused(harness, compile_into):
 
 
 def with_blob_of(path, change):
-    """Return a context model without a manifest, whose blob was changed and has no digest in its container."""
+    """Return a context model without a manifest, whose blob was changed and has no
+    digest in its container.
+    """
     model = stripped(path)
     attributes = {a.name: a for a in model.graph.node[0].attribute}
     payload = Memory(attributes["ep_cache_context"].s)
@@ -304,7 +314,8 @@ def test_openvino_survives_programs_that_are_damaged(harness, compile_into, tmp_
 
     done = subprocess.run(
         [sys.executable, "-c", LOAD_DAMAGED, tmp_path / "program"],
-        check=False, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
 
     assert done.stdout == "alive\n", done.stderr

@@ -118,7 +118,9 @@ def test_a_property_that_openvino_does_not_know_is_its_error(harness_with):
 def test_a_payload_is_loaded_with_the_precision_it_was_compiled_with(
     harness, harness_with, network
 ):
-    """OpenVINO's programs do not hold it; a CPU with bfloat16 would compute in it where nothing is said."""
+    """OpenVINO's programs do not hold it; a CPU with bfloat16 would compute in it where
+    nothing is said.
+    """
     source = network("resnet")
     context, _ = harness.compile(source.path)
     coarse, _ = harness_with(precision="BF16").compile(network("resnet").path)
@@ -134,7 +136,8 @@ def test_a_payload_is_loaded_with_the_precision_it_was_compiled_with(
 def test_every_option_is_described_and_those_without_effect_say_so():
     assert all(option.doc for option in OPTIONS)
     assert {option.name for option in OPTIONS if not option.effect} == {
-        "cache_dir", "enable_opencl_throttling", "enable_qdq_optimizer", "model_priority",
+        "cache_dir", "enable_opencl_throttling", "enable_qdq_optimizer",
+        "model_priority",
     }  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""Networks: compiled, moved, loaded elsewhere, and computed as onnxruntime or OpenVINO itself computes them."""
+"""Networks: compiled, moved, loaded elsewhere, and computed as onnxruntime or OpenVINO
+itself computes them.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def test_a_session_that_compiles_gives_onnxruntimes_results(harness, network, na
 
 
 def test_a_transformer_is_taken_whole(harness, network):
-    """Its tokens, its mask and its shapes are int64, which OpenVINO computes in 32 bits."""
+    """Its tokens, its mask and its shapes are int64, which OpenVINO computes in 32
+    bits.
+    """
     _, report = harness.compile(network("bert").path)
 
     assert report.refusals == ()
@@ -86,7 +90,9 @@ def test_a_context_model_loads_in_another_process_and_folder(
 
 
 def test_a_quantised_network_gives_openvinos_own_results(harness, network):
-    """OpenVINO's quantised arithmetic is its own: it differs from onnxruntime's, so it is compared with itself."""
+    """OpenVINO's quantised arithmetic is its own: it differs from onnxruntime's, so it
+    is compared with itself.
+    """
     source = network("resnet_int8")
     model = core().compile_model(
         source.path, "CPU", {"EXECUTION_MODE_HINT": "ACCURACY", "NUM_STREAMS": 1}

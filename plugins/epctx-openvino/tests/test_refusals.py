@@ -1,4 +1,6 @@
-"""Nodes that OpenVINO would compute otherwise than ONNX says: refused with the reason, and computed by the CPU EP."""
+"""Nodes that OpenVINO would compute otherwise than ONNX says: refused with the reason,
+and computed by the CPU EP.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ BEYOND_32_BITS = np.array([2**40, -(2**33), 5], np.int64)
 
 
 def explained(harness, model):
-    """Return by operator the reason for each node that is left; an empty text for those that OpenVINO takes."""
+    """Return by operator the reason for each node that is left; an empty text for those
+    that OpenVINO takes.
+    """
     found = epctx.explain_model(
         model, harness.session_options(), registry=harness.registry
     )
@@ -131,11 +135,17 @@ def test_indices_and_shapes_are_openvinos_though_they_are_int64(harness):
 
 @pytest.mark.parametrize("to", [FLOAT, INT32, INT8, UINT8, TensorProto.BOOL])
 def test_a_cast_reads_all_bits_of_an_input(harness, to):
-    """So the mask of a transformer, int64 and cast first of all, does not cut the network."""
+    """So the mask of a transformer, int64 and cast first of all, does not cut the
+    network.
+    """
     model = model_of(
-        [helper.make_node("Cast", ["x"], ["c"], to=to), helper.make_node("Identity", ["c"], ["y"])],
-        vector(INT64), {"y": (to, [3])},
-    )  # fmt: skip
+        [
+            helper.make_node("Cast", ["x"], ["c"], to=to),
+            helper.make_node("Identity", ["c"], ["y"]),
+        ],
+        vector(INT64),
+        {"y": (to, [3])},
+    )
     x = np.array([2**40, -(2**33) - 7, 0], np.int64)
 
     assert set(explained(harness, model).values()) == {""}

@@ -74,7 +74,9 @@ def test_types_and_shapes_pass_through_unchanged(harness, elem_type, dtype, shap
 
 @pytest.fixture
 def compiled(harness):
-    """Give one compiled partition as the core has it, with a fixed and an open length."""
+    """Give one compiled partition as the core has it, with a fixed and an open
+    length.
+    """
 
     def make(length):
         model = single(
@@ -155,11 +157,14 @@ def test_many_threads_run_at_once(harness_with, compile_into, streams):
 def test_an_input_that_openvino_drops_is_still_an_input(harness):
     """The frontend resolves the length of an input by its type, and drops the input."""
     model = model_of(
-        [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Cast", ["s"], ["f"], to=FLOAT),
-         helper.make_node("Add", ["f", "y"], ["z"])],
+        [
+            helper.make_node("Shape", ["x"], ["s"]),
+            helper.make_node("Cast", ["s"], ["f"], to=FLOAT),
+            helper.make_node("Add", ["f", "y"], ["z"]),
+        ],
         {"x": (FLOAT, [5, 7]), "y": (FLOAT, [2])},
         {"z": (FLOAT, [2])},
-    )  # fmt: skip
+    )
     x, y = np.zeros((5, 7), np.float32), np.ones(2, np.float32)
 
     assert harness.run(model, {"x": x, "y": y})[0].tolist() == [6, 8]

@@ -1,4 +1,6 @@
-"""Nothing behind the host's back: no telemetry, no file in the user's home, no connection, no thread of Python."""
+"""Nothing behind the host's back: no telemetry, no file in the user's home, no
+connection, no thread of Python.
+"""
 
 from __future__ import annotations
 
@@ -76,14 +78,19 @@ def test_a_compile_a_load_and_a_run_leave_no_file_no_connection_and_no_thread(
 
 
 def test_the_package_alone_would_write_into_the_users_home(home):
-    """If this fails, openvino sends nothing any more, and the EP need not keep it from that."""
+    """If this fails, openvino sends nothing any more, and the EP need not keep it from
+    that.
+    """
     run_child(home, "import openvino")
 
     assert (home / "intel").exists()
 
 
 def test_a_host_may_still_import_the_telemetry_of_openvino(home):
-    program = "from epctx_openvino.native import import_openvino; import_openvino(); import openvino_telemetry"
+    program = (
+        "from epctx_openvino.native import import_openvino; import_openvino(); import "
+        "openvino_telemetry"
+    )
 
     run_child(home, program)
 

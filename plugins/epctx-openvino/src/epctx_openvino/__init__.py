@@ -1,4 +1,6 @@
-"""OpenVINO Execution Provider over the `openvino` package, which is imported when it is first needed."""
+"""OpenVINO Execution Provider over the `openvino` package, which is imported when it is
+first needed.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,9 @@ def find_claims(graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
 
 
 def _explain_types(graph: GraphView, node: NodeView) -> str:
-    """Return why a node cannot be in a partition for its types; an empty text if it can."""
+    """Return why a node cannot be in a partition for its types; an empty text if it
+    can.
+    """
     for name in filter(None, (*node.inputs, *node.outputs)):
         value = graph.initializer(name) or graph.value(name)
         if value.elem_type not in ELEMENT_TYPES:

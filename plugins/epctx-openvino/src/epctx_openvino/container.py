@@ -1,4 +1,6 @@
-"""OVEP_BIN, the container of onnxruntime's OpenVINO EP: a header, a table in BSON, blobs at multiples of 64 KiB."""
+"""OVEP_BIN, the container of onnxruntime's OpenVINO EP: a header, a table in BSON,
+blobs at multiples of 64 KiB.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ class Blob:
 
     Attributes:
         data: the bytes that OpenVINO exported.
-        precision: the option `precision` that it was compiled with; None in a container of onnxruntime's EP.
+        precision: the option `precision` that it was compiled with; None in a container
+            of onnxruntime's EP.
     """
 
     data: memoryview
@@ -82,7 +85,8 @@ def _lay_out(blobs: Mapping[str, Blob]) -> bytes:
         )
     if len(table) > _LONGEST_TABLE:
         raise ValueError(
-            f"the table would have {len(table):,} bytes, and may have {_LONGEST_TABLE:,}"
+            f"the table would have {len(table):,} bytes, and may have "
+            f"{_LONGEST_TABLE:,}"
         )
     return table
 
@@ -94,14 +98,16 @@ def _round_up(size: int) -> int:
 class Container(Mapping[str, Blob]):
     """Blobs of a payload by name: views of it, without a copy.
 
-    The table is read whole and every entry's bounds are checked here. A blob's digest is checked on its first use, unless
-    the model has digests of the payload, which the core checks. Containers of onnxruntime's EP have none.
+    The table is read whole and every entry's bounds are checked here. A blob's digest
+    is checked on its first use, unless the model has digests of the payload, which the
+    core checks. Containers of onnxruntime's EP have none.
 
     Args:
         payload: the payload.
 
     Raises:
-        InvalidGraph: it is damaged, of another format or version, or keeps its weights elsewhere.
+        InvalidGraph: it is damaged, of another format or version, or keeps its weights
+            elsewhere.
     """
 
     def __init__(self, payload: PayloadView) -> None:
@@ -117,7 +123,8 @@ class Container(Mapping[str, Blob]):
             or version.partition(".")[0] != _TABLE_VERSION.partition(".")[0]
         ):
             raise self._error(
-                f"its table has version {version!r:.80}, and this EP reads those like {_TABLE_VERSION}"
+                f"its table has version {version!r:.80}, and this EP reads those like "
+                f"{_TABLE_VERSION}"
             )
         if table.get(_WEIGHTS):
             raise self._error(
@@ -176,7 +183,8 @@ class Container(Mapping[str, Blob]):
             or size > _LONGEST_TABLE
         ):
             raise self._error(
-                f"its table of {size:,} bytes at {offset:,} lies outside of it, or is too long"
+                f"its table of {size:,} bytes at {offset:,} lies outside of it, or is "
+                "too long"
             )
         try:
             table: dict[str, Any] = bson.decode(bytes(view[offset : offset + size]))
@@ -205,7 +213,9 @@ class Container(Mapping[str, Blob]):
         return Blob(data=view[offset : offset + size], precision=precision or None)
 
     def _refuse_overlaps(self, entries: Mapping[str, Mapping[str, int]]) -> None:
-        """Refuse blobs that share bytes: a small file could then be as much work as a large one."""
+        """Refuse blobs that share bytes: a small file could then be as much work as a
+        large one.
+        """
         last = 0
         for offset, size in sorted(
             (entry["data_offset"], entry["size"]) for entry in entries.values()

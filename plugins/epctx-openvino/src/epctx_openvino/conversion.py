@@ -1,4 +1,6 @@
-"""ONNX models as OpenVINO's: a partition whole, and of a graph what its frontend converts."""
+"""ONNX models as OpenVINO's: a partition whole, and of a graph what its frontend
+converts.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
     from epctx_core.plugin import GraphView, Partition
 
 _IN_MEMORY = "*/_ORT_MEM_ADDR_/*"
-"""The location of an external tensor whose offset is an address, as onnxruntime's EP gives weights to the frontend."""
+"""The location of an external tensor whose offset is an address, as onnxruntime's EP
+gives weights to the frontend.
+"""
 
 
 class Source(NamedTuple):
@@ -28,7 +32,8 @@ class Source(NamedTuple):
 
     Attributes:
         model: reads its large weights where they lie.
-        weights: those, to be kept as long as the model, or what was compiled from it, is in use.
+        weights: those, to be kept as long as the model, or what was compiled from it,
+            is in use.
     """
 
     model: openvino.Model
@@ -62,7 +67,8 @@ def read_partition(partition: Partition) -> Source:
 def _cast_to_bool_by_float(model: onnx.ModelProto, partition: Partition) -> None:
     """Put a Cast to float before each of integers to booleans.
 
-    OpenVINO takes an integer for True by its lower 32 bits alone; a float it makes of all of them.
+    OpenVINO takes an integer for True by its lower 32 bits alone; a float it makes of
+    all of them.
     """
     nodes = []
     for node in model.graph.node:
@@ -84,7 +90,9 @@ def _cast_to_bool_by_float(model: onnx.ModelProto, partition: Partition) -> None
 
 
 def casts_to_bool(values: Partition | GraphView, given: str, made: str) -> bool:
-    """Return whether a Cast makes booleans of integers of which OpenVINO does not look at all bits."""
+    """Return whether a Cast makes booleans of integers of which OpenVINO does not look
+    at all bits.
+    """
     wide = {
         TensorProto.INT32,
         TensorProto.INT64,
@@ -98,9 +106,11 @@ def casts_to_bool(values: Partition | GraphView, given: str, made: str) -> bool:
 
 
 def find_unconverted(graph: GraphView) -> dict[int | None, str]:
-    """Return a reason for each node that OpenVINO's frontend does not convert, by the node's index.
+    """Return a reason for each node that OpenVINO's frontend does not convert, by the
+    node's index.
 
-    One conversion tells of all nodes. No weight's bytes are needed: an input of its type and shape takes its place.
+    One conversion tells of all nodes. No weight's bytes are needed: an input of its
+    type and shape takes its place.
     """
     model = graph.model()
     number = number_nodes(model)
@@ -136,9 +146,11 @@ def find_unconverted(graph: GraphView) -> dict[int | None, str]:
 def _find_unranked(
     model: onnx.ModelProto, unconverted: Container[int | None]
 ) -> list[int]:
-    """Return the indices of nodes that depend on a value of unproven rank that another engine makes.
+    """Return the indices of nodes that depend on a value of unproven rank that another
+    engine makes.
 
-    That is what a Loop or the like carries on or makes, and results of custom operators.
+    That is what a Loop or the like carries on or makes, and results of custom
+    operators.
     """
     if _list_unranked(model.graph, unconverted):
         # Proven shapes alone: what the model declares is not in it.

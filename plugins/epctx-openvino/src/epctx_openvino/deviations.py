@@ -1,6 +1,8 @@
-"""Operators that OpenVINO computes otherwise than ONNX says, by their attributes and inputs.
+"""Operators that OpenVINO computes otherwise than ONNX says, by their attributes and
+inputs.
 
-Found by running ONNX's own cases on OpenVINO 2026.4; types are the business of `narrowing`.
+Found by running ONNX's own cases on OpenVINO 2026.4; types are the business of
+`narrowing`.
 """
 
 from __future__ import annotations
@@ -14,17 +16,21 @@ if TYPE_CHECKING:
 Rule: TypeAlias = "tuple[Callable[[GraphView, NodeView], bool], str]"
 
 _REDUCTIONS = (
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
-    "ReduceSum", "ReduceSumSquare",
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax",
+    "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
 )  # fmt: skip
 _FIXED = {"Dropout": (1, 2), "Tile": (1,), "Unsqueeze": (1,)} | dict.fromkeys(
     _REDUCTIONS, (1,)
 )
-"""By operator, the inputs that OpenVINO ignores, or computes wrongly, where only a run knows them."""
+"""By operator, the inputs that OpenVINO ignores, or computes wrongly, where only a run
+knows them.
+"""
 
 
 def explain_deviation(graph: GraphView, node: NodeView) -> str:
-    """Return in what OpenVINO's operator differs from ONNX's here; an empty text if in nothing."""
+    """Return in what OpenVINO's operator differs from ONNX's here; an empty text if in
+    nothing.
+    """
     if node.domain:
         return ""
     for position in _FIXED.get(node.op_type, ()):
@@ -98,7 +104,9 @@ def _has_window(_graph: GraphView, node: NodeView) -> bool:
 
 
 def _makes_unknown_rank(graph: GraphView, node: NodeView) -> bool:
-    """Return whether OpenVINO cannot know the rank of the output, since it does not know how long the shape is."""
+    """Return whether OpenVINO cannot know the rank of the output, since it does not
+    know how long the shape is.
+    """
     shape = graph.initializer(node.inputs[1]) or graph.value(node.inputs[1])
     return not shape.shape or not isinstance(shape.shape[0], int)
 

@@ -20,9 +20,14 @@ if TYPE_CHECKING:
     from epctx_core.plugin import ContextNode
     from epctx_openvino.container import Blob
 
-_HINT = "It imports only what the same version compiled for the same device. Compile the model again."
+_HINT = (
+    "It imports only what the same version compiled for the same device. Compile the "
+    "model again."
+)
 _HEADER = struct.Struct("<8sIQ")
-"""Magic of the CPU device's programs, their version, and the length of the text that follows."""
+"""Magic of the CPU device's programs, their version, and the length of the text that
+follows.
+"""
 _MAGIC = b"RR_UPCVO"
 _LONGEST_TEXT = 1 << 12
 
@@ -31,7 +36,8 @@ def check_program(node: ContextNode, blob: Blob, device: str) -> None:
     """Check what a program says of itself, without importing it.
 
     Raises:
-        InvalidGraph: it is of another version of OpenVINO or for another instruction set.
+        InvalidGraph: it is of another version of OpenVINO or for another instruction
+            set.
     """
     if bytes(blob.data[: len(_MAGIC)]) != _MAGIC or len(blob.data) < _HEADER.size:
         return
@@ -40,8 +46,8 @@ def check_program(node: ContextNode, blob: Blob, device: str) -> None:
     found = bytes(blob.data[_HEADER.size : _HEADER.size + min(length, _LONGEST_TEXT)])
     if found != expected:
         raise InvalidGraph(
-            f"OpenVINO here imports programs for {expected.decode()!r}, and that of the node {node.name!r}"
-            f" is for {found.decode(errors='replace')!r:.200}.",
+            f"OpenVINO here imports programs for {expected.decode()!r}, and that of "
+            f"the node {node.name!r} is for {found.decode(errors='replace')!r:.200}.",
             node=node.name,
             hint=_HINT,
         )
@@ -63,9 +69,8 @@ def import_program(
             package.Tensor(data, data.shape, package.Type.u8), device, config
         )
         return RunnableModel(model, node.inputs, node.outputs, data)
-    except (
-        Exception
-    ) as error:  # for damaged programs: of any type, such as UnicodeDecodeError
+    except Exception as error:
+        # For damaged programs: of any type, such as UnicodeDecodeError.
         raise InvalidGraph(
             f"OpenVINO refuses the program of the node {node.name!r}: {shorten(error)}",
             node=node.name,

@@ -1,9 +1,12 @@
-"""Integers and doubles that OpenVINO computes in fewer bits, and nodes that it must not take for that reason.
+"""Integers and doubles that OpenVINO computes in fewer bits, and nodes that it must not
+take for that reason.
 
-OpenVINO's CPU device computes 64-bit and unsigned integers in 32 bits, doubles and some operators on integers as floats,
-and does not wrap small integers around; it does not say so. Refusing every node with such a type would take transformers
-apart, as shapes and indices are 64-bit integers in ONNX. Those that come from lengths of tensors fit in 32 bits, so what
-computes them is allowed. The tables were found by comparing OpenVINO 2026.4 with onnxruntime on each operator and type.
+OpenVINO's CPU device computes 64-bit and unsigned integers in 32 bits, doubles and some
+operators on integers as floats, and does not wrap small integers around; it does not
+say so. Refusing every node with such a type would take transformers apart, as shapes
+and indices are 64-bit integers in ONNX. Those that come from lengths of tensors fit in
+32 bits, so what computes them is allowed. The tables were found by comparing OpenVINO
+2026.4 with onnxruntime on each operator and type.
 """
 
 from __future__ import annotations
@@ -46,9 +49,13 @@ class Width(IntEnum):
     BITS_32 = 1
     """It fits in 32 bits; a sum or a product of two may not."""
     LENGTH = 2
-    """A length or an index of a tensor, or computed of those and of constants: sums and products of them fit in 32 bits."""
+    """A length or an index of a tensor, or computed of those and of constants: sums and
+    products of them fit in 32 bits.
+    """
     CONSTANT = 3
-    """A constant of no more than a million: with a length, sums and products fit in 32 bits; without one nothing is known."""
+    """A constant of no more than a million: with a length, sums and products fit in 32
+    bits; without one nothing is known.
+    """
 
 
 _LENGTHS = frozenset(
@@ -73,15 +80,20 @@ _WRAPPING = frozenset(
         "Sum",
     }
 )
-"""Operators whose results on types of 8 and 16 bits OpenVINO cuts off at the limits, or leaves beyond them."""
+"""Operators whose results on types of 8 and 16 bits OpenVINO cuts off at the limits, or
+leaves beyond them.
+"""
 _AS_FLOAT = frozenset(
     {
-        "Div", "Einsum", "Gemm", "GridSample", "MatMul", "Mod", "PRelu", "Pow", "ReduceL1", "ReduceL2", "ReduceLogSum",
-        "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu",
+        "Div", "Einsum", "Gemm", "GridSample", "MatMul", "Mod", "PRelu", "Pow",
+        "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax",
+        "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu",
         "Resize", "ReverseSequence", "Shrink",
     }
 )  # fmt: skip
-"""Operators that OpenVINO computes as floats on integers of 32 bits: beyond 24 bits the last digits are lost."""
+"""Operators that OpenVINO computes as floats on integers of 32 bits: beyond 24 bits the
+last digits are lost.
+"""
 _GROWING = frozenset({"Pow", "ReduceProd"})
 """Those of them that make more than 24 bits out of lengths."""
 _INDICES: dict[str, set[int]] = {
@@ -100,12 +112,15 @@ _INDICES: dict[str, set[int]] = {
     "TopK": {1},
     "Trilu": {1},
 }
-"""By operator, the inputs that are lengths or indices: a number beyond 32 bits is no valid one."""
+"""By operator, the inputs that are lengths or indices: a number beyond 32 bits is no
+valid one.
+"""
 _MOVES = frozenset(
     {
-        "Cast", "Clip", "Concat", "Constant", "ConstantOfShape", "Expand", "Flatten", "Gather", "GatherElements",
-        "GatherND", "Identity", "Max", "Min", "Pad", "Range", "Reshape", "ScatterElements", "ScatterND", "Slice", "Split",
-        "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
+        "Cast", "Clip", "Concat", "Constant", "ConstantOfShape", "Expand", "Flatten",
+        "Gather", "GatherElements", "GatherND", "Identity", "Max", "Min", "Pad",
+        "Range", "Reshape", "ScatterElements", "ScatterND", "Slice", "Split", "Squeeze",
+        "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
     }
 )  # fmt: skip
 """Operators whose results are elements of their inputs, or lie between them."""
@@ -126,7 +141,9 @@ class Widths:
                 self._known[name] = max(self._find(name), self._compute(node, position))
 
     def explain_narrowing(self, node: NodeView) -> str:
-        """Return why OpenVINO would compute a node in too few bits; an empty text if it does not."""
+        """Return why OpenVINO would compute a node in too few bits; an empty text if it
+        does not.
+        """
         read = [] if self._converts_at_the_border(node) else _data_inputs(node)
         for name in (*node.outputs, *read):
             kind = (
@@ -141,9 +158,11 @@ class Widths:
         return self._explain_integers(node)
 
     def _converts_at_the_border(self, node: NodeView) -> bool:
-        """Return whether a Cast makes a type of what it is given that OpenVINO has; it then reads all bits.
+        """Return whether a Cast makes a type of what it is given that OpenVINO has; it
+        then reads all bits.
 
-        What it is given is then an input of the partition, as OpenVINO computes no other wide value.
+        What it is given is then an input of the partition, as OpenVINO computes no
+        other wide value.
         """
         return (
             node.op_type == "Cast"
@@ -155,7 +174,9 @@ class Widths:
         )
 
     def _explain_integers(self, node: NodeView) -> str:
-        """Return why an operator gives other integers than ONNX says; an empty text if it does not."""
+        """Return why an operator gives other integers than ONNX says; an empty text if
+        it does not.
+        """
         for name in _data_inputs(node):
             kind = (self._graph.initializer(name) or self._graph.value(name)).elem_type
             if kind in _SHORT and node.op_type in _WRAPPING:
@@ -172,7 +193,9 @@ class Widths:
         return ""
 
     def _find(self, name: str) -> Width:
-        """Return the width of a value: by its type or, where that says less, by what it is computed of."""
+        """Return the width of a value: by its type or, where that says less, by what it
+        is computed of.
+        """
         if name not in self._known:
             weight = self._graph.initializer(name)
             width = _width_of_type((weight or self._graph.value(name)).elem_type)

@@ -1,4 +1,6 @@
-"""The `openvino` package: imported on first use, without telemetry, with one `Core` for the process."""
+"""The `openvino` package: imported on first use, without telemetry, with one `Core` for
+the process.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ _importing = Lock()
 def import_openvino() -> ModuleType:
     """Return the package `openvino`.
 
-    Its import sends an event: `openvino_telemetry` writes into the user's home, opens a connection and leaves a
-    thread. `openvino` works without that package, so it does not find it while it is imported. If the host has
-    imported `openvino` before, nothing is changed.
+    Its import sends an event: `openvino_telemetry` writes into the user's home, opens a
+    connection and leaves a thread. `openvino` works without that package, so it does
+    not find it while it is imported. If the host has imported `openvino` before,
+    nothing is changed.
     """
     with _importing:
         if "openvino" not in sys.modules:
@@ -39,7 +42,10 @@ def import_openvino() -> ModuleType:
     return package
 
 
-FORKED = "OpenVINO was used before this process was forked, and its threads stayed in the other one"
+FORKED = (
+    "OpenVINO was used before this process was forked, and its threads stayed in the "
+    "other one"
+)
 _used_in: set[int] = set()
 """Processes, by id, that have compiled or imported; a forked child has its parent's."""
 
@@ -48,9 +54,10 @@ _used_in: set[int] = set()
 def core() -> openvino.Core:
     """Return the one `Core` of this process.
 
-    The CPU device gives the thread that first compiles a signal stack of its own and takes it away when the
-    core ends. When another thread ends it, or two cores end in the order in which they began, the thread is
-    left with memory that is gone, and the next signal kills the process.
+    The CPU device gives the thread that first compiles a signal stack of its own and
+    takes it away when the core ends. When another thread ends it, or two cores end in
+    the order in which they began, the thread is left with memory that is gone, and the
+    next signal kills the process.
     """
     return import_openvino().Core()
 
@@ -59,7 +66,8 @@ def working_core() -> openvino.Core:
     """Return the core to compile or import with.
 
     Raises:
-        RuntimeError: in a fork of a process that has done so, OpenVINO would wait for threads that are not there.
+        RuntimeError: in a fork of a process that has done so, OpenVINO would wait for
+            threads that are not there.
     """
     if is_forked():
         raise RuntimeError(FORKED)
@@ -74,7 +82,9 @@ def is_forked() -> bool:
 
 @cache
 def list_devices() -> tuple[str, ...]:
-    """Return the devices that OpenVINO finds on this machine, such as `CPU`, `GPU.0`, `NPU`."""
+    """Return the devices that OpenVINO finds on this machine, such as `CPU`, `GPU.0`,
+    `NPU`.
+    """
     return tuple(core().available_devices)
 
 
@@ -84,17 +94,21 @@ def read_version() -> str:
 
 
 def shorten(error: Exception) -> str:
-    """Return the last line of an error of OpenVINO: those before it name files of its sources."""
+    """Return the last line of an error of OpenVINO: those before it name files of its
+    sources.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:500] if lines else type(error).__name__
 
 
 @cache
 def read_requirements(device: str) -> str:
-    """Return what this machine's OpenVINO says of the payloads that it makes for a device.
+    """Return what this machine's OpenVINO says of the payloads that it makes for a
+    device.
 
-    OpenVINO says it of a compiled model only, so a tiny one is compiled, once in a process. It imports payloads
-    of the same text. Modes such as HETERO have none; theirs is made of the version and the device.
+    OpenVINO says it of a compiled model only, so a tiny one is compiled, once in a
+    process. It imports payloads of the same text. Modes such as HETERO have none;
+    theirs is made of the version and the device.
     """
     package = import_openvino()
     value = package.op.Parameter(package.Type.f32, package.PartialShape([1]))

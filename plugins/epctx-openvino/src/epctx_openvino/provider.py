@@ -68,7 +68,9 @@ class _Made:
 
 
 class OpenVINOExecutionProvider(ExecutionProvider):
-    """Compiles with OpenVINO for the devices that it finds, and runs what it or onnxruntime's OpenVINO EP compiled."""
+    """Compiles with OpenVINO for the devices that it finds, and runs what it or
+    onnxruntime's OpenVINO EP compiled.
+    """
 
     name = "OpenVINOExecutionProvider"
     vendor = "epctx project, over Intel's openvino package"
@@ -93,7 +95,10 @@ class OpenVINOExecutionProvider(ExecutionProvider):
                 hint="Reinstall it: pip install --force-reinstall openvino",
             )
         if is_forked():
-            hint = "Start processes by spawn or forkserver, or fork before the first session."
+            hint = (
+                "Start processes by spawn or forkserver, or fork before the first "
+                "session."
+            )
             return Availability(False, reason=FORKED, hint=hint)
         if found:
             return Availability(True)
@@ -123,7 +128,9 @@ class OpenVINOExecutionProvider(ExecutionProvider):
     def validate_compatibility(
         cls, info: str, options: Mapping[str, Any]
     ) -> Compatibility:
-        """Return whether OpenVINO here imports payloads that were compiled under a text."""
+        """Return whether OpenVINO here imports payloads that were compiled under a
+        text.
+        """
         return judge_text(info, options["device_type"])
 
     @hookimpl
@@ -133,7 +140,9 @@ class OpenVINOExecutionProvider(ExecutionProvider):
 
     @hookimpl
     def compile(self, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
-        """Compile one model for each partition; weights are read where they are mapped."""
+        """Compile one model for each partition; weights are read where they are
+        mapped.
+        """
         compiled = []
         for done, partition in enumerate(partitions):
             self.context.cancel.raise_if_requested()
@@ -148,8 +157,8 @@ class OpenVINOExecutionProvider(ExecutionProvider):
             model = compile_exportable(source.model, self._device, config)
         except RuntimeError as error:
             raise EPFail(
-                f"OpenVINO does not compile a partition of {len(partition.nodes)} nodes for {self._device}:"
-                f" {shorten(error)}",
+                f"OpenVINO does not compile a partition of {len(partition.nodes)} "
+                f"nodes for {self._device}: {shorten(error)}",
                 node=partition.nodes[0].name,
             ) from error
         exporting = self.context.purpose is Purpose.EXPORT
@@ -172,7 +181,9 @@ class OpenVINOExecutionProvider(ExecutionProvider):
 
     @hookimpl
     def get_ep_context_nodes(self, writer: ContextWriter) -> Sequence[EPContextNode]:
-        """Write all programs into one container, in a share group those of all its models."""
+        """Write all programs into one container, in a share group those of all its
+        models.
+        """
         shared: dict[str, Blob] = self.context.workspace.get_or_create("blobs", dict)
         for made in self._made:
             # Kept, because OpenVINO does not export the same bytes twice.
@@ -205,7 +216,8 @@ class OpenVINOExecutionProvider(ExecutionProvider):
             exported: memoryview = result.export_model().getbuffer()
         except RuntimeError as error:
             raise EPFail(
-                f"OpenVINO does not export what it compiled for {self._device}: {shorten(error)}",
+                f"OpenVINO does not export what it compiled for {self._device}: "
+                f"{shorten(error)}",
                 hint="AUTO and MULTI cannot export: choose one device, or HETERO.",
             ) from error
         return exported
@@ -214,7 +226,9 @@ class OpenVINOExecutionProvider(ExecutionProvider):
     def load_context(
         self, nodes: Sequence[ContextNode], reader: ContextReader
     ) -> Sequence[CompiledPartition]:
-        """Import each node's program from where it is mapped; under purpose EXPORT only look at it."""
+        """Import each node's program from where it is mapped; under purpose EXPORT only
+        look at it.
+        """
         opened: dict[PayloadView, Container] = {}
         loaded = []
         for done, node in enumerate(nodes):

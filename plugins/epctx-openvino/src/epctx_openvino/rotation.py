@@ -1,7 +1,9 @@
-"""Rotary embeddings, which OpenVINO's CPU device fuses into one operator and does not export in full.
+"""Rotary embeddings, which OpenVINO's CPU device fuses into one operator and does not
+export in full.
 
-OpenVINO 2026.4 leaves out of a program how wide the tables of cosines and sines are. An imported program takes them to be
-as wide as the heads, and reads halves of them, as ONNX's RotaryEmbedding has, at wrong places.
+OpenVINO 2026.4 leaves out of a program how wide the tables of cosines and sines are. An
+imported program takes them to be as wide as the heads, and reads halves of them, as
+ONNX's RotaryEmbedding has, at wrong places.
 """
 
 from __future__ import annotations
@@ -15,16 +17,20 @@ if TYPE_CHECKING:
 
 _FUSED = "RoPE"
 _TIMES = 4
-"""Compilations until nothing is fused: each pattern that is broken may leave another one, of which few exist."""
+"""Compilations until nothing is fused: each pattern that is broken may leave another
+one, of which few exist.
+"""
 
 
 def compile_exportable(
     model: openvino.Model, device: str, config: dict[str, Any]
 ) -> openvino.CompiledModel:
-    """Compile a model so that an import of it computes the same; it changes the model to that end.
+    """Compile a model so that an import of it computes the same; it changes the model
+    to that end.
 
     Raises:
-        RuntimeError: OpenVINO does not compile it, or fuses what it would not import as it was.
+        RuntimeError: OpenVINO does not compile it, or fuses what it would not import as
+            it was.
     """
     compiled = working_core().compile_model(model, device, config)
     for _ in range(_TIMES):
@@ -39,7 +45,9 @@ def compile_exportable(
 
 
 def _find_fused(compiled: openvino.CompiledModel, device: str) -> set[str]:
-    """Return the last operator of each fused rotary embedding whose tables are not as wide as its heads."""
+    """Return the last operator of each fused rotary embedding whose tables are not as
+    wide as its heads.
+    """
     if "CPU" not in device:
         return set()
     return {
@@ -52,7 +60,9 @@ def _find_fused(compiled: openvino.CompiledModel, device: str) -> set[str]:
 
 
 def _keep_apart(model: openvino.Model, names: set[str]) -> None:
-    """Put the maximum of each value and itself before operators: no pattern has it, and nothing removes it."""
+    """Put the maximum of each value and itself before operators: no pattern has it, and
+    nothing removes it.
+    """
     import_openvino()
     from openvino import opset13
 

@@ -54,7 +54,9 @@ class _Port(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """A request with the tensors that it was made with, which replace the caller's after each run."""
+    """A request with the tensors that it was made with, which replace the caller's
+    after each run.
+    """
 
     native: openvino.InferRequest
     inputs: list[openvino.Tensor]
@@ -64,14 +66,16 @@ class _Request(NamedTuple):
 class RunnableModel:
     """A compiled model behind the inputs and outputs of a partition, in their order.
 
-    Each run takes an idle request or makes one: there are as many as runs have been in progress at once. OpenVINO reads
-    inputs from the caller's arrays and writes results into the caller's; between runs no request refers to them.
+    Each run takes an idle request or makes one: there are as many as runs have been in
+    progress at once. OpenVINO reads inputs from the caller's arrays and writes results
+    into the caller's; between runs no request refers to them.
 
     Args:
         model: the compiled model.
         inputs: of the partition or the EPContext node.
         outputs: of the same.
-        keep: memory that the model reads and does not own, such as weights or the payload.
+        keep: memory that the model reads and does not own, such as weights or the
+            payload.
 
     Raises:
         ValueError: the model has other inputs or outputs.
@@ -157,9 +161,11 @@ class RunnableModel:
         )
 
     def _find_passed(self, model: openvino.CompiledModel) -> dict[int, int]:
-        """Return the outputs that are inputs, such as behind a Dropout that does nothing, by their indices.
+        """Return the outputs that are inputs, such as behind a Dropout that does
+        nothing, by their indices.
 
-        Such an output is no tensor of its own in OpenVINO: setting it would set the input.
+        Such an output is no tensor of its own in OpenVINO: setting it would set the
+        input.
         """
         inputs = {
             name: position
@@ -178,7 +184,9 @@ class RunnableModel:
         return None if port.shape is None else np.empty(port.shape, port.dtype)
 
     def _wrap(self, port: _Port, array: np.ndarray | None) -> openvino.Tensor:
-        """Return a tensor over an array, or one that OpenVINO gives memory in the run."""
+        """Return a tensor over an array, or one that OpenVINO gives memory in the
+        run.
+        """
         if array is None:
             return self._tensor(port.element_type, [0] * port.rank)
         # As plain numbers of the same size: OpenVINO does not know numpy's bfloat16.
@@ -193,10 +201,12 @@ class RunnableModel:
         if array is None:
             data: np.ndarray = made.data
             return data.view(port.dtype)
-        # For an open dimension OpenVINO writes a smaller result into the first bytes of a larger array.
+        # For an open dimension OpenVINO writes a smaller result into the first bytes of
+        # a larger array.
         if port.shape is None and tuple(made.shape) != array.shape:
             raise RuntimeError(
-                f"a result has the shape {tuple(made.shape)}, and its array {array.shape}"
+                f"a result has the shape {tuple(made.shape)}, and its array "
+                f"{array.shape}"
             )
         return array
 
@@ -211,9 +221,11 @@ def _copy(source: np.ndarray, array: np.ndarray | None) -> np.ndarray:
 def _match_ports(
     ports: Sequence[Any], values: Sequence[ValueInfo], side: str
 ) -> list[_Port | None]:
-    """Return the port of each value: by position, or by name where there are fewer ports or others come first.
+    """Return the port of each value: by position, or by name where there are fewer
+    ports or others come first.
 
-    None for a value that the model does not need: OpenVINO drops inputs that make no difference, such as empty axes.
+    None for a value that the model does not need: OpenVINO drops inputs that make no
+    difference, such as empty axes.
     """
     names = [port.get_names() for port in ports]
     order: list[int | None] = list(range(len(ports)))

@@ -1,4 +1,6 @@
-"""Options of the EP, by the names of onnxruntime's OpenVINO EP where it has them, and OpenVINO's properties for them."""
+"""Options of the EP, by the names of onnxruntime's OpenVINO EP where it has them, and
+OpenVINO's properties for them.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,20 @@ OPTIONS = (
         "device_type",
         str,
         default="CPU",
-        doc="OpenVINO's name of the device: CPU, GPU, GPU.1, NPU; AUTO, MULTI or HETERO, also with a list: AUTO:GPU,CPU.",
+        doc=(
+            "OpenVINO's name of the device: CPU, GPU, GPU.1, NPU; AUTO, MULTI or "
+            "HETERO, also with a list: AUTO:GPU,CPU."
+        ),
     ),
     ProviderOption(
         "precision",
         str,
         default="ACCURACY",
         choices=("ACCURACY", "FP32", "FP16", "BF16"),
-        doc="Arithmetic on floats; ACCURACY: that of the model. A payload is loaded with the precision it was compiled with.",
+        doc=(
+            "Arithmetic on floats; ACCURACY: that of the model. A payload is loaded "
+            "with the precision it was compiled with."
+        ),
     ),
     ProviderOption(
         "num_of_threads",
@@ -43,7 +51,10 @@ OPTIONS = (
         "load_config",
         str,
         default="",
-        doc='OpenVINO\'s properties by device as JSON, such as {"CPU": {"ENABLE_HYPER_THREADING": "NO"}}; they go first.',
+        doc=(
+            'OpenVINO\'s properties by device as JSON, such as {"CPU": '
+            '{"ENABLE_HYPER_THREADING": "NO"}}; they go first.'
+        ),
     ),
     *(
         ProviderOption(
@@ -80,15 +91,18 @@ def choose_device(context: ProviderContext) -> str:
     ]
     if missing:
         raise InvalidArgument(
-            f"device_type is {device!r}, but OpenVINO does not find {', '.join(missing)} on this machine;"
-            f" it finds {', '.join(found) or 'no device'}.",
+            f"device_type is {device!r}, but OpenVINO does not find "
+            f"{', '.join(missing)} on this machine; it finds "
+            f"{', '.join(found) or 'no device'}.",
             hint="Choose one that it finds, or install the driver of the device.",
         )
     return device
 
 
 def _name_devices(device: str) -> list[str]:
-    """Return the devices in a name such as `AUTO:GPU,CPU`; none for `AUTO`, which chooses by itself."""
+    """Return the devices in a name such as `AUTO:GPU,CPU`; none for `AUTO`, which
+    chooses by itself.
+    """
     mode, _, names = device.partition(":")
     if mode in _MODES:
         return names.split(",") if names else []
@@ -96,7 +110,9 @@ def _name_devices(device: str) -> list[str]:
 
 
 def _is_same(name: str, found: str) -> bool:
-    """Return whether a name means a device: `GPU` means `GPU.0`, and `GPU.0` a single `GPU`."""
+    """Return whether a name means a device: `GPU` means `GPU.0`, and `GPU.0` a single
+    `GPU`.
+    """
     return name == found or found.startswith(f"{name}.") or name == f"{found}.0"
 
 
@@ -138,6 +154,7 @@ def parse_load_config(text: str) -> Mapping[str, dict[str, Any]]:
     except (ValueError, RecursionError):
         pass
     raise InvalidArgument(
-        "load_config is not a JSON object with an object of properties for each device.",
+        "load_config is not a JSON object with an object of properties for each "
+        "device.",
         hint='For example: {"CPU": {"ENABLE_HYPER_THREADING": "NO"}}.',
     )

@@ -1,4 +1,6 @@
-"""Compatibility texts, in the form of onnxruntime's OpenVINO EP, so that each of the two can judge the other's."""
+"""Compatibility texts, in the form of onnxruntime's OpenVINO EP, so that each of the
+two can judge the other's.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,11 @@ def write_text(requirements: str, version: str) -> str:
 
 
 def judge_text(text: str, device: str) -> Compatibility:
-    """Return whether OpenVINO imports what was compiled under a text: only if its requirements are exactly these.
+    """Return whether OpenVINO imports what was compiled under a text: only if its
+    requirements are exactly these.
 
-    A device that this machine does not have is no fault of the text: the EP's instance says so.
+    A device that this machine does not have is no fault of the text: the EP's instance
+    says so.
     """
     facts = _read(text)
     if facts.get("ovep_compat_ver") != _FORM or not isinstance(
