@@ -1,4 +1,6 @@
-"""What the tests do over and over: make models, compile and load them through epctx, change context models."""
+"""What the tests do over and over: make models, compile and load them through epctx,
+change context models.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,10 @@ class Compiled:
         return [list(partition.operators) for partition in self.report.partitions]
 
     def change(self, place, **attributes):
-        """Set attributes of one EPContext node; None removes one. The manifest's digests stay true."""
+        """Set attributes of one EPContext node; None removes one.
+
+        The manifest's digests stay true.
+        """
         model = onnx.load(self.path)
         node = [n for n in model.graph.node if n.op_type == "EPContext"][place]
         for name, value in attributes.items():
@@ -139,7 +144,9 @@ class Bench:
         return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
     def two_partitions(self, *, seed=0, batch=2, channels=40):
-        """MatMul, Relu, IsNaN (left to the CPU), Where, MatMul: two partitions with one shared weight."""
+        """MatMul, Relu, IsNaN (left to the CPU), Where, MatMul: two partitions with one
+        shared weight.
+        """
         weight = (
             np.random.default_rng(seed)
             .standard_normal((channels, channels))
@@ -166,5 +173,7 @@ def bench(tmp_path):
 
 @pytest.fixture(scope="session")
 def network(tmp_path_factory):
-    """`network("bert")` gives a fresh copy of a real network, with inputs and onnxruntime's result."""
+    """`network("bert")` gives a fresh copy of a real network, with inputs and
+    onnxruntime's result.
+    """
     return Catalog(tmp_path_factory.mktemp("networks")).get

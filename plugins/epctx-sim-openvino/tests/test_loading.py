@@ -1,4 +1,6 @@
-"""Loading: which payload and graph a node gets, and what is refused with which words."""
+"""Loading: which payload and graph a node gets, and what is refused with which
+words.
+"""
 
 from __future__ import annotations
 
@@ -227,7 +229,9 @@ def test_with_a_file_nodes_may_also_refer_to_one_main_node(bench):
 
 @pytest.mark.parametrize("embedded", [False, True])
 def test_a_mixture_of_embedded_payloads_and_files_is_refused(bench, embedded):
-    """The second node of one model takes its payload in the other way, from the same model compiled so."""
+    """The second node of one model takes its payload in the other way, from the same
+    model compiled so.
+    """
     model = bench.two_partitions()
     one, other = (
         bench.compile(model, embedded=embedded),
@@ -319,7 +323,9 @@ def test_the_real_eps_model_is_shown_with_the_plugin_that_would_load_it(tmp_path
 
 
 def test_two_models_glued_together_find_their_blobs(bench):
-    """As if two embedded models had been merged: two payloads, and references that name neither."""
+    """As if two embedded models had been merged: two payloads, and references that name
+    neither.
+    """
     models = [bench.two_partitions(seed=seed) for seed in (1, 2)]
     one, other = (
         onnx.load(bench.compile(model, embedded=True).path) for model in models

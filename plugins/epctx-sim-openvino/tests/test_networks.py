@@ -1,4 +1,6 @@
-"""Real networks on each device: both modes, moved, and dynamic batches, against onnxruntime's CPU results."""
+"""Real networks on each device: both modes, moved, and dynamic batches, against
+onnxruntime's CPU results.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ def test_a_session_that_compiles_agrees_with_one_that_loads(bench, network, name
 
 
 def with_open_batch(path):
-    """Make the first dimension of each input and output a name, and forget the types in between."""
+    """Make the first dimension of each input and output a name, and forget the types in
+    between.
+    """
     model = onnx.load(path)
     del model.graph.value_info[:]
     for value in (*model.graph.input, *model.graph.output):

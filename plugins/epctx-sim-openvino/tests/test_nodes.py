@@ -1,4 +1,6 @@
-"""What is written: each attribute of the nodes as the real EP writes it, and one binary for all of them."""
+"""What is written: each attribute of the nodes as the real EP writes it, and one binary
+for all of them.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ def test_the_installed_package_is_found_through_its_entry_point():
 
 def test_importing_the_package_imports_neither_onnx_nor_numpy():
     code = (
-        "import epctx_sim_openvino, sys;"
-        "print([m for m in ('onnx', 'numpy', 'onnxruntime', 'epctx_sim_sdk.loading') if m in sys.modules])"
+        "import epctx_sim_openvino, sys;print([m for m in ('onnx', 'numpy', "
+        "'onnxruntime', 'epctx_sim_sdk.loading') if m in sys.modules])"
     )
 
     done = subprocess.run(
@@ -112,7 +114,9 @@ def test_every_partition_is_in_the_binary_by_its_name_and_a_shared_weight_once(b
 
 @MODES
 def test_one_node_is_written_as_the_real_ep_writes_it(bench, embedded):
-    """The file of the real EP is one partition in a file; what differs is what is said in the README."""
+    """The file of the real EP is one partition in a file; what differs is what is said
+    in the README.
+    """
     (real,) = (n for n in onnx.load(REAL / "ov_ctx0.onnx").graph.node)
     written = bench.compile(REAL / "conv.onnx", embedded=embedded).nodes[0]
     real_attributes = {a.name: helper.get_attribute_value(a) for a in real.attribute}
@@ -207,5 +211,6 @@ def test_exporting_opens_no_device(bench, tmp_path):
     compiler.compile_to_file(tmp_path / "net_ctx.onnx")
     epctx.InferenceSession(source, bench.settings({}), registry=registry).close()
 
-    # The instance that reads back what was written, the one that wrote it, and a session's.
+    # The instance that reads back what was written, the one that wrote it, and a
+    # session's.
     assert opened == [False, False, True]

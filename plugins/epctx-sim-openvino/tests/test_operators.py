@@ -18,9 +18,12 @@ RELU = helper.make_node("Relu", ["x"], ["y"], name="n")
 REAL = json.loads(Path(__file__).with_name("real_answers.json").read_text())
 
 ONLY_BECAUSE_OF_TYPES_OR_SHAPES = {
-    "ConvInteger", "CumSum", "Dropout", "Einsum", "Loop", "OneHot", "ReduceLogSumExp", "Size", "Unsqueeze",
+    "ConvInteger", "CumSum", "Dropout", "Einsum", "Loop", "OneHot", "ReduceLogSumExp",
+    "Size", "Unsqueeze",
 }  # fmt: skip
-"""Left by the real EP in every model that ONNX has of them, for their doubles, scalars or sequences."""
+"""Left by the real EP in every model that ONNX has of them, for their doubles, scalars
+or sequences.
+"""
 
 
 def reason(bench, node, inputs, outputs, weights=None, *, opset=17, **options):
@@ -410,7 +413,8 @@ def test_the_cpu_answers_like_the_real_ep_for_every_test_model_of_onnx(bench):
         if case.name not in answers or case.model is None:
             continue
         for opset in case.model.opset_import:
-            # onnxruntime 1.24.1 knows opsets up to 23; newer ones were lowered when it was asked.
+            # onnxruntime 1.24.1 knows opsets up to 23; newer ones were lowered when it
+            # was asked.
             opset.version = (
                 22 if not opset.domain and opset.version > 23 else opset.version
             )

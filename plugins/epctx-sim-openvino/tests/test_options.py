@@ -1,4 +1,6 @@
-"""Options by the names of the real EP: devices, precision, load_config, and what is wrong with a value."""
+"""Options by the names of the real EP: devices, precision, load_config, and what is
+wrong with a value.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ def test_every_option_has_a_default_that_is_allowed_and_a_sentence(bench):
 
 def test_the_documented_options_of_the_real_ep_are_known():
     documented = {
-        "device_type", "precision", "num_of_threads", "num_streams", "cache_dir", "load_config",
-        "enable_qdq_optimizer", "disable_dynamic_shapes", "reshape_input", "layout", "model_priority",
+        "device_type", "precision", "num_of_threads", "num_streams", "cache_dir",
+        "load_config", "enable_qdq_optimizer", "disable_dynamic_shapes",
+        "reshape_input", "layout", "model_priority",
     }  # fmt: skip
 
     assert documented <= {option.name for option in OpenVinoProvider.options}
@@ -151,7 +154,10 @@ def test_the_cache_folder_is_not_made(bench, tmp_path):
             "'f64'; allowed: f32, f16, bf16",
         ),
         (
-            '{"GPU": {"INFERENCE_PRECISION_HINT": "f16", "EXECUTION_MODE_HINT": "ACCURACY"}}',
+            (
+                '{"GPU": {"INFERENCE_PRECISION_HINT": "f16", "EXECUTION_MODE_HINT": '
+                '"ACCURACY"}}'
+            ),
             "sets both",
         ),
         ('{"AUTO": ' * 9 + "{}" + "}" * 9, "nests more than 8"),
@@ -211,7 +217,9 @@ def test_half_precision_halves_the_weights_and_changes_results_a_little(
 
 
 def test_a_target_of_the_host_goes_before_device_type(bench):
-    """As a host does that chooses devices itself; epctx's own sessions name them by options."""
+    """As a host does that chooses devices itself; epctx's own sessions name them by
+    options.
+    """
     from epctx_sim_openvino.settings import chosen_device, facts
 
     options = bench.options(device_type="GPU")

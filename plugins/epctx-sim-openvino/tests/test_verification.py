@@ -1,4 +1,6 @@
-"""`verify_model` over this EP's payloads: all nodes name one binary, and every fault is listed once."""
+"""`verify_model` over this EP's payloads: all nodes name one binary, and every fault is
+listed once.
+"""
 
 from __future__ import annotations
 

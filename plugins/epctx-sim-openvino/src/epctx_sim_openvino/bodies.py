@@ -1,6 +1,7 @@
 """Control flow: OpenVINO compiles an If or a Loop with its bodies, whole or not at all.
 
-The core asks for bodies before the graph that holds them, so what was said of them is remembered until then.
+The core asks for bodies before the graph that holds them, so what was said of them is
+remembered until then.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Bodies:
         if reasons or holder is not None:
             whole = (
                 holder
-                or f"{parent.op_type}: OpenVINO takes it whole or not at all, and not all of it"
+                or f"{parent.op_type}: OpenVINO takes it whole or not at all, and "
+                "not all of it"
             )
             reasons.setdefault(whole, []).extend(others)
         return [Refusal(reason, nodes) for reason, nodes in reasons.items() if nodes]
@@ -52,4 +54,7 @@ class Bodies:
         inner = self._refusals.get(node)
         if not inner:
             return None
-        return f"{node.op_type}: OpenVINO takes it whole or not at all, and not all of it ({inner[0]})"
+        return (
+            f"{node.op_type}: OpenVINO takes it whole or not at all, and not all of "
+            f"it ({inner[0]})"
+        )

@@ -1,7 +1,8 @@
-"""The conditions on attributes and constants that single operators need; named by the table of operators.
+"""The conditions on attributes and constants that single operators need; named by the
+table of operators.
 
-Each takes a node and its graph and returns the reason to refuse the node, or None. What they refuse,
-OpenVINO's reader of ONNX models refuses.
+Each takes a node and its graph and returns the reason to refuse the node, or None. What
+they refuse, OpenVINO's reader of ONNX models refuses.
 """
 
 from __future__ import annotations

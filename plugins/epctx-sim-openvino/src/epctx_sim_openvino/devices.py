@@ -1,4 +1,7 @@
-"""OpenVINO's names of devices: one device, or a mode over several. Knows no option and no operator."""
+"""OpenVINO's names of devices: one device, or a mode over several.
+
+Knows no option and no operator.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ MODES = ("AUTO", "HETERO", "MULTI")
 _DEVICE = re.compile(r"(CPU|GPU|NPU)(?:\.\d{1,3})?")
 _FEWEST_IN_A_MODE = 2
 _HINT = (
-    "Name CPU, GPU, GPU.0, NPU, AUTO, or a mode with at least two devices, such as AUTO:GPU,CPU, HETERO:NPU,CPU"
-    " or MULTI:GPU,CPU."
+    "Name CPU, GPU, GPU.0, NPU, AUTO, or a mode with at least two devices, such as "
+    "AUTO:GPU,CPU, HETERO:NPU,CPU or MULTI:GPU,CPU."
 )
 
 
@@ -33,14 +36,17 @@ class DeviceChoice:
 
     @property
     def name(self) -> str:
-        """The device that a payload is compiled for; GPU.0 and GPU.1 run the same payloads."""
+        """The device that a payload is compiled for; GPU.0 and GPU.1 run the same
+        payloads.
+        """
         return "-".join((self.mode, *self.devices)) if self.mode else self.devices[0]
 
     @property
     def deciding(self) -> tuple[str, ...]:
         """The devices whose tables decide on a node.
 
-        AUTO starts on the CPU while it prepares the others, so the CPU must take every node.
+        AUTO starts on the CPU while it prepares the others, so the CPU must take every
+        node.
         """
         return (
             ("CPU",) if self.mode == "AUTO" and "CPU" in self.devices else self.devices
@@ -48,7 +54,9 @@ class DeviceChoice:
 
     @property
     def one_is_enough(self) -> bool:
-        """True if one of the deciding devices is enough: HETERO gives each node to one that takes it."""
+        """True if one of the deciding devices is enough: HETERO gives each node to one
+        that takes it.
+        """
         return self.mode == "HETERO"
 
 

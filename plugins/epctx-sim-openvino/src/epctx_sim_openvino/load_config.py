@@ -1,4 +1,7 @@
-"""The option `load_config`: OpenVINO's properties by device, as JSON. Checks its form; knows no other option."""
+"""The option `load_config`: OpenVINO's properties by device, as JSON.
+
+Checks its form; knows no other option.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ def parse_load_config(text: str) -> Mapping[str, Mapping[str, Any]]:
     """Return the properties by device; empty for an empty text.
 
     Raises:
-        InvalidArgument: not JSON, not of that form, or values of the checked properties that contradict.
+        InvalidArgument: not JSON, not of that form, or values of the checked properties
+            that contradict.
     """
     if not text:
         return {}
@@ -49,11 +53,13 @@ def _check(section: str, properties: Mapping[str, Any]) -> None:
     for name, allowed in _CHECKED.items():
         if name in properties and properties[name] not in allowed:
             raise _bad(
-                f"sets {name} of {section} to {properties[name]!r}; allowed: {', '.join(allowed)}"
+                f"sets {name} of {section} to {properties[name]!r}; allowed: "
+                f"{', '.join(allowed)}"
             )
     if _CHECKED.keys() <= properties.keys():
         raise _bad(
-            f"sets both {' and '.join(_CHECKED)} of {section}, of which OpenVINO takes one"
+            f"sets both {' and '.join(_CHECKED)} of {section}, of which OpenVINO "
+            "takes one"
         )
 
 

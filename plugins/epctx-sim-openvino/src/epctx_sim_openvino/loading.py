@@ -25,7 +25,8 @@ class NodeLoader(ContextLoader):
         """Return one runnable for each node, in order.
 
         Raises:
-            InvalidGraph: a node that OpenVINO does not take, or a payload that does not fit it.
+            InvalidGraph: a node that OpenVINO does not take, or a payload that does not
+                fit it.
         """
         for node in nodes:
             self._check(node)
@@ -36,7 +37,10 @@ class NodeLoader(ContextLoader):
             raise refused(
                 EP,
                 node,
-                "it has no partition_name, by which OpenVINO finds the blob in the binary.",
+                (
+                    "it has no partition_name, by which OpenVINO finds the blob in "
+                    "the binary."
+                ),
                 "Compile the source model again.",
             )
         self._first = self._first or node
@@ -46,7 +50,8 @@ class NodeLoader(ContextLoader):
             raise refused(
                 EP,
                 node,
-                f"its embed_mode is {node.attributes.get('embed_mode')}, that of {self._first.name!r} is"
-                f" {self._first.attributes.get('embed_mode')}, and OpenVINO takes no mixture in one model.",
+                f"its embed_mode is {node.attributes.get('embed_mode')}, that of "
+                f"{self._first.name!r} is {self._first.attributes.get('embed_mode')}, "
+                "and OpenVINO takes no mixture in one model.",
                 "Compile all parts with the same ep.context_embed_mode.",
             )

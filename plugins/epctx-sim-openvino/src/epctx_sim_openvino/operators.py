@@ -1,8 +1,11 @@
-"""Tables of OpenVINO's devices: operators, element types, shapes. Data only; edit it to change them.
+"""Tables of OpenVINO's devices: operators, element types, shapes.
 
-For the CPU they follow what onnxruntime-openvino 1.24.1 answers when it is asked about ONNX's own test models; for
-GPU and NPU what ONNX Runtime's OpenVINO EP and its documentation list. RandomNormalLike is left out, whose results
-nobody could compare, and so are types of 4 bits.
+Data only; edit it to change them.
+
+For the CPU they follow what onnxruntime-openvino 1.24.1 answers when it is asked about
+ONNX's own test models; for GPU and NPU what ONNX Runtime's OpenVINO EP and its
+documentation list. RandomNormalLike is left out, whose results nobody could compare,
+and so are types of 4 bits.
 """
 
 from __future__ import annotations
@@ -49,33 +52,38 @@ def _each(names: str) -> frozenset[str]:
 
 
 _EVERYWHERE = _each(
-    "Abs Add AveragePool BatchNormalization Cast Clip Concat Constant ConstantOfShape Conv Cos CumSum"
-    " DepthToSpace DequantizeLinear Div Dropout Elu Equal Erf Exp Expand Flatten Gather Gemm"
-    " GlobalAveragePool Greater GreaterOrEqual Identity InstanceNormalization LRN LayerNormalization"
-    " LeakyRelu Less LessOrEqual Log MatMul Max MaxPool Mean Min Mul Neg PRelu Pad Pow QuantizeLinear Range"
-    " Reciprocal ReduceMean Relu Reshape Shape Shrink Sigmoid Sign Sin Slice Softmax Softplus SpaceToDepth"
-    " Split Sqrt Squeeze Sub Sum Tanh ThresholdedRelu Tile TopK Transpose Unsqueeze Where"
+    "Abs Add AveragePool BatchNormalization Cast Clip Concat Constant ConstantOfShape "
+    "Conv Cos CumSum DepthToSpace DequantizeLinear Div Dropout Elu Equal Erf Exp "
+    "Expand Flatten Gather Gemm GlobalAveragePool Greater GreaterOrEqual Identity "
+    "InstanceNormalization LRN LayerNormalization LeakyRelu Less LessOrEqual Log "
+    "MatMul Max MaxPool Mean Min Mul Neg PRelu Pad Pow QuantizeLinear Range "
+    "Reciprocal ReduceMean Relu Reshape Shape Shrink Sigmoid Sign Sin Slice Softmax "
+    "Softplus SpaceToDepth Split Sqrt Squeeze Sub Sum Tanh ThresholdedRelu Tile TopK "
+    "Transpose Unsqueeze Where"
 )
 _CPU_AND_GPU = _each(
-    "Acos Acosh And ArgMax ArgMin Asin Asinh Atan Atanh Ceil Celu Compress ConvInteger ConvTranspose Cosh"
-    " DynamicQuantizeLinear Einsum Floor GRU GatherElements GatherND Gelu GlobalLpPool GlobalMaxPool"
-    " HardSigmoid HardSwish If LSTM LogSoftmax Loop LpNormalization MeanVarianceNormalization Mod"
-    " NonMaxSuppression Not OneHot Or RNN ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMin"
-    " ReduceProd ReduceSum ReduceSumSquare Resize ReverseSequence RoiAlign Round Scatter ScatterElements"
-    " ScatterND Selu Size Softsign Tan Trilu Upsample Xor"
+    "Acos Acosh And ArgMax ArgMin Asin Asinh Atan Atanh Ceil Celu Compress "
+    "ConvInteger ConvTranspose Cosh DynamicQuantizeLinear Einsum Floor GRU "
+    "GatherElements GatherND Gelu GlobalLpPool GlobalMaxPool HardSigmoid HardSwish If "
+    "LSTM LogSoftmax Loop LpNormalization MeanVarianceNormalization Mod "
+    "NonMaxSuppression Not OneHot Or RNN ReduceL1 ReduceL2 ReduceLogSum "
+    "ReduceLogSumExp ReduceMax ReduceMin ReduceProd ReduceSum ReduceSumSquare Resize "
+    "ReverseSequence RoiAlign Round Scatter ScatterElements ScatterND Selu Size "
+    "Softsign Tan Trilu Upsample Xor"
 )
 _CPU_ONLY = _each("BitShift EyeLike GridSample MatMulInteger NonZero Sinh")
 _NPU_TOO = _each("EyeLike")
 
 _SCALARS = _each(
-    "Add And Cast Ceil Clip Constant DequantizeLinear Div DynamicQuantizeLinear Floor Gather Identity If Loop"
-    " Min Mul Pow QuantizeLinear Range ReduceMax ReduceMin Reshape Sqrt Squeeze Sub Unsqueeze Where"
+    "Add And Cast Ceil Clip Constant DequantizeLinear Div DynamicQuantizeLinear Floor "
+    "Gather Identity If Loop Min Mul Pow QuantizeLinear Range ReduceMax ReduceMin "
+    "Reshape Sqrt Squeeze Sub Unsqueeze Where"
 )
 
 _WEIGHTS: Types = frozenset(
     {
-        TensorProto.BOOL, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT32, TensorProto.INT64,
-        TensorProto.INT8, TensorProto.UINT8,
+        TensorProto.BOOL, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT32,
+        TensorProto.INT64, TensorProto.INT8, TensorProto.UINT8,
     }
 )  # fmt: skip
 _WIDER: Types = frozenset({TensorProto.INT16, TensorProto.UINT16, TensorProto.UINT32})
@@ -121,10 +129,14 @@ CONDITIONS: Mapping[str, Condition] = {
     "Reshape": conditions.not_to_a_scalar,
     "Unsqueeze": conditions.known_axes,
 }
-"""Conditions of single operators on every device; each gives the reason to refuse a node, or None."""
+"""Conditions of single operators on every device; each gives the reason to refuse a
+node, or None.
+"""
 
 CONTRIB = frozenset({"DequantizeLinear", "QuantizeLinear"})
-"""Operators that are taken from com.microsoft, too: OpenVINO 2026.4 reads them, with 16 bits before opset 21."""
+"""Operators that are taken from com.microsoft, too: OpenVINO 2026.4 reads them, with 16
+bits before opset 21.
+"""
 
 WITH_BODIES = frozenset({"If", "Loop"})
 """Operators that are taken with their bodies, whole or not at all."""

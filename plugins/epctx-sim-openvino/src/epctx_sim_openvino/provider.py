@@ -1,7 +1,8 @@
-"""The simulated OpenVINO EP: OpenVINO's rules for nodes and payloads over the simulated SDK.
+"""The simulated OpenVINO EP: OpenVINO's rules for nodes and payloads over the simulated
+SDK.
 
-One binary holds the blobs of all partitions; every node names it and finds its own by partition_name.
-Not for hardware.
+One binary holds the blobs of all partitions; every node names it and finds its own by
+partition_name. Not for hardware.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 
 
 class OpenVinoProvider(SimulatedProvider):
-    """Simulated OpenVINO Execution Provider for the devices CPU, GPU and NPU, and modes over them."""
+    """Simulated OpenVINO Execution Provider for the devices CPU, GPU and NPU, and modes
+    over them.
+    """
 
     name: ClassVar[str] = EP
     vendor: ClassVar[str] = "epctx project (SIMULATED OpenVINO, not for hardware)"
@@ -43,7 +46,8 @@ class OpenVinoProvider(SimulatedProvider):
     notes: ClassVar[str] = (
         "Simulated OpenVINO payload made by epctx-sim-openvino: not for hardware."
     )
-    # Where payloads are embedded the core keeps it in the first node and makes the others refer to it.
+    # Where payloads are embedded the core keeps it in the first node and makes the
+    # others refer to it.
     one_primary: ClassVar[bool] = False
     compiler_facts = staticmethod(settings.facts)
 
@@ -75,7 +79,9 @@ class OpenVinoProvider(SimulatedProvider):
 
     @classmethod
     def get_build_info(cls, options: Mapping[str, Any]) -> BuildInfo:
-        """Return the simulated OpenVINO, its driver where the device has one, and the device."""
+        """Return the simulated OpenVINO, its driver where the device has one, and the
+        device.
+        """
         facts = settings.facts(options)
         return BuildInfo(
             sdk=facts["sdk"], driver=facts.get("driver", ""), target=facts["device"]
@@ -94,7 +100,9 @@ class OpenVinoProvider(SimulatedProvider):
 
     @hookimpl
     def get_capability(self, graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
-        """Take what the device's tables allow; bodies only with the node that holds them."""
+        """Take what the device's tables allow; bodies only with the node that holds
+        them.
+        """
         if graph.parent_node is not None:
             return self._bodies.judge(graph, graph.parent_node, self.support(graph))
         return super().get_capability(graph)
@@ -105,7 +113,9 @@ class OpenVinoProvider(SimulatedProvider):
 
     @hookimpl
     def set_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Say what a device would do: the simulated one has neither clocks nor power."""
+        """Say what a device would do: the simulated one has neither clocks nor
+        power.
+        """
         for key, value in options.items():
             self.context.logger.info(
                 "%s=%s: no effect on a simulated device", key, value

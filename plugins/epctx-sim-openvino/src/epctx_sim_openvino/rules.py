@@ -1,4 +1,5 @@
-"""OpenVINO's version rules as tables: what a payload was made by, against the runtime that loads it.
+"""OpenVINO's version rules as tables: what a payload was made by, against the runtime
+that loads it.
 
 A compiled blob belongs to one device and, but for the NPU, to one version of OpenVINO.
 """
@@ -24,13 +25,15 @@ from epctx_sim_openvino.devices import EP
 _EVERY_DEVICE: Final[Rules] = {
     **COMMON_RULES,
     **field_rules("device", WORD),
-    # Versions of OpenVINO: no table of relations between them exists, so only the same one will do.
+    # Versions of OpenVINO: no table of relations between them exists, so only the same
+    # one will do.
     **field_rules("sdk", VERSION),
 }
 
 _NPU: Final[Rules] = {
     **_EVERY_DEVICE,
-    # The NPU's blobs are made for its driver: OpenVINO itself may differ within a major version.
+    # The NPU's blobs are made for its driver: OpenVINO itself may differ within a major
+    # version.
     **field_rules("sdk", VERSION, older=OPTIMAL, newer=OPTIMAL),
     **field_rules("driver", VERSION, older=OPTIMAL),
 }
@@ -43,6 +46,7 @@ def load_policy(runtime: Mapping[str, str]) -> LoadPolicy:
         ep=EP,
         rules=_NPU if is_npu else _EVERY_DEVICE,
         runtime=runtime,
-        # The NPU's driver judges the blob. Elsewhere nobody knows whether it fits without the version.
+        # The NPU's driver judges the blob. Elsewhere nobody knows whether it fits
+        # without the version.
         claims={"ep_sdk_version": Claim("sdk", needed=not is_npu)},
     )

@@ -1,4 +1,5 @@
-"""The options of the simulated OpenVINO EP, by the names and values of the real one, and what follows from them.
+"""The options of the simulated OpenVINO EP, by the names and values of the real one,
+and what follows from them.
 
 Knows no graph and no payload.
 """
@@ -27,29 +28,38 @@ OPTIONS = (
         "device_type",
         str,
         default="CPU",
-        doc="The device to compile for, and when loading the simulated one: CPU, GPU, GPU.0, NPU, AUTO, or AUTO:,"
-        " HETERO: or MULTI: with at least two devices.",
+        doc=(
+            "The device to compile for, and when loading the simulated one: CPU, GPU, "
+            "GPU.0, NPU, AUTO, or AUTO:, HETERO: or MULTI: with at least two devices."
+        ),
     ),
     ProviderOption(
         "precision",
         str,
         default="ACCURACY",
         choices=("FP32", "FP16", "ACCURACY"),
-        doc="FP16 (not on the CPU): float32 weights are stored as float16, which changes results."
-        " The real EP's default is FP16 on GPU and NPU.",
+        doc=(
+            "FP16 (not on the CPU): float32 weights are stored as float16, which "
+            "changes results. The real EP's default is FP16 on GPU and NPU."
+        ),
     ),
     ProviderOption(
         "load_config",
         str,
         default="",
-        doc="OpenVINO's properties by device as JSON. INFERENCE_PRECISION_HINT goes before precision;"
-        " all others have no effect in the simulation.",
+        doc=(
+            "OpenVINO's properties by device as JSON. INFERENCE_PRECISION_HINT goes "
+            "before precision; all others have no effect in the simulation."
+        ),
     ),
     ProviderOption(
         "disable_dynamic_shapes",
         bool,
         default=False,
-        doc="1: nodes with open dimensions are left to the CPU. The NPU leaves them in any case.",
+        doc=(
+            "1: nodes with open dimensions are left to the CPU. The NPU leaves them "
+            "in any case."
+        ),
     ),
     without_effect("num_of_threads", 8, "Threads for inference, at least 1."),
     without_effect("num_streams", 1, "Streams for throughput, 1 to 8."),
@@ -105,7 +115,8 @@ _BETWEEN_ENTRIES = re.compile(r",(?=[^\[\]]*\[)")
 def chosen_device(
     options: Mapping[str, Any], target: str | None = None
 ) -> DeviceChoice:
-    """Return the device to compile for: the host's target if it named one, else `device_type`.
+    """Return the device to compile for: the host's target if it named one, else
+    `device_type`.
 
     Raises:
         InvalidArgument: not a device of OpenVINO's.
@@ -157,7 +168,8 @@ def _bad(name: str, value: object, hint: str) -> InvalidArgument:
 def is_half_precision(options: Mapping[str, Any], device: DeviceChoice) -> bool:
     """Return whether float32 weights are stored as float16.
 
-    A hint in `load_config` goes before `precision`. The CPU accepts the hint and computes in float32.
+    A hint in `load_config` goes before `precision`. The CPU accepts the hint and
+    computes in float32.
     """
     section = device.mode or device.name
     hint = (
@@ -170,7 +182,9 @@ def is_half_precision(options: Mapping[str, Any], device: DeviceChoice) -> bool:
 
 
 def facts(options: Mapping[str, Any], target: str | None = None) -> dict[str, str]:
-    """Return what the version rules must know: of a compiler with these options, and of a runtime."""
+    """Return what the version rules must know: of a compiler with these options, and of
+    a runtime.
+    """
     from epctx_sim_sdk.versions import DRIVER_VERSION, SDK_VERSION, stated_facts
 
     device = chosen_device(options, target).name

@@ -1,4 +1,6 @@
-"""Answers "does this device take this node, and if not, why?" by the tables of the devices."""
+"""Answers "does this device take this node, and if not, why?" by the tables of the
+devices.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class Support(NodeSupport):
         self._static_only = static_only
 
     def refusal_of_operator(self, node: NodeView) -> str | None:
-        """Return the reason for which a node's operator is refused, whatever its values."""
+        """Return the reason for which a node's operator is refused, whatever its
+        values.
+        """
         return self._combined(
             [_bad_operator(node, device) for device in self._choice.deciding]
         )
@@ -61,7 +65,9 @@ class Support(NodeSupport):
         return reason
 
     def _combined(self, answers: Sequence[str | None]) -> str | None:
-        """Return the mode's answer out of its devices': the first refusal, or none if one device is enough."""
+        """Return the mode's answer out of its devices': the first refusal, or none if
+        one device is enough.
+        """
         if self._choice.one_is_enough and None in answers:
             return None
         return next((answer for answer in answers if answer is not None), None)
@@ -110,7 +116,10 @@ class Support(NodeSupport):
         if all(isinstance(dimension, int) for dimension in shape):
             return None
         if not rules.open_shapes:
-            return f"a dimension is open, and OpenVINO takes static shapes only on {device}"
+            return (
+                "a dimension is open, and OpenVINO takes static shapes only on "
+                f"{device}"
+            )
         return (
             "a dimension is open, and disable_dynamic_shapes is 1"
             if self._static_only
