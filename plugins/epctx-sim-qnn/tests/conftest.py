@@ -170,7 +170,9 @@ class Scene:
         return found
 
     def export(self, model, **options):
-        """Compile and write; gives the nodes as the EP described them and the payload's bytes."""
+        """Compile and write; gives the nodes as the EP described them and the payload's
+        bytes.
+        """
         provider = self.provider(**options)
         provider.compile(self.partitions(model, **options))
         return self.written(provider)
@@ -182,7 +184,9 @@ class Scene:
         return nodes, writer.payloads[0].content if writer.payloads else b""
 
     def context_nodes(self, described, *, primary=None, prefix=""):
-        """The nodes as a loader gets them: primaries first, each reference with its primary."""
+        """The nodes as a loader gets them: primaries first, each reference with its
+        primary.
+        """
         nodes = []
         for node in described:
             name = prefix + node.partition.name
@@ -231,7 +235,9 @@ class Scene:
         return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
     def two_partitions(self, *, seed=0, channels=40):
-        """MatMul, Relu, Erf (left to the CPU), MatMul: two partitions with one shared weight."""
+        """MatMul, Relu, Erf (left to the CPU), MatMul: two partitions with one shared
+        weight.
+        """
         weight = (
             np.random.default_rng(seed)
             .standard_normal((channels, channels))

@@ -27,9 +27,12 @@ NUMBERS = {"two": 2**0.5, "less": 0.5**0.5, "half": 0.5, "one": 1.0}
 def text_model(
     body, *, kind="float[2,3]", outputs=None, shape=(), dtype=np.float32, **numbers
 ):
-    """A model of a text's nodes, with the numbers above as weights where the text reads them."""
+    """A model of a text's nodes, with the numbers above as weights where the text reads
+    them.
+    """
     model = parser.parse_model(
-        f'<ir_version: 8, opset_import: ["": 18]> g ({kind} x) => ({outputs or f"{kind} y"}) {{ {body} }}'
+        f'<ir_version: 8, opset_import: ["": 18]> g ({kind} x) => '
+        f"({outputs or f'{kind} y'}) {{ {body} }}"
     )
     read = {name for node in model.graph.node for name in node.input}
     made = {name for node in model.graph.node for name in node.output}
@@ -151,9 +154,15 @@ def test_constants_may_be_nodes_and_go_with_the_group(scene):
 
 
 def test_gelus_one_after_another_and_beside_one_another_are_each_found(scene):
-    second = "D = Div(y1, two)\nE = Erf(D)\nA = Add(E, one)\nH = Mul(half, A)\nY = Mul(y1, H)"
+    second = (
+        "D = Div(y1, two)\nE = Erf(D)\nA = Add(E, one)\nH = Mul(half, A)\nY = Mul(y1, "
+        "H)"
+    )
     first = (ERF + HALVED_BETWEEN).replace("y =", "y1 =")
-    third = "D3 = Div(x, two)\nE3 = Erf(D3)\nA3 = Add(E3, one)\nH3 = Mul(half, A3)\nY3 = Mul(x, H3)"
+    third = (
+        "D3 = Div(x, two)\nE3 = Erf(D3)\nA3 = Add(E3, one)\nH3 = Mul(half, A3)\nY3 = "
+        "Mul(x, H3)"
+    )
     model = text_model(
         f"{first}\n{second}\n{third}", outputs="float[2,3] Y, float[2,3] Y3"
     )
@@ -249,7 +258,9 @@ def test_whatever_stands_around_it_a_gelu_is_in_one_partition_and_computes_the_s
 
 
 def _network(pieces, random):
-    """A model of Gelus and single operators, each on one of the last values, all of them results."""
+    """A model of Gelus and single operators, each on one of the last values, all of
+    them results.
+    """
     values, lines = ["x"], []
     for number, piece in enumerate(pieces):
         root = random.choice(values[-3:])

@@ -1,4 +1,6 @@
-"""Loading: which payload and graph a node gets, and what is refused with which words."""
+"""Loading: which payload and graph a node gets, and what is refused with which
+words.
+"""
 
 from __future__ import annotations
 
@@ -204,7 +206,9 @@ def test_references_may_come_in_a_later_call(scene):
 
 
 def glued(scene):
-    """Two models of two partitions each in one: two primaries, two references that name no primary."""
+    """Two models of two partitions each in one: two primaries, two references that name
+    no primary.
+    """
     one, other = (scene.export(scene.two_partitions(seed=seed)) for seed in (1, 2))
     nodes = [*scene.context_nodes(one[0]), *scene.context_nodes(other[0])]
     primaries = [node for node in nodes if node.main_context]
@@ -342,7 +346,8 @@ def test_every_truncation_of_a_payload_is_refused(scene):
 
 def test_the_table_says_something_about_each_way_in_which_each_fact_can_differ():
     versions = {
-        Relation.OLDER, Relation.OLDER_MAJOR, Relation.NEWER, Relation.NEWER_MAJOR, Relation.OTHER, Relation.MISSING,
+        Relation.OLDER, Relation.OLDER_MAJOR, Relation.NEWER, Relation.NEWER_MAJOR,
+        Relation.OTHER, Relation.MISSING,
     }  # fmt: skip
     numbers = {Relation.OLDER, Relation.NEWER, Relation.OTHER, Relation.MISSING}
     words = {Relation.OTHER, Relation.MISSING}
@@ -353,6 +358,6 @@ def test_the_table_says_something_about_each_way_in_which_each_fact_can_differ()
     }
 
     assert said == {
-        "vendor": words, "backend": words, "api": numbers, "blob": numbers, "sdk": versions, "driver": versions,
-        "htp_arch": numbers, "soc_model": numbers,
+        "vendor": words, "backend": words, "api": numbers, "blob": numbers,
+        "sdk": versions, "driver": versions, "htp_arch": numbers, "soc_model": numbers,
     }  # fmt: skip

@@ -1,4 +1,6 @@
-"""What the table of operators takes from real networks, and the reason for each refusal."""
+"""What the table of operators takes from real networks, and the reason for each
+refusal.
+"""
 
 from __future__ import annotations
 
@@ -213,7 +215,9 @@ def test_a_constant_for_others_alone_is_left_to_them(scene):
 
 
 def constant_arithmetic(scene, reader="Gather", more=(), outputs=("y",)):
-    """GatherElements of int64 on two weights, which QNN does not take; its result is read."""
+    """GatherElements of int64 on two weights, which QNN does not take; its result is
+    read.
+    """
     nodes = [helper.make_node("GatherElements", ["k", "at"], ["i"]), *more]
     nodes.append(
         helper.make_node(reader, ["x", "i"][: 2 if reader == "Gather" else 1], ["y"])

@@ -43,7 +43,10 @@ def test_the_installed_package_is_found_through_its_entry_points(group, name):
 
 
 def test_importing_the_package_imports_neither_onnx_nor_numpy():
-    code = "import epctx_sim_qnn, sys; print([m for m in ('onnx', 'numpy', 'onnxruntime') if m in sys.modules])"
+    code = (
+        "import epctx_sim_qnn, sys; print([m for m in ('onnx', 'numpy', "
+        "'onnxruntime') if m in sys.modules])"
+    )
 
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -105,7 +108,8 @@ def test_the_attributes_of_the_nodes(scene):
 def test_max_size_is_the_largest_plan_when_the_spill_fill_buffer_is_on(scene):
     nodes, _ = scene.export(scene.two_partitions(), enable_htp_spill_fill_buffer="1")
 
-    # Each graph holds two values of 2 x 40 floats at a time, each rounded up to 128 bytes.
+    # Each graph holds two values of 2 x 40 floats at a time, each rounded up to 128
+    # bytes.
     assert nodes[0].attributes["max_size"] == 2 * 384
     assert "max_size" not in nodes[1].attributes
 

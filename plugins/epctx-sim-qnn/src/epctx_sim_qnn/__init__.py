@@ -1,4 +1,5 @@
-"""A SIMULATED QNN Execution Provider: everything a QNN context model needs, except the hardware.
+"""A SIMULATED QNN Execution Provider: everything a QNN context model needs, except the
+hardware.
 
 Importing it is cheap: onnx and the simulated SDK are imported when they are first used.
 """

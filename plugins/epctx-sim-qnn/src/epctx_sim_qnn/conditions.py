@@ -1,4 +1,5 @@
-"""The conditions on attributes and constants that single operators need; named by the table of operators.
+"""The conditions on attributes and constants that single operators need; named by the
+table of operators.
 
 Each takes a node and its graph and returns the reason to refuse the node, or None.
 """
@@ -86,7 +87,10 @@ def pad(node: NodeView, _graph: GraphView) -> str | None:
 
 
 def positive_indices(node: NodeView, graph: GraphView) -> str | None:
-    """QNN does not count from the end. Indices that are not constants cannot be checked here."""
+    """QNN does not count from the end.
+
+    Indices that are not constants cannot be checked here.
+    """
     indices = constant(graph, node.inputs[1])
     if indices is not None and indices.size and indices.min() < 0:
         return f"{node.op_type}: QNN takes no negative indices"

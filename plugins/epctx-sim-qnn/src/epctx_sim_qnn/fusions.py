@@ -1,8 +1,10 @@
-"""Groups of nodes that QNN compiles to one operator of its own, as patterns; knows no table of operators.
+"""Groups of nodes that QNN compiles to one operator of its own, as patterns; knows no
+table of operators.
 
-Exporters write Gelu out as Div, Erf, Add, Mul, Mul where the model's opset has no Gelu. QNN has no Erf
-but has Gelu, so the real EP takes such a group whole. A pattern is an expression: an operator with its
-operands, a number for a constant, ROOT for what the whole group reads.
+Exporters write Gelu out as Div, Erf, Add, Mul, Mul where the model's opset has no Gelu.
+QNN has no Erf but has Gelu, so the real EP takes such a group whole. A pattern is an
+expression: an operator with its operands, a number for a constant, ROOT for what the
+whole group reads.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def _of(op_type: str, *operands: Expression) -> Operation:
 
 
 def _gelus(erf: Operation) -> Iterator[Operation]:
-    """Yield the ways in which exporters and optimisers write `root * 0.5 * (1 + erf)`."""
+    """Yield the ways in which exporters and optimisers write
+    `root * 0.5 * (1 + erf)`.
+    """
     grown = _of("Add", erf, 1.0)
     yield _of("Mul", _of("Mul", ROOT, 0.5), grown)
     yield _of("Mul", _of("Mul", ROOT, grown), 0.5)
@@ -56,7 +60,9 @@ PATTERNS: Final[Mapping[str, tuple[Operation, ...]]] = {
 """The operator that a group becomes, to what it may be made of."""
 
 _KEY: Final = "Erf"
-"""Every pattern has one, and no graph many that are in none: the search starts there."""
+"""Every pattern has one, and no graph many that are in none: the search starts
+there.
+"""
 
 _LONGEST_WAY: Final = 3
 _ANY_ORDER: Final = frozenset({"Add", "Mul"})
@@ -147,7 +153,9 @@ class _Match:
         return False
 
     def is_closed(self, last: NodeView, results: frozenset[str]) -> bool:
-        """Return whether only the last node's result is read outside, and it has the root's type."""
+        """Return whether only the last node's result is read outside, and it has the
+        root's type.
+        """
         inner = [node.outputs[0] for node in self.nodes.values() if node != last]
         readers = (
             reader.index for name in inner for reader in self.graph.consumers(name)

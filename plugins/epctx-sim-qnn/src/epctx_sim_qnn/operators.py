@@ -1,9 +1,11 @@
-"""Nodes that the simulated HTP backend takes, as one table, with a reason for each refusal.
+"""Nodes that the simulated HTP backend takes, as one table, with a reason for each
+refusal.
 
-The operators are those that the real EP's documentation lists, and IsNaN, which its newer versions build.
-Edit the table to change what is taken. A group of nodes that QNN fuses is taken if the table takes the
-operator that it becomes. So is a node on constants alone that only taken nodes read: ONNX Runtime
-computes it before the real EP is asked, and the simulated SDK when it compiles.
+The operators are those that the real EP's documentation lists, and IsNaN, which its
+newer versions build. Edit the table to change what is taken. A group of nodes that QNN
+fuses is taken if the table takes the operator that it becomes. So is a node on
+constants alone that only taken nodes read: ONNX Runtime computes it before the real EP
+is asked, and the simulated SDK when it compiles.
 """
 
 from __future__ import annotations
@@ -82,84 +84,148 @@ _DEQUANTIZE = Operator(
     rule=conditions.one_scale,
 )
 
-# fmt: off
 OPERATORS: Mapping[tuple[str, str], Operator] = {
     # one value each
-    **_each("Asin Atan Ceil Cos Elu Exp Floor Gelu HardSigmoid HardSwish LeakyRelu Log LogSoftmax Reciprocal"
-            " Relu Round Sigmoid Sin Softmax Sqrt Tanh ThresholdedRelu", Operator(types=FLOAT)),
+    **_each(
+        (
+            "Asin Atan Ceil Cos Elu Exp Floor Gelu HardSigmoid HardSwish LeakyRelu "
+            "Log LogSoftmax Reciprocal Relu Round Sigmoid Sin Softmax Sqrt Tanh "
+            "ThresholdedRelu"
+        ),
+        Operator(types=FLOAT),
+    ),
     ("com.microsoft", "Gelu"): Operator(types=FLOAT),
     **_each("Abs Neg Sign", Operator(types=NUMBER)),
     **_each("Clip", Operator(types=FLOAT, constant=(1, 2))),
     **_each("Cast", Operator(types=CASTABLE)),
-
     # two values and more
     **_each("Add Div Max Min Mul Sub", Operator(types=NUMBER)),
     **_each("Mean Pow PRelu Sum", Operator(types=FLOAT)),
     **_each("Mod", Operator(types=INT32)),
-    **_each("Equal Greater GreaterOrEqual Less LessOrEqual", Operator(types=NUMBER, outputs={0: BOOL})),
+    **_each(
+        "Equal Greater GreaterOrEqual Less LessOrEqual",
+        Operator(types=NUMBER, outputs={0: BOOL}),
+    ),
     **_each("IsNaN", Operator(types=FLOAT, outputs={0: BOOL})),
     **_each("And Not Or", Operator(types=BOOL)),
     **_each("Where", Operator(types=NUMBER, inputs={0: BOOL})),
-
     # layers
     **_each("Conv ConvTranspose", Operator(types=FLOAT, ranks=_IMAGE)),
     **_each("Gemm", Operator(types=FLOAT, ranks=range(2, 3))),
     **_each("MatMul", Operator(types=FLOAT, ranks=range(1, MAX_RANK + 1))),
-    **_each("LSTM", Operator(types=FLOAT, inputs={4: INT32}, constant=(1, 2, 3), used_outputs=3,
-                             rule=conditions.lstm)),
-    **_each("AveragePool GlobalAveragePool GlobalMaxPool", Operator(types=FLOAT, ranks=_IMAGE)),
+    **_each(
+        "LSTM",
+        Operator(
+            types=FLOAT,
+            inputs={4: INT32},
+            constant=(1, 2, 3),
+            used_outputs=3,
+            rule=conditions.lstm,
+        ),
+    ),
+    **_each(
+        "AveragePool GlobalAveragePool GlobalMaxPool",
+        Operator(types=FLOAT, ranks=_IMAGE),
+    ),
     **_each("MaxPool", Operator(types=FLOAT | BYTE, ranks=_IMAGE)),
-    **_each("BatchNormalization",
-            Operator(types=FLOAT, constant=(1, 2, 3, 4), rule=conditions.inference_only)),
-    **_each("InstanceNormalization LayerNormalization", Operator(types=FLOAT, constant=(1, 2))),
+    **_each(
+        "BatchNormalization",
+        Operator(types=FLOAT, constant=(1, 2, 3, 4), rule=conditions.inference_only),
+    ),
+    **_each(
+        "InstanceNormalization LayerNormalization",
+        Operator(types=FLOAT, constant=(1, 2)),
+    ),
     **_each("LRN", Operator(types=FLOAT, ranks=range(4, 5))),
     **_each("LpNormalization", Operator(types=FLOAT, rule=conditions.second_norm)),
     **_each("GridSample", Operator(types=FLOAT, ranks=range(4, 5))),
-    **_each("Resize", Operator(types=FLOAT, inputs={1: FLOAT, 2: FLOAT, 3: INDEX}, constant=(1, 2, 3),
-                               ranks=_IMAGE, rule=conditions.resize)),
+    **_each(
+        "Resize",
+        Operator(
+            types=FLOAT,
+            inputs={1: FLOAT, 2: FLOAT, 3: INDEX},
+            constant=(1, 2, 3),
+            ranks=_IMAGE,
+            rule=conditions.resize,
+        ),
+    ),
     **_each("Upsample", Operator(types=FLOAT, constant=(1,), ranks=_IMAGE)),
-
     # over axes
-    **_each("CumSum ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum",
-            Operator(types=NUMBER, inputs={1: INDEX}, constant=(1,))),
+    **_each(
+        "CumSum ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum",
+        Operator(types=NUMBER, inputs={1: INDEX}, constant=(1,)),
+    ),
     **_each("ReduceL2", Operator(types=FLOAT, inputs={1: INDEX}, constant=(1,))),
     **_each("ArgMax ArgMin", Operator(types=NUMBER, outputs={0: INDEX})),
-    **_each("TopK",
-            Operator(types=NUMBER, inputs={1: INDEX}, outputs={1: INDEX}, constant=(1,), used_outputs=2)),
-
+    **_each(
+        "TopK",
+        Operator(
+            types=NUMBER,
+            inputs={1: INDEX},
+            outputs={1: INDEX},
+            constant=(1,),
+            used_outputs=2,
+        ),
+    ),
     # moving data
     **_each("Concat Flatten Transpose", Operator(types=MOVABLE)),
-    **_each("Expand Reshape Squeeze Tile Unsqueeze",
-            Operator(types=MOVABLE, inputs={1: INDEX}, constant=(1,))),
-    **_each("Split", Operator(types=MOVABLE, inputs={1: INDEX}, constant=(1,), used_outputs=_MANY)),
-    **_each("Slice", Operator(types=MOVABLE, inputs={1: INDEX, 2: INDEX, 3: INDEX, 4: INDEX},
-                              constant=(1, 2, 3, 4))),
+    **_each(
+        "Expand Reshape Squeeze Tile Unsqueeze",
+        Operator(types=MOVABLE, inputs={1: INDEX}, constant=(1,)),
+    ),
+    **_each(
+        "Split",
+        Operator(types=MOVABLE, inputs={1: INDEX}, constant=(1,), used_outputs=_MANY),
+    ),
+    **_each(
+        "Slice",
+        Operator(
+            types=MOVABLE,
+            inputs={1: INDEX, 2: INDEX, 3: INDEX, 4: INDEX},
+            constant=(1, 2, 3, 4),
+        ),
+    ),
     **_each("DepthToSpace SpaceToDepth", Operator(types=FLOAT, ranks=range(4, 5))),
-    **_each("Pad", Operator(types=NUMBER | BYTE, inputs={1: INDEX, 3: INDEX}, constant=(1, 2, 3),
-                            rule=conditions.pad)),
-    **_each("Gather GatherElements GatherND",
-            Operator(types=MOVABLE, inputs={1: INDEX}, rule=conditions.positive_indices)),
-    **_each("ScatterElements ScatterND",
-            Operator(types=MOVABLE, inputs={1: INDEX}, rule=conditions.plain_scatter)),
-
+    **_each(
+        "Pad",
+        Operator(
+            types=NUMBER | BYTE,
+            inputs={1: INDEX, 3: INDEX},
+            constant=(1, 2, 3),
+            rule=conditions.pad,
+        ),
+    ),
+    **_each(
+        "Gather GatherElements GatherND",
+        Operator(types=MOVABLE, inputs={1: INDEX}, rule=conditions.positive_indices),
+    ),
+    **_each(
+        "ScatterElements ScatterND",
+        Operator(types=MOVABLE, inputs={1: INDEX}, rule=conditions.plain_scatter),
+    ),
     # quantisation
     **_each("QuantizeLinear", _QUANTIZE),
     **_each("DequantizeLinear", _DEQUANTIZE),
     ("com.microsoft", "QuantizeLinear"): _QUANTIZE,
     ("com.microsoft", "DequantizeLinear"): _DEQUANTIZE,
-
     # what ONNX Runtime's optimisers remove before the real EP is asked
     **_each("Identity", Operator(types=MOVABLE)),
-    **_each("Dropout",
-            Operator(types=FLOAT, inputs={2: BOOL}, constant=(1, 2), rule=conditions.inference_only)),
+    **_each(
+        "Dropout",
+        Operator(
+            types=FLOAT,
+            inputs={2: BOOL},
+            constant=(1, 2),
+            rule=conditions.inference_only,
+        ),
+    ),
     **_each("Constant", Operator(types=CASTABLE)),
 }
-# fmt: on
 
 _QUANTISES = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _NEVER_FOLDED = _QUANTISES | {
-    "Constant", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
-    "Bernoulli",
+    "Constant", "RandomNormal", "RandomNormalLike", "RandomUniform",
+    "RandomUniformLike", "Multinomial", "Bernoulli",
 }  # fmt: skip
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
@@ -186,8 +252,8 @@ class Support(NodeSupport):
     def _takes(self, fusion: Fusion) -> bool:
         """Return whether QNN takes what a group becomes, with the values around it.
 
-        A group has one input, so all of it lands in one convex partition. Only a quantized group at its
-        border that is not whole could take a node out of it.
+        A group has one input, so all of it lands in one convex partition. Only a
+        quantized group at its border that is not whole could take a node out of it.
         """
         operator = OPERATORS["", fusion.op_type]
         around = (
@@ -221,7 +287,9 @@ class Support(NodeSupport):
         return reason
 
     def _is_folded(self, node: NodeView) -> bool:
-        """Return whether a node has a constant result that only nodes read which QNN takes."""
+        """Return whether a node has a constant result that only nodes read which QNN
+        takes.
+        """
         given = [name for name in node.inputs if name]
         if not given or not all(is_constant(self._graph, name) for name in given):
             return False
@@ -251,7 +319,10 @@ class Support(NodeSupport):
             (*node.inputs[:1], *node.outputs[:1])
         )
         if borders and node.op_type in _QUANTISES:
-            return f"{node.op_type}: left to the CPU because offload_graph_io_quantization is 1"
+            return (
+                f"{node.op_type}: left to the CPU because "
+                "offload_graph_io_quantization is 1"
+            )
         for position in operator.constant:
             given = node.inputs[position] if position < len(node.inputs) else ""
             if given and not is_constant(self._graph, given):
@@ -294,5 +365,8 @@ def _bad_shape(node: NodeView, value: ValueInfo) -> str | None:
     if 0 in shape:
         return f"{node.op_type}: a value is empty"
     if len(shape) > MAX_RANK:
-        return f"{node.op_type}: a value has rank {len(shape)}, and QNN takes at most {MAX_RANK}"
+        return (
+            f"{node.op_type}: a value has rank {len(shape)}, and QNN takes at most "
+            f"{MAX_RANK}"
+        )
     return None

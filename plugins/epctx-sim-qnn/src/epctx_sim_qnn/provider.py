@@ -1,7 +1,7 @@
 """The simulated QNN EP: QNN's rules for nodes and payloads over the simulated SDK.
 
-One binary holds all graphs. The first partition's node carries it (main_context 1), the others refer
-to it. Not for hardware.
+One binary holds all graphs. The first partition's node carries it (main_context 1), the
+others refer to it. Not for hardware.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ class QnnProvider(SimulatedProvider):
         )
 
     def node_attributes(self, *_: object) -> Sequence[Mapping[str, Any]]:
-        """Return what each node states; the first also says how much memory activations need."""
+        """Return what each node states; the first also says how much memory activations
+        need.
+        """
         stated = {
             "ep_sdk_version": self._made_by["sdk"],
             "hardware_architecture": settings.hardware_architecture(
@@ -90,7 +92,9 @@ class QnnProvider(SimulatedProvider):
 
     @hookimpl
     def set_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Say what a device would do: the simulated one has neither clocks nor power."""
+        """Say what a device would do: the simulated one has neither clocks nor
+        power.
+        """
         for key, value in options.items():
             self.context.logger.info(
                 "%s=%s: no effect on a simulated device", key, value

@@ -1,4 +1,6 @@
-"""QNN's version rules as one table: what a payload was made by, against the runtime that loads it."""
+"""QNN's version rules as one table: what a payload was made by, against the runtime
+that loads it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ RULES: Final[Rules] = {
     **field_rules("backend", WORD),
     # SDK and driver: an older one of the same major version is as good as the same.
     **field_rules("sdk", VERSION, older=OPTIMAL),
-    # Made by a driver, and the runtime has none: refused; made without one runs on both.
+    # Made by a driver, and the runtime has none: refused; made without one runs on
+    # both.
     **field_rules("driver", VERSION, older=OPTIMAL, missing=OPTIMAL),
     # The device: newer hardware runs what was made for older, not at its best.
     **field_rules("htp_arch", NUMBER, older=RECOMPILE),
@@ -40,7 +43,9 @@ _CLAIMS = {
 
 
 def load_policy(options: Mapping[str, Any], target: str | None) -> LoadPolicy:
-    """Return how payloads are judged: old writers gave a lone graph another name than its node."""
+    """Return how payloads are judged: old writers gave a lone graph another name than
+    its node.
+    """
     return LoadPolicy(
         ep=settings.EP,
         rules=RULES,

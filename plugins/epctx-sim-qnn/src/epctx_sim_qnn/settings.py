@@ -1,4 +1,5 @@
-"""The options of the simulated QNN EP, by the names and values of the real one, and what follows from them.
+"""The options of the simulated QNN EP, by the names and values of the real one, and
+what follows from them.
 
 Knows no graph and no payload.
 """
@@ -27,8 +28,9 @@ NO_DRIVER = "none"
 """Value of `runtime_driver_version` for a runtime without a driver of its own."""
 
 _PERFORMANCE_MODES = (
-    "default", "burst", "balanced", "high_performance", "high_power_saver", "low_balanced", "low_power_saver",
-    "power_saver", "extreme_power_saver", "sustained_high_performance",
+    "default", "burst", "balanced", "high_performance", "high_power_saver",
+    "low_balanced", "low_power_saver", "power_saver", "extreme_power_saver",
+    "sustained_high_performance",
 )  # fmt: skip
 
 DYNAMIC_OPTIONS = (
@@ -41,10 +43,11 @@ DYNAMIC_OPTIONS = (
     ),
 )
 _WITHOUT_HARDWARE = (
-    "backend_path", "disable_file_mapped_weights", "dump_json_qnn_graph", "dump_qnn_ir_dlc",
-    "dump_qnn_ir_dlc_dir", "enable_htp_shared_memory_allocator", "enable_vtcm_backup_buffer_sharing",
-    "extended_udma", "htp_bf16_enable", "json_qnn_graph_dir", "op_packages", "profiling_file_path",
-    "profiling_level", "qnn_context_priority", "qnn_ir_backend_path", "qnn_saver_path",
+    "backend_path", "disable_file_mapped_weights", "dump_json_qnn_graph",
+    "dump_qnn_ir_dlc", "dump_qnn_ir_dlc_dir", "enable_htp_shared_memory_allocator",
+    "enable_vtcm_backup_buffer_sharing", "extended_udma", "htp_bf16_enable",
+    "json_qnn_graph_dir", "op_packages", "profiling_file_path", "profiling_level",
+    "qnn_context_priority", "qnn_ir_backend_path", "qnn_saver_path",
     "rpc_control_latency", "rpc_polling_time", "skip_qnn_version_check",
 )  # fmt: skip
 
@@ -61,7 +64,10 @@ OPTIONS = (
         int,
         default=73,
         choices=ARCHITECTURES,
-        doc="The HTP architecture to compile for, and when loading that of the simulated device.",
+        doc=(
+            "The HTP architecture to compile for, and when loading that of the "
+            "simulated device."
+        ),
     ),
     ProviderOption(
         "soc_model",
@@ -74,7 +80,10 @@ OPTIONS = (
         "enable_htp_fp16_precision",
         bool,
         default=False,
-        doc="1: float32 weights are stored as float16, which changes results. The real EP's default is 1.",
+        doc=(
+            "1: float32 weights are stored as float16, which changes results. The "
+            "real EP's default is 1."
+        ),
     ),
     without_effect(
         "htp_graph_finalization_optimization_mode",
@@ -93,20 +102,28 @@ OPTIONS = (
         "enable_htp_spill_fill_buffer",
         bool,
         default=False,
-        doc="1: the main node's max_size says how much memory the largest graph's activations need.",
+        doc=(
+            "1: the main node's max_size says how much memory the largest graph's "
+            "activations need."
+        ),
     ),
     ProviderOption(
         "enable_htp_weight_sharing",
         bool,
         default=False,
-        doc="1: graphs of one binary share equal weights. The simulated SDK does so in any case.",
+        doc=(
+            "1: graphs of one binary share equal weights. The simulated SDK does so "
+            "in any case."
+        ),
     ),
     ProviderOption(
         "offload_graph_io_quantization",
         bool,
         default=False,
-        doc="1: QuantizeLinear of graph inputs and DequantizeLinear of graph outputs are left to the CPU."
-        " The real EP's default is 1.",
+        doc=(
+            "1: QuantizeLinear of graph inputs and DequantizeLinear of graph outputs "
+            "are left to the CPU. The real EP's default is 1."
+        ),
     ),
     *without_hardware(*_WITHOUT_HARDWARE),
     *runtime_options("sdk", api=1),
@@ -114,22 +131,31 @@ OPTIONS = (
         "runtime_driver_version",
         str,
         default="",
-        doc="Simulation only: the driver version that the runtime claims to have, such as sim-1.8.0; none for a"
-        " runtime that works without a driver of its own.",
+        doc=(
+            "Simulation only: the driver version that the runtime claims to have, "
+            "such as sim-1.8.0; none for a runtime that works without a driver of its "
+            "own."
+        ),
     ),
     ProviderOption(
         "runtime_htp_arch",
         int,
         default=0,
         choices=(0, *ARCHITECTURES),
-        doc="Simulation only: the architecture of the simulated device when loading; 0 for that of htp_arch.",
+        doc=(
+            "Simulation only: the architecture of the simulated device when loading; "
+            "0 for that of htp_arch."
+        ),
     ),
     ProviderOption(
         "runtime_backend",
         str,
         default="",
         choices=("", "cpu", "gpu", "htp"),
-        doc="Simulation only: the QNN backend that the runtime claims to be; empty for that of backend_type.",
+        doc=(
+            "Simulation only: the QNN backend that the runtime claims to be; empty "
+            "for that of backend_type."
+        ),
     ),
 )
 
@@ -138,7 +164,8 @@ _HARDWARE = re.compile(r"htp-v(\d{1,3}) \(simulated\)")
 
 
 def target_architecture(options: Mapping[str, Any], target: str | None) -> int:
-    """Return the architecture to compile for: the host's target if it named one, else `htp_arch`.
+    """Return the architecture to compile for: the host's target if it named one, else
+    `htp_arch`.
 
     Raises:
         InvalidArgument: the target is not an HTP architecture.
@@ -160,7 +187,9 @@ def hardware_architecture(architecture: int) -> str:
 
 
 def read_hardware_architecture(text: str) -> str:
-    """Return the fact `htp_arch` out of the node attribute, or the text itself if it is not ours."""
+    """Return the fact `htp_arch` out of the node attribute, or the text itself if it is
+    not ours.
+    """
     match = _HARDWARE.fullmatch(text)
     return match[1] if match else text
 
@@ -168,7 +197,9 @@ def read_hardware_architecture(text: str) -> str:
 def compiler_facts(
     options: Mapping[str, Any], target: str | None = None
 ) -> dict[str, str]:
-    """Return what the version rules must know about whatever is compiled with these options."""
+    """Return what the version rules must know about whatever is compiled with these
+    options.
+    """
     from epctx_sim_sdk.versions import DRIVER_VERSION, SDK_VERSION, stated_facts
 
     driver = (
