@@ -1,4 +1,6 @@
-"""Partitions, payloads and containers for the SDK's tests: what a session gives an EP, and the bytes that it takes."""
+"""Partitions, payloads and containers for the SDK's tests: what a session gives an EP,
+and the bytes that it takes.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Scene:
         self.sessions = []
 
     def given(self, model, *, prefix=""):
-        """Return what a session gives an EP that takes a model whole: its context and the partition."""
+        """Return what a session gives an EP that takes a model whole: its context and
+        the partition.
+        """
         contexts, given = [], []
 
         class Asking(ExecutionProvider):
@@ -71,7 +75,9 @@ class Scene:
         return contexts[0], given[0]
 
     def partition(self, model, *, number=0):
-        """The whole graph of a model as one partition; another number makes another name."""
+        """The whole graph of a model as one partition; another number makes another
+        name.
+        """
         return self.given(model, prefix=f"n{number}_" if number else "")[1]
 
     def graph(self, model, *, fp16=False, number=0):
@@ -101,7 +107,9 @@ class Scene:
         return SessionOptions().cancellation
 
     def dense(self, *, names="abc", weight=None, scale=1.0, elements=400):
-        """y = relu(x @ w + b): one weight above and one below the limit for inline weights."""
+        """y = relu(x @ w + b): one weight above and one below the limit for inline
+        weights.
+        """
         x, w, y = names
         values = (
             np.arange(elements * 4, dtype=np.float32).reshape(elements, 4) / 7

@@ -1,4 +1,6 @@
-"""Models whose weights are arranged for this machine's CPU, on this machine and elsewhere."""
+"""Models whose weights are arranged for this machine's CPU, on this machine and
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,17 @@ from epctx_core.errors import InvalidGraph
 
 pytestmark = pytest.mark.skipif(
     not block_size(),
-    reason="onnxruntime arranges nothing for this CPU, so there is nothing to arrange back",
+    reason=(
+        "onnxruntime arranges nothing for this CPU, so there is nothing to arrange back"
+    ),
 )
 SHAPE = (1, 3, 20, 20)
 
 
 def network(opset=13, activation="Relu", channels=32, **attributes):
-    """A stem on three channels, a depthwise convolution, a residual sum, both kinds of pools."""
+    """A stem on three channels, a depthwise convolution, a residual sum, both kinds of
+    pools.
+    """
     weights = [
         drawn("stem", channels, 3, 3, 3),
         drawn("stem_bias", channels),
@@ -55,8 +61,8 @@ def network(opset=13, activation="Relu", channels=32, **attributes):
         node("GlobalAveragePool", ["i"], ["y"]),
     ]
     return model(
-        nodes, [value("x", shape=SHAPE)], [value("y", shape=[1, 20, 1, 1])], weights, opsets=[("", opset)],
-        ir_version=8,
+        nodes, [value("x", shape=SHAPE)], [value("y", shape=[1, 20, 1, 1])], weights,
+        opsets=[("", opset)], ir_version=8,
     )  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""The container: layout, sharing, determinism, and refusal of everything that is not one."""
+"""The container: layout, sharing, determinism, and refusal of everything that is not
+one.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def foot_of(content):
 
 
 def rewritten(content, change):
-    """A container whose tables were changed by someone who also fixed sizes and digest."""
+    """A container whose tables were changed by someone who also fixed sizes and
+    digest.
+    """
     foot = foot_of(content)
     structures = content[foot.structures_start :][: foot.structures]
     found = json.loads(content[foot.structures_start + foot.structures : -FOOT_SIZE])

@@ -163,7 +163,10 @@ def test_what_a_node_claims_is_judged_and_what_it_must_claim_is_missed(
     assert host.logged == []
     loader.load([a_node(graph, "one", version="sim-2.50.0")], reader)
     assert host.logged == [
-        "one: the node was made for sdk sim-2.50.0, this runtime has sim-2.51.0; compiling again would make it faster."
+        (
+            "one: the node was made for sdk sim-2.50.0, this runtime has sim-2.51.0; "
+            "compiling again would make it faster."
+        )
     ]
     for version, words in (
         ("sim-2.52.0", "the node has sdk sim-2.52.0"),

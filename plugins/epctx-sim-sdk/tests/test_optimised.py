@@ -1,4 +1,6 @@
-"""The optimised form in the container: what it saves, what it costs, and where it stays away."""
+"""The optimised form in the container: what it saves, what it costs, and where it stays
+away.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Containers that leave weights in the source model: what stands in them, and what is used instead."""
+"""Containers that leave weights in the source model: what stands in them, and what is
+used instead.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""The blocked layout that onnxruntime's convolutions use on one kind of CPU, and the way back from it.
+"""The blocked layout that onnxruntime's convolutions use on one kind of CPU, and the
+way back from it.
 
-A graph that the host's engine optimised may hold operators of onnxruntime's internal domain `com.microsoft.nchwc`. Their
-weights are arranged for one block size, the width of this CPU's vectors. Such a graph is marked; where the engine refuses
-it, it is rewritten with ONNX's operators.
+A graph that the host's engine optimised may hold operators of onnxruntime's internal
+domain `com.microsoft.nchwc`. Their weights are arranged for one block size, the width
+of this CPU's vectors. Such a graph is marked; where the engine refuses it, it is
+rewritten with ONNX's operators.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ Rearrange = Callable[[np.ndarray], np.ndarray]
 
 
 class NotPlainError(Exception):
-    """A model has something in a blocked layout that has no equal among ONNX's operators here."""
+    """A model has something in a blocked layout that has no equal among ONNX's
+    operators here.
+    """
 
 
 def read_mark(model: ModelProto) -> str | None:
@@ -53,10 +57,12 @@ def read_mark(model: ModelProto) -> str | None:
 def without_blocks(
     model: ModelProto, weights: Mapping[str, np.ndarray], refusal: InvalidGraph
 ) -> tuple[ModelProto, Mapping[str, np.ndarray]]:
-    """Return a plain model, with rearranged copies of weights, in place of a marked one that the engine refuses.
+    """Return a plain model, with rearranged copies of weights, in place of a marked one
+    that the engine refuses.
 
     Raises:
-        InvalidGraph: the model is not marked, is damaged, or was made by a version that knew more.
+        InvalidGraph: the model is not marked, is damaged, or was made by a version that
+            knew more.
     """
     if read_mark(model) is None:
         raise refusal
@@ -76,9 +82,11 @@ def without_blocks(
 
 
 def has_way_back(model: ModelProto) -> bool:
-    """Return whether `without_blocks` can rewrite a marked model that was just optimised.
+    """Return whether `without_blocks` can rewrite a marked model that was just
+    optimised.
 
-    A `ReorderInput` may add channels of zeros, and nothing says how many: such a model has no way back.
+    A `ReorderInput` may add channels of zeros, and nothing says how many: such a model
+    has no way back.
     """
     block = _block_size(model)
     try:
@@ -114,7 +122,8 @@ def to_plain(
     """Rewrite blocked operators as ONNX's own.
 
     Returns:
-        The new model, and for each weight that must be rearranged: the one it is made from, and how.
+        The new model, and for each weight that must be rearranged: the one it is made
+        from, and how.
 
     Raises:
         NotPlainError: something has no equal.

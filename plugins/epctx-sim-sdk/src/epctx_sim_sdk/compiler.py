@@ -1,6 +1,7 @@
 """The simulated compiler: from a partition to the SDK's own graph.
 
-Opens no device and reads no weight: large weights stay views until the graph is written or run.
+Opens no device and reads no weight: large weights stay views until the graph is written
+or run.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ _ALIGNMENT = 128
 def activation_peak(model: onnx.ModelProto) -> int:
     """Return the bytes of the largest set of activations that live at the same time.
 
-    Inputs and outputs count too, because the device works on copies of its own. Each value lives from
-    the node that makes it to the last node that reads it. Weights, and what is computed from weights
-    alone, do not count. Linear in the nodes.
+    Inputs and outputs count too, because the device works on copies of its own. Each
+    value lives from the node that makes it to the last node that reads it. Weights, and
+    what is computed from weights alone, do not count. Linear in the nodes.
 
     Args:
-        model: one partition, without value types inside; weights may stand as external tensors.
+        model: one partition, without value types inside; weights may stand as external
+            tensors.
     """
     graph = model.graph
     sizes = _sizes(model)
@@ -84,7 +86,9 @@ def _sizes(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def with_types(model: onnx.ModelProto) -> onnx.GraphProto:
-    """Return the graph with inferred types; onnx would look for the files of external weights."""
+    """Return the graph with inferred types; onnx would look for the files of external
+    weights.
+    """
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
     tensors = list(probe.graph.initializer)
@@ -117,18 +121,23 @@ def _size(tensor: onnx.TypeProto.Tensor) -> int:
 
 
 WEIGHT_LOCATION = "epctx-weight"
-"""The location that every weight carries which lies in the container: the one the core's engines know."""
+"""The location that every weight carries which lies in the container: the one the
+core's engines know.
+"""
 
 
 LAYOUT_MARK = "epctx.cpu_layout"
-"""The metadata key of a graph with an engine's own layouts: engine and block size, such as `onnxruntime 1.31.1 nchwc16`."""
+"""The metadata key of a graph with an engine's own layouts: engine and block size, such
+as `onnxruntime 1.31.1 nchwc16`.
+"""
 
 
 def canonicalise(model: onnx.ModelProto) -> dict[str, str]:
-    """Rename every value by its place in the graph and remove all that does not compute.
+    """Rename every value by its place in the graph and remove all that does not
+    compute.
 
-    Values become `i0..` (inputs), `w0..` (weights, in order of first use) and `v0..` (the rest).
-    Weights that nothing reads are dropped. The model is changed in place.
+    Values become `i0..` (inputs), `w0..` (weights, in order of first use) and `v0..`
+    (the rest). Weights that nothing reads are dropped. The model is changed in place.
 
     Returns:
         The old name of each remaining initializer, with its new one.
@@ -159,7 +168,9 @@ def _number(graph: onnx.GraphProto) -> dict[str, str]:
 
 
 def _values(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the names that nodes read and write and that the graph gives, bodies included."""
+    """Yield the names that nodes read and write and that the graph gives, bodies
+    included.
+    """
     for node in graph.node:
         yield from node.input
         for body in _bodies(node):
@@ -227,7 +238,8 @@ def _strip(model: onnx.ModelProto) -> None:
         "doc_string",
     ):
         model.ClearField(field)
-    # Says for which CPU the host's engine arranged the weights; nothing else there computes.
+    # Says for which CPU the host's engine arranged the weights; nothing else there
+    # computes.
     kept = [entry for entry in model.metadata_props if entry.key == LAYOUT_MARK]
     del model.metadata_props[:]
     model.metadata_props.extend(kept)
@@ -238,7 +250,9 @@ def _strip(model: onnx.ModelProto) -> None:
 
 
 MOST_OPTIMIZED = 256
-"""Graphs of one EP instance that are optimised; a network in more pieces gains too little for the time."""
+"""Graphs of one EP instance that are optimised; a network in more pieces gains too
+little for the time.
+"""
 
 _WORTH_NODES = 8
 _WORTH_OPERATORS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
@@ -246,12 +260,17 @@ _WORTH_OPERATORS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 @dataclass(kw_only=True, slots=True)
 class SimGraph:
-    """A compiled partition. Never changed; not frozen, because a network can have very many.
+    """A compiled partition.
+
+    Never changed; not frozen, because a network can have very many.
 
     Attributes:
-        structure: a serialised ONNX model without names of its own and without large weights.
-        weights: the views behind the structure's external initializers, by their names there.
-        partition: what was compiled; kept, because the views are valid only as long as it lives.
+        structure: a serialised ONNX model without names of its own and without large
+            weights.
+        weights: the views behind the structure's external initializers, by their names
+            there.
+        partition: what was compiled; kept, because the views are valid only as long as
+            it lives.
     """
 
     structure: bytes
@@ -260,7 +279,10 @@ class SimGraph:
 
     @property
     def name(self) -> str:
-        """The graph's name in a container. Making it may read all weights, so only writing asks for it."""
+        """The graph's name in a container.
+
+        Making it may read all weights, so only writing asks for it.
+        """
         return self.partition.name
 
     @property
@@ -289,10 +311,12 @@ class SimCompiler:
 
     Args:
         ep: the EP name, for messages.
-        fp16: store float32 weights as float16. Nothing is optimised then, which would undo it.
-        engine: optimises graphs of some size for the host's CPU; None to keep all as they are.
-        weightless: leave out what is the source's own. Nothing is optimised then, which would make
-            other weights of them.
+        fp16: store float32 weights as float16. Nothing is optimised then, which would
+            undo it.
+        engine: optimises graphs of some size for the host's CPU; None to keep all as
+            they are.
+        weightless: leave out what is the source's own. Nothing is optimised then, which
+            would make other weights of them.
     """
 
     def __init__(
@@ -394,7 +418,9 @@ def compile_partition(
 def _optimized(
     model: onnx.ModelProto, weights: Mapping[str, TensorView], engine: Engine
 ) -> OptimizedModel | None:
-    """Return the optimised form, arranged for this CPU only where another one can undo that."""
+    """Return the optimised form, arranged for this CPU only where another one can undo
+    that.
+    """
     from epctx_sim_sdk.blocked_layout import has_way_back, read_mark
 
     found = engine.optimize(model, weights, layouts=True)
@@ -406,7 +432,9 @@ def _optimized(
 def _detach_small(
     model: onnx.ModelProto, own: Mapping[str, TensorView]
 ) -> dict[str, TensorView]:
-    """Take the values of the source's weights that are inline out of a model; return the weights by name."""
+    """Take the values of the source's weights that are inline out of a model; return
+    the weights by name.
+    """
     detached: dict[str, TensorView] = {}
     for tensor in model.graph.initializer:
         view = own.get(tensor.name)
@@ -435,8 +463,8 @@ def _check_boundary(partition: Partition, model: onnx.ModelProto, ep: str) -> No
     declared = ([v.name for v in partition.inputs], [v.name for v in partition.outputs])
     if given != declared:
         raise EPFail(
-            f"{ep} cannot compile partition {partition.name!r}: its model has inputs and outputs {given},"
-            f" the partition {declared}.",
+            f"{ep} cannot compile partition {partition.name!r}: its model has inputs "
+            f"and outputs {given}, the partition {declared}.",
             ep=ep,
             node=partition.name,
         )
@@ -446,8 +474,9 @@ def _check_weight(view: TensorView, partition: Partition, ep: str) -> None:
     count = math.prod(view.shape)
     if count * view.dtype.itemsize != view.nbytes:
         raise EPFail(
-            f"{ep} cannot compile partition {partition.name!r}: weight {view.name!r} has {view.nbytes} bytes"
-            f" for {count} elements of {view.dtype}, and the container holds no packed types.",
+            f"{ep} cannot compile partition {partition.name!r}: weight {view.name!r} "
+            f"has {view.nbytes} bytes for {count} elements of {view.dtype}, and the "
+            "container holds no packed types.",
             ep=ep,
             node=partition.name,
             hint="Leave nodes with weights of less than 8 bits a value to another EP.",

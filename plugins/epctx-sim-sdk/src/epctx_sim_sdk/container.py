@@ -1,9 +1,10 @@
 """The binary format: one container with many graphs, read from a mapping.
 
-Head, weights, graphs and tables, foot: so that it can be written front to back before any digest is known.
-The foot's digest covers everything but the weights, and the tables carry each weight's digest. Opening
-checks the former and reads no weight. `writing` writes it; the package's README describes it. Every number
-out of a file is checked here before anything uses it.
+Head, weights, graphs and tables, foot: so that it can be written front to back before
+any digest is known. The foot's digest covers everything but the weights, and the tables
+carry each weight's digest. Opening checks the former and reads no weight. `writing`
+writes it; the package's README describes it. Every number out of a file is checked here
+before anything uses it.
 """
 
 from __future__ import annotations
@@ -36,19 +37,25 @@ MAX_TABLES = 1 << 28
 MAX_RANK = 32
 MAX_LENGTH = 1 << 62
 MAX_PARTS = 1 << 23
-"""Entries of all lists and objects in the tables; each takes 20 to 100 bytes of memory, up to 30 times its text."""
+"""Entries of all lists and objects in the tables; each takes 20 to 100 bytes of memory,
+up to 30 times its text.
+"""
 _MAX_ELEM_TYPE = 255
 _GRAPH_KEYS = {"name", "structure", "weights", "inputs", "outputs"}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class BadTablesError(ValueError):
-    """The tables are not as this module writes them; the text completes "the payload is damaged: "."""
+    """The tables are not as this module writes them; the text completes "the payload is
+    damaged: ".
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """Location of one graph's ONNX bytes, counted from the first; graphs of equal structure share one."""
+    """Location of one graph's ONNX bytes, counted from the first; graphs of equal
+    structure share one.
+    """
 
     offset: int
     length: int
@@ -68,7 +75,9 @@ class Weight:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceWeight:
-    """A weight that stays in the source model, by its name there; the container holds none of its bytes."""
+    """A weight that stays in the source model, by its name there; the container holds
+    none of its bytes.
+    """
 
     source: str
     length: int
@@ -105,10 +114,11 @@ class Tables:
 
 
 class _Graphs(Mapping[str, GraphEntry]):
-    """Graphs out of a file by name, each decoded and checked when it is first asked for.
+    """Graphs out of a file by name, each decoded and checked when it is first asked
+    for.
 
-    A payload may hold many thousands, of which a session, or who reads it back, needs a few. To ask for one may raise
-    BadTablesError.
+    A payload may hold many thousands, of which a session, or who reads it back, needs a
+    few. To ask for one may raise BadTablesError.
 
     Args:
         found: what the file has under each name.
@@ -137,11 +147,14 @@ class _Graphs(Mapping[str, GraphEntry]):
 
 
 Extents: TypeAlias = tuple[int, int]
-"""The length of all structures, and how many bytes lie before them: head and weights."""
+"""The length of all structures, and how many bytes lie before them: head and
+weights.
+"""
 
 
 def decode(content: bytes, extents: Extents) -> Tables:
-    """Return the tables, every offset, length and reference checked; those of a graph when it is asked for.
+    """Return the tables, every offset, length and reference checked; those of a graph
+    when it is asked for.
 
     Args:
         content: at most `MAX_TABLES` bytes.
@@ -373,7 +386,8 @@ class Foot:
     """The last bytes of a container: where all else lies.
 
     Attributes:
-        structures_start: where the graphs' structures begin, behind the weights; the tables follow them.
+        structures_start: where the graphs' structures begin, behind the weights; the
+            tables follow them.
         structures, tables: lengths in bytes.
         total: the size of the container.
     """
@@ -407,7 +421,9 @@ def _digest(body: bytes | memoryview, fields: bytes | memoryview) -> bytes:
 
 
 class Container:
-    """An opened container. Its arrays are views over the payload and keep the mapping alive.
+    """An opened container.
+
+    Its arrays are views over the payload and keep the mapping alive.
 
     Attributes:
         subject: what it is in messages, such as `the payload net_qnn.bin`.
@@ -429,7 +445,8 @@ class Container:
         self._weights = view[: foot.structures_start]
 
     def graph(self, name: str) -> GraphEntry:
-        """Return what the tables say of a graph that it holds, checked when it is first asked for.
+        """Return what the tables say of a graph that it holds, checked when it is first
+        asked for.
 
         Raises:
             InvalidGraph: the tables are not as they are written, or point outside.
@@ -447,11 +464,12 @@ class Container:
         return bytes(self._structures[place.offset : place.offset + place.length])
 
     def arrays(self, entry: GraphEntry) -> dict[str, np.ndarray]:
-        """Return a graph's weights as read-only arrays over the payload or the source model, nothing copied.
+        """Return a graph's weights as read-only arrays over the payload or the source
+        model, nothing copied.
 
         Raises:
-            InvalidGraph: a weight's type and shape do not fit its length, or one of the source is missing or
-                not the one that was compiled.
+            InvalidGraph: a weight's type and shape do not fit its length, or one of the
+                source is missing or not the one that was compiled.
         """
         return {
             name: self._array(self.tables.weights[place], name)
@@ -469,15 +487,17 @@ class Container:
         dtype = _dtype(weight.elem_type)
         count = math.prod(weight.shape)
         fits = dtype is not None and count * dtype.itemsize == weight.length
-        # Without elements no dimension is bounded by the length, and numpy multiplies the others.
+        # Without elements no dimension is bounded by the length, and numpy multiplies
+        # the others.
         if (
             dtype is None
             or not fits
             or (not count and math.prod(d or 1 for d in weight.shape) > MAX_TABLES)
         ):
             raise InvalidGraph(
-                f"{self.subject} is damaged: weight {name!r} has {weight.length} bytes, which do not fit"
-                f" element type {weight.elem_type} and shape {list(weight.shape)}."
+                f"{self.subject} is damaged: weight {name!r} has {weight.length} "
+                f"bytes, which do not fit element type {weight.elem_type} and shape "
+                f"{list(weight.shape)}."
             )
         if not count:
             return np.zeros(weight.shape, dtype)
@@ -488,7 +508,9 @@ class Container:
         return array
 
     def damaged_weights(self) -> list[int]:
-        """Read all weights that it holds and return the places (in `tables.weights`) of those with a wrong digest."""
+        """Read all weights that it holds and return the places (in `tables.weights`) of
+        those with a wrong digest.
+        """
         return [
             place
             for place, weight in enumerate(self.tables.weights)
@@ -505,15 +527,20 @@ def _checked(source: FromSource, weight: SourceWeight) -> TensorView:
     found = (view.elem_type, tuple(view.shape), view.nbytes, view.digest)
     if found != (weight.elem_type, weight.shape, weight.length, weight.digest):
         raise InvalidGraph(
-            f"the weight {weight.source!r} of the source model is not the one that was compiled.",
-            hint="Restore the source model that the context model was compiled from, or compile again.",
+            f"the weight {weight.source!r} of the source model is not the one that "
+            "was compiled.",
+            hint=(
+                "Restore the source model that the context model was compiled from, "
+                "or compile again."
+            ),
         )
     return view
 
 
 def _no_source(name: str) -> TensorView:
     raise InvalidGraph(
-        f"the payload refers to the weight {name!r} of a source model, and there is none."
+        f"the payload refers to the weight {name!r} of a source model, and there is "
+        "none."
     )
 
 
@@ -545,9 +572,11 @@ def open_container(  # noqa: PLR0913 - three are for messages alone
         ep: the EP name, for messages.
         node: the EPContext node, for messages.
         name: the payload's name, for messages.
-        source: gives weights of the source model, for a payload that holds not all of its own.
+        source: gives weights of the source model, for a payload that holds not all of
+            its own.
         kind: what the node says of the payload, if it does; see `foreign.KIND`.
-        verified: whether the core has digested the payload, so that the digest in the foot need not be.
+        verified: whether the core has digested the payload, so that the digest in the
+            foot need not be.
 
     Raises:
         InvalidGraph: empty, truncated, altered, of another format, or another vendor's.
@@ -581,28 +610,37 @@ def _read_tables(view: memoryview, foot: Foot) -> Tables:
 
 
 def _check_head(view: memoryview, ep: str, kind: object) -> None:
-    """Check mark and format. The text of the error completes "the payload a.bin ..."."""
+    """Check mark and format.
+
+    The text of the error completes "the payload a.bin ...".
+    """
     if not len(view):
         raise _UnreadableError("is empty")
     if bytes(view[: len(MAGIC)]) != MAGIC:
         _refuse_foreign(view, ep, kind)
     if len(view) < HEAD_SIZE + FOOT_SIZE:
         raise _UnreadableError(
-            f"is truncated: it has {len(view)} bytes, and one without graphs has {HEAD_SIZE + FOOT_SIZE}"
+            f"is truncated: it has {len(view)} bytes, and one without graphs has "
+            f"{HEAD_SIZE + FOOT_SIZE}"
         )
     _, version, size = _HEAD.unpack_from(view)
     if (version, size) != (FORMAT_VERSION, HEAD_SIZE):
         raise _UnreadableError(
-            f"has format {version} ({size} bytes of head); this simulated SDK reads {FORMAT_VERSION}"
+            f"has format {version} ({size} bytes of head); this simulated SDK reads "
+            f"{FORMAT_VERSION}"
         )
 
 
 def _read_foot(view: memoryview, *, verified: bool) -> Foot:
-    """Check sizes and, unless it was done, the digest. The text of the error completes "the payload a.bin ..."."""
+    """Check sizes and, unless it was done, the digest.
+
+    The text of the error completes "the payload a.bin ...".
+    """
     raw = view[-FOOT_SIZE:]
     if raw[-len(END) :] != END:
         raise _UnreadableError(
-            "is truncated, longer than it should be or damaged: it does not end with the mark of an end"
+            "is truncated, longer than it should be or damaged: it does not end with "
+            "the mark of an end"
         )
     foot = Foot.unpack(raw)
     if foot.total != len(view):
@@ -625,7 +663,8 @@ def _read_foot(view: memoryview, *, verified: bool) -> Foot:
         and _digest(view[foot.structures_start : -FOOT_SIZE], fields) != digest
     ):
         raise _UnreadableError(
-            "is damaged: its graphs and tables do not have the digest that is written in it"
+            "is damaged: its graphs and tables do not have the digest that is written "
+            "in it"
         )
     return foot
 
@@ -636,11 +675,13 @@ def _refuse_foreign(view: memoryview, ep: str, kind: object) -> None:
     what = recognise(view, kind)
     if what is not None:
         raise _UnreadableError(
-            f"is {what}; this {ep} is simulated and reads only what the simulated SDK wrote"
+            f"is {what}; this {ep} is simulated and reads only what the simulated SDK "
+            "wrote"
         )
     if MAGIC.startswith(bytes(view[: len(MAGIC)])):
         raise _UnreadableError("is truncated: not even the first 8 bytes are complete")
     raise _UnreadableError(
-        f"is damaged or foreign: it begins with {bytes(view[:8]).hex(' ')}, which is neither the mark of this"
-        " simulated SDK nor that of a vendor's format known here"
+        f"is damaged or foreign: it begins with {bytes(view[:8]).hex(' ')}, which is "
+        "neither the mark of this simulated SDK nor that of a vendor's format known "
+        "here"
     )

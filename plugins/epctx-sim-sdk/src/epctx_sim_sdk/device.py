@@ -1,7 +1,7 @@
 """The simulated device: makes graphs runnable on the host's engine.
 
-Equal graphs (structure and weights) share one prepared model, closed with its last user. Knows no
-vendor and no file.
+Equal graphs (structure and weights) share one prepared model, closed with its last
+user. Knows no vendor and no file.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     from epctx_sim_sdk.container import Container, GraphEntry
 
 _LIGHT_PRODUCTS = 16 << 20
-"""Multiplications up to which a second thread costs more than it saves: a pool takes as long to make."""
+"""Multiplications up to which a second thread costs more than it saves: a pool takes as
+long to make.
+"""
 
 _BY_ROW = frozenset({"Gemm", "MatMul"})
 _UNKNOWN_WORK = frozenset(
     {
-        "Conv", "ConvInteger", "ConvTranspose", "Einsum", "GRU", "If", "LSTM", "Loop", "MatMulInteger",
-        "QLinearConv", "QLinearMatMul", "RNN", "Scan",
+        "Conv", "ConvInteger", "ConvTranspose", "Einsum", "GRU", "If", "LSTM", "Loop",
+        "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN", "Scan",
     }
 )  # fmt: skip
 
@@ -64,7 +66,8 @@ class Device:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def load(self, container: Container, entry: GraphEntry) -> CompiledPartition:
-        """Make a graph of an opened container runnable; its weights are used where they lie.
+        """Make a graph of an opened container runnable; its weights are used where they
+        lie.
 
         Raises:
             InvalidGraph: the graph and its tables do not fit together.
@@ -78,7 +81,8 @@ class Device:
             )
             if (len(model.graph.input), len(model.graph.output)) != boundary:
                 raise InvalidGraph(
-                    f"{container.subject} is damaged: graph {entry.name!r} and the tables have different boundaries."
+                    f"{container.subject} is damaged: graph {entry.name!r} and the "
+                    "tables have different boundaries."
                 )
             _put_small_inline(model, arrays)
             return model, arrays
@@ -119,7 +123,9 @@ class Device:
         *,
         heavy: bool | None,
     ) -> PreparedModel:
-        """Prepare a graph; one that was arranged for another CPU or engine, as a plain one."""
+        """Prepare a graph; one that was arranged for another CPU or engine, as a plain
+        one.
+        """
         try:
             return self.engine.prepare(model, arrays, heavy=heavy)
         except InvalidGraph as error:
@@ -146,7 +152,8 @@ class Device:
 
 
 class GraphReader(Device):
-    """Substitute for a device where there is none: reads graphs, equal ones once, and keeps nothing runnable.
+    """Substitute for a device where there is none: reads graphs, equal ones once, and
+    keeps nothing runnable.
 
     Args:
         engine: the host's engine.
@@ -168,7 +175,9 @@ class GraphReader(Device):
 
 
 def open_device(context: ProviderContext) -> Device:
-    """Return the device of an EP instance; an export has one that reads graphs and runs none."""
+    """Return the device of an EP instance; an export has one that reads graphs and runs
+    none.
+    """
     exports = context.purpose is Purpose.EXPORT
     return (GraphReader if exports else Device)(engine=context.engine)
 
@@ -183,7 +192,9 @@ def _identity(view: TensorView) -> Hashable:
 
 
 def _is_light(model: onnx.ModelProto) -> bool:
-    """Return whether a graph's matrix products, each row of its inputs times each weight, are soon done."""
+    """Return whether a graph's matrix products, each row of its inputs times each
+    weight, are soon done.
+    """
     graph = model.graph
     if any(node.op_type in _UNKNOWN_WORK for node in graph.node):
         return False
@@ -205,7 +216,9 @@ def _is_light(model: onnx.ModelProto) -> bool:
 def _parse(
     content: bytes, arrays: Mapping[str, np.ndarray], subject: str, graph: str
 ) -> onnx.ModelProto:
-    """Parse a structure and check that all its outside data are this container's weights."""
+    """Parse a structure and check that all its outside data are this container's
+    weights.
+    """
     try:
         model: onnx.ModelProto = onnx.ModelProto.FromString(content)
     except DecodeError as error:
@@ -228,7 +241,8 @@ def _parse(
     )
     if not fits or hidden:
         raise InvalidGraph(
-            f"{subject} is damaged: graph {graph!r} and the tables name different weights."
+            f"{subject} is damaged: graph {graph!r} and the tables name different "
+            "weights."
         )
     return model
 
@@ -241,7 +255,9 @@ def _is_of(elem_type: int, dtype: np.dtype[Any]) -> bool:
 
 
 def _put_small_inline(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> None:
-    """Put small weights into a model: a compiler reads such values, as shapes or axes."""
+    """Put small weights into a model: a compiler reads such values, as shapes or
+    axes.
+    """
     for tensor in model.graph.initializer:
         array = arrays.get(tensor.name)
         if array is not None and array.nbytes <= SMALL:
@@ -256,7 +272,9 @@ def _put_small_inline(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) 
 
 
 def _hidden_outside_data(model: onnx.ModelProto, known: int) -> bool:
-    """Return whether tensors other than the main graph's initializers claim to lie in a file."""
+    """Return whether tensors other than the main graph's initializers claim to lie in a
+    file.
+    """
     found = 0
     pending: list[object] = [model]
     while pending:

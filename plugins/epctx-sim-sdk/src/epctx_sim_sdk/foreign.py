@@ -1,4 +1,6 @@
-"""Recognition of payloads that no simulated SDK wrote: a few leading bytes are read, so that a refusal can name them."""
+"""Recognition of payloads that no simulated SDK wrote: a few leading bytes are read, so
+that a refusal can name them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,10 @@ import struct
 
 from epctx_sim_sdk.versions import KIND, RESTORE
 
-_ELSEWHERE = "Load the model where the vendor's own EP is installed, or compile the source model again with this one."
+_ELSEWHERE = (
+    "Load the model where the vendor's own EP is installed, or compile the source "
+    "model again with this one."
+)
 _QNN_MAJOR = 2
 _QNN_HIGHEST_MINOR = 255
 _LONGEST_NAME = 1024
@@ -32,26 +37,35 @@ _MAGICS: tuple[tuple[int, bytes, str], ...] = (
 
 
 def recognise(view: memoryview, kind: object = None) -> str | None:
-    """Return what a payload is, as the object of "this is ...", or None if it is nothing known.
+    """Return what a payload is, as the object of "this is ...", or None if it is
+    nothing known.
 
     Args:
         view: the payload's bytes, of any length.
         kind: what its node says of it in `KIND`, if it does.
     """
     if isinstance(kind, str) and kind.casefold() == "dlc":
-        return f"a payload of kind {KIND}={kind}, a deep learning container (DLC) of Qualcomm's tools"
+        return (
+            f"a payload of kind {KIND}={kind}, a deep learning container (DLC) of "
+            "Qualcomm's tools"
+        )
     for offset, magic, what in _MAGICS:
         if bytes(view[offset : offset + len(magic)]) == magic:
             return what
     if _is_qnn(view):
         return "a context binary written by the real QNN SDK (Qualcomm)"
     if is_file_name(view):
-        return f"the text {bytes(view).decode()!r}, as if a file's name had been embedded in place of its bytes"
+        return (
+            f"the text {bytes(view).decode()!r}, as if a file's name had been "
+            "embedded in place of its bytes"
+        )
     return None
 
 
 def suggest_fix(view: memoryview, kind: object = None) -> str:
-    """Return what a user can do about a payload that is none of the simulated SDK's, or a damaged one."""
+    """Return what a user can do about a payload that is none of the simulated SDK's, or
+    a damaged one.
+    """
     return (
         RESTORE if recognise(view, kind) is None or is_file_name(view) else _ELSEWHERE
     )
@@ -60,8 +74,8 @@ def suggest_fix(view: memoryview, kind: object = None) -> str:
 def _is_qnn(view: memoryview) -> bool:
     """Return whether the bytes begin like a QNN context binary.
 
-    It has no magic, but starts with its format's version as two big-endian numbers, followed by a
-    big-endian count of at least one.
+    It has no magic, but starts with its format's version as two big-endian numbers,
+    followed by a big-endian count of at least one.
     """
     if len(view) < struct.calcsize(">IIQ"):
         return False
@@ -74,7 +88,9 @@ def _is_qnn(view: memoryview) -> bool:
 
 
 def is_file_name(view: memoryview) -> bool:
-    """Return whether a payload is a file's name: whoever made the model mistook one for the other."""
+    """Return whether a payload is a file's name: whoever made the model mistook one for
+    the other.
+    """
     if not 0 < len(view) <= _LONGEST_NAME:
         return False
     try:

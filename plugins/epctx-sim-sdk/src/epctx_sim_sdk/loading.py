@@ -1,7 +1,7 @@
 """From EPContext nodes to runnables, whoever the vendor.
 
-`provider.SimulatedProvider` calls it from its hook, with the vendor's version rules. What becomes of partitions is in
-`session`.
+`provider.SimulatedProvider` calls it from its hook, with the vendor's version rules.
+What becomes of partitions is in `session`.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class ContextLoader:
         """Return one runnable for each node, in order.
 
         Raises:
-            InvalidGraph: a payload that is damaged, foreign or made for another runtime; a graph that
-                is missing, ambiguous, or does not fit its node.
+            InvalidGraph: a payload that is damaged, foreign or made for another
+                runtime; a graph that is missing, ambiguous, or does not fit its node.
         """
         workspace = self._context.workspace
         workspace.get_or_create(_OPENED, lambda: self._open_first(nodes, reader))
@@ -81,7 +81,9 @@ class ContextLoader:
             raise
 
     def _open_first(self, nodes: Sequence[ContextNode], reader: ContextReader) -> bool:
-        """Open payloads for all sessions that share them; leave the graphs that are not for this one."""
+        """Open payloads for all sessions that share them; leave the graphs that are not
+        for this one.
+        """
         self._open_all(nodes, reader)
         own = {node.partition_name for node in nodes}
         for _, container in self._opened.values():
@@ -96,7 +98,9 @@ class ContextLoader:
                 self.open(node, reader)
 
     def _taken(self, nodes: Sequence[ContextNode]) -> dict[str, Container]:
-        """Return what other sessions left of these nodes' graphs; it is gone from there."""
+        """Return what other sessions left of these nodes' graphs; it is gone from
+        there.
+        """
         found = (
             (n.partition_name, self._context.workspace.take(n.partition_name))
             for n in nodes
@@ -126,7 +130,8 @@ class ContextLoader:
         """Return a primary's container; primaries that name one file share it.
 
         Raises:
-            InvalidGraph: a payload that is damaged, foreign or made for another runtime.
+            InvalidGraph: a payload that is damaged, foreign or made for another
+                runtime.
         """
         payload = reader.payload(node)
         known = self._opened.get(id(payload))
@@ -160,16 +165,24 @@ class ContextLoader:
             raise refused(
                 self._policy.ep,
                 node,
-                f"{subject} has {judgement.field} {judgement.found} ({judgement.relation.value}), but this simulated"
-                f" runtime needs {judgement.needed}.",
-                f"Compile the source model again for {needed}, or give the EP the options that describe the runtime"
-                " it was made for.",
+                f"{subject} has {judgement.field} {judgement.found} "
+                f"({judgement.relation.value}), but this simulated runtime needs "
+                f"{judgement.needed}.",
+                f"Compile the source model again for {needed}, or give the EP the "
+                "options that describe the runtime it was made for.",
             )
         if judgement.verdict is Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
             self._context.logger.info(
-                "%s: %s was made for %s %s, this runtime has %s; compiling again would make it faster.",
-                node.name, subject, judgement.field, judgement.found, judgement.needed,
-            )  # fmt: skip
+                (
+                    "%s: %s was made for %s %s, this runtime has %s; compiling again "
+                    "would make it faster."
+                ),
+                node.name,
+                subject,
+                judgement.field,
+                judgement.found,
+                judgement.needed,
+            )
 
     def _load_one(
         self, node: ContextNode, container: Container, name: str
@@ -184,7 +197,9 @@ class ContextLoader:
             raise
 
     def _judge_claims(self, node: ContextNode, container: Container) -> None:
-        """Judge what the node itself states; equal statements about one payload are judged once."""
+        """Judge what the node itself states; equal statements about one payload are
+        judged once.
+        """
         given = map(node.attributes.get, self._policy.claims)
         texts = tuple([value if isinstance(value, str) else "" for value in given])
         if (container, texts) in self._accepted:
@@ -201,7 +216,9 @@ class ContextLoader:
         self._accepted.add((container, texts))
 
     def _find(self, node: ContextNode) -> tuple[Container, str]:
-        """Return where a node's graph is, and its name: its primary's payload, or the one payload that has it."""
+        """Return where a node's graph is, and its name: its primary's payload, or the
+        one payload that has it.
+        """
         primary = node if node.main_context else node.primary
         own = None if primary is None else self._containers.get(primary.name)
         if own is not None and node.partition_name in own.tables.graphs:
@@ -216,7 +233,8 @@ class ContextLoader:
             and len(candidates) == 1
             and len(candidates[0].tables.graphs) == 1
         ):
-            # Old writers gave node and graph different names; with one graph there is no doubt.
+            # Old writers gave node and graph different names; with one graph there is
+            # no doubt.
             return candidates[0], next(iter(candidates[0].tables.graphs))
         raise self._not_found(node, candidates, len(found))
 
@@ -253,8 +271,8 @@ class ContextLoader:
                 raise refused(
                     self._policy.ep,
                     node,
-                    f"its {kind} are {_shown(stated)}, but graph {entry.name!r} in {container.subject} has"
-                    f" {_shown(held)}.",
+                    f"its {kind} are {_shown(stated)}, but graph {entry.name!r} in "
+                    f"{container.subject} has {_shown(held)}.",
                     _RECOMPILE,
                 )
 
@@ -268,7 +286,9 @@ def refused(ep: str, node: ContextNode, why: str, hint: str) -> InvalidGraph:
 
 @lru_cache(maxsize=256)
 def _fits(stated: TensorType, held: TensorType) -> bool:
-    """Return whether a node's value can be a graph's; names may differ, and what is unknown fits."""
+    """Return whether a node's value can be a graph's; names may differ, and what is
+    unknown fits.
+    """
     if stated.elem_type is not None and stated.elem_type != held.elem_type:
         return False
     if stated.shape is None or held.shape is None:

@@ -1,4 +1,6 @@
-"""Options that vendors' EPs have alike, and those that have nothing to act on in a simulation."""
+"""Options that vendors' EPs have alike, and those that have nothing to act on in a
+simulation.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,13 @@ def without_hardware(*names: str) -> tuple[ProviderOption, ...]:
 
 
 def runtime_options(*components: str, api: int = 0) -> tuple[ProviderOption, ...]:
-    """Return options by which the simulated runtime claims to have other versions; see `versions.stated_facts`.
+    """Return options by which the simulated runtime claims to have other versions; see
+    `versions.stated_facts`.
 
     Args:
         components: such as `sdk`; each has a version of its own.
-        api: the default of `runtime_api_version`; another one is another digest of the options.
+        api: the default of `runtime_api_version`; another one is another digest of the
+            options.
     """
     claims = "that the runtime claims to have"
     versions = [
@@ -42,7 +46,8 @@ def runtime_options(*components: str, api: int = 0) -> tuple[ProviderOption, ...
             f"runtime_{component}_version",
             str,
             default="",
-            doc=f"Simulation only: the version of the {component} {claims}, such as sim-2.51.0.",
+            doc=f"Simulation only: the version of the {component} {claims}, such as "
+            "sim-2.51.0.",
         )
         for component in components
     ]
@@ -51,7 +56,8 @@ def runtime_options(*components: str, api: int = 0) -> tuple[ProviderOption, ...
             f"runtime_{part}_version",
             int,
             default=default,
-            doc=f"Simulation only: the version of the payloads' {what} {claims}; 0 for the real one.",
+            doc=f"Simulation only: the version of the payloads' {what} {claims}; 0 "
+            "for the real one.",
         )
         for part, what, default in (("api", "interface", api), ("blob", "format", 0))
     ]

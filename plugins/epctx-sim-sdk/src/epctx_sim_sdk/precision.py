@@ -1,6 +1,8 @@
-"""Storing float32 weights as float16: what an NPU's half-precision mode does to a network's numbers.
+"""Storing float32 weights as float16: what an NPU's half-precision mode does to a
+network's numbers.
 
-Changes a graph and its weights before they are laid out. Bytes are converted piece by piece.
+Changes a graph and its weights before they are laid out. Bytes are converted piece by
+piece.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ _KEEP_FULL = frozenset({"QuantizeLinear", "DequantizeLinear", "Resize", "Upsampl
 
 
 class HalfTensor:
-    """A float32 weight seen as float16. Finite values too large for float16 are clamped to its range."""
+    """A float32 weight seen as float16.
+
+    Finite values too large for float16 are clamped to its range.
+    """
 
     def __init__(self, base: TensorView) -> None:
         self.base = base
@@ -51,7 +56,9 @@ class HalfTensor:
         return array
 
     def chunks(self) -> Iterator[memoryview]:
-        """Yield the converted bytes in pieces half as long as those of the float32 weight."""
+        """Yield the converted bytes in pieces half as long as those of the float32
+        weight.
+        """
         rest = b""
         for chunk in self.base.chunks():
             whole = memoryview(rest + bytes(chunk)) if rest else chunk
@@ -61,7 +68,9 @@ class HalfTensor:
 
 
 def to_half(values: np.ndarray) -> np.ndarray:
-    """Round to float16; infinities and NaN stay, other values are clamped to what float16 can hold."""
+    """Round to float16; infinities and NaN stay, other values are clamped to what
+    float16 can hold.
+    """
     limit = np.float32(np.finfo(_FLOAT16).max)
     clamped = np.where(np.isfinite(values), np.clip(values, -limit, limit), values)
     return np.ascontiguousarray(clamped.astype(_FLOAT16))
@@ -70,10 +79,11 @@ def to_half(values: np.ndarray) -> np.ndarray:
 def store_as_half(
     model: onnx.ModelProto, weights: dict[str, TensorView]
 ) -> dict[str, TensorView]:
-    """Turn a graph's float32 weights into float16 ones, each with a Cast back to float32.
+    """Turn a graph's float32 weights into float16 ones, each with a Cast back to
+    float32.
 
-    Scalars stay as they are: they are epsilons and factors that float16 would round to nothing. So do
-    the scales of quantisation and resizing.
+    Scalars stay as they are: they are epsilons and factors that float16 would round to
+    nothing. So do the scales of quantisation and resizing.
 
     Args:
         model: changed in place.

@@ -1,6 +1,8 @@
-"""Base class of the simulated EPs: the hooks that all vendors implement alike over the SDK.
+"""Base class of the simulated EPs: the hooks that all vendors implement alike over the
+SDK.
 
-Importing it imports no other module of the SDK, nor onnx or numpy: an EP is found before it is used.
+Importing it imports no other module of the SDK, nor onnx or numpy: an EP is found
+before it is used.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ class SimulatedProvider(ExecutionProvider, ABC):
 
     Attributes:
         notes: the doc string of its EPContext nodes.
-        one_primary: whether the first node carries the payload and the others refer to it; else each names it.
+        one_primary: whether the first node carries the payload and the others refer to
+            it; else each names it.
     """
 
     simulated: ClassVar[bool] = True
@@ -59,7 +62,8 @@ class SimulatedProvider(ExecutionProvider, ABC):
     one_primary: ClassVar[bool] = True
 
     def __init__(self, context: ProviderContext) -> None:
-        # The SDK is loaded with the first instance of a process, not in the middle of a load.
+        # The SDK is loaded with the first instance of a process, not in the middle of a
+        # load.
         from epctx_sim_sdk.device import open_device
 
         super().__init__(context)
@@ -72,14 +76,18 @@ class SimulatedProvider(ExecutionProvider, ABC):
     def compiler_facts(
         options: Mapping[str, Any], target: str | None = None
     ) -> dict[str, str]:
-        """Return what the version rules must know about whatever is compiled with these options."""
+        """Return what the version rules must know about whatever is compiled with these
+        options.
+        """
 
     @staticmethod
     @abstractmethod
     def load_policy(
         options: Mapping[str, Any], target: str | None = None
     ) -> LoadPolicy:
-        """Return the version rules, and the facts about the simulated device that loads."""
+        """Return the version rules, and the facts about the simulated device that
+        loads.
+        """
 
     @abstractmethod
     def support(self, graph: GraphView) -> Callable[[NodeView], bool | str]:
@@ -102,7 +110,9 @@ class SimulatedProvider(ExecutionProvider, ABC):
 
     @classmethod
     def new_loader(cls, context: ProviderContext, device: Device) -> ContextLoader:
-        """Return a loader of containers, also for an instance that only looks into them."""
+        """Return a loader of containers, also for an instance that only looks into
+        them.
+        """
         from epctx_sim_sdk.loading import ContextLoader
 
         return ContextLoader(
@@ -138,7 +148,8 @@ class SimulatedProvider(ExecutionProvider, ABC):
     ) -> Compatibility:
         """Judge by the version rules.
 
-        What a vendor's real EP wrote is not judged here: its payload is refused by name when it is opened.
+        What a vendor's real EP wrote is not judged here: its payload is refused by name
+        when it is opened.
         """
         from epctx_sim_sdk.versions import read_info
 
@@ -154,7 +165,9 @@ class SimulatedProvider(ExecutionProvider, ABC):
         nodes: Sequence[ContextNode],
         reader: ContextReader,
     ) -> Sequence[Finding]:
-        """Look into containers: what nodes state, versions, graphs, their boundaries and weights."""
+        """Look into containers: what nodes state, versions, graphs, their boundaries
+        and weights.
+        """
         from epctx_sim_sdk.device import GraphReader
         from epctx_sim_sdk.verification import verify_nodes
 
@@ -163,7 +176,9 @@ class SimulatedProvider(ExecutionProvider, ABC):
 
     @hookimpl
     def get_capability(self, graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
-        """Take what the vendor's tables allow, of the main graph: these have no control flow."""
+        """Take what the vendor's tables allow, of the main graph: these have no control
+        flow.
+        """
         from epctx_core.plugin import Refusal, supported_partitions
 
         if graph.parent_node is None:
@@ -171,7 +186,8 @@ class SimulatedProvider(ExecutionProvider, ABC):
         vendor, holder = self._made_by["vendor"], graph.parent_node.op_type
         return [
             Refusal(
-                f"{vendor} compiles the main graph only, and this is in a body of {holder}",
+                f"{vendor} compiles the main graph only, and this is in a body of "
+                f"{holder}",
                 graph.nodes,
             )
         ]
@@ -183,7 +199,9 @@ class SimulatedProvider(ExecutionProvider, ABC):
 
     @hookimpl
     def get_ep_context_nodes(self, writer: ContextWriter) -> Sequence[EPContextNode]:
-        """Write one payload with all graphs, those of a share group too, and describe this instance's nodes."""
+        """Write one payload with all graphs, those of a share group too, and describe
+        this instance's nodes.
+        """
         from epctx_core.plugin import EPContextNode
 
         graphs = self._session.shared_graphs(writer)

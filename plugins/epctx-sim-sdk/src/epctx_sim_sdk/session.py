@@ -1,4 +1,5 @@
-"""From partitions to payloads, whoever the vendor: what one EP instance does with the SDK's compiler, writer and device.
+"""From partitions to payloads, whoever the vendor: what one EP instance does with the
+SDK's compiler, writer and device.
 
 `provider.SimulatedProvider` calls it from its hooks.
 """
@@ -77,14 +78,17 @@ class SimSession:
         return compiled
 
     def shared_graphs(self, writer: ContextWriter) -> list[SimGraph]:
-        """Return what the models of the share group compiled that a payload is for, in order; equal graphs once.
+        """Return what the models of the share group compiled that a payload is for, in
+        order; equal graphs once.
 
-        What this instance compiled is left there for later ones. Without a group it is all.
+        What this instance compiled is left there for later ones. Without a group it is
+        all.
         """
         shared: dict[str, SimGraph] = self._context.workspace.get_or_create(
             _COMPILED, dict
         )
-        # An equal one that is there already may be of a model that failed, and its weights may be gone since.
+        # An equal one that is there already may be of a model that failed, and its
+        # weights may be gone since.
         shared.update((graph.name, graph) for graph in self.graphs)
         return [
             shared[name]
@@ -92,7 +96,9 @@ class SimSession:
         ]
 
     def activation_bytes(self) -> int:
-        """Return what the largest of this instance's own graphs needs for activations."""
+        """Return what the largest of this instance's own graphs needs for
+        activations.
+        """
         by_structure = {graph.structure: graph for graph in self.graphs}
         return max(
             (graph.activation_bytes for graph in by_structure.values()), default=0

@@ -1,4 +1,6 @@
-"""Answers to "does this EP take this node, and if not, why?" for the nodes of one graph."""
+"""Answers to "does this EP take this node, and if not, why?" for the nodes of one
+graph.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ if TYPE_CHECKING:
 
 
 class NodeSupport:
-    """Judgement of each node, made once; a vendor's class says in `_refusal` what its tables do.
+    """Judgement of each node, made once; a vendor's class says in `_refusal` what its
+    tables do.
 
     Args:
         graph: the view given to `get_capability`.
@@ -39,7 +42,8 @@ class NodeSupport:
         )
 
     def _serves(self, node: NodeView) -> bool:
-        """Return whether a Constant belongs to a node that is taken; alone it is nothing to compile.
+        """Return whether a Constant belongs to a node that is taken; alone it is
+        nothing to compile.
 
         In a body it belongs to the node that holds the body.
         """

@@ -1,4 +1,7 @@
-"""Facts about a node before a run: its constants, and its attributes as text. For a vendor's conditions."""
+"""Facts about a node before a run: its constants, and its attributes as text.
+
+For a vendor's conditions.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ _CONSTANT_VALUES = ("value", "value_int", "value_ints", "value_float", "value_fl
 
 
 def is_constant(graph: GraphView, name: str) -> bool:
-    """Return whether a value is known before a run: a weight, or what a Constant node gives."""
+    """Return whether a value is known before a run: a weight, or what a Constant node
+    gives.
+    """
     return (
         graph.initializer(name) is not None or _constant_node(graph, name) is not None
     )

@@ -1,6 +1,8 @@
-"""Looks into containers as a load does, without a device, and lists every fault where a load raises the first.
+"""Looks into containers as a load does, without a device, and lists every fault where a
+load raises the first.
 
-Which payloads a vendor's EP opens, and what it demands of nodes, is the vendor's; it hands in its loader.
+Which payloads a vendor's EP opens, and what it demands of nodes, is the vendor's; it
+hands in its loader.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def refused(error: InvalidGraph, node: ContextNode) -> Finding:
 
 
 def vendors(node: ContextNode, payload: PayloadView) -> str | None:
-    """Return what a payload of a vendor's own is; None for one that is to be had from the simulated SDK."""
+    """Return what a payload of a vendor's own is; None for one that is to be had from
+    the simulated SDK.
+    """
     claims_simulated = any(
         str(value).startswith(_SIMULATED) for value in node.attributes.values()
     )
@@ -49,11 +53,14 @@ def vendors(node: ContextNode, payload: PayloadView) -> str | None:
 
 
 def foreign(ep: str, node: ContextNode, payload: PayloadView, what: str) -> Finding:
-    """Return the finding for a payload of a vendor's own, which nobody here understands: a load refuses it."""
+    """Return the finding for a payload of a vendor's own, which nobody here
+    understands: a load refuses it.
+    """
     return Finding(
         Severity.ERROR,
         "container-refused",
-        f"the payload {payload.name} of node {node.name!r} is {what}; this {ep} is simulated and does not load it.",
+        f"the payload {payload.name} of node {node.name!r} is {what}; this {ep} is "
+        "simulated and does not load it.",
         node=node.name,
         hint="Verify and load it where the vendor's own EP is installed.",
     )
@@ -122,8 +129,10 @@ def _check_weights(container: Container, node: ContextNode) -> None:
     if damaged:
         more = ", ..." if len(damaged) > _SHOWN_WEIGHTS else ""
         raise InvalidGraph(
-            f"{container.subject} is damaged: {len(damaged)} of its {len(container.tables.weights)} weights do not have "
-            f"the digest that its tables say, by place: {', '.join(map(str, damaged[:_SHOWN_WEIGHTS]))}{more}.",
+            f"{container.subject} is damaged: {len(damaged)} of its "
+            f"{len(container.tables.weights)} weights do not have the digest that its "
+            "tables say, by place: "
+            f"{', '.join(map(str, damaged[:_SHOWN_WEIGHTS]))}{more}.",
             node=node.name,
             hint=RESTORE,
         )

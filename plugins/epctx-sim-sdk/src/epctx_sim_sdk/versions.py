@@ -1,6 +1,7 @@
 """SDK and driver versions, and how a vendor's table of version rules is applied.
 
-Knows how to compare two facts. Which fact matters, and what a difference means, is written in each vendor's package.
+Knows how to compare two facts. Which fact matters, and what a difference means, is
+written in each vendor's package.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from epctx_core.plugin import Compatibility
 RESTORE = "Compile the source model again, or restore the payload from where it came."
 """Hint for a damaged payload."""
 KIND = "ep_context_type"
-"""The attribute by which the real QNN EP tells kinds of payloads apart; its common kind goes without."""
+"""The attribute by which the real QNN EP tells kinds of payloads apart; its common kind
+goes without.
+"""
 
 SDK_VERSION = "sim-2.51.0"
 DRIVER_VERSION = "sim-1.8.0"
 BLOB_VERSION = "1"
 """The container format, as a fact that version rules can name."""
 CONTEXT_API = "1"
-"""The interface between the simulated EPs and their payloads; a change that old EPs cannot read raises it."""
+"""The interface between the simulated EPs and their payloads; a change that old EPs
+cannot read raises it.
+"""
 
 _VERSION = re.compile(r"sim-(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
 _NUMBER = re.compile(r"\d{1,18}")
@@ -34,7 +39,9 @@ _INFO_FIELD = re.compile(r"([a-z_]+)=([A-Za-z0-9_.-]*)")
 
 
 class Version(NamedTuple):
-    """A version of the simulated SDK or driver, such as `sim-2.51.0`; compared number by number."""
+    """A version of the simulated SDK or driver, such as `sim-2.51.0`; compared number
+    by number.
+    """
 
     major: int
     minor: int
@@ -42,7 +49,9 @@ class Version(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Version | None:
-        """Return the version that a text spells, or None if it is not one of this SDK's."""
+        """Return the version that a text spells, or None if it is not one of this
+        SDK's.
+        """
         match = _VERSION.fullmatch(text)
         return cls(*map(int, match.groups())) if match else None
 
@@ -53,13 +62,15 @@ class Version(NamedTuple):
 def stated_facts(
     ep: str, vendor: str, options: Mapping[str, Any], components: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the facts about a compiler or runtime that all vendors have, out of `options.runtime_options`.
+    """Return the facts about a compiler or runtime that all vendors have, out of
+    `options.runtime_options`.
 
     Args:
         ep: the EP name, for the message.
         vendor: whose payloads they are.
         options: the EP's.
-        components: the version of each component without an override, such as `sim-2.51.0`.
+        components: the version of each component without an override, such as
+            `sim-2.51.0`.
 
     Raises:
         InvalidArgument: an option is not a version of the simulated SDK.
@@ -74,7 +85,8 @@ def stated_facts(
         facts[component] = options[option] or default
         if Version.parse(facts[component]) is None:
             raise InvalidArgument(
-                f"{ep}: option {option!r} is {options[option]!r}, which is not a simulated version.",
+                f"{ep}: option {option!r} is {options[option]!r}, which is not a "
+                "simulated version.",
                 ep=ep,
                 hint=f"Write it like {default}.",
             )
@@ -108,7 +120,9 @@ RECOMPILE: Final = Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION
 def field_rules(
     field: str, kind: Collection[Relation], **accepted: Compatibility
 ) -> Rules:
-    """Return the lines of a table for one field: every difference is unsupported but those accepted by name."""
+    """Return the lines of a table for one field: every difference is unsupported but
+    those accepted by name.
+    """
     verdicts = {Relation[name.upper()]: verdict for name, verdict in accepted.items()}
     return {
         (field, one): verdicts.get(one, Compatibility.EP_UNSUPPORTED) for one in kind
@@ -127,7 +141,9 @@ COMMON_RULES: Final[Rules] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """The worst verdict that a table gives, and the field that caused it (empty if none did)."""
+    """The worst verdict that a table gives, and the field that caused it (empty if none
+    did).
+    """
 
     verdict: Compatibility
     field: str = ""
@@ -137,7 +153,8 @@ class Judgement:
 
 
 def relation(found: str | None, needed: str | None) -> Relation:
-    """Compare one fact: versions as versions, whole numbers as numbers, everything else as text.
+    """Compare one fact: versions as versions, whole numbers as numbers, everything else
+    as text.
 
     A runtime without a wish (`needed` is None) is content with anything.
     """
@@ -168,7 +185,9 @@ def _order(
 def judge(
     rules: Rules, made_by: Mapping[str, str], runtime: Mapping[str, str]
 ) -> Judgement:
-    """Apply a vendor's table to what made a payload and to the runtime that is to load it."""
+    """Apply a vendor's table to what made a payload and to the runtime that is to load
+    it.
+    """
     worst = Judgement(verdict=OPTIMAL)
     for field in dict.fromkeys(field for field, _ in rules):
         found, needed = made_by.get(field), runtime.get(field)
@@ -207,10 +226,11 @@ class LoadPolicy:
         ep: the EP name.
         rules: the vendor's version rules.
         runtime: the facts about the device that loads.
-        claims: by attribute, the facts that a node states beside its payload; they must be as acceptable as
-            the payload's.
+        claims: by attribute, the facts that a node states beside its payload; they must
+            be as acceptable as the payload's.
         without_patch: facts of which only the major and minor version count.
-        lone_graph_fits: whether the only graph of a payload may have another name than its node.
+        lone_graph_fits: whether the only graph of a payload may have another name than
+            its node.
     """
 
     ep: str
@@ -221,7 +241,9 @@ class LoadPolicy:
     lone_graph_fits: bool = False
 
     def judge(self, made_by: Mapping[str, str]) -> Judgement:
-        """Apply the rules to what made a payload and to the runtime that is to load it."""
+        """Apply the rules to what made a payload and to the runtime that is to load
+        it.
+        """
         return judge(
             self.rules, self._comparable(made_by), self._comparable(self.runtime)
         )

@@ -1,7 +1,8 @@
-"""Writes a container front to back, in one pass: weights first, what describes them last.
+"""Writes a container front to back, in one pass: weights first, what describes them
+last.
 
-So a weight's digest may still be in the making while earlier weights are written. See `container` for the
-format.
+So a weight's digest may still be in the making while earlier weights are written. See
+`container` for the format.
 """
 
 from __future__ import annotations
@@ -45,25 +46,29 @@ def write_container(
 ) -> Tables:
     """Write graphs into a fresh payload.
 
-    Weights of equal content are stored once, whatever their names and graphs. Same graphs and facts
-    give the same bytes.
+    Weights of equal content are stored once, whatever their names and graphs. Same
+    graphs and facts give the same bytes.
 
     Args:
         payload: nothing may have been written to it.
         graphs: at least one; their names differ.
         made_by: facts for version rules, such as `sdk` and `driver`.
-        before_weight: called with (weights handled, weights in all) before each weight of each graph.
-        reference: gives the name of a weight that stays in the source model, None for one to be written.
+        before_weight: called with (weights handled, weights in all) before each weight
+            of each graph.
+        reference: gives the name of a weight that stays in the source model, None for
+            one to be written.
 
     Returns:
         What was written as tables.
 
     Raises:
-        EPFail: two graphs have one name, the tables are too large, or something was written before.
+        EPFail: two graphs have one name, the tables are too large, or something was
+            written before.
     """
     if payload.size:
         raise EPFail(
-            f"a container begins its payload, and this one holds {payload.size} bytes already."
+            f"a container begins its payload, and this one holds {payload.size} bytes "
+            "already."
         )
     payload.write(head())
     weights, structures = _Weights(payload, reference), _Structures()
@@ -91,7 +96,10 @@ def _entries(
     structures: _Structures,
     places: Sequence[tuple[tuple[str, int], ...]],
 ) -> dict[str, GraphEntry]:
-    """Return the graphs' entries. A graph's name is made from the digests of its weights."""
+    """Return the graphs' entries.
+
+    A graph's name is made from the digests of its weights.
+    """
     entries: dict[str, GraphEntry] = {}
     for graph, weights in zip(graphs, places, strict=True):
         name = graph.name
@@ -110,7 +118,8 @@ def _entries(
 def _write_end(payload: Payload, structures: bytes, tables: bytes) -> None:
     if len(tables) > MAX_TABLES:
         raise EPFail(
-            f"the container's tables have {len(tables)} bytes; it holds at most {MAX_TABLES}."
+            f"the container's tables have {len(tables)} bytes; it holds at most "
+            f"{MAX_TABLES}."
         )
     body = structures + tables
     foot = Foot(
@@ -135,7 +144,9 @@ class _Weights:
         self._offset_of: dict[tuple[str, int], int] = {}
 
     def place(self, view: TensorView) -> int:
-        """Return a weight's number in the tables; its bytes are written if they are new."""
+        """Return a weight's number in the tables; its bytes are written if they are
+        new.
+        """
         weight = self._entry(view)
         if weight not in self._number_of:
             self._number_of[weight] = len(self.entries)
