@@ -1,4 +1,6 @@
-"""Small QDQ INT8 networks, and what the tests do with them over and over through the host's own interface."""
+"""Small QDQ INT8 networks, and what the tests do with them over and over through the
+host's own interface.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ SCALE = 2.0**-4
 
 
 class Net:
-    """A network in the making; each method adds nodes and returns the name of the value they give."""
+    """A network in the making; each method adds nodes and returns the name of the value
+    they give.
+    """
 
     def __init__(self, *, shape=SHAPE, seed=0, opset=17):
         self.nodes = []
@@ -145,7 +149,9 @@ class Bench:
         ]
 
     def change(self, path, **changes):
-        """Set or (with None) remove attributes of the node at a place, such as n1={"index": 0}."""
+        """Set or (with None) remove attributes of the node at a place, such as
+        n1={"index": 0}.
+        """
         model = onnx.load(path)
         contexts = [node for node in model.graph.node if node.op_type == "EPContext"]
         for place, values in changes.items():
@@ -168,7 +174,9 @@ class Bench:
 
 
 def save_without_manifest(model, path):
-    """Save a model that does not say what its payloads must be, so that the EP has to find out."""
+    """Save a model that does not say what its payloads must be, so that the EP has to
+    find out.
+    """
     kept = [entry for entry in model.metadata_props if entry.key != "epctx.manifest"]
     del model.metadata_props[:]
     model.metadata_props.extend(kept)

@@ -1,4 +1,6 @@
-"""Loading: which nodes and payloads are refused, with which words, and what glued models need."""
+"""Loading: which nodes and payloads are refused, with which words, and what glued
+models need.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +112,9 @@ def test_two_nodes_that_carry_one_archive_are_refused(bench, compiled):
 
 
 def glued(bench, **options):
-    """Two context models of two partitions each, one behind the other; gives path and both sources."""
+    """Two context models of two partitions each, one behind the other; gives path and
+    both sources.
+    """
     sources = [bench.two_partitions(seed=seed) for seed in (1, 2)]
     parts = []
     for number, source in enumerate(sources):
@@ -185,7 +189,9 @@ VERSIONS = [
 
 
 def session_without_judgement(bench, path, **options):
-    """The model without its compatibility text, so that the payload itself is judged."""
+    """The model without its compatibility text, so that the payload itself is
+    judged.
+    """
     model = onnx.load(path)
     del model.metadata_props[:]
     onnx.save(model, path)
@@ -231,7 +237,8 @@ def test_an_option_that_nobody_sets_has_its_default():
 
 
 VERSIONED = {
-    Relation.OLDER, Relation.NEWER, Relation.OLDER_MAJOR, Relation.NEWER_MAJOR, Relation.OTHER, Relation.MISSING
+    Relation.OLDER, Relation.NEWER, Relation.OLDER_MAJOR, Relation.NEWER_MAJOR,
+    Relation.OTHER, Relation.MISSING
 }  # fmt: skip
 NUMBERED = {Relation.OLDER, Relation.NEWER, Relation.OTHER, Relation.MISSING}
 TEXTS = {Relation.OTHER, Relation.MISSING}

@@ -23,7 +23,9 @@ QUIET = "no operator that this EP takes"
 
 
 def answer(bench, model):
-    """How many nodes are taken, and the refused operators by reason, without what only quantizes."""
+    """How many nodes are taken, and the refused operators by reason, without what only
+    quantizes.
+    """
     _, report = bench.compile(model)
     reasons = {
         refusal.reason for refusal in report.refusals if QUIET not in refusal.reason
@@ -32,7 +34,9 @@ def answer(bench, model):
 
 
 def layer(bench, op_type, *others, shape=(1, 4, 8, 8), **attributes):
-    """A network of one operator that computes on a quantised x, and constants as they are given."""
+    """A network of one operator that computes on a quantised x, and constants as they
+    are given.
+    """
     net = bench.net(shape=shape)
     names = [other if isinstance(other, str) else net.weight(other) for other in others]
     result = net.node(op_type, net.quantised("x"), *names, **attributes)
@@ -43,7 +47,8 @@ def test_a_convolution_is_taken_with_what_quantizes_around_it(bench):
     net = bench.net()
     taken, refused = answer(bench, net.model(net.conv(net.quantised("x"))))
 
-    # Three DequantizeLinear, Conv, QuantizeLinear; x's QuantizeLinear and the last DequantizeLinear stay.
+    # Three DequantizeLinear, Conv, QuantizeLinear; x's QuantizeLinear and the last
+    # DequantizeLinear stay.
     assert taken == 5
     assert refused == set()
 
@@ -242,7 +247,9 @@ def test_a_vector_is_multiplied_with_vectors_and_matrices(bench, other):
 
 
 def unoptimised(model, inputs):
-    """What onnxruntime gives without optimisations: its Gemm over integers has no beta."""
+    """What onnxruntime gives without optimisations: its Gemm over integers has no
+    beta.
+    """
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = (
         onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -291,7 +298,10 @@ def conv_with(bench, *, weight=None, **quantised):
             lambda b: conv_with(
                 b, weight=lambda n: n.weight(np.zeros((4, 4, 3, 3), np.float32))
             ),
-            "Conv: its input 1 comes from no DequantizeLinear, and this EP computes in integers",
+            (
+                "Conv: its input 1 comes from no DequantizeLinear, and this EP "
+                "computes in integers"
+            ),
         ),
         (lambda b: layer(b, "Erf"), "Erf: not among the operators that this EP takes"),
         (
@@ -316,7 +326,10 @@ def conv_with(bench, *, weight=None, **quantised):
         ),
         (
             lambda b: layer(b, "Relu", shape=("n", 4)),
-            "Relu: a dimension of its input 0 is open, and this EP takes static shapes only",
+            (
+                "Relu: a dimension of its input 0 is open, and this EP takes static "
+                "shapes only"
+            ),
         ),
         (lambda b: layer(b, "Relu", shape=(0, 4)), "Relu: its input 0 is empty"),
     ],
@@ -334,7 +347,10 @@ def test_float_networks_are_left_alone(bench):
 
     assert taken == 0
     assert refused == {
-        "Conv: its input 0 comes from no DequantizeLinear, and this EP computes in integers"
+        (
+            "Conv: its input 0 comes from no DequantizeLinear, and this EP computes "
+            "in integers"
+        )
     }
 
 

@@ -34,7 +34,10 @@ def test_the_installed_package_is_found_through_its_entry_point():
 
 def test_importing_the_package_imports_nothing_heavy():
     heavy = ("onnx", "numpy", "onnxruntime", "cryptography", "epctx_sim_sdk.container")
-    code = f"import epctx_sim_vitisai, sys; print([m for m in {heavy} if m in sys.modules])"
+    code = (
+        f"import epctx_sim_vitisai, sys; print([m for m in {heavy} if m in "
+        "sys.modules])"
+    )
 
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -76,8 +79,9 @@ def test_the_attributes_of_the_nodes(bench):
     assert main["cache_file_prefix"].startswith(b"mine-")
     assert main["version_of_vaip"] == b"sim-1.7.0"
     assert main.keys() == {
-        "source", "embed_mode", "cache_file_prefix", "enable_encryption", "notes", "onnx_model_filename",
-        "version_of_vaip", "version_of_xcompiler", "version_of_xrt",
+        "source", "embed_mode", "cache_file_prefix", "enable_encryption", "notes",
+        "onnx_model_filename", "version_of_vaip", "version_of_xcompiler",
+        "version_of_xrt",
     }  # fmt: skip
     key = main["cache_file_prefix"].decode()
     assert json.loads(main["notes"]) == {

@@ -12,7 +12,9 @@ import epctx_core as epctx
 
 
 def grown(net, steps):
-    """A network of one shape throughout; each step reads earlier values by their distance from the end."""
+    """A network of one shape throughout; each step reads earlier values by their
+    distance from the end.
+    """
     values = [net.quantised("x")]
     for layer, first, second in steps:
         one, other = values[-1 - first % len(values)], values[-1 - second % len(values)]

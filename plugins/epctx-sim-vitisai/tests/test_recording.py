@@ -1,4 +1,6 @@
-"""Payloads that are kept: what was recorded is what is written, and its size was known before."""
+"""Payloads that are kept: what was recorded is what is written, and its size was known
+before.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The archive format by itself: what Python's own tar module reads, and what is refused."""
+"""The archive format by itself: what Python's own tar module reads, and what is
+refused.
+"""
 
 from __future__ import annotations
 

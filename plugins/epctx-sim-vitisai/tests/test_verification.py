@@ -1,4 +1,6 @@
-"""`verify_model` over this EP's payloads: archives, their nodes and the containers in them, every fault listed."""
+"""`verify_model` over this EP's payloads: archives, their nodes and the containers in
+them, every fault listed.
+"""
 
 from __future__ import annotations
 

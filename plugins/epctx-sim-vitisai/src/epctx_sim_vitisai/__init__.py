@@ -1,6 +1,8 @@
-"""A SIMULATED VitisAI Execution Provider: everything a VitisAI context model needs, except the hardware.
+"""A SIMULATED VitisAI Execution Provider: everything a VitisAI context model needs,
+except the hardware.
 
-Importing it is cheap: onnx, the simulated SDK and cryptography are imported when they are first used.
+Importing it is cheap: onnx, the simulated SDK and cryptography are imported when they
+are first used.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The payload: a tar of the compile cache directory, as the real EP has it, made and read in memory.
+"""The payload: a tar of the compile cache directory, as the real EP has it, made and
+read in memory.
 
-Two members: `context.json` says which graphs there are, in the order of their `index`; `compiled.sim` is the
-simulated SDK's container. The former is filled up with spaces, so that the latter begins on a page and its
-weights are used where they lie.
+Two members: `context.json` says which graphs there are, in the order of their `index`;
+`compiled.sim` is the simulated SDK's container. The former is filled up with spaces, so
+that the latter begins on a page and its weights are used where they lie.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ COMPILED = f"{FOLDER}/compiled.sim"
 MAX_CONTEXT = 1 << 26
 """Bytes of context.json: enough for half a million graphs."""
 CONTEXT_FACT = "context"
-"""The fact of the container that holds the digest of context.json, so that both belong together."""
+"""The fact of the container that holds the digest of context.json, so that both belong
+together.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +43,12 @@ class Description:
     """Content of context.json.
 
     Attributes:
-        prefix: the archive's finalised key, the attribute `cache_file_prefix` of its nodes.
+        prefix: the archive's finalised key, the attribute `cache_file_prefix` of its
+            nodes.
         cache_key: the option `cache_key` it was made with, or empty.
         graphs: names in the order of `index`.
-        models: of a share group, the places of each model's graphs; empty for one model that has all.
+        models: of a share group, the places of each model's graphs; empty for one model
+            that has all.
     """
 
     prefix: str
@@ -52,7 +57,9 @@ class Description:
     models: tuple[tuple[int, ...], ...] = ()
 
     def encode(self) -> bytes:
-        """Return JSON, filled up with spaces so that what follows it in the archive begins on a page."""
+        """Return JSON, filled up with spaces so that what follows it in the archive
+        begins on a page.
+        """
         content = {
             "simulated": "made by epctx-sim-vitisai, not for hardware",
             "cache_file_prefix": self.prefix,
@@ -64,7 +71,8 @@ class Description:
         return text + b" " * (-(len(text) + 2 * tar.BLOCK) % PAGE)
 
     def missing(self, found: Container[int]) -> int | None:
-        """Return the first place that a model with these places lacks; None if it is complete.
+        """Return the first place that a model with these places lacks; None if it is
+        complete.
 
         A model has all graphs, or those of one or more of the archive's models.
         """
@@ -89,7 +97,8 @@ def describe(
 
     Args:
         prefix, cache_key: see `Description`.
-        graphs_by_model: the names of each model's graphs. A graph that several have is in it once.
+        graphs_by_model: the names of each model's graphs. A graph that several have is
+            in it once.
     """
     models = dict.fromkeys(graphs_by_model)
     place: dict[str, int] = {}
@@ -202,8 +211,8 @@ def check_belongs_together(
         described
     ) != sorted(graphs):
         raise InvalidGraph(
-            f"{EP} cannot load node {node!r}: the payload {archive.name} is damaged: its {CONTEXT!r} is not the"
-            f" one that {COMPILED!r} was made with.",
+            f"{EP} cannot load node {node!r}: the payload {archive.name} is damaged: "
+            f"its {CONTEXT!r} is not the one that {COMPILED!r} was made with.",
             node=node,
             ep=EP,
             hint=RESTORE,
@@ -224,7 +233,9 @@ def _read(view: memoryview) -> Mapping[str, memoryview]:
 
 
 def is_own(view: memoryview) -> bool:
-    """Return whether a payload that is not encrypted begins as one that was made here."""
+    """Return whether a payload that is not encrypted begins as one that was made
+    here.
+    """
     return tar.looks_like_tar(view) and tar.first_name(view) == CONTEXT
 
 
@@ -243,7 +254,8 @@ def _check_origin(view: memoryview) -> None:
             f"is truncated or foreign: it has {len(view)} bytes, less than a tar header"
         )
     raise tar.BadTarError(
-        f"is damaged or foreign: it begins with {bytes(view[:8]).hex(' ')}, and not as this simulated {EP} begins one"
+        f"is damaged or foreign: it begins with {bytes(view[:8]).hex(' ')}, and not "
+        f"as this simulated {EP} begins one"
     )
 
 

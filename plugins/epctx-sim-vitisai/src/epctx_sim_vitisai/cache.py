@@ -1,8 +1,9 @@
 """Compiled partitions on disk, in the folder that the host named with `cache_dir`.
 
-Unlike the real EP's cache, an entry is found by what was compiled and by the versions of EP, compiler, runtime
-and engine, so that an update never meets an old entry. An entry that cannot be used is compiled again; nothing
-is written elsewhere, and never while loading.
+Unlike the real EP's cache, an entry is found by what was compiled and by the versions
+of EP, compiler, runtime and engine, so that an update never meets an old entry. An
+entry that cannot be used is compiled again; nothing is written elsewhere, and never
+while loading.
 """
 
 from __future__ import annotations
@@ -93,7 +94,9 @@ class CompileCache:
         self._logger = logger
 
     def get(self, partition: Partition) -> SimGraph | None:
-        """Return a partition as it was compiled before; None if it was not, or the entry is damaged."""
+        """Return a partition as it was compiled before; None if it was not, or the
+        entry is damaged.
+        """
         key = self._key(partition)
         path = self._folder / f"{key}.sim"
         try:
@@ -116,7 +119,9 @@ class CompileCache:
             return None
 
     def put(self, graph: SimGraph) -> None:
-        """Keep a compiled partition; a folder that cannot be written is reported to the log."""
+        """Keep a compiled partition; a folder that cannot be written is reported to the
+        log.
+        """
         key = self._key(graph.partition)
         container = Recording()
         write_container(container, [graph], self._facts)

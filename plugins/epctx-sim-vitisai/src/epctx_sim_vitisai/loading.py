@@ -1,4 +1,5 @@
-"""From EPContext nodes to runnables: which nodes belong to which archive, and whether all of them are there.
+"""From EPContext nodes to runnables: which nodes belong to which archive, and whether
+all of them are there.
 
 The versions, the graphs and their boundaries are the SDK's loader's business.
 """
@@ -35,14 +36,21 @@ if TYPE_CHECKING:
     )
 
 _refused = partial(refused, EP)
-_RECOMPILE = "The model lost or mixed up some of its EPContext nodes; compile the source model again."
+_RECOMPILE = (
+    "The model lost or mixed up some of its EPContext nodes; compile the source model "
+    "again."
+)
 _ARCHIVE = "epctx_sim_vitisai.archive."
 """Prefix of a workspace's keys for archives."""
-_OTHER_KEY = "Give the encryption_key that the model was compiled with; if it is that one, compile the source model again."
+_OTHER_KEY = (
+    "Give the encryption_key that the model was compiled with; if it is that one, "
+    "compile the source model again."
+)
 
 
 class NodeLoader:
-    """Loads the nodes of one session; all nodes of an archive come in one call, as the real EP demands.
+    """Loads the nodes of one session; all nodes of an archive come in one call, as the
+    real EP demands.
 
     Args:
         context: the EP instance's context.
@@ -66,8 +74,8 @@ class NodeLoader:
         """Return one runnable for each node, in order.
 
         Raises:
-            InvalidGraph: a payload that is damaged, foreign, locked or made for another runtime; nodes that
-                are not those of their archive.
+            InvalidGraph: a payload that is damaged, foreign, locked or made for another
+                runtime; nodes that are not those of their archive.
         """
         members = Members(reader)
         for node in nodes:
@@ -83,7 +91,8 @@ class NodeLoader:
         Raises:
             InvalidGraph: it is damaged, foreign, locked, or not the node's.
         """
-        # Of several sessions that share it, one reads it. Whose payload it is comes before what the node says.
+        # Of several sessions that share it, one reads it. Whose payload it is comes
+        # before what the node says.
         key = f"{_ARCHIVE}{node.attributes.get('cache_file_prefix')}"
         archive = self._workspace.get_or_create(key, lambda: self._read(node, reader))
         prefix = _prefix(node)
@@ -103,15 +112,19 @@ class NodeLoader:
         if description.prefix != prefix:
             raise _refused(
                 node,
-                f"its cache_file_prefix is {prefix!r}, that of the payload {payload.name} {description.prefix!r}.",
+                f"its cache_file_prefix is {prefix!r}, that of the payload "
+                f"{payload.name} {description.prefix!r}.",
                 RESTORE,
             )
         if self._cache_key and description.cache_key != self._cache_key:
             raise _refused(
                 node,
-                f"the option cache_key is {self._cache_key!r}, and the payload {payload.name} was made with"
-                f" {description.cache_key!r}.",
-                "Leave the option out, or give the one that the model was compiled with.",
+                f"the option cache_key is {self._cache_key!r}, and the payload "
+                f"{payload.name} was made with {description.cache_key!r}.",
+                (
+                    "Leave the option out, or give the one that the model was "
+                    "compiled with."
+                ),
             )
         self._check_container(archive, node)
         return archive
@@ -134,8 +147,9 @@ class NodeLoader:
             except UnsealingError as error:
                 raise _refused(
                     node,
-                    f"the payload {payload.name} cannot be decrypted: encryption_key is not the one it was"
-                    " encrypted with, or node or payload were altered.",
+                    f"the payload {payload.name} cannot be decrypted: encryption_key "
+                    "is not the one it was encrypted with, or node or payload were "
+                    "altered.",
                     _OTHER_KEY,
                 ) from error
         # Who asks for encryption asks for its proof of origin, too.
@@ -163,7 +177,9 @@ class NodeLoader:
         )
 
     def misplaced(self, nodes: Sequence[ContextNode]) -> Iterator[InvalidGraph]:
-        """Yield why nodes are not those of their archives: each archive's `index` runs from 0 without a gap."""
+        """Yield why nodes are not those of their archives: each archive's `index` runs
+        from 0 without a gap.
+        """
         placed: dict[str, dict[int, ContextNode]] = {}
         for node in nodes:
             try:
@@ -186,8 +202,8 @@ class NodeLoader:
                 first, count = next(iter(found.values())), len(description.graphs)
                 yield _refused(
                     first,
-                    f"the model has nodes for {len(found)} of the {count} graphs that the archive {prefix!r} holds;"
-                    f" index {missing} is missing.",
+                    f"the model has nodes for {len(found)} of the {count} graphs that "
+                    f"the archive {prefix!r} holds; index {missing} is missing.",
                     _RECOMPILE,
                 )
 
@@ -216,14 +232,17 @@ class NodeLoader:
         if graphs[index] != node.partition_name:
             raise _refused(
                 node,
-                f"its index is {index}, where its archive holds {graphs[index]!r}, not {node.partition_name!r}.",
+                f"its index is {index}, where its archive holds {graphs[index]!r}, "
+                f"not {node.partition_name!r}.",
                 _RECOMPILE,
             )
         return index
 
 
 class Members:
-    """Gives the SDK's loader the containers in archives in place of the payloads; implements `ContextReader`."""
+    """Gives the SDK's loader the containers in archives in place of the payloads;
+    implements `ContextReader`.
+    """
 
     def __init__(self, reader: ContextReader) -> None:
         self.archives: dict[str, Archive] = {}

@@ -1,9 +1,11 @@
-"""Quantised operators that the simulated VitisAI EP takes, as one table, with a reason for each refusal.
+"""Quantised operators that the simulated VitisAI EP takes, as one table, with a reason
+for each refusal.
 
-The operators are those of convolution networks that AMD's documentation of Ryzen AI lists for activations of
-8 or 16 bits and weights of 8 (XINT8, A8W8, A16W8). It names neither ranks nor attributes, but says that some
-forms may not be supported: of the four layers every form is taken that static quantisers write, of the other
-operators what is usual. Edit the table to change what is taken.
+The operators are those of convolution networks that AMD's documentation of Ryzen AI
+lists for activations of 8 or 16 bits and weights of 8 (XINT8, A8W8, A16W8). It names
+neither ranks nor attributes, but says that some forms may not be supported: of the four
+layers every form is taken that static quantisers write, of the other operators what is
+usual. Edit the table to change what is taken.
 """
 
 from __future__ import annotations
@@ -33,14 +35,18 @@ QUANTIZERS = frozenset({"", "com.microsoft"})
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """Conditions of one operator. Inputs that none of the fields name come from a DequantizeLinear of 8 or 16 bits.
+    """Conditions of one operator.
+
+    Inputs that none of the fields name come from a DequantizeLinear of 8 or 16 bits.
 
     Attributes:
-        weight: the input that is a constant: INT8, dequantised, zero point 0, one scale a tensor or a channel.
+        weight: the input that is a constant: INT8, dequantised, zero point 0, one scale
+            a tensor or a channel.
         bias: the input that is an INT32 constant, dequantised.
         plain: inputs that are constants and not quantised: shapes, axes, limits.
         ranks: the ranks of the first input.
-        followed: whether an activation of `FOLLOWING` may stand between it and its QuantizeLinear.
+        followed: whether an activation of `FOLLOWING` may stand between it and its
+            QuantizeLinear.
         rule: a further condition; returns the reason to refuse, or None.
     """
 
@@ -53,7 +59,9 @@ class Operator:
 
 
 def _last_axis(node: NodeView, graph: GraphView) -> str | None:
-    """Softmax over the last axis; before opset 13 it also covers those behind its axis."""
+    """Softmax over the last axis; before opset 13 it also covers those behind its
+    axis.
+    """
     rank = len(graph.value(node.inputs[0]).shape or ())
     axis = int(node.attributes.get("axis", -1 if node.opset_version >= 13 else 1))  # noqa: PLR2004 - see above
     return (
@@ -88,27 +96,27 @@ def _each(names: str, operator: Operator) -> dict[str, Operator]:
 _IMAGE = range(4, 5)
 _ANY = range(1, MAX_RANK + 1)
 
-# fmt: off
 OPERATORS: Mapping[str, Operator] = {
     # layers
-    **_each("Conv ConvTranspose", Operator(weight=1, bias=2, ranks=range(3, MAX_RANK + 1), followed=True)),
+    **_each(
+        "Conv ConvTranspose",
+        Operator(weight=1, bias=2, ranks=range(3, MAX_RANK + 1), followed=True),
+    ),
     **_each("Gemm", Operator(weight=1, bias=2, ranks=range(2, 3), followed=True)),
     **_each("MatMul", Operator(ranks=_ANY)),
-
     # pools
-    **_each("AveragePool GlobalAveragePool GlobalMaxPool MaxPool", Operator(ranks=_IMAGE)),
+    **_each(
+        "AveragePool GlobalAveragePool GlobalMaxPool MaxPool", Operator(ranks=_IMAGE)
+    ),
     **_each("ReduceMean", Operator(plain=(1,))),
-
     # two values and more
     **_each("Add", Operator(followed=True)),
     **_each("Div Max Min Mul Sub", Operator()),
     **_each("Concat", Operator()),
-
     # one value each
     **_each("HardSigmoid HardSwish LeakyRelu Relu Sigmoid Tanh", Operator()),
     **_each("Clip", Operator(plain=(1, 2))),
     **_each("Softmax", Operator(rule=_last_axis)),
-
     # moving data
     **_each("DepthToSpace", Operator(ranks=_IMAGE)),
     **_each("Flatten Identity Transpose", Operator(ranks=_ANY)),
@@ -117,7 +125,6 @@ OPERATORS: Mapping[str, Operator] = {
     **_each("Pad", Operator(plain=(1, 2, 3), rule=_constant_border)),
     **_each("Resize", Operator(plain=(1, 2, 3), ranks=_IMAGE, rule=_interpolation)),
 }
-# fmt: on
 
 FOLLOWING = frozenset({"Clip", "LeakyRelu", "Relu"})
 """Activations that the device computes together with the layer before them."""

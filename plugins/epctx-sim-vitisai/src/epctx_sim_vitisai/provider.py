@@ -1,7 +1,8 @@
-"""The simulated VitisAI EP: VitisAI's rules for nodes and payloads over the simulated SDK.
+"""The simulated VitisAI EP: VitisAI's rules for nodes and payloads over the simulated
+SDK.
 
-One archive holds all graphs. The first partition's node carries it (main_context 1), every node says its place
-in it. Not for hardware.
+One archive holds all graphs. The first partition's node carries it (main_context 1),
+every node says its place in it. Not for hardware.
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ class VitisAIProvider(SimulatedProvider):
 
     @hookimpl
     def compile(self, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
-        """Convert partitions, or take them out of `cache_dir`; under EXPORT no device is opened."""
+        """Convert partitions, or take them out of `cache_dir`; under EXPORT no device
+        is opened.
+        """
         cache = self._cache
         if cache is None:
             return self._session.compile(partitions)
@@ -148,7 +151,9 @@ class VitisAIProvider(SimulatedProvider):
     def node_attributes(
         self, graphs: Sequence[SimGraph], writer: ContextWriter, /
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield what each node states, such as its graph's index, counted over all models of a share group."""
+        """Yield what each node states, such as its graph's index, counted over all
+        models of a share group.
+        """
         prefix = self._prefix(graphs, writer)
         # The real EP's notes hold the folder's full path; nobody else could use it.
         notes = {"backend_cache_dir": "", "backend_cache_key": prefix}

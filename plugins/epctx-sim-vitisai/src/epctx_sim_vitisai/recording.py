@@ -1,6 +1,7 @@
 """A payload that is kept in memory, so that its size is known before it is written.
 
-A tar member's size stands before its content, and what is to be encrypted must be complete. Knows neither.
+A tar member's size stands before its content, and what is to be encrypted must be
+complete. Knows neither.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """Notes what is written instead of writing it; weights are noted as views, so that none is read.
+    """Notes what is written instead of writing it; weights are noted as views, so that
+    none is read.
 
     Attributes:
         size: bytes so far.

@@ -1,4 +1,5 @@
-"""VitisAI's version rules as one table: what a payload was made by, against the runtime that loads it.
+"""VitisAI's version rules as one table: what a payload was made by, against the runtime
+that loads it.
 
 Versions of components are compared by major.minor: a patch never matters.
 """
@@ -26,9 +27,11 @@ RULES: Final[Rules] = {
     **COMMON_RULES,
     # The device: neither back end runs what was made for the other.
     **field_rules("target", WORD),
-    # The EP's core reads what an older one of its major version wrote, and would write it better.
+    # The EP's core reads what an older one of its major version wrote, and would write
+    # it better.
     **field_rules("vaip", VERSION, older=RECOMPILE),
-    # The compiler is not needed to run; its major version says which instructions it makes.
+    # The compiler is not needed to run; its major version says which instructions it
+    # makes.
     **field_rules("xcompiler", VERSION, older=RECOMPILE, newer=RECOMPILE),
     # Runtime and driver: an older one's work runs on a newer one of its major version.
     **field_rules("xrt", VERSION, older=OPTIMAL),

@@ -1,7 +1,8 @@
-"""Encryption of payloads and of the cache on disk: AES-256-GCM by the package `cryptography`.
+"""Encryption of payloads and of the cache on disk: AES-256-GCM by the package
+`cryptography`.
 
-The associated data bind a payload to the key that its nodes state, so that one cannot take another's place.
-Keys never appear in messages.
+The associated data bind a payload to the key that its nodes state, so that one cannot
+take another's place. Keys never appear in messages.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ MAX_CONTENT = (1 << 31) - 1
 
 
 class UnsealingError(Exception):
-    """The key is another one, or something was altered: the cipher cannot tell which."""
+    """The key is another one, or something was altered: the cipher cannot tell
+    which.
+    """
 
 
 def is_sealed(view: memoryview) -> bool:
@@ -43,7 +46,8 @@ class Sealer:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
         except ImportError as error:
             raise InvalidArgument(
-                f"{EP}: option 'encryption_key' needs the package cryptography, which cannot be imported: {error}.",
+                f"{EP}: option 'encryption_key' needs the package cryptography, which "
+                f"cannot be imported: {error}.",
                 ep=EP,
                 hint="pip install 'epctx-sim-vitisai[encryption]'",
             ) from error
@@ -58,11 +62,13 @@ class Sealer:
         """
         if len(content) > MAX_CONTENT - TAG:
             raise EPFail(
-                f"{EP} cannot encrypt {len(content):,} bytes: the limit is {MAX_CONTENT - TAG:,}.",
+                f"{EP} cannot encrypt {len(content):,} bytes: the limit is "
+                f"{MAX_CONTENT - TAG:,}.",
                 ep=EP,
                 hint="Leave encryption_key out, or compile the model in parts.",
             )
-        # Drawn anew for each content: a nonce used twice for different ones gives the key's secrets away.
+        # Drawn anew for each content: a nonce used twice for different ones gives the
+        # key's secrets away.
         digest = hashlib.sha256(associated.encode() + b"\0")
         digest.update(content)
         nonce = self._nonces.setdefault(digest.digest(), os.urandom(NONCE))

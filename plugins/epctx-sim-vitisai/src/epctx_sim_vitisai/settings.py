@@ -1,4 +1,5 @@
-"""The options of the simulated VitisAI EP, by the names and values of the real one, and what follows from them.
+"""The options of the simulated VitisAI EP, by the names and values of the real one, and
+what follows from them.
 
 Knows no graph and no payload.
 """
@@ -22,7 +23,9 @@ TARGETS = ("X1", "X2")
 
 VAIP_VERSION = "sim-1.7.0"
 COMPONENTS = ("vaip", "xcompiler", "xrt")
-"""Parts whose versions the real EP states: its core, its compiler, its runtime with the driver."""
+"""Parts whose versions the real EP states: its core, its compiler, its runtime with the
+driver.
+"""
 
 _WITHOUT_HARDWARE = (
     "ai_analyzer_profiling", "ai_analyzer_visualization", "enable_cache_file_io_in_mem",
@@ -35,32 +38,47 @@ OPTIONS = (
         str,
         default="X2",
         choices=TARGETS,
-        doc="The back end to compile for, and when loading that of the simulated device.",
+        doc=(
+            "The back end to compile for, and when loading that of the simulated "
+            "device."
+        ),
     ),
     ProviderOption(
         "cache_dir",
         str,
         default="",
-        doc="A folder for compiled partitions, used by later compiles; empty to keep none on disk.",
+        doc=(
+            "A folder for compiled partitions, used by later compiles; empty to keep "
+            "none on disk."
+        ),
     ),
     ProviderOption(
         "cache_key",
         str,
         default="",
-        doc="Names the model's folder in cache_dir and begins the archive's key; a load with another one is refused.",
+        doc=(
+            "Names the model's folder in cache_dir and begins the archive's key; a "
+            "load with another one is refused."
+        ),
     ),
     ProviderOption(
         "encryption_key",
         str,
         default="",
-        doc="64 hexadecimal digits (256 bits): payloads and cache are encrypted. Needs epctx-sim-vitisai[encryption].",
+        doc=(
+            "64 hexadecimal digits (256 bits): payloads and cache are encrypted. "
+            "Needs epctx-sim-vitisai[encryption]."
+        ),
         secret=True,
     ),
     ProviderOption(
         "config_file",
         str,
         default="",
-        doc="A compiler's configuration, a file of one JSON object. Checked to be one; INT8 needs none of it.",
+        doc=(
+            "A compiler's configuration, a file of one JSON object. Checked to be "
+            "one; INT8 needs none of it."
+        ),
     ),
     without_effect(
         "opt_level", 0, "How long the compiler may search.", (0, 1, 2, 3, 65536)
@@ -78,7 +96,10 @@ OPTIONS = (
         str,
         default="",
         choices=("", *TARGETS),
-        doc="Simulation only: the back end of the simulated device when loading; empty for that of target.",
+        doc=(
+            "Simulation only: the back end of the simulated device when loading; "
+            "empty for that of target."
+        ),
     ),
 )
 
@@ -98,7 +119,10 @@ def check_cache_key(options: Mapping[str, Any]) -> str:
         raise InvalidArgument(
             f"{EP}: option 'cache_key' is {key!r:.100}, which cannot name a folder.",
             ep=EP,
-            hint="1 to 100 letters, digits, '_', '.' and '-', without a '.' or '-' in front.",
+            hint=(
+                "1 to 100 letters, digits, '_', '.' and '-', without a '.' or '-' in "
+                "front."
+            ),
         )
     return key
 
@@ -127,7 +151,8 @@ def check_config_file(options: Mapping[str, Any]) -> None:
 
 def _bad_config(path: Path, why: str) -> InvalidArgument:
     return InvalidArgument(
-        f"{EP}: option 'config_file' names {str(path)!r}, which is no JSON object: {why}.",
+        f"{EP}: option 'config_file' names {str(path)!r}, which is no JSON object: "
+        f"{why}.",
         ep=EP,
         hint="For INT8 models no configuration is needed; leave the option out.",
     )
@@ -144,7 +169,8 @@ def encryption_key(options: Mapping[str, Any]) -> bytes | None:
         return None
     if not _HEX_KEY.fullmatch(text):
         raise InvalidArgument(
-            f"{EP}: option 'encryption_key' has {len(text)} characters or others than hexadecimal digits.",
+            f"{EP}: option 'encryption_key' has {len(text)} characters or others than "
+            "hexadecimal digits.",
             ep=EP,
             hint="An AES-256 key is written as 64 hexadecimal digits.",
         )
@@ -162,12 +188,15 @@ def model_file_name(name: str) -> str:
 
 
 def cache_folder_name(options: Mapping[str, Any], model: str) -> str:
-    """Return the folder for a model in `cache_dir`: the option `cache_key`, or made of the model's name."""
+    """Return the folder for a model in `cache_dir`: the option `cache_key`, or made of
+    the model's name.
+    """
     return check_cache_key(options) or "model-" + _OTHER_CHARACTERS.sub("_", model)[:80]
 
 
 def target_name(options: Mapping[str, Any], target: str | None) -> str:
-    """Return the back end to compile for: the host's target if it named one, else the option's.
+    """Return the back end to compile for: the host's target if it named one, else the
+    option's.
 
     Raises:
         InvalidArgument: there is no such back end.
@@ -186,7 +215,9 @@ def target_name(options: Mapping[str, Any], target: str | None) -> str:
 def compiler_facts(
     options: Mapping[str, Any], target: str | None = None
 ) -> dict[str, str]:
-    """Return what the version rules must know about whatever is compiled with these options."""
+    """Return what the version rules must know about whatever is compiled with these
+    options.
+    """
     from epctx_sim_sdk.versions import DRIVER_VERSION, SDK_VERSION, stated_facts
 
     versions = dict(

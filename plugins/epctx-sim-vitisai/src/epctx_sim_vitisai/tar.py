@@ -1,7 +1,9 @@
-"""Tar archives between memory and memory: no name out of one ever reaches the file system.
+"""Tar archives between memory and memory: no name out of one ever reaches the file
+system.
 
-Reads the one form that it writes: regular files in USTAR headers, in bounded number, with nothing between or
-behind them. So every change of a byte outside the members' content is noticed.
+Reads the one form that it writes: regular files in USTAR headers, in bounded number,
+with nothing between or behind them. So every change of a byte outside the members'
+content is noticed.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _KINDS = {
 
 
 class BadTarError(ValueError):
-    """The archive is not as this module writes one; the text completes "the payload a.bin "."""
+    """The archive is not as this module writes one; the text completes "the payload
+    a.bin ".
+    """
 
 
 def header(name: str, size: int) -> bytes:
@@ -57,7 +61,8 @@ def members(view: memoryview) -> Mapping[str, memoryview]:
     """Return the content of each member by name, as views over the archive.
 
     Raises:
-        BadTarError: truncated, altered, or holding anything but regular files with harmless names.
+        BadTarError: truncated, altered, or holding anything but regular files with
+            harmless names.
     """
     found: dict[str, memoryview] = {}
     offset = 0
@@ -79,7 +84,8 @@ def members(view: memoryview) -> Mapping[str, memoryview]:
         found[name] = view[start : start + size]
     if bytes(view[offset : offset + len(END) + 1]) != END:
         raise BadTarError(
-            "does not end with two blocks of zeros: it is truncated, or something follows them"
+            "does not end with two blocks of zeros: it is truncated, or something "
+            "follows them"
         )
     return found
 
@@ -87,7 +93,8 @@ def members(view: memoryview) -> Mapping[str, memoryview]:
 def _read_header(block: bytes, offset: int) -> tuple[str, int]:
     if len(block) < BLOCK:
         raise BadTarError(
-            f"is truncated: it ends at byte {offset + len(block)}, in the middle of a header"
+            f"is truncated: it ends at byte {offset + len(block)}, in the middle of a "
+            "header"
         )
     try:
         info = tarfile.TarInfo.frombuf(block, "ascii", "strict")
@@ -98,7 +105,8 @@ def _read_header(block: bytes, offset: int) -> tuple[str, int]:
     name = info.name
     if info.type != tarfile.REGTYPE:
         raise BadTarError(
-            f"holds {_KINDS.get(info.type, 'something other than a file')} called {name!r:.100}"
+            f"holds {_KINDS.get(info.type, 'something other than a file')} called "
+            f"{name!r:.100}"
         )
     if (
         name.startswith(("/", "\\"))

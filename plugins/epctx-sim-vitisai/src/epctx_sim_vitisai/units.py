@@ -1,8 +1,10 @@
-"""Nodes that the simulated VitisAI EP takes: operators with the quantization around them, whole or not at all.
+"""Nodes that the simulated VitisAI EP takes: operators with the quantization around
+them, whole or not at all.
 
-A unit is an operator of the table, the DequantizeLinear before it, a following activation that the device
-computes together with it, and the QuantizeLinear behind. So integers of 8 or 16 bits flow in and out; what quantizes at
-the borders of the network stays on the CPU, as with the real EP. Only a DequantizeLinear that a node elsewhere
+A unit is an operator of the table, the DequantizeLinear before it, a following
+activation that the device computes together with it, and the QuantizeLinear behind. So
+integers of 8 or 16 bits flow in and out; what quantizes at the borders of the network
+stays on the CPU, as with the real EP. Only a DequantizeLinear that a node elsewhere
 reads too gives float.
 """
 
@@ -115,7 +117,8 @@ class Support(NodeSupport):
             or source.domain not in QUANTIZERS
         ):
             raise _RefusedError(
-                f"its input {position} comes from no DequantizeLinear, and this EP computes in integers"
+                f"its input {position} comes from no DequantizeLinear, and this EP "
+                "computes in integers"
             )
         return source
 
@@ -123,7 +126,8 @@ class Support(NodeSupport):
         kind = self._graph.value(source.inputs[0])
         if kind.elem_type not in ACTIVATIONS:
             raise _RefusedError(
-                f"its input {position} is {_named(kind.elem_type)} before DequantizeLinear, not of 8 or 16 bits"
+                f"its input {position} is {_named(kind.elem_type)} before "
+                "DequantizeLinear, not of 8 or 16 bits"
             )
         self._check_static(source.inputs[0], f"input {position}")
         if self._scales(source) != 1:
@@ -160,7 +164,9 @@ class Support(NodeSupport):
         return math.prod(dim for dim in shape if isinstance(dim, int))
 
     def _following(self, node: NodeView) -> NodeView:
-        """Return the activation behind a node if that is its only reader, else the node."""
+        """Return the activation behind a node if that is its only reader, else the
+        node.
+        """
         readers = self._readers(node)
         if (
             len(readers) == 1
@@ -211,7 +217,8 @@ class Support(NodeSupport):
         value = self._graph.value(name)
         if value.shape is None or not value.type.is_static:
             raise _RefusedError(
-                f"a dimension of its {what} is open, and this EP takes static shapes only"
+                f"a dimension of its {what} is open, and this EP takes static shapes "
+                "only"
             )
         if 0 in value.shape:
             raise _RefusedError(f"its {what} is empty")
@@ -229,7 +236,9 @@ class Support(NodeSupport):
         return self._constant_nodes(names)
 
     def _constant_nodes(self, names: Iterable[str]) -> set[int]:
-        """Return the Constant nodes among those that give constants; weights have none."""
+        """Return the Constant nodes among those that give constants; weights have
+        none.
+        """
         producers = (self._graph.producer(name) for name in names)
         return {producer.index for producer in producers if producer is not None}
 

@@ -1,4 +1,6 @@
-"""Looks into archives as a load does, without a device, and lists every fault where a load raises the first."""
+"""Looks into archives as a load does, without a device, and lists every fault where a
+load raises the first.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def verify_archives(
 
 
 def _is_whole(node: ContextNode, wrong: set[str | None], members: Members) -> bool:
-    """Return whether a node without an archive of its own has its place in one that is open."""
+    """Return whether a node without an archive of its own has its place in one that is
+    open.
+    """
     return node.name not in wrong and (
         node.primary is None or node.primary.name in members.archives
     )
@@ -88,7 +92,8 @@ def _locked(node: ContextNode, payload: PayloadView) -> Finding:
     return Finding(
         Severity.INFO,
         "container-not-checked",
-        f"the payload {payload.name} of node {node.name!r} is encrypted, and there is no key to look into it.",
+        f"the payload {payload.name} of node {node.name!r} is encrypted, and there is "
+        "no key to look into it.",
         node=node.name,
         hint="Give the option encryption_key that the model was compiled with.",
     )
