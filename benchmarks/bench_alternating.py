@@ -1,4 +1,6 @@
-"""Cost of handing over: 20 partitions that alternate between two EPs, against the same cut through onnxruntime's own `run`."""
+"""Cost of handing over: 20 partitions that alternate between two EPs, against the same
+cut through onnxruntime's own `run`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ THREADS = 16
 
 
 def chain(width: int) -> bytes:
-    """Return a chain of Relu and Neg over `width` floats, and so many bytes as a tensor times 4."""
+    """Return a chain of Relu and Neg over `width` floats, and so many bytes as a tensor
+    times 4.
+    """
     from onnx import TensorProto, helper
 
     nodes = [
@@ -69,7 +73,9 @@ def two_eps(width: int):  # noqa: ANN201 - a session
 
 
 def same_cut(width: int):  # noqa: ANN201 - a callable
-    """Return a function that runs the same cut through onnxruntime sessions, one call after the other."""
+    """Return a function that runs the same cut through onnxruntime sessions, one call
+    after the other.
+    """
     import onnxruntime
     from onnx import TensorProto, helper
 
@@ -137,7 +143,8 @@ def main() -> None:
                 },
             )
             show(
-                f"20 alternating partitions, {int(width) * 4:,} bytes a tensor, {title}",
+                f"20 alternating partitions, {int(width) * 4:,} bytes a tensor, "
+                f"{title}",
                 medians,
                 [Bar(ours="epctx", peer="the cut through onnxruntime", at_most=1.0)],
             )

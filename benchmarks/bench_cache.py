@@ -1,4 +1,6 @@
-"""The compile cache: a hit against a compile and against loading the context model, and what a hit reads."""
+"""The compile cache: a hit against a compile and against loading the context model, and
+what a hit reads.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ LOADS = 20
 
 
 def bytes_read() -> int:
-    """Return the bytes that this process has asked the system for, from memory or disk."""
+    """Return the bytes that this process has asked the system for, from memory or
+    disk.
+    """
     line = next(
         li
         for li in Path("/proc/self/io").read_text().splitlines()
@@ -29,7 +33,9 @@ def bytes_read() -> int:
 
 
 def rested(mib: int) -> Path:
-    """Return a model whose files were not touched within the last two seconds, so that the index trusts them."""
+    """Return a model whose files were not touched within the last two seconds, so that
+    the index trusts them.
+    """
     path = make_matmuls(mib)
     changed = max(file.stat().st_ctime for file in (path, path.with_suffix(".weights")))
     time.sleep(max(0.0, changed + 2.1 - time.time()))
@@ -37,7 +43,9 @@ def rested(mib: int) -> Path:
 
 
 def warm_up() -> None:
-    """Import what both ways import: compile and load the smallest network, without the index."""
+    """Import what both ways import: compile and load the smallest network, without the
+    index.
+    """
     import epctx_core as epctx
 
     for _ in range(2):

@@ -1,6 +1,8 @@
-"""Hosts that keep onnxruntime: a start with `load_or_compile` against a cold start of onnxruntime with the same EP.
+"""Hosts that keep onnxruntime: a start with `load_or_compile` against a cold start of
+onnxruntime with the same EP.
 
-It needs onnxruntime-qnn: `.venv-vendors/bin/python benchmarks/bench_cached.py`, after `make test-vendors`.
+It needs onnxruntime-qnn: `.venv-vendors/bin/python benchmarks/bench_cached.py`, after
+`make test-vendors`.
 """
 
 from __future__ import annotations

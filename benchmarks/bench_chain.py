@@ -1,4 +1,6 @@
-"""Cost in nodes: a long chain, of which an EP takes four operators in five (20,000 partitions of 100,000 nodes)."""
+"""Cost in nodes: a long chain, of which an EP takes four operators in five (20,000
+partitions of 100,000 nodes).
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def make_chain(nodes: int) -> Path:
 
 
 def options():  # noqa: ANN201 - epctx is imported by children only
-    """Return session options with the simulated QNN EP that leaves every fifth operator to the CPU."""
+    """Return session options with the simulated QNN EP that leaves every fifth operator
+    to the CPU.
+    """
     from epctx_sim_qnn import QnnProvider
 
     import epctx_core as epctx
@@ -136,14 +140,17 @@ def onnxruntime_session(path: Path) -> None:
 
 
 def warm_up() -> None:
-    """Import both libraries and make one small session with each, as the comparison demands."""
+    """Import both libraries and make one small session with each, as the comparison
+    demands.
+    """
     import onnxruntime
     from onnx import parser
 
     import epctx_core as epctx
 
     small = parser.parse_model(
-        '<ir_version: 9, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Relu(x) }'
+        '<ir_version: 9, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = '
+        "Relu(x) }"
     )
     onnxruntime.InferenceSession(small.SerializeToString())
     epctx.InferenceSession(small.SerializeToString()).close()

@@ -1,4 +1,6 @@
-"""Isolated EPs: what the process of its own costs a compile, a load, and each run; as ratios to none."""
+"""Isolated EPs: what the process of its own costs a compile, a load, and each run; as
+ratios to none.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ RUNS = {"1 KiB": (1, 256, 300), "1 MiB": (1024, 256, 100), "32 MiB": (32768, 256
 
 
 def network(folder: Path) -> Path:
-    """Write a chain of matrix products with 256 MiB of weights in a file; return its path."""
+    """Write a chain of matrix products with 256 MiB of weights in a file; return its
+    path.
+    """
     generator = np.random.default_rng(0)
     nodes, weights, value = [], [], "x"
     for number in range(WEIGHTS):

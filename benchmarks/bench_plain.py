@@ -1,13 +1,16 @@
-"""Cost of a plain session, without any EP: one `run` against onnxruntime's at its default settings, on 20 networks.
+"""Cost of a plain session, without any EP: one `run` against onnxruntime's at its
+default settings, on 20 networks.
 
-Networks are made here from seeds, nothing is downloaded. The sessions live in one process and take turns, so that what
-else the machine does hits all; a process gives the median ratio of neighbouring turns, and the median of some processes,
-which create the sessions in another order each, is a network's figure. A second session of onnxruntime is the control:
-its ratio to the first is what the machine's noise amounts to.
+Networks are made here from seeds, nothing is downloaded. The sessions live in one
+process and take turns, so that what else the machine does hits all; a process gives the
+median ratio of neighbouring turns, and the median of some processes, which create the
+sessions in another order each, is a network's figure. A second session of onnxruntime
+is the control: its ratio to the first is what the machine's noise amounts to.
 
     python benchmarks/bench_plain.py              # all networks
     python benchmarks/bench_plain.py mobilenet_qdq gru
-    python benchmarks/bench_plain.py --one-thread # processor time of sessions with one thread, for a machine that is busy
+    python benchmarks/bench_plain.py --one-thread # processor time of sessions with one
+    thread, for a machine that is busy
 """
 
 from __future__ import annotations
@@ -52,7 +55,9 @@ class Network:
         self.weights: list[onnx.TensorProto] = []
 
     def weight(self, *shape: int, scale: float | None = None) -> str:
-        """Add a drawn weight, by default scaled so that a sum over all but the first dimension keeps its strength."""
+        """Add a drawn weight, by default scaled so that a sum over all but the first
+        dimension keeps its strength.
+        """
         import math
 
         import numpy as np
@@ -105,7 +110,9 @@ class Network:
 
 
 def mobilenet() -> onnx.ModelProto:
-    """Return convolutions by channel and by point in turn, with Clip between 0 and 6."""
+    """Return convolutions by channel and by point in turn, with Clip between 0 and
+    6.
+    """
     import numpy as np
 
     net = Network(1)
@@ -120,7 +127,8 @@ def mobilenet() -> onnx.ModelProto:
         )
         return net.add(
             "Conv", x, weight, bias,
-            kernel_shape=[size, size], strides=[stride] * 2, pads=[size // 2] * 4, group=group,
+            kernel_shape=[size, size], strides=[stride] * 2, pads=[size // 2] * 4,
+            group=group,
         )  # fmt: skip
 
     x = net.add("Clip", convolution("x", 32, 3, 3, stride=2), *bounds)
@@ -149,7 +157,9 @@ def mobilenet() -> onnx.ModelProto:
 def transformer(
     width: int = 256, heads: int = 4, length: int = 64, layers: int = 4
 ) -> onnx.ModelProto:
-    """Return an encoder, as exporters write it: normalisation and Gelu in single operators."""
+    """Return an encoder, as exporters write it: normalisation and Gelu in single
+    operators.
+    """
     import numpy as np
 
     net = Network(2)
@@ -245,7 +255,9 @@ def exported(name: str) -> onnx.ModelProto:
 def quantised(
     make: Callable[[], onnx.ModelProto], form: str, **options: Any
 ) -> onnx.ModelProto:
-    """Return a network as onnxruntime.quantization writes it: QDQ, QOperator or dynamic."""
+    """Return a network as onnxruntime.quantization writes it: QDQ, QOperator or
+    dynamic.
+    """
     import onnx
     from onnxruntime import quantization as q
     from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -339,7 +351,8 @@ def make(name: str) -> None:
 
 
 def compare(name: str, first: str, threads: str = "0") -> None:
-    """Report median ratios of neighbouring turns, each library's fastest turn, and how far results are apart.
+    """Report median ratios of neighbouring turns, each library's fastest turn, and how
+    far results are apart.
 
     Args:
         name: the network.
@@ -407,7 +420,8 @@ def child(*arguments: str) -> str:
 def main(names: Sequence[str], *, threads: str) -> None:
     """Measure the networks and print the table."""
     print(
-        "| network | ours | onnxruntime | ratio | of each process | control | largest difference |"
+        "| network | ours | onnxruntime | ratio | of each process | control | largest "
+        "difference |"
     )
     print("|---|---:|---:|---:|---:|---:|---:|")
     worst = 0.0
@@ -423,14 +437,19 @@ def main(names: Sequence[str], *, threads: str) -> None:
         )
         worst = max(worst, ratio)
         ours, theirs = (min(f[who] for f in found) * 1e3 for who in ("ours", "theirs"))
-        each = f"{min(f['ratio'] for f in found):.2f} to {max(f['ratio'] for f in found):.2f}"
+        each = (
+            f"{min(f['ratio'] for f in found):.2f} to "
+            f"{max(f['ratio'] for f in found):.2f}"
+        )
         error = max(f["error"] for f in found)
         print(
-            f"| {name} | {ours:.3g} ms | {theirs:.3g} ms | {ratio:.3f} | {each} | {control:.3f} | {error:.1g} |",
+            f"| {name} | {ours:.3g} ms | {theirs:.3g} ms | {ratio:.3f} | {each} | "
+            f"{control:.3f} | {error:.1g} |",
             flush=True,
         )
     print(
-        f"\nworst = **{worst:.3f}** (bar {BAR:g}: {'reached' if worst <= BAR else 'MISSED'})"
+        f"\nworst = **{worst:.3f}** (bar {BAR:g}: "
+        f"{'reached' if worst <= BAR else 'MISSED'})"
     )
 
 

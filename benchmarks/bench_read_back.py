@@ -1,6 +1,8 @@
-"""What reading back before publishing adds to a compile: with and without it in turn, in one process, by each EP.
+"""What reading back before publishing adds to a compile: with and without it in turn,
+in one process, by each EP.
 
-Processor time: the wall clock of a compile is the disk's, too, and wanders by more than what is looked for.
+Processor time: the wall clock of a compile is the disk's, too, and wanders by more than
+what is looked for.
 """
 
 from __future__ import annotations
@@ -90,7 +92,9 @@ def make_int8_layers(path: Path) -> Path:
 
 
 def compile_in_turn(case: str, ep: str, *options: str) -> None:
-    """Compile with and without reading back, in turn; report the median of each, of their ratios, and its own time."""
+    """Compile with and without reading back, in turn; report the median of each, of
+    their ratios, and its own time.
+    """
     import epctx_core as epctx
 
     output = DATA / f"read_back_{case}" / "m_ctx.onnx"
@@ -128,7 +132,8 @@ def compile_in_turn(case: str, ep: str, *options: str) -> None:
 def main() -> None:
     """Measure every case and print the table."""
     print(
-        "| | processor time of a compile, unread | read back | ratio | reading alone, wall clock |\n|---|---:|---:|---:|---:|"
+        "| | processor time of a compile, unread | read back | ratio | reading alone, "
+        "wall clock |\n|---|---:|---:|---:|---:|"
     )
     for name, arguments in CASES.items():
         (figures,) = measure(__file__, {name: arguments}, runs=1).values()
@@ -137,7 +142,8 @@ def main() -> None:
             f"{figures[key]:.4g} s" for key in ("without_s", "with_s", "read_back_s")
         ]
         print(
-            f"| {name} | {times[0]} | {times[1]} | {figures['ratio']:.3g}{verdict} | {times[2]} |",
+            f"| {name} | {times[0]} | {times[1]} | {figures['ratio']:.3g}{verdict} | "
+            f"{times[2]} |",
             flush=True,
         )
 

@@ -11,7 +11,10 @@ from pathlib import Path
 from harness import DATA, Bar, measure, report, show
 
 ROOT = Path(__file__).parent.parent
-TINY = '<ir_version: 9, opset_import: ["": 17]> g (float[1,16] x) => (float[1,16] y) { a = Relu(x) y = Neg(a) }'
+TINY = (
+    '<ir_version: 9, opset_import: ["": 17]> g (float[1,16] x) => (float[1,16] y) { a '
+    "= Relu(x) y = Neg(a) }"
+)
 THREADS = 16
 
 

@@ -1,4 +1,6 @@
-"""Creating sessions: context models against onnxruntime on the source; time to the first result; memory."""
+"""Creating sessions: context models against onnxruntime on the source; time to the
+first result; memory.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,15 @@ BARS = {"resnet50": 0.3, "densenet121": 0.3, "bert": 0.7}
 """Each network to the part of onnxruntime's time that creating a session may take."""
 
 EPS = {"resnet50": ("QNN",), "densenet121": ("QNN",), "bert": ("QNN", "Unlimited")}
-"""Each network to EPs: QNN with its table of operators, and the same SDK without one."""
+"""Each network to EPs: QNN with its table of operators, and the same SDK without
+one.
+"""
 
 
 def make_registry() -> epctx.Registry:
-    """Return the installed EPs and one that takes every network whole, in one partition."""
+    """Return the installed EPs and one that takes every network whole, in one
+    partition.
+    """
     from epctx_sim_qnn import QnnProvider
 
     import epctx_core as epctx
@@ -87,7 +93,8 @@ def create(who: str, name: str) -> None:
     import epctx_core as epctx
 
     small = parser.parse_model(
-        '<ir_version: 9, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Relu(x) }'
+        '<ir_version: 9, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = '
+        "Relu(x) }"
     )
     onnxruntime.InferenceSession(small.SerializeToString())
     registry = make_registry()

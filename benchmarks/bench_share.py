@@ -1,4 +1,6 @@
-"""Sessions of a share group: 8 context models over 1 GiB of weights that they have in common."""
+"""Sessions of a share group: 8 context models over 1 GiB of weights that they have in
+common.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def with_qnn(**entries: str) -> epctx.SessionOptions:
 
 
 def compile_group(count: str) -> None:
-    """One share group of so many members; the time of one of them, and the binary's size."""
+    """One share group of so many members; the time of one of them, and the binary's
+    size.
+    """
     import epctx_core as epctx
 
     for old in DATA.glob("share_*_ctx.onnx"):

@@ -1,4 +1,6 @@
-"""Start-up: `import epctx_core`, and `epctx plugins list` with 400 distributions installed."""
+"""Start-up: `import epctx_core`, and `epctx plugins list` with 400 distributions
+installed.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,17 @@
-"""Cost of epctx around real vendors' compilers: compile, load and run against the vendor's own, on five networks.
+"""Cost of epctx around real vendors' compilers: compile, load and run against the
+vendor's own, on five networks.
 
-The QNN EP of the package onnxruntime-qnn, on its simulator, is compared with onnxruntime's own ModelCompiler and
-InferenceSession; epctx-openvino with the openvino package. Both sides live in one process and take turns, so that what
-else the machine does hits both; a process gives medians over neighbouring turns, and the median of some processes counts.
+The QNN EP of the package onnxruntime-qnn, on its simulator, is compared with
+onnxruntime's own ModelCompiler and InferenceSession; epctx-openvino with the openvino
+package. Both sides live in one process and take turns, so that what else the machine
+does hits both; a process gives medians over neighbouring turns, and the median of some
+processes counts.
 
     make .venv-vendors/.installed
-    .venv-vendors/bin/python benchmarks/bench_vendors.py                # both vendors, all networks
-    .venv-vendors/bin/python benchmarks/bench_vendors.py qnn bert
-    .venv-vendors/bin/python benchmarks/bench_vendors.py --cpu          # processor time, for a machine that is busy
+    .venv-vendors/bin/python benchmarks/bench_vendors.py                # both vendors,
+    all networks .venv-vendors/bin/python benchmarks/bench_vendors.py qnn bert
+    .venv-vendors/bin/python benchmarks/bench_vendors.py --cpu          # processor
+    time, for a machine that is busy
 """
 
 from __future__ import annotations
@@ -156,7 +160,8 @@ def sides(vendor: str, network: str) -> tuple[Side, Side]:
 
 
 def compare(vendor: str, network: str, first: str) -> None:
-    """Report each side's median seconds of each measure, and the median of ratios and differences of turns.
+    """Report each side's median seconds of each measure, and the median of ratios and
+    differences of turns.
 
     Args:
         vendor: a key of `PACKAGES`.
@@ -180,7 +185,9 @@ def compare(vendor: str, network: str, first: str) -> None:
             "cold": [lambda who=who: both[who].start() for who in (0, 1)],  # type: ignore[misc]
         }
         for name, work in works.items():
-            for who in order:  # imports, receipts of checked files, what the vendor makes once for a process
+            for who in order:
+                # imports, receipts of checked files, what the vendor makes once for a
+                # process
                 work[who]()
             figures |= take_turns(name, work, order, PAIRS[name])
         runs = [both[who].load(outputs[who]) for who in (0, 1)]
@@ -204,7 +211,9 @@ def take_turns(
     pairs: int,
     count: int = 1,
 ) -> dict[str, float]:
-    """Return medians of a measure: `ours`, `theirs`, their ratio, and what ours takes beyond 1.1 of theirs."""
+    """Return medians of a measure: `ours`, `theirs`, their ratio, and what ours takes
+    beyond 1.1 of theirs.
+    """
     found: list[dict[int, float]] = []
     for _ in range(pairs):
         found.append({who: turn(works[who], count) for who in order})
@@ -219,7 +228,9 @@ def take_turns(
 
 
 def turn(work: Callable[[], object], count: int) -> float:
-    """Return the mean seconds of some calls in a row; what a call returned is freed within its time."""
+    """Return the mean seconds of some calls in a row; what a call returned is freed
+    within its time.
+    """
     start = CLOCK()
     for _ in range(count):
         work()
@@ -242,15 +253,13 @@ def largest_difference(ours: Any, theirs: Any) -> float:
 
 def show(vendor: str, found: dict[str, dict[str, float]]) -> None:
     """Print a vendor's table, and which bars were missed."""
-    print(
-        f"\n### {', '.join(f'{package} {version(package)}' for package in PACKAGES[vendor])}\n"
-    )
+    packages = [f"{package} {version(package)}" for package in PACKAGES[vendor]]
+    print(f"\n### {', '.join(packages)}\n")
     columns = [
         column for name in MEASURES for column in (name, "the vendor's", "ratio")
     ]
-    print(
-        f"| network | {' | '.join([*columns, 'cold start', 'load / cold', 'of the vendor', 'difference'])} |"
-    )
+    columns += ["cold start", "load / cold", "of the vendor", "difference"]
+    print(f"| network | {' | '.join(columns)} |")
     print("|---" + "|---:" * 13 + "|")
     missed = []
     for network, f in found.items():
@@ -270,11 +279,13 @@ def show(vendor: str, found: dict[str, dict[str, float]]) -> None:
             missed.append(f"{network}: compile {f['compile ratio']:.3f} (1.1)")
         if f["load beyond"] > 0.01:
             missed.append(
-                f"{network}: load {f['load beyond'] * 1e3:.1f} ms beyond 1.1 of the vendor's (10 ms)"
+                f"{network}: load {f['load beyond'] * 1e3:.1f} ms beyond 1.1 of the "
+                "vendor's (10 ms)"
             )
         if f["run ratio"] > 1.05 and f["run more"] > 50e-6:
             missed.append(
-                f"{network}: run {f['run ratio']:.3f} (1.05), {f['run more'] * 1e6:.0f} us more (50 us)"
+                f"{network}: run {f['run ratio']:.3f} (1.05), "
+                f"{f['run more'] * 1e6:.0f} us more (50 us)"
             )
     print(
         "\n"
@@ -292,14 +303,17 @@ def shown(seconds: float) -> str:
 
 
 def main(chosen: Sequence[str]) -> None:
-    """Measure the vendors and networks that were named, or all, and print a table for each vendor."""
+    """Measure the vendors and networks that were named, or all, and print a table for
+    each vendor.
+    """
     for vendor in [name for name in PACKAGES if name in chosen] or PACKAGES:
         try:
             for package in PACKAGES[vendor]:
                 version(package)
         except PackageNotFoundError as error:
             print(
-                f"{vendor}: {error.name} is not installed; use .venv-vendors/bin/python (make test-vendors makes it)."
+                f"{vendor}: {error.name} is not installed; use "
+                ".venv-vendors/bin/python (make test-vendors makes it)."
             )
             continue
         found = {}

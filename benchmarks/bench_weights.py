@@ -1,4 +1,6 @@
-"""Cost in weight bytes: compiling and loading a MatMul network with 1 GiB (and 4 GiB) of external weights."""
+"""Cost in weight bytes: compiling and loading a MatMul network with 1 GiB (and 4 GiB)
+of external weights.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,15 @@ GIB = 1 << 30
 LAYER = 4096
 BLOCK = 16 << 20
 SMALL = DATA / "matmul_1.onnx"
-"""What both libraries compile first, untimed: neither has to import or start anything after that."""
+"""What both libraries compile first, untimed: neither has to import or start anything
+after that.
+"""
 
 
 def make_matmuls(mib: int) -> Path:
-    """Write a chain of 4096 x 4096 MatMuls (64 MiB each; one small one for 1 MiB), weights in one file."""
+    """Write a chain of 4096 x 4096 MatMuls (64 MiB each; one small one for 1 MiB),
+    weights in one file.
+    """
     import numpy as np
     from onnx import TensorProto, helper, save
 
@@ -70,7 +76,9 @@ def make_matmuls(mib: int) -> Path:
 
 
 def start_clean(*names: str) -> None:
-    """Remove what an earlier run wrote and wait for the disk: neither is a part of what is measured."""
+    """Remove what an earlier run wrote and wait for the disk: neither is a part of what
+    is measured.
+    """
     for name in names:
         (DATA / name).unlink(missing_ok=True)
     os.sync()
@@ -100,7 +108,9 @@ def compile_weights(mib: str) -> None:
 
 
 def resave(mib: str) -> None:
-    """Onnxruntime's ModelCompiler, which writes the weights again into a file of its own."""
+    """Onnxruntime's ModelCompiler, which writes the weights again into a file of its
+    own.
+    """
     import onnxruntime
 
     def resaved(model: Path) -> None:
@@ -157,14 +167,18 @@ def load(mib: str) -> None:
 
 
 def load_first(mib: str) -> None:
-    """The first session from a context model that this machine sees: all digests are checked beside it."""
+    """The first session from a context model that this machine sees: all digests are
+    checked beside it.
+    """
     with tempfile.TemporaryDirectory() as folder:
         os.environ["EPCTX_RECEIPTS"] = folder
         load(mib)
 
 
 def digest_threads(mib: str) -> None:
-    """SHA-256 over all threads of as many bytes, in the pieces that the model's weights are."""
+    """SHA-256 over all threads of as many bytes, in the pieces that the model's weights
+    are.
+    """
     path = DATA / f"matmul_{mib}.weights"
     piece = LAYER * LAYER * 4
 
@@ -287,7 +301,9 @@ def run(who: str) -> None:
 
 
 def _bytes_read() -> int:
-    """Return what this process asked the kernel to read so far; page faults of a mapping do not count."""
+    """Return what this process asked the kernel to read so far; page faults of a
+    mapping do not count.
+    """
     line = next(
         li
         for li in Path("/proc/self/io").read_text().splitlines()

@@ -1,7 +1,9 @@
-"""How the benchmarks measure: fresh processes, peers in turn within one run, medians, ratios.
+"""How the benchmarks measure: fresh processes, peers in turn within one run, medians,
+ratios.
 
-A benchmark is one script that calls itself: without arguments it is the parent and prints a table, with
-arguments it is a child that measures one thing and prints it with `report`.
+A benchmark is one script that calls itself: without arguments it is the parent and
+prints a table, with arguments it is a child that measures one thing and prints it with
+`report`.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def peak_memory() -> int:
-    """Return this process's largest resident size in bytes; ru_maxrss would count the parent's, too."""
+    """Return this process's largest resident size in bytes; ru_maxrss would count the
+    parent's, too.
+    """
     line = next(
         li
         for li in Path("/proc/self/status").read_text().splitlines()
@@ -61,7 +65,8 @@ def resident_memory() -> int:
 def measure(
     script: str, children: Mapping[str, Sequence[str]], runs: int = RUNS
 ) -> dict[str, dict[str, float]]:
-    """Run each child `runs` times in fresh processes, in turn; return the median of each figure.
+    """Run each child `runs` times in fresh processes, in turn; return the median of
+    each figure.
 
     Args:
         script: the benchmark's own path.
@@ -112,7 +117,8 @@ def show(
         ratio = medians[bar.ours][figure] / medians[bar.peer][figure]
         verdict = "reached" if ratio <= bar.at_most else "MISSED"
         print(
-            f"\n{bar.ours} / {bar.peer} = **{ratio:.3g}** (bar {bar.at_most:g}: {verdict})"
+            f"\n{bar.ours} / {bar.peer} = **{ratio:.3g}** (bar {bar.at_most:g}: "
+            f"{verdict})"
         )
 
 
