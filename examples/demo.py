@@ -1,8 +1,10 @@
-"""The tour: compile real networks with EPs found by their entry points, move them, run them elsewhere.
+"""The tour: compile real networks with EPs found by their entry points, move them, run
+them elsewhere.
 
-Vendors' EPs come first, where there are some that work on this machine. The simulated ones follow, which need no device;
-the last network is split over two of them and the CPU. Run it with `make demo`, which installs simulated EPs only. Everything
-it writes goes to `demo-output/`, or to the folder given as argument.
+Vendors' EPs come first, where there are some that work on this machine. The simulated
+ones follow, which need no device; the last network is split over two of them and the
+CPU. Run it with `make demo`, which installs simulated EPs only. Everything it writes
+goes to `demo-output/`, or to the folder given as argument.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ def main() -> int:
     real, simulated = find_eps()
     if not real:
         print(
-            "No vendor's EP works here, so all below is simulated. The README says how to install one."
+            "No vendor's EP works here, so all below is simulated. The README says "
+            "how to install one."
         )
     results = [
         tour(
@@ -47,13 +50,14 @@ def main() -> int:
         for name, ep in real.items()
     ]
     print(
-        "\nThe simulated EPs, for development without a device: vendors' rules and files, real results, computed on this"
-        "\nCPU. Nothing here runs on an NPU."
+        "\nThe simulated EPs, for development without a device: vendors' rules and "
+        "files, real results, computed on this\nCPU. Nothing here runs on an NPU."
     )
     qnn, openvino, vitisai = (
         simulated[name] for name in ("QNN", "OpenVINO", "VitisAI")
     )
-    # With the option, QNN leaves what quantizes the network's input to others, as the real one does.
+    # With the option, QNN leaves what quantizes the network's input to others, as the
+    # real one does.
     several = {vitisai: {}, qnn: {"offload_graph_io_quantization": "1"}}
     results += [
         tour("resnet50", make_resnet50, {qnn: {"htp_arch": "73"}}),
@@ -63,7 +67,8 @@ def main() -> int:
     print("\nThe same from the command line:")
     print("  epctx plugins list")
     print(
-        "  epctx compile tests/models/bert/model.onnx --ep OpenVINO -o demo-output/ --check"
+        "  epctx compile tests/models/bert/model.onnx --ep OpenVINO -o demo-output/ "
+        "--check"
     )
     print("  epctx inspect demo-output/shufflenet_int8-moved/shufflenet_int8_ctx.onnx")
     return 0 if all(results) else 1
@@ -73,8 +78,9 @@ def find_eps() -> tuple[dict[str, str], dict[str, str]]:
     """Say which EPs are installed.
 
     Returns:
-        The vendors' that work on this machine, and the simulated ones: short name to the name with its distribution,
-        which is that of one EP even where several packages have the same.
+        The vendors' that work on this machine, and the simulated ones: short name to
+        the name with its distribution, which is that of one EP even where several
+        packages have the same.
     """
     print("Execution Providers found through entry points:")
     real: dict[str, str] = {}
@@ -101,7 +107,9 @@ def find_eps() -> tuple[dict[str, str], dict[str, str]]:
 
 
 def choose_target(name: str) -> dict[str, str]:
-    """Return the options of a vendor's EP that say what to compile for, as far as it has them."""
+    """Return the options of a vendor's EP that say what to compile for, as far as it
+    has them.
+    """
     cls = epctx.default_registry.load(epctx.default_registry.resolve(name))
     declared = {option.name for option in cls.options}
     return {option: value for option, value in TARGET.items() if option in declared}
@@ -126,7 +134,8 @@ def tour(
     source.unlink()
     folder.rename(moved)
     print(
-        f"The source is deleted, the folder is now {moved.parent.name}/{moved.name}/; another process loads it."
+        f"The source is deleted, the folder is now {moved.parent.name}/{moved.name}/; "
+        "another process loads it."
     )
     outputs = run_elsewhere(
         moved / f"{name}_ctx.onnx", moved / "input.npz", moved / "output.npz"
@@ -139,7 +148,8 @@ def tour(
     took_part = {partition.ep for partition in report.partitions}
     agrees = len(took_part) == len(eps) and worst <= tolerance
     print(
-        f"Largest difference to onnxruntime's result: {worst:.1e} {'(agrees)' if agrees else '(WRONG)'}"
+        f"Largest difference to onnxruntime's result: {worst:.1e} "
+        f"{'(agrees)' if agrees else '(WRONG)'}"
     )
     return agrees
 
@@ -211,7 +221,9 @@ def copy_bert(path: Path) -> Path:
 
 
 def make_quantised_shufflenet(path: Path) -> Path:
-    """Write shufflenet with seeded random weights, quantised to INT8; see `tests/networks/quantise.py`."""
+    """Write shufflenet with seeded random weights, quantised to INT8; see
+    `tests/networks/quantise.py`.
+    """
     command = [sys.executable, str(NETWORKS / "quantise.py"), "shufflenet", str(path)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return path

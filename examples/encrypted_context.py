@@ -1,8 +1,9 @@
-"""A context model that lies on disk only encrypted: AES-256-GCM around the data callbacks.
+"""A context model that lies on disk only encrypted: AES-256-GCM around the data
+callbacks.
 
-Run `python examples/encrypted_context.py FOLDER`: a small network is compiled for the simulated QNN, stored
-in FOLDER, loaded and run; then a wrong key and a changed byte are tried. `docs/encrypted-context.md` says
-what this protects from and what it does not.
+Run `python examples/encrypted_context.py FOLDER`: a small network is compiled for the
+simulated QNN, stored in FOLDER, loaded and run; then a wrong key and a changed byte are
+tried. `docs/encrypted-context.md` says what this protects from and what it does not.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ LARGEST_PAYLOAD = 4 << 30
 
 
 class Vault:
-    """Encrypted files in a folder. A file is nonce, ciphertext, tag; its name is authenticated with it.
+    """Encrypted files in a folder.
+
+    A file is nonce, ciphertext, tag; its name is authenticated with it.
 
     Args:
         folder: where the files are; it exists.
@@ -80,7 +83,9 @@ class Vault:
         part.replace(target)
 
     def _open(self, name: str) -> tuple[int, Iterator[bytes]]:
-        """Return the size and the pieces; the last step of the iteration raises InvalidTag for a changed file."""
+        """Return the size and the pieces; the last step of the iteration raises
+        InvalidTag for a changed file.
+        """
         path = self._path(name)
         size = path.stat().st_size - NONCE - TAG
         if size < 0:
@@ -172,7 +177,8 @@ def main(folder: Path) -> int:
     with open_encrypted("network_ctx.onnx", options, Vault(folder, key)) as session:
         close = np.allclose(session.run(None, {"x": x})[0], expected, atol=1e-5)
         print(
-            f"loaded by {session.get_providers()[0]}: results {'agree' if close else 'DIFFER'}"
+            f"loaded by {session.get_providers()[0]}: results "
+            f"{'agree' if close else 'DIFFER'}"
         )
 
     refused = [

@@ -1,8 +1,10 @@
-"""A program that keeps onnxruntime: its model is compiled for an NPU once, and loaded from a cache after that.
+"""A program that keeps onnxruntime: its model is compiled for an NPU once, and loaded
+from a cache after that.
 
     python examples/keep_onnxruntime.py MODEL CACHE [EP [KEY=VALUE ...]]
 
-    python examples/keep_onnxruntime.py model.onnx cache QNNExecutionProvider soc_model=60 htp_arch=73
+    python examples/keep_onnxruntime.py model.onnx cache QNNExecutionProvider
+    soc_model=60 htp_arch=73
 
 Without an EP it takes onnxruntime's CPU EP, which compiles nothing.
 """
@@ -40,7 +42,9 @@ def main(
 def open_session(
     model: str, cache: str, ep: str, vendor_options: dict[str, str]
 ) -> onnxruntime.InferenceSession:
-    """Return the program's session; before, this was `onnxruntime.InferenceSession(model, options)`."""
+    """Return the program's session; before, this was
+    `onnxruntime.InferenceSession(model, options)`.
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2
     return load_or_compile(
