@@ -1,4 +1,6 @@
-"""Prints the lowest version that pyproject.toml allows of each library, as pip constraints."""
+"""Prints the lowest version that pyproject.toml allows of each library, as pip
+constraints.
+"""
 
 from __future__ import annotations
 

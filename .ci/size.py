@@ -1,7 +1,7 @@
 """Prints what the budget counts: the same however the lines are broken.
 
-For the core and each package: expressions, modules and classes; for the core also the names of
-`epctx_core.ext` and the circles of imports within its rooms.
+For the core and each package: expressions, modules and classes; for the core also the
+names of `epctx_core.ext` and the circles of imports within its rooms.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ if __name__ == "__main__":
     print(f"{'':20}{'expressions':>13}{'modules':>9}{'classes':>9}")
     for package in PACKAGES:
         found = size(package)
-        print(
-            f"{package.name:20}{found.expressions:13,}{found.modules:9}{found.classes:9}"
-        )
+        counts = f"{found.expressions:13,}{found.modules:9}{found.classes:9}"
+        print(f"{package.name:20}{counts}")
     print(f"\nnames of epctx_core.ext: {len(ext.__all__)}")
     print(f"circles of imports within rooms: {len(circles())}")
