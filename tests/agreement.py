@@ -14,7 +14,9 @@ TOLERANCE = 1e-4
 
 
 def relative_error(a: np.ndarray, b: np.ndarray) -> float:
-    """Return max|a - b| / (max|b| + 1e-6); infinite if shapes or types differ or either has a NaN."""
+    """Return max|a - b| / (max|b| + 1e-6); infinite if shapes or types differ or either
+    has a NaN.
+    """
     a, b = np.asarray(a), np.asarray(b)
     if a.shape != b.shape or a.dtype != b.dtype:
         return float("inf")
@@ -29,7 +31,9 @@ def relative_error(a: np.ndarray, b: np.ndarray) -> float:
 def worst_relative_error(
     results: Sequence[np.ndarray], reference: Sequence[np.ndarray]
 ) -> float:
-    """Return the largest relative error over all outputs; infinite if their number differs."""
+    """Return the largest relative error over all outputs; infinite if their number
+    differs.
+    """
     if len(results) != len(reference):
         return float("inf")
     return max(
@@ -41,7 +45,8 @@ def worst_relative_error(
 def quantisation_error(
     result: np.ndarray, reference: np.ndarray, step: float
 ) -> tuple[int, float]:
-    """Return by how many quantisation steps two results differ at most, and in which share of elements.
+    """Return by how many quantisation steps two results differ at most, and in which
+    share of elements.
 
     Args:
         result: dequantised numbers.
@@ -65,7 +70,9 @@ def assert_agree(
     reference: Sequence[np.ndarray],
     steps: Sequence[float | None],
 ) -> None:
-    """Assert that results are equal: those with a quantisation step by steps, others by relative error."""
+    """Assert that results are equal: those with a quantisation step by steps, others by
+    relative error.
+    """
     for result, expected, step in zip(results, reference, steps, strict=True):
         if step is None:
             assert relative_error(result, expected) <= TOLERANCE

@@ -1,4 +1,6 @@
-"""Fixtures for every test: real networks with inputs and reference results; and an eye on all that is written."""
+"""Fixtures for every test: real networks with inputs and reference results; and an eye
+on all that is written.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hold whatever the suite writes against `written_models`, tests of plugins and wider fixtures included."""
+    """Hold whatever the suite writes against `written_models`, tests of plugins and
+    wider fixtures included.
+    """
     # Children and workers have it from here.
     if FOLDER_VARIABLE not in os.environ:
         _restore.setenv(FOLDER_VARIABLE, tempfile.mkdtemp(prefix="receipts-"))
@@ -47,7 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
         looks=lambda: not is_marked(UNOBSERVED),
         resolves=lambda: has_onnxruntime and not is_marked(UNRESOLVED),
     ).watch(_restore)
-    # No test cuts the power, and tests of the order of calls put theirs around this one; a slow disk costs nothing.
+    # No test cuts the power, and tests of the order of calls put theirs around this
+    # one; a slow disk costs nothing.
     _restore.setattr(os, "fsync", lambda descriptor: os.fstat(descriptor) and None)
 
 
@@ -70,7 +75,9 @@ class NetworkFactory(Protocol):
 
 @pytest.fixture(scope="session")
 def network(tmp_path_factory: pytest.TempPathFactory) -> NetworkFactory:
-    """Make networks: bert, lstm, resnet as exported, or any light network of the onnx package, filled."""
+    """Make networks: bert, lstm, resnet as exported, or any light network of the onnx
+    package, filled.
+    """
     return Catalog(tmp_path_factory.mktemp("networks")).get
 
 
@@ -78,7 +85,9 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> NetworkFactory:
 def compiled(
     network: NetworkFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Compile]:
-    """Give networks that EPs compiled, each combination compiled once: see `networks.matrix`."""
+    """Give networks that EPs compiled, each combination compiled once: see
+    `networks.matrix`.
+    """
     matrix = Matrix(network, tmp_path_factory.mktemp("matrix"))
     yield matrix.compiled
     matrix.close()
@@ -86,7 +95,9 @@ def compiled(
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C reach this process and those it starts: a shell has what it runs in the background ignore it."""
+    """Let Ctrl-C reach this process and those it starts: a shell has what it runs in
+    the background ignore it.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

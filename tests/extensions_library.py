@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from unittest.mock import patch
 
-# The package sets protobuf's implementation for all child processes to the one in Python.
+# The package sets protobuf's implementation for all child processes to the one in
+# Python.
 with patch.dict(os.environ):
     import onnxruntime_extensions
 

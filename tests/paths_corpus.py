@@ -1,7 +1,9 @@
-"""Names of files that strangers and mistakes come up with: one table for all that reads or writes by a name.
+"""Names of files that strangers and mistakes come up with: one table for all that reads
+or writes by a name.
 
-Knows nothing of epctx. `ESCAPES` must be refused wherever a name has to stay in a folder; `AWKWARD` may be
-refused or mean a file inside, as the system has it; `LINKS` lie in a folder that `lay_out` has prepared.
+Knows nothing of epctx. `ESCAPES` must be refused wherever a name has to stay in a
+folder; `AWKWARD` may be refused or mean a file inside, as the system has it; `LINKS`
+lie in a folder that `lay_out` has prepared.
 """
 
 from __future__ import annotations

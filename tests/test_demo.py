@@ -55,7 +55,8 @@ def test_the_demo_begins_with_a_vendors_ep_where_one_is_installed(tmp_path):
         "Metadata-Version: 2.1\nName: epctx-openvino\nVersion: 0.1.0\n"
     )
     (metadata / "entry_points.txt").write_text(
-        "[epctx.execution_providers]\nOpenVINOExecutionProvider = epctx_openvino:OpenVINOExecutionProvider\n"
+        "[epctx.execution_providers]\nOpenVINOExecutionProvider = "
+        "epctx_openvino:OpenVINOExecutionProvider\n"
     )
 
     said = run_demo(

@@ -1,4 +1,6 @@
-"""The exception tree: one base, one class for each code, messages that end in what to do."""
+"""The exception tree: one base, one class for each code, messages that end in what to
+do.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +65,10 @@ def test_each_class_has_its_code(cls):
 def test_codes_are_those_of_onnxruntime():
     # OrtErrorCode in onnxruntime_c_api.h; ours is far away.
     assert [(c.name, c.value) for c in ErrorCode] == [
-        ("FAIL", 1), ("INVALID_ARGUMENT", 2), ("NO_SUCHFILE", 3), ("RUNTIME_EXCEPTION", 6),
-        ("INVALID_PROTOBUF", 7), ("NOT_IMPLEMENTED", 9), ("INVALID_GRAPH", 10), ("EP_FAIL", 11),
-        ("MODEL_LOAD_CANCELED", 12), ("MODEL_REQUIRES_COMPILATION", 13), ("NOT_FOUND", 14), ("PLUGIN_ERROR", 100),
+        ("FAIL", 1), ("INVALID_ARGUMENT", 2), ("NO_SUCHFILE", 3),
+        ("RUNTIME_EXCEPTION", 6), ("INVALID_PROTOBUF", 7), ("NOT_IMPLEMENTED", 9),
+        ("INVALID_GRAPH", 10), ("EP_FAIL", 11), ("MODEL_LOAD_CANCELED", 12),
+        ("MODEL_REQUIRES_COMPILATION", 13), ("NOT_FOUND", 14), ("PLUGIN_ERROR", 100),
     ]  # fmt: skip
 
 

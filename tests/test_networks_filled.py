@@ -1,4 +1,6 @@
-"""The filled networks answer to their input, strongly enough that a wrong layer would show."""
+"""The filled networks answer to their input, strongly enough that a wrong layer would
+show.
+"""
 
 from __future__ import annotations
 

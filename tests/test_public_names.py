@@ -16,31 +16,37 @@ import epctx_core
 from epctx_core import ext, plugin, testing
 
 HOST = {
-    "CompileReport", "CompiledModelCompatibility", "ContextNodeInfo", "EPFail", "EpctxError", "ErrorCode",
-    "ExecutionMode", "Explanation", "Fail", "GraphOptimizationLevel", "InferenceSession", "InitializerValue", "InputBudget",
-    "InternalError", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "ModelCompiler", "ModelInfo", "ModelLoadCanceled",
-    "ModelMetadata", "ModelRequiresCompilation", "NoSuchFile", "NodeArg", "NodeExplanation", "NotFound",
-    "NotImplementedByProvider", "OrtCompileApiFlags", "OrtEpAssignedNode", "OrtEpAssignedSubgraph",
-    "OrtEpContextData", "OrtEpContextDataBuffer", "OrtExternalInitializerInfo", "PluginError", "PluginRecord",
-    "PluginState", "Registry", "RunOptions", "RuntimeException", "SessionOptions", "ShareGroup",
-    "ShareReport", "VerifyReport",
-    "__version__", "add_plugin_path", "compile_cached", "convert_model", "default_registry", "disable_telemetry_events",
-    "enable_telemetry_events", "explain_model",
-    "get_all_providers", "get_device", "get_version_string", "set_default_logger_severity",
-    "set_default_logger_verbosity", "set_seed", "get_available_providers", "get_compatibility_info_from_model",
-    "get_ep_metadata", "get_model_compatibility", "inspect_model", "load_or_compile", "plugins", "refresh_plugins",
-    "register_execution_provider", "seal_model", "temporary_execution_provider", "unregister_execution_provider", "verify_model",
+    "CompileReport", "CompiledModelCompatibility", "ContextNodeInfo", "EPFail",
+    "EpctxError", "ErrorCode", "ExecutionMode", "Explanation", "Fail",
+    "GraphOptimizationLevel", "InferenceSession", "InitializerValue", "InputBudget",
+    "InternalError", "InvalidArgument", "InvalidGraph", "InvalidProtobuf",
+    "ModelCompiler", "ModelInfo", "ModelLoadCanceled", "ModelMetadata",
+    "ModelRequiresCompilation", "NoSuchFile", "NodeArg", "NodeExplanation", "NotFound",
+    "NotImplementedByProvider", "OrtCompileApiFlags", "OrtEpAssignedNode",
+    "OrtEpAssignedSubgraph", "OrtEpContextData", "OrtEpContextDataBuffer",
+    "OrtExternalInitializerInfo", "PluginError", "PluginRecord", "PluginState",
+    "Registry", "RunOptions", "RuntimeException", "SessionOptions", "ShareGroup",
+    "ShareReport", "VerifyReport", "__version__", "add_plugin_path", "compile_cached",
+    "convert_model", "default_registry", "disable_telemetry_events",
+    "enable_telemetry_events", "explain_model", "get_all_providers", "get_device",
+    "get_version_string", "set_default_logger_severity", "set_default_logger_verbosity",
+    "set_seed", "get_available_providers", "get_compatibility_info_from_model",
+    "get_ep_metadata", "get_model_compatibility", "inspect_model", "load_or_compile",
+    "plugins", "refresh_plugins", "register_execution_provider", "seal_model",
+    "temporary_execution_provider", "unregister_execution_provider", "verify_model",
 }  # fmt: skip
 CONTRACT = {
-    "Availability", "BaseEngine", "Blobs", "BuildInfo", "CONTAINER_CODES", "CORE_ATTRIBUTES", "Cancellation", "Compatibility",
-    "CompiledPartition", "ComputeCapability", "ContextNode", "ContextReader", "ContextWriter",
-    "EPContextNode", "Engine", "EnginePolicy", "ExecutionProvider", "Extent", "Finding", "GraphView", "Kernel", "KernelDef",
-    "GraphTransformer", "KernelLookup", "KernelRegistry", "ModelIdentity", "NodeView", "OperatorTypes",
-    "OptimizedModel",
-    "PLUGIN_API",
-    "Partition", "Payload", "PayloadView", "PreparedModel", "ProviderContext", "ProviderOption", "Purpose",
-    "Refusal", "RunnableModel", "Severity", "TensorType", "TensorView", "UNKNOWN_TYPE", "ValueInfo", "WeightlessMode",
-    "Workspace", "current_options", "hookimpl", "number_nodes", "supported_partitions", "write_blobs", "write_in_place",
+    "Availability", "BaseEngine", "Blobs", "BuildInfo", "CONTAINER_CODES",
+    "CORE_ATTRIBUTES", "Cancellation", "Compatibility", "CompiledPartition",
+    "ComputeCapability", "ContextNode", "ContextReader", "ContextWriter",
+    "EPContextNode", "Engine", "EnginePolicy", "ExecutionProvider", "Extent", "Finding",
+    "GraphView", "Kernel", "KernelDef", "GraphTransformer", "KernelLookup",
+    "KernelRegistry", "ModelIdentity", "NodeView", "OperatorTypes", "OptimizedModel",
+    "PLUGIN_API", "Partition", "Payload", "PayloadView", "PreparedModel",
+    "ProviderContext", "ProviderOption", "Purpose", "Refusal", "RunnableModel",
+    "Severity", "TensorType", "TensorView", "UNKNOWN_TYPE", "ValueInfo",
+    "WeightlessMode", "Workspace", "current_options", "hookimpl", "number_nodes",
+    "supported_partitions", "write_blobs", "write_in_place",
 }  # fmt: skip
 
 
@@ -164,8 +170,8 @@ def test_the_contract_loads_neither_onnx_nor_numpy():
     "module", [epctx_core, plugin, ext], ids=lambda module: module.__name__
 )
 def test_type_checkers_read_each_module_that_names_come_from(module):
-    # Strict ones take a name from a package if that imports all of the name's home; examples/ and benchmarks/ are
-    # checked as hosts are.
+    # Strict ones take a name from a package if that imports all of the name's home;
+    # examples/ and benchmarks/ are checked as hosts are.
     tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
     read = [
         node.module
@@ -200,8 +206,8 @@ def test_a_library_that_an_installed_package_lacks_is_named_with_the_package():
     )
 
     assert said == (
-        "True; epctx_core.convert_model needs onnxruntime (required by epctx-onnxruntime), which is not installed.; "
-        "pip install epctx-onnxruntime\n"
+        "True; epctx_core.convert_model needs onnxruntime (required by "
+        "epctx-onnxruntime), which is not installed.; pip install epctx-onnxruntime\n"
     )
 
 

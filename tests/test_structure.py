@@ -1,4 +1,6 @@
-"""The house rules that ruff and import-linter do not check: sizes, names, lazy imports, no local paths."""
+"""The house rules that ruff and import-linter do not check: sizes, names, lazy imports,
+no local paths.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def definitions(
 
 
 def imported(tree: ast.Module, package: list[str]) -> set[str]:
-    """Return the full names of all that a module imports, at any depth, for type checking too."""
+    """Return the full names of all that a module imports, at any depth, for type
+    checking too.
+    """
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -82,7 +86,9 @@ def imported(tree: ast.Module, package: list[str]) -> set[str]:
 
 
 def test_rooms_take_names_from_their_modules_and_not_from_the_package_that_shows_them_to_hosts():
-    """Directions between rooms are import-linter's; it does not see the package itself."""
+    """Directions between rooms are import-linter's; it does not see the package
+    itself.
+    """
     packages = {"epctx_core", "epctx_core.__init__"}
     rooms = {path.stem for path in CORE.iterdir()}
     takers = {
@@ -111,7 +117,9 @@ def test_a_module_has_at_most_750_lines():
 
 
 def lines_of_code(path: Path, first: int, last: int) -> int:
-    """Count the lines of a part of a module that hold more than a comment or a docstring."""
+    """Count the lines of a part of a module that hold more than a comment or a
+    docstring.
+    """
     prose = {
         line
         for node in docstrings(path)
@@ -174,7 +182,8 @@ def test_no_module_class_or_function_has_a_name_that_says_nothing():
 
 
 ROOMS = {
-    "options", "plugin", "registry", "graph", "context", "engines", "sessions", "compiling", "publish", "verify",
+    "options", "plugin", "registry", "graph", "context", "engines", "sessions",
+    "compiling", "publish", "verify",
 }  # fmt: skip
 
 
@@ -186,7 +195,8 @@ def test_the_core_has_ten_rooms_and_no_two_modules_of_one_name():
 
 
 def test_the_core_keeps_to_its_budget_of_concepts():
-    """Above a limit, first move out what docs/architecture.md's test for the core excludes.
+    """Above a limit, first move out what docs/architecture.md's test for the core
+    excludes.
 
     A limit changes only with its reason in the commit.
     """
@@ -258,7 +268,9 @@ PUBLIC = {
 
 
 def is_public(name: str) -> bool:
-    """Whether a dotted name is a distribution's package, a public module, or leads to a name that one shows."""
+    """Whether a dotted name is a distribution's package, a public module, or leads to a
+    name that one shows.
+    """
     module, _, rest = name.partition(".")
     while (inner := f"{module}.{rest.partition('.')[0]}") in PUBLIC:
         module, rest = inner, rest.partition(".")[2]
@@ -275,7 +287,9 @@ def names_in(path: Path) -> set[str]:
 
 
 def modules_of_tests(names: set[str]) -> list[Path]:
-    """Return the files of those modules that tests import from each other; a name may lead to something in one."""
+    """Return the files of those modules that tests import from each other; a name may
+    lead to something in one.
+    """
     files = [
         folder.joinpath(*name.split("."))
         for name in names
@@ -335,7 +349,10 @@ def test_calls_that_only_posix_has_are_kept_in_two_files_of_the_core_and_one_of_
 
 
 def test_a_posix_call_is_noticed():
-    text = "import fcntl\nos.open(n, os.O_NOFOLLOW, dir_fd=fd)\nm.madvise(mmap.MADV_FREE)\nos.replace(a, b)"
+    text = (
+        "import fcntl\nos.open(n, os.O_NOFOLLOW, "
+        "dir_fd=fd)\nm.madvise(mmap.MADV_FREE)\nos.replace(a, b)"
+    )
 
     found = posix_calls(ast.parse(text))
 
@@ -412,7 +429,9 @@ def repository_files() -> list[Path]:
 
 
 def is_of_the_core(name: str) -> bool:
-    """Whether a dotted name leads to a module of the core, or from there to a word in it."""
+    """Whether a dotted name leads to a module of the core, or from there to a word in
+    it.
+    """
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
         path = ROOT.joinpath(*parts[:count])

@@ -1,4 +1,6 @@
-"""Rules for every context model that a test writes: no path of this machine, and onnxruntime resolves it."""
+"""Rules for every context model that a test writes: no path of this machine, and
+onnxruntime resolves it.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,17 @@ NOT_COMPATIBLE = (
     "is not compatible with any execution provider added to the session",
     "Failed to find kernel for com.microsoft.EPContext",
 )
-"""Message of onnxruntime when it understands everything in a model but the EP that an EPContext node needs."""
+"""Message of onnxruntime when it understands everything in a model but the EP that an
+EPContext node needs.
+"""
 
 _seen: set[bytes] = set()
 
 
 def paths_of_this_machine(basetemp: object = None) -> list[bytes]:
-    """Return what no output may hold: temporary folders of tests and EPs, staging, this repository."""
+    """Return what no output may hold: temporary folders of tests and EPs, staging, this
+    repository.
+    """
     temporary = [
         f"{tempfile.gettempdir()}/{start}" for start in ("pytest-", "epctx-", "tmp")
     ]
@@ -44,8 +50,8 @@ def paths_of_this_machine(basetemp: object = None) -> list[bytes]:
 class Observer:
     """Looks at what epctx's public functions have written, as soon as they return.
 
-    The command line, the cache's own and the conformance kit call the same. What went into a host's function is
-    looked at there.
+    The command line, the cache's own and the conformance kit call the same. What went
+    into a host's function is looked at there.
 
     Args:
         needles: what no output may hold.
@@ -194,7 +200,9 @@ class Observer:
         self._look_at_files(report.folder, files)
 
     def _look_at_written(self, path: Path) -> None:
-        """Look at a context model, if it was written, and at the files beside it that it names."""
+        """Look at a context model, if it was written, and at the files beside it that
+        it names.
+        """
         if self._looks() and path.exists():
             model = onnx.load(path, load_external_data=False)
             names = {
@@ -237,7 +245,9 @@ class Observer:
 
 
 def _models_below(folder: str | os.PathLike[str] | None) -> set[tuple[Path, int, int]]:
-    """Return the models in a folder, each with what changes when it is written again."""
+    """Return the models in a folder, each with what changes when it is written
+    again.
+    """
     found = set()
     # Other threads may remove folders and files meanwhile, which os.walk leaves out.
     for parent, _, names in os.walk(folder) if folder is not None else ():
@@ -257,7 +267,9 @@ def assert_without(needles: list[bytes], name: str, content: bytes | mmap.mmap) 
 
 
 def check_resolved(data: bytes, folder: Path | None) -> None:
-    """Fail unless onnxruntime understands everything in a context model but who runs its EPContext nodes."""
+    """Fail unless onnxruntime understands everything in a context model but who runs
+    its EPContext nodes.
+    """
     if not any(
         node.op_type == "EPContext"
         for node in _all_nodes(onnx.load_from_string(data).graph)

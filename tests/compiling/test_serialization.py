@@ -1,4 +1,6 @@
-"""Bytes that pass through protobuf into a context model; and the suite sees what onnxruntime could not resolve."""
+"""Bytes that pass through protobuf into a context model; and the suite sees what
+onnxruntime could not resolve.
+"""
 
 from __future__ import annotations
 

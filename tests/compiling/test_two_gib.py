@@ -1,4 +1,6 @@
-"""Entries 39 to 53, continued: a context model that no protobuf could hold, with a limit that small models reach."""
+"""Entries 39 to 53, continued: a context model that no protobuf could hold, with a
+limit that small models reach.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""`python tests/conformance [RESULTS]`: ONNX's cases and what is made of them on all routes, compared with known failures.
+"""`python tests/conformance [RESULTS]`: ONNX's cases and what is made of them on all
+routes, compared with known failures.
 
-Results are kept in RESULTS as lines of JSON; a run that was stopped goes on from there. Ends with 1 if anything
-is not as tests/conformance/known_failures.toml says: a failure that is new, a known one that passes, another outcome with
-onnxruntime alone, a known failure of a case that does not exist, or a smaller share of the quantised twins claimed and
-right than there has to be.
+Results are kept in RESULTS as lines of JSON; a run that was stopped goes on from there.
+Ends with 1 if anything is not as tests/conformance/known_failures.toml says: a failure
+that is new, a known one that passes, another outcome with onnxruntime alone, a known
+failure of a case that does not exist, or a smaller share of the quantised twins claimed
+and right than there has to be.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ def main() -> int:
     ]
     if not tasks:
         parser.error(
-            "no case on a route has names of these patterns: --suites, --cases, --routes."
+            "no case on a route has names of these patterns: --suites, --cases, "
+            "--routes."
         )
     if not load_programs().keys().isdisjoint(name for name, _ in tasks):
         try:

@@ -1,4 +1,7 @@
-"""Suites of cases and all routes: what `make conformance` runs. A suite is one line here; so is a set of EPs."""
+"""Suites of cases and all routes: what `make conformance` runs.
+
+A suite is one line here; so is a set of EPs.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,9 @@ from epctx_conformance.cases.routes import ONNXRUNTIME, Route, make_routes
 from epctx_conformance.cases.twins import load_twins
 from vendors.vendors_onnxruntime import qnn_options
 
-# By distribution, as an installed EP of a vendor goes before the simulated one of its name. Like the real EP, this QNN
-# leaves what quantizes a network's inputs and outputs: others then have work.
+# By distribution, as an installed EP of a vendor goes before the simulated one of its
+# name. Like the real EP, this QNN leaves what quantizes a network's inputs and outputs:
+# others then have work.
 _QNN = ("epctx-sim-qnn:QNN", {"offload_graph_io_quantization": "1"})
 _OPENVINO, _VITISAI = "epctx-sim-openvino:OpenVINO", "epctx-sim-vitisai:VitisAI"
 
@@ -52,7 +56,9 @@ if _is_installed("onnxruntime-qnn"):
 if _is_installed("epctx-openvino"):
     ROUTES += _make_routes("real_openvino", ["epctx-openvino:OpenVINO"])
 LEFT_OUT = {("programs", "cpu_reference.direct")}
-"""Suites and routes that do not go together: `onnx.reference` takes minutes for a network."""
+"""Suites and routes that do not go together: `onnx.reference` takes minutes for a
+network.
+"""
 CATALOGUE = Catalogue(SUITES, ROUTES)
 NAME = "conformance.catalogue:CATALOGUE"
 """How children find it."""
@@ -63,7 +69,8 @@ _NOT_WITH_TWINS = frozenset({"cpu_reference", "all", "greedy", "turns"})
 def is_asked(suite: str, case: str, route: Route) -> bool:
     """Return whether a case runs on a route.
 
-    Twins are there for single EPs; of context models those of 8 bits are in files, those of 16 bits embedded.
+    Twins are there for single EPs; of context models those of 8 bits are in files,
+    those of 16 bits embedded.
     """
     left_out = "file" if case.endswith(".a16w8") else "embed"
     return suite != "twins" or not (

@@ -31,7 +31,9 @@ COLUMNS = {
     "claimed": ("claimed",),
     "not claimed": ("unclaimed",),
 }
-"""Columns, and the outcomes that they count; `claimed` counts cases of which EPs took a node."""
+"""Columns, and the outcomes that they count; `claimed` counts cases of which EPs took a
+node.
+"""
 
 
 def write(
@@ -61,7 +63,9 @@ def write(
 def describe(
     results: Sequence[Result], suites: Mapping[str, Mapping[str, Case]]
 ) -> str:
-    """Return a table for each suite, the versions, and what all suites together show."""
+    """Return a table for each suite, the versions, and what all suites together
+    show.
+    """
     parts = []
     for suite, cases in suites.items():
         of_suite = [result for result in results if result.case in cases]
@@ -95,7 +99,10 @@ def _versions() -> str:
         for name in LIBRARIES
     }
     names = ", ".join(f"{name} {version}" for name, version in found.items() if version)
-    return f"{names}; CPython {platform.python_version()} on {sys.platform}, {platform.machine()}."
+    return (
+        f"{names}; CPython {platform.python_version()} on {sys.platform}, "
+        f"{platform.machine()}."
+    )
 
 
 def summarise(
@@ -115,12 +122,14 @@ def summarise(
             for r in results
         )
         lines.append(
-            f"{lost} cases that onnxruntime passes are failed by the CPU EP (`cpu.direct`)."
+            f"{lost} cases that onnxruntime passes are failed by the CPU EP "
+            "(`cpu.direct`)."
         )
     through = [r for r in results if not r.route.endswith(".direct") and r.claimed]
     differ = sum(r.outcome == "differs" for r in through)
     lines.append(
-        f"{differ} of {len(through):,} runs over context models have other bits than the direct ones."
+        f"{differ} of {len(through):,} runs over context models have other bits than "
+        "the direct ones."
     )
     for eps in ("greedy", "turns"):
         if any(route.startswith(f"{eps}.") for route in routes):
@@ -138,7 +147,8 @@ def summarise(
         for name in refused & set(cases)
     )
     lines.append(
-        f"{valid} of {len(refused)} cases refused as `InvalidGraph` are valid by ONNX's full check."
+        f"{valid} of {len(refused)} cases refused as `InvalidGraph` are valid by "
+        "ONNX's full check."
     )
     aliased = sum(r.kind in {"aliasing", "inputs"} for r in results)
     lines.append(f"{aliased} second runs changed an input or the first run's outputs.")

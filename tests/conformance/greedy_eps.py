@@ -1,6 +1,8 @@
-"""EPs that spare the core nothing: one takes every node, two make every value cross a border.
+"""EPs that spare the core nothing: one takes every node, two make every value cross a
+border.
 
-They compute with the engine that they are lent: what they get wrong is the core's fault.
+They compute with the engine that they are lent: what they get wrong is the core's
+fault.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ class Greedy(EngineProvider):
 
 
 class FirstTurn(EngineProvider):
-    """Takes a node unless it reads from one that it takes: no value stays within a partition.
+    """Takes a node unless it reads from one that it takes: no value stays within a
+    partition.
 
-    Two of them, one after the other, take the nodes of a chain by turns. A node that reads from both is nobody's.
+    Two of them, one after the other, take the nodes of a chain by turns. A node that
+    reads from both is nobody's.
     """
 
     name = "FirstTurnExecutionProvider"

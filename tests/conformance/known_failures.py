@@ -1,4 +1,6 @@
-"""Failures of the conformance run that are known, by exact name, with their cause; and what differs from them."""
+"""Failures of the conformance run that are known, by exact name, with their cause; and
+what differs from them.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ def read_known_failures(path: Path = PATH) -> KnownFailures:
     """Read a file of known failures.
 
     Raises:
-        ValueError: two entries have one case on one set of EPs, or an entry says too little.
+        ValueError: two entries have one case on one set of EPs, or an entry says too
+            little.
     """
     content = tomllib.loads(path.read_text("utf-8"))
     entries = tuple(_entry(each, content["eps"]) for each in content.get("failure", ()))
@@ -75,7 +78,9 @@ def _entry(given: Mapping[str, object], sets: Mapping[str, list[str]]) -> KnownF
 
 
 def versions() -> dict[str, str]:
-    """Return what decides on results besides this repository; empty for what is not installed."""
+    """Return what decides on results besides this repository; empty for what is not
+    installed.
+    """
     names = (
         "onnx",
         "onnxruntime",
@@ -88,7 +93,9 @@ def versions() -> dict[str, str]:
 
 
 def describe(result: Result) -> str:
-    """Return how a case ended: the outcome, of a refusal or an exception with its class."""
+    """Return how a case ended: the outcome, of a refusal or an exception with its
+    class.
+    """
     return (
         f"{result.outcome}: {result.kind}"
         if result.outcome in {"refused", "raised"}
@@ -99,12 +106,14 @@ def describe(result: Result) -> str:
 def find_differences(
     results: Iterable[Result], known: KnownFailures, exist: Iterable[str] | None = None
 ) -> list[str]:
-    """Return what is not as known, one line each: new failures, known ones that pass, and what else changed.
+    """Return what is not as known, one line each: new failures, known ones that pass,
+    and what else changed.
 
     Args:
         results: of any cases on any routes.
         known: the known failures.
-        exist: names of all cases there are, to find entries without one; None: not looked for.
+        exist: names of all cases there are, to find entries without one; None: not
+            looked for.
     """
     results = list(results)
     by_case = {
@@ -123,11 +132,13 @@ def find_differences(
                 f" (onnxruntime: {alone[result.case]})" if result.case in alone else ""
             )
             lines.append(
-                f"{result.case} {result.route}: {now}, known as: {before}{beside} {result.reason}".rstrip()
+                f"{result.case} {result.route}: {now}, known as: {before}{beside} "
+                f"{result.reason}".rstrip()
             )
     for entry in known.entries:
         lines += [
-            f"{case} ends with onnxruntime alone as: {alone[case]}, known as: {entry.onnxruntime}"
+            f"{case} ends with onnxruntime alone as: {alone[case]}, known as: "
+            f"{entry.onnxruntime}"
             for case in entry.cases
             if alone.get(case, entry.onnxruntime) != entry.onnxruntime
         ]

@@ -1,4 +1,6 @@
-"""Networks of real programs, with inputs like the programs' own; what onnxruntime computes is expected."""
+"""Networks of real programs, with inputs like the programs' own; what onnxruntime
+computes is expected.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,10 @@ class Network:
         wheel: name of the wheel.
         member: the network's file in it.
         inputs: gives the inputs of several runs.
-        rtol, atol: tolerances as of `numpy.allclose`. The default is four times the largest difference that
-            onnxruntime with its optimiser has from onnxruntime without it (1.2e-5 beside 1e-4 of the value, measured on
-            all networks that are not quantised).
+        rtol, atol: tolerances as of `numpy.allclose`. The default is four times the
+            largest difference that onnxruntime with its optimiser has from onnxruntime
+            without it (1.2e-5 beside 1e-4 of the value, measured on all networks that
+            are not quantised).
         fixable: whether another case has all dimensions of inputs fixed.
     """
 
@@ -42,7 +45,8 @@ class Network:
 
 
 def load_programs() -> dict[str, Case]:
-    """Return cases by name: each network, and with "_fixed" behind its name those with fixed dimensions.
+    """Return cases by name: each network, and with "_fixed" behind its name those with
+    fixed dimensions.
 
     Wheels are read when a case's model or data are asked for.
     """
@@ -116,7 +120,9 @@ def _make_lines(
 
 
 def _make_batch(height: int, width: int, count: int, name: str) -> list[Inputs]:
-    """Pictures of `count` lines, (count, 3, height, width), -1 to 1, and of the first alone."""
+    """Pictures of `count` lines, (count, 3, height, width), -1 to 1, and of the first
+    alone.
+    """
     lines = [
         samples.draw_digits("0123456789"[number : number + 4], height, width) / 127.5
         - 1
@@ -153,7 +159,9 @@ def _make_sound_windows() -> list[Inputs]:
 def _make_voice(
     rate: int, batch: Sequence[int], *, with_rate: bool = True
 ) -> list[Inputs]:
-    """Windows of 36 ms, (batch, samples), states, (2, batch, 128), as after other windows, and the rate."""
+    """Windows of 36 ms, (batch, samples), states, (2, batch, 128), as after other
+    windows, and the rate.
+    """
     size = 576 * rate // 16000
     sound = samples.make_sound(3, rate)
     random = np.random.default_rng(rate)
@@ -194,7 +202,9 @@ def _make_turns() -> list[Inputs]:
 
 
 def _make_bytes() -> list[Inputs]:
-    """Features of files, (files, 2048) int32: the first and last 1024 bytes, 256 where a file is shorter."""
+    """Features of files, (files, 2048) int32: the first and last 1024 bytes, 256 where
+    a file is shorter.
+    """
     rows = []
     for content in samples.make_files():
         both = np.full((2, 1024), 256, np.int32)
@@ -225,7 +235,9 @@ def _make_tokens() -> list[Inputs]:
 
 
 def _make_features(member: str) -> list[Inputs]:
-    """Rows for a forest, (rows, features) float64, at its thresholds' scale, some of them missing."""
+    """Rows for a forest, (rows, features) float64, at its thresholds' scale, some of
+    them missing.
+    """
     thresholds, features = _read_thresholds(member)
     random = np.random.default_rng(features)
     rows = random.choice(thresholds, (50, features)) * random.normal(
@@ -245,7 +257,9 @@ def _read_thresholds(member: str) -> tuple[np.ndarray, int]:
 
 
 def _make_traces() -> list[Inputs]:
-    """Traces of pairs, (pairs, 15, seconds): channels that are on or off for a while, and events."""
+    """Traces of pairs, (pairs, 15, seconds): channels that are on or off for a while,
+    and events.
+    """
     random = np.random.default_rng(15)
     found = []
     for pairs, seconds in ((2, 300), (3, 900)):
@@ -321,7 +335,9 @@ NETWORKS: dict[str, Network] = {
         wheel="ddddocr",
         member="ddddocr/common_old.onnx",
         inputs=partial(_make_lines, 64, (160, 100), 1, "input1"),
-        atol=0.5,  # it quantises what it computes: a millionth more in its input is 0.35 in onnxruntime's result
+        # it quantises what it computes: a millionth more in its input is 0.35 in
+        # onnxruntime's result
+        atol=0.5,
     ),
     "program_magika": Network(
         wheel="magika",
@@ -352,7 +368,8 @@ NETWORKS: dict[str, Network] = {
         wheel="silero-vad",
         member=f"{_SILERO}.onnx",
         inputs=lambda: [*_make_voice(16000, (1, 1, 2)), *_make_voice(8000, (1, 2))],
-        fixable=False,  # onnxruntime refuses it so: one branch has no shapes for the other's samples
+        # onnxruntime refuses it so: one branch has no shapes for the other's samples
+        fixable=False,
     ),
     "program_silero_16k": Network(
         wheel="silero-vad",
@@ -384,7 +401,8 @@ NETWORKS: dict[str, Network] = {
         wheel="pipecat-ai",
         member="pipecat/audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx",
         inputs=_make_turns,
-        atol=0.05,  # quantised: onnxruntime with its optimiser is 0.017 from onnxruntime without it
+        # quantised: onnxruntime with its optimiser is 0.017 from onnxruntime without it
+        atol=0.05,
     ),
 }
 """Networks by the name of their case."""

@@ -1,4 +1,6 @@
-"""Inputs like those that programs give their networks: pictures of digits, sound like speech, files, features. All seeded."""
+"""Inputs like those that programs give their networks: pictures of digits, sound like
+speech, files, features. All seeded.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ DIGITS = {
 
 
 def draw_digits(text: str, height: int, width: int, scale: int = 5) -> np.ndarray:
-    """Return a grey picture, (height, width) uint8, with dark digits on light, noisy paper."""
+    """Return a grey picture, (height, width) uint8, with dark digits on light, noisy
+    paper.
+    """
     random = np.random.default_rng([height, width, scale])
     picture = random.normal(232, 6, (height, width)).clip(0, 255)
     rows = [
@@ -36,7 +40,9 @@ def draw_digits(text: str, height: int, width: int, scale: int = 5) -> np.ndarra
 
 
 def make_sound(seconds: float, rate: int, seed: int = 0) -> np.ndarray:
-    """Return sound, (samples,) float32 in -1 to 1: a voice of harmonics that comes and goes, and noise."""
+    """Return sound, (samples,) float32 in -1 to 1: a voice of harmonics that comes and
+    goes, and noise.
+    """
     random = np.random.default_rng(seed)
     time = np.arange(round(seconds * rate)) / rate
     pitch = 130 + 25 * np.sin(2 * np.pi * 1.3 * time + seed)
@@ -53,7 +59,9 @@ def make_sound(seconds: float, rate: int, seed: int = 0) -> np.ndarray:
 
 
 def make_spectrum(sound: np.ndarray, bands: int, frames: int) -> np.ndarray:
-    """Return the logarithms of a sound's energy, (bands, frames) float32, about -1 to 1.5."""
+    """Return the logarithms of a sound's energy, (bands, frames) float32, about -1 to
+    1.5.
+    """
     hop, window = sound.size // frames, 400
     padded = np.pad(sound, (0, window))
     power = np.array(
@@ -78,14 +86,20 @@ def make_files() -> list[bytes]:
     ]
     return [
         (
-            "import os\n\n\ndef main(path):\n    for name in os.listdir(path):\n        print(name)\n"
+            (
+                "import os\n\n\ndef main(path):\n    for name in "
+                "os.listdir(path):\n        print(name)\n"
+            )
             * 9
         ).encode(),
         json.dumps(table, indent=1).encode(),
         b"\x7fELF\x02\x01\x01"
         + bytes(9)
         + random.integers(0, 256, 3000, dtype=np.uint8).tobytes(),
-        b"<!DOCTYPE html>\n<html><head><title>t</title></head><body><p>text</p></body></html>\n"
+        (
+            b"<!DOCTYPE "
+            b"html>\n<html><head><title>t</title></head><body><p>text</p></body></html>\n"
+        )
         * 4,
         "".join(
             f"{row['name']},{row['value']:.3f},{at}\n" for at, row in enumerate(table)

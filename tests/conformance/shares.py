@@ -18,7 +18,9 @@ LEAST = {"openvino": 0.7, "qnn": 0.3, "vitisai": 1.0}
 """What the simulated EPs have to reach."""
 
 ONLY_LAYERS = frozenset({"vitisai"})
-"""EPs that are asked for the twins with a layer between quantizers, and to take every such layer."""
+"""EPs that are asked for the twins with a layer between quantizers, and to take every
+such layer.
+"""
 
 AROUND = frozenset({"Constant", "DequantizeLinear", "QuantizeLinear"})
 """Operators that are no claim to speak of, if an EP takes nothing else."""
@@ -97,12 +99,15 @@ def _is_claimed(results: Iterable[Result], twin: Twin, layers: bool) -> bool:
 
 
 def find_lacking(results: Iterable[Result], index: Index | None) -> list[str]:
-    """Return a line for each share that is too small; of EPs that did not run on all twins there is none."""
+    """Return a line for each share that is too small; of EPs that did not run on all
+    twins there is none.
+    """
     if index is None:
         return []
     layers = sum(bool(twin.layers) for twin in index.twins.values())
     return [
-        f"{share.eps} claims and gets right {share.reached:.1%} of {share.asked} twins, not {share.least:.0%}"
+        f"{share.eps} claims and gets right {share.reached:.1%} of {share.asked} "
+        f"twins, not {share.least:.0%}"
         for share in count_shares(results, index.twins)
         if share.asked == (layers if share.eps in ONLY_LAYERS else len(index.twins))
         and share.reached < share.least
@@ -110,10 +115,15 @@ def find_lacking(results: Iterable[Result], index: Index | None) -> list[str]:
 
 
 def describe(results: Iterable[Result], index: Index) -> str:
-    """Return in Markdown how many twins there are, why not more, and what EPs do with them."""
+    """Return in Markdown how many twins there are, why not more, and what EPs do with
+    them.
+    """
     layers = sum(bool(twin.layers) for twin in index.twins.values())
     reasons = Counter(_shorten(reason) for reason in index.failed.values())
-    pairs = f"{len(index.twins):,} got a pair of QuantizeLinear and DequantizeLinear, {layers:,} of them around a layer"
+    pairs = (
+        f"{len(index.twins):,} got a pair of QuantizeLinear and DequantizeLinear, "
+        f"{layers:,} of them around a layer"
+    )
     lines = [
         f"Of {index.asked:,} twins that were tried, {pairs}. The others:",
         "",
@@ -123,7 +133,8 @@ def describe(results: Iterable[Result], index: Index) -> str:
         "|---|---:|---:|---:|---:|---:|",
     ]
     lines += [
-        f"| {s.eps} | {s.asked:,} | {s.claimed:,} | {s.right:,} | {s.reached:.1%} | {s.least:.0%} |"
+        f"| {s.eps} | {s.asked:,} | {s.claimed:,} | {s.right:,} | {s.reached:.1%} | "
+        f"{s.least:.0%} |"
         for s in count_shares(results, index.twins)
     ]
     return "\n".join(lines)

@@ -1,4 +1,7 @@
-"""Drawn cases end on every route as it is known; the runner misses nothing. Knows files and routes."""
+"""Drawn cases end on every route as it is known; the runner misses nothing.
+
+Knows files and routes.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +42,11 @@ def known():
 
 
 def draw(known):
-    """Draw cases that do not fail, each on the routes of all EPs in one of the three ways by turns, and without EPs.
+    """Draw cases that do not fail, each on the routes of all EPs in one of the three
+    ways by turns, and without EPs.
 
-    None that fails: at the edge of a tolerance it may depend on the processor on which side.
+    None that fails: at the edge of a tolerance it may depend on the processor on which
+    side.
     """
     fail = {case for entry in known.entries for case in entry.cases}
     names = [name for name in SUITES["onnx"]() if name not in fail]
@@ -59,7 +64,9 @@ def draw(known):
 
 @pytest.fixture(scope="module")
 def drawn(known, tmp_path_factory):
-    """Drawn cases, after what ends a child and before what is known already; all in one go, as a child is slow to start."""
+    """Drawn cases, after what ends a child and before what is known already; all in one
+    go, as a child is slow to start.
+    """
     kept = tmp_path_factory.mktemp("conformance") / "results.jsonl"
     done = Result(case="test_abs", route="qnn.file", outcome="wrong", kind="kept")
     kept.write_text(json.dumps(done.as_dict()) + "\n" + '{"case": "test_abs", "rou')

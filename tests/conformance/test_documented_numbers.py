@@ -1,4 +1,6 @@
-"""What a run has to show is counted from its results, and stands in the page between its markers."""
+"""What a run has to show is counted from its results, and stands in the page between
+its markers.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ def test_numbers_replace_those_between_their_markers_and_nothing_else(
     page = tmp_path / "page.md"
     monkeypatch.setattr(documented_numbers, "PAGE", page)
     page.write_text(
-        "before\n<!-- here: begin -->\nold\n<!-- here: end -->\nafter\n<!-- there: begin -->\n<!-- there: end -->"
+        "before\n<!-- here: begin -->\nold\n<!-- here: end -->\nafter\n<!-- there: "
+        "begin -->\n<!-- there: end -->"
     )
 
     write(RESULTS, SUITES, block="here")
@@ -66,9 +69,9 @@ def test_numbers_replace_those_between_their_markers_and_nothing_else(
     assert "\nSuite `two`, 1 cases:\n" in once
     assert "| `onnxruntime.direct` | 1 | 0 | 0 | 1 | 0 | 0 | 0 |\n" in once
     assert (
-        "| `qnn.file` | 0 | 0 | 0 | 0 | 0 | 0 | 1 |\n| `qnn.embed` | 0 | 0 | 0 | 0 | 1 | 0 | 0 |\n"
-        in once
-    )
+        "| `qnn.file` | 0 | 0 | 0 | 0 | 0 | 0 | 1 |\n| `qnn.embed` | 0 | 0 | 0 | "
+        "0 | 1 | 0 | 0 |\n"
+    ) in once
     assert "old" not in once
     with pytest.raises(ValueError, match="nowhere"):
         write(RESULTS, SUITES, block="nowhere")

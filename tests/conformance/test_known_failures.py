@@ -1,4 +1,6 @@
-"""Known failures: what the command tells of results that are not as the file says, and what a file must not say."""
+"""Known failures: what the command tells of results that are not as the file says, and
+what a file must not say.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,10 @@ def test_a_new_failure_is_told_with_its_reason_and_what_onnxruntime_does():
     alone = ended("passed", case="b", eps="onnxruntime", through="direct")
 
     assert find_differences([alone, fresh], KNOWN) == [
-        "b qnn.file: refused: Fail, known as: passed (onnxruntime: passed) Fail: no kernel"
+        (
+            "b qnn.file: refused: Fail, known as: passed (onnxruntime: passed) Fail: "
+            "no kernel"
+        )
     ]
 
 

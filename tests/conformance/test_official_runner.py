@@ -1,4 +1,6 @@
-"""The ONNX project's own runner drives epctx over drawn cases, less those that are known to be wrong."""
+"""The ONNX project's own runner drives epctx over drawn cases, less those that are
+known to be wrong.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ COUNT, SEED = 60, 13
 
 @pytest.fixture(scope="module", autouse=True)
 def passing():
-    """Names of cases that pass on every route. Made first, with warnings off: their data overflows on purpose."""
+    """Names of cases that pass on every route.
+
+    Made first, with warnings off: their data overflows on purpose.
+    """
     known = {case for entry in read_known_failures().entries for case in entry.cases}
     return [name for name in load_cases() if name not in known]
 

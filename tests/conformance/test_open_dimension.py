@@ -1,4 +1,6 @@
-"""Cases with an open first dimension: what is opened, how many rows are run, and what is expected of them."""
+"""Cases with an open first dimension: what is opened, how many rows are run, and what
+is expected of them.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ def shapes_of(values):
 
 X = np.arange(6, dtype=np.float32).reshape(3, 2)
 SUM = case_of(
-    "g (float[3,2] x, float[3,1] y, float[2] z) => (float[3,2] s) { t = Add(x, y) s = Add(t, z) }",
+    (
+        "g (float[3,2] x, float[3,1] y, float[2] z) => (float[3,2] s) { t = Add(x, y) "
+        "s = Add(t, z) }"
+    ),
     {"x": X, "y": X[:, :1], "z": X[0]},
     [X + X[:, :1] + X[0]],
 )
@@ -79,7 +84,10 @@ def test_where_rows_are_not_a_batch_onnxruntime_says_what_comes_of_one():
 
 def test_what_every_engine_refuses_may_be_refused_and_nothing_is_expected_of_it():
     fixed = case_of(
-        "g (float[3,2] x) => (float[2,3] y) { s = Constant<value = int64[2] {2,3}>() y = Reshape(x, s) }",
+        (
+            "g (float[3,2] x) => (float[2,3] y) { s = Constant<value = int64[2] "
+            "{2,3}>() y = Reshape(x, s) }"
+        ),
         {"x": X},
         [X.reshape(2, 3)],
     )

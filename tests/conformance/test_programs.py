@@ -1,4 +1,5 @@
-"""The wheels of programs are pinned, under known licences, and downloaded or named; inputs are the same each time.
+"""The wheels of programs are pinned, under known licences, and downloaded or named;
+inputs are the same each time.
 
 Needs no network, and none of the wheels: those run in `make conformance`.
 """

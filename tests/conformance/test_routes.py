@@ -1,4 +1,6 @@
-"""A case on a route ends as what it does: right, wrong in one of several ways, or with the end of its process."""
+"""A case on a route ends as what it does: right, wrong in one of several ways, or with
+the end of its process.
+"""
 
 from __future__ import annotations
 

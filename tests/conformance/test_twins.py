@@ -1,4 +1,6 @@
-"""Quantised twins of cases: what is made of a case, how near a result has to be, what EPs claim of them."""
+"""Quantised twins of cases: what is made of a case, how near a result has to be, what
+EPs claim of them.
+"""
 
 from __future__ import annotations
 

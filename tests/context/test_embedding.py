@@ -1,4 +1,6 @@
-"""Payloads put into a serialized model: the bytes are those that protobuf would have written."""
+"""Payloads put into a serialized model: the bytes are those that protobuf would have
+written.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Metadata of a model: found with a few small reads, the same as protobuf finds, and junk is called junk."""
+"""Metadata of a model: found with a few small reads, the same as protobuf finds, and
+junk is called junk.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,8 @@ def test_a_huge_graph_costs_a_few_reads(tmp_path, size):
     )
     path = tmp_path / "huge.onnx"
     with path.open("wb") as file:
-        # An embedded payload is in the graph; a hole in the file stands for it and costs no disk.
+        # An embedded payload is in the graph; a hole in the file stands for it and
+        # costs no disk.
         file.write(varint(8) + varint(9) + varint(7 << 3 | 2) + varint(size))
         file.seek(size, os.SEEK_CUR)
         file.write(entries)

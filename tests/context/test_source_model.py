@@ -1,4 +1,6 @@
-"""Initializers found where they lie: what is read is what onnx reads, and damage is named."""
+"""Initializers found where they lie: what is read is what onnx reads, and damage is
+named.
+"""
 
 from __future__ import annotations
 

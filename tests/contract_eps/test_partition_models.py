@@ -46,7 +46,9 @@ def outputs_of(partition, results):
 
 @pytest.fixture
 def reference(tmp_path):
-    """The results of the convolutional network as it was before anything took it apart, by name."""
+    """The results of the convolutional network as it was before anything took it apart,
+    by name.
+    """
     path = tmp_path / "reference.onnx"
     onnx.save(convolutional_network(), path)
     return dict(
@@ -123,7 +125,9 @@ def test_a_partition_without_large_weights_can_be_saved_too(tmp_path):
 
 
 def with_weights_file(folder, *, rows, columns=1024):
-    """y = x @ w, where w lies in a file that holds nothing but a one at its very end."""
+    """y = x @ w, where w lies in a file that holds nothing but a one at its very
+    end.
+    """
     made = model(
         [node("MatMul", ["x", "w"], ["y"])],
         [value("x", shape=[1, rows])],
@@ -148,7 +152,9 @@ def with_weights_file(folder, *, rows, columns=1024):
 
 
 def memory(counter):
-    """Bytes resident now (`VmRSS`) or at the most (`VmHWM`) since the counters were cleared."""
+    """Bytes resident now (`VmRSS`) or at the most (`VmHWM`) since the counters were
+    cleared.
+    """
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(
         int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{counter}:")

@@ -1,4 +1,6 @@
-"""`make differential`: tries each behaviour on onnxruntime and on epctx, and compares with the document's table."""
+"""`make differential`: tries each behaviour on onnxruntime and on epctx, and compares
+with the document's table.
+"""
 
 from __future__ import annotations
 

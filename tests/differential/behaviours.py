@@ -1,7 +1,9 @@
-"""Behaviours that onnxruntime has with its CPU EP alone, each as a function of one of the two modules.
+"""Behaviours that onnxruntime has with its CPU EP alone, each as a function of one of
+the two modules.
 
-`entries` are numbers of the behaviour list (`tests/api/contract/README.md`); `differs` is the matter, in the words of
-`docs/differences-from-onnxruntime.md`, of the row that says that epctx does something else.
+`entries` are numbers of the behaviour list (`tests/api/contract/README.md`); `differs`
+is the matter, in the words of `docs/differences-from-onnxruntime.md`, of the row that
+says that epctx does something else.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ class Behaviour:
 
     Attributes:
         name: the function's.
-        act: does it; what it returns or raises is the outcome, with the files that appear.
+        act: does it; what it returns or raises is the outcome, with the files that
+            appear.
         entries: of the behaviour list.
         differs: the matter of a listed difference, empty for none.
     """
@@ -64,7 +67,7 @@ def held(path: str | Path) -> list[tuple[str, bool]]:
     return sorted((t.name, bool(t.external_data)) for t in proto.graph.initializer)
 
 
-# --- options -----------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------
 
 KEYS = "session option keys and values"
 ARGUMENTS = "error classes of wrong arguments"
@@ -117,8 +120,10 @@ def a_key_that_was_never_set(s):
 def defaults_of_session_options(s):
     o = s.ort.SessionOptions()
     names = (
-        "enable_cpu_mem_arena", "enable_mem_pattern", "enable_mem_reuse", "inter_op_num_threads", "intra_op_num_threads",
-        "log_severity_level", "log_verbosity_level", "logid", "use_deterministic_compute", "use_per_session_threads",
+        "enable_cpu_mem_arena", "enable_mem_pattern", "enable_mem_reuse",
+        "inter_op_num_threads", "intra_op_num_threads", "log_severity_level",
+        "log_verbosity_level", "logid", "use_deterministic_compute",
+        "use_per_session_threads",
     )  # fmt: skip
     return [getattr(o, name) for name in names if name != "log_severity_level"]
 
@@ -171,7 +176,10 @@ def a_free_dimension(s):
     return s.session(s.model(), o).get_inputs()[0].shape
 
 
-FREE = "free dimension overrides for a name that no input has, of a length below 0, or twice with two lengths"
+FREE = (
+    "free dimension overrides for a name that no input has, of a length below 0, or "
+    "twice with two lengths"
+)
 
 
 @behaviour(differs=FREE)
@@ -188,7 +196,10 @@ def a_free_dimension_below_zero(s):
 
 
 @behaviour(
-    differs="`add_initializer` with an array; `add_external_initializers` for initializers inside the model"
+    differs=(
+        "`add_initializer` with an array; `add_external_initializers` for "
+        "initializers inside the model"
+    )
 )
 def an_initializer_given_as_an_array(s):
     o = s.options()
@@ -196,7 +207,7 @@ def an_initializer_given_as_an_array(s):
     return s.session(s.weighted(external=True), o).run(None, {"x": LINE})[0][:2]
 
 
-# --- compiling ---------------------------------------------------------------------------------------
+# --- compiling ------------------------------------------------------------------------
 
 NOTHING = "no node compiled"
 
@@ -424,9 +435,9 @@ def an_outer_initializer_that_only_a_body_reads(s):
 
 @behaviour(16)
 def the_order_of_inputs(s):
-    text = (
-        HEAD
-        + "(float[2] late, float[2] early) => (float[2] y) { a = Relu(early) y = Sub(a, late) }"
+    text = HEAD + (
+        "(float[2] late, float[2] early) => (float[2] y) { a = Relu(early) y = "
+        "Sub(a, late) }"
     )
     s.compiler(s.model(text)).compile_to_file(s.out())
     return [i.name for i in onnx.load(s.out()).graph.input]
@@ -489,7 +500,7 @@ def a_compile_that_was_cancelled_before(s):
     s.compiler(s.model(), o).compile_to_file(s.out())
 
 
-# --- initializers ------------------------------------------------------------------------------------
+# --- initializers ---------------------------------------------------------------------
 
 
 @behaviour(37)

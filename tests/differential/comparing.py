@@ -1,4 +1,6 @@
-"""Tries each behaviour on both modules and says which outcome is not as the document has it."""
+"""Tries each behaviour on both modules and says which outcome is not as the document
+has it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ import epctx_core
 
 @dataclass(frozen=True)
 class Comparison:
-    """A behaviour with both outcomes, and what is wrong with the document about it; empty if nothing is."""
+    """A behaviour with both outcomes, and what is wrong with the document about it;
+    empty if nothing is.
+    """
 
     behaviour: Behaviour
     theirs: Outcome
@@ -66,9 +70,10 @@ def main() -> int:
     ]
     modules = f"onnxruntime {onnxruntime.__version__}{vendor}"
     lines.append(
-        f"{len(done)} behaviours of {modules}: {len(done) - len(faults)} as the document says, {len(faults)} not; "
-        f"{len(tried)} of its {len(listed_matters())} rows were tried. The others need more of an EP that compiles, "
-        "or are about what onnxruntime does not have."
+        f"{len(done)} behaviours of {modules}: {len(done) - len(faults)} as the "
+        f"document says, {len(faults)} not; {len(tried)} of its "
+        f"{len(listed_matters())} rows were tried. The others need more of an EP that "
+        "compiles, or are about what onnxruntime does not have."
     )
     sys.stdout.write("\n".join(lines) + "\n")
     return 1 if faults else 0
@@ -77,7 +82,10 @@ def main() -> int:
 def _told(done: Comparison) -> list[str]:
     entries = ", ".join(map(str, done.behaviour.entries))
     return [
-        f"{'FAULT' if done.fault else 'differs'}: {done.behaviour.name}{f' (entries {entries})' if entries else ''}",
+        (
+            f"{'FAULT' if done.fault else 'differs'}: "
+            f"{done.behaviour.name}{f' (entries {entries})' if entries else ''}"
+        ),
         f"    onnxruntime: {done.theirs.shown()}",
         f"    epctx:       {done.ours.shown()}",
         *([f"    {done.fault}"] if done.fault else []),

@@ -1,4 +1,6 @@
-"""The folder and the models that a behaviour is tried on, and what came of it in a form that can be compared."""
+"""The folder and the models that a behaviour is tried on, and what came of it in a form
+that can be compared.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +48,17 @@ class Harness:
         name: str = "m.onnx",
         edit: Callable[[Any], object] = id,
     ) -> str:
-        """Write a model in ONNX's text form, after `edit` changed it; return its path."""
+        """Write a model in ONNX's text form, after `edit` changed it; return its
+        path.
+        """
         proto = onnx.parser.parse_model(text)
         edit(proto)
         return str(self.write(name, proto.SerializeToString()))
 
     def weighted(self, *, external: bool = False, location: str = "w.data") -> str:
-        """Write a model that adds 512 floats to its input, in a file of their own if external."""
+        """Write a model that adds 512 floats to its input, in a file of their own if
+        external.
+        """
         weight = numpy_helper.from_array(np.arange(512, dtype=np.float32), "w")
         if external:
             self.write("w.data", weight.raw_data)
@@ -121,7 +127,8 @@ class Outcome:
     """Outcome of one of the two modules.
 
     Attributes:
-        value: what the behaviour returned, arrays as rounded lists; None after an error.
+        value: what the behaviour returned, arrays as rounded lists; None after an
+            error.
         error: the exception, None without.
         files: those that appeared.
     """
@@ -170,7 +177,9 @@ def comparable(value: Any) -> Any:
 
 
 def agree(theirs: Outcome, ours: Outcome) -> bool:
-    """Whether a host that changes its import sees the same: value, files, and an error that its handlers catch."""
+    """Whether a host that changes its import sees the same: value, files, and an error
+    that its handlers catch.
+    """
     if theirs.files != ours.files or (theirs.error is None) != (ours.error is None):
         return False
     if theirs.error is None or ours.error is None:

@@ -9,7 +9,9 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "differences-from-onnxruntime.md
 
 
 def listed_matters() -> list[str]:
-    """Return the second column of the document's first table, which names each difference."""
+    """Return the second column of the document's first table, which names each
+    difference.
+    """
     lines = (
         DOCUMENT.read_text("utf-8").split("| entries | matter |")[1].splitlines()[2:]
     )

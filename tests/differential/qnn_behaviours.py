@@ -1,6 +1,8 @@
-"""Behaviours of an EP that compiles: onnxruntime's with the wheel `onnxruntime-qnn`, epctx's with its simulation.
+"""Behaviours of an EP that compiles: onnxruntime's with the wheel `onnxruntime-qnn`,
+epctx's with its simulation.
 
-Only `make differential` tries them, and only where that wheel is installed: it may take the process with it.
+Only `make differential` tries them, and only where that wheel is installed: it may take
+the process with it.
 """
 
 from __future__ import annotations

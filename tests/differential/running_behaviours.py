@@ -15,7 +15,7 @@ from differential.harness import CPU, HEAD
 IN_A_RUN = "a kernel that fails in a run; a run that was terminated"
 
 
-# --- loading -----------------------------------------------------------------------------------------
+# --- loading --------------------------------------------------------------------------
 
 
 @behaviour(59, 60)
@@ -97,7 +97,10 @@ def an_unknown_operator(s):
 
 @behaviour(differs="an operator of a domain that nobody has")
 def an_operator_of_an_unknown_domain(s):
-    text = '<ir_version: 8, opset_import: ["" : 17, "mine" : 1]> g (float[2] x) => (float[2] y) { y = mine.Op(x) }'
+    text = (
+        '<ir_version: 8, opset_import: ["" : 17, "mine" : 1]> g (float[2] x) => '
+        "(float[2] y) { y = mine.Op(x) }"
+    )
     s.session(s.model(text))
 
 
@@ -105,7 +108,8 @@ def an_operator_of_an_unknown_domain(s):
 def an_opset_that_nobody_knows(s):
     s.session(
         s.model(
-            '<ir_version: 8, opset_import: ["" : 99]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+            '<ir_version: 8, opset_import: ["" : 99]> g (float[2] x) => (float[2] y) '
+            "{ y = Relu(x) }"
         )
     )
 
@@ -181,7 +185,7 @@ def dynamic_options_of_the_cpu_ep(s):
     )
 
 
-# --- running -----------------------------------------------------------------------------------------
+# --- running --------------------------------------------------------------------------
 
 
 @behaviour()
@@ -323,10 +327,10 @@ def an_input_with_a_default(s):
 
 @behaviour(differs=IN_A_RUN)
 def a_scan_over_nothing(s):
-    text = (
-        HEAD + "(float[2] i, float[N, 2] x) => (float[2] f, float[M, 2] o)"
-        " { f, o = Scan<num_scan_inputs = 1, body = b (float[2] s, float[2] e) => (float[2] t, float[2] u)"
-        " { t = Add(s, e) u = Identity(t) }>(i, x) }"
+    text = HEAD + (
+        "(float[2] i, float[N, 2] x) => (float[2] f, float[M, 2] o) { f, o = "
+        "Scan<num_scan_inputs = 1, body = b (float[2] s, float[2] e) => (float[2] "
+        "t, float[2] u) { t = Add(s, e) u = Identity(t) }>(i, x) }"
     )
     return s.session(s.model(text)).run(
         None, {"i": np.ones(2, np.float32), "x": np.zeros((0, 2), np.float32)}

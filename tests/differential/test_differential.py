@@ -1,4 +1,6 @@
-"""Differences from onnxruntime are those of the document; `make differential` shows the outcomes."""
+"""Differences from onnxruntime are those of the document; `make differential` shows the
+outcomes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The code in a page: files that it has the reader write, snippets in between, and commands."""
+"""The code in a page: files that it has the reader write, snippets in between, and
+commands.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,10 @@ from textwrap import indent
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 _BLOCK = re.compile(
-    r"(?:^(?P<adds>Add to the class in )?`(?P<file>[\w./-]+)`:\n\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$",
+    (
+        r"(?:^(?P<adds>Add to the class in "
+        r")?`(?P<file>[\w./-]+)`:\n\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$"
+    ),
     re.MULTILINE | re.DOTALL,
 )
 
@@ -19,7 +24,9 @@ def blocks(page: str) -> list[re.Match[str]]:
 
 
 def files(page: str) -> dict[str, str]:
-    """Return the files that a reader ends with; "Add to the class in" means at the end, moved to the right."""
+    """Return the files that a reader ends with; "Add to the class in" means at the end,
+    moved to the right.
+    """
     found: dict[str, str] = {}
     for block in blocks(page):
         if block["file"]:
@@ -51,7 +58,9 @@ def commands(page: str) -> list[str]:
 
 
 def sections(page: str, level: int = 2) -> dict[str, str]:
-    """Return heading to text, for the headings of one level; the backquotes around a name are left out."""
+    """Return heading to text, for the headings of one level; the backquotes around a
+    name are left out.
+    """
     mark = "#" * level
     parts = re.split(
         rf"^{mark} (.+)$", (DOCS / page).read_text("utf-8"), flags=re.MULTILINE

@@ -10,11 +10,15 @@ DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
 COLUMNS = ("key", "default", "allowed", "meaning", "error", "cache")
-"""Columns of the table of session options; `error` is written on the page, all others come from the rows."""
+"""Columns of the table of session options; `error` is written on the page, all others
+come from the rows.
+"""
 
 
 def options_table(page: str) -> str:
-    """Return the table of session options, a row for each key, with the errors that a page has."""
+    """Return the table of session options, a row for each key, with the errors that a
+    page has.
+    """
     rows = [
         [cell.strip() for cell in line.strip("|").split(" | ")]
         for line in page.splitlines()

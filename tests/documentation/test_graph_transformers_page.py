@@ -1,4 +1,6 @@
-"""docs/graph-transformers.md: its transformer does what the page says, given as an object and installed."""
+"""docs/graph-transformers.md: its transformer does what the page says, given as an
+object and installed.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ def folder(tmp_path, network, monkeypatch):
     )
     info.mkdir()
     (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: "
+        f"{project['version']}\n"
     )
     ((group, entries),) = project["entry-points"].items()
     (info / "entry_points.txt").write_text(

@@ -1,4 +1,6 @@
-"""Whoever meets a hook, a state, an error or an option finds it by its name in the documents."""
+"""Whoever meets a hook, a state, an error or an option finds it by its name in the
+documents.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,12 @@ from epctx_core.testing import GROUPS
 
 REFERENCE = sections("hooks.md")
 OBJECTS = [
-    "CompiledPartition", "ComputeCapability", "ContextNode", "ContextReader", "ContextWriter", "EPContextNode", "Extent",
-    "GraphView", "NodeView", "Partition", "Payload", "PayloadView", "ProviderContext", "Refusal", "TensorType",
-    "TensorView", "ValueInfo", "Workspace", "Cancellation", "ModelIdentity", "Engine", "PreparedModel", "OptimizedModel",
-    "ProviderOption", "Availability", "BuildInfo", "Finding",
+    "CompiledPartition", "ComputeCapability", "ContextNode", "ContextReader",
+    "ContextWriter", "EPContextNode", "Extent", "GraphView", "NodeView", "Partition",
+    "Payload", "PayloadView", "ProviderContext", "Refusal", "TensorType", "TensorView",
+    "ValueInfo", "Workspace", "Cancellation", "ModelIdentity", "Engine",
+    "PreparedModel", "OptimizedModel", "ProviderOption", "Availability", "BuildInfo",
+    "Finding",
 ]  # fmt: skip
 ERRORS = sections("errors.md")
 ATTRIBUTES = sorted(name for name in ExecutionProvider.__annotations__)

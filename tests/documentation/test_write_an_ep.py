@@ -1,4 +1,6 @@
-"""docs/write-an-ep.md: its code does what the page says, and its EPs keep the contract."""
+"""docs/write-an-ep.md: its code does what the page says, and its EPs keep the
+contract.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Does one thing in a process of its own, and prints what it cost in counts. Called by `test_counts.py`.
+"""Does one thing in a process of its own, and prints what it cost in counts.
+
+Called by `test_counts.py`.
 
 epctx does it as for any host: nothing is replaced, only looked at on its way.
 """
@@ -29,7 +31,9 @@ SOURCE, DATA, CONTEXT, BINARY = "net.onnx", "net.data", "net_ctx.onnx", "net_qnn
 
 
 def write_network(folder: Path) -> None:
-    """Write MatMul, Erf, MatMul with its weights in a file: two partitions for QNN, one node for the CPU."""
+    """Write MatMul, Erf, MatMul with its weights in a file: two partitions for QNN, one
+    node for the CPU.
+    """
     random = np.random.default_rng(0)
     weights = [
         numpy_helper.from_array(random.standard_normal((SIDE, SIDE), np.float32), name)
@@ -121,7 +125,9 @@ class Counts:
         self.engines += 1
 
     def _copy_file_range(self, *args) -> int:
-        """Linux counts what it copies as read and written, though no process sees it."""
+        """Linux counts what it copies as read and written, though no process sees
+        it.
+        """
         copied = self._copy(*args)
         self._in_kernel += copied if self._on else 0
         return copied
@@ -164,7 +170,9 @@ def anonymous_memory() -> int:
 
 
 def halves(size: int) -> float:
-    """Return bytes in units of the weights, to the half: structure and noise are far less."""
+    """Return bytes in units of the weights, to the half: structure and noise are far
+    less.
+    """
     return round(2 * size / WEIGHTS) / 2
 
 

@@ -1,7 +1,9 @@
-"""A fourth vendor's simulated EP, complete: what one more of them takes on top of epctx-sim-sdk.
+"""A fourth vendor's simulated EP, complete: what one more of them takes on top of
+epctx-sim-sdk.
 
-Tessera is made up. Its chip computes float32 in tiles; it has few operators, and a payload made for fewer
-tiles runs on more. Nothing here is imported by other EPs, and it imports none of theirs.
+Tessera is made up. Its chip computes float32 in tiles; it has few operators, and a
+payload made for fewer tiles runs on more. Nothing here is imported by other EPs, and it
+imports none of theirs.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 EP: Final = "TesseraExecutionProvider"
 
 
-# --- what it takes: a table of operators, each with a condition or None --------------------------------
+# --- what it takes: a table of operators, each with a condition or None ---------------
 
 
 def _weight_is_known(node: NodeView, graph: GraphView) -> str | None:
@@ -74,7 +76,7 @@ class Support(NodeSupport):
         return condition(node, self._graph) if condition else None
 
 
-# --- which payload fits which chip ---------------------------------------------------------------------
+# --- which payload fits which chip ----------------------------------------------------
 
 RULES: Final[Rules] = {
     **COMMON_RULES,
@@ -88,13 +90,15 @@ CLAIMS: Final = {
 
 
 def facts(options: Mapping[str, Any], _target: str | None = None) -> dict[str, str]:
-    """Return what the rules are about: of what is compiled, and of the chip that loads."""
+    """Return what the rules are about: of what is compiled, and of the chip that
+    loads.
+    """
     return stated_facts(EP, "Tessera", options, {"sdk": SDK_VERSION}) | {
         "tiles": str(options["tiles"])
     }
 
 
-# --- the EP --------------------------------------------------------------------------------------------
+# --- the EP ---------------------------------------------------------------------------
 
 
 class TesseraProvider(SimulatedProvider):

@@ -1,8 +1,10 @@
-"""Costs of the main cases, in counts rather than seconds: a regression fails on any machine.
+"""Costs of the main cases, in counts rather than seconds: a regression fails on any
+machine.
 
-The network has two weights of 16 MiB in a file, two partitions for QNN and a node for the CPU EP. Bytes
-read, written and copied are in units of those weights, to the half: 0 means that no weight byte was touched
-by a call or lies in memory of its own. Each case runs in a fresh process, imports done.
+The network has two weights of 16 MiB in a file, two partitions for QNN and a node for
+the CPU EP. Bytes read, written and copied are in units of those weights, to the half: 0
+means that no weight byte was touched by a call or lies in memory of its own. Each case
+runs in a fresh process, imports done.
 """
 
 from __future__ import annotations
@@ -55,16 +57,20 @@ EXPORT = {
 # A file that is written is opened to be staged, to be written out and to be moved.
 CASES = {
     "compile to a file": Counts(
-        written=1, opens={**once(SOURCE, DATA), CONTEXT: 3, BINARY: 3}, mappings=once(DATA, BINARY), hooks=EXPORT
+        written=1, opens={**once(SOURCE, DATA), CONTEXT: 3, BINARY: 3},
+        mappings=once(DATA, BINARY), hooks=EXPORT
     ),
     "compile embedded": Counts(
-        written=1, copied=1, opens={**once(SOURCE, DATA), CONTEXT: 3}, mappings=once(DATA), hooks=EXPORT
+        written=1, copied=1, opens={**once(SOURCE, DATA), CONTEXT: 3},
+        mappings=once(DATA), hooks=EXPORT
     ),
     "session from source": Counts(
-        opens=once(SOURCE, DATA), mappings=once(DATA), engines=3, hooks=once("get_capability", "compile")
+        opens=once(SOURCE, DATA), mappings=once(DATA), engines=3,
+        hooks=once("get_capability", "compile")
     ),
     "session from a file": Counts(
-        opens=once(CONTEXT, BINARY), mappings=once(BINARY), engines=3, hooks=once("load_context")
+        opens=once(CONTEXT, BINARY), mappings=once(BINARY), engines=3,
+        hooks=once("load_context")
     ),
     "session embedded": Counts(
         read=1, copied=1, opens=once(CONTEXT), engines=3, hooks=once("load_context")
@@ -77,7 +83,9 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def counts(tmp_path_factory):
-    """Cost of each case: the compile first, into a folder of its own, then the others on its output."""
+    """Cost of each case: the compile first, into a folder of its own, then the others
+    on its output.
+    """
     folders = {
         embedded: tmp_path_factory.mktemp("counts") for embedded in (False, True)
     }

@@ -1,8 +1,10 @@
-"""Memory of a compile or a session is released with it, without waiting for the garbage collector.
+"""Memory of a compile or a session is released with it, without waiting for the garbage
+collector.
 
-Weights and mappings are far too large to lie in reference cycles until the collector comes by, which a
-host may have switched off. The network has a weight in each place where one can be: taken by an EP, left to
-the CPU EP, in the bodies of an If, and in a quantised group.
+Weights and mappings are far too large to lie in reference cycles until the collector
+comes by, which a host may have switched off. The network has a weight in each place
+where one can be: taken by an EP, left to the CPU EP, in the bodies of an If, and in a
+quantised group.
 """
 
 from __future__ import annotations
@@ -90,7 +92,9 @@ WEIGHTS = {"v", "t", "axis", "scale", "zero", "q", "yes_w", "no_w"}
 
 
 def held_objects() -> list[object]:
-    """Return weights and mapped files of this network: a thread that another test left may hold some of its own."""
+    """Return weights and mapped files of this network: a thread that another test left
+    may hold some of its own.
+    """
     found = gc.get_objects()
     weights = [o for o in found if type(o) is Weight and o.name in WEIGHTS]
     return [
@@ -105,7 +109,9 @@ def held_objects() -> list[object]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _without_the_collector():
-    """Keep the collector from looking through the suite's own objects for each of these tests."""
+    """Keep the collector from looking through the suite's own objects for each of these
+    tests.
+    """
     gc.collect()
     gc.freeze()
     gc.disable()

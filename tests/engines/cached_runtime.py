@@ -1,7 +1,9 @@
-"""onnxruntime's CPU EP for `load_or_compile`, and a runtime in onnxruntime's place: it loads that EP's context models.
+"""onnxruntime's CPU EP for `load_or_compile`, and a runtime in onnxruntime's place: it
+loads that EP's context models.
 
-Such a model has EPContext nodes whose payloads only epctx reads. All else that `load_or_compile` does is what it does for
-an EP that writes EPContext nodes itself; tests/vendors has those.
+Such a model has EPContext nodes whose payloads only epctx reads. All else that
+`load_or_compile` does is what it does for an EP that writes EPContext nodes itself;
+tests/vendors has those.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class Runtime:
     """Opens context models in onnxruntime's place.
 
     Attributes:
-        opened: what was opened, in order, with the config entries of the host at that time.
+        opened: what was opened, in order, with the config entries of the host at that
+            time.
         fail: an exception for the next context model, or None.
     """
 
@@ -73,7 +76,9 @@ def in_place(patch):
 
 
 def session_options(**entries):
-    """Return onnxruntime's session options; compiles are in process unless told otherwise."""
+    """Return onnxruntime's session options; compiles are in process unless told
+    otherwise.
+    """
     options = onnxruntime.SessionOptions()
     for key, value in {
         "ep.isolate": "",

@@ -1,4 +1,6 @@
-"""Operators without a kernel in onnxruntime run on the reference, and nothing beside them does."""
+"""Operators without a kernel in onnxruntime run on the reference, and nothing beside
+them does.
+"""
 
 from __future__ import annotations
 

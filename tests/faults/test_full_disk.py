@@ -23,7 +23,9 @@ NO_CLOBBER = epctx.OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
 
 @contextmanager
 def files_limited_to(size):
-    """No file grows beyond so many bytes: the system refuses a write, as on a full disk."""
+    """No file grows beyond so many bytes: the system refuses a write, as on a full
+    disk.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -86,7 +88,7 @@ def put_into(folder, content):
         (folder / name).write_bytes(data)
 
 
-# --- names that others take ------------------------------------------------------------------------
+# --- names that others take -----------------------------------------------------------
 
 
 @pytest.fixture

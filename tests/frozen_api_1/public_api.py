@@ -1,4 +1,6 @@
-"""Prints every public name of the contract with its signature, one line for each thing that can go; see README.md."""
+"""Prints every public name of the contract with its signature, one line for each thing
+that can go; see README.md.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ def described(name: str, value: Any) -> Iterator[str]:
 
 def described_class(name: str, cls: type) -> Iterator[str]:
     """Yield a class's public members: those of its own, in its own order."""
-    yield f"class {name}({', '.join(base.__name__ for base in cls.__bases__ if base is not object)})"
+    yield (
+        "class "
+        f"{name}({', '.join(base.__name__ for base in cls.__bases__ if base is not object)})"
+    )
     if not getattr(cls, "_is_protocol", False):
         yield from described_call(name, cls)
     annotations = inspect.get_annotations(cls)
@@ -54,7 +59,10 @@ def described_class(name: str, cls: type) -> Iterator[str]:
         elif inspect.isfunction(value):
             yield from described_call(f"{name}.{member}", value)
         elif isinstance(value, property) and value.fget is not None:
-            yield f"property {name}.{member} -> {inspect.signature(value.fget).return_annotation}"
+            yield (
+                f"property {name}.{member} -> "
+                f"{inspect.signature(value.fget).return_annotation}"
+            )
         else:
             yield f"{name}.{member}: {annotations.get(member, type(value).__name__)}"
 

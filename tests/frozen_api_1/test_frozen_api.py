@@ -33,7 +33,9 @@ X = np.random.default_rng(3).standard_normal((4, SIZE), dtype=np.float32)
 
 
 def model(rows=4):
-    """Return a network of two partitions with a kernel's node between them, and one node for the CPU EP."""
+    """Return a network of two partitions with a kernel's node between them, and one
+    node for the CPU EP.
+    """
     weights = [
         numpy_helper.from_array(
             np.random.default_rng(i).standard_normal((SIZE, SIZE), dtype=np.float32),

@@ -1,4 +1,6 @@
-"""Strategies for what foreign files say: JSON, attributes and payloads, arbitrary and nearly as they should be."""
+"""Strategies for what foreign files say: JSON, attributes and payloads, arbitrary and
+nearly as they should be.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Kind = AttributeProto.AttributeType
 Path = tuple[Any, ...]
 
 _HOSTILE_TEXT = st.integers(0, len(TEXTS) - 1).map(TEXTS.__getitem__)
-"""By place: Hypothesis writes strategies into its messages, and some of these are long."""
+"""By place: Hypothesis writes strategies into its messages, and some of these are
+long.
+"""
 TEXT = _HOSTILE_TEXT | st.text(st.characters(), max_size=20)
 """Halves of surrogate pairs among it: JSON can say them, UTF-8 cannot."""
 NUMBER = st.one_of(
@@ -40,7 +44,9 @@ ANY_JSON = st.recursive(
 
 
 def json_near(text: str | bytes) -> st.SearchStrategy[str]:
-    """Texts like one of JSON: with some parts replaced or gone, cut off, or something else altogether."""
+    """Texts like one of JSON: with some parts replaced or gone, cut off, or something
+    else altogether.
+    """
     content = json.loads(text)
     changes = st.lists(
         st.tuples(st.sampled_from(_paths(content)), st.just(_GONE) | ANY_JSON),
@@ -93,11 +99,14 @@ def _changed(content: Any, changes: list[tuple[Path, Any]]) -> Any:
 SAID = {
     Kind.INT: ("embed_mode", "main_context", "max_size", "index", "enable_encryption"),
     Kind.STRING: (
-        "ep_cache_context", "source", "partition_name", "notes", "ep_sdk_version", "hardware_architecture",
-        "onnx_model_filename", "cache_file_prefix", "version_of_vaip", "version_of_xcompiler", "version_of_xrt",
+        "ep_cache_context", "source", "partition_name", "notes", "ep_sdk_version",
+        "hardware_architecture", "onnx_model_filename", "cache_file_prefix",
+        "version_of_vaip", "version_of_xcompiler", "version_of_xrt",
     ),
 }  # fmt: skip
-"""The attributes that the core or one of the simulated EPs reads, by the kind that each should have."""
+"""The attributes that the core or one of the simulated EPs reads, by the kind that each
+should have.
+"""
 FILES = (
     "m_qnn.bin",
     "m_vitisai.bin",
@@ -182,11 +191,15 @@ ATTRIBUTE = (
     | st.tuples(_KINDS, _KINDS).flatmap(lambda kinds: _attribute(_NAMES, *kinds))
     | FITTING
 )
-"""Attributes that mostly are of their kind; others are of any, or say one kind and hold another."""
+"""Attributes that mostly are of their kind; others are of any, or say one kind and hold
+another.
+"""
 
 
 def bytes_near(content: bytes) -> st.SearchStrategy[bytes]:
-    """Bytes like given ones: with up to three places overwritten, filled in, or cut out; or cut off."""
+    """Bytes like given ones: with up to three places overwritten, filled in, or cut
+    out; or cut off.
+    """
     change = st.tuples(
         st.integers(0, len(content)), st.integers(0, 20), st.binary(max_size=20)
     )
@@ -204,7 +217,9 @@ def _overwritten(content: bytes, changes: list[tuple[int, int, bytes]]) -> bytes
 
 
 def container_near(content: bytes) -> st.SearchStrategy[bytes]:
-    """Containers of the simulated SDK: any part differs, and the digest over them is right."""
+    """Containers of the simulated SDK: any part differs, and the digest over them is
+    right.
+    """
     weights, structures, tables = split(content)
     sizes = st.sampled_from(
         [0, 1, 15, 16, len(content), (1 << 32) - 1, (1 << 63) - 1, (1 << 64) - 1]
@@ -217,7 +232,9 @@ def container_near(content: bytes) -> st.SearchStrategy[bytes]:
 
 
 def archive_near(content: bytes) -> st.SearchStrategy[bytes]:
-    """Archives of the simulated VitisAI: what it says of itself differs, or the container in it."""
+    """Archives of the simulated VitisAI: what it says of itself differs, or the
+    container in it.
+    """
     context, compiled = members(content)
     texts = json_near(context).map(lambda text: text.encode("utf-8", "replace"))
     return st.builds(archived, texts, st.just(compiled)) | st.builds(
@@ -233,7 +250,9 @@ def _has_foot(content: bytes) -> bool:
 def payload_near(
     content: bytes, near: Callable[[bytes], st.SearchStrategy[bytes]]
 ) -> st.SearchStrategy[bytes]:
-    """Payloads like one: by the rules of its format, by bytes, with the right first bytes only, or arbitrary."""
+    """Payloads like one: by the rules of its format, by bytes, with the right first
+    bytes only, or arbitrary.
+    """
     begun = st.binary(max_size=200).map(
         lambda rest: content[: len(container.head())] + rest
     )

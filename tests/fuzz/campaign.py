@@ -1,4 +1,5 @@
-"""Run many cases and print what became of them: `python -m fuzz.campaign FIRST COUNT` with `tests` on the path.
+"""Run many cases and print what became of them: `python -m fuzz.campaign FIRST COUNT`
+with `tests` on the path.
 
 Ctrl-C ends it and prints what there is.
 """

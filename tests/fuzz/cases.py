@@ -1,4 +1,6 @@
-"""Cases by number: which seed, which of its files, and what is changed; the same number is the same case everywhere."""
+"""Cases by number: which seed, which of its files, and what is changed; the same number
+is the same case everywhere.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def case(seeds: list[Seed], number: int) -> Case:
 
 
 def changed(random: Random, seed: Seed, donors: list[Seed]) -> dict[str, bytes]:
-    """Return a seed's files after a few changes; parts of models come from the donors'."""
+    """Return a seed's files after a few changes; parts of models come from the
+    donors'.
+    """
     files = dict(seed.files)
     others = sorted(files.keys() - {seed.model})
     for _ in range(random.randint(1, _MOST_CHANGES)):

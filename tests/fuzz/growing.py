@@ -1,4 +1,6 @@
-"""A model with every repeated field of ONNX and of what epctx writes into metadata, any of which can be grown to a length."""
+"""A model with every repeated field of ONNX and of what epctx writes into metadata, any
+of which can be grown to a length.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ REGISTRY = knowing(Loading)
 
 
 def repeated_fields() -> list[str]:
-    """Return the repeated fields that a model can have, by message and name, as the installed onnx says."""
+    """Return the repeated fields that a model can have, by message and name, as the
+    installed onnx says.
+    """
     found: list[str] = []
     seen, pending = set(), [onnx.ModelProto.DESCRIPTOR]
     while pending:
@@ -72,10 +76,12 @@ def repeated_fields() -> list[str]:
 
 
 METADATA_LISTS = (
-    "payloads", "segments", "references", "pending", "source_weights", "providers", "kernel_providers",
-    "operators", "parameters", "sealed",
+    "payloads", "segments", "references", "pending", "source_weights", "providers",
+    "kernel_providers", "operators", "parameters", "sealed",
 )  # fmt: skip
-"""Lists in metadata: of the manifest, of what the model says of operators for kernels, of a seal."""
+"""Lists in metadata: of the manifest, of what the model says of operators for kernels,
+of a seal.
+"""
 
 
 class Growable:
@@ -83,11 +89,13 @@ class Growable:
 
     Args:
         folder: gets the model's files.
-        loadable: False for a model with a node of an operator that nobody knows, which holds bodies. A loadable one
-            grows only where the ONNX checker counts nothing: inputs and outputs of EPContext nodes, attributes of its
-            nodes and of calls of functions.
+        loadable: False for a model with a node of an operator that nobody knows, which
+            holds bodies. A loadable one grows only where the ONNX checker counts
+            nothing: inputs and outputs of EPContext nodes, attributes of its nodes and
+            of calls of functions.
 
-    Calls of functions are not copied: what they become is what the functions are, times the calls, and has a bound.
+    Calls of functions are not copied: what they become is what the functions are, times
+    the calls, and has a bound.
     """
 
     def __init__(self, folder: Path, *, loadable: bool) -> None:
@@ -97,11 +105,14 @@ class Growable:
         self._base, self._loadable = _base(loadable=loadable), loadable
 
     def write(self, count: int, *fields: str, renamed: bool = True) -> Path:
-        """Write the model with `count` more entries in each of some fields, and return its path."""
+        """Write the model with `count` more entries in each of some fields, and return
+        its path.
+        """
         model = onnx.ModelProto()
         model.CopyFrom(self._base)
         called = {(function.domain, function.name) for function in model.functions}
-        # What is copied is as it was in the beginning, so that the size grows with the sum of the counts.
+        # What is copied is as it was in the beginning, so that the size grows with the
+        # sum of the counts.
         sites = [
             (
                 field,
@@ -211,7 +222,8 @@ def _metadata(counts: dict[str, int]) -> dict[str, str]:
 
     parts = segments("segments")
     first = {
-        "name": BINARY, "embedded": False, "bytes": sum(length for length, _ in parts), "root": _root(parts), "segments": parts,
+        "name": BINARY, "embedded": False, "bytes": sum(length for length, _ in parts),
+        "root": _root(parts), "segments": parts,
         "references": ["b", *[f"b_{i}" for i in many("references")]],
     }  # fmt: skip
     payload = {
@@ -269,10 +281,16 @@ def _base(*, loadable: bool) -> onnx.ModelProto:
     kinds = {"doc_string": "d"}
     weights = _weights()
     bodies = [
-        helper.make_graph([context_node(f"{name}_node", ["v"], [f"{name}_out"])], name, [], [tensor(f"{name}_out")],
-                          [numpy_helper.from_array(np.ones(3, np.float32), f"{name}_w")], value_info=[tensor(f"{name}_v")])
+        helper.make_graph(
+            [context_node(f"{name}_node", ["v"], [f"{name}_out"])],
+            name,
+            [],
+            [tensor(f"{name}_out")],
+            [numpy_helper.from_array(np.ones(3, np.float32), f"{name}_w")],
+            value_info=[tensor(f"{name}_v")],
+        )
         for name in ("one", "two")
-    ]  # fmt: skip
+    ]
     nodes = [
         context_node(
             "a", ["x"], ["v"], main_context=1, ep_cache_context=BINARY.encode()
@@ -295,14 +313,22 @@ def _base(*, loadable: bool) -> onnx.ModelProto:
     ]
     model = helper.make_model(
         helper.make_graph(
-            nodes, "g", [tensor("x"), tensor("c", TensorProto.BOOL, [])], [tensor("y"), tensor("chosen")],
-            weights, value_info=[tensor("v"), tensor("w"), tensor("u")], sparse_initializer=[_sparse()],
+            nodes,
+            "g",
+            [tensor("x"), tensor("c", TensorProto.BOOL, [])],
+            [tensor("y"), tensor("chosen")],
+            weights,
+            value_info=[tensor("v"), tensor("w"), tensor("u")],
+            sparse_initializer=[_sparse()],
         ),
-        opset_imports=[helper.make_opsetid(*each) for each in (("", 18), ("com.microsoft", 1), ("own", 1))],
+        opset_imports=[
+            helper.make_opsetid(*each)
+            for each in (("", 18), ("com.microsoft", 1), ("own", 1))
+        ],
         ir_version=11,
         functions=[_function("F"), *([_function("Holder")] if loadable else [])],
         **kinds,
-    )  # fmt: skip
+    )
     _add_rare_messages(model)
     for key, text in _metadata({}).items():
         model.metadata_props.add(key=key, value=text)
@@ -341,9 +367,16 @@ def _holder(bodies: list[onnx.GraphProto]) -> onnx.NodeProto:
     kind = helper.make_tensor_type_proto(TensorProto.FLOAT, [1])
     node = helper.make_node("Holder", ["w"], ["held"], "holder", domain="own")
     for name, value in {
-        "floats": [1.0], "ints": [1], "strings": ["s"], "tensors": [_weights()[0]], "graphs": [bodies[0]],
-        "sparse_tensors": [_sparse()], "type_protos": [kind], "body": bodies[1],
-    }.items():  # fmt: skip
+        "floats": [1.0],
+        "ints": [1],
+        "strings": ["s"],
+        "tensors": [_weights()[0]],
+        "graphs": [bodies[0]],
+        "sparse_tensors": [_sparse()],
+        "type_protos": [kind],
+        "body": bodies[1],
+    }.items():
+        # Fmt: skip.
         node.attribute.append(helper.make_attribute(name, value))
     node.attribute.append(
         AttributeProto(name="outside", type=AttributeProto.TENSOR, t=_weights()[1])
@@ -353,8 +386,8 @@ def _holder(bodies: list[onnx.GraphProto]) -> onnx.NodeProto:
 
 def _function(name: str) -> onnx.FunctionProto:
     return helper.make_function(
-        "own", name, ["i"], ["o"], [helper.make_node("Relu", ["i"], ["o"])], [helper.make_opsetid("", 18)], ["alpha"],
-        [helper.make_attribute("beta", 1)],
+        "own", name, ["i"], ["o"], [helper.make_node("Relu", ["i"], ["o"])],
+        [helper.make_opsetid("", 18)], ["alpha"], [helper.make_attribute("beta", 1)],
     )  # fmt: skip
 
 

@@ -1,8 +1,11 @@
-"""Fuzzing that follows coverage, by atheris: `python guided.py CORPUS SECONDS`, in the environment that `make fuzz` makes.
+"""Fuzzing that follows coverage, by atheris: `python guided.py CORPUS SECONDS`, in the
+environment that `make fuzz` makes.
 
-CORPUS grows: what reaches new code is kept there and is where the next run begins. A case is the files of a folder, packed;
-mutations are those of the suite. What must not be lies minimised in CORPUS.finds, one folder each, ready for `corpus/`.
-The process with the cases may die of them: this one starts it again, and ends with 1 if anything was found.
+CORPUS grows: what reaches new code is kept there and is where the next run begins. A
+case is the files of a folder, packed; mutations are those of the suite. What must not
+be lies minimised in CORPUS.finds, one folder each, ready for `corpus/`. The process
+with the cases may die of them: this one starts it again, and ends with 1 if anything
+was found.
 """
 
 from __future__ import annotations
@@ -58,7 +61,8 @@ def main(corpus: Path, seconds: float) -> int:
         found = _minimised(finds, seeds, Path(scratch) / "case")
     grown = len(list(corpus.iterdir())) - before
     sys.stdout.write(
-        f"{executed} executions in {starts} processes, {grown} cases more in the corpus, {len(found)} finds\n"
+        f"{executed} executions in {starts} processes, {grown} cases more in the "
+        f"corpus, {len(found)} finds\n"
     )
     for folder, fault in found.items():
         sys.stdout.write(f"\n{folder}\n{fault}\n")
@@ -71,14 +75,28 @@ def _fuzzed(corpus: Path, finds: Path, seeds: Path, scratch: Path, seconds: int)
     with log.open("w") as out:
         subprocess.run(
             [
-                sys.executable, __file__, "--cases", seeds, scratch / "guided", finds, corpus,
-                f"-max_total_time={seconds}", f"-timeout={SECONDS_OF_A_CASE}", "-rss_limit_mb=6000",
-                # A run may ask for what its model says; the worker's limit has it refused.
+                sys.executable,
+                __file__,
+                "--cases",
+                seeds,
+                scratch / "guided",
+                finds,
+                corpus,
+                f"-max_total_time={seconds}",
+                f"-timeout={SECONDS_OF_A_CASE}",
+                "-rss_limit_mb=6000",
+                # A run may ask for what its model says; the worker's limit has it
+                # refused.
                 f"-malloc_limit_mb={1 << 30}",
-                "-max_len=400000", "-print_final_stats=1", "-detect_leaks=0", f"-artifact_prefix={finds}/died-",
+                "-max_len=400000",
+                "-print_final_stats=1",
+                "-detect_leaks=0",
+                f"-artifact_prefix={finds}/died-",
             ],
-            stdout=out, stderr=subprocess.STDOUT, check=False,
-        )  # fmt: skip
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
     text = log.read_text(errors="replace")
     (finds.with_name("log.txt")).write_text(text)
     counts = re.findall(r"^#(\d+)\s", text, re.MULTILINE) + re.findall(
@@ -129,7 +147,9 @@ def cases(seeds: Path, folder: Path, finds: Path, arguments: list[str]) -> None:
 
 
 def kind_of(fault: str) -> str:
-    """Return what tells a fault from others: the action, the exception, and the last place of ours."""
+    """Return what tells a fault from others: the action, the exception, and the last
+    place of ours.
+    """
     places = re.findall(r'File "[^"]*?/([^/"]+\.py)", line \d+, in (\S+)', fault)
     error = re.findall(r"^([A-Za-z_][\w.]*)(?::|$)", fault.rstrip().splitlines()[-1])
     return f"{fault.partition(':')[0]} {places[-1:]} {error}"

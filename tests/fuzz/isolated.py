@@ -58,7 +58,9 @@ class Worker:
     def run(
         self, cases: Iterable[int | Path], results: Results | None = None
     ) -> Results:
-        """Run cases by number, or from the folders they lie in; count them in `results` as they end, if given."""
+        """Run cases by number, or from the folders they lie in; count them in `results`
+        as they end, if given.
+        """
         results = Results() if results is None else results
         for which in cases:
             answer = self._answer(which)
@@ -98,14 +100,15 @@ class Worker:
             "PYTHONPATH": os.pathsep.join(
                 [str(TESTS / "api"), str(TESTS), os.environ.get("PYTHONPATH", "")]
             ),
-            # Each arena of glibc would count against the limit with 64 MiB of addresses.
+            # Each arena of glibc would count against the limit with 64 MiB of
+            # addresses.
             "MALLOC_ARENA_MAX": "1",
             "PYTHONFAULTHANDLER": "1",
         }
         with self._errors.open("w") as errors:
             self._process = subprocess.Popen(
-                self._arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
-                env=environment,
+                self._arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=errors, text=True, env=environment,
             )  # fmt: skip
         line = self._line(self._process, _STARTING, _STARTING)
         assert line == "ready\n", self._last_words()

@@ -1,4 +1,7 @@
-"""Changes to bytes, to protobufs by their wire format and by their fields, and to JSON. All chances come from a `Random`."""
+"""Changes to bytes, to protobufs by their wire format and by their fields, and to JSON.
+
+All chances come from a `Random`.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,15 @@ from google.protobuf.message import DecodeError, Message
 Mutation: TypeAlias = Callable[[Random, bytes], bytes]
 
 NUMBERS = (
-    0, 1, -1, 2, 3, 7, 8, 127, 128, 255, 256, 1 << 15, 1 << 16, (1 << 24) + 1, (1 << 31) - 1, 1 << 31, 1 << 32,
-    1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 31), -(1 << 63),
+    0, 1, -1, 2, 3, 7, 8, 127, 128, 255, 256, 1 << 15, 1 << 16, (1 << 24) + 1,
+    (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 31),
+    -(1 << 63),
 )  # fmt: skip
 TEXTS = (
-    "", "x", "y", ".", "..", "../m.onnx", "/etc/passwd", "m_ctx.onnx", "a\0b", "\u202e", "x" * 5000, "0", "-1",
-    "9" * 5000, "1e9", "EPContext", "com.microsoft", "ai.onnx", "If", "Loop", "QNNExecutionProvider", "{" * 3000,
-    "location", "Constant", "ConstantOfShape", "Scan", "Expand",
+    "", "x", "y", ".", "..", "../m.onnx", "/etc/passwd", "m_ctx.onnx", "a\0b", "\u202e",
+    "x" * 5000, "0", "-1", "9" * 5000, "1e9", "EPContext", "com.microsoft", "ai.onnx",
+    "If", "Loop", "QNNExecutionProvider", "{" * 3000, "location", "Constant",
+    "ConstantOfShape", "Scan", "Expand",
 )  # fmt: skip
 _DEEP, _OFTEN = 150, 3000
 _VARINT, _FIXED64, _NESTED, _FIXED32 = 0, 1, 2, 5
@@ -59,7 +64,9 @@ def any_bytes(random: Random, data: bytes) -> bytes:
 
 
 def wire(random: Random, data: bytes) -> bytes:
-    """Change one field somewhere in a protobuf's tree, and correct the lengths around it."""
+    """Change one field somewhere in a protobuf's tree, and correct the lengths around
+    it.
+    """
     fields = _fields(data)
     if not fields:
         return any_bytes(random, data)
@@ -190,12 +197,15 @@ def _as_field(number: int, kind: int, value: Any) -> bytes:
 
 
 def fields_of_a_model(random: Random, data: bytes) -> bytes:
-    """Change one field of an ONNX model by its meaning: numbers, text, kinds, copies of other parts."""
+    """Change one field of an ONNX model by its meaning: numbers, text, kinds, copies of
+    other parts.
+    """
     model = _model(data)
     places = [] if model is None else _places(model)
     if model is None or not places:
         return any_bytes(random, data)
-    # By kind of message first: else the many fields of common kinds would be all that changes.
+    # By kind of message first: else the many fields of common kinds would be all that
+    # changes.
     kinds = sorted({message.DESCRIPTOR.name for message, _ in places})
     kind = random.choice(kinds)
     message, field = random.choice([p for p in places if p[0].DESCRIPTOR.name == kind])
@@ -219,7 +229,9 @@ def _places(model: Message) -> list[tuple[Message, Any]]:
 
 
 def unset_field(random: Random, data: bytes) -> bytes:
-    """Set a field of an ONNX model that is not set; what is in a message is drawn, too."""
+    """Set a field of an ONNX model that is not set; what is in a message is drawn,
+    too.
+    """
     model = _model(data)
     if model is None:
         return any_bytes(random, data)
@@ -377,7 +389,9 @@ def _change_messages(
 
 
 def _no_text(random: Random, model: Message, message: Message, field: Any) -> bytes:
-    """Return the model with bytes in a name that are no UTF-8, which no API would write."""
+    """Return the model with bytes in a name that are no UTF-8, which no API would
+    write.
+    """
     mark = f"mark-{random.randrange(1 << 30)}"
     value = getattr(message, field.name)
     if isinstance(value, (str, bytes)):

@@ -1,7 +1,8 @@
-"""Changes to the payloads of the simulated EPs and to archives, with their digests made right again.
+"""Changes to the payloads of the simulated EPs and to archives, with their digests made
+right again.
 
-A change that a digest gives away is refused before anything else is looked at. Who sends a hostile payload makes
-its digests right, so mostly that is done here, too.
+A change that a digest gives away is refused before anything else is looked at. Who
+sends a hostile payload makes its digests right, so mostly that is done here, too.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def payload(random: Random, data: bytes) -> bytes:
 
 
 def container(random: Random, data: bytes) -> bytes:
-    """Change tables, graphs, weights or the foot of a container of the simulated SDK."""
+    """Change tables, graphs, weights or the foot of a container of the simulated
+    SDK.
+    """
     weights, structures, tables = split(data)
     change = random.randrange(5)
     if change <= 1:
@@ -88,7 +91,9 @@ def _packed(
 def joined(
     weights: bytes, structures: bytes, tables: bytes, wrong: Mapping[int, int]
 ) -> bytes:
-    """Return a container whose digest is right; `wrong` are sizes that its foot says, by their place there."""
+    """Return a container whose digest is right; `wrong` are sizes that its foot says,
+    by their place there.
+    """
     body = structures + tables
     sizes = [
         len(weights),
@@ -106,7 +111,9 @@ def joined(
 
 
 def _archive(random: Random, data: bytes) -> bytes:
-    """Change an archive of the simulated VitisAI: its description, its container, or a header."""
+    """Change an archive of the simulated VitisAI: its description, its container, or a
+    header.
+    """
     try:
         context, compiled = members(data)
     except tar.BadTarError:

@@ -1,4 +1,6 @@
-"""Makes a changed file of initializers the one that its model says: whoever sends such a file does."""
+"""Makes a changed file of initializers the one that its model says: whoever sends such
+a file does.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _MOST_PIECES = 5
 def sealed_again(
     random: Random, model: onnx.ModelProto, model_name: str, files: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """Return the model and its file with a seal that fits, over other segments; nothing if the model says no file."""
+    """Return the model and its file with a seal that fits, over other segments; nothing
+    if the model says no file.
+    """
     entry = next(
         (entry for entry in model.metadata_props if entry.key == "epctx.initializers"),
         None,
@@ -39,7 +43,9 @@ def sealed_again(
 
 
 def root_of(segments: Sequence[Sequence[int | str]]) -> str:
-    """Return the digest over the digests of segments that follow each other: of lines of offset, length and digest."""
+    """Return the digest over the digests of segments that follow each other: of lines
+    of offset, length and digest.
+    """
     lines, offset = [], 0
     for length, digest, *_ in segments:
         lines.append(f"{offset} {length} {digest}\n")
@@ -67,7 +73,9 @@ def _pieces(random: Random, body: bytes) -> list[bytes]:
 
 
 def _segment(random: Random, piece: bytes) -> list[int | str]:
-    """Return a segment's JSON form: now and then with another digest, and with the mark of a weight."""
+    """Return a segment's JSON form: now and then with another digest, and with the mark
+    of a weight.
+    """
     honest = random.random() < 0.9
     digest = hashlib.sha256(piece).hexdigest() if honest else random.randbytes(32).hex()
     return [len(piece), digest, *random.choice(([], [1]))]

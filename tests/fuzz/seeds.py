@@ -1,9 +1,11 @@
-"""Seeds of the fuzzer: small folders with a model and its files, written by this project.
+"""Seeds of the fuzzer: small folders with a model and its files, written by this
+project.
 
-Each is one way for foreign bytes into a host: context models of the simulated EPs, payloads in files and in the model,
-a body that holds an EP's work, functions, weights in a file, weights that a compile left over in a file with a seal,
-custom operators that a compile left over with what it says of their types, weights that a payload left in the source model,
-text, vendors' own files, and inputs as `.npz`.
+Each is one way for foreign bytes into a host: context models of the simulated EPs,
+payloads in files and in the model, a body that holds an EP's work, functions, weights
+in a file, weights that a compile left over in a file with a seal, custom operators that
+a compile left over with what it says of their types, weights that a payload left in the
+source model, text, vendors' own files, and inputs as `.npz`.
 """
 
 from __future__ import annotations
@@ -27,11 +29,15 @@ NPZ = "in.npz"
 EPS = {"vitisai": VITISAI, "qnn": QNN, "openvino": OPENVINO}
 """In the order in which they share a network, so that each finds work."""
 KERNEL_EP = kernel_ep(scaling(), described=())
-"""The EP that a load finds for custom operators; it says nothing of their types, so what the model says counts."""
+"""The EP that a load finds for custom operators; it says nothing of their types, so
+what the model says counts.
+"""
 
 
 def write_seeds(folder: Path) -> None:
-    """Write every seed into a folder of its own, and which of its files is the model."""
+    """Write every seed into a folder of its own, and which of its files is the
+    model.
+    """
     models: dict[str, str] = {}
     for name in (*EPS, "mixed"):
         for embed in (False, True):
@@ -84,11 +90,14 @@ def _compiled(folder: Path, name: str, *, embed: bool) -> None:
 
 
 def _quantised() -> onnx.ModelProto:
-    """Return quantised convolutions, which VitisAI takes, around what the other EPs take or leave."""
+    """Return quantised convolutions, which VitisAI takes, around what the other EPs
+    take or leave.
+    """
     generator = np.random.default_rng(7)
     weights = {
-        "s": np.float32(2.0**-4), "z": np.int8(0), "sw": np.float32(2.0**-7), "sb": np.float32(2.0**-11),
-        "zb": np.int32(0), "a": np.ones((1, 4, 1, 1), np.float32),
+        "s": np.float32(2.0**-4), "z": np.int8(0), "sw": np.float32(2.0**-7),
+        "sb": np.float32(2.0**-11), "zb": np.int32(0),
+        "a": np.ones((1, 4, 1, 1), np.float32),
     }  # fmt: skip
     nodes, value = [], "x"
 
@@ -201,7 +210,9 @@ def _functions() -> onnx.ModelProto:
 
 
 def _kinds() -> onnx.ModelProto:
-    """Return a model with shapes as values, constants, text, sub-byte types and an open dimension."""
+    """Return a model with shapes as values, constants, text, sub-byte types and an open
+    dimension.
+    """
     nodes = [
         helper.make_node(
             "Constant", [], ["c"], value=numpy_helper.from_array(np.ones(3, np.float32))
@@ -216,7 +227,8 @@ def _kinds() -> onnx.ModelProto:
         helper.make_node("Tile", ["s", "repeats"], ["y"]),
     ]
     integers = {
-        "flat": [-1], "wide": [2, 3], "start": 0, "limit": 5, "delta": 1, "repeats": [1, 2],
+        "flat": [-1], "wide": [2, 3], "start": 0, "limit": 5, "delta": 1,
+        "repeats": [1, 2],
     }  # fmt: skip
     weights = [
         numpy_helper.from_array(np.array(v, np.int64), k) for k, v in integers.items()
@@ -260,7 +272,9 @@ def _moved_outside(weight: TensorProto, offset: int) -> bytes:
 
 
 def _weightless(folder: Path) -> str:
-    """Write a context model whose payload left weights in the source model, and in a file of that."""
+    """Write a context model whose payload left weights in the source model, and in a
+    file of that.
+    """
     folder.mkdir()
     model = chain(["Add", "Relu", "Mul"])
     (folder / "w.bin").write_bytes(_moved_outside(model.graph.initializer[0], 0))
@@ -292,7 +306,9 @@ def _with_custom_operators(folder: Path) -> str:
 
 
 def _with_initializers_outside(folder: Path) -> str:
-    """Write a compiled model whose left-over operators have their weights in a file that ends in a seal."""
+    """Write a compiled model whose left-over operators have their weights in a file
+    that ends in a seal.
+    """
     folder.mkdir()
     weights = {"taken": np.float32, "left": np.float64, "other": np.float64}
     nodes = [

@@ -1,6 +1,8 @@
-"""Whatever metadata, attributes and payloads say: inspect, verify and load give a result or a typed error.
+"""Whatever metadata, attributes and payloads say: inspect, verify and load give a
+result or a typed error.
 
-Where the mutations of `cases` change what is there, Hypothesis makes values from rules, and a failure small.
+Where the mutations of `cases` change what is there, Hypothesis makes values from rules,
+and a failure small.
 """
 
 from __future__ import annotations
@@ -73,7 +75,8 @@ class Host:
         self._worker = worker
 
     def outcomes(self, strategy, list_source_files, examples):
-        """Let files be made from values, as many as said; return how often each action ended how.
+        """Let files be made from values, as many as said; return how often each action
+        ended how.
 
         Args:
             strategy: of values.

@@ -1,4 +1,6 @@
-"""Models made to take all memory or time, or to lead native code astray, are refused with a typed error, or cost nothing."""
+"""Models made to take all memory or time, or to lead native code astray, are refused
+with a typed error, or cost nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ HUGE = 1 << 62
 
 
 def with_functions(definitions, call, domain="own"):
-    """A model that calls one of its functions; each definition is a name and its nodes."""
+    """A model that calls one of its functions; each definition is a name and its
+    nodes.
+    """
     imports = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
     model = finished(
         [helper.make_node(call, ["x"], ["y"], domain=domain)],
@@ -212,7 +216,9 @@ def test_a_value_of_more_dimensions_than_there_can_be_is_refused_before_it_is_in
 
 
 def in_a_file(path, count, size):
-    """A model of many constants that all are the same bytes of one file, which has no blocks on the disk."""
+    """A model of many constants that all are the same bytes of one file, which has no
+    blocks on the disk.
+    """
     nodes = []
     for i in range(count):
         value = TensorProto(

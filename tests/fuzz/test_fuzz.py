@@ -1,4 +1,6 @@
-"""Damaged and hostile files give typed errors: no crash, no hang, no memory, no other exception."""
+"""Damaged and hostile files give typed errors: no crash, no hang, no memory, no other
+exception.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Input budgets: the size of a decoded model is counted before anything is decoded, and a host sets the limit."""
+"""Input budgets: the size of a decoded model is counted before anything is decoded, and
+a host sets the limit.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def test_a_host_that_trusts_a_file_raises_the_bound(tmp_path):
 
 
 GROUP = b"\xa3\x06", b"\xa4\x06"
-"""Marks around a group of number 100; no message of ONNX has groups, and protobuf keeps what lies between unread."""
+"""Marks around a group of number 100; no message of ONNX has groups, and protobuf keeps
+what lies between unread.
+"""
 
 
 def test_a_group_that_protobuf_skips_hides_nothing_behind_it():

@@ -1,4 +1,6 @@
-"""Mutated context models with `ep.isolate=all`: the same results or the same error as without, and nothing left."""
+"""Mutated context models with `ep.isolate=all`: the same results or the same error as
+without, and nothing left.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ pytestmark = pytest.mark.not_for_onnxruntime("one of the seeds has operators of 
 
 @pytest.fixture(scope="module")
 def mutated(tmp_path_factory):
-    """Yields the fuzzer's cases that have an EP's work in them, with what became of each in the worker."""
+    """Yields the fuzzer's cases that have an EP's work in them, with what became of
+    each in the worker.
+    """
     folder = tmp_path_factory.mktemp("isolated_runs")
     (folder / "seeds").mkdir()
     write_seeds(folder / "seeds")
@@ -73,8 +77,9 @@ def inputs_for(session):
 def ending(path, isolate):
     """Load a model and run it; return its results, or its error.
 
-    Not the error's node: a weight of a source model is read for one node without isolation, and for all with it.
-    Nor the words of an error in a run: they say which node ran, or which hook.
+    Not the error's node: a weight of a source model is read for one node without
+    isolation, and for all with it. Nor the words of an error in a run: they say which
+    node ran, or which hook.
     """
     try:
         session = epctx.InferenceSession(path, options_for(isolate=isolate))
@@ -93,7 +98,9 @@ def holds_work(path):
 
 
 def agree(cases, folder, count):
-    """Hold that of so many cases each ends with isolation as without; return how they ended."""
+    """Hold that of so many cases each ends with isolation as without; return how they
+    ended.
+    """
     endings = []
     for place, made in enumerate(itertools.islice(cases, count)):
         path = written(made, folder / str(place))

@@ -1,4 +1,6 @@
-"""Many threads on one session, many times: every result is the one that a thread alone gets."""
+"""Many threads on one session, many times: every result is the one that a thread alone
+gets.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def seeds(tmp_path_factory):
 
 
 def differing(session: epctx.InferenceSession, runs: int) -> int:
-    """Run from all threads at once; return how many results are not what one thread alone gets."""
+    """Run from all threads at once; return how many results are not what one thread
+    alone gets.
+    """
     (given,) = session.get_inputs()
     random = np.random.default_rng(3)
     feeds = [

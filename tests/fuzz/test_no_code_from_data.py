@@ -1,4 +1,6 @@
-"""Nothing that is shipped makes code or objects out of data: no pickle, no eval, no shell."""
+"""Nothing that is shipped makes code or objects out of data: no pickle, no eval, no
+shell.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ SWITCHES = {"allow_pickle", "shell"}
 
 
 def code_runners(tree: ast.Module) -> Iterator[str]:
-    """Yield what in a module could run what data says: modules imported, functions called, switches set."""
+    """Yield what in a module could run what data says: modules imported, functions
+    called, switches set.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (

@@ -1,7 +1,8 @@
 """Costs grow with a model's size: no repeated field, and no two of them, multiply.
 
-Steps are counted, lines of Python that run, which is the same every time. What C code repeats (the checker, protobuf,
-`in` of a tuple) only shows in time; the long run measures that, too.
+Steps are counted, lines of Python that run, which is the same every time. What C code
+repeats (the checker, protobuf, `in` of a tuple) only shows in time; the long run
+measures that, too.
 """
 
 from __future__ import annotations
@@ -21,11 +22,17 @@ from onnx import helper
 import epctx_core as epctx
 
 COUNT = 60
-"""Entries; half of them are copies of each of the model's five or six nodes as often."""
+"""Entries; half of them are copies of each of the model's five or six nodes as
+often.
+"""
 MOST_STEPS, MOST_SECONDS = 2.0, 2.5
-"""Growth of costs that twice as many entries may cause: steps are the same every time, so one line for each pair shows."""
+"""Growth of costs that twice as many entries may cause: steps are the same every time,
+so one line for each pair shows.
+"""
 NOISE, TOGETHER = 6000, 500
-"""Steps that an attempt takes once, and not every time; and those that two fields may take beyond each alone."""
+"""Steps that an attempt takes once, and not every time; and those that two fields may
+take beyond each alone.
+"""
 PAIRS = 25
 FIELDS = [*repeated_fields(), *METADATA_LISTS]
 ALL_PAIRS = list(combinations(FIELDS, 2))
@@ -102,7 +109,9 @@ def unlogged():
 
 
 def multiplying(folder, cost, cases, count, *, used=USED, most=MOST_STEPS, least=NOISE):
-    """Return the cases of which twice as many entries cost more than `most` times as much more."""
+    """Return the cases of which twice as many entries cost more than `most` times as
+    much more.
+    """
     found = []
     for action, loadable in used:
         model = Growable(folder, loadable=loadable)
@@ -113,13 +122,15 @@ def multiplying(folder, cost, cases, count, *, used=USED, most=MOST_STEPS, least
             lambda *fields, m=model, a=action: cost(a, m.write(COUNT, *fields))
         )
         for fields in cases:
-            # Two that cost no more together than each alone are measured once, not three times.
+            # Two that cost no more together than each alone are measured once, not
+            # three times.
             if (
                 len(fields) > 1
                 and grown(*fields) <= sum(map(grown, fields)) - grown() + TOGETHER
             ):
                 continue
-            # What happens once, such as freeing what other tests left, is not there when it is measured again.
+            # What happens once, such as freeing what other tests left, is not there
+            # when it is measured again.
             for _ in range(2):
                 half, once, twice = (
                     cost(action, model.write(times * count // 2, *fields))
@@ -129,7 +140,8 @@ def multiplying(folder, cost, cases, count, *, used=USED, most=MOST_STEPS, least
                     break
             else:
                 found.append(
-                    f"{action} of {' and '.join(fields)}: {half:.4g}, {once:.4g}, {twice:.4g}"
+                    f"{action} of {' and '.join(fields)}: {half:.4g}, {once:.4g}, "
+                    f"{twice:.4g}"
                 )
     return found
 

@@ -1,4 +1,6 @@
-"""A mapped binary that someone cuts ends the process; with `ep.context_file_mapping=0` nothing happens to the session."""
+"""A mapped binary that someone cuts ends the process; with `ep.context_file_mapping=0`
+nothing happens to the session.
+"""
 
 from __future__ import annotations
 

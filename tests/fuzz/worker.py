@@ -1,9 +1,11 @@
-"""The process that cases happen to: takes their numbers over a pipe and says what became of each.
+"""The process that cases happen to: takes their numbers over a pipe and says what
+became of each.
 
     python worker.py SEEDS FOLDER
 
-A line in is a number, or the path of a folder whose case is on disk; a line out is JSON. What the process cannot say
-itself (that it died, or hangs) the one that started it sees; `worker:die` and `worker:hang` show that it does.
+A line in is a number, or the path of a folder whose case is on disk; a line out is
+JSON. What the process cannot say itself (that it died, or hangs) the one that started
+it sees; `worker:die` and `worker:hang` show that it does.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ _SECONDS_OF_A_RUN = 1.0
 
 
 def attempt(made: Case, folder: Path) -> dict[str, Any]:
-    """Do everything that a host does with foreign files; return outcomes by action, and what must not be."""
+    """Do everything that a host does with foreign files; return outcomes by action, and
+    what must not be.
+    """
     path = folder / made.model
     outcomes: dict[str, str] = {}
     faults: list[str] = []
@@ -68,7 +72,8 @@ def _watched(
         outcomes[name] = "ok"
     except epctx.EpctxError as error:
         outcomes[name] = type(error).__name__
-        # An EP that stumbles over a file has not looked at it; a verification ends with a report.
+        # An EP that stumbles over a file has not looked at it; a verification ends with
+        # a report.
         stumbled = isinstance(error, epctx.PluginError) and not isinstance(
             error.__cause__, epctx.EpctxError
         )
@@ -172,7 +177,9 @@ def _cases(seeds: Path) -> Iterator[Case]:
 
 
 def prepare(seeds: list[Seed], folder: Path) -> None:
-    """Set the process up, have each seed once so that what is imported late is imported, and limit its memory."""
+    """Set the process up, have each seed once so that what is imported late is
+    imported, and limit its memory.
+    """
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
     logging.disable(logging.CRITICAL)

@@ -1,7 +1,9 @@
-"""Makes the golden context models of the version at hand: `python tests/golden/make.py`, from the root of the repository.
+"""Makes the golden context models of the version at hand:
+`python tests/golden/make.py`, from the root of the repository.
 
-What is kept once a version was released is never made again; see README.md. Everything follows from seeds. Needs
-nothing of the tests, so that it can be run against an older release.
+What is kept once a version was released is never made again; see README.md. Everything
+follows from seeds. Needs nothing of the tests, so that it can be run against an older
+release.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ def floats(seed: int = 0, rows: int = ROWS) -> onnx.ModelProto:
 def integers(
     after: Sequence[onnx.NodeProto] = (), weights: Sequence[TensorProto] = ()
 ) -> onnx.ModelProto:
-    """Return an INT8 product with what quantizes around it, and more nodes behind it."""
+    """Return an INT8 product with what quantizes around it, and more nodes behind
+    it.
+    """
     values = np.random.default_rng(5).integers(-8, 8, (WIDTH, WIDTH), dtype=np.int8)
     constants = [
         numpy_helper.from_array(np.float32(2**-5), "scale"),
@@ -93,7 +97,9 @@ def integers(
 
 
 def mixed() -> onnx.ModelProto:
-    """Return a model of which VitisAI, QNN and OpenVINO each take a part, and the CPU EP one node."""
+    """Return a model of which VitisAI, QNN and OpenVINO each take a part, and the CPU
+    EP one node.
+    """
     after = [
         helper.make_node("MatMul", ["z", "f"], ["g"], name="float product"),
         helper.make_node("Softsign", ["g"], ["h"], name="soft sign"),
@@ -103,7 +109,9 @@ def mixed() -> onnx.ModelProto:
 
 
 def options(*eps: str, **entries: object) -> epctx.SessionOptions:
-    """Return session options; `ep__context_embed_mode=1` sets `ep.context_embed_mode`."""
+    """Return session options; `ep__context_embed_mode=1` sets
+    `ep.context_embed_mode`.
+    """
     result = epctx.SessionOptions()
     for ep in eps:
         result.add_provider(ep)
@@ -135,7 +143,9 @@ def shared(folder: Path) -> None:
 
 
 def sealed(folder: Path) -> None:
-    """Write two context models without a manifest, as other tools do, and seal them: one itself, one by a file beside it."""
+    """Write two context models without a manifest, as other tools do, and seal them:
+    one itself, one by a file beside it.
+    """
     for name in ("inside", "beside"):
         onnx.save(floats(), folder / f"{name}.onnx")
         path = folder / f"{name}_ctx.onnx"

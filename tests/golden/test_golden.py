@@ -1,4 +1,6 @@
-"""Models of earlier versions are read, and this version writes the same bytes as ever."""
+"""Models of earlier versions are read, and this version writes the same bytes as
+ever.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ CONTEXT_MODELS = sorted(HERE.glob("[0-9]*/*/*_ctx.onnx"))
 RELEASED: dict[str, str] = {}
 """Version folder to its digest, from the release on."""
 OPTIMISED = frozenset({"mixed", "vitisai_file", "vitisai_embedded"})
-"""Cases whose payloads hold what onnxruntime's optimiser made: other bytes with another onnxruntime."""
+"""Cases whose payloads hold what onnxruntime's optimiser made: other bytes with another
+onnxruntime.
+"""
 
 
 def shown(path):
@@ -144,7 +148,8 @@ def test_this_version_writes_what_it_wrote(case, tmp_path):
     ]
     assert snapshot(tmp_path).keys() == written.keys()
     assert different == [], (
-        "if that is meant: run tests/golden/make.py, and say in CHANGELOG.md what changed"
+        "if that is meant: run tests/golden/make.py, and say in CHANGELOG.md what "
+        "changed"
     )
 
 

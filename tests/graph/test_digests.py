@@ -1,4 +1,6 @@
-"""Digests ahead: made by threads while earlier weights are written, and no thread stays behind."""
+"""Digests ahead: made by threads while earlier weights are written, and no thread stays
+behind.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ PATIENCE = 20
 
 
 class Watched(Weight):
-    """A weight that counts how often its bytes are read, and may be held before its first."""
+    """A weight that counts how often its bytes are read, and may be held before its
+    first.
+    """
 
     def __init__(self, data, name="w"):
         super().__init__(name, 2, (len(data),), data)

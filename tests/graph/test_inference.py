@@ -39,8 +39,8 @@ def test_a_shape_that_a_body_computes_is_followed():
     computed = "s = Shape(x)  y = Reshape(x, s)"
 
     types = inferred(
-        f"g (bool c, float[3,4] x) => (y) {{ y = If (c) <then_branch = a () => (y) {{ {computed} }},"
-        f" else_branch = b () => (y) {{ {computed} }}> }}"
+        f"g (bool c, float[3,4] x) => (y) {{ y = If (c) <then_branch = a () => (y) {{ "
+        f"{computed} }}, else_branch = b () => (y) {{ {computed} }}> }}"
     )
 
     assert types.get("y").shape == (3, 4)
@@ -60,7 +60,8 @@ def test_values_of_a_long_vector_are_not_followed_and_types_are_found_all_the_sa
     )
 
     types = inferred(
-        f"g (float[1,{length}] x, int64[1] s) => (y) {{ v = Squeeze(x)  y = Add(v, v) }}"
+        f"g (float[1,{length}] x, int64[1] s) => (y) {{ v = Squeeze(x)  y = Add(v, v) "
+        f"}}"
     )
 
     assert types.get("y").shape == (length,)
@@ -69,10 +70,11 @@ def test_values_of_a_long_vector_are_not_followed_and_types_are_found_all_the_sa
 
 def test_long_vectors_cost_no_memory_for_their_elements():
     script = (
-        "import resource; from onnx import parser; from epctx_core.graph.inference import infer_types;"
-        "chain = ' '.join(f'v{i + 1} = Add(v{i}, v{i})' for i in range(20));"
-        f"model = parser.parse_model('{HEADER} g (float[1000000] v0) => (v20) {{ ' + chain + ' }}');"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; infer_types(model);"
+        "import resource; from onnx import parser; from epctx_core.graph.inference "
+        "import infer_types;chain = ' '.join(f'v{i + 1} = Add(v{i}, v{i})' for i in "
+        f"range(20));model = parser.parse_model('{HEADER} g (float[1000000] v0) => "
+        f"(v20) {{ ' + chain + ' }}');before = "
+        "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; infer_types(model);"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
 

@@ -1,4 +1,6 @@
-"""Partitions are convex, acyclic together, as few as possible, and never split what an EP keeps together."""
+"""Partitions are convex, acyclic together, as few as possible, and never split what an
+EP keeps together.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def claims(draw, max_size=24):
 
 @st.composite
 def owners(draw, count, max_size=24):
-    """A DAG and, for each node, the number of the EP that takes it; `count` means nobody."""
+    """A DAG and, for each node, the number of the EP that takes it; `count` means
+    nobody.
+    """
     predecessors = draw(dags(max_size))
     size = len(predecessors)
     return predecessors, draw(
@@ -125,7 +129,8 @@ def test_groups_are_convex_and_leave_a_graph_without_cycles(harness):
 @given(claims())
 def test_single_nodes_are_grouped_as_they_would_be_among_units(harness):
     predecessors, claimed = harness
-    # One more node, taken already and connected to nothing, keeps the short way from being gone.
+    # One more node, taken already and connected to nothing, keeps the short way from
+    # being gone.
     among_units = Partitioner([*predecessors, []])
     among_units.take([[len(predecessors)]])
 
@@ -187,7 +192,8 @@ def test_shifting_keeps_the_number_of_groups_and_lets_no_more_values_cross(harne
 
 
 def test_a_node_is_put_beside_its_only_reader():
-    # 0 feeds 3; between 1 and 3 stands 2, which nobody claims: 0 belongs to 3, not to 1.
+    # 0 feeds 3; between 1 and 3 stands 2, which nobody claims: 0 belongs to 3, not to
+    # 1.
     predecessors = [[], [], [1], [0, 2]]
 
     groups = Partitioner(predecessors).group([[0], [1], [3]])
@@ -246,7 +252,8 @@ def test_a_later_ep_gets_the_fewest_groups_that_the_earlier_one_leaves_possible(
 @given(owners(count=2))
 def test_a_unit_is_never_split(harness):
     predecessors, owner = harness
-    # Units that can be taken together: the groups that a first grouping of the same nodes gave.
+    # Units that can be taken together: the groups that a first grouping of the same
+    # nodes gave.
     units = [
         *Partitioner(predecessors).group([[n] for n, o in enumerate(owner) if o == 0]),
         *([n] for n, o in enumerate(owner) if o == 1),
@@ -362,7 +369,8 @@ def test_ordering_a_long_chain_of_groups_looks_at_each_node_once_and_does_not_re
 
 
 def test_a_chain_that_has_to_be_walked_backwards_does_not_recurse():
-    # The first group needs the end of the chain, so everything else has to come before it.
+    # The first group needs the end of the chain, so everything else has to come before
+    # it.
     predecessors = [[], *([i - 1] if i > 1 else [] for i in range(1, 20_000))]
     partitioner = Partitioner([*predecessors, [19_999]])
     partitioner.take([[0, 20_000]])
@@ -374,7 +382,9 @@ def test_a_chain_that_has_to_be_walked_backwards_does_not_recurse():
 
 
 def first_nodes_in_order(predecessors, groups):
-    """The groups and other nodes in the order of their first nodes, None if one needs a later one."""
+    """The groups and other nodes in the order of their first nodes, None if one needs a
+    later one.
+    """
     unit = {node: group[0] for group in groups for node in group}
     firsts = [node for node in range(len(predecessors)) if unit.get(node, node) == node]
     for node, needed in enumerate(predecessors):

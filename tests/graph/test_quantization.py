@@ -1,4 +1,6 @@
-"""Groups of an operator and the quantization around it: found, kept whole, and never in the way of partitions."""
+"""Groups of an operator and the quantization around it: found, kept whole, and never in
+the way of partitions.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +129,8 @@ def test_what_is_left_of_a_group_is_left_out_with_the_reason():
         assert set(left_out) == {1, 2, 3} - {missing}
         for reason in left_out.values():
             assert reason == (
-                f"Relu 'r' and the quantization around it are taken whole or not at all, and {name} is not taken"
+                "Relu 'r' and the quantization around it are taken whole or not at "
+                f"all, and {name} is not taken"
             )
 
 
@@ -194,7 +197,9 @@ def test_convex_groups_leave_out_what_is_not_whole():
 
 @st.composite
 def quantized_graphs(draw):
-    """Random graphs in which values change between float and 8 bits, with shared and dangling nodes."""
+    """Random graphs in which values change between float and 8 bits, with shared and
+    dangling nodes.
+    """
     b = Builder()
     floats, quantized = ["x"], [b.q("q", "x")]
     for number in range(draw(st.integers(1, 10))):

@@ -1,8 +1,10 @@
-"""`python tests/mutation RESULTS`: which small faults in the core its fast tests notice.
+"""`python tests/mutation RESULTS`: which small faults in the core its fast tests
+notice.
 
-With --draw, mutants are drawn by a seed; else those of the baseline are looked for, wherever their functions have
-moved. Each runs in a copy of the tree: first against the test that killed it last, then against all of its area.
-RESULTS are lines of JSON; a run that was stopped goes on. The baseline says why a mutant that survives may (`why`).
+With --draw, mutants are drawn by a seed; else those of the baseline are looked for,
+wherever their functions have moved. Each runs in a copy of the tree: first against the
+test that killed it last, then against all of its area. RESULTS are lines of JSON; a run
+that was stopped goes on. The baseline says why a mutant that survives may (`why`).
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ TESTS_FAILED = 1
 
 @dataclass(frozen=True)
 class Area:
-    """Modules that are mutated, and the tests that have to notice it: folder and file, wherever below `tests`."""
+    """Modules that are mutated, and the tests that have to notice it: folder and file,
+    wherever below `tests`.
+    """
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
@@ -179,7 +183,9 @@ def run(
     jobs: int,
     killers: Mapping[str, str],
 ) -> None:
-    """Run what has no result, in order, each job in a copy of its own; a line for each."""
+    """Run what has no result, in order, each job in a copy of its own; a line for
+    each.
+    """
     done = {each["mutant"] for each in read(results)}
     left = [(area, name) for area, name in names if name not in done]
     lock, copies = Lock(), SimpleQueue[Path]()
@@ -217,7 +223,8 @@ def run(
             missing = [test for test in AREAS[area].tests if not found(ROOT, test)]
             if missing:
                 raise RuntimeError(
-                    f"no file below tests is called {', '.join(missing)}, which notice {area}"
+                    f"no file below tests is called {', '.join(missing)}, which "
+                    f"notice {area}"
                 )
             outcome, by = judged(copy, area)
             if outcome != "survived":
@@ -244,14 +251,18 @@ def judged_with(
 
 
 def _write(path: Path, source: bytes) -> None:
-    """Write a module; what was compiled of it is known by size and second, which may be the same."""
+    """Write a module; what was compiled of it is known by size and second, which may be
+    the same.
+    """
     path.write_bytes(source)
     for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
         compiled.unlink()
 
 
 def judged(copy: Path, area: str) -> tuple[str, str]:
-    """Run an area's tests; return killed or survived, and the first test that failed."""
+    """Run an area's tests; return killed or survived, and the first test that
+    failed.
+    """
     code, output = _tested(
         copy, [path for test in AREAS[area].tests for path in found(copy, test)]
     )
@@ -273,7 +284,9 @@ def found(tree: Path, test: str) -> list[str]:
 
 
 def _tested(copy: Path, tests: list[str]) -> tuple[int | None, str]:
-    """Run tests up to the first that fails; return pytest's exit code and what it printed."""
+    """Run tests up to the first that fails; return pytest's exit code and what it
+    printed.
+    """
     command = [
         sys.executable,
         "-m",
@@ -286,7 +299,8 @@ def _tested(copy: Path, tests: list[str]) -> tuple[int | None, str]:
         *tests,
     ]
     paths = [copy, *copy.glob("plugins/*/src")]
-    # On a CI server hypothesis draws the same each time and has no deadline: a busy machine kills no mutant.
+    # On a CI server hypothesis draws the same each time and has no deadline: a busy
+    # machine kills no mutant.
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
         "CI": "1",
@@ -316,7 +330,8 @@ def tell(mutants: list[dict[str, str]]) -> None:
     """Print the survivors and how many mutants ended how, by area."""
     outcomes = ("killed", "survived", "gone", "not run")
     lines = [
-        f"{each['area']}: {each['mutant']}\n    {each.get('why', 'nobody said yet why')}"
+        f"{each['area']}: {each['mutant']}\n    "
+        f"{each.get('why', 'nobody said yet why')}"
         for each in mutants
         if each["outcome"] == "survived"
     ]

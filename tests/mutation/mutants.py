@@ -1,4 +1,6 @@
-"""Small changes of a function's source, each with a name under which it is found again when its module has moved."""
+"""Small changes of a function's source, each with a name under which it is found again
+when its module has moved.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ class Mutant:
 
     Attributes:
         function: its name with those of the classes and functions around it.
-        before, after: source text, white space aside; `after` is empty for a statement that is removed.
+        before, after: source text, white space aside; `after` is empty for a statement
+            that is removed.
         number: which one of several equal texts in the function.
         start, end: where the text lies in the file, in bytes.
     """

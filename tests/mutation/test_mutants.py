@@ -1,4 +1,6 @@
-"""A mutant is one small change, and is found again in another file and at another line."""
+"""A mutant is one small change, and is found again in another file and at another
+line.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,14 @@ def test_every_kind_of_change_is_made_and_no_text_annotation_or_default_is_chang
     assert sorted(changes(SOURCE)) == sorted(
         f"Box.add: {change}"
         for change in (
-            "thing and self.open or not self.full -> (thing and self.open) and (not self.full)",
-            "thing and self.open or not self.full -> (not (thing and self.open or not self.full))",
+            (
+                "thing and self.open or not self.full -> (thing and self.open) and "
+                "(not self.full)"
+            ),
+            (
+                "thing and self.open or not self.full -> (not (thing and self.open or "
+                "not self.full))"
+            ),
             "thing and self.open -> thing or self.open",
             "not self.full -> (self.full)",
             "self.things.append(thing) -> removed",
@@ -45,7 +53,10 @@ def test_every_kind_of_change_is_made_and_no_text_annotation_or_default_is_chang
             "\"ä\" -> 'ä?'",
             "2 -> 3",
             "t.old -> (not (t.old))",
-            "len(self.things) > size is not None -> len(self.things) >= size is not None",
+            (
+                "len(self.things) > size is not None -> len(self.things) >= size is "
+                "not None"
+            ),
             'raise ValueError(f"more than {most - 1}") -> removed',
             "continue -> removed",
             "True -> False",

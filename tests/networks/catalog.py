@@ -1,4 +1,7 @@
-"""The networks that tests run on, with inputs and onnxruntime's answer. Knows nothing of epctx."""
+"""The networks that tests run on, with inputs and onnxruntime's answer.
+
+Knows nothing of epctx.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,11 @@ class Network:
 
     Attributes:
         name: as asked for.
-        path: the model, alone in its folder but for external weights; the test may delete or change it.
+        path: the model, alone in its folder but for external weights; the test may
+            delete or change it.
         inputs: arrays by input name.
-        reference: what onnxruntime's CPU provider gives by default, in the model's order.
+        reference: what onnxruntime's CPU provider gives by default, in the model's
+            order.
     """
 
     name: str
@@ -147,8 +152,8 @@ def _another(array: np.ndarray, generator: np.random.Generator) -> np.ndarray:
 def run_onnxruntime(path: Path, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
     """Return what onnxruntime's CPU provider gives by default.
 
-    Without its optimisations, a filled resnet50 already differs by 1.3e-4: its convolutions add up in
-    another order.
+    Without its optimisations, a filled resnet50 already differs by 1.3e-4: its
+    convolutions add up in another order.
     """
     import onnxruntime
 

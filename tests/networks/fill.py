@@ -1,8 +1,11 @@
-"""Turns the light networks of the `onnx` package into filled ones. Knows ONNX, knows nothing of epctx.
+"""Turns the light networks of the `onnx` package into filled ones.
 
-The package ships nine image networks whose weights are `ConstantOfShape` nodes of one constant, so they
-answer every input alike. Here each weight becomes a random initializer, sized so that a signal keeps its
-strength on the way through: errors in any layer then show in the output.
+Knows ONNX, knows nothing of epctx.
+
+The package ships nine image networks whose weights are `ConstantOfShape` nodes of one
+constant, so they answer every input alike. Here each weight becomes a random
+initializer, sized so that a signal keeps its strength on the way through: errors in any
+layer then show in the output.
 
     python tests/networks/fill.py resnet50 resnet50.onnx --seed 7
     python tests/networks/fill.py vgg19 vgg19.onnx --external
@@ -37,10 +40,14 @@ NETWORKS = (
     "zfnet512",
 )
 LOGIT_DEVIATION = 2.0
-"""Wanted standard deviation of what goes into the last Softmax: neither flat nor a single peak."""
+"""Wanted standard deviation of what goes into the last Softmax: neither flat nor a
+single peak.
+"""
 RESHAPERS = ("Reshape", "Unsqueeze")
 SMALL = 0.02
-"""Standard deviation of biases and means; larger ones add up to a pattern that hides the input."""
+"""Standard deviation of biases and means; larger ones add up to a pattern that hides
+the input.
+"""
 FEWEST_CHANNELS = 16
 WITH_BIAS = 3
 WHOLE_IMAGE = 10
@@ -48,7 +55,8 @@ WHOLE_IMAGE = 10
 
 
 def fill(name: str, seed: int = 0) -> onnx.ModelProto:
-    """Return the light network `name` with random weights; the same model for the same seed.
+    """Return the light network `name` with random weights; the same model for the same
+    seed.
 
     Raises:
         ValueError: the onnx package has no light network of this name.
@@ -88,7 +96,9 @@ def save(model: onnx.ModelProto, path: Path, *, external: bool = False) -> None:
 
 
 class _Signal(NamedTuple):
-    """Statistics of a value: its mean and two variances, which a pool treats differently."""
+    """Statistics of a value: its mean and two variances, which a pool treats
+    differently.
+    """
 
     mean: float
     variance: float
@@ -98,7 +108,9 @@ class _Signal(NamedTuple):
 
 
 class _Filling:
-    """One pass over a graph in execution order that draws weights and follows the signal's strength."""
+    """One pass over a graph in execution order that draws weights and follows the
+    signal's strength.
+    """
 
     def __init__(self, graph: onnx.GraphProto, seed: int) -> None:
         self.graph = graph
@@ -126,7 +138,9 @@ class _Filling:
         self.last_layer: tuple[str, ...] = ()
 
     def apply(self) -> None:
-        """Replace the graph's weights in place; nodes other than ConstantOfShape stay as they are."""
+        """Replace the graph's weights in place; nodes other than ConstantOfShape stay
+        as they are.
+        """
         for node in self.graph.node:
             if node.output[0] not in self.origin:
                 self._visit(node)
@@ -150,7 +164,9 @@ class _Filling:
                 tensor.data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
 
     def _origins(self) -> dict[str, str]:
-        """Map what merely reshapes a weight to that weight, and note the new shape where a layer needs it."""
+        """Map what merely reshapes a weight to that weight, and note the new shape
+        where a layer needs it.
+        """
         origin: dict[str, str] = {name: name for name in self.shapes}
         for node in self.graph.node:
             if node.op_type in RESHAPERS and node.input[0] in origin:
@@ -160,7 +176,8 @@ class _Filling:
         return origin
 
     def _generator(self, weight: str) -> np.random.Generator:
-        # One stream for each weight: the values do not depend on the order of the nodes.
+        # One stream for each weight: the values do not depend on the order of the
+        # nodes.
         return np.random.Generator(
             np.random.PCG64([self.seed, zlib.crc32(weight.encode())])
         )
@@ -184,12 +201,15 @@ class _Filling:
         self.signals |= dict.fromkeys(node.output, result)
 
     def _layer(self, node: onnx.NodeProto, signal: _Signal) -> _Signal:
-        """Draw the weight and bias of a Conv or Gemm so that its result has variances that add up to 1."""
+        """Draw the weight and bias of a Conv or Gemm so that its result has variances
+        that add up to 1.
+        """
         weight, shape = self.origin[node.input[1]], self.shapes[node.input[1]]
         array = self._generator(weight).standard_normal(shape, dtype=np.float32)
-        # What enters is never negative after a ReLU, and its mean is the same for every input. Filters that
-        # sum to zero leave that common part behind, or it would drown what tells two inputs apart. Summing
-        # to zero over channels alone also holds where a filter hangs over the border of the image.
+        # What enters is never negative after a ReLU, and its mean is the same for every
+        # input. Filters that sum to zero leave that common part behind, or it would
+        # drown what tells two inputs apart. Summing to zero over channels alone also
+        # holds where a filter hangs over the border of the image.
         total = signal.variance + signal.pattern
         filter_axes = tuple(range(1, len(shape)))
         array -= array.mean(
@@ -212,7 +232,8 @@ class _Filling:
         self._draw(mean, centre=0.0)
         drawn = self._generator(variance).uniform(0.5, 1.5, self.shapes[variance])
         self.weights[variance] = drawn.astype(np.float32)
-        # Channels of different strength would leave a ReLU with different means: again a pattern.
+        # Channels of different strength would leave a ReLU with different means: again
+        # a pattern.
         self.weights[scale] *= np.sqrt(self.weights[variance])
 
     def _draw(self, weight: str, *, centre: float) -> None:
@@ -222,7 +243,9 @@ class _Filling:
         self.weights[weight] = normal * np.float32(SMALL) + np.float32(centre)
 
     def _scale_logits(self) -> None:
-        """Give the values that enter the last Softmax their expected spread; ReLU and pools scale along."""
+        """Give the values that enter the last Softmax their expected spread; ReLU and
+        pools scale along.
+        """
         last = self.graph.node[-1]
         logits = self.signals[
             last.input[0] if last.op_type == "Softmax" else last.output[0]

@@ -1,4 +1,7 @@
-"""Real networks by EPs and mode, each compiled once: all that tests ask of them. Knows epctx and the simulated EPs."""
+"""Real networks by EPs and mode, each compiled once: all that tests ask of them.
+
+Knows epctx and the simulated EPs.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 DEEP = ("densenet121", "inception_v1", "inception_v2", "resnet50", "resnet50_int8")
-"""Networks that take seconds: two of them in one combination every day, all else in `make stress`."""
+"""Networks that take seconds: two of them in one combination every day, all else in
+`make stress`.
+"""
 SMALL = tuple(
     name for name in (*EXPORTED, *FILLED, *QUANTISED) if name not in {*DEEP, *LARGE}
 )
@@ -33,14 +38,16 @@ SMALL = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """A network that was compiled, moved, and run by another process after its source was deleted.
+    """A network that was compiled, moved, and run by another process after its source
+    was deleted.
 
     Attributes:
         report: of the compile.
         source: the network's graph; its weights are left out.
         graph: the context model's; its weights are left out, and embedded payloads.
         files: names of the files that were written.
-        outputs, reference, steps: results of the other process, those of onnxruntime, and quantisation steps.
+        outputs, reference, steps: results of the other process, those of onnxruntime,
+            and quantisation steps.
     """
 
     report: epctx.CompileReport
@@ -74,7 +81,8 @@ class Compile(Protocol):
 
 
 class Matrix:
-    """Compiles each combination when it is first asked for, and lets one other process run them all.
+    """Compiles each combination when it is first asked for, and lets one other process
+    run them all.
 
     Args:
         network: `Catalog.get`.
@@ -112,7 +120,8 @@ class Matrix:
             finally:
                 for path in (built, self._folder / "far away"):
                     shutil.rmtree(path, ignore_errors=True)
-                # Weights of a compile stay in cycles until the collector comes, which counts objects, not bytes.
+                # Weights of a compile stay in cycles until the collector comes, which
+                # counts objects, not bytes.
                 gc.collect()
         return self._known[key]
 

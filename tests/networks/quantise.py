@@ -1,8 +1,11 @@
-"""Quantises networks to QDQ INT8 with onnxruntime's static quantiser. Knows ONNX, knows nothing of epctx.
+"""Quantises networks to QDQ INT8 with onnxruntime's static quantiser.
 
-Scales are powers of two and zero points are 0, as AMD's format XINT8 has them. Then every sum of products is
-exact in float32, and no rounding depends on the order in which a kernel adds: the deep networks with random
-weights amplify a single changed rounding to different answers.
+Knows ONNX, knows nothing of epctx.
+
+Scales are powers of two and zero points are 0, as AMD's format XINT8 has them. Then
+every sum of products is exact in float32, and no rounding depends on the order in which
+a kernel adds: the deep networks with random weights amplify a single changed rounding
+to different answers.
 
     python tests/networks/quantise.py resnet50 resnet50_int8.onnx --seed 7
 """
@@ -27,11 +30,15 @@ if TYPE_CHECKING:
 CALIBRATION_INPUTS = 2
 WITH_BIAS = 3
 NOT_QUANTISED = frozenset({"Softmax", "Sum"})
-"""Softmax is no convolution network's work, and onnxruntime's quantiser does not know Sum."""
+"""Softmax is no convolution network's work, and onnxruntime's quantiser does not know
+Sum.
+"""
 
 
 def quantise(source: Path, output: Path, seed: int = 0) -> None:
-    """Write the QDQ INT8 form of a network with float inputs; the same bytes for the same source and seed."""
+    """Write the QDQ INT8 form of a network with float inputs; the same bytes for the
+    same source and seed.
+    """
     with _advice_silenced(), tempfile.TemporaryDirectory() as scratch:
         folded, quantised = (
             Path(scratch) / "folded.onnx",
@@ -45,7 +52,9 @@ def quantise(source: Path, output: Path, seed: int = 0) -> None:
 
 
 def steps_of(path: Path) -> list[float | None]:
-    """Return the quantisation step of each output of a network; None for one that is not dequantised."""
+    """Return the quantisation step of each output of a network; None for one that is
+    not dequantised.
+    """
     graph = onnx.load(path, load_external_data=False).graph
     values = {tensor.name: tensor for tensor in graph.initializer}
     made_by = {name: node for node in graph.node for name in node.output}
@@ -59,7 +68,9 @@ def steps_of(path: Path) -> list[float | None]:
 
 @contextmanager
 def _advice_silenced() -> Iterator[None]:
-    """Drop what onnxruntime's quantiser tells the root logger: it recommends its pre-processing."""
+    """Drop what onnxruntime's quantiser tells the root logger: it recommends its
+    pre-processing.
+    """
     logger = logging.getLogger()
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -141,7 +152,9 @@ def _quantise(source: Path, output: Path, inputs: list[dict[str, np.ndarray]]) -
 
 
 class _Rounding:
-    """Rounds the scales of a quantised network up to powers of two, and its weights and biases anew."""
+    """Rounds the scales of a quantised network up to powers of two, and its weights and
+    biases anew.
+    """
 
     def __init__(self, graph: onnx.GraphProto, source: onnx.GraphProto) -> None:
         self._graph = graph

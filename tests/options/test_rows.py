@@ -260,7 +260,9 @@ def test_waiting_ends_when_the_host_asks():
 
 
 def tables_of_the_document():
-    """Return the tables of docs/options.md: each a list of rows of cells, without the heading."""
+    """Return the tables of docs/options.md: each a list of rows of cells, without the
+    heading.
+    """
     text = (Path(__file__).parents[2] / "docs" / "options.md").read_text()
     tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
     return [

@@ -1,4 +1,6 @@
-"""Options without effect are logged once in a process: names and keys that only tune, options that only a real EP obeys."""
+"""Options without effect are logged once in a process: names and keys that only tune,
+options that only a real EP obeys.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def source(tmp_path):
 
 @pytest.fixture
 def told(caplog, monkeypatch):
-    """Give what the logger for options says, as in a process that has said nothing yet."""
+    """Give what the logger for options says, as in a process that has said nothing
+    yet.
+    """
     monkeypatch.setattr("epctx_core.options.strict._logged", set())
     caplog.set_level("INFO", "epctx.options")
     return lambda: [r.message for r in caplog.records if r.name == "epctx.options"]

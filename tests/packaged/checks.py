@@ -1,4 +1,6 @@
-"""Checks of an environment that has only installed packages, for its tests and for `make release`."""
+"""Checks of an environment that has only installed packages, for its tests and for
+`make release`.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,10 @@ USES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     CACHE: ("epctx.load_or_compile", "pip install epctx-cache"),
     ENGINE: (
-        "import logging; logging.basicConfig(stream=sys.stdout); epctx.InferenceSession(model)",
+        (
+            "import logging; logging.basicConfig(stream=sys.stdout); "
+            "epctx.InferenceSession(model)"
+        ),
         "pip install 'epctx-core[ort]'",
     ),
     ISOLATION: (
@@ -64,7 +69,9 @@ USES: Final[Mapping[str, tuple[str, str]]] = {
         for ep, package in PACKAGES.items()
     },
 }
-"""By package other than the commands, a use of it and what is said where it is missing."""
+"""By package other than the commands, a use of it and what is said where it is
+missing.
+"""
 
 
 def said_without(environment: Environment, package: str) -> str:
@@ -75,7 +82,9 @@ def said_without(environment: Environment, package: str) -> str:
 
 
 def check_missing(environment: Environment, package: str) -> None:
-    """A package that is not installed is named where it is used, with the way to have it."""
+    """A package that is not installed is named where it is used, with the way to have
+    it.
+    """
     sentence = (
         "pip install 'epctx-core[cli]'" if package == COMMANDS else USES[package][1]
     )
@@ -83,7 +92,8 @@ def check_missing(environment: Environment, package: str) -> None:
 
 
 def check_smoke(environment: Environment, *without: str) -> None:
-    """A small model is compiled, loaded and run by an EP of the program's own and by those that are installed.
+    """A small model is compiled, loaded and run by an EP of the program's own and by
+    those that are installed.
 
     Args:
         environment: with the core.
@@ -94,7 +104,9 @@ def check_smoke(environment: Environment, *without: str) -> None:
 
 
 def check_core(environment: Environment, extra: str = "") -> None:
-    """The core without plugins: it works, and says of each missing package how to install it."""
+    """The core without plugins: it works, and says of each missing package how to
+    install it.
+    """
     brought = {COMMANDS} if "cli" in extra else set()
     for package in {COMMANDS, KIT, CACHE, *PACKAGES.values()} - brought:
         check_missing(environment, package)
@@ -136,10 +148,13 @@ def check_without(environment: Environment, package: str) -> None:
 
 
 def work(environment: Environment, folder: Path, *eps: str) -> set[str]:
-    """Compile, look at, verify and run a model with what is installed; return who took nodes of it."""
+    """Compile, look at, verify and run a model with what is installed; return who took
+    nodes of it.
+    """
     folder.mkdir()
     model = write_model(eps[0], folder / "m.onnx", rows=4)
-    # Without onnxruntime, `onnx.reference` computes; it has quantised operators from this version on.
+    # Without onnxruntime, `onnx.reference` computes; it has quantised operators from
+    # this version on.
     proto = onnx.load(model)
     proto.opset_import[0].version, proto.ir_version = 21, 10
     onnx.save(proto, model)

@@ -8,7 +8,9 @@ from packaged.distributions import FOLDERS, build, download
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory):
-    """Distribution name to its wheel; all of them lie in one folder, as for `pip install --find-links`."""
+    """Distribution name to its wheel; all of them lie in one folder, as for
+    `pip install --find-links`.
+    """
     folder = tmp_path_factory.mktemp("wheels")
     return {name: build(project, "wheel", folder) for name, project in FOLDERS.items()}
 

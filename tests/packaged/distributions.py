@@ -1,4 +1,6 @@
-"""Builds this repository's distributions as a release would, and installs them where nothing else is."""
+"""Builds this repository's distributions as a release would, and installs them where
+nothing else is.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ FOLDERS: Final = {CORE: ROOT} | {
 
 
 def called(*command: str | Path, code: int = 0, **options: Any) -> str:
-    """Run a command; return what it printed (of a failure, its errors), or fail with that unless it exits with `code`."""
+    """Run a command; return what it printed (of a failure, its errors), or fail with
+    that unless it exits with `code`.
+    """
     done = subprocess.run(
         [str(part) for part in command],
         capture_output=True,
@@ -80,7 +84,9 @@ def libraries() -> set[str]:
 
 
 def download(output: Path) -> None:
-    """Put the libraries, and what these need, into a folder; they come from where pip is told to look."""
+    """Put the libraries, and what these need, into a folder; they come from where pip
+    is told to look.
+    """
     called(
         sys.executable,
         "-m",
@@ -102,7 +108,8 @@ def unpacked(sdist: Path, output: Path) -> Path:
 
 
 class Environment:
-    """A fresh virtual environment without any package, pip included; pip works on it from outside.
+    """A fresh virtual environment without any package, pip included; pip works on it
+    from outside.
 
     Args:
         folder: where it is made.
@@ -143,7 +150,9 @@ class Environment:
         self.pip("uninstall", "--quiet", "--yes", *names)
 
     def run(self, command: str, *arguments: str | Path, code: int = 0) -> str:
-        """Run a command of the environment; return what it printed, or fail with that unless it exits with `code`."""
+        """Run a command of the environment; return what it printed, or fail with that
+        unless it exits with `code`.
+        """
         program = self._folder / "bin" / command
         return called(
             program, *arguments, code=code, env=self._variables, cwd=self._folder

@@ -1,4 +1,6 @@
-"""`make release`: builds what is published into `dist/`, and checks it in environments that have nothing else."""
+"""`make release`: builds what is published into `dist/`, and checks it in environments
+that have nothing else.
+"""
 
 from __future__ import annotations
 

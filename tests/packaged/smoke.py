@@ -1,6 +1,8 @@
-"""Program for an installed core: compiles, loads and runs a small model with an EP of its own and those named in `argv`.
+"""Program for an installed core: compiles, loads and runs a small model with an EP of
+its own and those named in `argv`.
 
-It imports nothing of this repository's but `epctx_core`. The own EP needs no package beside the core's.
+It imports nothing of this repository's but `epctx_core`. The own EP needs no package
+beside the core's.
 """
 
 from __future__ import annotations

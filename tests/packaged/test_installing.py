@@ -1,7 +1,9 @@
-"""The wheels in a fresh environment: each plugin alone beside the core, all together, and gone without a trace.
+"""The wheels in a fresh environment: each plugin alone beside the core, all together,
+and gone without a trace.
 
-Needs what pip is configured to install from, for the libraries that epctx depends on: without it these tests fail,
-with pip's own words. `make stress` gives each combination an environment of its own.
+Needs what pip is configured to install from, for the libraries that epctx depends on:
+without it these tests fail, with pip's own words. `make stress` gives each combination
+an environment of its own.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ else:
 
 
 def check_plugin(environment, ep, folder):
-    """One plugin beside the core: found, working, and gone afterwards with every file of it."""
+    """One plugin beside the core: found, working, and gone afterwards with every file
+    of it.
+    """
     before = environment.files()
 
     environment.install(PACKAGES[ep])
@@ -74,7 +78,9 @@ def check_plugin(environment, ep, folder):
 
 
 def without_caches(files):
-    """Leave out bytecode of libraries that Python wrote meanwhile; that of plugins counts."""
+    """Leave out bytecode of libraries that Python wrote meanwhile; that of plugins
+    counts.
+    """
     return {name for name in files if "__pycache__" not in name or "epctx_sim" in name}
 
 

@@ -1,4 +1,6 @@
-"""All first-party packages have one version, and those that belong together ask for exactly that."""
+"""All first-party packages have one version, and those that belong together ask for
+exactly that.
+"""
 
 from __future__ import annotations
 

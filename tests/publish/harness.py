@@ -1,8 +1,9 @@
 """Folders to publish into, and ways to stop the process at its n-th call of the system.
 
-Also a program, since a test process with threads should not fork: `harness.py SCENARIO FOLDER play`
-plays a scenario again and again, each time in a folder of its own and killed one call later, until a run
-ends by itself, and prints how many folders there are; `harness.py SCENARIO FOLDER prepare` only prepares.
+Also a program, since a test process with threads should not fork:
+`harness.py SCENARIO FOLDER play` plays a scenario again and again, each time in a
+folder of its own and killed one call later, until a run ends by itself, and prints how
+many folders there are; `harness.py SCENARIO FOLDER prepare` only prepares.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ ALL_CALLS = (*CHANGING, "lstat", "scandir")
 Files = dict[str, bytes]
 
 
-# --- files: a model names the digests of its binaries -------------------------------------------
+# --- files: a model names the digests of its binaries ---------------------------------
 
 
 def make_files(
@@ -85,7 +86,9 @@ def list_staging(folder: Path) -> list[str]:
 
 
 def list_missing_binaries(folder: Path, model: str) -> list[str]:
-    """Read a model as a loader does; return the binaries whose bytes are nowhere to be found."""
+    """Read a model as a loader does; return the binaries whose bytes are nowhere to be
+    found.
+    """
     fields = json.loads((folder / model).read_bytes())
     return [
         name
@@ -107,12 +110,14 @@ def _candidates(folder: Path, name: str) -> Iterator[Path]:
     yield from find_interrupted_copies(folder, name)
 
 
-# --- stopping or disturbing the process -----------------------------------------------------------
+# --- stopping or disturbing the process -----------------------------------------------
 
 
 @contextmanager
 def kill_before_call(n: int) -> Iterator[None]:
-    """Kill this process, without any chance to clean up, before its n-th changing call."""
+    """Kill this process, without any chance to clean up, before its n-th changing
+    call.
+    """
     seen = 0
 
     def before(_name: str, _args: tuple[object, ...]) -> None:
@@ -127,7 +132,9 @@ def kill_before_call(n: int) -> Iterator[None]:
 
 @contextmanager
 def fail_call(n: int, code: int, *, for_ever: bool) -> Iterator[Callable[[], int]]:
-    """Make the n-th call fail, or all from the n-th; gives a function that returns the number of calls."""
+    """Make the n-th call fail, or all from the n-th; gives a function that returns the
+    number of calls.
+    """
     seen = 0
 
     def before(name: str, _args: tuple[object, ...]) -> None:
@@ -153,7 +160,9 @@ def without_hard_links() -> Iterator[None]:
 
 @contextmanager
 def at_final(call: str, name: str, act: Callable[[Path], None]) -> Iterator[None]:
-    """Run `act(final)` before `call` brings a staged file to its final name, the first time only."""
+    """Run `act(final)` before `call` brings a staged file to its final name, the first
+    time only.
+    """
     pending = [act]
 
     def before(_name: str, args: tuple[object, ...]) -> None:
@@ -167,7 +176,9 @@ def at_final(call: str, name: str, act: Callable[[Path], None]) -> Iterator[None
 
 @contextmanager
 def take_name_last(name: str, *, links: bool) -> Iterator[None]:
-    """Have a stranger take a name at the last moment before a staged file would get it."""
+    """Have a stranger take a name at the last moment before a staged file would get
+    it.
+    """
 
     def before(_name: str, args: tuple[object, ...]) -> None:
         target = Path(str(args[1]))
@@ -201,7 +212,7 @@ def is_child_killed(work: Callable[[], None]) -> bool:
     return os.WIFSIGNALED(status)
 
 
-# --- harness ---------------------------------------------------------------------------------------
+# --- harness --------------------------------------------------------------------------
 
 MODELS = ("a_ctx.onnx", "b_ctx.onnx")
 BINARIES = ("a_qnn.bin", "a.data")
@@ -335,7 +346,9 @@ SCENARIOS = {
 
 
 def play(scenario: Scenario, parent: Path) -> int:
-    """Play a scenario in folders `1`, `2`, … below parent, killed at that call; return how many there are."""
+    """Play a scenario in folders `1`, `2`, … below parent, killed at that call; return
+    how many there are.
+    """
     n, killed = 0, True
     while killed:
         n += 1

@@ -1,4 +1,6 @@
-"""Publication as a host meets it that compiles into folders: what is on disk, what is left, what the system refuses."""
+"""Publication as a host meets it that compiles into folders: what is on disk, what is
+left, what the system refuses.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ WEIGHT = example(1, (1 << 12,))
 
 @pytest.fixture
 def source(tmp_path):
-    """A model of which one weight stays with the context model; outside the folder that is compiled into."""
+    """A model of which one weight stays with the context model; outside the folder that
+    is compiled into.
+    """
     return saved(chain(["Relu", "Add", "Mul", "Add"]), tmp_path / "m.onnx")
 
 
@@ -39,7 +43,9 @@ def folder(tmp_path):
 
 @contextmanager
 def before_calls(act, *names):
-    """Run `act(name, arguments)` before each of these calls of the system; what it raises is what they raise."""
+    """Run `act(name, arguments)` before each of these calls of the system; what it
+    raises is what they raise.
+    """
 
     def heard(name, original, *args, **keywords):
         act(name, args)
@@ -64,7 +70,9 @@ def refusing(code, name, *, times=-1):
 
 
 def history(folder, act):
-    """Return the calls that bring files to disk and to their names while `act` runs, with paths below the folder."""
+    """Return the calls that bring files to disk and to their names while `act` runs,
+    with paths below the folder.
+    """
     calls = []
 
     def note(name, args):
@@ -97,7 +105,7 @@ def result(model):
         return session.run(None, {"x": example()})[0]
 
 
-# --- on disk ---------------------------------------------------------------------------------------
+# --- on disk --------------------------------------------------------------------------
 
 
 def test_sub_folders_are_on_disk_before_the_commit_and_what_lies_in_them_before_its_journal_goes(
@@ -186,7 +194,9 @@ def test_a_folder_that_its_maker_removes_meanwhile_is_made_again(source, folder)
 
 
 def open_files():
-    """Return the descriptors of this process; that of the look itself has the same number each time."""
+    """Return the descriptors of this process; that of the look itself has the same
+    number each time.
+    """
     return sorted(path.name for path in Path("/proc/self/fd").iterdir())
 
 
@@ -201,7 +211,7 @@ def test_compiles_leave_no_file_or_folder_open(source, folder):
     assert open_files() == before
 
 
-# --- what a killed compile left --------------------------------------------------------------------
+# --- what a killed compile left -------------------------------------------------------
 
 
 def test_the_next_compile_into_a_folder_discards_what_a_killed_one_staged(
@@ -216,7 +226,7 @@ def test_the_next_compile_into_a_folder_discards_what_a_killed_one_staged(
     assert sorted(snapshot(folder)) == ["m_ctx.onnx", "m_scripted.bin"]
 
 
-# --- what file systems lack or refuse --------------------------------------------------------------
+# --- what file systems lack or refuse -------------------------------------------------
 
 
 def test_without_hard_links_an_older_model_is_replaced_and_taken_back_by_copies(
@@ -285,7 +295,7 @@ def test_a_name_may_have_as_many_bytes_as_file_systems_allow(
     assert (folder / name).exists() is fits if fits else list(folder.iterdir()) == []
 
 
-# --- pieces ----------------------------------------------------------------------------------------
+# --- pieces ---------------------------------------------------------------------------
 
 
 def with_external_weight(folder):

@@ -1,4 +1,6 @@
-"""A staging folder is untrusted: it may come with a downloaded model and say what an attacker wants."""
+"""A staging folder is untrusted: it may come with a downloaded model and say what an
+attacker wants.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ STAGING = ".epctx-0123456789abcdef"
 
 
 def plant(folder: Path, *names: str, existed: bool = False) -> dict[str, bool]:
-    """Put a staging folder with one new and one old file for each name; return the journal."""
+    """Put a staging folder with one new and one old file for each name; return the
+    journal.
+    """
     for name in names:
         for side in ("new", "old"):
             path = folder / STAGING / side / name

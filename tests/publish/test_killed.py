@@ -1,4 +1,6 @@
-"""A publication killed at any system call: readers see the old or the new model, the next one tidies up."""
+"""A publication killed at any system call: readers see the old or the new model, the
+next one tidies up.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ RECOVERING = ["finishing", "finishing where a name is taken"]
 
 
 def played(harness: ModuleType, name: str, parent: Path) -> list[Path]:
-    """Play a scenario; return the folders, the one killed first in front, the one not killed last."""
+    """Play a scenario; return the folders, the one killed first in front, the one not
+    killed last.
+    """
     count = int(harness.run_program(name, parent, "play"))
     return [parent / str(n) for n in range(1, count + 1)]
 

@@ -159,7 +159,7 @@ def test_a_link_that_leads_nowhere_is_replaced(tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists()
 
 
-# --- no clobbering --------------------------------------------------------------------------------
+# --- no clobbering --------------------------------------------------------------------
 
 
 def test_without_replace_an_existing_model_is_refused_before_anything_changes(
@@ -274,7 +274,7 @@ def test_a_name_taken_by_something_that_is_no_file_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
-# --- names and arguments --------------------------------------------------------------------------
+# --- names and arguments --------------------------------------------------------------
 
 LEAVING = [
     "../x",
@@ -351,9 +351,8 @@ def test_a_binary_that_was_changed_before_the_commit_returns_is_left_out(
     harness: ModuleType, tmp_path: Path, change: str
 ) -> None:
     def meddle(_name: str, args: tuple[object, ...]) -> None:
-        if (
-            Path(str(args[0])).name == "journal.json"
-        ):  # it goes when all files have their names
+        if Path(str(args[0])).name == "journal.json":
+            # It goes when all files have their names.
             binary = tmp_path / "a.bin"
             if change == "replaced":
                 binary.rename(tmp_path / "away")
@@ -416,7 +415,7 @@ def test_a_canonical_name_stays_in_the_folder_and_has_one_spelling(name: str) ->
     assert os.path.normpath(f"/folder/{spelled}").startswith("/folder/")
 
 
-# --- durability -----------------------------------------------------------------------------------
+# --- durability -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

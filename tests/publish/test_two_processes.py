@@ -1,4 +1,6 @@
-"""Two processes that publish into one folder again and again, and a loader that never stops reading."""
+"""Two processes that publish into one folder again and again, and a loader that never
+stops reading.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ for n in range(int(sys.argv[4])):
 
 
 def load(harness: ModuleType, folder: Path) -> str:
-    """Load as the core does: when no copy matches, the publication ended meanwhile, so start again.
+    """Load as the core does: when no copy matches, the publication ended meanwhile, so
+    start again.
 
     Only a model that was replaced meanwhile excuses a binary that is nowhere.
     """

@@ -42,7 +42,9 @@ def context():
 
 @pytest.fixture
 def record_of():
-    """Make the record of a class as if a distribution `epctx-test` 1.2 had brought it."""
+    """Make the record of a class as if a distribution `epctx-test` 1.2 had brought
+    it.
+    """
 
     def make(cls):
         return PluginRecord(

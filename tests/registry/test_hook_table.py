@@ -1,4 +1,6 @@
-"""One table of hooks: a hook is added by its specification, which is its row, and by whoever calls it."""
+"""One table of hooks: a hook is added by its specification, which is its row, and by
+whoever calls it.
+"""
 
 from __future__ import annotations
 

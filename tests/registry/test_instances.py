@@ -1,4 +1,6 @@
-"""The EPs of one session: made in order, called one owner at a time, and blamed for what they raise."""
+"""The EPs of one session: made in order, called one owner at a time, and blamed for
+what they raise.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +156,8 @@ def test_an_answer_has_the_type_that_the_specification_of_the_hook_says(
     assert (caught.value.ep, caught.value.hook) == ("A", hook)
 
 
-# -- errors ------------------------------------------------------------------------------------
+# -- errors
+# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -287,7 +290,8 @@ def test_a_class_that_makes_something_else_is_refused(session):
         session(ep("A", __new__=lambda cls, context: None))
 
 
-# -- what a call does not do to an instance ----------------------------------------------------------
+# -- what a call does not do to an instance
+# ----------------------------------------------------------
 
 
 def test_no_property_of_an_instance_is_evaluated(session):

@@ -1,4 +1,7 @@
-"""Traps of plugin frameworks that others fell into: none of them catches one of us. Each test names its trap."""
+"""Traps of plugin frameworks that others fell into: none of them catches one of us.
+
+Each test names its trap.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Imports of loading and running a context model; it asks nothing of the system that only POSIX has."""
+"""Imports of loading and running a context model; it asks nothing of the system that
+only POSIX has.
+"""
 
 from __future__ import annotations
 

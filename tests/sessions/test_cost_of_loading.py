@@ -1,4 +1,6 @@
-"""Work that loading a context model avoids: preparing equal groups twice, keeping the model's index."""
+"""Work that loading a context model avoids: preparing equal groups twice, keeping the
+model's index.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Graph transformers, seen from inside: no second index for nothing, and the end of one that hangs."""
+"""Graph transformers, seen from inside: no second index for nothing, and the end of one
+that hangs.
+"""
 
 from __future__ import annotations
 

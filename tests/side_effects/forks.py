@@ -1,4 +1,7 @@
-"""A host that forks: prints what each child and the parent saw, as JSON. Runs as a program of its own."""
+"""A host that forks: prints what each child and the parent saw, as JSON.
+
+Runs as a program of its own.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,9 @@ class Watched(Alpha):
 
 
 def in_child(function, *arguments):
-    """Return what a function returns in a forked child; None if the child was killed."""
+    """Return what a function returns in a forked child; None if the child was
+    killed.
+    """
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,6 @@
-"""After a fork: the child begins anew, and what it inherited is the parent's and stays whole; see docs/hosts.md."""
+"""After a fork: the child begins anew, and what it inherited is the parent's and stays
+whole; see docs/hosts.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Asks `load_or_compile` with QNN three times: `cached_asking.py MODEL CACHE`; prints compiles and answers as JSON."""
+"""Asks `load_or_compile` with QNN three times: `cached_asking.py MODEL CACHE`; prints
+compiles and answers as JSON.
+"""
 
 from __future__ import annotations
 

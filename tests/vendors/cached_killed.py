@@ -1,4 +1,6 @@
-"""Kills `load_or_compile` with QNN: `cached_killed.py KILLED MODEL CACHE FIRST LAST STEP`, with the cache's own program."""
+"""Kills `load_or_compile` with QNN: `cached_killed.py KILLED MODEL CACHE FIRST LAST
+STEP`, with the cache's own program.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Networks that real vendors' EPs take: exported ones, two of the zoo, and two made from a seed. Knows nothing of epctx."""
+"""Networks that real vendors' EPs take: exported ones, two of the zoo, and two made
+from a seed. Knows nothing of epctx.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def network(name: str) -> Network:
 
 
 def _lstm(generator: np.random.Generator) -> Network:
-    """Return an LSTM over a fixed number of steps: with an open one, QNN refuses the whole model."""
+    """Return an LSTM over a fixed number of steps: with an open one, QNN refuses the
+    whole model.
+    """
     shapes = {
         "w": (1, 4 * HIDDEN, WIDTH),
         "r": (1, 4 * HIDDEN, HIDDEN),
@@ -71,7 +75,9 @@ def _lstm(generator: np.random.Generator) -> Network:
 
 
 def _two_parts(generator: np.random.Generator) -> Network:
-    """Return a perceptron whose middle, a Softsign, QNN does not take: two partitions with a node between them."""
+    """Return a perceptron whose middle, a Softsign, QNN does not take: two partitions
+    with a node between them.
+    """
     nodes = [
         helper.make_node("MatMul", ["x", "first"], ["summed"], name="before"),
         helper.make_node("Relu", ["summed"], ["kept"], name="kept"),
@@ -83,7 +89,9 @@ def _two_parts(generator: np.random.Generator) -> Network:
 
 
 def _three_parts(generator: np.random.Generator) -> Network:
-    """Return matrices that are inverted twice, which neither QNN nor OpenVINO takes: three partitions of one binary."""
+    """Return matrices that are inverted twice, which neither QNN nor OpenVINO takes:
+    three partitions of one binary.
+    """
     shape = [2, WIDTH // 2, WIDTH // 2]
     nodes = [
         helper.make_node("Add", ["x", "eye"], ["a0"], name="add_0"),

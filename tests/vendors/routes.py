@@ -1,4 +1,6 @@
-"""Producers and consumers of context models: onnxruntime with a vendor's EP, and epctx with one."""
+"""Producers and consumers of context models: onnxruntime with a vendor's EP, and epctx
+with one.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ NEEDS_INTEL = "needs an Intel CPU: onnxruntime-ep-openvino lists no other device
 
 @functools.cache
 def route(name: str) -> PluginEP | Epctx:
-    """Return a producer and consumer; skip the test if this machine lacks its device."""
+    """Return a producer and consumer; skip the test if this machine lacks its
+    device.
+    """
     if name == "onnxruntime with QNN":
         import onnxruntime_qnn
 
@@ -101,7 +105,9 @@ def route(name: str) -> PluginEP | Epctx:
 
 
 def openvino_devices() -> list[onnxruntime.OrtEpDevice]:
-    """Return the CPU as Intel's EP lists it; nothing on a processor that is not Intel's."""
+    """Return the CPU as Intel's EP lists it; nothing on a processor that is not
+    Intel's.
+    """
     import onnxruntime_ep_openvino
 
     listed = devices(OPENVINO, onnxruntime_ep_openvino)

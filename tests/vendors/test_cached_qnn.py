@@ -1,4 +1,6 @@
-"""`load_or_compile` of epctx_onnxruntime with Qualcomm's EP: what onnxruntime loads is what was compiled, once."""
+"""`load_or_compile` of epctx_onnxruntime with Qualcomm's EP: what onnxruntime loads is
+what was compiled, once.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from epctx_core.plugin import Compatibility
 HERE = Path(__file__).parent
 KILLED = HERE.parents[1] / "plugins" / "epctx-cache" / "tests" / "killed.py"
 HALF = 1e-3
-"""A step of a number in half precision, relative to the number: as QNN computes, and its compiles may round otherwise."""
+"""A step of a number in half precision, relative to the number: as QNN computes, and
+its compiles may round otherwise.
+"""
 
 
 def quiet_options(**entries):
@@ -90,7 +94,9 @@ def qnn():
 
 
 def multiply_by(factor):
-    """Return a model that multiplies four numbers: those of two factors have binaries of one size."""
+    """Return a model that multiplies four numbers: those of two factors have binaries
+    of one size.
+    """
     shape = [1, 4]
     weight = numpy_helper.from_array(np.full(shape, factor, np.float32), "w")
     values = [

@@ -1,4 +1,6 @@
-"""The conformance kit over Qualcomm's EP, with an honest declaration; that of epctx-openvino is with its package."""
+"""The conformance kit over Qualcomm's EP, with an honest declaration; that of
+epctx-openvino is with its package.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ OF_QUALCOMM = frozenset(
         "uint32_what_it_claims_gives_the_right_results",
         "nan_infinities_and_signed_zeros_give_the_right_results",  # half precision
         "very_large_and_very_small_floats_give_the_right_results",
-        "every_model_that_it_takes_agrees_with_the_cpu_ep",  # one has numbers beyond half precision; see test_matrix.py
+        # one has numbers beyond half precision; see test_matrix.py
+        "every_model_that_it_takes_agrees_with_the_cpu_ep",
         "it_prints_nothing_to_stdout",  # a line of the simulator's, once in a process
     }
 )

@@ -1,4 +1,6 @@
-"""onnxruntime's OpenVINO EP behind the hooks of epctx, on its CPU device; it lists devices on Intel CPUs alone."""
+"""onnxruntime's OpenVINO EP behind the hooks of epctx, on its CPU device; it lists
+devices on Intel CPUs alone.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ import epctx_core as epctx
 from epctx_core.plugin import Purpose
 
 ROUNDING = 1e-5
-"""Of sums in another order, relative: OpenVINO may compile a graph otherwise each time."""
+"""Of sums in another order, relative: OpenVINO may compile a graph otherwise each
+time.
+"""
 
 
 @pytest.fixture

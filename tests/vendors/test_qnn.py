@@ -1,4 +1,6 @@
-"""What Qualcomm's EP does only in particular states of a process, each tried in a process of its own."""
+"""What Qualcomm's EP does only in particular states of a process, each tried in a
+process of its own.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ load = lambda: epctx.InferenceSession("m_ctx.onnx", options)
 
 
 def in_a_process(folder, body):
-    """Run code where `compile()` and `load()` work on a network of two partitions; return the finished process."""
+    """Run code where `compile()` and `load()` work on a network of two partitions;
+    return the finished process.
+    """
     (folder / "m.onnx").write_bytes(network("two_parts").model)
     code = BEGIN + textwrap.dedent(body)
     return subprocess.run(

@@ -1,4 +1,6 @@
-"""Qualcomm's EP ends its process at some damaged context binaries, while it loads or only in a run: the host survives them."""
+"""Qualcomm's EP ends its process at some damaged context binaries, while it loads or
+only in a run: the host survives them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from epctx_core.errors import PluginError
 
 NAME = "two_parts"
 AT_LOAD, IN_A_RUN = (0.4, 0.6), (0.48, 0.55)
-"""Shares of the binary that are overwritten: the library segfaults while it loads, or in the first run."""
+"""Shares of the binary that are overwritten: the library segfaults while it loads, or
+in the first run.
+"""
 HALF = 1e-3
 
 
@@ -42,7 +46,9 @@ def good(tmp_path_factory):
 
 
 def put(good, folder, damaged=None, *, bare=False):
-    """Copy a context model; with an overwritten range of its binary, without its manifest."""
+    """Copy a context model; with an overwritten range of its binary, without its
+    manifest.
+    """
     model, binary = onnx.load(good[0]), bytearray(good[1].read_bytes())
     if bare:
         del model.metadata_props[:]
@@ -118,8 +124,9 @@ def test_one_without_digests_ends_the_process_of_the_ep_and_the_host_goes_on(
 def test_a_host_that_trusts_it_ends_with_it(good, tmp_path, damaged):
     path = put(good, tmp_path, damaged, bare=True)
     code = (
-        "import sys, epctx_core as epctx; from vendors import test_qnn_damage as here\n"
-        "here.answer(epctx.InferenceSession(sys.argv[1], here.options(context_trust_unverified='1')))"
+        "import sys, epctx_core as epctx; from vendors import test_qnn_damage as "
+        "here\nhere.answer(epctx.InferenceSession(sys.argv[1], "
+        "here.options(context_trust_unverified='1')))"
     )
 
     done = subprocess.run(

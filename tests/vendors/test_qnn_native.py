@@ -1,4 +1,6 @@
-"""Context models of Qualcomm's EP as they are: what others wrote, names of nodes, what is refused and how."""
+"""Context models of Qualcomm's EP as they are: what others wrote, names of nodes, what
+is refused and how.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def test_a_context_model_that_another_onnxruntime_wrote_gives_its_results(name, 
 
 
 def test_a_payload_that_the_simulator_cannot_load_does_not_end_the_process():
-    """Weights shared by two graphs: an error of QNN's, or a crash of the process that payloads without digests get."""
+    """Weights shared by two graphs: an error of QNN's, or a crash of the process that
+    payloads without digests get.
+    """
     errors = (epctx.InvalidGraph, epctx.PluginError)
 
     with pytest.raises(errors, match=r"QNN_COMMON_ERROR_NOT_SUPPORTED|SIGSEGV"):
@@ -79,7 +83,8 @@ def test_nodes_have_the_names_by_which_the_ep_finds_their_graphs(tmp_path):
 def test_a_constant_that_nodes_of_others_read_too_leads_out_of_no_set_of_nodes(
     tmp_path,
 ):
-    # QNN takes what is behind Mod, and onnxruntime folds the CastLike of the constant into it.
+    # QNN takes what is behind Mod, and onnxruntime folds the CastLike of the constant
+    # into it.
     text = """<ir_version: 9, opset_import: ["": 17]> g (float[2,8] x) => (float[2,8] y) {
         half = Constant<value: tensor = float {0.5}>()
         rest = Mod<fmod = 1>(x, half)
@@ -103,7 +108,9 @@ def test_a_constant_that_nodes_of_others_read_too_leads_out_of_no_set_of_nodes(
 
 
 def test_values_of_a_context_model_may_be_renamed(tmp_path, qnn):
-    """The EP finds values by name, and otherwise by their order, which is not the vendor's."""
+    """The EP finds values by name, and otherwise by their order, which is not the
+    vendor's.
+    """
     source, inputs = network("bert")
     epctx.ModelCompiler(options_for(), source).compile_to_file(tmp_path / "m_ctx.onnx")
     model = onnx.load(tmp_path / "m_ctx.onnx", load_external_data=False)

@@ -1,4 +1,6 @@
-"""Context models that onnxruntime wrote with Qualcomm's EP, sealed: all loads go on, and epctx checks them."""
+"""Context models that onnxruntime wrote with Qualcomm's EP, sealed: all loads go on,
+and epctx checks them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ NAMES = ("resnet", "two_parts")
 
 @pytest.fixture(params=NAMES)
 def compiled(request, tmp_path):
-    """Return a function that has onnxruntime compile a network; gives the context model, the inputs and its result."""
+    """Return a function that has onnxruntime compile a network; gives the context
+    model, the inputs and its result.
+    """
     vendor, (source, inputs) = route("onnxruntime with QNN"), network(request.param)
 
     def compile_network(*, embedded):

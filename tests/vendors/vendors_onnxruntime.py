@@ -1,4 +1,7 @@
-"""onnxruntime with a vendor's plugin EP: the peer that epctx is compared with. Knows nothing of epctx."""
+"""onnxruntime with a vendor's plugin EP: the peer that epctx is compared with.
+
+Knows nothing of epctx.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ OPENVINO = "OpenVINOExecutionProvider"
 
 
 def qnn_options() -> dict[str, str]:
-    """Return the options with which Qualcomm's EP works on its simulator, in half precision."""
+    """Return the options with which Qualcomm's EP works on its simulator, in half
+    precision.
+    """
     import onnxruntime_qnn
 
     return {
@@ -34,13 +39,17 @@ def qnn_options() -> dict[str, str]:
 
 
 def openvino_options() -> dict[str, str]:
-    """Return the options with which OpenVINO computes in float32, also on CPUs with bfloat16."""
+    """Return the options with which OpenVINO computes in float32, also on CPUs with
+    bfloat16.
+    """
     return {"load_config": json.dumps({"CPU": {"INFERENCE_PRECISION_HINT": "f32"}})}
 
 
 @functools.cache
 def devices(ep: str, wheel: ModuleType) -> list[onnxruntime.OrtEpDevice]:
-    """Return the devices that a wheel's EP lists, which is registered unless somebody did."""
+    """Return the devices that a wheel's EP lists, which is registered unless somebody
+    did.
+    """
     if not _listed(ep):
         onnxruntime.register_execution_provider_library(ep, wheel.get_library_path())
     return _listed(ep)
@@ -88,7 +97,8 @@ class PluginEP:
     ) -> list[np.ndarray]:
         """Load a model, source or compiled, and run it."""
         options = self.session_options()
-        # As ModelCompiler does by default: what optimisations fuse would be computed in another order.
+        # As ModelCompiler does by default: what optimisations fuse would be computed in
+        # another order.
         options.graph_optimization_level = (
             onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         )

@@ -15,12 +15,16 @@ def _compiled_once(tmp_path_factory):
 
 @pytest.fixture
 def compiled(_compiled_once, tmp_path):
-    """A context model of three nodes by the simulated QNN EP, with its binary and a manifest."""
+    """A context model of three nodes by the simulated QNN EP, with its binary and a
+    manifest.
+    """
     shutil.copytree(_compiled_once.parent, tmp_path / "compiled")
     return Harness(tmp_path / "compiled" / "m_ctx.onnx")
 
 
 @pytest.fixture
 def handmade(tmp_path):
-    """A context model of two nodes without a manifest, for an EP that takes anything."""
+    """A context model of two nodes without a manifest, for an EP that takes
+    anything.
+    """
     return by_hand(tmp_path / "handmade")

@@ -1,4 +1,6 @@
-"""Models to be damaged: one compiled by the simulated QNN EP, one made by hand for an EP that takes anything."""
+"""Models to be damaged: one compiled by the simulated QNN EP, one made by hand for an
+EP that takes anything.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +167,10 @@ def context_node(
 
 
 def by_hand(folder: Path) -> Harness:
-    """Make a context model of two nodes; the second refers to the first one's binary. It has no manifest."""
+    """Make a context model of two nodes; the second refers to the first one's binary.
+
+    It has no manifest.
+    """
     folder.mkdir()
     nodes = [
         context_node(

@@ -1,4 +1,6 @@
-"""A verification and a load read a model in one way: what verifies as ok, no load refuses for the file."""
+"""A verification and a load read a model in one way: what verifies as ok, no load
+refuses for the file.
+"""
 
 from __future__ import annotations
 
@@ -333,7 +335,9 @@ def changed(random, data):
 
 
 def disagreement(path):
-    """Return the reason for a load's refusal after a good verification, or for a verification's end; None if there is neither."""
+    """Return the reason for a load's refusal after a good verification, or for a
+    verification's end; None if there is neither.
+    """
     told: set[str] = set()
     try:
         report = epctx.verify_model(path, registry=REGISTRY)

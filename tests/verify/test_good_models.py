@@ -1,4 +1,6 @@
-"""Models of compilers verify as good: the simulated ones in full, vendors' own where nobody simulates their EPs."""
+"""Models of compilers verify as good: the simulated ones in full, vendors' own where
+nobody simulates their EPs.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,9 @@ SEEDS = ["file", "embedded", "handmade", "bodies", "weights"]
 
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory):
-    """Small context models by name: bytes, and the options with which a load finds their files."""
+    """Small context models by name: bytes, and the options with which a load finds
+    their files.
+    """
     folder = tmp_path_factory.mktemp("seeds")
     written = by_qnn(folder / "qnn")
     handmade = by_hand(folder / "handmade").path
@@ -167,7 +169,8 @@ def test_a_mutated_payload_gives_a_report(seeds, tmp_path_factory, changes):
     report = epctx.verify_model(folder / "m_ctx.onnx")
 
     assert {finding.code for finding in report.findings} <= {
-        "manifest-missing", "container-refused", "container-not-checked", "payload-refused"
+        "manifest-missing", "container-refused", "container-not-checked",
+        "payload-refused"
     }  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""A payload of any size is digested in bounded memory, by several threads, and the memory is given back."""
+"""A payload of any size is digested in bounded memory, by several threads, and the
+memory is given back.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The source model of a weightless context model is looked into, too, and what is wrong with it is a finding."""
+"""The source model of a weightless context model is looked into, too, and what is wrong
+with it is a finding.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""onnxruntime's answers for the models of the zoo, computed when they are asked for, and a comparison with them."""
+"""onnxruntime's answers for the models of the zoo, computed when they are asked for,
+and a comparison with them.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,18 @@ FOLDER = Path(__file__).parent / "models"
 MODELS = sorted(path.stem for path in FOLDER.glob("*.onnx"))
 
 ENDS_ONNXRUNTIME = ("paddle_recogniser", "tensorflow_sequences", "torch_recurrent")
-"""Beginnings of models whose recurrent operators end onnxruntime's process when they get no rows: ours refuses."""
+"""Beginnings of models whose recurrent operators end onnxruntime's process when they
+get no rows: ours refuses.
+"""
 
 STEP = 1.001 / 255
-"""A quantisation step of the models in `QUANTISED`, whose last operator is a Softmax."""
+"""A quantisation step of the models in `QUANTISED`, whose last operator is a
+Softmax.
+"""
 QUANTISED = ("quantised_qdq", "quantised_qdq_fixed")
-"""Models that onnxruntime itself computes otherwise by a step in a few elements, when it may not fuse."""
+"""Models that onnxruntime itself computes otherwise by a step in a few elements, when
+it may not fuse.
+"""
 
 
 def path_of(name):
@@ -31,7 +39,9 @@ def path_of(name):
 
 
 class Truth:
-    """onnxruntime's view of a model: its arguments, and its answers for several numbers of rows."""
+    """onnxruntime's view of a model: its arguments, and its answers for several numbers
+    of rows.
+    """
 
     def __init__(self, name):
         options = onnxruntime.SessionOptions()

@@ -1,4 +1,7 @@
-"""The scripts that made the zoo. `make stress` gives each the exporters that it names, and runs it again."""
+"""The scripts that made the zoo.
+
+`make stress` gives each the exporters that it names, and runs it again.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ SCRIPTS = sorted((HERE / "exporters").glob("*_models.py"))
 
 
 def header(script):
-    """Return the metadata in a script's first comment, which names what it needs and what it makes."""
+    """Return the metadata in a script's first comment, which names what it needs and
+    what it makes.
+    """
     block = re.match(r"# /// script\n((?:#.*\n)+?)# ///\n", script.read_text("utf-8"))[
         1
     ]
@@ -52,7 +57,9 @@ def results(model, inputs):
 
 
 def assert_same_model(made, shipped, inputs):
-    """Expect the same bytes, or the same operators and near results: training sums differ between CPUs."""
+    """Expect the same bytes, or the same operators and near results: training sums
+    differ between CPUs.
+    """
     if made == shipped:
         return
     one, other = (

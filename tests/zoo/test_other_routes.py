@@ -1,4 +1,6 @@
-"""Some of the zoo on the other routes: the command line, the cache, isolated EPs, a share group."""
+"""Some of the zoo on the other routes: the command line, the cache, isolated EPs, a
+share group.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Models of foreign exporters in sessions and context models, checked against onnxruntime's own answers."""
+"""Models of foreign exporters in sessions and context models, checked against
+onnxruntime's own answers.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ OPERATORS_OF_ONNXRUNTIME = (
     "sklearn_count",
     "sklearn_tfidf",
 )
-"""Beginnings of models with operators of com.microsoft, which `onnx.reference` does not have."""
+"""Beginnings of models with operators of com.microsoft, which `onnx.reference` does not
+have.
+"""
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,4 +1,6 @@
-"""What the command line's tests share: calling it in this process, as a process, and small models."""
+"""What the command line's tests share: calling it in this process, as a process, and
+small models.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ class Said:
 
 @pytest.fixture
 def epctx(capsys, monkeypatch):
-    """Call the command line in this process, with further folders to import from for the call."""
+    """Call the command line in this process, with further folders to import from for
+    the call.
+    """
 
     def call(*arguments, path=()) -> Said:
         capsys.readouterr()
@@ -76,10 +80,13 @@ def epctx(capsys, monkeypatch):
 
 @pytest.fixture
 def process(tmp_path):
-    """Call it as a process of its own, in an empty folder, with further folders to import from."""
+    """Call it as a process of its own, in an empty folder, with further folders to
+    import from.
+    """
 
     def call(*arguments, path=(), **environment) -> Said:
-        # Unbuffered, the C library would print at once and hide what is left in its buffer.
+        # Unbuffered, the C library would print at once and hide what is left in its
+        # buffer.
         clean = {
             k: v
             for k, v in os.environ.items()
@@ -105,12 +112,16 @@ def process(tmp_path):
 
 @pytest.fixture
 def site(tmp_path):
-    """Install distributions into a folder, as pip would leave them; gives the folder."""
+    """Install distributions into a folder, as pip would leave them; gives the
+    folder.
+    """
     folder = tmp_path / "site"
     folder.mkdir()
 
     def install(distribution, name, *, body="", code=None, npu=None):
-        """Write a plugin; with `npu`, a requirement, its EP belongs to an extra of that name."""
+        """Write a plugin; with `npu`, a requirement, its EP belongs to an extra of that
+        name.
+        """
         module = distribution.replace("-", "_")
         info = folder / f"{module}-1.0.dist-info"
         info.mkdir()
@@ -131,7 +142,9 @@ def site(tmp_path):
 
 @pytest.fixture
 def distribution():
-    """Write the metadata of a distribution into a folder: `distribution(folder, "acme-npu", "2.8", requires=[…])`."""
+    """Write the metadata of a distribution into a folder:
+    `distribution(folder, "acme-npu", "2.8", requires=[…])`.
+    """
 
     def install(folder, name, version="1.0", *, requires=()):
         info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
@@ -161,7 +174,9 @@ def _compiled_once(network, tmp_path_factory):
 
 @pytest.fixture
 def compiled(_compiled_once, tmp_path):
-    """A context model with its source and binary, as a test's own copy; gives the context model's path."""
+    """A context model with its source and binary, as a test's own copy; gives the
+    context model's path.
+    """
     folder = tmp_path / "compiled"
     shutil.copytree(_compiled_once, folder)
     return folder / "resnet_ctx.onnx"
@@ -173,7 +188,10 @@ def model(tmp_path):
 
     def write(text: str, name: str = "small.onnx") -> Path:
         if not text.lstrip().startswith("<"):
-            text = f'<ir_version: 8, opset_import: ["" : 17]> small (float[N, 3] x) => (float[N, 3] y) {{ {text} }}'
+            text = (
+                '<ir_version: 8, opset_import: ["" : 17]> small (float[N, 3] x) => '
+                f"(float[N, 3] y) {{ {text} }}"
+            )
         path = tmp_path / name
         onnx.save(onnx.parser.parse_model(text), path)
         return path

@@ -14,7 +14,9 @@ from epctx_core import SessionOptions, compile_cached
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """A cache with two entries, one used a day after the other; gives their context models by name."""
+    """A cache with two entries, one used a day after the other; gives their context
+    models by name.
+    """
     folder = tmp_path / "cache"
     monkeypatch.setenv("EPCTX_CACHE_DIR", str(folder))
     options = SessionOptions()

@@ -44,9 +44,9 @@ def test_the_report_says_that_the_ep_is_simulated(epctx, resnet):
     said = epctx("compile", resnet.path, "--ep", "QNN")
 
     assert (
-        "Simulated: QNNExecutionProvider computes on this CPU, not on a vendor's hardware."
-        in said.out
-    )
+        "Simulated: QNNExecutionProvider computes on this CPU, not on a vendor's "
+        "hardware."
+    ) in said.out
 
 
 def test_json_holds_the_promised_keys_and_describes_the_files_as_they_are(
@@ -317,7 +317,8 @@ def test_many_refusals_are_cut_short_unless_verbose(epctx, model):
         [*(f"a{i} = {op}(x)" for i, op in enumerate(refused)), "y = Relu(x)"]
     )
     path = model(
-        f'<ir_version: 8, opset_import: ["" : 17]> g (float[3, 3] x) => (float[3, 3] y) {{ {nodes} }}'
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[3, 3] x) => (float[3, 3] '
+        f"y) {{ {nodes} }}"
     )
 
     short = epctx("compile", path, "--ep", "QNN")

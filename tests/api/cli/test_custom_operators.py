@@ -1,4 +1,6 @@
-"""`--custom-ops-library` of the commands that make sessions or compile, and what `epctx inspect` says of the result."""
+"""`--custom-ops-library` of the commands that make sessions or compile, and what
+`epctx inspect` says of the result.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,13 @@ pytestmark = pytest.mark.not_for_onnxruntime("it is not given the library")
 
 @pytest.fixture
 def custom(epctx, tmp_path):
-    """Compile a model with a custom operator; return the context model and what the command said."""
+    """Compile a model with a custom operator; return the context model and what the
+    command said.
+    """
     source = tmp_path / "m.onnx"
     made = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17, "ai.onnx.contrib": 1]> g (float[4] x) => (float[4] y)'
+        '<ir_version: 8, opset_import: ["": 17, "ai.onnx.contrib": 1]> g (float[4] x) '
+        "=> (float[4] y)"
         " { neg, pos = ai.onnx.contrib.NegPos(x) y = Relu(pos) }"
     )
     onnx.save(made, source)

@@ -85,7 +85,10 @@ def test_an_engine_that_the_environment_misspells_is_a_problem(doctor):
     assert (said.code, doctor(EPCTX_ENGINE="onnx.reference").code) == (1, 0)
     assert found(said, "problem") == [
         (
-            "EPCTX_ENGINE names 'onxruntime', an engine that is not installed. Did you mean 'onnxruntime'?",
+            (
+                "EPCTX_ENGINE names 'onxruntime', an engine that is not installed. "
+                "Did you mean 'onnxruntime'?"
+            ),
             "Correct the name, or unset the variable.",
         )
     ]
@@ -95,7 +98,8 @@ def test_a_package_that_has_an_engine_needs_no_ep(doctor, tmp_path):
     info = tmp_path / "acme_engine-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: acme-engine\nVersion: 1.0\nRequires-Dist: epctx-core\n"
+        "Metadata-Version: 2.1\nName: acme-engine\nVersion: 1.0\nRequires-Dist: "
+        "epctx-core\n"
     )
     (info / "entry_points.txt").write_text("[epctx.engines]\nacme = acme_engine:Acme\n")
 
@@ -144,9 +148,8 @@ def test_a_simulated_plugin_beside_a_real_one_is_a_note(doctor, site, rival):
 
 def test_missing_hardware_is_a_note(doctor, site):
     body = (
-        "    @classmethod\n"
-        "    def availability(cls, purpose):\n"
-        "        return Availability(False, reason='no device found', hint='Plug one in.')\n"
+        "    @classmethod\n    def availability(cls, purpose):\n        return "
+        "Availability(False, reason='no device found', hint='Plug one in.')\n"
     )
     folder = site("epctx-far", "FarExecutionProvider", body=body)
 

@@ -199,7 +199,8 @@ def test_a_node_that_a_kernel_of_an_ep_runs_is_told_as_such(tmp_path):
             )
 
     model = onnx.parser.parse_model(
-        '<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] z) { y = Relu(x) z = Neg(y) }'
+        '<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] z) { y = '
+        "Relu(x) z = Neg(y) }"
     )
     registry = epctx_core.Registry(entry_points=False)
     registry.register(Rectifier)

@@ -51,9 +51,10 @@ def test_listing_imports_no_plugin_nor_anything_heavy():
         "subprocess",
     }
     code = (
-        "import json, sys; from importlib.metadata import entry_points;"
-        "(command,) = entry_points(group='console_scripts', name='epctx'); code = command.load()(['plugins', 'list']);"
-        " print(json.dumps([code, sorted(sys.modules)]))"
+        "import json, sys; from importlib.metadata import entry_points;(command,) = "
+        "entry_points(group='console_scripts', name='epctx'); code = "
+        "command.load()(['plugins', 'list']); print(json.dumps([code, "
+        "sorted(sys.modules)]))"
     )
 
     output = subprocess.check_output(
@@ -85,9 +86,9 @@ def test_source_keys_besides_the_ep_type_are_named(process):
     said = process("plugins", "list")
 
     assert (
-        "QNNExecutionProvider also takes nodes whose source is QNN, QnnExecutionProvider."
-        in said.out
-    )
+        "QNNExecutionProvider also takes nodes whose source is QNN, "
+        "QnnExecutionProvider."
+    ) in said.out
 
 
 def test_a_plugin_that_cannot_be_imported_is_listed_with_the_reason(process, site):
@@ -159,7 +160,10 @@ def test_a_plugin_that_ends_its_process_only_ends_the_child(process, site, code,
 
 
 def test_what_a_plugin_prints_does_not_spoil_the_answer(process, site):
-    body = "    print('hello'); import os; os.write(1, b'native hello\\n'); os.system('echo child hello')\n"
+    body = (
+        "    print('hello'); import os; os.write(1, b'native hello\\n'); "
+        "os.system('echo child hello')\n"
+    )
     folder = site("epctx-loud", "LoudExecutionProvider", body=body)
 
     said = process("plugins", "list", "--load", "--json", path=[folder])
@@ -189,9 +193,8 @@ def test_a_plugin_that_lacks_something_for_one_purpose_stays_usable_for_the_othe
     process, site
 ):
     body = (
-        "    @classmethod\n"
-        "    def availability(cls, purpose):\n"
-        "        return Availability(purpose.value != 'export', reason='no compiler found')\n"
+        "    @classmethod\n    def availability(cls, purpose):\n        return "
+        "Availability(purpose.value != 'export', reason='no compiler found')\n"
     )
     folder = site("epctx-far", "FarExecutionProvider", body=body)
 
@@ -205,7 +208,10 @@ def test_a_plugin_that_lacks_something_for_one_purpose_stays_usable_for_the_othe
 
 
 def test_a_plugin_whose_availability_raises_is_broken(process, site):
-    body = "    @classmethod\n    def availability(cls, purpose):\n        raise OSError('driver is gone')\n"
+    body = (
+        "    @classmethod\n    def availability(cls, purpose):\n        raise "
+        "OSError('driver is gone')\n"
+    )
     folder = site("epctx-bad", "BadExecutionProvider", body=body)
 
     said = process("plugins", "list", "--load", "--json", path=[folder])

@@ -1,4 +1,7 @@
-"""`epctx plugins check`: the conformance kit on the command line. What it finds is shown in plugins/epctx-conformance/tests."""
+"""`epctx plugins check`: the conformance kit on the command line.
+
+What it finds is shown in plugins/epctx-conformance/tests.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,10 @@ class Provider(ExecutionProvider):
 def test_a_plugin_whose_thread_never_ends_keeps_no_command_from_ending(
     process, site, command
 ):
-    endless = "import threading\nthreading.Thread(target=threading.Event().wait, name='acme driver').start()\n"
+    endless = (
+        "import threading\nthreading.Thread(target=threading.Event().wait, name='acme "
+        "driver').start()\n"
+    )
     text = endless + PROVIDER.format(name="EndlessExecutionProvider", body="")
     folder = site("epctx-endless", "EndlessExecutionProvider", code=text)
 
@@ -181,7 +187,7 @@ def test_without_the_conformance_kit_the_command_says_what_is_missing_and_how_to
 
     assert (said.code, said.out) == (3, "")
     assert said.err == (
-        "error: `epctx plugins check` needs the package epctx-conformance, which is not installed.\n"
-        "  pip install epctx-conformance\n"
+        "error: `epctx plugins check` needs the package epctx-conformance, which is "
+        "not installed.\n  pip install epctx-conformance\n"
     )
     assert process("plugins", "list", path=[tmp_path]).code == 0

@@ -69,7 +69,10 @@ def test_what_a_simulated_ep_computed_is_said_to_be_no_vendors_work(epctx, compi
     found, asked = epctx("run", compiled), epctx("run", compiled, "--ep", "QNN")
     plain = epctx("run", compiled.with_name("resnet.onnx"))
 
-    words = "Simulated: QNNExecutionProvider computes on this CPU, not on a vendor's hardware."
+    words = (
+        "Simulated: QNNExecutionProvider computes on this CPU, not on a vendor's "
+        "hardware."
+    )
     assert words in found.out
     assert words in asked.out
     assert "Simulated" not in plain.out
@@ -101,9 +104,10 @@ def test_made_inputs_are_normal_floats_zeros_and_ones_and_booleans(
     epctx, model, tmp_path
 ):
     path = model(
-        '<ir_version: 8, opset_import: ["" : 17]> g (float[500] f, int64[500] i, bool[500] b, float16[N] h)'
-        " => (float[500] F, int64[500] I, bool[500] B, float16[N] H)"
-        " { F = Identity(f) I = Identity(i) B = Identity(b) H = Identity(h) }"
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[500] f, int64[500] i, '
+        "bool[500] b, float16[N] h)"
+        " => (float[500] F, int64[500] I, bool[500] B, float16[N] H) { F = "
+        "Identity(f) I = Identity(i) B = Identity(b) H = Identity(h) }"
     )
 
     said = epctx("run", path, "--output", tmp_path / "out.npz")
@@ -157,7 +161,8 @@ def test_with_json_the_note_about_made_inputs_goes_to_standard_error(epctx, mode
 
 def test_bfloat16_survives_the_way_through_two_files(epctx, model, tmp_path):
     path = model(
-        '<ir_version: 8, opset_import: ["" : 17]> g (bfloat16[4] x) => (bfloat16[4] y) { y = Identity(x) }'
+        '<ir_version: 8, opset_import: ["" : 17]> g (bfloat16[4] x) => (bfloat16[4] '
+        "y) { y = Identity(x) }"
     )
 
     first = epctx("run", path, "--output", tmp_path / "a.npz")
@@ -290,7 +295,8 @@ def test_an_input_of_wrong_name_type_or_shape_is_named(
 
 def test_no_values_are_made_for_text(epctx, model):
     path = model(
-        '<ir_version: 8, opset_import: ["" : 17]> g (string[2] s) => (string[2] t) { t = Identity(s) }'
+        '<ir_version: 8, opset_import: ["" : 17]> g (string[2] s) => (string[2] t) { '
+        "t = Identity(s) }"
     )
 
     said = epctx("run", path)
@@ -302,7 +308,8 @@ def test_no_values_are_made_for_text(epctx, model):
 
 def test_values_are_made_for_complex_numbers(epctx, model):
     path = model(
-        '<ir_version: 8, opset_import: ["" : 17]> g (complex64[2,N] c) => (complex64[2,N] d) { d = Identity(c) }'
+        '<ir_version: 8, opset_import: ["" : 17]> g (complex64[2,N] c) => '
+        "(complex64[2,N] d) { d = Identity(c) }"
     )
 
     said = epctx("run", path)
@@ -312,7 +319,8 @@ def test_values_are_made_for_complex_numbers(epctx, model):
 
 def test_what_no_file_of_arrays_can_hold_is_left_to_a_session(epctx, model):
     path = model(
-        '<ir_version: 8, opset_import: ["" : 17]> g (seq(float[2]) s) => (int64 n) { n = SequenceLength(s) }'
+        '<ir_version: 8, opset_import: ["" : 17]> g (seq(float[2]) s) => (int64 n) { '
+        "n = SequenceLength(s) }"
     )
 
     said = epctx("run", path)
@@ -336,7 +344,8 @@ def test_an_output_folder_that_is_a_file_is_noticed_before_the_model_is_loaded(
 
 def test_a_model_that_fails_while_it_runs_is_no_usage_error(epctx, model):
     path = model(
-        '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x, int64[1] s) => (float[M] y) { y = Reshape(x, s) }'
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x, int64[1] s) => '
+        "(float[M] y) { y = Reshape(x, s) }"
     )
     np.savez(path.with_name("in.npz"), x=np.zeros(6, np.float32), s=np.array([4]))
 

@@ -38,11 +38,21 @@ def test_the_form_of_the_other_tool_gives_the_same(epctx, models, tmp_path):
     for folder in (ours, theirs):
         folder.mkdir()
 
-    epctx("share", *models, "--ep", "QNN", "-p", "QNN.htp_arch=75", "-c", "ep.context_node_name_prefix=p_",
-          "-o", ours)  # fmt: skip
+    epctx(
+        "share",
+        *models,
+        "--ep",
+        "QNN",
+        "-p",
+        "QNN.htp_arch=75",
+        "-c",
+        "ep.context_node_name_prefix=p_",
+        "-o",
+        ours,
+    )
     said = epctx(
-        "share", "-e", "qnn", "-i", "htp_arch|75", "-C", "ep.context_node_name_prefix|p_",
-        "-o", theirs, ",".join(map(str, models)),
+        "share", "-e", "qnn", "-i", "htp_arch|75", "-C",
+        "ep.context_node_name_prefix|p_", "-o", theirs, ",".join(map(str, models)),
     )  # fmt: skip
 
     assert said.code == 0
@@ -88,9 +98,9 @@ def test_it_says_what_is_simulated_and_what_was_not_compiled(epctx, models, tmp_
     assert said.code == FAILED
     assert "Simulated: QNNExecutionProvider computes on this CPU" in said.out
     assert (
-        "warning: nothing was compiled (QNNExecutionProvider): 'plain_ctx.onnx' is a plain model"
-        in said.err
-    )
+        "warning: nothing was compiled (QNNExecutionProvider): 'plain_ctx.onnx' "
+        "is a plain model"
+    ) in said.err
     assert (
         epctx("share", *models, plain, "--ep", "QNN", "--allow-uncompiled").code == DONE
     )

@@ -13,7 +13,9 @@ COLOUR = r"\x1b\[[0-9;]*m"
 
 
 def on_a_terminal(*arguments, **environment):
-    """Run the command line in a pseudo-terminal; return exit code and everything that it shows."""
+    """Run the command line in a pseudo-terminal; return exit code and everything that
+    it shows.
+    """
     command = [sys.executable, "-m", "epctx_core", *map(str, arguments)]
     env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
     env |= {

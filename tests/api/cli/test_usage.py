@@ -243,7 +243,9 @@ def test_a_reader_that_goes_away_is_no_error(compiled):
 
 
 def ran(*arguments, buffered=True, **streams):
-    """Run the command line with streams of a test's own; return its exit code and what it wrote to standard error."""
+    """Run the command line with streams of a test's own; return its exit code and what
+    it wrote to standard error.
+    """
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
     done = subprocess.run(
         [sys.executable, "-m", "epctx_core", *map(str, arguments)],
@@ -312,7 +314,10 @@ def test_a_report_that_cannot_be_written_takes_nothing_back_that_was(model):
 def test_what_a_plugin_printed_is_not_lost_unsaid_when_a_warning_comes_first(
     model, site, monkeypatch
 ):
-    body = "    print('its own')\n    import logging; logging.getLogger('epctx.ep').warning('of its own')\n"
+    body = (
+        "    print('its own')\n    import logging; "
+        "logging.getLogger('epctx.ep').warning('of its own')\n"
+    )
     folder = site("epctx-loud", "LoudExecutionProvider", body=body)
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])

@@ -1,4 +1,6 @@
-"""Context models that an EP of the tests writes: what it says, and what is in its payload."""
+"""Context models that an EP of the tests writes: what it says, and what is in its
+payload.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ EP = "TestExecutionProvider"
 
 
 def model_of(nodes, elem_type=TensorProto.FLOAT):
-    """Return a model of a chain of nodes that nobody but the EP of these tests knows."""
+    """Return a model of a chain of nodes that nobody but the EP of these tests
+    knows.
+    """
     names = ["x", *(f"v{i}" for i in range(1, nodes)), "y"]
     chain = [
         helper.make_node("Own", [names[i]], [names[i + 1]], f"n{i}", domain="own")
@@ -42,7 +46,8 @@ def one_payload(partitions, writer):
 
 
 class Writing:
-    """A compile whose EP takes each node for itself and describes them by a function of partitions and writer.
+    """A compile whose EP takes each node for itself and describes them by a function of
+    partitions and writer.
 
     Payloads are embedded, unless the path is given that the model would have.
     """

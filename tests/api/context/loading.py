@@ -50,7 +50,9 @@ def segments_of(content):
 
 
 def root_of(segments):
-    """Return the digest of a payload: over a line of offset, length and digest for each segment."""
+    """Return the digest of a payload: over a line of offset, length and digest for each
+    segment.
+    """
     lines, offset = [], 0
     for length, digest, *_ in segments:
         lines.append(f"{offset} {length} {digest}\n")
@@ -86,7 +88,9 @@ def manifest(*payloads, **more):
 
 
 def context_model(*nodes, said=None, values=()):
-    """Return a model of EPContext nodes that all read `x`; `said` is the text of its manifest."""
+    """Return a model of EPContext nodes that all read `x`; `said` is the text of its
+    manifest.
+    """
     declared = {value.name: value for value in values}
 
     def value(name):
@@ -122,7 +126,9 @@ def never_run(_inputs, _outputs=None):
 
 @contextmanager
 def loaded(model, look=lambda given: None, *, options=None, ep=EP):
-    """Load a model, by its path or itself; `look` is called while the EP loads, the session lives in the block."""
+    """Load a model, by its path or itself; `look` is called while the EP loads, the
+    session lives in the block.
+    """
     given = Given()
 
     class Provider(ExecutionProvider):

@@ -301,7 +301,9 @@ def test_no_combination_of_parts_reaches_the_secret(tmp_path_factory, parts):
 
 
 def exchanging(folder, name, monkeypatch, exchange):
-    """Load a name with `os.open` exchanged once, by the time that the EP asks for it."""
+    """Load a name with `os.open` exchanged once, by the time that the EP asks for
+    it.
+    """
     path = folder / "m_ctx.onnx"
     path.write_bytes(naming(name).SerializeToString())
 

@@ -1,4 +1,6 @@
-"""The manifest of a context model: the same bytes for the same work, and damage is seen."""
+"""The manifest of a context model: the same bytes for the same work, and damage is
+seen.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def with_text(text):
 
 
 def read(text):
-    """Return what a model's manifest is read as; None where it is of no known version."""
+    """Return what a model's manifest is read as; None where it is of no known
+    version.
+    """
     return inspect_model(with_text(text).SerializeToString()).manifest
 
 

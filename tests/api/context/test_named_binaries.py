@@ -1,4 +1,6 @@
-"""Owners of a context binary: only a model that names it keeps another compile from replacing it."""
+"""Owners of a context binary: only a model that names it keeps another compile from
+replacing it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The EPContext node in a file and as an EP sees it: nothing lost, nothing guessed, wrong types refused."""
+"""The EPContext node in a file and as an EP sees it: nothing lost, nothing guessed,
+wrong types refused.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def described(
     ep=EP,
     prefix="",
 ):
-    """Return the EPContext nodes of a compiled model: of these attributes, as many primaries, then references."""
+    """Return the EPContext nodes of a compiled model: of these attributes, as many
+    primaries, then references.
+    """
 
     def describe(partitions, writer):
         payload = writer.payload()
@@ -72,7 +76,8 @@ def test_a_node_with_all_attributes_that_an_ep_may_give_has_these_bytes():
     )
     expected = NodeProto.FromString((GOLDEN / "epcontext_node.pb").read_bytes())
     assert {a.name for a in expected.attribute} == set(schema().attributes)
-    # Names follow from what is compiled; the tenth attribute is the core's, in weightless mode.
+    # Names follow from what is compiled; the tenth attribute is the core's, in
+    # weightless mode.
     kept = [a for a in expected.attribute if a.name != "onnx_model_filename"]
     del expected.attribute[:]
     expected.attribute.extend(kept)
@@ -224,7 +229,9 @@ def test_an_attribute_of_the_wrong_type_is_refused(name, wrong, kinds):
 
 
 def refused(wrong, said):
-    """Inspect and load a model with a node that is refused; return the error of the load."""
+    """Inspect and load a model with a node that is refused; return the error of the
+    load.
+    """
     made = context_model(wrong)
     with pytest.raises(InvalidGraph, match=said):
         inspect_model(made.SerializeToString())
@@ -369,9 +376,11 @@ def test_references_say_what_their_ep_said_of_each(tmp_path):
 def test_nodes_that_differ_in_names_only_are_told_apart():
     made = [
         node("first", cache=b"1", embed=True, notes="same", max_size=3),
-        *(node(name, main=False, embed=True, notes="same", max_size=size) for name, size in
-          (("second", 3), ("third", 3), ("fourth", 4))),
-    ]  # fmt: skip
+        *(
+            node(name, main=False, embed=True, notes="same", max_size=size)
+            for name, size in (("second", 3), ("third", 3), ("fourth", 4))
+        ),
+    ]
 
     with loaded(context_model(*made)) as given:
         found = given.nodes

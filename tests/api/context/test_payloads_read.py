@@ -1,4 +1,6 @@
-"""Payload bytes on their way in: found where the node says, checked, mapped, read once."""
+"""Payload bytes on their way in: found where the node says, checked, mapped, read
+once.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ CONTENT = noise(5000)
 
 
 def opened(folder, *nodes, payloads=None, look=lambda given: None):
-    """Load a context model of a folder; give what its EP was given while the session lives."""
+    """Load a context model of a folder; give what its EP was given while the session
+    lives.
+    """
     path = folder / "m_ctx.onnx"
     said = None if payloads is None else manifest(*payloads)
     path.write_bytes(context_model(*nodes, said=said).SerializeToString())

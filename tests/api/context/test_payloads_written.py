@@ -1,4 +1,6 @@
-"""Payload bytes on their way out: where they say they are, stored once, with digests that can be checked."""
+"""Payload bytes on their way out: where they say they are, stored once, with digests
+that can be checked.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Target:
         self.path = None if folder is None else folder / "m_ctx.onnx"
 
     def written(self, write, source=None):
-        """Compile a model while its EP writes; return the bytes, the manifest's entry and what `write` gave."""
+        """Compile a model while its EP writes; return the bytes, the manifest's entry
+        and what `write` gave.
+        """
         given = []
 
         def describe(partitions, writer):
@@ -98,7 +102,9 @@ class View:
 
 
 def source_with(folder, data, offset=0):
-    """Write a model with a weight in a file, at an offset; return the model's path and the file's."""
+    """Write a model with a weight in a file, at an offset; return the model's path and
+    the file's.
+    """
     made = model_of(1)
     made.graph.node[0].input.append("w")
     weight = TensorProto(
@@ -265,7 +271,9 @@ def test_any_sequence_of_writes_adds_up(operations):
 
 
 def named(*names, folder):
-    """Compile with a payload of each name, one for each node; return what the folder holds."""
+    """Compile with a payload of each name, one for each node; return what the folder
+    holds.
+    """
 
     def describe(partitions, writer):
         nodes = []

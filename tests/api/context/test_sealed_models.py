@@ -1,4 +1,6 @@
-"""Context models that vendors' tools wrote, with digests that `seal_model` gave them: in the model, or in a file beside it."""
+"""Context models that vendors' tools wrote, with digests that `seal_model` gave them:
+in the model, or in a file beside it.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def findings(path):
 
 
 def load(path):
-    """Load a model with an EP that only asks for its payload; return the payload's digest and whether it was checked."""
+    """Load a model with an EP that only asks for its payload; return the payload's
+    digest and whether it was checked.
+    """
     with loaded(
         path,
         lambda given: given.payload(),
@@ -206,8 +210,8 @@ def test_a_manifest_beside_another_model_than_its_own_is_refused_by_its_name(
         ("{", "is damaged"),
         ("[1]", "is damaged"),
         (b"\xff\xfe\xff", "is damaged"),
-        ('{"version": 1, "source_model": "", "providers": {}, "payloads": []}', "is of another model"),
-        ('{"version": 1, "source_model": "", "providers": {}, "payloads": [], "sealed": {"by": "x"}}', "is damaged"),
+        (('{"version": 1, "source_model": "", "providers": {}, "payloads": []}'), "is of another model"),
+        (('{"version": 1, "source_model": "", "providers": {}, "payloads": [], "sealed": {"by": "x"}}'), "is damaged"),
         (
             '{"version":1,"source_model":"","providers":{},"payloads":[],"sealed":{"by":1,"bytes":Infinity,"sha256":""}}',
             "is damaged",
@@ -423,7 +427,9 @@ def test_a_seal_says_nothing_about_eps_and_changes_no_routing(real, beside):
 
 @pytest.fixture
 def foreign(tmp_path):
-    """Return a context model that an EP of this machine loads, without a manifest, as another tool would write it."""
+    """Return a context model that an EP of this machine loads, without a manifest, as
+    another tool would write it.
+    """
     source = saved(chain(("Relu", "Add")), tmp_path / "m.onnx")
     path = epctx.ModelCompiler(with_qnn(), source).compile_to_file().output
     model = onnx.load(path)

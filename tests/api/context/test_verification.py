@@ -1,4 +1,6 @@
-"""Depth and time of checking payloads against the manifest; copies that nobody else can change."""
+"""Depth and time of checking payloads against the manifest; copies that nobody else can
+change.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def reading(*, verify=None, mapping=True):
 
 
 class Binaries:
-    """A context model of two primaries with a binary each: a head and a weight, as a vendor's."""
+    """A context model of two primaries with a binary each: a head and a weight, as a
+    vendor's.
+    """
 
     def __init__(self, folder, known=NAMES, **policy):
         self.folder = folder

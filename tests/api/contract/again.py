@@ -1,4 +1,6 @@
-"""A model that Alpha compiled, to be compiled again, and what the tests of that ask about the outcome."""
+"""A model that Alpha compiled, to be compiled again, and what the tests of that ask
+about the outcome.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A store of payloads that both callbacks use, and what compiles into one and loads out of it."""
+"""A store of payloads that both callbacks use, and what compiles into one and loads out
+of it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ LIMIT = 1 << 20
 
 
 class Store:
-    """Keeps what it is given by name and gives it again; both callbacks, and what they were called with."""
+    """Keeps what it is given by name and gives it again; both callbacks, and what they
+    were called with.
+    """
 
     def __init__(self):
         self.payloads = {}

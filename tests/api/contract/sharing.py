@@ -1,4 +1,6 @@
-"""Share groups of `folder/a.onnx` and others in `folder/out`, driven by session options."""
+"""Share groups of `folder/a.onnx` and others in `folder/out`, driven by session
+options.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ ROWS = {"a": 1, "b": 8, "c": 5}
 
 
 def compiled(ep, folder, *names, stop=True, **entries):
-    """Compile models of a folder into a group in `folder/out`, the last one as its end unless told otherwise."""
+    """Compile models of a folder into a group in `folder/out`, the last one as its end
+    unless told otherwise.
+    """
     out = folder / "out"
     out.mkdir(exist_ok=True)
     for name in names:

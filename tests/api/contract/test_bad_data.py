@@ -1,4 +1,6 @@
-"""Entries 73, 80, 81 and 84: payloads without a name or a manifest, for every installed EP, on loads and compiles."""
+"""Entries 73, 80, 81 and 84: payloads without a name or a manifest, for every installed
+EP, on loads and compiles.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ MODES = pytest.mark.parametrize("embed", [False, True], ids=["file", "embedded"]
 
 @pytest.fixture(scope="module", params=EPS)
 def written(request, tmp_path_factory):
-    """Context model and payload file of an EP, and the model with its payload inside."""
+    """Context model and payload file of an EP, and the model with its payload
+    inside.
+    """
     folder = tmp_path_factory.mktemp("written")
     onnx.save(network(0), folder / "m.onnx")
     options = epctx.SessionOptions()
@@ -182,7 +186,9 @@ def change(path, how):
 
 
 def change_carriers(model, **values):
-    """Set attributes of all primaries, None takes one away; nothing says what their payloads were."""
+    """Set attributes of all primaries, None takes one away; nothing says what their
+    payloads were.
+    """
     del model.metadata_props[:]
     for node in model.graph.node:
         if (

@@ -40,7 +40,7 @@ def store():
     return Store()
 
 
-# --- a round trip ------------------------------------------------------------------------------------------------
+# --- a round trip ---------------------------------------------------------------------
 
 
 @pytest.mark.entry(124)
@@ -133,7 +133,7 @@ def test_embedded_payloads_go_through_no_callback(source, store):
     assert (store.payloads, store.asked) == ({}, [])
 
 
-# --- what a callback is handed ------------------------------------------------------------------------------------
+# --- what a callback is handed --------------------------------------------------------
 
 
 @pytest.mark.entry(124)
@@ -144,9 +144,17 @@ def test_the_write_callback_reads_ranges_while_it_runs_and_nothing_afterwards(so
         seen.append(data)
         content, size = data.read(), data.size
         assert (name, size) == ("m_alpha.bin", len(content))
-        assert (data.read(size - 2), data.read(2, 3), data.read(size), data.read(size, 0)) == (
-            content[-2:], content[2:5], b"", b"",
-        )  # fmt: skip
+        assert (
+            data.read(size - 2),
+            data.read(2, 3),
+            data.read(size),
+            data.read(size, 0),
+        ) == (
+            content[-2:],
+            content[2:5],
+            b"",
+            b"",
+        )
         for wrong in ((size + 1,), (-1,), (0, size + 1), (5, -1), ("0",), (0, 1.0)):
             with pytest.raises(InvalidArgument):
                 data.read(*wrong)
@@ -252,7 +260,7 @@ def test_a_payload_of_the_maximum_is_taken(source, store):
         opened(model, store.read, limit=size - 1)
 
 
-# --- errors ------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------
 
 
 @pytest.mark.entry(123, 124)
@@ -263,7 +271,10 @@ def test_what_the_read_callback_raises_is_the_cause_of_a_fail_with_its_text(
 
     with refused(
         Fail,
-        "read callback raised for the payload 'm_alpha.bin': HostError: the cloud is down",
+        (
+            "read callback raised for the payload 'm_alpha.bin': HostError: the cloud "
+            "is down"
+        ),
     ) as caught:
         opened(model, raising)
 

@@ -1,4 +1,6 @@
-"""Entries 118 to 120, 123 to 125 and 127: which callback is used, for how long, and what is none."""
+"""Entries 118 to 120, 123 to 125 and 127: which callback is used, for how long, and
+what is none.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def store():
     return Store()
 
 
-# --- which callback, and for how long -----------------------------------------------------------------------------
+# --- which callback, and for how long -------------------------------------------------
 
 
 @pytest.mark.entry(118, 123)
@@ -184,7 +186,9 @@ def test_a_write_callback_is_a_function(source):
 
 
 class ByFile(Alpha):
-    """Alpha that loads its payload by way of a file, which another program can read, too."""
+    """Alpha that loads its payload by way of a file, which another program can read,
+    too.
+    """
 
     paths: ClassVar[dict] = {}
 

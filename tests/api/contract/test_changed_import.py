@@ -106,7 +106,10 @@ def test_functions_of_the_module_are_there(caplog):
 
 
 def test_a_seed_makes_random_operators_repeatable(tmp_path):
-    text = '<ir_version: 8, opset_import: ["" : 17]> g () => (float[4] y) { y = RandomNormal<shape = [4]>() }'
+    text = (
+        '<ir_version: 8, opset_import: ["" : 17]> g () => (float[4] y) { y = '
+        "RandomNormal<shape = [4]>() }"
+    )
     onnx.save(onnx.parser.parse_model(text), tmp_path / "r.onnx")
     drawn = []
     for seed in (7, 7, 8):

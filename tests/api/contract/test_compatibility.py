@@ -1,4 +1,6 @@
-"""Entries 88 to 103: compatibility information, written and judged before anything of a payload is touched."""
+"""Entries 88 to 103: compatibility information, written and judged before anything of a
+payload is touched.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def runs(model, *eps, **entries):
         return opened.run(None, {"x": example()})[0]
 
 
-# --- written ---------------------------------------------------------------------------------------
+# --- written --------------------------------------------------------------------------
 
 
 @pytest.mark.entry(88, 100)
@@ -103,7 +105,7 @@ def test_the_simulated_qnn_writes_what_its_rules_validate(source):
     }
 
 
-# --- judged ----------------------------------------------------------------------------------------
+# --- judged ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,10 @@ def test_a_model_that_had_better_be_compiled_again_runs_with_a_warning(source, c
 
     assert np.array_equal(result, runs(source, Alpha))
     assert caplog.messages == [
-        f"ValidatingExecutionProvider runs this compiled model less well than a new one: the model was compiled for {INFO!r}."
+        (
+            "ValidatingExecutionProvider runs this compiled model less well than a new "
+            f"one: the model was compiled for {INFO!r}."
+        )
     ]
 
 
@@ -259,7 +264,7 @@ def test_the_ep_validates_by_the_options_of_the_session(source):
     assert f"validate {INFO} driver=7" in ep.asked
 
 
-# --- without a session -----------------------------------------------------------------------------
+# --- without a session ----------------------------------------------------------------
 
 
 @pytest.mark.entry(98)
@@ -357,7 +362,7 @@ def test_a_model_that_is_missing_or_none_is_said_so(source, tmp_path):
                     ask(wrong, ep)
 
 
-# --- the simulated QNN -----------------------------------------------------------------------------
+# --- the simulated QNN ----------------------------------------------------------------
 
 QNN_VERDICTS = [
     ({"runtime_backend": "gpu"}, {}, NO),

@@ -1,4 +1,6 @@
-"""Entries 47 and 48: a context model that is compiled again keeps its EPContext nodes, and the rest is compiled."""
+"""Entries 47 and 48: a context model that is compiled again keeps its EPContext nodes,
+and the rest is compiled.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ import epctx_core as epctx
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
 from epctx_core.plugin import hookimpl
 
-# --- what is kept ------------------------------------------------------------------------------------------
+# --- what is kept ---------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -99,7 +101,8 @@ def test_a_session_writes_the_nodes_that_are_there_even_where_nothing_more_is_co
 def test_a_session_that_reads_its_model_again_names_its_files_as_at_first(
     tmp_path, other_folder
 ):
-    # A payload in the model, and a weight large enough to be checked while EPs are asked.
+    # A payload in the model, and a weight large enough to be checked while EPs are
+    # asked.
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
         helper.make_node("Mul", ["a", "w"], ["y"]),
@@ -216,10 +219,17 @@ def test_references_find_their_payload_where_an_ep_has_two(tmp_path, embed):
 
 def test_nodes_in_bodies_pass_through_too(tmp_path):
     body = [
-        helper.make_graph([helper.make_node("Relu", ["x"], [f"{b}1"]), helper.make_node("Neg", [f"{b}1"], [b])],
-                          b, [], [tensor(b)])
+        helper.make_graph(
+            [
+                helper.make_node("Relu", ["x"], [f"{b}1"]),
+                helper.make_node("Neg", [f"{b}1"], [b]),
+            ],
+            b,
+            [],
+            [tensor(b)],
+        )
         for b in ("t", "e")
-    ]  # fmt: skip
+    ]
     choose = helper.make_node(
         "If", ["c"], ["y"], then_branch=body[0], else_branch=body[1]
     )
@@ -244,7 +254,7 @@ def test_nodes_in_bodies_pass_through_too(tmp_path):
     assert np.array_equal(found, -np.maximum(example(), 0))
 
 
-# --- where payloads go -----------------------------------------------------------------------------------
+# --- where payloads go ----------------------------------------------------------------
 
 
 def test_in_the_same_folder_the_new_model_names_the_same_file(first):
@@ -380,7 +390,8 @@ def test_what_several_nodes_share_is_embedded_once(first, other_folder):
         del node.attribute[:]
         node.attribute.extend(kept)
         node.attribute.extend([
-            helper.make_attribute("main_context", 1), helper.make_attribute("ep_cache_context", b"m_alpha.bin"),
+            helper.make_attribute("main_context", 1),
+            helper.make_attribute("ep_cache_context", b"m_alpha.bin"),
         ])  # fmt: skip
     saved(model, first)
 

@@ -1,4 +1,6 @@
-"""Refusals to compile a context model again, and the provenance that both compiles write."""
+"""Refusals to compile a context model again, and the provenance that both compiles
+write.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from epctx_core.errors import (
 )
 from epctx_core.plugin import Compatibility
 
-# --- what is refused ---------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -119,7 +121,8 @@ def test_a_host_that_forbids_compiling_in_sessions_may_still_have_nodes_pass_thr
 ):
     def session(model, *eps):
         options = options_with(
-            *eps, ep__context_enable=1, ep__context_file_path=other_folder / "n_ctx.onnx",
+            *eps, ep__context_enable=1,
+            ep__context_file_path=other_folder / "n_ctx.onnx",
             session__disable_model_compile=1,
         )  # fmt: skip
         epctx.InferenceSession(model, options, registry=registry_with(*eps)).close()
@@ -131,7 +134,7 @@ def test_a_host_that_forbids_compiling_in_sessions_may_still_have_nodes_pass_thr
     assert (other_folder / "n_ctx.onnx").exists()
 
 
-# --- who made what -----------------------------------------------------------------------------------------
+# --- who made what --------------------------------------------------------------------
 
 
 def one_of(source, **attributes):

@@ -1,4 +1,6 @@
-"""Entry 126: the example of docs/encrypted-context.md, with its keys, files and names tampered with."""
+"""Entry 126: the example of docs/encrypted-context.md, with its keys, files and names
+tampered with.
+"""
 
 from __future__ import annotations
 
@@ -186,8 +188,8 @@ def test_the_example_runs_and_writes_nothing_but_ciphertext(tmp_path):
     environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONDONTWRITEBYTECODE": "1"}
 
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=here, env=environment, capture_output=True, text=True, timeout=120,
-        check=False,
+        [sys.executable, "-c", code], cwd=here, env=environment, capture_output=True,
+        text=True, timeout=120, check=False,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stdout + done.stderr

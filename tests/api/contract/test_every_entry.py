@@ -14,7 +14,9 @@ ENTRIES = range(1, 138)
 
 
 def marked(tree: ast.AST) -> list[int]:
-    """Return the numbers of all `pytest.mark.entry(...)` in a module; each must be a literal."""
+    """Return the numbers of all `pytest.mark.entry(...)` in a module; each must be a
+    literal.
+    """
     return [
         ast.literal_eval(number)
         for node in ast.walk(tree)

@@ -1,4 +1,6 @@
-"""Files that a context model needs besides its own (`external_dependencies`): true whoever writes it again."""
+"""Files that a context model needs besides its own (`external_dependencies`): true
+whoever writes it again.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def options(*eps, **entries):
 
 @pytest.fixture
 def source(tmp_path):
-    """A model whose second weight is left to the CPU EP, as QNN has no such operator."""
+    """A model whose second weight is left to the CPU EP, as QNN has no such
+    operator.
+    """
     model = chain(["Relu", "Add", "Erf", "Add"])
     model.graph.node[3].op_type = "Mod"
     model.graph.node[3].attribute.append(onnx.helper.make_attribute("fmod", 1))

@@ -1,4 +1,6 @@
-"""A payload that one distribution of an EP refuses names the other one that is installed."""
+"""A payload that one distribution of an EP refuses names the other one that is
+installed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Entries 1 to 28: context models out of paths and bytes, into files, bytes and streams."""
+"""Entries 1 to 28: context models out of paths and bytes, into files, bytes and
+streams.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def plain(source, feeds=None):
     )[0]
 
 
-# --- every way in and out ---------------------------------------------------------------------------
+# --- every way in and out -------------------------------------------------------------
 
 
 @pytest.mark.entry(1, 12)
@@ -208,7 +210,9 @@ def test_a_stream_gets_the_model_in_pieces_of_64_kib_the_last_one_shorter(
 
 
 def large(size):
-    """Return Add, Neg and Mul, of which Alpha takes the first: one weight is taken, one is left."""
+    """Return Add, Neg and Mul, of which Alpha takes the first: one weight is taken, one
+    is left.
+    """
     weights = [
         numpy_helper.from_array(np.full(size, number, np.float32), f"w{number}")
         for number in (1, 2)
@@ -292,7 +296,7 @@ def test_of_threads_that_compile_to_one_output_the_last_one_wins_and_the_pair_fi
     assert any(np.array_equal(result(output), plain(other)) for other in others)
 
 
-# --- names and paths ---------------------------------------------------------------------------------
+# --- names and paths ------------------------------------------------------------------
 
 
 @pytest.mark.entry(23)
@@ -373,7 +377,7 @@ def test_eps_are_named_and_a_policy_is_refused_rather_than_ignored(name):
         getattr(epctx.SessionOptions(), name)
 
 
-# --- models ------------------------------------------------------------------------------------------
+# --- models ---------------------------------------------------------------------------
 
 
 @pytest.mark.entry(14)

@@ -1,4 +1,7 @@
-"""Stopping a compile: by the load cancellation flag from another thread, and by Ctrl-C. EPs hear of both."""
+"""Stopping a compile: by the load cancellation flag from another thread, and by Ctrl-C.
+
+EPs hear of both.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Parts of the source that a context model keeps and leaves out; and every write is checked."""
+"""Parts of the source that a context model keeps and leaves out; and every write is
+checked.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ LARGE = 2000
 
 
 def described(path):
-    """Write a model that says everything about itself that a model can; Alpha takes the first of three nodes."""
+    """Write a model that says everything about itself that a model can; Alpha takes the
+    first of three nodes.
+    """
     weights = [
         numpy_helper.from_array(np.full(LARGE, number + 1, np.float32), name)
         for number, name in enumerate(["taken", "left"])
@@ -133,7 +137,7 @@ def test_the_weights_that_an_ep_took_are_in_the_payload_alone(source, written):
     assert taken not in written.SerializeToString()
 
 
-# --- progress ----------------------------------------------------------------------------------------
+# --- progress -------------------------------------------------------------------------
 
 
 def test_progress_names_the_stages_in_their_order_and_ends_each(source):
@@ -168,7 +172,7 @@ def test_progress_of_compiling_counts_partitions(tmp_path):
     ]
 
 
-# --- reports -----------------------------------------------------------------------------------------
+# --- reports --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("route", ["file", "bytes", "stream"])
@@ -224,7 +228,7 @@ def test_options_are_copied_when_the_compiler_is_made(source):
     assert "m_alpha.bin" in report.required_files
 
 
-# --- every write of the suite is looked at (tests/written_models.py) -----------------------------------
+# --- every write of the suite is looked at (tests/written_models.py) ------------------
 
 
 @pytest.mark.parametrize("embedded", [True, False])

@@ -24,7 +24,9 @@ X = np.linspace(-1, 1, SIZE, dtype=np.float32)
 
 
 def network():
-    """y = -(x + taken) * left ^ scalar, with an If that reads a weight of its own; Alpha takes the Add alone."""
+    """y = -(x + taken) * left ^ scalar, with an If that reads a weight of its own;
+    Alpha takes the Add alone.
+    """
     branch = {
         name: helper.make_graph(
             [helper.make_node("Mul", ["p", f"{name}_w"], [name], name=f"{name}_mul")],
@@ -117,7 +119,7 @@ def assert_right(model, **entries):
     np.testing.assert_allclose(result(model, **entries), EXPECTED, rtol=1e-5)
 
 
-# --- the session option ----------------------------------------------------------------------------
+# --- the session option ---------------------------------------------------------------
 
 
 @pytest.mark.entry(29, 37)
@@ -188,7 +190,7 @@ def test_a_model_from_bytes_finds_its_weights_by_the_option_and_then_needs_them_
     assert_right(output.read_bytes(), **from_bytes)
 
 
-# --- the compiler's arguments ------------------------------------------------------------------------
+# --- the compiler's arguments ---------------------------------------------------------
 
 
 @pytest.mark.entry(37)
@@ -394,11 +396,13 @@ def test_a_file_of_initializers_is_replaced_with_the_model_that_names_it(source)
         )
 
 
-# --- get_initializer_location_func -------------------------------------------------------------------
+# --- get_initializer_location_func ----------------------------------------------------
 
 
 class Host:
-    """Puts large initializers into a file of its own, and remembers what it was shown."""
+    """Puts large initializers into a file of its own, and remembers what it was
+    shown.
+    """
 
     def __init__(self, path, smallest=64):
         self.path, self.smallest = path, smallest

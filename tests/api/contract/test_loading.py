@@ -1,4 +1,6 @@
-"""Entries 54 to 62 and 66 to 69: which EP loads which node, by which payload, and what the host may forbid."""
+"""Entries 54 to 62 and 66 to 69: which EP loads which node, by which payload, and what
+the host may forbid.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def result(path, *eps, **entries):
         return session.run(None, {"x": example()})[0]
 
 
-# --- primaries and references --------------------------------------------------------------------------
+# --- primaries and references ---------------------------------------------------------
 
 
 @pytest.mark.entry(54)
@@ -276,7 +278,7 @@ def test_an_ep_takes_what_it_wants_of_a_model_without_nodes(source):
     ]
 
 
-# --- what the host forbids or changes -------------------------------------------------------------------
+# --- what the host forbids or changes -------------------------------------------------
 
 
 @pytest.mark.entry(66)
@@ -365,7 +367,7 @@ def test_dynamic_options_reach_an_ep_that_loaded_its_nodes(source, embed):
         assert session.run(None, {"x": example()})[0].shape == SHAPE
 
 
-# --- models from bytes -----------------------------------------------------------------------------------
+# --- models from bytes ----------------------------------------------------------------
 
 
 def test_a_model_from_bytes_that_names_files_is_refused_before_any_ep_exists(

@@ -1,4 +1,6 @@
-"""Two context models of two partitions each, glued into one: every installed EP finds each node's payload."""
+"""Two context models of two partitions each, glued into one: every installed EP finds
+each node's payload.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Entries 59 to 62: which EP takes a node, by its source and by what the host listed."""
+"""Entries 59 to 62: which EP takes a node, by its source and by what the host
+listed.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def result(path):
         return session.run(None, {"x": example()})[0]
 
 
-# --- sources -----------------------------------------------------------------------------------------------
+# --- sources --------------------------------------------------------------------------
 
 
 @pytest.mark.entry(59)
@@ -96,7 +98,9 @@ def test_a_name_that_no_ep_has_is_never_ignored(lone):
 
 
 def reading(name, *, accepts=("shared",)):
-    """Return an EP whose `calls` say whether it loaded, and that accepts these sources without case."""
+    """Return an EP whose `calls` say whether it loaded, and that accepts these sources
+    without case.
+    """
     accept = classmethod(lambda _cls, source: source.casefold() in accepts)
     return type(name, (scripted(),), {"name": name, "accepts_source": accept})
 

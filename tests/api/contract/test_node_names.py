@@ -1,4 +1,6 @@
-"""Names of EPContext nodes: the prefix reaches every place, and no two nodes of a model share a name."""
+"""Names of EPContext nodes: the prefix reaches every place, and no two nodes of a model
+share a name.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def test_the_simulated_qnn_names_its_graphs_with_the_prefix(source):
 
 
 def named_like_a_partition(source, **entries):
-    """Return a model of which a node that stays has the name that Alpha's first partition gets."""
+    """Return a model of which a node that stays has the name that Alpha's first
+    partition gets.
+    """
     output = source.with_name("probe_ctx.onnx")
     options = options_with(Alpha, **entries)
     epctx.ModelCompiler(options, source, registry=registry_with(Alpha)).compile_to_file(
@@ -160,7 +164,9 @@ def test_names_in_bodies_count_too(source):
 
 
 def with_body(name):
-    """Return `Relu`, then an If whose branches hold a Neg of this name, which nobody takes."""
+    """Return `Relu`, then an If whose branches hold a Neg of this name, which nobody
+    takes.
+    """
     branches = {
         key: helper.make_graph(
             [helper.make_node("Neg", ["r"], [key], name=name)], key, [], [tensor(key)]

@@ -1,4 +1,6 @@
-"""Entries 74 to 83: names of files out of models, by an EPContext node and by a weight, on every route that reads them."""
+"""Entries 74 to 83: names of files out of models, by an EPContext node and by a weight,
+on every route that reads them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
 
 @pytest.fixture
 def model(tmp_path):
-    """A context model and its binary, alone in a folder; outside lies a copy of the binary."""
+    """A context model and its binary, alone in a folder; outside lies a copy of the
+    binary.
+    """
     folder = tmp_path / "model"
     folder.mkdir()
     source = saved(chain(["Relu", "Add"]), tmp_path / "m.onnx")
@@ -254,7 +258,7 @@ def test_beside_links_a_new_model_would_not_find_the_binary_and_the_old_one_is_n
     assert load(model).shape == (2, 3)
 
 
-# --- names of weights ------------------------------------------------------------------------------------
+# --- names of weights -----------------------------------------------------------------
 
 
 @pytest.mark.entry(74, 75, 79)
@@ -286,8 +290,8 @@ def test_a_weights_file_is_held_to_the_same_rule(tmp_path, name, words, option):
     weight.external_data.add(key="location", value=name)
     graph = helper.make_graph(
         [helper.make_node("Add", ["x", "w"], ["y"])], "g",
-        [helper.make_tensor_value_info("x", 1, [64, 64])], [helper.make_tensor_value_info("y", 1, [64, 64])],
-        [weight],
+        [helper.make_tensor_value_info("x", 1, [64, 64])],
+        [helper.make_tensor_value_info("y", 1, [64, 64])], [weight],
     )  # fmt: skip
     path = saved(helper.make_model(graph, ir_version=8), folder / "m.onnx")
     entries = {FOLDER_OPTION.replace(".", "__"): folder} if option else {}
@@ -301,7 +305,7 @@ def test_a_weights_file_is_held_to_the_same_rule(tmp_path, name, words, option):
             )
 
 
-# --- round trips -----------------------------------------------------------------------------------------------
+# --- round trips ----------------------------------------------------------------------
 
 
 @pytest.mark.entry(81)

@@ -1,7 +1,8 @@
-"""Entries 84 to 87 and what a payload can be wrong in: an invalid graph that names the cause, on every route.
+"""Entries 84 to 87 and what a payload can be wrong in: an invalid graph that names the
+cause, on every route.
 
-The manifest and the compatibility information are taken off: what is left to refuse a payload is the
-payload itself, as for a model that somebody else wrote.
+The manifest and the compatibility information are taken off: what is left to refuse a
+payload is the payload itself, as for a model that somebody else wrote.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ DISTANCE = 41
 
 
 def compiled(source, *, embed=False, bare=True, **options):
-    """Compile with the simulated QNN; `bare` takes off all that the core knows about the payload."""
+    """Compile with the simulated QNN; `bare` takes off all that the core knows about
+    the payload.
+    """
     path = source.with_name(f"{source.stem}_ctx.onnx")
     epctx.ModelCompiler(with_qnn(options), source, embed).compile_to_file(path)
     if bare:

@@ -139,7 +139,7 @@ def test_a_manifest_from_before_these_facts_existed_is_loaded(source):
         assert session.run(None, {"x": example()})[0].shape == (2, 3)
 
 
-# --- the options' fingerprint ------------------------------------------------------------------------
+# --- the options' fingerprint ---------------------------------------------------------
 
 
 KEYED = validating(

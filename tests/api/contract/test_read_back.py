@@ -1,4 +1,6 @@
-"""Before anything is published, each EP reads back what it wrote; what it cannot read is published nowhere."""
+"""Before anything is published, each EP reads back what it wrote; what it cannot read
+is published nowhere.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ class Refusing(Whole):
 
 
 class RefusingHead(HonestProvider):
-    """Looks at the beginning of what it wrote, needs a device for the rest, and finds a fault."""
+    """Looks at the beginning of what it wrote, needs a device for the rest, and finds a
+    fault.
+    """
 
     loads_without_device = False
 

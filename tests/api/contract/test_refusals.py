@@ -44,7 +44,7 @@ def untakable(tmp_path):
     return saved(chain(["Neg", "Neg"]), folder / "m.onnx")
 
 
-# --- nothing compiled --------------------------------------------------------------------------------
+# --- nothing compiled -----------------------------------------------------------------
 
 
 @pytest.mark.entry(39)
@@ -106,7 +106,8 @@ def test_without_the_flag_the_plain_model_is_written_with_a_warning(
 
 
 def test_bytes_of_a_model_that_nobody_takes_still_need_a_place_for_binaries(untakable):
-    # Whether something is compiled is known too late: the refusal comes before the EPs see the model.
+    # Whether something is compiled is known too late: the refusal comes before the EPs
+    # see the model.
     with refused(
         InvalidArgument, "nothing says where its binary", folder=untakable.parent
     ):
@@ -115,7 +116,7 @@ def test_bytes_of_a_model_that_nobody_takes_still_need_a_place_for_binaries(unta
     assert compiler(untakable).compile_to_bytes() == untakable.read_bytes()
 
 
-# --- what is there already ---------------------------------------------------------------------------
+# --- what is there already ------------------------------------------------------------
 
 
 @pytest.mark.entry(42)
@@ -154,7 +155,7 @@ def test_the_session_route_never_replaces_a_model(source, given):
     assert len(times) == 3
 
 
-# --- streams -----------------------------------------------------------------------------------------
+# --- streams --------------------------------------------------------------------------
 
 
 @pytest.mark.entry(49, 50)
@@ -199,7 +200,7 @@ def test_a_stream_needs_a_function(source, given):
         compiler(source, Alpha).compile_to_stream(given)
 
 
-# --- inputs and folders -------------------------------------------------------------------------------
+# --- inputs and folders ---------------------------------------------------------------
 
 
 @pytest.mark.entry(51)
@@ -429,7 +430,7 @@ def test_a_binary_for_bytes_never_replaces_that_of_a_model_in_the_folder(source)
         made.compile_to_bytes()
 
 
-# --- arguments that are none -------------------------------------------------------------------------
+# --- arguments that are none ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -488,7 +489,7 @@ def test_what_is_no_path_is_refused_before_anything_is_read(source, path):
         made.compile_to_stream(path)
 
 
-# --- one compile at a time ---------------------------------------------------------------------------
+# --- one compile at a time ------------------------------------------------------------
 
 
 @pytest.mark.entry(53)

@@ -1,4 +1,6 @@
-"""Entries 133 to 137: EPs that a host registers, names and options that are wrong, backends that are missing."""
+"""Entries 133 to 137: EPs that a host registers, names and options that are wrong,
+backends that are missing.
+"""
 
 from __future__ import annotations
 

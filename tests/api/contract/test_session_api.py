@@ -1,4 +1,6 @@
-"""Entries 67 to 69, and onnxruntime's names of sessions and options: what works, and what says that it does not."""
+"""Entries 67 to 69, and onnxruntime's names of sessions and options: what works, and
+what says that it does not.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def model(source):
     return compiled(source, Alpha)
 
 
-# --- names ---------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------
 
 
 TABLE_VERSION = (1, 32)
@@ -109,7 +111,10 @@ def test_a_name_that_nobody_has_is_a_typo():
 
     with pytest.raises(
         AttributeError,
-        match=r"no attribute 'intra_op_num_thread'\. Did you mean 'intra_op_num_threads'",
+        match=(
+            r"no attribute 'intra_op_num_thread'\. Did you mean "
+            r"'intra_op_num_threads'"
+        ),
     ):
         options.intra_op_num_thread = 4
     with pytest.raises(AttributeError, match="Did you mean 'add_initializer'"):
@@ -161,7 +166,7 @@ def test_a_host_that_changes_the_import_gets_the_same(source):
     assert found[0] == found[1]
 
 
-# --- who runs what -------------------------------------------------------------------------------------------------
+# --- who runs what --------------------------------------------------------------------
 
 
 def assigned(made):
@@ -253,7 +258,7 @@ def test_an_ep_may_load_what_it_cannot_run(model):
         made.run(None, {"x": example()})
 
 
-# --- dynamic options ---------------------------------------------------------------------------------------------
+# --- dynamic options ------------------------------------------------------------------
 
 WORKLOAD, MODE = "ep.dynamic.workload_type", "ep.dynamic.qnn_htp_performance_mode"
 
@@ -374,7 +379,7 @@ def test_an_ep_without_a_schema_judges_dynamic_options_itself(source):
     assert Undeclared.heard == [{"ep.dynamic.any": "x"}]
 
 
-# --- run options and the end of a session ------------------------------------------------------------------------
+# --- run options and the end of a session ---------------------------------------------
 
 
 class Waiting(Alpha):

@@ -1,4 +1,6 @@
-"""Values from the host: initializers in place of the model's, lengths of open dimensions."""
+"""Values from the host: initializers in place of the model's, lengths of open
+dimensions.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,9 @@ def test_a_context_model_is_written_with_the_value(tmp_path, route):
 
 
 class Looking(Alpha):
-    """Alpha that keeps what it is shown: the digests of models, and the weight `w` as an array."""
+    """Alpha that keeps what it is shown: the digests of models, and the weight `w` as
+    an array.
+    """
 
     seen: ClassVar[list[tuple[str, np.ndarray]]] = []
 
@@ -110,7 +114,9 @@ class Looking(Alpha):
 
 
 def seen_by_an_ep(model, options):
-    """Return the digest of a model and the array of its weight `w`, as an EP of the session sees them."""
+    """Return the digest of a model and the array of its weight `w`, as an EP of the
+    session sees them.
+    """
     Looking.seen.clear()
     options.add_provider(Looking.name)
     epctx.ModelCompiler(
@@ -258,11 +264,13 @@ def test_a_value_is_given_once_and_each_name_has_one():
             options.add_external_initializers(names, values)
 
 
-# --- lengths of open dimensions ------------------------------------------------------------------------------------
+# --- lengths of open dimensions -------------------------------------------------------
 
 
 def open_model_file(folder):
-    """Return a model whose input and output have the open dimensions `batch` and `width`."""
+    """Return a model whose input and output have the open dimensions `batch` and
+    `width`.
+    """
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], "n0"),
         helper.make_node("Sigmoid", ["a"], ["y"], "n1"),
@@ -434,8 +442,9 @@ def number_lists(draw):
     shape = draw(st.lists(st.integers(0, 3), min_size=1, max_size=3))
     numbers = draw(
         st.sampled_from([
-            st.integers(-100, 300), st.floats(-100, 100, width=16), st.booleans(), st.integers(0, 1 << 70),
-            st.integers(-9, 9).map(np.int16), st.floats(-9, 9, width=32).map(np.float32),
+            st.integers(-100, 300), st.floats(-100, 100, width=16), st.booleans(),
+            st.integers(0, 1 << 70), st.integers(-9, 9).map(np.int16),
+            st.floats(-9, 9, width=32).map(np.float32),
         ])
     )  # fmt: skip
 

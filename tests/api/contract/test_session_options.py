@@ -1,4 +1,6 @@
-"""Entries 45, 46, 64 and 65, and the options that no entry names: paths, mapping, verification."""
+"""Entries 45, 46, 64 and 65, and the options that no entry names: paths, mapping,
+verification.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def model(source):
     return model
 
 
-# --- where a context model is written --------------------------------------------------------------
+# --- where a context model is written -------------------------------------------------
 
 
 FOLDERS = ["out/", "out", "there", ".onnx"]
@@ -92,7 +94,7 @@ def test_a_model_from_bytes_needs_a_path_for_its_context_model(source):
     ]
 
 
-# --- where a context model's binaries are looked for -------------------------------------------------
+# --- where a context model's binaries are looked for ----------------------------------
 
 
 def result(model, **entries):
@@ -155,7 +157,7 @@ def test_the_folder_of_weights_never_says_where_context_binaries_are(model, tmp_
     )
 
 
-# --- sharing: more in test_sharing_groups.py ------------------------------------------------------------
+# --- sharing: more in test_sharing_groups.py ------------------------------------------
 
 
 def test_an_ep_that_knows_no_share_groups_loads_in_one(model):
@@ -169,7 +171,7 @@ def test_the_end_of_a_group_without_a_group_is_refused(source, model):
         epctx.ModelCompiler(options_with(Alpha, ep__stop_share_ep_contexts=1), source)
 
 
-# --- mapping and verification ------------------------------------------------------------------------
+# --- mapping and verification ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("mapping", ["0", "1"])
@@ -190,7 +192,9 @@ def test_a_sound_model_runs_however_its_binary_is_taken(
 
 
 def altered_weight(folder):
-    """Compile a model with a large weight, and change a byte in its middle; return the model."""
+    """Compile a model with a large weight, and change a byte in its middle; return the
+    model.
+    """
     weight = np.ones((1024, 1024), dtype=np.float32)
     proto = chain(["Relu"])
     proto.graph.node.append(

@@ -1,4 +1,6 @@
-"""Entries 115 to 117: what holds of weight sharing for one model at a time; groups: test_sharing_groups.py."""
+"""Entries 115 to 117: what holds of weight sharing for one model at a time; groups:
+test_sharing_groups.py.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def run(opened):
     return opened.run(None, {"x": example()})[0]
 
 
-# --- compiling -------------------------------------------------------------------------------------
+# --- compiling ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("route", ["compiler", "session", "load"])
@@ -76,7 +78,7 @@ def test_a_payload_cannot_be_shared_and_embedded(source, group, how):
     assert not {"get_capability", "compile"} & set(ep.calls)
 
 
-# --- loading ---------------------------------------------------------------------------------------
+# --- loading --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Entries 104 to 117: share groups driven by session options; what loads of them share: test_sharing_loads.py."""
+"""Entries 104 to 117: share groups driven by session options; what loads of them share:
+test_sharing_loads.py.
+"""
 
 from __future__ import annotations
 
@@ -147,9 +149,14 @@ def test_two_groups_one_after_the_other_have_binaries_of_their_own(tmp_path):
     out = compiled(QNN, tmp_path, "a", "b")
     compiled(QNN, tmp_path, "c", "c2")
 
-    assert {name: binary_of(out / f"{name}_ctx.onnx") for name in ("a", "b", "c", "c2")} == {
-        "a": "a_qnn.bin", "b": "a_qnn.bin", "c": "c_qnn.bin", "c2": "c_qnn.bin",
-    }  # fmt: skip
+    assert {
+        name: binary_of(out / f"{name}_ctx.onnx") for name in ("a", "b", "c", "c2")
+    } == {
+        "a": "a_qnn.bin",
+        "b": "a_qnn.bin",
+        "c": "c_qnn.bin",
+        "c2": "c_qnn.bin",
+    }
     assert run(out / "a_ctx.onnx", 1, options(QNN)).shape == (1, 128)
 
 
@@ -560,9 +567,13 @@ def test_a_compile_that_begins_while_a_group_is_being_written_begins_the_next(tm
         compile_it("b")
         running[0].result()
 
-    assert {name: binary_of(tmp_path / "out" / f"{name}_ctx.onnx") for name in "abc"} == {
-        "a": "a_qnn.bin", "b": "a_qnn.bin", "c": "c_qnn.bin",
-    }  # fmt: skip
+    assert {
+        name: binary_of(tmp_path / "out" / f"{name}_ctx.onnx") for name in "abc"
+    } == {
+        "a": "a_qnn.bin",
+        "b": "a_qnn.bin",
+        "c": "c_qnn.bin",
+    }
     assert run(tmp_path / "out" / "c_ctx.onnx", 5, options(QNN)).shape == (5, 128)
 
 

@@ -1,4 +1,6 @@
-"""Entries 105, 106 and 116: what sessions share that load the context models of one group."""
+"""Entries 105, 106 and 116: what sessions share that load the context models of one
+group.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,8 @@ def test_a_graph_that_was_taken_is_loaded_from_the_file_again(ep, tmp_path, open
         session.close()
 
     assert all(np.array_equal(result, results[0]) for result in results)
-    # The archive of VitisAI stays open for whoever comes; the others read the file again.
+    # The archive of VitisAI stays open for whoever comes; the others read the file
+    # again.
     assert len(opened) == (1 if ep == VITISAI else 3)
     assert mapped(tmp_path) == set()
 

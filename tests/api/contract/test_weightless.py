@@ -1,4 +1,6 @@
-"""Entries 128 to 132: where a load finds the source's weights, who can leave them there, and what is asked for."""
+"""Entries 128 to 132: where a load finds the source's weights, who can leave them
+there, and what is asked for.
+"""
 
 from __future__ import annotations
 

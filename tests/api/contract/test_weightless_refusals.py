@@ -1,4 +1,6 @@
-"""Weightless mode: a source that is missing, damaged or another one is refused, and the error says what helps."""
+"""Weightless mode: a source that is missing, damaged or another one is refused, and the
+error says what helps.
+"""
 
 from __future__ import annotations
 

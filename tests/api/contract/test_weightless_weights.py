@@ -302,7 +302,9 @@ def test_onnxruntime_reads_it_up_to_the_ep(harness):
 
 
 class Frugal(Alpha):
-    """Alpha that leaves in the source what it may: its payload is a graph and, by place, names of weights."""
+    """Alpha that leaves in the source what it may: its payload is a graph and, by
+    place, names of weights.
+    """
 
     name = "FrugalExecutionProvider"
     binary_suffix = "frugal"

@@ -11,11 +11,14 @@ SCALE = 2.0**-4
 
 
 def network(seed):
-    """Return two quantised convolutions with operators between them that one EP or another leaves to the CPU."""
+    """Return two quantised convolutions with operators between them that one EP or
+    another leaves to the CPU.
+    """
     generator = np.random.default_rng(seed)
     weights = {
         "scale": np.float32(SCALE), "zero": np.int8(0), "fine": np.float32(2.0**-7),
-        "finer": np.float32(SCALE * 2.0**-7), "zero32": np.int32(0), "nothing": np.float32(0),
+        "finer": np.float32(SCALE * 2.0**-7), "zero32": np.int32(0),
+        "nothing": np.float32(0),
     }  # fmt: skip
     nodes = []
 
@@ -49,11 +52,15 @@ def network(seed):
     chosen = node("Where", [node("IsNaN", [bent], "odd"), "nothing", bent], "chosen")
     last = convolution(quantised(chosen, "middle"), "last")
     graph = helper.make_graph(
-        nodes, "net",
+        nodes,
+        "net",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)],
         [helper.make_tensor_value_info(last, TensorProto.FLOAT, SHAPE)],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()],
-    )  # fmt: skip
+        [
+            numpy_helper.from_array(np.asarray(array), name)
+            for name, array in weights.items()
+        ],
+    )
     model = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
     )

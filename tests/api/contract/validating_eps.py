@@ -1,4 +1,6 @@
-"""EPs that write compatibility information and validate it as a test says, and the questions that they were asked."""
+"""EPs that write compatibility information and validate it as a test says, and the
+questions that they were asked.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A source model with a large and a small weight, compiled in weightless mode, moved, loaded and compared."""
+"""A source model with a large and a small weight, compiled in weightless mode, moved,
+loaded and compared.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ ALL, EXTERNAL_ONLY = 2, 1
 
 
 class Harness:
-    """A source `relu(x @ w + b)` in a folder, and what is done with it over and over."""
+    """A source `relu(x @ w + b)` in a folder, and what is done with it over and
+    over.
+    """
 
     def __init__(self, folder):
         self.folder = folder

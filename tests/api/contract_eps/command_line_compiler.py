@@ -1,4 +1,7 @@
-"""An EP whose compiler is a command: `<compiler> MODEL.onnx PROGRAM`. Its run time takes only paths."""
+"""An EP whose compiler is a command: `<compiler> MODEL.onnx PROGRAM`.
+
+Its run time takes only paths.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,9 @@ class CommandLineProvider(plugin.ExecutionProvider):
     def compile(
         self, partitions: Sequence[plugin.Partition]
     ) -> Sequence[plugin.CompiledPartition]:
-        """Call the compiler for each partition; programs stay in a private folder until `shutdown`."""
+        """Call the compiler for each partition; programs stay in a private folder until
+        `shutdown`.
+        """
         folder = self._until_shutdown.enter_context(self.context.scratch())
         compiled = []
         for done, partition in enumerate(partitions):
@@ -86,7 +91,10 @@ class CommandLineProvider(plugin.ExecutionProvider):
             finally:
                 tool.kill()
         if tool.returncode or not program.exists():
-            message = f"{self._compiler} ended with status {tool.returncode} on the nodes from {first!r} on"
+            message = (
+                f"{self._compiler} ended with status {tool.returncode} on the nodes "
+                f"from {first!r} on"
+            )
             raise EPFail(
                 f"{message}; it said:\n{log.read_text(errors='replace')}", node=first
             )
@@ -95,7 +103,9 @@ class CommandLineProvider(plugin.ExecutionProvider):
     def get_ep_context_nodes(
         self, writer: plugin.ContextWriter
     ) -> Sequence[plugin.EPContextNode]:
-        """Append the program files to one payload; each node says where its own lies."""
+        """Append the program files to one payload; each node says where its own
+        lies.
+        """
         payload = writer.payload()
         nodes = []
         for partition, program in self._programs:

@@ -1,4 +1,6 @@
-"""Harness of the three EPs' tests: an EP with its options, models, and a look inside."""
+"""Harness of the three EPs' tests: an EP with its options, models, and a look
+inside.
+"""
 
 from __future__ import annotations
 
@@ -96,9 +98,11 @@ class Call:
 
 
 def one_at_a_time(harness: Harness) -> tuple[Harness, list[Call]]:
-    """Return a harness whose EP is asked to compile its partitions one by one, and the calls that are made.
+    """Return a harness whose EP is asked to compile its partitions one by one, and the
+    calls that are made.
 
-    This is how onnxruntime's plugin interface calls an EP; the calls also give what a session hides.
+    This is how onnxruntime's plugin interface calls an EP; the calls also give what a
+    session hides.
     """
     calls: list[Call] = []
 
@@ -118,9 +122,11 @@ def one_at_a_time(harness: Harness) -> tuple[Harness, list[Call]]:
 
 
 def convolutional_network() -> onnx.ModelProto:
-    """Return a network of two pieces with a Sin between them, which none of the EPs takes.
+    """Return a network of two pieces with a Sin between them, which none of the EPs
+    takes.
 
-    Weights above and below 1 KiB; two outputs, one of them also read inside the network.
+    Weights above and below 1 KiB; two outputs, one of them also read inside the
+    network.
     """
     numbers = np.random.Generator(np.random.PCG64(7))
 

@@ -1,6 +1,8 @@
-"""Loads and runs a context model in a process of its own: `load_in_other_process JOB.json`.
+"""Loads and runs a context model in a process of its own:
+`load_in_other_process JOB.json`.
 
-The job names the EP's module and class, its options, the model, and the files of inputs and outputs.
+The job names the EP's module and class, its options, the model, and the files of inputs
+and outputs.
 """
 
 from __future__ import annotations

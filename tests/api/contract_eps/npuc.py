@@ -1,7 +1,8 @@
-"""A vendor's kit, as the test's own: the command `npuc MODEL.onnx PROGRAM` and a run time that takes paths.
+"""A vendor's kit, as the test's own: the command `npuc MODEL.onnx PROGRAM` and a run
+time that takes paths.
 
-A program is `NPUC0001` and a compressed model; the run time decompresses it and runs it on the core's
-kernels. The command refuses Softmax and hangs on Tan.
+A program is `NPUC0001` and a compressed model; the run time decompresses it and runs it
+on the core's kernels. The command refuses Softmax and hangs on Tan.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ main(*sys.argv[1:], started={started!r})
 
 
 def install(folder: Path) -> Path:
-    """Install the command; it makes the file `started` beside itself when it begins to hang."""
+    """Install the command; it makes the file `started` beside itself when it begins to
+    hang.
+    """
     command = folder / "npuc"
     started = str(folder / "started")
     command.write_text(

@@ -1,4 +1,5 @@
-"""An EP over the `openvino` package: what a small third-party plugin in Python looks like.
+"""An EP over the `openvino` package: what a small third-party plugin in Python looks
+like.
 
 Imports the contract, the errors and the vendor's package, nothing else of epctx.
 """
@@ -39,9 +40,10 @@ Arrays: TypeAlias = Sequence[np.ndarray]
 def _core() -> openvino.Core:
     """Return the one core of this process.
 
-    OpenVINO's CPU device gives the thread that first compiles a signal stack of its own and takes it away when
-    the core ends. When another thread ends it, or two cores end in the order in which they began, the thread is
-    left with memory that is gone, and the next signal kills the process.
+    OpenVINO's CPU device gives the thread that first compiles a signal stack of its own
+    and takes it away when the core ends. When another thread ends it, or two cores end
+    in the order in which they began, the thread is left with memory that is gone, and
+    the next signal kills the process.
     """
     import openvino  # here, because importing it starts threads and writes statistics
 
@@ -67,9 +69,8 @@ def unconverted(graph: plugin.GraphView) -> set[int | None]:
         found = frontend.convert_partially(
             frontend.load(io.BytesIO(model.SerializeToString()))
         ).get_ops()
-    except (
-        RuntimeError
-    ):  # such as for an operator of which it knows the name and not the version
+    except RuntimeError:
+        # Such as for an operator of which it knows the name and not the version.
         return set(range(len(model.graph.node)))
     return {
         number(o.get_friendly_name())
@@ -102,7 +103,9 @@ class OpenVinoPackageProvider(plugin.ExecutionProvider):
     def get_capability(
         self, graph: plugin.GraphView
     ) -> Sequence[plugin.ComputeCapability | plugin.Refusal]:
-        """Take the operators of the table that the front end converts, on floats of a known rank."""
+        """Take the operators of the table that the front end converts, on floats of a
+        known rank.
+        """
         refused = unconverted(graph)
 
         def is_supported(node: plugin.NodeView) -> bool | str:
@@ -124,7 +127,9 @@ class OpenVinoPackageProvider(plugin.ExecutionProvider):
     def compile(
         self, partitions: Sequence[plugin.Partition]
     ) -> Sequence[plugin.CompiledPartition]:
-        """Compile one model for each partition; through files, so that weights are mapped, not copied."""
+        """Compile one model for each partition; through files, so that weights are
+        mapped, not copied.
+        """
         config = {"INFERENCE_PRECISION_HINT": self.context.options["precision"]}
         compiled = []
         for done, partition in enumerate(partitions):
@@ -143,7 +148,9 @@ class OpenVinoPackageProvider(plugin.ExecutionProvider):
     def get_ep_context_nodes(
         self, writer: plugin.ContextWriter
     ) -> Sequence[plugin.EPContextNode]:
-        """Write all blobs into one payload, in a share group those of all its models."""
+        """Write all blobs into one payload, in a share group those of all its
+        models.
+        """
         import openvino
 
         shared: dict[str, Any] = self.context.workspace.get_or_create("blobs", dict)
@@ -222,7 +229,9 @@ class OpenVinoPackageProvider(plugin.ExecutionProvider):
 def _runnable(
     model: openvino.CompiledModel, values: Sequence[plugin.ValueInfo]
 ) -> plugin.CompiledPartition:
-    """Return a model with positional inputs and outputs; each run has a request of its own."""
+    """Return a model with positional inputs and outputs; each run has a request of its
+    own.
+    """
     import openvino
 
     def run(inputs: Arrays, outputs: Arrays | None = None) -> Arrays:
@@ -231,7 +240,8 @@ def _runnable(
         for port, array in zip(
             (*model.inputs, *model.outputs), arrays, strict=outputs is not None
         ):
-            # As plain numbers of the same size: OpenVINO does not know numpy's bfloat16.
+            # As plain numbers of the same size: OpenVINO does not know numpy's
+            # bfloat16.
             tensor = openvino.Tensor(
                 array.view(f"u{array.itemsize}"), array.shape, port.element_type
             )

@@ -1,7 +1,7 @@
 """An EP that drives onnxruntime with a vendor's plugin-EP library for its partitions.
 
-The payload of a partition is the context model that onnxruntime makes of it. Without a library the
-same way goes through the devices that onnxruntime has built in.
+The payload of a partition is the context model that onnxruntime makes of it. Without a
+library the same way goes through the devices that onnxruntime has built in.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ class OrtPluginProvider(plugin.ExecutionProvider):
     def get_capability(
         self, graph: plugin.GraphView
     ) -> Sequence[plugin.ComputeCapability | plugin.Refusal]:
-        """Take what the vendor's EP takes of the table: static shapes, and types that numpy has."""
+        """Take what the vendor's EP takes of the table: static shapes, and types that
+        numpy has.
+        """
         taken = self._taken(graph)
 
         def is_supported(node: plugin.NodeView) -> bool | str:
@@ -102,7 +104,9 @@ class OrtPluginProvider(plugin.ExecutionProvider):
         return plugin.supported_partitions(graph, is_supported)
 
     def _taken(self, graph: plugin.GraphView) -> set[int | None]:
-        """Return the indices of the nodes that onnxruntime gives the vendor's EP; none of a graph that it refuses."""
+        """Return the indices of the nodes that onnxruntime gives the vendor's EP; none
+        of a graph that it refuses.
+        """
         with self.context.scratch() as folder:
             path = folder / "graph.onnx"
             graph.save(path)
@@ -146,7 +150,9 @@ class OrtPluginProvider(plugin.ExecutionProvider):
     def get_ep_context_nodes(
         self, writer: plugin.ContextWriter
     ) -> Sequence[plugin.EPContextNode]:
-        """Write all context models into one payload, in a share group those of all its members."""
+        """Write all context models into one payload, in a share group those of all its
+        members.
+        """
         shared: dict[str, bytes] = self.context.workspace.get_or_create("models", dict)
         shared.update((partition.name, model) for partition, model in self._made)
         payload = writer.payload()
@@ -176,9 +182,8 @@ class OrtPluginProvider(plugin.ExecutionProvider):
             model = bytes(opened[reader.payload(node)][node.partition_name])
             try:
                 loaded.append(self._runnable(model))
-            except (
-                Exception
-            ) as error:  # onnxruntime's exceptions have no base of their own
+            except Exception as error:
+                # Onnxruntime's exceptions have no base of their own.
                 raise InvalidGraph(
                     f"onnxruntime refuses {node.name!r}: {error}", node=node.name
                 ) from error
@@ -207,13 +212,16 @@ class OrtPluginProvider(plugin.ExecutionProvider):
 
 
 def _device(ep_name: str, library: str) -> onnxruntime.OrtEpDevice:
-    """Return a device of a vendor's EP; its library stays registered, other sessions may use it."""
+    """Return a device of a vendor's EP; its library stays registered, other sessions
+    may use it.
+    """
     try:
         with _registration:
             if library and ep_name not in {
                 device.ep_name for device in onnxruntime.get_ep_devices()
             }:
-                # The name given here is what this onnxruntime calls the EP, in context models too.
+                # The name given here is what this onnxruntime calls the EP, in context
+                # models too.
                 onnxruntime.register_execution_provider_library(ep_name, library)
         return next(
             device
@@ -221,7 +229,10 @@ def _device(ep_name: str, library: str) -> onnxruntime.OrtEpDevice:
             if device.ep_name == ep_name
         )
     except Exception as error:  # onnxruntime's exceptions have no base of their own
-        message = f"onnxruntime has no device for {ep_name} with the library {library!r}: {error}"
+        message = (
+            f"onnxruntime has no device for {ep_name} with the library {library!r}: "
+            f"{error}"
+        )
         raise InvalidArgument(
             message, hint="Set 'library' to the vendor's plugin-EP library."
         ) from error

@@ -1,4 +1,6 @@
-"""EPs that compile for static shapes which no inference proves: the context model declares them, a load gets them."""
+"""EPs that compile for static shapes which no inference proves: the context model
+declares them, a load gets them.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Static(ByContent):
 
 
 def reshaped_by_an_input():
-    """Return a model of two Relu, between which a Reshape takes the shape from an input."""
+    """Return a model of two Relu, between which a Reshape takes the shape from an
+    input.
+    """
     nodes = [
         helper.make_node("Relu", ["x"], ["v0"]),
         helper.make_node("Reshape", ["v0", "to"], ["v1"]),

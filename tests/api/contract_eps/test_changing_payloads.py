@@ -1,4 +1,6 @@
-"""An EP whose compiler writes other bytes each time, as OpenVINO's and QNN's do: nothing is named or found by them."""
+"""An EP whose compiler writes other bytes each time, as OpenVINO's and QNN's do:
+nothing is named or found by them.
+"""
 
 from __future__ import annotations
 

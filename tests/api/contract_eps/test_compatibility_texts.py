@@ -1,4 +1,6 @@
-"""EPs that learn the text of a model's compatibility from their compiler, and give it with their nodes."""
+"""EPs that learn the text of a model's compatibility from their compiler, and give it
+with their nodes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ OPERATORS = ("Relu", "Sigmoid", "Add")
 
 
 class Taught(ByContent):
-    """Its compiler says what a payload needs; its class knows only what it says without a compile."""
+    """Its compiler says what a payload needs; its class knows only what it says without
+    a compile.
+    """
 
     name = "TaughtExecutionProvider"
 

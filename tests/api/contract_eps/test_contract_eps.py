@@ -1,4 +1,6 @@
-"""Three EPs that know the contract and nothing else: over a Python package, a native library, a command."""
+"""Three EPs that know the contract and nothing else: over a Python package, a native
+library, a command.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ SAMPLE = {
 
 @pytest.fixture(scope="module")
 def compiler(tmp_path_factory):
-    """Give the path of a compiler; it writes the file `started` beside it when it hangs on a Tan."""
+    """Give the path of a compiler; it writes the file `started` beside it when it hangs
+    on a Tan.
+    """
     return npuc.install(tmp_path_factory.mktemp("npuc"))
 
 

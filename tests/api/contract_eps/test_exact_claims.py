@@ -1,4 +1,6 @@
-"""EPs that compile to find out what they take: their sets are partitions as they stand, and nothing is compiled twice."""
+"""EPs that compile to find out what they take: their sets are partitions as they stand,
+and nothing is compiled twice.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ class Exact(EngineProvider):
                 raise TypeError(f"{token!r} is not what this instance made")
             if token.nodes != [node.name for node in partition.nodes]:
                 raise ValueError(
-                    f"{token.nodes} came back with {[node.name for node in partition.nodes]}"
+                    f"{token.nodes} came back with "
+                    f"{[node.name for node in partition.nodes]}"
                 )
         return super().compile(partitions)
 

@@ -1,4 +1,6 @@
-"""EPs whose runtimes name their graphs themselves: what stands in `partition_name`, and who finds what by it."""
+"""EPs whose runtimes name their graphs themselves: what stands in `partition_name`, and
+who finds what by it.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +130,10 @@ def test_one_name_for_two_graphs_breaks_the_contract(model, context, tmp_path):
 
     with pytest.raises(
         epctx.PluginError,
-        match=r"gave Counting.*_2 the graph_name 'the graph', which another partition has",
+        match=(
+            r"gave Counting.*_2 the graph_name 'the graph', which another partition "
+            r"has"
+        ),
     ):
         compile_to(context, model, Same)
 

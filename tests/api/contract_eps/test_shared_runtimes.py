@@ -40,7 +40,9 @@ class Runtime:
 
 
 class Sharing(EngineProvider):
-    """One runtime for each payload; nodes carry payloads as `carried` says: payload and main_context of each."""
+    """One runtime for each payload; nodes carry payloads as `carried` says: payload and
+    main_context of each.
+    """
 
     name = "SharingExecutionProvider"
     binary_suffix = "sharing"

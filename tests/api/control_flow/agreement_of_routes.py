@@ -1,4 +1,6 @@
-"""One model on all ways: as it is, with EPs, compiled to files and moved, compiled into one file."""
+"""One model on all ways: as it is, with EPs, compiled to files and moved, compiled into
+one file.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +112,9 @@ def assert_same(results: Sequence[object], expected: Sequence[object]) -> None:
 
 
 def agreeing(model, feeds, folder, eps=(Alpha,)):
-    """Assert that all ways give what onnxruntime gives for the source; return the report."""
+    """Assert that all ways give what onnxruntime gives for the source; return the
+    report.
+    """
     report, results = results_of_all_ways(model, feeds, folder, eps)
     expected = results.pop("onnxruntime")
     for way, found in results.items():

@@ -1,4 +1,6 @@
-"""The ONNX project's own cases for If, Loop and Scan, with an EP that takes whatever it can in their bodies."""
+"""The ONNX project's own cases for If, Loop and Scan, with an EP that takes whatever it
+can in their bodies.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ import epctx_core as epctx
 
 
 def control_flow_cases():
-    """Return the cases whose models hold control flow, by name; the module of If has had two names."""
+    """Return the cases whose models hold control flow, by name; the module of If has
+    had two names.
+    """
     for module in pkgutil.iter_modules(node_cases.__path__):
         if module.name in {"if", "if_", "loop", "scan", "range"}:
             importlib.import_module(f"{node_cases.__name__}.{module.name}")

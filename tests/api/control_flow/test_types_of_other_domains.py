@@ -1,4 +1,6 @@
-"""Operators that onnx does not know, in bodies: onnxruntime says what they make, so EPs can work around them."""
+"""Operators that onnx does not know, in bodies: onnxruntime says what they make, so EPs
+can work around them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Weights of bodies and of the graphs around them: large ones, in files, strings, sparse, overridable."""
+"""Weights of bodies and of the graphs around them: large ones, in files, strings,
+sparse, overridable.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The exported bert at other lengths of its sequence, with the same weights, and with its products in int8."""
+"""The exported bert at other lengths of its sequence, with the same weights, and with
+its products in int8.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,19 @@ _WEIGHT_SCALE = np.float32(2**-9)
 
 
 def at_length(model: onnx.ModelProto, length: int) -> onnx.ModelProto:
-    """Return the model for a shorter sequence: its shapes and positions are constants."""
+    """Return the model for a shorter sequence: its shapes and positions are
+    constants.
+    """
     made = onnx.ModelProto()
     made.CopyFrom(model)
     del made.graph.value_info[:]
     for value in (*made.graph.input, *made.graph.output):
         value.type.tensor_type.shape.dim[1].dim_value = length
-    # [batch, sequence, heads, head] and the like: which 32 is the sequence's follows from how they are used.
+    # [batch, sequence, heads, head] and the like: which 32 is the sequence's follows
+    # from how they are used.
     shapes = {
-        "val_62": [1, length, -1, 32], "val_89": [-1, length, 32], "val_92": [1, 4, 32, length],
-        "val_116": [1, length, -1],
+        "val_62": [1, length, -1, 32], "val_89": [-1, length, 32],
+        "val_92": [1, 4, 32, length], "val_116": [1, length, -1],
     }  # fmt: skip
     for tensor in made.graph.initializer:
         array = numpy_helper.to_array(tensor)
@@ -42,9 +47,11 @@ def at_length(model: onnx.ModelProto, length: int) -> onnx.ModelProto:
 
 
 def with_int8_products(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with each product with a weight between DequantizeLinear and QuantizeLinear.
+    """Return the model with each product with a weight between DequantizeLinear and
+    QuantizeLinear.
 
-    Scales are powers of two, so that sums are exact in any order; they fit nothing and clip.
+    Scales are powers of two, so that sums are exact in any order; they fit nothing and
+    clip.
     """
     made = onnx.ModelProto()
     made.CopyFrom(model)

@@ -1,4 +1,6 @@
-"""Fixtures for bad input: a small source, its compiled pair, and a watch on temporary files."""
+"""Fixtures for bad input: a small source, its compiled pair, and a watch on temporary
+files.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ import epctx_core as epctx
 
 @pytest.fixture
 def no_temporary_files(tmp_path_factory, monkeypatch):
-    """Count as left behind whatever a failure leaves in the system's temporary folder."""
+    """Count as left behind whatever a failure leaves in the system's temporary
+    folder.
+    """
     folder = tmp_path_factory.mktemp("temporary")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield

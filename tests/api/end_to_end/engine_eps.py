@@ -1,7 +1,8 @@
 """Small but complete EPs on the core's own engine, written against the contract alone.
 
-Alpha puts all its graphs into one payload and refers to it; Beta gives each graph a payload of its own.
-A scripted EP is Alpha with some hooks replaced, and remembers which were called.
+Alpha puts all its graphs into one payload and refers to it; Beta gives each graph a
+payload of its own. A scripted EP is Alpha with some hooks replaced, and remembers which
+were called.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ def self_contained(partition: Partition) -> bytes:
 
 
 def packed(graphs: Mapping[str, bytes]) -> bytes:
-    """Return a payload: one line of JSON that says how long each graph is, then the graphs."""
+    """Return a payload: one line of JSON that says how long each graph is, then the
+    graphs.
+    """
     index = json.dumps({name: len(model) for name, model in graphs.items()})
     return b"\n".join([index.encode(), b"".join(graphs.values())])
 
@@ -175,7 +178,9 @@ class Scripted(Alpha):
 
 
 def scripted(**script: Callable[..., Any]) -> type[Scripted]:
-    """Return an EP class whose hook `h` is `script[h](honest, graph or writer)`; `honest()` is what Alpha does."""
+    """Return an EP class whose hook `h` is `script[h](honest, graph or writer)`;
+    `honest()` is what Alpha does.
+    """
     return type("OneScripted", (Scripted,), {"script": script, "calls": []})
 
 

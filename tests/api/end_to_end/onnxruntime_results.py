@@ -1,4 +1,7 @@
-"""Results and errors of onnxruntime without any optimisation of its own. Knows nothing of epctx."""
+"""Results and errors of onnxruntime without any optimisation of its own.
+
+Knows nothing of epctx.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Random models with control flow, and whether their partitions are whole, convex and maximal."""
+"""Random models with control flow, and whether their partitions are whole, convex and
+maximal.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ DEPTH = 3
 class Scope:
     """Draws the nodes of a graph one after the other; every value has the one shape.
 
-    Values of bodies at one depth share names, as the bodies of one node may; nodes have names of their own.
+    Values of bodies at one depth share names, as the bodies of one node may; nodes have
+    names of their own.
     """
 
     fewest = 1
@@ -40,7 +43,9 @@ class Scope:
             self._add(draw(st.sampled_from(sorted(self._makers()))))
 
     def _makers(self):
-        """Return by operator how it is added; a scope of other operators extends this."""
+        """Return by operator how it is added; a scope of other operators extends
+        this.
+        """
         deeper = (
             {"If": self._if, "Loop": self._loop, "Scan": self._scan}
             if self.depth < DEPTH
@@ -95,7 +100,9 @@ class Scope:
         )
 
     def _body(self, name, inputs=(), *, before=(), outputs=1, copied=False):
-        """Return a body over the values here; it may have a weight of its own, and give that or an input."""
+        """Return a body over the values here; it may have a weight of its own, and give
+        that or an input.
+        """
         mark = "d" * (self.depth + 1)
         weights = [f"{mark}w"] if self.draw(st.booleans()) else []
         states = [v.name for v in inputs if v.name.endswith("c")]
@@ -129,7 +136,9 @@ class Scope:
         return helper.make_node(operator, ["flag"], [self._made(output)], **bodies)
 
     def _loop(self, operator, output, name):
-        """A state and rows; the rows have one dimension more, so that nobody here reads them."""
+        """A state and rows; the rows have one dimension more, so that nobody here reads
+        them.
+        """
         mark = "d" * (self.depth + 1)
         count = helper.make_tensor_value_info(f"{mark}i", TensorProto.INT64, [])
         going = helper.make_tensor_value_info(f"{mark}go", TensorProto.BOOL, [])
@@ -147,7 +156,8 @@ class Scope:
 
     def _scan(self, operator, output, name):
         mark = "d" * (self.depth + 1)
-        # onnxruntime's Scan gives nonsense for a value that no node of the body makes, or that stands twice.
+        # onnxruntime's Scan gives nonsense for a value that no node of the body makes,
+        # or that stands twice.
         body = self._body(
             name, [tensor(f"{mark}c"), tensor(f"{mark}sc")], outputs=2, copied=True
         )
@@ -157,7 +167,9 @@ class Scope:
 
 
 class MixedScope(Scope):
-    """The same for the simulated EPs: some operators only one of them takes, some none, INT8 ones among floats."""
+    """The same for the simulated EPs: some operators only one of them takes, some none,
+    INT8 ones among floats.
+    """
 
     fewest = 8
 
@@ -183,7 +195,9 @@ class MixedScope(Scope):
         )
 
     def _quantised(self, operator, output, name):
-        """An operator between DequantizeLinear and QuantizeLinear; others may read what it reads."""
+        """An operator between DequantizeLinear and QuantizeLinear; others may read what
+        it reads.
+        """
         operator = operator.removeprefix("quantised ")
         count = 2 if operator == "Add" else 1
         given = [
@@ -253,9 +267,11 @@ def declared(name):
 def assert_partitions_are_whole(
     source: onnx.ModelProto, context: onnx.ModelProto, report: epctx.CompileReport
 ) -> set[str]:
-    """Check a context model against its source; return the names of the nodes that no EP took.
+    """Check a context model against its source; return the names of the nodes that no
+    EP took.
 
-    Every node is in one place, inputs and outputs stay, partitions are convex, and no two of one EP could be one.
+    Every node is in one place, inputs and outputs stay, partitions are convex, and no
+    two of one EP could be one.
     """
     assert [v.name for v in context.graph.input] == [v.name for v in source.graph.input]
     assert [v.name for v in context.graph.output] == [
@@ -277,7 +293,9 @@ def assert_partitions_are_whole(
 def kept_graphs(
     source: onnx.GraphProto, context: onnx.GraphProto
 ) -> Iterator[tuple[onnx.GraphProto, onnx.GraphProto]]:
-    """Yield each graph of a model with what became of it; bodies of nodes that an EP took whole are gone."""
+    """Yield each graph of a model with what became of it; bodies of nodes that an EP
+    took whole are gone.
+    """
     yield source, context
     left = {node.name: node for node in context.node}
     for node in source.node:
@@ -320,7 +338,9 @@ def _check(
 
 
 def edges_of(graph):
-    """Return (producer, consumer) for every value, those that only bodies read included."""
+    """Return (producer, consumer) for every value, those that only bodies read
+    included.
+    """
     producer = {name: node.name for node in graph.node for name in node.output if name}
     return {
         (producer[name], node.name)
@@ -331,7 +351,9 @@ def edges_of(graph):
 
 
 def names_read(node):
-    """Return what a node reads; names in bodies at other depths differ, so that nothing is mistaken."""
+    """Return what a node reads; names in bodies at other depths differ, so that nothing
+    is mistaken.
+    """
     inner = [a.g for a in node.attribute if a.HasField("g")]
     return {
         *node.input,
@@ -345,7 +367,9 @@ def names_read(node):
 
 
 def is_acyclic(groups, edges):
-    """Whether contracting the groups leaves a graph without cycles (Kahn's way, on sets)."""
+    """Whether contracting the groups leaves a graph without cycles (Kahn's way, on
+    sets).
+    """
     group_of = {name: number for number, group in enumerate(groups) for name in group}
     needs = {number: set() for number in range(len(groups))}
     for producer, consumer in edges:

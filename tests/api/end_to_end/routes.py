@@ -29,7 +29,9 @@ class Pair(NamedTuple):
 
 @contextmanager
 def refused(kind, match, *, folder=None, **attributes):
-    """Expect one error of a kind, with a hint and these attributes, and nothing changed in the folder."""
+    """Expect one error of a kind, with a hint and these attributes, and nothing changed
+    in the folder.
+    """
     before = snapshot(folder) if folder else None
     with pytest.raises(kind, match=match) as caught:
         yield caught

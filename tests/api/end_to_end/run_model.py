@@ -1,4 +1,7 @@
-"""Runs a model in a process of its own: `run_model.py MODEL INPUTS.npz OUTPUTS.npz`. Knows epctx only."""
+"""Runs a model in a process of its own: `run_model.py MODEL INPUTS.npz OUTPUTS.npz`.
+
+Knows epctx only.
+"""
 
 from __future__ import annotations
 

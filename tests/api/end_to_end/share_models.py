@@ -1,4 +1,6 @@
-"""Models with weights in common that each simulated EP takes, and share groups made of them."""
+"""Models with weights in common that each simulated EP takes, and share groups made of
+them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ SCALE = np.float32(2**-5)
 def options(
     ep: str, provider_options: dict[str, str] | None = None, **entries: object
 ) -> epctx.SessionOptions:
-    """Return session options with one EP; `ep__share_ep_contexts=1` sets `ep.share_ep_contexts`."""
+    """Return session options with one EP; `ep__share_ep_contexts=1` sets
+    `ep.share_ep_contexts`.
+    """
     result = epctx.SessionOptions()
     result.add_provider(ep, provider_options)
     for key, value in entries.items():
@@ -40,7 +44,9 @@ def sharing(ep: str, *, stop: bool = False, **entries: object) -> epctx.SessionO
 def write_model(
     ep: str, path: Path, rows: int, *, seed: int = 0, prefix: str = "w"
 ) -> Path:
-    """Write a model of `LAYERS` square products whose weights follow from the seed; names from the prefix."""
+    """Write a model of `LAYERS` square products whose weights follow from the seed;
+    names from the prefix.
+    """
     model = (
         _int8_layers(rows, seed, prefix)
         if ep == VITISAI
@@ -51,7 +57,9 @@ def write_model(
 
 
 def unique_weight_bytes(*paths: Path, elem_type: int | None = None) -> int:
-    """Return how many bytes the models' weights have, each content counted once; only those of a type if given."""
+    """Return how many bytes the models' weights have, each content counted once; only
+    those of a type if given.
+    """
     contents = {
         numpy_helper.to_array(tensor).tobytes()
         for path in paths

@@ -1,4 +1,6 @@
-"""The three simulated EPs that are installed: their names, what they write, and options with some of them."""
+"""The three simulated EPs that are installed: their names, what they write, and options
+with some of them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ ORDERS: Final = (
 """Three orders in which each EP is once the first, the second and the last."""
 
 _OPTIONS: Final = {QNN: {"offload_graph_io_quantization": "1"}}
-"""As with the real EP, QNN leaves what quantizes a network's inputs and outputs: others then have work."""
+"""As with the real EP, QNN leaves what quantizes a network's inputs and outputs: others
+then have work.
+"""
 
 
 def with_eps(*eps: str) -> epctx.SessionOptions:

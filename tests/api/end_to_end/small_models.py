@@ -18,7 +18,9 @@ IR_VERSION = 8
 
 
 def chain(operators: Sequence[str], *, seed: int = 0) -> onnx.ModelProto:
-    """Return `y = operators(x)`; the second operand of those with two is a weight drawn from the seed."""
+    """Return `y = operators(x)`; the second operand of those with two is a weight drawn
+    from the seed.
+    """
     generator = np.random.default_rng(seed)
     nodes, weights, value = [], [], "x"
     for number, operator in enumerate(operators):
@@ -67,7 +69,9 @@ def example(seed: int = 0, shape: Sequence[int] = SHAPE) -> np.ndarray:
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
-    """Return everything below a folder, hidden files included: name to content, empty for folders and links."""
+    """Return everything below a folder, hidden files included: name to content, empty
+    for folders and links.
+    """
     return {
         str(path.relative_to(folder)): path.read_bytes()
         if path.is_file() and not path.is_symlink()

@@ -1,4 +1,6 @@
-"""Binaries of others, bytes that changed, sources that nobody takes: one typed error each."""
+"""Binaries of others, bytes that changed, sources that nobody takes: one typed error
+each.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("no_temporary_files")
 REAL = Path(__file__).parents[2] / "real"
 
 
-# --- binaries --------------------------------------------------------------------------------------
+# --- binaries -------------------------------------------------------------------------
 
 
 def test_a_context_model_given_as_bytes_without_its_folder(pair):
@@ -50,7 +52,7 @@ def test_a_payload_made_by_a_vendors_own_compiler_is_named_and_refused(file, tmp
     assert caught.value.node
 
 
-# --- bytes that changed on their way -------------------------------------------------------------------
+# --- bytes that changed on their way --------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -105,7 +107,7 @@ def test_an_element_type_that_onnx_does_not_have(pair, use):
         use(pair.model)
 
 
-# --- sources and plugins ---------------------------------------------------------------------------
+# --- sources and plugins --------------------------------------------------------------
 
 
 def test_an_unknown_source_says_which_sources_are_installed(pair):
@@ -156,8 +158,9 @@ def broken_plugin(tmp_path, monkeypatch):
         "Metadata-Version: 2.1\nName: epctx-broken-npu\nVersion: 2.1\n"
     )
     (info / "entry_points.txt").write_text(
-        "[epctx.execution_providers]\nBrokenExecutionProvider = epctx_broken_npu:Provider\n"
-        "[epctx.ep_sources]\nBrokenNPU = epctx_broken_npu:Provider\n"
+        "[epctx.execution_providers]\nBrokenExecutionProvider = "
+        "epctx_broken_npu:Provider\n[epctx.ep_sources]\nBrokenNPU = "
+        "epctx_broken_npu:Provider\n"
     )
     (site / "epctx_broken_npu.py").write_text(
         "raise ImportError('libnpu.so.4: cannot open shared object')\n"

@@ -1,4 +1,6 @@
-"""EPs that raise or break the contract: one typed error, nothing left behind, shut down exactly once."""
+"""EPs that raise or break the contract: one typed error, nothing left behind, shut down
+exactly once.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ from epctx_core.plugin import (
 pytestmark = pytest.mark.usefixtures("no_temporary_files")
 
 
-# --- EPs that raise --------------------------------------------------------------------------------
+# --- EPs that raise -------------------------------------------------------------------
 
 
 def raising(*_given):
@@ -198,7 +200,7 @@ def test_what_an_ep_compiled_is_closed_when_the_session_cannot_be_made(tmp_path)
     assert ep.calls.count("shutdown") == 1
 
 
-# --- EPs that break the contract -------------------------------------------------------------------
+# --- EPs that break the contract ------------------------------------------------------
 
 
 def nodes_of(change):
@@ -222,7 +224,9 @@ def with_second_payload(honest, writer):
 
 
 def around_others(honest, graph):
-    """Claim the first and the last node as one set, and so what lies between them, without saying so."""
+    """Claim the first and the last node as one set, and so what lies between them,
+    without saying so.
+    """
     (whole,) = {type(item) for item in honest() if hasattr(item, "fuse")}
     return [whole([graph.nodes[0], graph.nodes[-1]])]
 
@@ -627,7 +631,7 @@ def required_hooks(ep):
     return {f.__name__: hookimpl(f) for f in (optimize_model, get_capability, compile)}
 
 
-# --- questions to the class, and kernels --------------------------------------------------------------
+# --- questions to the class, and kernels ----------------------------------------------
 
 
 def asked(**methods):

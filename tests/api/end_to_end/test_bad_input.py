@@ -1,4 +1,6 @@
-"""Bad models, outputs, options and inputs of `run`: one typed error each, and nothing left behind."""
+"""Bad models, outputs, options and inputs of `run`: one typed error each, and nothing
+left behind.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ from epctx_core import (
 pytestmark = pytest.mark.usefixtures("no_temporary_files")
 
 
-# --- models ----------------------------------------------------------------------------------------
+# --- models ---------------------------------------------------------------------------
 
 
 def sessions_and_compilers():
@@ -159,7 +161,7 @@ def test_an_operator_that_no_engine_has_leaves_no_context_model(tmp_path):
         session_with(scripted(), path, ep__context_enable=1)
 
 
-# --- outputs ---------------------------------------------------------------------------------------
+# --- outputs --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("route", [by_compiler, by_session])
@@ -216,7 +218,8 @@ def test_a_binary_that_belongs_to_another_model_is_not_replaced(
     compile_with(scripted(), source, tmp_path / "m_ctx.onnx")
     ep = scripted()
 
-    # Without the trailing `_ctx` both have the stem `m`, and so one name for their binaries.
+    # Without the trailing `_ctx` both have the stem `m`, and so one name for their
+    # binaries.
     with refused(
         Fail,
         "belongs to 'm_ctx.onnx'",
@@ -238,7 +241,7 @@ def test_nothing_compiled_is_an_error_if_the_flag_says_so(source, tmp_path):
         )
 
 
-# --- options ---------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -281,7 +284,7 @@ def test_a_wrong_provider_option(source, option, value, match, as_entry):
         epctx.InferenceSession(source, options)
 
 
-# --- run -------------------------------------------------------------------------------------------
+# --- run ------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""Many threads on one session, many sessions at once, closing under way, and values let go after their last use."""
+"""Many threads on one session, many sessions at once, closing under way, and values let
+go after their last use.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def compiled_by_qnn(network, name, folder):
 
 
 def in_threads(work: Callable[[int], object], count: int = THREADS) -> list[object]:
-    """Run `work(number)` in that many threads which all begin at one moment; return what each gave."""
+    """Run `work(number)` in that many threads which all begin at one moment; return
+    what each gave.
+    """
     gate = threading.Barrier(count)
 
     def begin(number: int) -> object:
@@ -131,7 +135,9 @@ class Held:
 
 
 def refuses_runs(session):
-    """Whether a session is being closed; asked with a run that gives no inputs, so that it never begins."""
+    """Whether a session is being closed; asked with a run that gives no inputs, so that
+    it never begins.
+    """
     with pytest.raises(epctx.EpctxError) as refused:
         session.run(None, {})
     return isinstance(refused.value, epctx.RuntimeException)
@@ -210,7 +216,9 @@ def test_a_run_is_stopped_between_two_steps(tmp_path):
 
 
 class Census:
-    """Counts, whenever an EP's step begins, which results of earlier steps are still alive."""
+    """Counts, whenever an EP's step begins, which results of earlier steps are still
+    alive.
+    """
 
     def __init__(self):
         self.results: list[weakref.ref[np.ndarray]] = []
@@ -239,7 +247,8 @@ def test_a_value_is_let_go_after_its_last_use(tmp_path):
     with epctx.InferenceSession(path, options, registry=registry) as session:
         output = session.run(None, {"x": example()})
 
-    # Of nine results, each has been read by the EP in between when the next step begins.
+    # Of nine results, each has been read by the EP in between when the next step
+    # begins.
     assert census.alive == [0] * 9
     assert [result() is not None for result in census.results] == [False] * 8 + [True]
     assert len(output) == 1

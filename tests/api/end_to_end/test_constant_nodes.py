@@ -1,4 +1,6 @@
-"""Constant nodes: what they give is known to whoever reads it, wherever the graph is cut."""
+"""Constant nodes: what they give is known to whoever reads it, wherever the graph is
+cut.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ class Greedy(Outer):
 
 @pytest.fixture(params=[Outer, Greedy], ids=["constants left over", "constants taken"])
 def compiled(request, tmp_path):
-    """Return a function that compiles a model by text: its context model, and results of both by name."""
+    """Return a function that compiles a model by text: its context model, and results
+    of both by name.
+    """
 
     def compile_text(text, **inputs):
         registry = epctx.Registry(entry_points=False)

@@ -1,4 +1,6 @@
-"""Graph transformers of a host and of packages: called in order before a model is partitioned, and checked like EPs."""
+"""Graph transformers of a host and of packages: called in order before a model is
+partitioned, and checked like EPs.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,7 @@ def install(tmp_path, monkeypatch):
         sys.modules.pop(module, None)
 
 
-# --- where they apply ------------------------------------------------------------------------------
+# --- where they apply -----------------------------------------------------------------
 
 
 def by_model_compiler(options, source, output):
@@ -213,10 +215,12 @@ def test_each_is_given_what_the_one_before_returned_and_the_ep_what_the_last_did
         ("the EP", rest),
     ]
     assert [(each.name, each.changed) for each in report.graph_transformers] == [
-        ("first", False), ("without_negations", True), ("second", False), ("first", False),
+        ("first", False), ("without_negations", True), ("second", False),
+        ("first", False),
     ]  # fmt: skip
     assert report.as_dict()["graph_transformers"][1] == {
-        "name": "without_negations", "distribution": None, "version": None, "changed": True,
+        "name": "without_negations", "distribution": None, "version": None,
+        "changed": True,
     }  # fmt: skip
 
 
@@ -249,7 +253,7 @@ def test_a_context_model_says_nothing_of_transformers_where_none_was_called(
     assert b"graph_transformers" not in (tmp_path / "m_ctx.onnx").read_bytes()
 
 
-# --- weights and cost ------------------------------------------------------------------------------
+# --- weights and cost -----------------------------------------------------------------
 
 
 def fold_scale(model, weights, _level):
@@ -343,7 +347,7 @@ def test_weights_that_stay_are_mapped_and_no_byte_of_them_is_read(tmp_path):
     )
 
 
-# --- wrong ones ------------------------------------------------------------------------------------
+# --- wrong ones -----------------------------------------------------------------------
 
 
 def test_an_installed_one_is_blamed_with_its_package_and_version(
@@ -407,7 +411,7 @@ def test_a_cancellation_is_seen_between_transformers(negations, tmp_path):
     assert not (tmp_path / "m_ctx.onnx").exists()
 
 
-# --- names -----------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------
 
 
 def test_an_installed_transformer_runs_only_where_it_is_named(
@@ -431,7 +435,8 @@ def test_an_installed_transformer_runs_only_where_it_is_named(
         assert report.partitions[0].operators == ("Relu", "Relu", "Relu", "Add")
         (ran,) = report.graph_transformers
         assert vars(ran) == {
-            "name": "relu_for_neg", "distribution": "acme-graphs", "version": "1.2", "changed": True,
+            "name": "relu_for_neg", "distribution": "acme-graphs", "version": "1.2",
+            "changed": True,
         }  # fmt: skip
 
 
@@ -544,7 +549,7 @@ def test_two_objects_of_one_name_are_refused_and_one_may_be_added_twice():
     ]
 
 
-# --- out of process --------------------------------------------------------------------------------
+# --- out of process -------------------------------------------------------------------
 
 
 def test_an_isolated_transformer_gives_the_same_files(negations, install, tmp_path):

@@ -1,4 +1,6 @@
-"""Invariants on real networks: nothing of the machine, same bytes, links into caches, onnxruntime's eye."""
+"""Invariants on real networks: nothing of the machine, same bytes, links into caches,
+onnxruntime's eye.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def with_qnn():
     return options
 
 
-# --- 4, 5: nothing of the machine, the same bytes anywhere -----------------------------------------
+# --- 4, 5: nothing of the machine, the same bytes anywhere ----------------------------
 
 
 @pytest.mark.parametrize("embedded", MODES)
@@ -76,11 +78,13 @@ def test_the_same_work_gives_the_same_bytes_in_any_folder(
     assert len(made[0]) == (2 if embedded else 3)
 
 
-# --- 6: models that are links into a cache ---------------------------------------------------------
+# --- 6: models that are links into a cache --------------------------------------------
 
 
 def as_cache(folder, files):
-    """Lay files out as a hub's cache does: blobs named by digest, a snapshot of links to them."""
+    """Lay files out as a hub's cache does: blobs named by digest, a snapshot of links
+    to them.
+    """
     blobs, snapshot_folder = folder / "blobs", folder / "snapshots" / "1a2b"
     blobs.mkdir(parents=True)
     snapshot_folder.mkdir(parents=True)
@@ -127,7 +131,7 @@ def test_a_source_whose_model_and_weights_are_links_into_a_cache_compiles(
     assert worst_relative_error(outputs, source.reference) <= TOLERANCE
 
 
-# --- 10: onnxruntime's eye --------------------------------------------------------------------------
+# --- 10: onnxruntime's eye ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("embedded", MODES)
@@ -144,7 +148,7 @@ def test_onnxruntime_resolves_a_context_model_until_it_looks_for_an_ep(
     onnx.checker.check_model(onnx.load(written))
 
 
-# --- the manifest -------------------------------------------------------------------------------------
+# --- the manifest ---------------------------------------------------------------------
 
 
 def test_the_manifest_says_who_made_the_context_and_of_what(tmp_path):

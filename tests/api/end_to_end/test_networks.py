@@ -1,4 +1,6 @@
-"""Real networks by each simulated EP and by several in order of priority: compiled, moved, and run by another process."""
+"""Real networks by each simulated EP and by several in order of priority: compiled,
+moved, and run by another process.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +150,8 @@ def test_what_quantizes_around_an_operator_is_compiled_with_it(compiled, name):
     for node in left.node:
         assert node.op_type != "Conv"
         if node.op_type == "DequantizeLinear":
-            # Only what comes out of a partition or is quantised on the CPU is dequantised there.
+            # Only what comes out of a partition or is quantised on the CPU is
+            # dequantised there.
             assert made_by[node.input[0]].op_type in {"EPContext", "QuantizeLinear"}
 
 
@@ -163,7 +166,7 @@ def test_two_eps_share_a_network_in_the_order_of_priority(compiled, order):
         assert found.files == {"net_ctx.onnx", "net_vitisai.bin", "net_qnn.bin"}
 
 
-# --- other routes -----------------------------------------------------------------------------------
+# --- other routes ---------------------------------------------------------------------
 
 
 @MODES

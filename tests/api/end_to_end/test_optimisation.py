@@ -1,4 +1,6 @@
-"""Levels above ORT_DISABLE_ALL: the whole model before partitioning, pieces afterwards, and an EP's own wishes."""
+"""Levels above ORT_DISABLE_ALL: the whole model before partitioning, pieces afterwards,
+and an EP's own wishes.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def source(tmp_path):
     return saved(convolution_and_normalisation(), folder / "m.onnx")
 
 
-# --- the whole model -------------------------------------------------------------------------------
+# --- the whole model ------------------------------------------------------------------
 
 
 def test_a_model_is_brought_to_a_level_before_eps_see_it(source, tmp_path):
@@ -168,11 +170,13 @@ def test_a_model_that_cannot_be_optimised_says_why(tmp_path):
     assert "ORT_DISABLE_ALL" in caught.value.hint
 
 
-# --- an EP's own wishes ----------------------------------------------------------------------------
+# --- an EP's own wishes ---------------------------------------------------------------
 
 
 def wishing(answer):
-    """An EP that answers `optimize_model` with `answer(model, weights, level)`; it notes its calls."""
+    """An EP that answers `optimize_model` with `answer(model, weights, level)`; it
+    notes its calls.
+    """
 
     class Wishing(Alpha):
         name = "WishingExecutionProvider"

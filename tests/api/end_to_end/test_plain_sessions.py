@@ -1,4 +1,6 @@
-"""Sessions without an EP: what onnxruntime computes at its defaults, to the last bit, since it is the same work."""
+"""Sessions without an EP: what onnxruntime computes at its defaults, to the last bit,
+since it is the same work.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ X = np.random.default_rng(1).standard_normal((5, WIDE), np.float32)
 
 
 def dense_layers(count=4):
-    """MatMul of numbers that are quantised on the way, as onnxruntime's quantiser writes it."""
+    """MatMul of numbers that are quantised on the way, as onnxruntime's quantiser
+    writes it.
+    """
     draw = np.random.default_rng(7)
     constants = {
         "weight_step": np.float32(0.0021),

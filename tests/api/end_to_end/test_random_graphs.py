@@ -1,4 +1,6 @@
-"""Invariants 1, 2 and 10 on random graphs: same results on every way, partitions whole, convex and maximal."""
+"""Invariants 1, 2 and 10 on random graphs: same results on every way, partitions whole,
+convex and maximal.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,8 @@ def check(case, *, flag):
     operators = operators_by_name(case.model.graph)
     assert not {operators[name] for name in left} & claimed
     event(
-        f"{len(report.partitions)} partitions, {len(operators) - len(case.model.graph.node)} nodes in bodies"
+        f"{len(report.partitions)} partitions, "
+        f"{len(operators) - len(case.model.graph.node)} nodes in bodies"
     )
 
 

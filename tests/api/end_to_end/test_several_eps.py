@@ -1,4 +1,6 @@
-"""Several EPs in one model: who gets what, whose files are whose, and what happens if one is missing."""
+"""Several EPs in one model: who gets what, whose files are whose, and what happens if
+one is missing.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ TAKEN = {VITISAI: {"Conv"}, QNN: {"Tanh", "Where"}, OPENVINO: {"Erf", "QuantizeL
 
 
 class _Network:
-    """Two INT8 convolutions (VitisAI), Tanh and Where (QNN), Erf (OpenVINO), IsInf (nobody)."""
+    """Two INT8 convolutions (VitisAI), Tanh and Where (QNN), Erf (OpenVINO), IsInf
+    (nobody).
+    """
 
     def __init__(self):
         self.nodes, self.random = [], np.random.default_rng(0)
@@ -228,7 +232,9 @@ def test_where_the_host_leaves_an_ep_out_the_error_says_which_are_there(
 
 
 def spies():
-    """Return the EPs as classes that remember which nodes they were shown, and what they were given to load."""
+    """Return the EPs as classes that remember which nodes they were shown, and what
+    they were given to load.
+    """
     shown, loaded = {}, {}
 
     def spy(cls):

@@ -1,4 +1,6 @@
-"""Invariants 1 and 2 with the three simulated EPs, in any order, on random graphs with control flow and INT8."""
+"""Invariants 1 and 2 with the three simulated EPs, in any order, on random graphs with
+control flow and INT8.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,9 @@ def session_result(path, feeds, options=None):
 
 
 def is_explained(name, refused):
-    """Whether a node has a reason, or a node whose body holds it: their names begin its name."""
+    """Whether a node has a reason, or a node whose body holds it: their names begin its
+    name.
+    """
     parts = name.split(".")
     return any(
         ".".join(parts[:length]) in refused for length in range(1, len(parts) + 1)
@@ -113,7 +117,9 @@ def is_explained(name, refused):
 
 
 def plain_nodes(graph, names):
-    """Return those of the names that are no control flow: that with work of an EP in it is nobody's to take."""
+    """Return those of the names that are no control flow: that with work of an EP in it
+    is nobody's to take.
+    """
     found = {node.name for node in graph.node if node.op_type not in CONTROL_FLOW}
     bodies = [a.g for node in graph.node for a in node.attribute if a.HasField("g")]
     return (found & names).union(*(plain_nodes(body, names) for body in bodies))

@@ -41,7 +41,9 @@ def tell(value):
 
 
 def memory_of(suffix):
-    """Return path to kilobytes by kind: this process's mappings of files whose names end so."""
+    """Return path to kilobytes by kind: this process's mappings of files whose names
+    end so.
+    """
     found, current = {}, []
     for line in SMAPS.read_text().splitlines():
         words = line.split()

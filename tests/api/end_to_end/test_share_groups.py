@@ -1,4 +1,6 @@
-"""Share groups end to end: sizes, groups built at once, failures that leave nothing, and many threads."""
+"""Share groups end to end: sizes, groups built at once, failures that leave nothing,
+and many threads.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,8 @@ def test_a_prefill_and_a_decode_model_of_bert_have_their_weights_once(
     taken = TensorProto.INT8 if ep == VITISAI else TensorProto.FLOAT
     plain = epctx.SessionOptions()
     if ep == VITISAI:
-        # A fused LayerNormalization adds in another order, and the last bit decides how INT8 is rounded.
+        # A fused LayerNormalization adds in another order, and the last bit decides how
+        # INT8 is rounded.
         plain.graph_optimization_level = epctx.GraphOptimizationLevel.ORT_DISABLE_ALL
     (binary,) = report.binaries
     assert binary.bytes <= 1.01 * unique_weight_bytes(
@@ -467,7 +470,8 @@ def test_sessions_of_a_group_begin_run_and_end_in_many_threads(ep, seconds, tmp_
     sources = [write_model(ep, tmp_path / f"m{n}.onnx", n + 1) for n in range(4)]
     grouped(ep, sources)
     models = [tmp_path / f"m{n}_ctx.onnx" for n in range(4)]
-    # Without prepacked weights, as sessions of a group are, the kernels add in another order.
+    # Without prepacked weights, as sessions of a group are, the kernels add in another
+    # order.
     expected = [
         run(model, n + 1, options(ep, ep__prefer_latency=0))
         for n, model in enumerate(models)

@@ -1,4 +1,6 @@
-"""Large external weights through a compile: each byte hashed once and written once, whatever goes wrong."""
+"""Large external weights through a compile: each byte hashed once and written once,
+whatever goes wrong.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ epctx.ModelCompiler(options, sys.argv[1]).compile_to_file(sys.argv[2])
 
 
 def matmuls(path: Path, places: list[int]) -> Path:
-    """Write a chain of matrix products whose weights lie at these places, counted in weights, of one file."""
+    """Write a chain of matrix products whose weights lie at these places, counted in
+    weights, of one file.
+    """
     count = len(places)
     model = finished(
         [
@@ -102,7 +106,9 @@ def hashed(monkeypatch):
 
 
 def large(lengths):
-    """Leave out what a compile digests besides weights and models: the manifest's pieces, keys, names."""
+    """Leave out what a compile digests besides weights and models: the manifest's
+    pieces, keys, names.
+    """
     assert sum(length for length in lengths if length < NBYTES // 4) < NBYTES // 16
     return [length for length in lengths if length >= NBYTES // 4]
 
@@ -113,7 +119,8 @@ def test_each_weight_is_hashed_once_and_equal_ones_are_stored_once(folder, hashe
 
     epctx.ModelCompiler(with_qnn(), source).compile_to_file()
 
-    # The model's own file, too. The first and the last initializer are one range of a file, but two weights.
+    # The model's own file, too. The first and the last initializer are one range of a
+    # file, but two weights.
     assert hashed.count(source.stat().st_size) == 1
     assert sum(large(hashed)) == 6 * NBYTES
     binary = (folder / "m_qnn.bin").read_bytes()
@@ -218,7 +225,8 @@ def test_no_weight_is_read_into_memory_and_each_is_written_once(folder):
 
     after = counted()
     assert after["wchar"] - before["wchar"] < 8 * NBYTES + (1 << 20)
-    # Where the file system takes no writes past its cache, the kernel reads for its copy.
+    # Where the file system takes no writes past its cache, the kernel reads for its
+    # copy.
     assert after["rchar"] - before["rchar"] < 8 * NBYTES + (1 << 20)
 
 

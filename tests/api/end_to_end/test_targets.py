@@ -1,4 +1,6 @@
-"""Targets of a compile: never a file that a model needs, and no name that cannot be written."""
+"""Targets of a compile: never a file that a model needs, and no name that cannot be
+written.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ EVERY_PLACE = pytest.mark.parametrize(
 )
 
 
-# --- files that models need ------------------------------------------------------------------------
+# --- files that models need -----------------------------------------------------------
 
 
 @ROUTES
@@ -206,7 +208,7 @@ def test_a_binary_that_takes_the_place_of_the_sources_weights_while_an_ep_compil
     assert (tmp_path / "w.data").read_bytes() == WEIGHTS.tobytes()
 
 
-# --- names -----------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

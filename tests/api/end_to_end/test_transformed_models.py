@@ -1,4 +1,6 @@
-"""Models as graph transformers leave them, with functions of their own, and the report of it."""
+"""Models as graph transformers leave them, with functions of their own, and the report
+of it.
+"""
 
 from __future__ import annotations
 

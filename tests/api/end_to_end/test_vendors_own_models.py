@@ -1,4 +1,6 @@
-"""Context models that vendors' own EPs wrote: shown as they are, and turned away by name where an EP is simulated."""
+"""Context models that vendors' own EPs wrote: shown as they are, and turned away by
+name where an EP is simulated.
+"""
 
 from __future__ import annotations
 

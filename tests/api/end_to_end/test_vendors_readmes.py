@@ -1,4 +1,6 @@
-"""READMEs of the simulated vendors: how to install and use them, every option, and that they simulate."""
+"""READMEs of the simulated vendors: how to install and use them, every option, and that
+they simulate.
+"""
 
 from __future__ import annotations
 

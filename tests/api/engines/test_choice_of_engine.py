@@ -1,4 +1,6 @@
-"""The engine of a node follows from the operators that engines take, never from onnxruntime's messages."""
+"""The engine of a node follows from the operators that engines take, never from
+onnxruntime's messages.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ LSTM = """<ir_version: 8, opset_import: ["": 17]>
         [second] b = LSTM<hidden_size = 5, layout = 1>(a, w, r)
         [third] y = Neg(b)
     }"""
-"""onnxruntime has an LSTM, and refuses this one when it makes the kernel: batches in front."""
+"""onnxruntime has an LSTM, and refuses this one when it makes the kernel: batches in
+front.
+"""
 
 
 def drawn(*shape):

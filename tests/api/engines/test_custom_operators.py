@@ -1,4 +1,6 @@
-"""Custom operators of a library that the host registers: onnxruntime-extensions' tokenizers beside EPs."""
+"""Custom operators of a library that the host registers: onnxruntime-extensions'
+tokenizers beside EPs.
+"""
 
 from __future__ import annotations
 
@@ -262,8 +264,8 @@ def test_a_load_without_the_library_names_node_operator_and_library(context_mode
     assert caught.value.node == "tok"
     assert f"node 'tok' ({DOMAIN}::BertTokenizer)" in str(caught.value)
     assert (
-        f"register its library {NAME!r}: SessionOptions.register_custom_ops_library(path)"
-        in str(caught.value)
+        f"register its library {NAME!r}: "
+        "SessionOptions.register_custom_ops_library(path)" in str(caught.value)
     )
 
 

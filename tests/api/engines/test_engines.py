@@ -1,4 +1,6 @@
-"""Engines compute what the model says, over the weights where they lie, or say what they lack."""
+"""Engines compute what the model says, over the weights where they lie, or say what
+they lack.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Choice of a session's engine: by installation, by the host, and in place of one that is broken."""
+"""Choice of a session's engine: by installation, by the host, and in place of one that
+is broken.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,10 @@ with epctx.InferenceSession(sys.argv[1], providers=["Taking"], registry=registry
     made.run(None, {"x": np.array([1, -2], np.float32)})
 assert {"onnxruntime", "epctx_onnxruntime", "onnx.reference"}.isdisjoint(sys.modules)
 """
-NEG = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Neg(x) }'
+NEG = (
+    '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = '
+    "Neg(x) }"
+)
 ORT, REFERENCE = (
     f"onnxruntime {onnxruntime.__version__}",
     f"onnx.reference {onnx.__version__}",
@@ -107,7 +112,9 @@ ORT, REFERENCE = (
 
 @pytest.fixture
 def packages(tmp_path):
-    """A folder on the path, as pip fills one: the module of an engine and its distribution."""
+    """A folder on the path, as pip fills one: the module of an engine and its
+    distribution.
+    """
 
     def install(distribution, **entries):
         info = tmp_path / "site" / f"{distribution.replace('-', '_')}-1.2.dist-info"
@@ -127,7 +134,9 @@ def packages(tmp_path):
 
 @pytest.fixture
 def asked(tmp_path):
-    """Runs a program in a fresh process; gives the engines' names that EPs saw, and what the log says."""
+    """Runs a program in a fresh process; gives the engines' names that EPs saw, and
+    what the log says.
+    """
     (tmp_path / "m.onnx").write_bytes(parser.parse_model(NEG).SerializeToString())
 
     def run(*engines, begins="", **environment):
@@ -205,7 +214,8 @@ def test_a_broken_engine_is_named_once_with_its_distribution_and_the_reference_i
     assert names == [REFERENCE, REFERENCE]
     (broken,) = [line for line in warnings(log) if "is broken" in line]
     assert broken.startswith(
-        "WARNING the engine 'acme' of acme-engine 1.2 is broken, so onnx.reference is used: "
+        "WARNING the engine 'acme' of acme-engine 1.2 is broken, so onnx.reference is "
+        "used: "
     )
     assert why in broken
 
@@ -215,9 +225,8 @@ def test_an_engine_that_fails_with_a_model_is_named_as_the_fault_with_its_distri
     packages, asked, engine, tmp_path
 ):
     packages("acme-engine", acme=f"acme_engine:{engine}")
-    if (
-        engine == "Untyped"
-    ):  # only operators that onnx does not know have their types from an engine
+    if engine == "Untyped":
+        # Only operators that onnx does not know have their types from an engine.
         gelu = NEG.replace("17]", '17, "com.microsoft": 1]').replace(
             "Neg", "com.microsoft.Gelu"
         )
@@ -227,9 +236,9 @@ def test_an_engine_that_fails_with_a_model_is_named_as_the_fault_with_its_distri
 
     assert names is None
     assert (
-        "PluginError: the engine 'acme' of acme-engine 1.2 failed: ValueError: not this one."
-        in log
-    )
+        "PluginError: the engine 'acme' of acme-engine 1.2 failed: ValueError: "
+        "not this one."
+    ) in log
 
 
 def test_onnxruntime_that_does_not_import_is_a_broken_engine(asked):
@@ -253,7 +262,8 @@ def test_an_engine_that_is_named_and_not_installed_is_an_error_with_what_to_inst
     assert names is None
     said = log.splitlines()
     assert said[-2] == (
-        f"epctx_core.errors.PackageMissing: the engine {name!r}, named by session.engine, is not installed."
+        f"epctx_core.errors.PackageMissing: the engine {name!r}, named by "
+        "session.engine, is not installed."
     )
     assert (
         "pip install 'epctx-core[ort]'"
@@ -292,16 +302,19 @@ def test_a_misspelt_engine_is_suggested_and_an_error_also_where_no_node_needs_on
         timeout=100,
     )
     assert (
-        "'onxruntime', named by EPCTX_ENGINE, is not installed. Did you mean 'onnxruntime'?"
-        in done.stderr
-    )
+        "'onxruntime', named by EPCTX_ENGINE, is not installed. Did you mean "
+        "'onnxruntime'?"
+    ) in done.stderr
 
 
 def test_each_session_on_the_reference_says_once_that_it_is_slow(asked):
     names, log = asked("", "", begins=WITHOUT_ONNXRUNTIME)
 
     assert names == [REFERENCE, REFERENCE]
-    words = "which is slow and does not have all operators; epctx-onnxruntime is faster: pip install 'epctx-core[ort]'"
+    words = (
+        "which is slow and does not have all operators; epctx-onnxruntime is faster: "
+        "pip install 'epctx-core[ort]'"
+    )
     assert (
         warnings(log)
         == [f"WARNING nodes of this session run on {REFERENCE}, {words}"] * 2

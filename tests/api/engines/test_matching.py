@@ -1,4 +1,6 @@
-"""A kernel fits a node by operator, version and types, as in ONNX Runtime; the first one that fits is taken."""
+"""A kernel fits a node by operator, version and types, as in ONNX Runtime; the first
+one that fits is taken.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def kernel(**facts):
 
 
 def looked_up(made, *kernels, index=0, operators=(), carried=()):
-    """Return the kernel found for a node, and the reason that the EP is told if there is none."""
+    """Return the kernel found for a node, and the reason that the EP is told if there
+    is none.
+    """
     said = []
 
     class Provider(ExecutionProvider):
@@ -49,14 +53,16 @@ def looked_up(made, *kernels, index=0, operators=(), carried=()):
     if carried:
         entries = [
             {
-                "domain": operator.domain, "op_type": operator.op_type, "since_version": operator.since_version,
+                "domain": operator.domain, "op_type": operator.op_type,
+                "since_version": operator.since_version,
                 "inputs": list(operator.inputs), "outputs": list(operator.outputs),
             }
             for operator in carried
         ]  # fmt: skip
         text = json.dumps({"version": 1, "operators": entries})
         made.metadata_props.add(key="epctx.kernel_type_constraints", value=text)
-    # Nobody takes an operator that nothing describes, so such a session fails when the EP has been asked.
+    # Nobody takes an operator that nothing describes, so such a session fails when the
+    # EP has been asked.
     with suppress(NotImplementedByProvider):
         InferenceSession(
             made.SerializeToString(), providers=[Provider.name], registry=registry

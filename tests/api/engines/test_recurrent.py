@@ -1,4 +1,6 @@
-"""Operators that get no rows and end onnxruntime's process; a host of epctx gets an error, or the result."""
+"""Operators that get no rows and end onnxruntime's process; a host of epctx gets an
+error, or the result.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def finished(nodes, inputs, initializers, functions=()):
 
 
 def picking(operator, axis, way):
-    """Return a model that leaves rows or steps out, before a recurrent operator in the graph, a subgraph or a function."""
+    """Return a model that leaves rows or steps out, before a recurrent operator in the
+    graph, a subgraph or a function.
+    """
     inputs = tensors(
         x=(TensorProto.FLOAT, ["steps", "rows", INPUT]), keep=(TensorProto.BOOL, ["n"])
     )
@@ -162,7 +166,9 @@ def test_columns_of_no_rows_that_are_put_together_are_an_error_too():
 
 
 def joining(nodes, initializers=(), inputs=("a", "x"), shape=("n", 2), more=()):
-    """Return a model that puts columns together: of `x`, which has a shape, and of what nodes or the model give."""
+    """Return a model that puts columns together: of `x`, which has a shape, and of what
+    nodes or the model give.
+    """
     join = helper.make_node(
         "FeatureVectorizer",
         inputs,

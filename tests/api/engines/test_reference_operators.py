@@ -1,4 +1,6 @@
-"""Operators that `onnx.reference` lacks or computes wrongly: without onnxruntime they give what onnxruntime gives."""
+"""Operators that `onnx.reference` lacks or computes wrongly: without onnxruntime they
+give what onnxruntime gives.
+"""
 
 from __future__ import annotations
 

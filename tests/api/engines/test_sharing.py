@@ -1,4 +1,6 @@
-"""Equal groups of a session share one prepared model; a prepared model lives until it is closed and its last run is over."""
+"""Equal groups of a session share one prepared model; a prepared model lives until it
+is closed and its last run is over.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def sessions(monkeypatch):
 
 
 def left_over(*nodes, inputs=("x",), initializers=()):
-    """Run a model whose Neg nodes an EP claims; what is left between them goes to the CPU EP, node by node."""
+    """Run a model whose Neg nodes an EP claims; what is left between them goes to the
+    CPU EP, node by node.
+    """
     registry = epctx.Registry(entry_points=False)
     registry.register(negating())
     made = model(list(nodes), list(inputs), ["y"], initializers)

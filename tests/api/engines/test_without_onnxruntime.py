@@ -1,4 +1,6 @@
-"""Real networks where onnxruntime is not installed: the reference runs them, slowly and rightly."""
+"""Real networks where onnxruntime is not installed: the reference runs them, slowly and
+rightly.
+"""
 
 from __future__ import annotations
 

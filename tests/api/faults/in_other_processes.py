@@ -1,17 +1,20 @@
-"""Compiles pairs again and again, or looks at them all the time: a program that `test_kills.py` drives.
+"""Compiles pairs again and again, or looks at them all the time: a program that
+`test_kills.py` drives.
 
-`in_other_processes.py compile SCENE FOLDER` makes a harness's pairs and says `ready`. It then reads one order a
-line and answers each with one:
+`in_other_processes.py compile SCENE FOLDER` makes a harness's pairs and says `ready`.
+It then reads one order a line and answers each with one:
 
-    time SECONDS WHICH   compile pair WHICH in a child, and kill it so long after it begins
-    call N WHICH         the same, but it dies before its N-th changing call of the system
-    whole - WHICH        let it finish
+    time SECONDS WHICH   compile pair WHICH in a child, and kill it so long after it
+    begins call N WHICH         the same, but it dies before its N-th changing call of
+    the system whole - WHICH        let it finish
 
-The answer is the child's fate (`killed` or `finished`), the seconds, and the changing calls it made.
-Children are forked, so that each begins compiling at once; nothing here makes a thread before.
+The answer is the child's fate (`killed` or `finished`), the seconds, and the changing
+calls it made. Children are forked, so that each begins compiling at once; nothing here
+makes a thread before.
 
-`in_other_processes.py watch SCENE FOLDER` loads what it finds, says `ready`, and loads again until its input ends
-and once after that; then it prints one line of JSON: how often each state was found, and all that went wrong.
+`in_other_processes.py watch SCENE FOLDER` loads what it finds, says `ready`, and loads
+again until its input ends and once after that; then it prints one line of JSON: how
+often each state was found, and all that went wrong.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ if TYPE_CHECKING:
 
 
 def child(work: Callable[[], object], last_call: int, pipe: int) -> None:
-    """Work; say on the pipe when that begins and how many changing calls it took; die at one of them."""
+    """Work; say on the pipe when that begins and how many changing calls it took; die
+    at one of them.
+    """
     calls = 0
 
     def count(_name: str, _arguments: tuple[object, ...]) -> None:
@@ -54,7 +59,9 @@ def child(work: Callable[[], object], last_call: int, pipe: int) -> None:
 def in_child(
     work: Callable[[], object], *, after: float | None = None, last_call: int = 0
 ) -> tuple[str, float, int]:
-    """Work in a child that may be killed; return its fate, the seconds it had, and its calls."""
+    """Work in a child that may be killed; return its fate, the seconds it had, and its
+    calls.
+    """
     readable, writable = os.pipe()
     process = os.fork()
     if process == 0:

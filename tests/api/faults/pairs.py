@@ -1,4 +1,6 @@
-"""Two models of one name that differ in every file they compile to, and folders that hold what they compile to."""
+"""Two models of one name that differ in every file they compile to, and folders that
+hold what they compile to.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +48,16 @@ def put(folder: Path, content: dict[str, bytes]) -> None:
 
 
 class Pairs:
-    """Old and new state of a folder: what compiling each of two models leaves there, and what that answers.
+    """Old and new state of a folder: what compiling each of two models leaves there,
+    and what that answers.
 
     Args:
-        folder: for the models and one folder `out` to compile into. One that another process has made is taken
-            as it is.
+        folder: for the models and one folder `out` to compile into. One that another
+            process has made is taken as it is.
 
     Attributes:
-        between: what a load may find beside the old and the new state while one is compiled.
+        between: what a load may find beside the old and the new state while one is
+            compiled.
     """
 
     between: frozenset[int] = frozenset()
@@ -103,7 +107,9 @@ class Pairs:
         raise NotImplementedError
 
     def loaded(self) -> list[int]:
-        """Return of which state each context model is that a load finds, by its exact answer."""
+        """Return of which state each context model is that a load finds, by its exact
+        answer.
+        """
         found = []
         for answer, *known in zip(self.answer(), *self.answers, strict=True):
             found.append(_which(answer, known))
@@ -116,7 +122,9 @@ def _which(answer: np.ndarray, known: list[np.ndarray]) -> int:
 
 
 class OneModel(Pairs):
-    """A model with weights in a file, compiled into a binary and a file for the initializers that stay."""
+    """A model with weights in a file, compiled into a binary and a file for the
+    initializers that stay.
+    """
 
     def write_sources(self, folder: Path, *, seed: int) -> None:
         """A product that QNN takes, and one in double that it does not."""
@@ -184,7 +192,9 @@ class Group(Pairs):
 
 
 class StoppedGroup(Group):
-    """The same group by session options: its first model is published before its end, its binary pending."""
+    """The same group by session options: its first model is published before its end,
+    its binary pending.
+    """
 
     between = frozenset({PENDING})
 
@@ -212,4 +222,6 @@ class StoppedGroup(Group):
 
 
 HARNESSES = {"compile": OneModel, "share": Group, "share by options": StoppedGroup}
-"""Publications that are killed and watched, by name; whatever writes files all or none can be added."""
+"""Publications that are killed and watched, by name; whatever writes files all or none
+can be added.
+"""

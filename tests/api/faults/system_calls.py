@@ -1,4 +1,6 @@
-"""Every call of the system that this process makes through Python, heard before it is made. Knows no epctx."""
+"""Every call of the system that this process makes through Python, heard before it is
+made. Knows no epctx.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 WRITING = (
-    "open", "write", "pwrite", "fsync", "fdatasync", "rename", "replace", "link", "symlink", "mkdir", "unlink",
-    "remove", "rmdir", "truncate", "ftruncate", "copy_file_range", "sendfile", "posix_fallocate", "chmod", "utime",
+    "open", "write", "pwrite", "fsync", "fdatasync", "rename", "replace", "link",
+    "symlink", "mkdir", "unlink", "remove", "rmdir", "truncate", "ftruncate",
+    "copy_file_range", "sendfile", "posix_fallocate", "chmod", "utime",
 )  # fmt: skip
 READING = (
     "stat",
@@ -29,7 +32,9 @@ READING = (
     "dup",
 )
 CHANGING = ("replace", "rename", "link", "mkdir", "unlink", "rmdir", "fsync", "open")
-"""Calls of `os` without which nothing changes on a disk but the content of open files."""
+"""Calls of `os` without which nothing changes on a disk but the content of open
+files.
+"""
 _MODULES = (
     (os, (*WRITING, *READING)),
     (fcntl, ("flock",)),
@@ -41,7 +46,9 @@ _MODULES = (
 
 @contextmanager
 def heard(before: Callable[[str], None]) -> Iterator[None]:
-    """Have `before(name)` run before each call, such as `os.fsync`; what it raises is what the call raises."""
+    """Have `before(name)` run before each call, such as `os.fsync`; what it raises is
+    what the call raises.
+    """
     originals: list[tuple[Any, str, Any]] = []
 
     def wrapped(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,7 +95,8 @@ def intercepted(
 
 
 class Failing:
-    """Refuses the n-th call with an error of the system, or all from the n-th; n = 0 only counts.
+    """Refuses the n-th call with an error of the system, or all from the n-th; n = 0
+    only counts.
 
     Attributes:
         calls: the names of the calls so far.

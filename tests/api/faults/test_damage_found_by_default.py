@@ -1,4 +1,6 @@
-"""Damage is found by a load without options, wherever it lies; and a file that was checked once is not read again."""
+"""Damage is found by a load without options, wherever it lies; and a file that was
+checked once is not read again.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ from epctx_core.errors import PluginError
 from epctx_core.plugin import CompiledPartition, hookimpl
 
 MIB = 1 << 20
-OTHER = r"is not the one that the model was written with: its bytes [\d,]+ to [\d,]+ have another digest"
+OTHER = (
+    r"is not the one that the model was written with: its bytes [\d,]+ to [\d,]+ have "
+    r"another digest"
+)
 
 
 def layers(count, width, seed=0):
@@ -137,7 +142,9 @@ def put(pair, folder):
 
 
 def overwrite(path, place, data):
-    """Change bytes in place, as a broken copy or a bad block does: the file stays the same one."""
+    """Change bytes in place, as a broken copy or a bad block does: the file stays the
+    same one.
+    """
     with path.open("r+b") as file:
         file.seek(place)
         before = file.read(len(data))
@@ -184,9 +191,11 @@ def facts(path):
 
 
 class Decay:
-    """Changes a byte in the middle of a file, and the system notes no change: only who reads it can tell.
+    """Changes a byte in the middle of a file, and the system notes no change: only who
+    reads it can tell.
 
-    The system notes the first write into a mapped page, and none that follow until the page goes to disk.
+    The system notes the first write into a mapped page, and none that follow until the
+    page goes to disk.
     """
 
     def __init__(self, path):
@@ -205,12 +214,14 @@ class Decay:
 
 
 def aged(*paths):
-    """Make files look as if they had been written a while ago: of younger ones no load leaves a receipt."""
+    """Make files look as if they had been written a while ago: of younger ones no load
+    leaves a receipt.
+    """
     for path in paths:
         os.utime(path, (1_700_000_000, 1_700_000_000))
 
 
-# --- what is found -----------------------------------------------------------------------------------
+# --- what is found --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("share", [0.15, 0.3, 0.45, 0.6, 0.75, 0.9])
@@ -404,11 +415,13 @@ def test_many_threads_that_load_at_once_are_all_told(small, tmp_path, receipts):
         assert all(threads.map(refused, [model] * 8))
 
 
-# --- an EP that stumbles over what is damaged --------------------------------------------------------
+# --- an EP that stumbles over what is damaged -----------------------------------------
 
 
 class Reader(Alpha):
-    """An EP with a payload of 20 MiB, mostly of zeroes, that reads as much of it as `reads` says."""
+    """An EP with a payload of 20 MiB, mostly of zeroes, that reads as much of it as
+    `reads` says.
+    """
 
     reads = 0
 
@@ -445,7 +458,9 @@ class OfFiles(Reader):
 
 
 class Careless(Reader):
-    """Writes to its payload while it loads, after the check has read it, and restores the times."""
+    """Writes to its payload while it loads, after the check has read it, and restores
+    the times.
+    """
 
     @hookimpl
     def load_context(self, nodes, reader):
@@ -482,7 +497,7 @@ def test_damage_goes_before_the_error_that_the_ep_made_of_it(tmp_path):
     assert "what a strange byte does to an EP" in str(caught.value.__cause__)
 
 
-# --- receipts ----------------------------------------------------------------------------------------
+# --- receipts -------------------------------------------------------------------------
 
 
 def test_neither_the_first_load_after_a_compile_nor_the_second_of_another_file_reads_the_weights(

@@ -91,7 +91,9 @@ DAMAGES = {
     ),
     "stale": (lambda _content, stale: stale, ANOTHER),
 }
-"""Name to (content, the same model's binary with other weights) -> damaged; and words that each reader says."""
+"""Name to (content, the same model's binary with other weights) -> damaged; and words
+that each reader says.
+"""
 
 
 def compile_again(model, _rows, session_options):

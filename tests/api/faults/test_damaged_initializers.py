@@ -1,4 +1,6 @@
-"""Every damage to a file of initializers, and to what its model says of it, against every way of checking it."""
+"""Every damage to a file of initializers, and to what its model says of it, against
+every way of checking it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Killed at any moment over an older state, while another process reads: every load gives the old or the new one."""
+"""Killed at any moment over an older state, while another process reads: every load
+gives the old or the new one.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ PROGRAM = Path(__file__).with_name("in_other_processes.py")
 
 @contextmanager
 def program(*arguments):
-    """Run the program until the block is left; gives a function that says a line (None ends) and returns the answer."""
+    """Run the program until the block is left; gives a function that says a line (None
+    ends) and returns the answer.
+    """
     process = subprocess.Popen(
         [sys.executable, str(PROGRAM), *map(str, arguments)],
         stdin=subprocess.PIPE,
@@ -43,7 +47,9 @@ def program(*arguments):
 
 
 def moments(count, seconds, calls):
-    """Return orders, seeded: half spread over the whole time of a compile, half over its changing calls."""
+    """Return orders, seeded: half spread over the whole time of a compile, half over
+    its changing calls.
+    """
     generator = random.Random(count)  # noqa: S311 - a seed, no secret
     half = count // 2
     by_time = [
@@ -85,9 +91,8 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_state_for_whoever_reads(
             replaced += after == [which] * len(after)
             kept += after == before
             staged += bool(staging(pairs.out))
-            if (
-                len(set(after)) > 1
-            ):  # a group of which one member got its name: the next compile finishes it
+            if len(set(after)) > 1:
+                # A group of which one member got its name: the next compile finishes it.
                 told("whole", "-", which)
                 after = pairs.loaded()
             before = after

@@ -1,4 +1,6 @@
-"""The corpus of paths, by every way in which a model can name a file that a load opens."""
+"""The corpus of paths, by every way in which a model can name a file that a load
+opens.
+"""
 
 from __future__ import annotations
 
@@ -143,9 +145,8 @@ def test_an_awkward_name_is_a_file_inside_or_refused(route, folder, name):
     shutil.copyfile(harness.file, folder.parent / "outside.bin")
     (folder / "sub").mkdir()
     harness.name(name)
-    with pytest.raises(
-        InvalidGraph
-    ):  # nothing of that name is there, and nothing else is taken for it
+    with pytest.raises(InvalidGraph):
+        # Nothing of that name is there, and nothing else is taken for it.
         harness.load()
     target = folder / os.path.normpath(name)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,6 @@
-"""The corpus of paths, by every way in which a host can name a file that a compile writes."""
+"""The corpus of paths, by every way in which a host can name a file that a compile
+writes.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,10 @@ def by_the_option(harness, name):
 
 
 INSIDE_ONLY = (for_initializers, by_location_function, for_binaries, for_a_group)
-"""Names that have to stay in the context model's folder. Where the model itself goes is the host's to say."""
+"""Names that have to stay in the context model's folder.
+
+Where the model itself goes is the host's to say.
+"""
 EVERY_ROUTE = (*INSIDE_ONLY, for_the_model, by_the_option)
 
 

@@ -1,4 +1,6 @@
-"""Each call of the system of one compile refused, one by one: a typed error, and the old or the new state."""
+"""Each call of the system of one compile refused, one by one: a typed error, and the
+old or the new state.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def share_group(tmp_path_factory):
 
 
 def calls_of(pairs):
-    """Return the calls of one compile over the older state; everything is imported by then."""
+    """Return the calls of one compile over the older state; everything is imported by
+    then.
+    """
     put(pairs.out, pairs.states[OLD])
     counting = Failing(0, 0)
     with heard(counting):
@@ -53,7 +57,9 @@ def calls_of(pairs):
 
 
 def compile_refused(pairs, failing):
-    """Compile the new state over the old one while calls are refused; return the error, None if it was done."""
+    """Compile the new state over the old one while calls are refused; return the error,
+    None if it was done.
+    """
     put(pairs.out, pairs.states[OLD])
     try:
         with heard(failing):
@@ -64,11 +70,12 @@ def compile_refused(pairs, failing):
 
 
 def assert_old_or_new(pairs, error):
-    """Assert that an error left the older state and a success the new one, byte for byte or by what loads give."""
+    """Assert that an error left the older state and a success the new one, byte for
+    byte or by what loads give.
+    """
     found = files(pairs.out)
-    if (
-        found not in pairs.states
-    ):  # the disk also refused to take it back: the next publication will finish it
+    if found not in pairs.states:
+        # The disk also refused to take it back: the next publication will finish it.
         assert error is not None
         assert staging(pairs.out)
         pairs.loaded()
@@ -102,7 +109,8 @@ def refuse_each(pairs, *, codes_of, step=1):
             if error is not None:
                 errors += 1
                 assert error.hint, (n, calls[n - 1])
-                # An EP's hook or a look that finds nothing may word it; what the system said is never lost.
+                # An EP's hook or a look that finds nothing may word it; what the system
+                # said is never lost.
                 cause = system_error_of(error)
                 assert cause is None or cause.errno == code
         if n % 7 == 0 or staging(pairs.out):

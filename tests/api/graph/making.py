@@ -53,7 +53,9 @@ def model(
 
 
 def conditional(condition, then_reads, else_reads, output, *, local="t", name=""):
-    """If: both subgraphs negate or keep a value of the enclosing scope under a local name."""
+    """If: both subgraphs negate or keep a value of the enclosing scope under a local
+    name.
+    """
 
     def body(op_type, reads):
         return helper.make_graph(

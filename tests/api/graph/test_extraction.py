@@ -1,4 +1,6 @@
-"""The boundary of a partition, its model, and its digest: equal for equal content, whatever the names."""
+"""The boundary of a partition, its model, and its digest: equal for equal content,
+whatever the names.
+"""
 
 from __future__ import annotations
 

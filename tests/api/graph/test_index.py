@@ -1,4 +1,6 @@
-"""Producer and readers of each value, subgraphs included, and the values that are constants."""
+"""Producer and readers of each value, subgraphs included, and the values that are
+constants.
+"""
 
 from __future__ import annotations
 

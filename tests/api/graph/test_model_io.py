@@ -1,4 +1,6 @@
-"""Reading models: each way in which a file can be wrong has its error; types are found once."""
+"""Reading models: each way in which a file can be wrong has its error; types are found
+once.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def simple():
 
 
 def opened(source):
-    """Open a model of a path or bytes as a host does, and look no further than at its graph."""
+    """Open a model of a path or bytes as a host does, and look no further than at its
+    graph.
+    """
     return shown(source)[0].views[0]
 
 
@@ -230,7 +234,9 @@ def test_a_declared_shape_that_is_wrong_is_taken_for_a_hint():
 
 
 LARGE = "d" * (9 << 20)
-"""Text that makes a model one that is checked on its bytes, without parsing it twice."""
+"""Text that makes a model one that is checked on its bytes, without parsing it
+twice.
+"""
 
 
 def test_a_large_structure_is_read_the_same():

@@ -1,4 +1,6 @@
-"""A spliced model says what its source says, without what the new nodes took with them."""
+"""A spliced model says what its source says, without what the new nodes took with
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ BIG = 400
 
 
 def layered(ir_version=10, extra_inputs=()):
-    """y = |x + w1| + w2 with one small and one large weight, and one that both layers read."""
+    """y = |x + w1| + w2 with one small and one large weight, and one that both layers
+    read.
+    """
     shape = [BIG]
     return model(
         [

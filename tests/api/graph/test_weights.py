@@ -1,4 +1,6 @@
-"""Weights are the bytes of the model, wherever it keeps them, without a copy of their own."""
+"""Weights are the bytes of the model, wherever it keeps them, without a copy of their
+own.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,17 @@ CHUNK = 16 << 20
 
 
 def holding(proto):
-    """Return a model of one node, of an operator that nobody knows, that reads a tensor."""
+    """Return a model of one node, of an operator that nobody knows, that reads a
+    tensor.
+    """
     reader = helper.make_node("Own", [proto.name], ["y"], domain="own")
     return model([reader], [], ["y"], [proto], opsets=[("", 21), ("own", 1)])
 
 
 def weight_of(proto, folder=None):
-    """Return the weight behind one tensor, and what stands in the model that an EP gets."""
+    """Return the weight behind one tensor, and what stands in the model that an EP
+    gets.
+    """
     made = holding(proto)
     if folder is not None:
         (folder / "m.onnx").write_bytes(made.SerializeToString())
@@ -57,8 +63,9 @@ def external(elem_type, shape, *, location="w.bin", **entries):
 RAW = np.random.default_rng(0).integers(0, 256, 64, np.uint8).tobytes()
 
 WHOLE_BYTE_TYPES = [
-    "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64", "FLOAT16", "DOUBLE", "UINT32", "UINT64",
-    "COMPLEX64", "COMPLEX128", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ",
+    "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64", "FLOAT16", "DOUBLE",
+    "UINT32", "UINT64", "COMPLEX64", "COMPLEX128", "BFLOAT16", "FLOAT8E4M3FN",
+    "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ",
 ]  # fmt: skip
 
 
@@ -375,7 +382,8 @@ def test_each_file_is_opened_once_and_closed_with_the_session(tmp_path):
     shown(path, look=look)
     gc.collect()
 
-    # A mapping holds a descriptor of its own, and we another; the opened files are closed.
+    # A mapping holds a descriptor of its own, and we another; the opened files are
+    # closed.
     assert firsts == [0, 0, BIG, BIG, 2 * BIG, 2 * BIG, 4]
     assert open_files() == before
 
@@ -466,7 +474,9 @@ def test_tensors_of_attributes_in_files_are_read_into_the_attributes(tmp_path):
 
 
 def with_data(seen):
-    """Return the model that an EP gets, with the data of its weights, for which the checker looks."""
+    """Return the model that an EP gets, with the data of its weights, for which the
+    checker looks.
+    """
     made = seen.model()
     for proto in made.graph.initializer:
         proto.CopyFrom(seen.initializer(proto.name).make_tensor_proto())

@@ -1,4 +1,6 @@
-"""Pieces of one graph have equal digests exactly where they do the same work, whatever their values are called."""
+"""Pieces of one graph have equal digests exactly where they do the same work, whatever
+their values are called.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""EPs that claim what a test says and keep what they are shown: a graph and its partitions as an EP sees them."""
+"""EPs that claim what a test says and keep what they are shown: a graph and its
+partitions as an EP sees them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from epctx_core.plugin import (
 
 
 def provider(name, claim, **attributes):
-    """Make an EP class that claims by a function of the view; `views` and `partitions` are what it was shown."""
+    """Make an EP class that claims by a function of the view; `views` and `partitions`
+    are what it was shown.
+    """
 
     class Provider(ExecutionProvider):
         views, partitions = [], []
@@ -77,7 +81,9 @@ def nothing(_graph):
 
 
 def shown(made, claim=nothing, look=rest, *, options=None, **attributes):
-    """Return the classes of two EPs in a session: the first claims what a test says, the second what is left."""
+    """Return the classes of two EPs in a session: the first claims what a test says,
+    the second what is left.
+    """
     registry = Registry(entry_points=False)
     first, second = provider("First", claim, **attributes), provider("Second", look)
     registry.register(first)
@@ -127,7 +133,9 @@ def names(values):
 
 
 def compiled(made, *groups, keep_initializers=False, **attributes):
-    """Return a model's context model, in which each set of nodes is an EPContext node."""
+    """Return a model's context model, in which each set of nodes is an EPContext
+    node.
+    """
     registry = Registry(entry_points=False)
     registry.register(
         provider(

@@ -1,4 +1,6 @@
-"""EPs that do what no EP should, in the hook that an option names; and one of each kind that works."""
+"""EPs that do what no EP should, in the hook that an option names; and one of each kind
+that works.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ from epctx_core.plugin import (
 
 
 def lines():
-    """Return the descriptors of this process that are sockets, but those of a process's start."""
+    """Return the descriptors of this process that are sockets, but those of a process's
+    start.
+    """
     found = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
     return [fd for fd in found if fd > 2 and _is_socket(fd)]
 
@@ -61,7 +65,9 @@ def message(head):
 
 
 def sleep_in_native_code():
-    """Sleep without giving up the interpreter's lock: no other thread of this process runs."""
+    """Sleep without giving up the interpreter's lock: no other thread of this process
+    runs.
+    """
     if "EPCTX_TEST_NOTE" in os.environ:
         note_the_process()
     ctypes.PyDLL(None).sleep(600)
@@ -82,7 +88,9 @@ def start_a_child():
 
 
 def leave_what_holds_the_line():
-    """Start a process that has left the group, as services do, and holds every descriptor of this one."""
+    """Start a process that has left the group, as services do, and holds every
+    descriptor of this one.
+    """
     first = os.fork()
     if first == 0:
         os.setsid()
@@ -211,7 +219,9 @@ class Faulty(Alpha):
 
 
 class Pointing(Alpha):
-    """Believes its payload, as native readers do: the last eight bytes say where in memory there is more, or zero."""
+    """Believes its payload, as native readers do: the last eight bytes say where in
+    memory there is more, or zero.
+    """
 
     name = "PointingExecutionProvider"
     binary_suffix = "pointing"
@@ -245,7 +255,9 @@ class Patient(Alpha):
 
 
 class Noting(Alpha):
-    """Logs what it is told while its session lives, and whether that was in the host's process."""
+    """Logs what it is told while its session lives, and whether that was in the host's
+    process.
+    """
 
     name = "NotingExecutionProvider"
     binary_suffix = "noting"
@@ -298,7 +310,9 @@ class Half:
 
 
 class Converting(Alpha):
-    """Writes its weights as float16: tensors that are not the model's own; then one of these again, and a file."""
+    """Writes its weights as float16: tensors that are not the model's own; then one of
+    these again, and a file.
+    """
 
     name = "ConvertingExecutionProvider"
     binary_suffix = "converting"

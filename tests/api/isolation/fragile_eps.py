@@ -1,4 +1,6 @@
-"""EPs whose reader of payloads ends its process at a damaged byte, as native readers do."""
+"""EPs whose reader of payloads ends its process at a damaged byte, as native readers
+do.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,15 @@ from end_to_end.engine_eps import Alpha, packed, unpacked
 from epctx_core.plugin import CompiledPartition, EPContextNode, hookimpl
 
 PART = 12 << 20
-"""Bytes of zeros before the graphs: more than a load's look at a payload's head and some blocks covers."""
+"""Bytes of zeros before the graphs: more than a load's look at a payload's head and
+some blocks covers.
+"""
 
 
 class Fragile(Alpha):
-    """Ends its process where one of these bytes is another one; in the suite's own it notes that, and raises."""
+    """Ends its process where one of these bytes is another one; in the suite's own it
+    notes that, and raises.
+    """
 
     name = "FragileExecutionProvider"
     binary_suffix = "fragile"

@@ -46,7 +46,9 @@ def compiled(folder, model, ep, options, **arguments):
 
 
 def children():
-    """Return the processes that this one has started, those included that have ended and were not waited for."""
+    """Return the processes that this one has started, those included that have ended
+    and were not waited for.
+    """
     lists = [path / "children" for path in Path("/proc/self/task").iterdir()]
     return {
         int(pid) for path in lists if path.exists() for pid in path.read_text().split()
@@ -71,7 +73,9 @@ def threads():
 
 @contextmanager
 def nothing_left(temporary):
-    """Hold that the block leaves no process, thread, descriptor or temporary folder; as the suite's own TMPDIR says."""
+    """Hold that the block leaves no process, thread, descriptor or temporary folder; as
+    the suite's own TMPDIR says.
+    """
     before = children(), threads(), open_pipes()
     yield
     assert (children(), threads(), open_pipes()) == before

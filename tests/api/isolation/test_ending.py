@@ -47,7 +47,9 @@ def note(tmp_path, monkeypatch):
 
 @pytest.fixture
 def services(note):
-    """Processes that an EP left behind, as a function that gives their numbers; they end with the test."""
+    """Processes that an EP left behind, as a function that gives their numbers; they
+    end with the test.
+    """
 
     def started():
         return (
@@ -71,7 +73,9 @@ def wait_for(condition, seconds=20.0):
 
 
 def interrupt_when(condition):
-    """Begin a thread that sends this process what Ctrl-C does, once a condition holds."""
+    """Begin a thread that sends this process what Ctrl-C does, once a condition
+    holds.
+    """
 
     def interrupt():
         if wait_for(condition):

@@ -1,4 +1,6 @@
-"""Whatever an isolated EP does to its process, the host gets one typed error, and nothing is left behind."""
+"""Whatever an isolated EP does to its process, the host gets one typed error, and
+nothing is left behind.
+"""
 
 from __future__ import annotations
 

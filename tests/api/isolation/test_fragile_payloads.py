@@ -1,4 +1,6 @@
-"""EPs that a damaged payload could crash (`needs_verified_payloads`): they get no byte in this process that was not checked."""
+"""EPs that a damaged payload could crash (`needs_verified_payloads`): they get no byte
+in this process that was not checked.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def receipts(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Context models of the fragile EP, its payload in a file or embedded, and of two EPs."""
+    """Context models of the fragile EP, its payload in a file or embedded, and of two
+    EPs.
+    """
     folder = tmp_path_factory.mktemp("written")
     for name, embedded, operators, eps in (
         ("file", False, CHAIN, (Fragile,)),
@@ -66,7 +70,9 @@ def written(tmp_path_factory):
 
 @pytest.fixture
 def make(written, tmp_path):
-    """Return a function that copies a context model, without its manifest or with a damaged byte, if so wished."""
+    """Return a function that copies a context model, without its manifest or with a
+    damaged byte, if so wished.
+    """
 
     def make(name="file", *, bare=False, damaged=False):
         folder = Path(
@@ -107,14 +113,16 @@ def expected(operators=CHAIN):
         return answer(session)
 
 
-# --- with digests ---------------------------------------------------------------------------------------
+# --- with digests ---------------------------------------------------------------------
 
 MODES = ("once", "head", "lazy", "full")
 WAYS = ("file", "embedded", "callback")
 
 
 def options_of(path, way, **entries):
-    """Return options for a load from a file, or from bytes with a callback that reads the binary."""
+    """Return options for a load from a file, or from bytes with a callback that reads
+    the binary.
+    """
     options = options_for(isolate="", **entries)
     if way == "callback":
 
@@ -252,7 +260,7 @@ def test_what_was_just_compiled_is_read_back_in_this_process(tmp_path, caplog):
     assert "its own process" not in caplog.text
 
 
-# --- without digests ------------------------------------------------------------------------------------
+# --- without digests ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("isolate", ["", "compile"])
@@ -281,9 +289,9 @@ def test_a_payload_without_digests_is_loaded_and_run_in_a_process_of_its_own(
     ]
     assert record.levelno == logging.INFO
     assert (
-        "FragileExecutionProvider works in its own process unless ep.context_trust_unverified=1: a payload"
-        in caplog.text
-    )
+        "FragileExecutionProvider works in its own process unless "
+        "ep.context_trust_unverified=1: a payload"
+    ) in caplog.text
     assert "ep.context_trust_unverified=1" in record.message
 
 
@@ -450,7 +458,7 @@ def test_with_digests_nothing_needs_the_package(make):
         assert np.array_equal(answer(session), expected())
 
 
-# --- verification ---------------------------------------------------------------------------------------
+# --- verification ---------------------------------------------------------------------
 
 
 def verify(path, **entries):
@@ -536,7 +544,7 @@ def test_a_verification_does_not_give_it_one_whose_digests_are_wrong(make):
     assert (Fragile.loads, Fragile.looks) == ([], [])
 
 
-# --- the declaration ------------------------------------------------------------------------------------
+# --- the declaration ------------------------------------------------------------------
 
 
 def test_the_declaration_is_true_or_false():

@@ -1,4 +1,6 @@
-"""Context models that another tool wrote, or nobody knows who: no manifest, and every EP in a process of its own."""
+"""Context models that another tool wrote, or nobody knows who: no manifest, and every
+EP in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ class Single(Loading):
 
 
 def from_other_process(path):
-    """Leave of a context model what any tool writes: its nodes with their EP's attributes."""
+    """Leave of a context model what any tool writes: its nodes with their EP's
+    attributes.
+    """
     model = onnx.load(path, load_external_data=False)
     for field in ("metadata_props", "producer_name", "producer_version"):
         model.ClearField(field)
@@ -79,7 +83,9 @@ def from_other_process(path):
 
 
 def convolution():
-    """Return an INT8 convolution between floats, and Erf behind it: something for each simulated EP."""
+    """Return an INT8 convolution between floats, and Erf behind it: something for each
+    simulated EP.
+    """
     weights = {
         "scale": np.float32(2.0**-4),
         "zero": np.int8(0),

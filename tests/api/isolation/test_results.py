@@ -188,7 +188,9 @@ def test_text_that_stays_inside_of_a_partition_makes_no_difference(tmp_path):
 
 
 def text_context_model(folder):
-    """Write a context model whose one node takes and gives text, as another tool might; epctx makes none."""
+    """Write a context model whose one node takes and gives text, as another tool might;
+    epctx makes none.
+    """
     payload = packed({"p": onnx.parser.parse_model(TEXT_OUTSIDE).SerializeToString()})
     declared = onnx.parser.parse_model(TEXT_OUTSIDE).graph
     attributes = {

@@ -1,4 +1,6 @@
-"""An EP that has kernels instead of a compiler, for operators of its own, and models with these operators."""
+"""An EP that has kernels instead of a compiler, for operators of its own, and models
+with these operators.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,20 @@ X = np.array([-1.0, 2.0], np.float32)
 
 
 def model_of(body, *, inputs="float[2] x", outputs="float[2] y", inner="", acme=1):
-    """Return a model of a body in ONNX's text form, with types of inner values; `acme` versions the EP's domain."""
+    """Return a model of a body in ONNX's text form, with types of inner values; `acme`
+    versions the EP's domain.
+    """
     values = f"<{inner}>" if inner else ""
     return onnx.parser.parse_model(
-        f'<ir_version: 9, opset_import: ["": 17, "acme": {acme}]> g ({inputs}) => ({outputs}) {values} {{ {body} }}'
+        f'<ir_version: 9, opset_import: ["": 17, "acme": {acme}]> g ({inputs}) => '
+        f"({outputs}) {values} {{ {body} }}"
     )
 
 
 def scale(node):
-    """Make the kernel of acme::Scale: x times an attribute, plus a second input if the node has one."""
+    """Make the kernel of acme::Scale: x times an attribute, plus a second input if the
+    node has one.
+    """
     if len(node.outputs) > 1:
         raise InvalidGraph(
             f"acme::Scale has one output, not {len(node.outputs)}.", node=node.name
@@ -88,7 +95,9 @@ def kernel_ep(*kernels, described=(SCALE,), base=KernelProvider, **attributes):
 
 
 def with_eps(*eps):
-    """Return a registry of EP classes, and session options that ask for them in order."""
+    """Return a registry of EP classes, and session options that ask for them in
+    order.
+    """
     registry, options = epctx.Registry(entry_points=False), epctx.SessionOptions()
     for ep in eps:
         registry.register(ep)

@@ -1,4 +1,6 @@
-"""An EP with the hook `allocate` finds what it makes and what it reads in its own memory."""
+"""An EP with the hook `allocate` finds what it makes and what it reads in its own
+memory.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from epctx_core.plugin import CompiledPartition, hookimpl
 
 
 def allocating(base, name, answer=np.empty):
-    """Return an EP class with `allocate`, which keeps what it gave, and what its partitions were run with.
+    """Return an EP class with `allocate`, which keeps what it gave, and what its
+    partitions were run with.
 
     `gave`: the arrays; `runs`: inputs and outputs of each run of a partition.
     """

@@ -1,4 +1,6 @@
-"""An EP may have kernels instead of a compiler: they run single nodes, statelessly, in any graph of a model."""
+"""An EP may have kernels instead of a compiler: they run single nodes, statelessly, in
+any graph of a model.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Custom operators that a compile leaves over run by an EP's kernels where the context model is loaded.
+"""Custom operators that a compile leaves over run by an EP's kernels where the context
+model is loaded.
 
-The context model says what ties their types together: metadata `epctx.kernel_type_constraints`.
+The context model says what ties their types together: metadata
+`epctx.kernel_type_constraints`.
 """
 
 from __future__ import annotations
@@ -236,7 +238,9 @@ def test_a_malformed_preference_of_the_host_is_an_error_where_kernels_are_looked
     context = compiled(MIXED, tmp_path, Alpha, Acme)
 
     class Refreshed(epctx.Registry):
-        """A registry that another thread refreshes while the EP with the kernels is looked up."""
+        """A registry that another thread refreshes while the EP with the kernels is
+        looked up.
+        """
 
         def route(self, source, among=None):
             with monkeypatch.context() as patch:

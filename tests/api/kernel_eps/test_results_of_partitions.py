@@ -1,4 +1,6 @@
-"""Results of an EP's partitions are checked against the model's declarations, compiled or loaded."""
+"""Results of an EP's partitions are checked against the model's declarations, compiled
+or loaded.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ TWO = model_of("y = Relu(x) z = Add(x, x)", outputs="float[2] y, float[2] z")
 
 
 def spoiling(spoil):
-    """Return an EP whose partitions give what `spoil` makes of their inputs and right results."""
+    """Return an EP whose partitions give what `spoil` makes of their inputs and right
+    results.
+    """
 
     class Spoiling(Alpha):
         name = "SpoilingExecutionProvider"

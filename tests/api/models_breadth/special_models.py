@@ -1,4 +1,6 @@
-"""Models of every kind, each with inputs: what surrounds the nodes that an EP takes is special."""
+"""Models of every kind, each with inputs: what surrounds the nodes that an EP takes is
+special.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ X = {"x": numbers(2, 3)}
 
 
 def optional_inputs_and_outputs() -> Example:
-    """Return Clip without its minimum, and LSTM that gives its last of three outputs only."""
+    """Return Clip without its minimum, and LSTM that gives its last of three outputs
+    only.
+    """
     return Example(
         made(
             [
@@ -111,7 +115,9 @@ def optional_inputs_and_outputs() -> Example:
 
 
 def several_operator_domains() -> Example:
-    """Return operators of the classical machine learning domain and of onnxruntime's between others."""
+    """Return operators of the classical machine learning domain and of onnxruntime's
+    between others.
+    """
     return Example(
         made(
             [
@@ -204,7 +210,9 @@ def sparse_weights_taken() -> Example:
 
 
 def sequences() -> Example:
-    """Return tensors that are put into a sequence, taken out, and a sequence that comes in and goes out."""
+    """Return tensors that are put into a sequence, taken out, and a sequence that comes
+    in and goes out.
+    """
     kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(FLOAT, None))
     return Example(
         made(
@@ -250,7 +258,9 @@ def optionals() -> Example:
 
 
 def optionals_without_a_value() -> Example:
-    """Return an optional that holds nothing, is asked, and goes out as it came and through a node."""
+    """Return an optional that holds nothing, is asked, and goes out as it came and
+    through a node.
+    """
     kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, [2, 3]))
     return Example(
         made(
@@ -313,7 +323,9 @@ def maps() -> Example:
 
 
 def empty_and_scalar_tensors() -> Example:
-    """Return tensors without elements and without dimensions, as inputs, weights, inner values, outputs."""
+    """Return tensors without elements and without dimensions, as inputs, weights, inner
+    values, outputs.
+    """
     return Example(
         made(
             [
@@ -341,7 +353,9 @@ def empty_and_scalar_tensors() -> Example:
 
 
 def outputs_that_no_node_makes() -> Example:
-    """Return a graph whose outputs are an input, an initializer, and a value that is read on."""
+    """Return a graph whose outputs are an input, an initializer, and a value that is
+    read on.
+    """
     return Example(
         made(
             [
@@ -426,7 +440,9 @@ def constants_as_nodes() -> Example:
 
 
 def sequence_of_functions() -> Example:
-    """Return functions that call each other, one of them twice and with an attribute."""
+    """Return functions that call each other, one of them twice and with an
+    attribute.
+    """
     scaled = helper.make_function(
         "mine",
         "Scaled",
@@ -495,7 +511,9 @@ ELEMENT_TYPES = sorted(
     for name, kind in TensorProto.DataType.items()
     if name not in {"UNDEFINED", "STRING"} and not name.startswith("FLOAT6")
 )
-"""All that tensors of numbers can have, but for those that no operator of ONNX takes."""
+"""All that tensors of numbers can have, but for those that no operator of ONNX
+takes.
+"""
 COMPLEX = (TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 ONNXRUNTIME_TYPES = [
     kind
@@ -510,7 +528,9 @@ ONNXRUNTIME_TYPES = [
 
 
 def of_element_type(kind: int) -> Example:
-    """Return a model through which tensors of one type run: as input, weight, inner value and output."""
+    """Return a model through which tensors of one type run: as input, weight, inner
+    value and output.
+    """
     array = np.array([[0, 1, 1], [1, 0, 1]]).astype(
         helper.tensor_dtype_to_np_dtype(kind)
     )

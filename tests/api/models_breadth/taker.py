@@ -1,4 +1,6 @@
-"""An EP that takes whatever it is told to, and the three ways through epctx that results are compared on."""
+"""An EP that takes whatever it is told to, and the three ways through epctx that
+results are compared on.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Taker(EngineProvider):
 
 
 def expected(model: onnx.ModelProto | str, feeds: dict[str, Any]) -> list[Any]:
-    """Return what onnxruntime gives for a model, or `onnx.reference` where onnxruntime does not take it."""
+    """Return what onnxruntime gives for a model, or `onnx.reference` where onnxruntime
+    does not take it.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     given = model if isinstance(model, str) else model.SerializeToString()
@@ -49,7 +53,9 @@ def expected(model: onnx.ModelProto | str, feeds: dict[str, Any]) -> list[Any]:
 
 
 def assert_same(one: Any, other: Any) -> None:
-    """Hold values of any kind against each other: lists, maps, nothing, text, numbers."""
+    """Hold values of any kind against each other: lists, maps, nothing, text,
+    numbers.
+    """
     assert type(one) is type(other) or isinstance(one, (np.ndarray, np.generic, list))
     if isinstance(one, (list, tuple)):
         assert len(one) == len(other)
@@ -70,7 +76,9 @@ def assert_same(one: Any, other: Any) -> None:
 
 
 class Outcome(NamedTuple):
-    """Results in the model's order: of the source on the CPU EP, compiled in the session, loaded again."""
+    """Results in the model's order: of the source on the CPU EP, compiled in the
+    session, loaded again.
+    """
 
     original: list[np.ndarray]
     compiled: list[np.ndarray]
@@ -125,7 +133,9 @@ def run_with(
     providers: bool = True,
     **entries: object,
 ) -> list[np.ndarray]:
-    """Run a model in a session that has the EP, or finds it by a context model's nodes."""
+    """Run a model in a session that has the EP, or finds it by a context model's
+    nodes.
+    """
     options = options_with(ep if providers else None, **entries)
     with epctx.InferenceSession(model, options, registry=registry_with(ep)) as session:
         return session.run(None, feeds)
@@ -139,7 +149,8 @@ def through_everything(
     ep: type[Taker] = Taker,
     embedded: bool = False,
 ) -> Outcome:
-    """Run a model, compile it, take the source away, run the context model in another folder.
+    """Run a model, compile it, take the source away, run the context model in another
+    folder.
 
     Args:
         source: a model alone in its folder, with its weights; the folder is removed.

@@ -1,4 +1,6 @@
-"""Quantized groups are taken whole, partitions only if large enough and not too many; the report says why."""
+"""Quantized groups are taken whole, partitions only if large enough and not too many;
+the report says why.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ QUANTIZERS = [
 
 
 def quantized_chain(*operators):
-    """Return x, quantized; then each operator between DequantizeLinear and QuantizeLinear; float again."""
+    """Return x, quantized; then each operator between DequantizeLinear and
+    QuantizeLinear; float again.
+    """
     nodes = [node("QuantizeLinear", ["x", "s", "z"], ["q0"])]
     for number, op in enumerate(operators):
         nodes += [
@@ -106,7 +110,10 @@ def test_an_operator_is_not_taken_without_what_quantizes_its_result(tmp_path):
     assert taken(report) == {"y"}
     reasons = [r.reason for r in report.refusals if "Relu 'f0'" in r.reason]
     assert reasons == [
-        "Relu 'f0' and the quantization around it are taken whole or not at all, and QuantizeLinear 'q1' is not taken"
+        (
+            "Relu 'f0' and the quantization around it are taken whole or not at all, "
+            "and QuantizeLinear 'q1' is not taken"
+        )
     ]
 
 
@@ -137,7 +144,8 @@ def test_a_group_is_in_one_partition(tmp_path):
 
 
 def test_sets_that_hold_a_group_together_are_in_one_partition(tmp_path):
-    # f1 reads d0 of the beginning and, behind a Sigmoid that nobody takes, d1: alone, d0 would stay at the beginning.
+    # f1 reads d0 of the beginning and, behind a Sigmoid that nobody takes, d1: alone,
+    # d0 would stay at the beginning.
     nodes = [
         node("QuantizeLinear", ["x", "s", "z"], ["q0"]),
         node("DequantizeLinear", ["q0", "s", "z"], ["d0"]),

@@ -1,4 +1,6 @@
-"""Lengths that a model declares are hints: onnxruntime warns and runs, and so does every way through epctx."""
+"""Lengths that a model declares are hints: onnxruntime warns and runs, and so does
+every way through epctx.
+"""
 
 from __future__ import annotations
 
@@ -47,32 +49,60 @@ def declared(made, *, inputs=None, outputs=None, values=None):
 
 TWO = model([node("Relu", "x", "h"), node("Erf", "h", "i"), node("Add", "i i", "y")])
 STATIC = {"inputs": {"x": [3, 4]}}
-COUNTED = model([node("Relu", "x", "h"), node("Compress", "h c", "i", axis=0), node("Add", "i i", "y")],
-                inputs=[helper.make_tensor_value_info("c", BOOL, ["k"])])  # fmt: skip
+COUNTED = model(
+    [
+        node("Relu", "x", "h"),
+        node("Compress", "h c", "i", axis=0),
+        node("Add", "i i", "y"),
+    ],
+    inputs=[helper.make_tensor_value_info("c", BOOL, ["k"])],
+)
 
 
 def looping(state, row):
     """A Loop whose state grows, and whose body declares that it does not."""
     inner = helper.make_graph(
-        [node("Relu", "s", "a"), node("Concat", "a a", "t", axis=0), node("Identity", "going", "on")],
+        [
+            node("Relu", "s", "a"),
+            node("Concat", "a a", "t", axis=0),
+            node("Identity", "going", "on"),
+        ],
         "body",
-        [helper.make_tensor_value_info("i", INT64, []), helper.make_tensor_value_info("going", BOOL, []),
-         helper.make_tensor_value_info("s", FLOAT, state)],
-        [helper.make_tensor_value_info("on", BOOL, []), helper.make_tensor_value_info("t", FLOAT, row)],
-    )  # fmt: skip
+        [
+            helper.make_tensor_value_info("i", INT64, []),
+            helper.make_tensor_value_info("going", BOOL, []),
+            helper.make_tensor_value_info("s", FLOAT, state),
+        ],
+        [
+            helper.make_tensor_value_info("on", BOOL, []),
+            helper.make_tensor_value_info("t", FLOAT, row),
+        ],
+    )
     count = helper.make_tensor("", INT64, [], [2])
     return model(
-        [node("Constant", "", "n", value=count),
-         helper.make_node("Loop", ["n", "", "x"], ["h"], body=inner), node("Add", "h h", "y")]
-    )  # fmt: skip
+        [
+            node("Constant", "", "n", value=count),
+            helper.make_node("Loop", ["n", "", "x"], ["h"], body=inner),
+            node("Add", "h h", "y"),
+        ]
+    )
 
 
 def choosing():
     return model(
-        [node("Constant", "", "c", value=helper.make_tensor("", BOOL, [], [True])),
-         node("If", "c", "y", then_branch=body([node("Relu", "x", "a"), node("Add", "a a", "t")], "t"),
-              else_branch=body([node("Neg", "x", "e")], "e"))]
-    )  # fmt: skip
+        [
+            node("Constant", "", "c", value=helper.make_tensor("", BOOL, [], [True])),
+            node(
+                "If",
+                "c",
+                "y",
+                then_branch=body(
+                    [node("Relu", "x", "a"), node("Add", "a a", "t")], "t"
+                ),
+                else_branch=body([node("Neg", "x", "e")], "e"),
+            ),
+        ]
+    )
 
 
 def with_false_body():
@@ -89,20 +119,28 @@ def with_false_body():
 
 
 FALSE = {
-    "minus one for what is open": declared(TWO, inputs={"x": [-1, 4]}, outputs={"y": [-1, 4]}, values={"h": [-1, 4]}),
+    "minus one for what is open": declared(
+        TWO, inputs={"x": [-1, 4]}, outputs={"y": [-1, 4]}, values={"h": [-1, 4]}
+    ),
     "minus seven": declared(TWO, inputs={"x": [-7, 4]}, outputs={"y": [-7, 4]}),
-    "minus one, and an output that is not open": declared(TWO, inputs={"x": [-1, 4]}, outputs={"y": [1, 4]}),
+    "minus one, and an output that is not open": declared(
+        TWO, inputs={"x": [-1, 4]}, outputs={"y": [1, 4]}
+    ),
     "one row of many": declared(TWO, outputs={"y": [1, 4]}),
-    "an open input without a name": declared(TWO, inputs={"x": [None, 4]}, outputs={"y": [1, 4]}),
+    "an open input without a name": declared(
+        TWO, inputs={"x": [None, 4]}, outputs={"y": [1, 4]}
+    ),
     "an output that inference refutes": declared(TWO, **STATIC, outputs={"y": [5, 4]}),
     "another rank": declared(TWO, **STATIC, outputs={"y": [12]}),
     "another rank of an open input": declared(TWO, outputs={"y": [12]}),
     "an input of any rank": declared(TWO, inputs={"x": None}, outputs={"y": [5]}),
     "a value between": declared(TWO, values={"h": [5, 4]}),
-    "a value that inference refutes": declared(TWO, **STATIC, values={"h": [5, 4], "i": [1]}),
+    "a value that inference refutes": declared(
+        TWO, **STATIC, values={"h": [5, 4], "i": [1]}
+    ),
     "a state that grows": looping([3, 4], [3, 4]),
     "a body": with_false_body(),
-}  # fmt: skip
+}
 
 
 def onnxruntime_gives(made, feeds):
@@ -153,7 +191,9 @@ def test_whatever_is_declared_the_results_are_those_of_the_operators(
 def test_what_inference_does_not_know_is_declared_to_eps_and_enforced_on_nobody(
     tmp_path, caplog
 ):
-    """As in onnxruntime EPs may count on a declared length; whoever does is not blamed where it is false."""
+    """As in onnxruntime EPs may count on a declared length; whoever does is not blamed
+    where it is false.
+    """
     seen = []
 
     class Curious(Taker):

@@ -1,4 +1,6 @@
-"""Functions that a model defines stand as their operators in what an EP sees, unless the EP wants the calls."""
+"""Functions that a model defines stand as their operators in what an EP sees, unless
+the EP wants the calls.
+"""
 
 from __future__ import annotations
 

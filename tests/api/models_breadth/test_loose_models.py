@@ -1,4 +1,6 @@
-"""Models that ONNX's checker refuses and onnxruntime takes: the same results on every way through."""
+"""Models that ONNX's checker refuses and onnxruntime takes: the same results on every
+way through.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def body(nodes, output):
 
 
 def choice(*, then, tidy=False):
-    """If, with what reads outside in bodies, before what it reads is made; `tidy` puts all in order."""
+    """If, with what reads outside in bodies, before what it reads is made; `tidy` puts
+    all in order.
+    """
     condition = helper.make_tensor("", TensorProto.BOOL, [], [then])
     chosen = [node("Mul", "made x", "t"), node("Neg", "t", "u")]
     other = body([node("Abs", "made", "e")], "e")
@@ -127,14 +131,26 @@ def constant(shape, places):
 
 CHAIN = [node("Abs", "h", "y"), node("Add", "g g", "h"), node("Relu", "x", "g")]
 LOOSE = {
-    "a graph without a name": model([node("Relu", "x", "h"), node("Add", "h x", "y")], name=""),
+    "a graph without a name": model(
+        [node("Relu", "x", "h"), node("Add", "h x", "y")], name=""
+    ),
     "nodes out of order": model(CHAIN),
     "bodies out of order": choice(then=True),
     "bodies out of order, the other one": choice(then=False),
-    "a function out of order": calling([node("Neg", "n", "b"), node("Relu", "a", "n")], 13, 14),
-    "ir version 1": model([node("Relu", "x", "h"), node("Add", "h w", "y")], opset=7, ir=1, weights=[weight()]),
+    "a function out of order": calling(
+        [node("Neg", "n", "b"), node("Relu", "a", "n")], 13, 14
+    ),
+    "ir version 1": model(
+        [node("Relu", "x", "h"), node("Add", "h w", "y")],
+        opset=7,
+        ir=1,
+        weights=[weight()],
+    ),
     "ir version 2": model(
-        [node("Relu", "x", "h"), node("Add", "h w", "y")], opset=7, ir=2, weights=[weight()],
+        [node("Relu", "x", "h"), node("Add", "h w", "y")],
+        opset=7,
+        ir=2,
+        weights=[weight()],
         inputs=[helper.make_tensor_value_info("w", FLOAT, [4])],
     ),
     "ir version 3 and an initializer that is no input": model(
@@ -143,18 +159,36 @@ LOOSE = {
     "a function of an older version": calling([node("Softmax", "a", "b")], 11, 13),
     "a function of a newer version": calling([node("Softmax", "a", "b")], 13, 11),
     "a sparse initializer": with_sparse_initializer(),
-    "a sparse Constant": model([constant([3, 4], [1, 11]), node("Mul", "x w", "h"), node("Add", "h w", "y")]),
+    "a sparse Constant": model(
+        [constant([3, 4], [1, 11]), node("Mul", "x w", "h"), node("Add", "h w", "y")]
+    ),
     "a sparse Constant before ir version 4": model(
         [constant([4, 4], [[1, 0], [3, 1]]), node("MatMul", "x w", "y")], opset=11, ir=3
     ),
-    "a sparse matrix": model([constant([4, 4], [[1, 0], [3, 1]]), node("MatMul", "x w", "y")]),
-    "a sparse Constant in a body": model(
-        [node("Constant", "", "c", value=helper.make_tensor("", TensorProto.BOOL, [], [True])),
-         node("If", "c", "y",
-              then_branch=body([constant([4, 4], [[1, 0], [3, 1]]), node("MatMul", "x w", "t")], "t"),
-              else_branch=body([node("Neg", "x", "e")], "e"))]
+    "a sparse matrix": model(
+        [constant([4, 4], [[1, 0], [3, 1]]), node("MatMul", "x w", "y")]
     ),
-}  # fmt: skip
+    "a sparse Constant in a body": model(
+        [
+            node(
+                "Constant",
+                "",
+                "c",
+                value=helper.make_tensor("", TensorProto.BOOL, [], [True]),
+            ),
+            node(
+                "If",
+                "c",
+                "y",
+                then_branch=body(
+                    [constant([4, 4], [[1, 0], [3, 1]]), node("MatMul", "x w", "t")],
+                    "t",
+                ),
+                else_branch=body([node("Neg", "x", "e")], "e"),
+            ),
+        ]
+    ),
+}
 
 TIDY = {
     "bodies out of order": choice(then=True, tidy=True),
@@ -230,8 +264,8 @@ def test_a_loose_model_goes_through_isolation_and_the_cache(tmp_path, kind):
 @settings(max_examples=25, deadline=None)
 def test_the_order_of_nodes_changes_neither_names_nor_results(order):
     nodes = [
-        node("Relu", "x", "a"), node("Neg", "a", "b"), node("Add", "a b", "c"), node("Mul", "c x", "d"),
-        node("Sigmoid", "d", "e"), node("Add", "e c", "y"),
+        node("Relu", "x", "a"), node("Neg", "a", "b"), node("Add", "a b", "c"),
+        node("Mul", "c x", "d"), node("Sigmoid", "d", "e"), node("Add", "e c", "y"),
     ]  # fmt: skip
     options = epctx.SessionOptions()
     options.add_provider("QNN")
@@ -367,10 +401,15 @@ class Disordered(Taker):
 def brain_floats():
     """onnxruntime has no kernel for one of the nodes, so that the piece is divided."""
     return model(
-        [node("Relu", "x", "a"), node("Cast", "a", "b", to=BFLOAT16), node("Acos", "b", "c"),
-         node("Cast", "c", "d", to=FLOAT), node("Abs", "d", "y")],
+        [
+            node("Relu", "x", "a"),
+            node("Cast", "a", "b", to=BFLOAT16),
+            node("Acos", "b", "c"),
+            node("Cast", "c", "d", to=FLOAT),
+            node("Abs", "d", "y"),
+        ],
         opset=22,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""The simulated EPs among special things: they take their nodes or refuse them, and never fail over them."""
+"""The simulated EPs among special things: they take their nodes or refuse them, and
+never fail over them.
+"""
 
 from __future__ import annotations
 

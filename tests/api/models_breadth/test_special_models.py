@@ -1,4 +1,6 @@
-"""Models of every kind give the same on every way through, and no node or value is lost."""
+"""Models of every kind give the same on every way through, and no node or value is
+lost.
+"""
 
 from __future__ import annotations
 

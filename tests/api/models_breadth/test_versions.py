@@ -1,4 +1,6 @@
-"""Models of every IR and operator version, from the oldest that onnxruntime takes to onnx's newest."""
+"""Models of every IR and operator version, from the oldest that onnxruntime takes to
+onnx's newest.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ ONNXRUNTIME_OPSET = max(
 ONNXRUNTIME_IR = max(
     v for v in range(3, onnx.IR_VERSION + 1) if is_read_by_onnxruntime(8, v)
 )
-"""The newest that this onnxruntime takes (1.31: 26 and 13); epctx's own engines may take more."""
+"""The newest that this onnxruntime takes (1.31: 26 and 13); epctx's own engines may
+take more.
+"""
 BEYOND = pytest.mark.not_for_onnxruntime("the source is too new for it")
 
 
@@ -41,7 +45,9 @@ def marked(versions, newest):
 
 
 def model_of(opset, ir_version):
-    """Return a model whose operators changed over the versions, with a weight as ONNX once wanted it."""
+    """Return a model whose operators changed over the versions, with a weight as ONNX
+    once wanted it.
+    """
     model = made(
         [
             node("Add", ["x", "w"], ["a"]),
@@ -83,7 +89,9 @@ def test_the_newest_of_both_goes_through(tmp_path, caplog):
 
 
 def check_version(folder, caplog, model):
-    """Compile, move and run a model; nothing may run on the slow engine, and versions stay as they were."""
+    """Compile, move and run a model; nothing may run on the slow engine, and versions
+    stay as they were.
+    """
     source = folder / "in" / "m.onnx"
     source.parent.mkdir()
     source.write_bytes(model.SerializeToString())
@@ -104,7 +112,9 @@ def check_version(folder, caplog, model):
 
 
 def lowered(model):
-    """Return a model that onnxruntime takes: its operators are the same from version 14 on."""
+    """Return a model that onnxruntime takes: its operators are the same from version 14
+    on.
+    """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     copy.ir_version = min(copy.ir_version, 10)
@@ -114,7 +124,10 @@ def lowered(model):
 
 @pytest.mark.skipif(
     onnx.defs.get_schema("Cast").since_version <= ONNXRUNTIME_OPSET,
-    reason="this onnx has nothing in Cast that onnxruntime lacks; tests/engines/test_splitting.py has operators without a kernel",
+    reason=(
+        "this onnx has nothing in Cast that onnxruntime lacks; "
+        "tests/engines/test_splitting.py has operators without a kernel"
+    ),
 )
 def test_an_operator_newer_than_onnxruntime_runs_alone_on_the_reference(
     tmp_path, caplog

@@ -1,4 +1,6 @@
-"""Weights in several files, in subfolders, behind links into a cache; models from bytes."""
+"""Weights in several files, in subfolders, behind links into a cache; models from
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ FEEDS = {"x": numbers(4, 300)}
 
 
 def spread_out(folder, places):
-    """Return a model of one Add and Sigmoid a weight, with each weight's bytes in a file of `places`.
+    """Return a model of one Add and Sigmoid a weight, with each weight's bytes in a
+    file of `places`.
 
     Args:
         folder: where the files are made.
@@ -140,7 +143,9 @@ def test_a_model_from_bytes_says_which_option_it_needs(tmp_path):
 
 @pytest.fixture
 def cache(tmp_path):
-    """A model and its weights as a hub's cache keeps them: links in a snapshot to blobs named by digest."""
+    """A model and its weights as a hub's cache keeps them: links in a snapshot to blobs
+    named by digest.
+    """
     (blobs := tmp_path / "cache" / "blobs").mkdir(parents=True)
     snapshot = tmp_path / "cache" / "snapshots" / "0123abcd" / "onnx"
     snapshot.mkdir(parents=True)

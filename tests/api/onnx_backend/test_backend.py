@@ -1,4 +1,6 @@
-"""epctx behind ONNX's backend interface: a model, a node, on EPs, directly and over context models."""
+"""epctx behind ONNX's backend interface: a model, a node, on EPs, directly and over
+context models.
+"""
 
 from __future__ import annotations
 

@@ -136,7 +136,10 @@ def test_a_prefix_of_plain_characters_is_taken(options):
 def test_a_misspelt_key_of_ours_brings_a_suggestion(options):
     with pytest.raises(
         InvalidArgument,
-        match=r"unknown session option 'ep\.context_enabled'\. Did you mean 'ep\.context_enable'\?",
+        match=(
+            r"unknown session option 'ep\.context_enabled'\. Did you mean "
+            r"'ep\.context_enable'\?"
+        ),
     ) as caught:
         options.add_session_config_entry("ep.context_enabled", "1")
 

@@ -1,6 +1,8 @@
-"""The ONNX models of which tests have `.ort` files: three exported networks, three quantised models, two with subgraphs.
+"""The ONNX models of which tests have `.ort` files: three exported networks, three
+quantised models, two with subgraphs.
 
-All in opset 17 and IR 8, which the oldest onnxruntime used here reads. Knows ONNX, knows nothing of epctx.
+All in opset 17 and IR 8, which the oldest onnxruntime used here reads. Knows ONNX,
+knows nothing of epctx.
 """
 
 from __future__ import annotations

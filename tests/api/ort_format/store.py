@@ -1,9 +1,11 @@
-"""Writes the stored `.ort` files of older versions of the format, with the onnxruntime that wrote them.
+"""Writes the stored `.ort` files of older versions of the format, with the onnxruntime
+that wrote them.
 
     python tests/api/ort_format/store.py 4 .venv-112/bin/python
 
-The other interpreter has onnxruntime 1.12 (version 4 of the format; Python 3.10), or 1.13 to 1.16 (version 5). Weights
-that the ONNX model has, too, are cut out of the stored file; `stored.py` puts them back.
+The other interpreter has onnxruntime 1.12 (version 4 of the format; Python 3.10), or
+1.13 to 1.16 (version 5). Weights that the ONNX model has, too, are cut out of the
+stored file; `stored.py` puts them back.
 """
 
 from __future__ import annotations

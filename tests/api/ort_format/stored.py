@@ -1,4 +1,6 @@
-"""Gives `.ort` files of each version of the format: stored ones of 4 and 5, fresh ones of the installed onnxruntime."""
+"""Gives `.ort` files of each version of the format: stored ones of 4 and 5, fresh ones
+of the installed onnxruntime.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A damaged, foreign or hostile `.ort` file is one typed error that names the format, and leaves nothing."""
+"""A damaged, foreign or hostile `.ort` file is one typed error that names the format,
+and leaves nothing.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def test_overwritten_bytes_give_an_error_of_a_type_or_a_model(name, version, cha
 
 
 def test_a_table_named_again_and_again_is_refused_before_it_fills_memory():
-    """60,000 inputs of a graph all have the same name, which is long: 240 kB would become 3.6 GB."""
+    """60,000 inputs of a graph all have the same name, which is long: 240 kB would
+    become 3.6 GB.
+    """
     builder = flatbuffers.Builder(0)
     text = builder.CreateString("a" * 60_000)
     builder.StartVector(4, 60_000, 4)

@@ -203,8 +203,13 @@ def test_a_format_that_the_host_asks_for_is_the_only_one_taken(
 
 
 def test_a_kernel_ep_runs_nodes_whose_operator_only_the_file_describes(tmp_path):
-    """An operator that onnxruntime knows, under a name that it does not: as a build with custom operators writes it."""
-    body = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float[n] x) => (float[n] y) {'
+    """An operator that onnxruntime knows, under a name that it does not: as a build
+    with custom operators writes it.
+    """
+    body = (
+        '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float[n] x) '
+        "=> (float[n] y) {"
+    )
     text = f"{body} a = com.microsoft.Gelu (x) y = Add (a, x) }}"
     known, unknown = tmp_path / "known.ort", tmp_path / "unknown.ort"
     options = onnxruntime.SessionOptions()

@@ -1,4 +1,6 @@
-"""The container for EPs that store several blobs: what is written is found, and damage is named."""
+"""The container for EPs that store several blobs: what is written is found, and damage
+is named.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,9 @@ from epctx_core.plugin import ExecutionProvider, hookimpl
 
 
 def typed_options(provider, given):
-    """Return what a host gives for an EP as an EP of its name and with its options sees it."""
+    """Return what a host gives for an EP as an EP of its name and with its options sees
+    it.
+    """
     seen = []
 
     class Asking(ExecutionProvider):

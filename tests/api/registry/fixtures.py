@@ -1,4 +1,6 @@
-"""Fixtures of the registry's tests: real distributions, installed into a folder that is put on sys.path."""
+"""Fixtures of the registry's tests: real distributions, installed into a folder that is
+put on sys.path.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-# Discovery imports this on first use, when the tests below have taken the real installation off sys.path.
+# Discovery imports this on first use, when the tests below have taken the real
+# installation off sys.path.
 import importlib_metadata  # noqa: F401
 import pytest
 from registry.packages import Packages
@@ -18,7 +21,9 @@ def holds_distributions(entry):
 
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
-    """An environment in which only what the test installs is installed, and no EPCTX variable is set."""
+    """An environment in which only what the test installs is installed, and no EPCTX
+    variable is set.
+    """
     for variable in [name for name in os.environ if name.startswith("EPCTX_")]:
         monkeypatch.delenv(variable)
     packages = Packages(tmp_path / "site")

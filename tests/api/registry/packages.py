@@ -37,7 +37,9 @@ class Packages:
         folder.mkdir()
 
     def earlier_on_path(self):
-        """Return a second place to install to, which hides what is installed in this one."""
+        """Return a second place to install to, which hides what is installed in this
+        one.
+        """
         earlier = Packages(self.folder.with_name("earlier"))
         sys.path.insert(0, str(earlier.folder))
         return earlier
@@ -53,7 +55,9 @@ class Packages:
         version="1.0",
         value=None,
     ):
-        """Install a distribution `a-b` with the package `a_b`, whose class `Provider` is the EP `name`."""
+        """Install a distribution `a-b` with the package `a_b`, whose class `Provider`
+        is the EP `name`.
+        """
         module = distribution.replace("-", "_")
         value = value or f"{module}:Provider"
         lines = ["[epctx.execution_providers]", f"{name} = {value}"]

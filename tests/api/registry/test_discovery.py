@@ -1,4 +1,6 @@
-"""Discovery: what is found by entry points, in what order, and what wrong metadata does."""
+"""Discovery: what is found by entry points, in what order, and what wrong metadata
+does.
+"""
 
 from __future__ import annotations
 
@@ -236,7 +238,10 @@ def test_a_complaint_does_not_make_an_ep_of_the_same_name_a_duplicate(packages):
 def test_spaces_in_an_entry_point_do_not_matter(packages):
     packages.write_metadata(
         "epctx-a",
-        "[epctx.execution_providers]\nA = epctx_a : Provider\n[epctx.ep_sources]\nOld = epctx_a:Provider\n",
+        (
+            "[epctx.execution_providers]\nA = epctx_a : "
+            "Provider\n[epctx.ep_sources]\nOld = epctx_a:Provider\n"
+        ),
     )
 
     (record,) = Registry().records()
@@ -387,7 +392,10 @@ def test_an_ep_that_an_upgrade_adds_to_a_module_in_memory_says_that_it_needs_a_r
 
     with pytest.raises(
         PluginError,
-        match=r"epctx-a 1\.1 is installed, but this process has imported epctx-a 1\.0: restart it",
+        match=(
+            r"epctx-a 1\.1 is installed, but this process has imported epctx-a 1\.0: "
+            r"restart it"
+        ),
     ):
         registry.resolve("B")
 
@@ -445,9 +453,9 @@ def test_a_broken_plugin_whose_module_stayed_in_memory_says_that_its_upgrade_nee
     (record,) = registry.records()
     assert record.state is PluginState.BROKEN
     assert (
-        "epctx-a 1.1 is installed, but this process has imported epctx-a 1.0: restart it"
-        in record.reason
-    )
+        "epctx-a 1.1 is installed, but this process has imported epctx-a 1.0: "
+        "restart it"
+    ) in record.reason
 
 
 def test_a_plugin_that_was_imported_stays_loaded_over_a_refresh(packages):

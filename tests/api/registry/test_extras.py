@@ -1,4 +1,6 @@
-"""Entry points with extras: an EP over a vendor's wheel is there as soon as that wheel is."""
+"""Entry points with extras: an EP over a vendor's wheel is there as soon as that wheel
+is.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,8 @@ def test_a_refresh_sees_it_come_and_go(packages):
         ('acme-npu @ https://example.org/acme.whl ; extra == "acme-npu"', True),
         ('acme-npu>=2.7; extra == "other"', False),
         ("acme-npu>=2.7", False),
-        # Further conditions are not evaluated: an EP that cannot be imported says so, one without a record says nothing.
+        # Further conditions are not evaluated: an EP that cannot be imported says so,
+        # one without a record says nothing.
         ('acme-npu; sys_platform == "other" and extra == "acme-npu"', False),
         ('acme-npu; extra == "acme-npu" and python_version < "3"', False),
     ],
@@ -102,7 +105,9 @@ def test_all_extras_that_an_entry_point_names_count(packages):
         *ACME,
         "Provides-Extra: fast",
         'Requires-Dist: acme-threads; extra == "fast"',
-        entry_points="[epctx.execution_providers]\nAcme = epctx_a:Acme [acme-npu, Fast]\n",
+        entry_points=(
+            "[epctx.execution_providers]\nAcme = epctx_a:Acme [acme-npu, Fast]\n"
+        ),
     )
     install_library(packages, "acme-npu")
     before = found()
@@ -125,7 +130,8 @@ def test_an_extra_that_its_distribution_does_not_declare_is_a_broken_record(pack
 
     assert record.state is PluginState.BROKEN
     assert record.reason == (
-        "its entry point 'Acme' needs the extra 'acme-npu', which its metadata does not declare"
+        "its entry point 'Acme' needs the extra 'acme-npu', which its metadata does "
+        "not declare"
     )
     assert found()["Plain"] == "discovered"
 

@@ -1,4 +1,6 @@
-"""Loading: a plugin is imported once, checked, and whatever it raises becomes one typed error."""
+"""Loading: a plugin is imported once, checked, and whatever it raises becomes one typed
+error.
+"""
 
 from __future__ import annotations
 
@@ -98,17 +100,32 @@ def test_one_broken_plugin_leaves_the_others_usable(packages):
     [
         (
             "Provider = 7",
-            "not a subclass of epctx_core.plugin.ExecutionProvider, but an object of type int",
+            (
+                "not a subclass of epctx_core.plugin.ExecutionProvider, but an object "
+                "of type int"
+            ),
         ),
         ("class Provider: name = 'A'", "not a subclass"),
         ("class Provider: api_version = 99", "not a subclass"),
         (
-            "class Odd:\n    def __getattr__(self, name): raise OSError(name)\nProvider = Odd()",
-            "not a subclass of epctx_core.plugin.ExecutionProvider, but an object of type Odd",
+            (
+                "class Odd:\n    def __getattr__(self, name): raise "
+                "OSError(name)\nProvider = Odd()"
+            ),
+            (
+                "not a subclass of epctx_core.plugin.ExecutionProvider, but an object "
+                "of type Odd"
+            ),
         ),
         (
-            "from epctx_core.plugin import ExecutionProvider\nclass Provider(ExecutionProvider): name = 'A'",
-            "the required hook get_capability is missing; the required hook compile is missing",
+            (
+                "from epctx_core.plugin import ExecutionProvider\nclass "
+                "Provider(ExecutionProvider): name = 'A'"
+            ),
+            (
+                "the required hook get_capability is missing; the required hook "
+                "compile is missing"
+            ),
         ),
     ],
 )
@@ -140,7 +157,10 @@ def test_a_plugin_for_a_later_api_says_so_and_nothing_else(packages):
 
 def test_a_plugin_is_imported_once_however_many_threads_ask(packages, tmp_path):
     log = tmp_path / "imports"
-    code = f"import time\nwith open({str(log)!r}, 'a') as f: f.write('x')\ntime.sleep(0.05)\n1 / 0\n"
+    code = (
+        f"import time\nwith open({str(log)!r}, 'a') as f: "
+        "f.write('x')\ntime.sleep(0.05)\n1 / 0\n"
+    )
     packages.install("epctx-a", "A", code=code)
     registry = Registry()
     record = registry.resolve("A")
@@ -165,9 +185,12 @@ def test_a_plugin_that_asks_the_registry_from_a_thread_while_it_is_imported_does
     packages.install(
         "epctx-a",
         "A",
-        code="import threading, epctx_a_registry as r\n"
-        "t = threading.Thread(target=r.ask, daemon=True)\nt.start()\nt.join(5)\nassert r.answers\n"
-        "from epctx_a_real import Provider\n",
+        code=(
+            "import threading, epctx_a_registry as r\nt = "
+            "threading.Thread(target=r.ask, "
+            "daemon=True)\nt.start()\nt.join(5)\nassert r.answers\nfrom epctx_a_real "
+            "import Provider\n"
+        ),
     )
     packages.install("epctx-a-real", "A2", body='    name = "A"\n')
     packages.write_module(
@@ -283,7 +306,10 @@ def test_a_device_that_comes_back_is_seen_at_the_next_question(packages):
 def test_an_ep_that_answers_wrongly_about_availability_is_a_plugin_error(
     packages, answer, why
 ):
-    body = f"    @classmethod\n    def availability(cls, purpose):\n        return {answer}\n"
+    body = (
+        "    @classmethod\n    def availability(cls, purpose):\n        return "
+        f"{answer}\n"
+    )
     packages.install("epctx-a", "A", body=body)
     registry = Registry()
 
@@ -309,9 +335,9 @@ def test_an_ep_whose_availability_raises_is_unavailable_keeps_the_traceback_and_
     mended = registry.resolve("A")
 
     assert failed.state is PluginState.UNAVAILABLE
-    assert (
-        failed.reason
-        == "not available for run: its availability failed: ZeroDivisionError: division by zero"
+    assert failed.reason == (
+        "not available for run: its availability failed: ZeroDivisionError: "
+        "division by zero"
     )
     assert "1 / 0" in failed.traceback
     assert (mended.state, mended.reason, mended.traceback) == (

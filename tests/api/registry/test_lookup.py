@@ -1,4 +1,6 @@
-"""Looking up: what a host's name means, and what an error says when nothing is found."""
+"""Looking up: what a host's name means, and what an error says when nothing is
+found.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +61,9 @@ def test_a_known_name_that_is_not_installed_names_the_vendors_package_before_the
 
     assert "Installed: none." in caught.value.message
     assert (
-        "epctx-sim-qnn provides a simulated one (pip install epctx-sim-qnn) for the source 'QNNExecutionProvider'"
-        in caught.value.hint
-    )
+        "epctx-sim-qnn provides a simulated one (pip install epctx-sim-qnn) for "
+        "the source 'QNNExecutionProvider'"
+    ) in caught.value.hint
     assert caught.value.hint.startswith(
         "pip install 'epctx-onnxruntime[qnn]' provides it"
     )
@@ -125,9 +127,9 @@ def test_a_missing_source_is_explained_by_what_is_installed_and_who_would_bring_
 
     why, hint = Registry().explain_missing("VitisAIExecutionProvider")
 
-    assert (
-        why
-        == "No installed plugin accepts the source 'VitisAIExecutionProvider'. Sources installed: Toy."
+    assert why == (
+        "No installed plugin accepts the source 'VitisAIExecutionProvider'. "
+        "Sources installed: Toy."
     )
     assert "epctx-sim-vitisai provides a simulated one" in hint
 
@@ -136,9 +138,9 @@ def test_a_missing_source_in_another_case_names_the_one_that_the_package_takes()
     _, hint = Registry(entry_points=False).explain_missing("openvinoexecutionprovider")
 
     assert (
-        "provides a simulated one (pip install epctx-sim-openvino) for the source 'OpenVINOExecutionProvider'"
-        in hint
-    )
+        "provides a simulated one (pip install epctx-sim-openvino) for the source "
+        "'OpenVINOExecutionProvider'"
+    ) in hint
 
 
 def test_a_source_nobody_knows_is_explained_with_the_nearest_one(installed):
@@ -184,9 +186,9 @@ def test_a_source_that_an_installed_plugin_takes_is_missing_only_from_the_sessio
     why, hint = Registry().explain_missing("QNN")
 
     assert (
-        "QNNExecutionProvider (epctx-sim-qnn 1.0) accepts the source 'QNN', but is not among"
-        in why
-    )
+        "QNNExecutionProvider (epctx-sim-qnn 1.0) accepts the source 'QNN', but "
+        "is not among"
+    ) in why
     assert "Add 'QNNExecutionProvider'" in hint
 
 
@@ -204,7 +206,9 @@ OTHERS = ("MorphiZen", "TensorRT", "NvTensorRTRTX")
 
 
 def hints_about(vendor):
-    """Return what is said to a host that names a vendor's EP, and of a node with that source."""
+    """Return what is said to a host that names a vendor's EP, and of a node with that
+    source.
+    """
     registry = Registry(entry_points=False)
     with pytest.raises(InvalidArgument) as caught:
         registry.resolve(vendor)
@@ -290,9 +294,8 @@ def test_a_record_that_cannot_be_used_is_explained_with_what_to_do(
 
     why, hint = registry.explain_unusable(registry.find("Toy")[0])
 
-    assert (
-        why
-        == "Toy (epctx-toy 1.0) can't be used (disabled): EPCTX_DISABLE_PLUGINS names it"
+    assert why == (
+        "Toy (epctx-toy 1.0) can't be used (disabled): EPCTX_DISABLE_PLUGINS names it"
     )
     assert hint.startswith("Change that environment variable")
 
@@ -302,6 +305,9 @@ def test_names_in_the_environment_that_fit_nothing_are_told(installed, monkeypat
     monkeypatch.setenv("EPCTX_PREFER", "QNN=epctx-toy")
 
     assert Registry().misspelt() == [
-        "EPCTX_DISABLE_PLUGINS names 'Tyo', which is neither an installed EP nor its distribution",
+        (
+            "EPCTX_DISABLE_PLUGINS names 'Tyo', which is neither an installed EP nor "
+            "its distribution"
+        ),
         "EPCTX_PREFER prefers 'epctx-toy' for 'QNN', which it does not provide",
     ]

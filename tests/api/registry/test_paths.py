@@ -1,4 +1,6 @@
-"""Plugins that are used from a path: a folder, a project, a wheel; nothing is installed."""
+"""Plugins that are used from a path: a folder, a project, a wheel; nothing is
+installed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from registry.packages import PROVIDER
 from epctx_core import PluginState, Registry
 from epctx_core.errors import InvalidArgument, NoSuchFile, PluginError
 
-# The library imports its reader of archives with the first one, here before the tests take it off sys.path.
+# The library imports its reader of archives with the first one, here before the tests
+# take it off sys.path.
 list(importlib_metadata.distributions(path=[__file__]))
 
 NAME = "AcmeExecutionProvider"
@@ -32,7 +35,8 @@ CODE = {
 
 def metadata(version="1.0"):
     return {
-        f"epctx_acme-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: epctx-acme\nVersion: {version}\n",
+        f"epctx_acme-{version}.dist-info/METADATA": "Metadata-Version: 2.1\nName: epctx-acme\nVersion: "
+        f"{version}\n",
         f"epctx_acme-{version}.dist-info/entry_points.txt": ENTRY_POINTS,
     }
 

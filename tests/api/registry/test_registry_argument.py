@@ -12,11 +12,14 @@ import epctx_core as epctx
 COMMON = inspect.signature(epctx.plugins).parameters["registry"].default
 """The registry of everyone who gives none."""
 LOOKS_UP_NO_EP = {
-    "convert_model", "disable_telemetry_events", "enable_telemetry_events", "get_all_providers",
-    "get_compatibility_info_from_model", "get_device", "get_version_string", "set_default_logger_severity",
-    "set_default_logger_verbosity", "set_seed", "seal_model",
+    "convert_model", "disable_telemetry_events", "enable_telemetry_events",
+    "get_all_providers", "get_compatibility_info_from_model", "get_device",
+    "get_version_string", "set_default_logger_severity", "set_default_logger_verbosity",
+    "set_seed", "seal_model",
 }  # fmt: skip
-"""They read one text out of a model's head, convert or seal a model, or answer for the process."""
+"""They read one text out of a model's head, convert or seal a model, or answer for the
+process.
+"""
 ENTRIES = {"InferenceSession", "ModelCompiler", "ShareGroup"}
 """The classes that a host makes and that look up EPs."""
 

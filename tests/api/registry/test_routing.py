@@ -1,4 +1,6 @@
-"""Routing: a node's source finds its EP by exact name; only names that differ by case are asked."""
+"""Routing: a node's source finds its EP by exact name; only names that differ by case
+are asked.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from epctx_core.errors import PluginError
 
 @pytest.fixture
 def installed(packages):
-    """Install a QNN-like EP that takes its names in any case, and one that only takes its own, exactly."""
+    """Install a QNN-like EP that takes its names in any case, and one that only takes
+    its own, exactly.
+    """
     accepts = """
     @classmethod
     def accepts_source(cls, source):

@@ -1,4 +1,6 @@
-"""A host that runs on while packages are installed, upgraded and removed under it: real wheels, a real process."""
+"""A host that runs on while packages are installed, upgraded and removed under it: real
+wheels, a real process.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,10 @@ def wheel(folder, version):
         )
         archive.writestr(
             f"{info}/entry_points.txt",
-            "[epctx.execution_providers]\nLateExecutionProvider = epctx_late:Provider\n",
+            (
+                "[epctx.execution_providers]\nLateExecutionProvider = "
+                "epctx_late:Provider\n"
+            ),
         )
         archive.writestr(
             f"{info}/WHEEL",

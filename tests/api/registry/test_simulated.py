@@ -1,4 +1,6 @@
-"""Real and simulated EPs of one name: which is used, when it is asked, and what is said about the other."""
+"""Real and simulated EPs of one name: which is used, when it is asked, and what is said
+about the other.
+"""
 
 from __future__ import annotations
 

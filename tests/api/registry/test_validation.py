@@ -1,4 +1,6 @@
-"""The check of an EP's class: each mistake an author can make is named, with what to do."""
+"""The check of an EP's class: each mistake an author can make is named, with what to
+do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Whatever an EP gave is closed once, before the EP is shut down, however the session or the compile ends."""
+"""Whatever an EP gave is closed once, before the EP is shut down, however the session
+or the compile ends.
+"""
 
 from __future__ import annotations
 

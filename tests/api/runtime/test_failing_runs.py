@@ -1,4 +1,6 @@
-"""Errors of an EP in `run`: the host hears whose fault it is and its cause, however odd the exception."""
+"""Errors of an EP in `run`: the host hears whose fault it is and its cause, however odd
+the exception.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,13 @@ class Failing(ExecutionProvider):
 
 @pytest.fixture(params=PIECES)
 def failing(request, monkeypatch):
-    """Give a function that runs a model in which the EP's piece stands alone, or among others."""
-    text = f'<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] y) {{ {PIECES[request.param]} }}'
+    """Give a function that runs a model in which the EP's piece stands alone, or among
+    others.
+    """
+    text = (
+        f'<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] y) {{ '
+        f"{PIECES[request.param]} }}"
+    )
     registry = Registry(entry_points=False)
     registry.register(Failing)
 

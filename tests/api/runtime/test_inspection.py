@@ -1,4 +1,6 @@
-"""`inspect_model`: every file that a model needs, and the plugin that a load would choose."""
+"""`inspect_model`: every file that a model needs, and the plugin that a load would
+choose.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ def test_weights_files_are_required_wherever_in_the_model_they_are_named():
     )
 
     assert sorted(found.required_files) == [
-        "body.bin", "constant.bin", "function.bin", "inner.bin", "main.bin", "one.bin", "sparse.bin", "two.bin"
+        "body.bin", "constant.bin", "function.bin", "inner.bin", "main.bin", "one.bin",
+        "sparse.bin", "two.bin"
     ]  # fmt: skip
 
 
@@ -97,7 +100,9 @@ def test_the_plugin_shown_is_the_one_that_takes_the_source_as_it_is_spelled(sour
 
 
 def full_of_names():
-    """A model as bytes in which each name and each text that an inspection shows stands once."""
+    """A model as bytes in which each name and each text that an inspection shows stands
+    once.
+    """
     said = {"an_attribute": 1, "source": "S", "ep_cache_context": b"payload"}
     node = helper.make_node(
         "EPContext", ["x"], ["y"], "a_node", domain="com.microsoft", **said
@@ -149,13 +154,14 @@ def test_a_file_named_by_a_tensor_of_a_context_node_is_not_sought_in_the_working
     (tmp_path / "work" / "secret.bin").write_bytes(np.full(4, 7, np.float32).tobytes())
     monkeypatch.chdir(tmp_path / "work")
     node = helper.make_node(
-        "EPContext", ["x"], ["y"], "n", domain="com.microsoft", source="S", ep_cache_context=b"payload",
-        vendors=external(location),
+        "EPContext", ["x"], ["y"], "n", domain="com.microsoft", source="S",
+        ep_cache_context=b"payload", vendors=external(location),
     )  # fmt: skip
     model = helper.make_model(helper.make_graph([node], "g", [], []))
     (tmp_path / "models" / "m.onnx").write_bytes(model.SerializeToString())
     read = []
-    # onnx 1.23.0 has no function of this name; there a location that is missing still raises.
+    # onnx 1.23.0 has no function of this name; there a location that is missing still
+    # raises.
     monkeypatch.setattr(
         onnx.external_data_helper,
         "_read_external_data_bytes",

@@ -1,4 +1,6 @@
-"""A payload in the model is in memory twice at the most while the model is loaded: as the file's bytes and decoded once."""
+"""A payload in the model is in memory twice at the most while the model is loaded: as
+the file's bytes and decoded once.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ before = memory("VmRSS")
 with epctx.InferenceSession(sys.argv[2]):
     print(memory("VmHWM") - before)
 """
-"""A process of its own: in the suite's, memory of earlier tests may be given back meanwhile."""
+"""A process of its own: in the suite's, memory of earlier tests may be given back
+meanwhile.
+"""
 
 
 def compiled(path, shape):

@@ -159,8 +159,8 @@ def test_of_two_distributions_the_one_that_made_the_context_loads_it(install):
     model = context_model("SpyExecutionProvider", maker="spy-second")
     (shown,) = epctx.inspect_model(model, registry=Registry()).ep_contexts
     assert shown.plugin == {
-        "ep": "SpyExecutionProvider", "distribution": "spy-second", "version": "1.0", "state": "discovered",
-        "simulated": None,
+        "ep": "SpyExecutionProvider", "distribution": "spy-second", "version": "1.0",
+        "state": "discovered", "simulated": None,
     }  # fmt: skip
     assert "spy_second" not in sys.modules
 

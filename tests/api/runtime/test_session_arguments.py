@@ -16,7 +16,8 @@ from epctx_core.plugin import (
 )
 
 MODEL = onnx.parser.parse_model(
-    '<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+    '<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = '
+    "Relu(x) }"
 ).SerializeToString()
 
 
@@ -222,7 +223,10 @@ TEXT = ["a", "größer", ""]
 
 
 def of_text(node, length):
-    head = f'<ir_version: 9, opset_import: ["": 20]> g (string[{length}] x) => (string[{length}] y)'
+    head = (
+        f'<ir_version: 9, opset_import: ["": 20]> g (string[{length}] x) => '
+        f"(string[{length}] y)"
+    )
     return onnx.parser.parse_model(f"{head} {{ y = {node} }}").SerializeToString()
 
 

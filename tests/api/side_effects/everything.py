@@ -1,4 +1,6 @@
-"""Uses most of epctx once, and prints as JSON what of its host's process is different afterwards."""
+"""Uses most of epctx once, and prints as JSON what of its host's process is different
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def loggers():
 
 
 def use_epctx(model, folder):
-    """Compile for every simulated EP, load, run, look at and verify the result; also what goes wrong."""
+    """Compile for every simulated EP, load, run, look at and verify the result; also
+    what goes wrong.
+    """
     import epctx_core as epctx
 
     epctx.plugins()

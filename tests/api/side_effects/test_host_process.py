@@ -1,4 +1,6 @@
-"""A library is a guest: what belongs to the host's process is afterwards as it was before."""
+"""A library is a guest: what belongs to the host's process is afterwards as it was
+before.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ SOURCES = sorted([*CORE.rglob("*.py"), *CORE.parent.glob("plugins/*/src/**/*.py"
 
 
 def acted(act, folder):
-    """Return what a program printed that did something with epctx, and what it wrote besides."""
+    """Return what a program printed that did something with epctx, and what it wrote
+    besides.
+    """
     (folder / "host").mkdir()
     (folder / "out").mkdir()
     model = saved(chain(["Relu", "Add", "Sigmoid", "Add"]), folder / "m.onnx")

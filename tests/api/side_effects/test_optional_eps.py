@@ -1,4 +1,6 @@
-"""Optional EPs: a host goes without them, and is told why; every other EP that cannot be had is an error."""
+"""Optional EPs: a host goes without them, and is told why; every other EP that cannot
+be had is an error.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +134,8 @@ def test_a_broken_optional_plugin_is_skipped_with_its_reason(
         "Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n"
     )
     (info / "entry_points.txt").write_text(
-        "[epctx.execution_providers]\nBrokenExecutionProvider = no_such_module:Provider\n"
+        "[epctx.execution_providers]\nBrokenExecutionProvider = "
+        "no_such_module:Provider\n"
     )
     monkeypatch.syspath_prepend(tmp_path / "site")
 

@@ -1,4 +1,6 @@
-"""The value of a secret option is in no text: of a plugin's errors, refusals, log and progress, and of our own messages."""
+"""The value of a secret option is in no text: of a plugin's errors, refusals, log and
+progress, and of our own messages.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ class Failing(Telling):
     @hookimpl
     def get_capability(self, graph):
         raise LookupError(
-            f"the service refuses {self.context.options['token']}, in full {self.context.options!r}"
+            f"the service refuses {self.context.options['token']}, in full "
+            f"{self.context.options!r}"
         )
 
 

@@ -1,4 +1,6 @@
-"""An exception that nobody foresaw leaves every public function as one typed error; what is the host's own passes."""
+"""An exception that nobody foresaw leaves every public function as one typed error;
+what is the host's own passes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ import epctx_core as epctx
 
 
 class BrokenRegistry(epctx.Registry):
-    """A registry in which whatever is asked for raises: a mistake in the middle of everything."""
+    """A registry in which whatever is asked for raises: a mistake in the middle of
+    everything.
+    """
 
     def __init__(self, error):
         super().__init__(entry_points=False)

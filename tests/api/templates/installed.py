@@ -1,4 +1,6 @@
-"""A clean environment with a core that was built, not one that runs from the sources."""
+"""A clean environment with a core that was built, not one that runs from the
+sources.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ OURS = ("epctx", "_epctx", "__editable__")
 
 @dataclass(frozen=True, kw_only=True)
 class CleanEnvironment:
-    """A virtual environment that has the libraries of the suite's own, and nothing of epctx but what is installed.
+    """A virtual environment that has the libraries of the suite's own, and nothing of
+    epctx but what is installed.
 
     The libraries are links: downloading them anew would show nothing about epctx.
     """
@@ -50,8 +53,8 @@ class CleanEnvironment:
     def install(self, *what: object) -> None:
         """Install without an index: everything needed has to be there."""
         self.run(
-            "python", "-m", "pip", "install", "--quiet", "--no-index", "--no-build-isolation",
-            "--disable-pip-version-check", *what,
+            "python", "-m", "pip", "install", "--quiet", "--no-index",
+            "--no-build-isolation", "--disable-pip-version-check", *what,
         )  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""The template's package in a clean environment, beside the core's wheel: it works from the first minute."""
+"""The template's package in a clean environment, beside the core's wheel: it works from
+the first minute.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory, wheel):
-    """A clean environment with the core, its command line and the kit, in which a plugin was begun, and is installed too."""
+    """A clean environment with the core, its command line and the kit, in which a
+    plugin was begun, and is installed too.
+    """
     made = clean_environment(tmp_path_factory.mktemp("clean") / "venv")
     core = built_wheel(ROOT, tmp_path_factory.mktemp("core"))
     kit, isolation = (
@@ -66,7 +70,10 @@ def test_pip_finds_nothing_missing(environment):
 
 
 def test_its_extra_for_tests_has_all_that_ci_test_runs(environment):
-    code = "import importlib.metadata as m, json; print(json.dumps(m.requires('epctx-acme')))"
+    code = (
+        "import importlib.metadata as m, json; "
+        "print(json.dumps(m.requires('epctx-acme')))"
+    )
     script = (environment.folder / "work" / "epctx-acme" / "ci" / "test").read_text()
 
     needs = [

@@ -1,4 +1,6 @@
-"""All names of a new plugin follow from one word, and bad ones are refused with the reason."""
+"""All names of a new plugin follow from one word, and bad ones are refused with the
+reason.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from command_line import main
 
 
 def begun(word, folder, capsys):
-    """Return what `epctx plugins new` says of a package, and the text of its module of programs and of its EP."""
+    """Return what `epctx plugins new` says of a package, and the text of its module of
+    programs and of its EP.
+    """
     assert main(["plugins", "new", word, "-o", str(folder), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     package = Path(said["folder"], "src", said["module"])

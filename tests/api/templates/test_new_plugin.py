@@ -1,4 +1,7 @@
-"""What `epctx plugins new` writes, as text. That it works is shown in test_installed_plugin.py."""
+"""What `epctx plugins new` writes, as text.
+
+That it works is shown in test_installed_plugin.py.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ class Written:
 
 @pytest.fixture
 def create_plugin(capsys):
-    """Call `epctx plugins new` in this process; a refusal is a RuntimeError with what it said."""
+    """Call `epctx plugins new` in this process; a refusal is a RuntimeError with what
+    it said.
+    """
 
     def create(word, folder):
         capsys.readouterr()

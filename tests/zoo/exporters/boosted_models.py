@@ -6,7 +6,9 @@
 # [tool.zoo]
 # models = ["lightgbm_*", "xgboost_*", "catboost_*"]
 # ///
-"""Make boosted trees of LightGBM and XGBoost, exported by onnxmltools, and of CatBoost, exported by itself."""
+"""Make boosted trees of LightGBM and XGBoost, exported by onnxmltools, and of CatBoost,
+exported by itself.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ TYPES = [("x", FloatTensorType([None, 5]))]
 
 
 def lightgbm() -> None:
-    """Save classifiers, of which one declares `int64[1]` for N labels, and a regressor."""
+    """Save classifiers, of which one declares `int64[1]` for N labels, and a
+    regressor.
+    """
     small = {
         "n_estimators": 4,
         "num_leaves": 6,

@@ -3,9 +3,11 @@
 # [tool.zoo]
 # models = ["paddle_*_minus_one"]
 # ///
-"""Make the zoo's PaddlePaddle models in the form of older releases of paddle2onnx: open lengths are written as -1.
+"""Make the zoo's PaddlePaddle models in the form of older releases of paddle2onnx: open
+lengths are written as -1.
 
-Those releases do not install beside a current Python, so their form is written by this script.
+Those releases do not install beside a current Python, so their form is written by this
+script.
 """
 
 from __future__ import annotations

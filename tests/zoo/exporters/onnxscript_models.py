@@ -3,7 +3,9 @@
 # [tool.zoo]
 # models = ["onnxscript_*"]
 # ///
-"""Make models that onnxscript writes from Python: functions in functions, loops with carried values, branches."""
+"""Make models that onnxscript writes from Python: functions in functions, loops with
+carried values, branches.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,9 @@
 # [tool.zoo]
 # models = ["paddle_detector", "paddle_recogniser"]
 # ///
-"""Make small networks of PaddlePaddle, exported by paddle2onnx, which writes -1 for lengths that are open."""
+"""Make small networks of PaddlePaddle, exported by paddle2onnx, which writes -1 for
+lengths that are open.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ paddle.seed(0)
 
 
 class Recogniser(nn.Layer):
-    """Lines of text, as an OCR recogniser reads them: convolutions, columns as time, an LSTM."""
+    """Lines of text, as an OCR recogniser reads them: convolutions, columns as time, an
+    LSTM.
+    """
 
     def __init__(self) -> None:
         """Draw the weights."""

@@ -3,7 +3,9 @@
 # [tool.zoo]
 # models = ["quantised_*"]
 # ///
-"""Make quantised networks by onnxruntime.quantization, out of two of the zoo's own networks."""
+"""Make quantised networks by onnxruntime.quantization, out of two of the zoo's own
+networks.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def static(
 
 
 def dynamic() -> None:
-    """Save both networks with whole-number weights, activations quantised as they come."""
+    """Save both networks with whole-number weights, activations quantised as they
+    come.
+    """
     for name, path, inputs in [
         ("convolutions", IMAGES, IMAGE),
         ("attention", TOKENS, TOKEN),
@@ -73,7 +77,9 @@ def dynamic() -> None:
 
 
 def four_bits() -> None:
-    """Save the transformer layer with weights of four bits, which only com.microsoft multiplies."""
+    """Save the transformer layer with weights of four bits, which only com.microsoft
+    multiplies.
+    """
     quantizer = MatMulNBitsQuantizer(
         onnx.load(TOKENS), block_size=16, is_symmetric=True
     )

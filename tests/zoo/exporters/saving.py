@@ -27,7 +27,8 @@ def save(name: str, model: onnx.ModelProto | bytes, inputs: Inputs) -> None:
     Args:
         name: the model's name in the zoo.
         model: as the exporter made it.
-        inputs: one value for each input of the model, `ROWS` rows where the first dimension is open.
+        inputs: one value for each input of the model, `ROWS` rows where the first
+            dimension is open.
     """
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)

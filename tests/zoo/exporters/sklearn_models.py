@@ -3,7 +3,9 @@
 # [tool.zoo]
 # models = ["sklearn_*"]
 # ///
-"""Make pipelines of scikit-learn, exported by skl2onnx, with ZipMap, text columns and old operator sets."""
+"""Make pipelines of scikit-learn, exported by skl2onnx, with ZipMap, text columns and
+old operator sets.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def numbers(
 
 
 def text_columns() -> None:
-    """Save a classifier of columns of text, whole numbers and floats, whose labels are text."""
+    """Save a classifier of columns of text, whole numbers and floats, whose labels are
+    text.
+    """
     frame = pd.DataFrame(
         {"city": CITIES[np.arange(60) % 3], "age": np.arange(60) % 7, "weight": X[:, 0]}
     )

@@ -3,7 +3,9 @@
 # [tool.zoo]
 # models = ["tensorflow_*"]
 # ///
-"""Make small networks of TensorFlow, exported by tf2onnx, which wraps what is NHWC in transposes."""
+"""Make small networks of TensorFlow, exported by tf2onnx, which wraps what is NHWC in
+transposes.
+"""
 
 from __future__ import annotations
 

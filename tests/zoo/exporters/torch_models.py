@@ -3,7 +3,9 @@
 # [tool.zoo]
 # models = ["torch_*"]
 # ///
-"""Make small networks of PyTorch: exported by its old exporter to opsets 7 to 17 and by its new one to 18."""
+"""Make small networks of PyTorch: exported by its old exporter to opsets 7 to 17 and by
+its new one to 18.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,17 @@ torch.set_num_threads(1)
 
 
 class Convolutions(nn.Module):
-    """Images: convolutions, of which one is depthwise, normalisation, pooling, a flattened end."""
+    """Images: convolutions, of which one is depthwise, normalisation, pooling, a
+    flattened end.
+    """
 
     def __init__(self) -> None:
         """Draw the weights."""
         super().__init__()
         self.body = nn.Sequential(
             nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(),
-            nn.Conv2d(8, 8, 3, stride=2, padding=1, groups=8), nn.BatchNorm2d(8), nn.Hardtanh(0, 6),
-            nn.MaxPool2d(2), nn.Dropout(),
+            nn.Conv2d(8, 8, 3, stride=2, padding=1, groups=8), nn.BatchNorm2d(8),
+            nn.Hardtanh(0, 6), nn.MaxPool2d(2), nn.Dropout(),
         )  # fmt: skip
         self.end = nn.Linear(8 * 4, 5)
 
@@ -78,7 +82,9 @@ def by_trace(name: str, network: nn.Module, given: torch.Tensor, opset: int) -> 
 def by_graph(
     name: str, network: nn.Module, given: torch.Tensor, *, fixed: bool = False
 ) -> None:
-    """Save a network as the exporter writes it that captures a graph, with an open or a fixed first dimension."""
+    """Save a network as the exporter writes it that captures a graph, with an open or a
+    fixed first dimension.
+    """
     lengths = None if fixed else ({0: torch.export.Dim("batch")},)
     program = torch.onnx.export(
         network.eval(), (given,), dynamo=True, opset_version=18,
