@@ -23,6 +23,7 @@ from epctx_core.graph.type_table import (
     TypeTable,
     forget_shape,
     is_open,
+    list_initializer_types,
     list_typed_values,
     make_tensor_type,
     types_of,
@@ -54,8 +55,8 @@ declaration wrong, all of it or a part.
 
 
 def remove_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto:
-    """Return a copy of a model in which only inputs have shapes, and each open length
-    of theirs has a name.
+    """Return a copy of a model in which only inputs and initializers have shapes, and
+    each open length of an input has a name.
 
     Args:
         model: the model.
@@ -76,7 +77,28 @@ def remove_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto:
         for value in _list_hinted_values(graph, main=not path):
             if value.name not in trusted:
                 forget_shape(value.type)
+        _restate_given_values(graph)
     return probe
+
+
+def _restate_given_values(graph: GraphProto) -> None:
+    """Have nothing but the inputs and initializers of a graph declare their types.
+
+    torch's exporter repeats initializers in value_info, and an initializer may be an
+    output. onnx would read the type there and, as it lacks the shape, take the tensor
+    for one that it knows nothing of: Slice then cuts other axes than it says.
+    """
+    given = {
+        value.name: value for value in (*list_initializer_types(graph), *graph.input)
+    }
+    if any(value.name in given for value in graph.value_info):
+        kept = [value for value in graph.value_info if value.name not in given]
+        del graph.value_info[:]
+        graph.value_info.extend(kept)
+
+    for value in graph.output:
+        if value.name in given:
+            value.type.CopyFrom(given[value.name].type)
 
 
 def _list_hinted_values(graph: GraphProto, *, main: bool) -> Iterator[ValueInfoProto]:
@@ -103,7 +125,14 @@ def _find_hints(
         # Of two with one name the first counts.
         known = {
             value.name: value
-            for value in reversed([*found.input, *found.output, *found.value_info])
+            for value in reversed(
+                [
+                    *found.input,
+                    *list_initializer_types(found),
+                    *found.output,
+                    *found.value_info,
+                ]
+            )
         }
         for value in _list_hinted_values(own, main=not path):
             target = known.get(value.name)
@@ -120,6 +149,12 @@ def _make_hint(
     if type_.WhichOneof("value") is None:
         type_.CopyFrom(declared.type)
         forget_shape(type_)
+    elif make_tensor_type(declared.type).elem_type not in {
+        None,
+        type_.tensor_type.elem_type,
+    }:
+        # An initializer's: a type that operators refute was refused before.
+        return declared, target, type_, False, True
     if not (
         type_.HasField("tensor_type") and declared.type.tensor_type.HasField("shape")
     ):
@@ -194,12 +229,16 @@ def infer_types(
     } - {""}
     proven = _infer_completely(probe, resolve)
     found = list(_find_hints(proto.graph, proven.graph, names))
+    # Asked before the declarations are corrected.
+    is_agreed = any(wrong for *_, wrong in found) and _has_wrong_declarations(
+        proto, data_prop=_follows_shapes(proven.graph)
+    )
     refuted: dict[str, str] = {}
     for declaration, target, type_, adds_length, is_refuted in found:
         if is_refuted:
             refuted[target.name] = (
-                f"{target.name!r} is declared {make_tensor_type(declaration.type)}, "
-                f"its operators give {make_tensor_type(target.type)}"
+                f"{target.name!r} is declared {make_tensor_type(declaration.type)} "
+                f"but is {make_tensor_type(target.type)}"
             )
         if not adds_length:
             target.type.CopyFrom(type_)
@@ -213,8 +252,25 @@ def infer_types(
         hinted = _apply_hints(proven, proto.graph, names)
         completed = _infer_completely(hinted, resolve).graph
         table = types_of(_apply_hints(proven, completed, names).graph, proven=known)
-    table.contradictions = refuted
+    table.contradictions = refuted if is_agreed else {}
     return table
+
+
+def _has_wrong_declarations(proto: ModelProto, *, data_prop: bool) -> bool:
+    """Return whether onnx's strict inference of the whole model refutes a declaration.
+
+    Ours alone is no witness against a model: it sees the model without its shapes.
+    """
+    try:
+        onnx.shape_inference.infer_shapes(
+            get_structure(proto),
+            check_type=True,
+            strict_mode=True,
+            data_prop=data_prop,
+        )
+    except _REFUSALS as error:
+        return "existing" in str(error)
+    return False
 
 
 def _apply_hints(
@@ -247,7 +303,7 @@ def _infer_completely(
 ) -> ModelProto:
     """Return a model with inferred types, of operators unknown to onnx too."""
     inferred = _infer(probe, data_prop=False)
-    if _can_compute_shapes(probe.graph) and not _has_long_vectors(inferred.graph):
+    if _follows_shapes(inferred.graph):
         inferred = _infer(probe, data_prop=True)
     domains = {opset.domain for opset in inferred.opset_import}
     if (
@@ -278,6 +334,11 @@ def _infer(proto: ModelProto, *, data_prop: bool) -> ModelProto:
         raise InvalidGraph(
             f"shape inference refuses the model: {' '.join(str(error).split())}"
         ) from error
+
+
+def _follows_shapes(inferred: GraphProto) -> bool:
+    """Return whether inference is to follow the elements of shapes through a graph."""
+    return _can_compute_shapes(inferred) and not _has_long_vectors(inferred)
 
 
 def _can_compute_shapes(graph: GraphProto) -> bool:

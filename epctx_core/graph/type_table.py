@@ -262,13 +262,23 @@ def types_of(graph: GraphProto, proven: TypeTable | None = None) -> TypeTable:
 
 
 def list_typed_values(graph: GraphProto) -> list[ValueInfoProto]:
-    """Return the typed values of a graph after inference; declared ones come first."""
+    """Return the typed values of a graph after inference; of two with one name the
+    first counts.
+    """
     return [
+        *[value for value in graph.input if value.type.WhichOneof("value")],
+        # An initializer's type is its tensor's, whatever is declared. One that is also
+        # an input has the type of the input: the caller may override it.
+        *list_initializer_types(graph),
         # Outputs need no declaration; inference may know them all the same.
-        *[v for v in chain(graph.input, graph.output) if v.type.WhichOneof("value")],
+        *[value for value in graph.output if value.type.WhichOneof("value")],
         *graph.value_info,
-        *[
-            onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
-            for t in graph.initializer
-        ],
+    ]
+
+
+def list_initializer_types(graph: GraphProto) -> list[ValueInfoProto]:
+    """Return the types of a graph's own initializers, as their tensors say."""
+    return [
+        onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
+        for t in graph.initializer
     ]

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
-from epctx_core.plugin import CompiledPartition, ValueInfo
+from epctx_core.plugin import CompiledPartition, TensorType, ValueInfo
 from epctx_core.registry.guard import contract_error, describe, to_plain
 from epctx_core.sessions.host import has_shape, has_type
 
@@ -303,7 +303,8 @@ class _Results(NamedTuple):
 
         Raises:
             PluginError: they break the contract.
-            InvalidGraph: they differ from the declarations of a context model.
+            InvalidGraph: they differ from the declarations of a context model, or have
+                another shape than type inference gives.
         """
         problem, given = "", type(results).__name__
         found: list[Any] = to_plain(results)
@@ -356,6 +357,8 @@ class _Results(NamedTuple):
             return ""
         found = f"{result.dtype}{list(result.shape)}"
         if self.context_node is None:
+            if has_type(result, expected):
+                raise self._contradiction(name, found, expected)
             return f"gave {found} for the output {name!r}, which is {expected}"
         raise InvalidGraph(
             f"{self.owner.label} gave {found} for the output {name!r}, which is "
@@ -363,9 +366,26 @@ class _Results(NamedTuple):
             node=self.context_node,
             ep=self.owner.name,
             hint=(
-                "The model was changed after it was compiled, or the EP computes "
-                "wrongly: compile it again. If the error stays, report it to the EP's "
-                "vendor."
+                "The model was changed after it was compiled, or one of the two is "
+                "wrong: compile it again. If the error stays, run the source model "
+                f"without the EP. If it gives {found} too, report it to epctx, else "
+                "to the EP's vendor."
+            ),
+        )
+
+    def _contradiction(
+        self, name: str, found: str, inferred: TensorType
+    ) -> InvalidGraph:
+        """Return the error for a shape that inference alone speaks against: it may be
+        the one that is wrong.
+        """
+        return InvalidGraph(
+            f"{self.owner.label} gave {found} for the output {name!r}, and type "
+            f"inference gives {inferred}, in {self.hook}.",
+            ep=self.owner.name,
+            hint=(
+                "One of the two is wrong: run the model without the EP. If it gives "
+                f"{found} too, report it to epctx, else to the EP's vendor."
             ),
         )
 

@@ -39,9 +39,11 @@ have.
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_plain_session_gives_what_onnxruntime_gives(name):
+def test_a_plain_session_gives_what_onnxruntime_gives_without_a_warning(name, caplog):
     with epctx.InferenceSession(path_of(name), providers=[CPU]) as session:
         assert_plain(session, name)
+
+    assert [r for r in caplog.records if r.name.startswith("epctx")] == []
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -273,13 +273,13 @@ def short(_node):
     return lambda inputs: [inputs[0][:1] + 1]
 
 
-def test_a_wrong_length_is_the_kernels_fault_where_inference_proves_the_length():
+def test_a_length_that_inference_alone_contradicts_is_told_and_the_kernel_not_blamed():
     ep = kernel_ep(scaling(domain="", op_type="Relu", since_version=14, create=short))
     said = r"gave float32\[1\] for the output 'y'"
 
     with (
         session_of(model_of("y = Relu(x)"), ep) as session,
-        pytest.raises(epctx.PluginError, match=said),
+        pytest.raises(epctx.InvalidGraph, match=said),
     ):
         session.run(None, {"x": X})
 
@@ -310,7 +310,8 @@ def test_a_length_that_inference_refutes_is_nobodys_fault(caplog):
         (result,) = session.run(None, {"x": X})
 
     np.testing.assert_array_equal(result, np.maximum(X, 0))
-    assert "'a' is declared float[3], its operators give float[n]" in caplog.text
+    # For onnx's own strict inference a length may be both `n` and 3.
+    assert "wrong declarations" not in caplog.text
 
 
 @hookimpl

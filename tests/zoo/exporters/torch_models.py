@@ -69,6 +69,88 @@ class Attention(nn.Module):
         return self.layer(x)
 
 
+class Decoder(nn.Module):
+    """Tokens: two layers as in llama: rotary embeddings, shared keys, gated units."""
+
+    def __init__(self, width: int = 16, heads: int = 4, shared: int = 2) -> None:
+        """Draw the weights."""
+        super().__init__()
+        self.embedding = nn.Embedding(20, width)
+        self.layers = nn.ModuleList(
+            DecoderLayer(width, heads, shared) for _ in range(2)
+        )
+        self.norm = nn.RMSNorm(width)
+        self.end = nn.Linear(width, 20, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return a score for each token of the vocabulary."""
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.end(self.norm(x))
+
+
+class DecoderLayer(nn.Module):
+    """One layer of `Decoder`."""
+
+    def __init__(self, width: int, heads: int, shared: int) -> None:
+        """Draw the weights."""
+        super().__init__()
+        self.size = width // heads
+        self.groups = heads // shared
+        self.before, self.between = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.query = nn.Linear(width, width, bias=False)
+        self.key, self.value = (
+            nn.Linear(width, shared * self.size, bias=False) for _ in range(2)
+        )
+        self.out = nn.Linear(width, width, bias=False)
+        self.gate, self.up = (nn.Linear(width, 24, bias=False) for _ in range(2))
+        self.down = nn.Linear(24, width, bias=False)
+
+    def rotate(self, x: torch.Tensor) -> torch.Tensor:
+        """Return queries or keys turned by their positions."""
+        steps = torch.arange(x.shape[2], dtype=torch.float32)
+        rates = 10000.0 ** (-torch.arange(0, self.size, 2) / self.size)
+        angles = torch.cat([torch.outer(steps, rates)] * 2, dim=-1)
+        half = self.size // 2
+        turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+        return x * angles.cos() + turned * angles.sin()
+
+    def split(self, x: torch.Tensor) -> torch.Tensor:
+        """Return heads of their own."""
+        return x.view(x.shape[0], x.shape[1], -1, self.size).transpose(1, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output."""
+        given = self.before(x)
+        query = self.rotate(self.split(self.query(given)))
+        key = self.rotate(self.split(self.key(given)))
+        value = self.split(self.value(given))
+        seen = nn.functional.scaled_dot_product_attention(
+            query,
+            key.repeat_interleave(self.groups, dim=1),
+            value.repeat_interleave(self.groups, dim=1),
+            is_causal=True,
+        )
+        x = x + self.out(seen.transpose(1, 2).reshape(x.shape))
+        given = self.between(x)
+        return x + self.down(nn.functional.silu(self.gate(given)) * self.up(given))
+
+
+class Shifted(nn.Module):
+    """Images: windows that are shifted, as in Swin, by `torch.roll`."""
+
+    def __init__(self) -> None:
+        """Draw the weights."""
+        super().__init__()
+        self.body = nn.Conv2d(3, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the windows in their places again."""
+        moved = torch.roll(self.body(x), shifts=(-2, -2), dims=(2, 3))
+        return torch.roll(torch.relu(moved), shifts=(2, 2), dims=(2, 3))
+
+
 def by_trace(name: str, network: nn.Module, given: torch.Tensor, opset: int) -> None:
     """Save a network as the exporter writes it that traces."""
     written = io.BytesIO()
@@ -111,3 +193,8 @@ by_graph("convolutions", convolutions, images)
 by_graph("attention", attention, torch.from_numpy(drawn(ROWS, 5, 8)))
 by_graph("convolutions_fixed", convolutions, images, fixed=True)
 by_graph("attention_fixed", attention, torch.from_numpy(drawn(ROWS, 5, 8)), fixed=True)
+decoder, shifted = Decoder(), Shifted()
+by_graph("decoder", decoder, tokens)
+by_graph("decoder_fixed", decoder, tokens, fixed=True)
+by_graph("shifted", shifted, images)
+by_graph("shifted_fixed", shifted, images, fixed=True)
