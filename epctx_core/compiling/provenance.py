@@ -42,7 +42,7 @@ from epctx_core.context.payload_writer import digest_payload, dump_manifest
 from epctx_core.context.weightless import MODE_KEY, SourceReference
 from epctx_core.engines.cpu_engine import make_engine
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, PluginError
-from epctx_core.graph.inference import ONNX_DOMAINS
+from epctx_core.graph.index import ONNX_DOMAINS
 from epctx_core.graph.splice import copy_field
 from epctx_core.options import SessionConfig, WeightlessMode
 from epctx_core.plugin import Compatibility

@@ -15,8 +15,14 @@ from epctx_core.engines.cpu_engine import INSTALL
 from epctx_core.engines.reference_engine import ReferenceEngine
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.extraction import NodeGroup
-from epctx_core.graph.index import GraphIndex, copy_message, iter_subgraphs, walk_nodes
-from epctx_core.graph.inference import ONNX_DOMAINS, infer_types
+from epctx_core.graph.index import (
+    ONNX_DOMAINS,
+    GraphIndex,
+    copy_message,
+    iter_subgraphs,
+    walk_nodes,
+)
+from epctx_core.graph.inference import infer_types
 from epctx_core.graph.model_io import SourceModel, check_model, get_structure
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.tensor_bytes import make_dense

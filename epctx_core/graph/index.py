@@ -192,6 +192,19 @@ _NUMBERS |= dict.fromkeys(("value_int", "value_ints"), np.int64)
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
+ONNX_DOMAINS = frozenset(
+    {
+        "",
+        "ai.onnx",
+        "ai.onnx.ml",
+        "ai.onnx.preview",
+        "ai.onnx.preview.training",
+        "ai.onnx.training",
+    }
+)
+"""The domains of ONNX itself."""
+
+
 def shorten_domain(domain: str) -> str:
     """Return a domain by one name: the empty string for the default one."""
     return "" if domain == "ai.onnx" else domain

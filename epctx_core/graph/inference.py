@@ -9,13 +9,16 @@ from itertools import chain, count
 from typing import TypeAlias
 
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.index import (
     can_have_subgraphs,
     copy_message,
+    find_schema,
     iter_subgraphs,
+    read_opset_imports,
+    shorten_domain,
     walk_graphs,
 )
 from epctx_core.graph.model_io import get_structure
@@ -34,16 +37,6 @@ _REFUSALS = (
     ValueError,
     RuntimeError,
     onnx.checker.ValidationError,
-)
-ONNX_DOMAINS = frozenset(
-    {
-        "",
-        "ai.onnx",
-        "ai.onnx.ml",
-        "ai.onnx.preview",
-        "ai.onnx.preview.training",
-        "ai.onnx.training",
-    }
 )
 
 
@@ -231,7 +224,8 @@ def infer_types(
     found = list(_find_hints(proto.graph, proven.graph, names))
     # Asked before the declarations are corrected.
     is_agreed = any(wrong for *_, wrong in found) and _has_wrong_declarations(
-        proto, data_prop=_follows_shapes(proven.graph)
+        proto,
+        data_prop=_follows_shapes(proven.graph, _list_operators(proven.graph)),
     )
     refuted: dict[str, str] = {}
     for declaration, target, type_, adds_length, is_refuted in found:
@@ -283,33 +277,19 @@ def _apply_hints(
     return hinted
 
 
-def _is_foreign(node: NodeProto) -> bool:
-    """Return whether a node, or one in its subgraphs, is of a domain unknown to
-    onnx.
-    """
-    if node.domain not in ONNX_DOMAINS:
-        return True
-    if not can_have_subgraphs(node.domain, node.op_type):
-        return False
-    return any(
-        _is_foreign(inner)
-        for subgraph in iter_subgraphs(node)
-        for inner in subgraph.node
-    )
-
-
 def _infer_completely(
     probe: ModelProto, resolve: Callable[[ModelProto], None] | None
 ) -> ModelProto:
     """Return a model with inferred types, of operators unknown to onnx too."""
     inferred = _infer(probe, data_prop=False)
-    if _follows_shapes(inferred.graph):
+    operators = _list_operators(inferred.graph)
+    if _follows_shapes(inferred.graph, operators):
         inferred = _infer(probe, data_prop=True)
-    domains = {opset.domain for opset in inferred.opset_import}
-    if (
-        resolve is not None
-        and not domains <= ONNX_DOMAINS
-        and any(map(_is_foreign, inferred.graph.node))
+
+    versions = read_opset_imports(inferred)
+    if resolve is not None and any(
+        find_schema(*operator, versions.get(shorten_domain(operator[0]), 1)) is None
+        for operator in operators
     ):
         resolve(inferred)
     return inferred
@@ -336,25 +316,22 @@ def _infer(proto: ModelProto, *, data_prop: bool) -> ModelProto:
         ) from error
 
 
-def _follows_shapes(inferred: GraphProto) -> bool:
-    """Return whether inference is to follow the elements of shapes through a graph."""
-    return _can_compute_shapes(inferred) and not _has_long_vectors(inferred)
-
-
-def _can_compute_shapes(graph: GraphProto) -> bool:
-    """Return whether a graph or one of its subgraphs has an operator that can compute a
-    shape.
-    """
+def _list_operators(graph: GraphProto) -> set[tuple[str, str]]:
+    """Return the operators of a graph and its subgraphs, each by domain and name."""
     operators = {(node.domain, node.op_type) for node in graph.node}
-    if not PROPAGATING.isdisjoint(op_type for _, op_type in operators):
-        return True
-    if not any(can_have_subgraphs(*operator) for operator in operators):
-        return False
-    return any(
-        _can_compute_shapes(subgraph)
-        for node in graph.node
-        for subgraph in iter_subgraphs(node)
-    )
+    if any(can_have_subgraphs(*operator) for operator in operators):
+        for node in graph.node:
+            if can_have_subgraphs(node.domain, node.op_type):
+                operators.update(*map(_list_operators, iter_subgraphs(node)))
+    return operators
+
+
+def _follows_shapes(graph: GraphProto, operators: set[tuple[str, str]]) -> bool:
+    """Return whether inference is to follow the elements of shapes through a graph:
+    an operator can compute a shape, and no value is too long to be one.
+    """
+    names = {op_type for _, op_type in operators}
+    return not PROPAGATING.isdisjoint(names) and not _has_long_vectors(graph)
 
 
 def _has_long_vectors(graph: GraphProto) -> bool:

@@ -68,6 +68,8 @@ class SourceModel:
         digest: SHA-256 (hex) of the model file, or of the bytes.
         locations: the real paths of the files that its weights were read from, each
             with the name that the model has for it.
+        unknown_operators: those in ONNX's own domains that onnx does not have in the
+            model's version, by domain, name and version. onnxruntime has a few.
     """
 
     proto: ModelProto
@@ -75,6 +77,7 @@ class SourceModel:
     path: Path | None
     digest: str
     locations: Mapping[str, str] = field(default_factory=dict)
+    unknown_operators: frozenset[tuple[str, str, int]] = frozenset()
 
     @property
     def name(self) -> str:
@@ -407,10 +410,16 @@ def check_model(source: SourceModel, data: bytes | None = None) -> None:
                 get_structure(source.proto) if data is None else data
             )
         except onnx.checker.ValidationError:
-            from epctx_core.graph.normalise import declare_open_types, normalise
+            from epctx_core.graph.normalise import (
+                declare_open_types,
+                hide_unknown_operators,
+                normalise,
+            )
 
             normalise(source.proto)
-            onnx.checker.check_model(declare_open_types(get_structure(source.proto)))
+            probe = declare_open_types(get_structure(source.proto))
+            source.unknown_operators = hide_unknown_operators(probe)
+            onnx.checker.check_model(probe)
     except (onnx.checker.ValidationError, ValueError) as error:
         # A ValueError if the checker's message contains a name that is not UTF-8.
         text = " ".join(str(error).split())

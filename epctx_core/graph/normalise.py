@@ -19,6 +19,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, suggestion
 from epctx_core.graph.index import (
+    ONNX_DOMAINS,
     copy_message,
     find_schema,
     iter_subgraphs,
@@ -46,6 +47,9 @@ _log = logging.getLogger("epctx.graph")
 
 FunctionId = tuple[str, str]
 """Domain and name of a function."""
+
+_HIDDEN = "epctx.hidden"
+"""Domain in which onnx's checker looks for no operators."""
 
 MOST_NODES = 1 << 18
 """Nodes that inlined functions may have.
@@ -476,3 +480,30 @@ def declare_open_types(proto: ModelProto) -> ModelProto:
             if which in DENSE_OR_SPARSE:
                 getattr(type_, which).shape.SetInParent()
     return probe
+
+
+def hide_unknown_operators(proto: ModelProto) -> frozenset[tuple[str, str, int]]:
+    """Move operators that onnx does not have out of its domains, in place, so that its
+    checker passes them over; return them by domain, name and version.
+
+    Those of functions are looked up in the function's own versions.
+    """
+    hidden = set()
+    defined = {(function.domain, function.name) for function in proto.functions}
+    for owner in (proto, *proto.functions):
+        versions = read_opset_imports(owner)
+        body = owner.graph if isinstance(owner, ModelProto) else owner
+        for node in walk_nodes(body.node):
+            domain = shorten_domain(node.domain)
+            operator = domain, node.op_type, versions.get(domain, 1)
+            if (
+                domain in ONNX_DOMAINS
+                and (node.domain, node.op_type) not in defined
+                and find_schema(*operator) is None
+            ):
+                hidden.add(operator)
+                node.domain = _HIDDEN
+
+        if hidden:
+            owner.opset_import.add(domain=_HIDDEN, version=1)
+    return frozenset(hidden)

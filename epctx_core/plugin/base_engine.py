@@ -154,6 +154,13 @@ class BaseEngine(ABC):
         """
         raise NotImplementedByProvider(f"{cls.name} has no optimiser")
 
+    @classmethod
+    def has_operator(cls, domain: str, op_type: str, version: int) -> bool:  # noqa: ARG003 - most have none
+        """Return whether the engine has an operator in a version of one of ONNX's own
+        domains, in which onnx does not have it; `resolve_types` then knows its types.
+        """
+        return False
+
     @classmethod  # noqa: B027 - for engines that know more operators than onnx
     def resolve_types(cls, inferred: onnx.ModelProto) -> None:
         """Declare the types of values of operators that onnx does not know, in place,

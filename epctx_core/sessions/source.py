@@ -270,13 +270,49 @@ def infer_model_types(
     return infer_types(proto, resolve, trusted)
 
 
+def _require_operators(source: SourceModel, policy: EnginePolicy) -> None:
+    """Check that the engine has the operators of ONNX's domains that onnx lacks.
+
+    Raises:
+        NotImplementedByProvider: onnx's own engine is used, which has none of them.
+        InvalidGraph: the engine does not have one.
+    """
+    from epctx_core.engines.cpu_engine import (
+        BUILT_IN,
+        INSTALL,
+        blame_engine,
+        make_engine,
+    )
+
+    with blame_engine(policy.engine):
+        engine = make_engine(policy)
+        missing = sorted(
+            operator
+            for operator in source.unknown_operators
+            if not engine.has_operator(*operator)
+        )
+    for domain, op_type, version in missing:
+        said = (
+            f"{source.where} has the operator {domain or 'ai.onnx'}::{op_type}, which "
+            f"neither version {version} of ONNX's operators nor {engine.name} has."
+        )
+        if engine.name.startswith(BUILT_IN):
+            raise NotImplementedByProvider(
+                said, hint=f"If it is one of onnxruntime's, {INSTALL}."
+            )
+        raise InvalidGraph(said, path=source.path)
+
+
 def index_model(source: SourceModel, policy: EnginePolicy) -> OpenModel:
     """Find the types of a checked model's values and index it.
 
     Raises:
-        InvalidGraph: types that contradict each other, a name that is not UTF-8, or an
-            output without a producer.
+        InvalidGraph: types that contradict each other, a name that is not UTF-8, an
+            output without a producer, or an operator that nobody has.
+        NotImplementedByProvider: an operator that another engine may have.
     """
+    if source.unknown_operators:
+        _require_operators(source, policy)
     with pause_collection(
         sum(len(graph.node) for _, graph in walk_graphs(source.proto.graph))
     ):

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import logging
 import re
+from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from epctx_onnxruntime.graphs import free_names, subgraphs
 from epctx_onnxruntime.newest_versions import load_structure
@@ -28,18 +30,20 @@ if TYPE_CHECKING:
     _Known: TypeAlias = "ValueInfoProto | TensorProto"
 
 _log = logging.getLogger("epctx.engines")
-_ONNX_DOMAINS = frozenset(
-    {
-        "",
-        "ai.onnx",
-        "ai.onnx.ml",
-        "ai.onnx.preview",
-        "ai.onnx.preview.training",
-        "ai.onnx.training",
-    }
-)
 _TENSOR = re.compile(r"tensor\((\w+)\)")
 _ELEMENTS = {name.lower(): number for name, number in TensorProto.DataType.items()}
+
+
+@cache
+def has_schema(domain: str, op_type: str, version: int) -> bool:
+    """Return whether onnxruntime has an operator in a version of its domain."""
+    found = [
+        (schema.since_version, not schema.deprecated)
+        for schema in get_all_operator_schema()
+        if (schema.domain, schema.name) == (domain, op_type)
+        and schema.since_version <= version
+    ]
+    return bool(found) and max(found)[1]
 
 
 def resolve_types(inferred: ModelProto, options: onnxruntime.SessionOptions) -> None:
@@ -53,7 +57,8 @@ def resolve_types(inferred: ModelProto, options: onnxruntime.SessionOptions) -> 
         options: of sessions that load models, with the libraries of custom operators.
     """
     see_through_quantizers(inferred)
-    _resolve(inferred, options, inferred.graph, {})
+    versions = {opset.domain: opset.version for opset in inferred.opset_import}
+    _resolve(inferred, options, inferred.graph, {}, versions)
 
 
 def _resolve(
@@ -61,11 +66,14 @@ def _resolve(
     options: onnxruntime.SessionOptions,
     graph: GraphProto,
     outer: Mapping[str, _Known],
+    versions: Mapping[str, int],
 ) -> None:
     """Resolve a graph, then its subgraphs, which may read values of the graph."""
-    makers = _makers_of_unknown(graph)
+    makers = _makers_of_unknown(graph, versions)
     # A value of a subgraph may depend on one outside that such an operator computes.
-    if makers and (outer or any(map(_is_foreign, makers.values()))):
+    if makers and (
+        outer or any(_is_foreign(node, versions) for node in makers.values())
+    ):
         unknown = set(makers)
         declared = {
             value.name: value
@@ -82,7 +90,7 @@ def _resolve(
         for node in holders:
             for subgraph in subgraphs(node):
                 _declare_inputs(subgraph, [scope.get(name) for name in node.input])
-                _resolve(model, options, subgraph, scope)
+                _resolve(model, options, subgraph, scope, versions)
 
 
 def _declare_inputs(subgraph: GraphProto, given: Sequence[_Known | None]) -> None:
@@ -152,7 +160,9 @@ def _ask(
     return declared
 
 
-def _makers_of_unknown(graph: GraphProto) -> dict[str, NodeProto]:
+def _makers_of_unknown(
+    graph: GraphProto, versions: Mapping[str, int]
+) -> dict[str, NodeProto]:
     """Return the values without a type, with their nodes; of foreign nodes also those
     without a shape.
     """
@@ -166,20 +176,36 @@ def _makers_of_unknown(graph: GraphProto) -> dict[str, NodeProto]:
         if name
         and (
             name not in typed
-            or (name not in shaped and node.domain not in _ONNX_DOMAINS)
+            or (name not in shaped and not _is_of_onnx(node, versions))
         )
     }
 
 
-def _is_foreign(node: NodeProto) -> bool:
-    """Return whether a node, or one in its subgraphs, is of a domain that onnx does not
-    know.
+def _is_foreign(node: NodeProto, versions: Mapping[str, int]) -> bool:
+    """Return whether onnx does not know the operator of a node, or of one in its
+    subgraphs.
     """
-    if node.domain not in _ONNX_DOMAINS:
+    if not _is_of_onnx(node, versions):
         return True
     return any(
-        _is_foreign(inner) for subgraph in subgraphs(node) for inner in subgraph.node
+        _is_foreign(inner, versions)
+        for subgraph in subgraphs(node)
+        for inner in subgraph.node
     )
+
+
+def _is_of_onnx(node: NodeProto, versions: Mapping[str, int]) -> bool:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    return _has_onnx(domain, node.op_type, versions.get(domain, 1))
+
+
+@cache
+def _has_onnx(domain: str, op_type: str, version: int) -> bool:
+    try:
+        onnx.defs.get_schema(op_type, version, domain)
+    except (onnx.defs.SchemaError, TypeError):
+        return False
+    return True
 
 
 def _known(graph: GraphProto) -> dict[str, _Known]:

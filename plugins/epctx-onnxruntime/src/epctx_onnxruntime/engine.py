@@ -228,6 +228,13 @@ class OnnxRuntimeEngine(BaseEngine):
             ),
         )
 
+    @classmethod
+    def has_operator(cls, domain: str, op_type: str, version: int) -> bool:
+        """Return whether onnxruntime has a schema; see `BaseEngine.has_operator`."""
+        from epctx_onnxruntime.contrib_types import has_schema
+
+        return has_schema(domain, op_type, version)
+
     def resolve_types(self, inferred: ModelProto) -> None:  # type: ignore[override]
         """Declare values of custom operators and those of `com.microsoft`; see
         `BaseEngine.resolve_types`.
