@@ -1,5 +1,5 @@
 """The ONNX models of which tests have `.ort` files: three exported networks, three
-quantised models, two with subgraphs.
+quantised models, two with subgraphs; and one with functions.
 
 All in opset 17 and IR 8, which the oldest onnxruntime used here reads. Knows ONNX,
 knows nothing of epctx.
@@ -10,12 +10,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
+import onnx.parser
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 NETWORKS = ("bert", "lstm", "resnet")
 SMALL = ("qdq", "qlinear", "integers", "branches", "loop")
 NAMES = (*NETWORKS, *SMALL)
+FUNCTIONS = "functions"
+"""A model that is not stored in older versions."""
 _MODELS = Path(__file__).parents[2] / "models"
 _OPSET = 17
 
@@ -34,7 +36,7 @@ def inputs_of(name: str) -> dict[str, np.ndarray]:
     if name in NETWORKS:
         with np.load(_MODELS / name / "input.npz") as stored:
             return dict(stored)
-    generator = np.random.default_rng(NAMES.index(name))
+    generator = np.random.default_rng([*NAMES, FUNCTIONS].index(name))
     values = {i.name: i.type.tensor_type for i in source(name).graph.input}
     return {
         key: generator.standard_normal(
@@ -220,3 +222,45 @@ def _loop() -> ModelProto:
         ins,
         [_value("y", "n", 16), _value("all", "steps", "n", 16)],
     )
+
+
+def _functions() -> ModelProto:
+    """Return functions that call one another, from a graph and from subgraphs at two
+    depths: onnxruntime inlines them graph by graph, with the same names in each.
+    """
+    model = onnx.parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["": 17, "local": 1]>
+        g (float[n] x) => (float[n] y, float[n] first, bool high) {
+            first = local.outer (x)
+            zero = Constant <value_float = 0.0> ()
+            sum = ReduceSum <keepdims = 0> (x)
+            high = Greater (sum, zero)
+            low = Not (high)
+            chosen = If (high) <
+                then_branch = above () => (float[n] a) {
+                    a_before = local.outer (first)
+                    a_inside = If (low) <
+                        then_branch = never () => (float[n] b) { b = Neg (a_before) },
+                        else_branch = always () => (float[n] c) {
+                            c_before = local.outer (a_before)
+                            c = Add (c_before, a_before)
+                        }
+                    >
+                    a = local.inner (a_inside)
+                },
+                else_branch = below () => (float[n] d) {
+                    d_before = local.inner (first)
+                    d = local.outer (d_before)
+                }
+            >
+            y = local.outer (chosen)
+        }
+        <domain: "local", opset_import: ["": 17, "local": 1]>
+        outer (a) => (b) { t = local.inner (a) u = Tanh (t) b = local.inner (u) }
+        <domain: "local", opset_import: ["": 17]>
+        inner (a) => (b) { t = Sigmoid (a) s = Add (t, a) b = Mul (s, t) }
+        """
+    )
+    onnx.checker.check_model(model, full_check=True)
+    return model

@@ -15,7 +15,7 @@ import pytest
 from command_line import main
 from kernel_eps.acme import kernel_ep, with_eps
 from onnx import TensorProto, helper
-from ort_format.sources import NAMES, SMALL, inputs_of, source
+from ort_format.sources import FUNCTIONS, NAMES, SMALL, inputs_of, source
 from ort_format.stored import NEWEST, OLD, ort_file
 
 import epctx_core as epctx
@@ -24,6 +24,7 @@ from epctx_core.plugin import KernelDef
 TOLERANCE = 1e-5
 EPS = (["QNN"], ["OpenVINO"], ["VitisAI"], ["OpenVINO", "QNN", "VitisAI"])
 CPU = ["CPUExecutionProvider"]
+TOOL = "onnxruntime.tools.convert_onnx_models_to_ort"
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +106,76 @@ def test_an_old_version_compiles_too(name, version, ort_model, expected):
 
     with epctx.InferenceSession(model.with_name("model_ctx.onnx")) as session:
         assert_close(session.run(None, inputs_of(name)), expected(name))
+
+
+@pytest.fixture(scope="module", params=["Fixed", "Runtime"])
+def converted(request, tmp_path_factory):
+    """Give a model with functions as onnxruntime's own tool converts it in a style."""
+    folder = tmp_path_factory.mktemp(request.param)
+    onnx.save(source(FUNCTIONS), folder / "model.onnx")
+    words = [str(folder / "model.onnx"), "--optimization_style", request.param]
+    subprocess.run(
+        [sys.executable, "-m", TOOL, *words], check=True, capture_output=True
+    )
+    (found,) = folder.glob("*.ort")
+    return found
+
+
+@pytest.fixture
+def inlined(converted, tmp_path):
+    """Give the path of a copy of it."""
+    return Path(shutil.copy(converted, tmp_path / "inlined.ort"))
+
+
+@pytest.fixture
+def cases():
+    """Give inputs that take each branch, with onnxruntime's results of the ONNX
+    model.
+    """
+    session = onnxruntime.InferenceSession(
+        source(FUNCTIONS).SerializeToString(), providers=CPU
+    )
+    inputs = [{"x": np.linspace(low, low + 3, 7, dtype=np.float32)} for low in (-3, 0)]
+    found = [(given, session.run(None, given)) for given in inputs]
+    assert sorted(bool(results[2]) for _, results in found) == [False, True]
+    return found
+
+
+def test_names_that_inlined_functions_share_with_those_in_subgraphs_mean_the_nearest(
+    inlined, cases
+):
+    theirs = onnxruntime.InferenceSession(str(inlined), providers=CPU)
+
+    for model in (inlined, inlined.read_bytes()):
+        with epctx.InferenceSession(model, providers=CPU) as session:
+            for given, wanted in cases:
+                assert_close(theirs.run(None, given), wanted)
+                assert_close(session.run(None, given), wanted)
+    assert epctx.verify_model(inlined).ok
+
+
+@pytest.mark.parametrize("eps", EPS, ids=" ".join)
+def test_inlined_functions_that_share_names_are_compiled_and_loaded(
+    eps, inlined, cases
+):
+    epctx.ModelCompiler(options_for(eps), inlined).compile_to_file()
+    context = inlined.with_name("inlined_ctx.onnx")
+
+    assert epctx.verify_model(context).ok
+    with epctx.InferenceSession(context, options_for(eps)) as session:
+        for given, wanted in cases:
+            assert_close(session.run(None, given), wanted)
+
+
+def test_inlined_functions_that_share_names_become_a_model_that_onnxruntime_takes(
+    inlined, cases, tmp_path
+):
+    plain = epctx.convert_model(inlined, tmp_path / "plain.onnx")
+
+    onnx.checker.check_model(plain, full_check=True)
+    session = onnxruntime.InferenceSession(str(plain), providers=CPU)
+    for given, wanted in cases:
+        assert_close(session.run(None, given), wanted)
 
 
 def test_a_version_before_5_loads_with_a_warning_to_convert_it_again(ort_model, caplog):

@@ -4,7 +4,9 @@ without them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import ChainMap, defaultdict
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -53,12 +55,7 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 def free_names(graph: GraphProto) -> set[str]:
     """Return the names that a subgraph, with those in it, reads from outside."""
-    made = {
-        "",
-        *(value.name for value in graph.input),
-        *(tensor.name for tensor in graph.initializer),
-    }
-    made.update(sparse.values.name for sparse in graph.sparse_initializer)
+    made = {"", *_names_given(graph)}
     read: set[str] = set()
     for node in graph.node:
         read |= names_read(node) - made
@@ -69,6 +66,62 @@ def free_names(graph: GraphProto) -> set[str]:
 def names_read(node: NodeProto) -> set[str]:
     """Return the names that a node reads, its subgraphs included."""
     return set(node.input).union(*map(free_names, subgraphs(node)))
+
+
+def rename_apart(graph: GraphProto) -> None:
+    """Give results in subgraphs names of their own, in place, where a graph around them
+    has a value of the same name: the nearest one is meant, but ONNX allows only one.
+
+    onnxruntime inlines functions graph by graph, and calls their values alike in each.
+    """
+    graphs = [each for _, each in all_graphs(graph)]
+    if len(graphs) == 1:
+        return
+    taken = {name for each in graphs for name in _names_given(each)}
+    for node in (node for each in graphs for node in each.node):
+        taken.update(node.input, node.output)
+    # Each name counts on from its last number: thousands of bodies may share it.
+    numbers: defaultdict[str, count[int]] = defaultdict(lambda: count(1))
+
+    def rename(name: str) -> str:
+        new = next(n for i in numbers[name] if (n := f"{name}_{i}") not in taken)
+        taken.add(new)
+        return new
+
+    _apply_names(graph, ChainMap(), rename)
+
+
+def _apply_names(
+    graph: GraphProto, around: ChainMap[str, str], rename: Callable[[str], str]
+) -> None:
+    """Rename what a graph makes and reads.
+
+    Args:
+        graph: changed in place, with the subgraphs in it.
+        around: names of values around it, to the new ones.
+        rename: gives a name that no value has.
+    """
+    scope = around.new_child({name: name for name in _names_given(graph)})
+    for node in graph.node:
+        for name in filter(None, node.output):
+            scope[name] = rename(name) if name in around else name
+
+    for node in graph.node:
+        for names in (node.input, node.output):
+            names[:] = [scope.get(name, name) for name in names]
+        for subgraph in subgraphs(node):
+            _apply_names(subgraph, scope, rename)
+    for value in (*graph.output, *graph.value_info):
+        value.name = scope.get(value.name, value.name)
+
+
+def _names_given(graph: GraphProto) -> set[str]:
+    """Return the names that a graph defines without a node."""
+    return {
+        *(value.name for value in graph.input),
+        *(tensor.name for tensor in graph.initializer),
+        *(sparse.values.name for sparse in graph.sparse_initializer),
+    }
 
 
 def without_weights(model: ModelProto) -> ModelProto:

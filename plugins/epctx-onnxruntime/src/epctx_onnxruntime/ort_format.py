@@ -30,7 +30,7 @@ from onnx import (
 
 from epctx_core.errors import EpctxError, InvalidProtobuf, NotFound
 from epctx_core.plugin import OperatorTypes
-from epctx_onnxruntime.graphs import INLINE_LIMIT, all_graphs
+from epctx_onnxruntime.graphs import INLINE_LIMIT, all_graphs, rename_apart
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -180,6 +180,7 @@ class _Decoder:
             )
         self._graph(model.Graph(), proto.graph, nested=0)
         self._set_texts(proto.graph, doc_string=model.GraphDocString())
+        rename_apart(proto.graph)
         # onnxruntime writes every domain that it knows.
         used = {
             "",
