@@ -5,7 +5,8 @@ and an EP's own wishes.
 from __future__ import annotations
 
 import numpy as np
-import onnx
+import onnx.parser
+import onnxruntime
 import pytest
 from end_to_end.engine_eps import Alpha
 from end_to_end.routes import (
@@ -104,6 +105,44 @@ def test_onnxruntimes_own_operators_run_on_the_cpu_and_have_types(tmp_path):
         expected,
         atol=1e-6,
     )
+
+
+def test_an_operator_that_onnxruntime_inlines_in_a_graph_and_in_its_subgraph_is_optimised(
+    tmp_path,
+):
+    model = onnx.parser.parse_model(
+        """
+        <ir_version: 10, opset_import: ["": 21]>
+        g (float[1,4,3] x, bool c) => (float[1,4,3] y)
+        <float[4] scale = {1, 2, 3, 4}, float[4] bias = {0, 1, 2, 3}> {
+            outer = GroupNormalization <num_groups = 2> (x, scale, bias)
+            y = If (c) <
+                then_branch = twice () => (float[1,4,3] a) {
+                    a = GroupNormalization <num_groups = 2> (outer, bias, scale)
+                },
+                else_branch = once () => (float[1,4,3] b) { b = Neg (outer) }
+            >
+        }
+        """
+    )
+    path = saved(model, tmp_path / "m.onnx")
+    options = epctx.SessionOptions()
+    options.graph_optimization_level = LEVEL.ORT_ENABLE_EXTENDED
+    x = example(shape=(1, 4, 3))
+    theirs = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+    epctx.ModelCompiler(
+        with_qnn(), path, **level(LEVEL.ORT_ENABLE_BASIC)
+    ).compile_to_file(tmp_path / "m_ctx.onnx")
+
+    for session in (
+        epctx.InferenceSession(path, options),
+        epctx.InferenceSession(tmp_path / "m_ctx.onnx"),
+    ):
+        for c in (np.array(True), np.array(False)):
+            given = {"x": x, "c": c}
+            (found,), (wanted,) = session.run(None, given), theirs.run(None, given)
+            assert np.allclose(found, wanted, atol=1e-5)
 
 
 def test_the_same_model_gives_the_same_bytes_in_any_folder(source, tmp_path):

@@ -28,6 +28,7 @@ from epctx_onnxruntime.graphs import (
     PLACEHOLDER,
     all_graphs,
     is_detached,
+    rename_apart,
     without_weights,
 )
 from epctx_onnxruntime.guards import folds_recurrent
@@ -371,6 +372,7 @@ class _Optimisation:
             )
         weights = self._weights(found)
         model = _restore_frame(found, self.source)
+        rename_apart(model.graph)
         if blocked:
             model.metadata_props.add(key=_LAYOUT, value=layout_of_this_cpu())
         return OptimizedModel(model, weights)
