@@ -18,6 +18,7 @@ from epctx_core.registry.lookup import (
     DISABLE_VARIABLE,
     ONLY_VARIABLE,
     PREFER_VARIABLE,
+    find_by_name,
     matches_record,
 )
 from epctx_core.registry.records import (
@@ -103,9 +104,8 @@ def find_misspelt(selection: Selection, records: Sequence[PluginRecord]) -> list
         "provide"
         for ep, distribution in selection.preferred.items()
         if not any(
-            is_name_of(ep, r.name)
-            and is_same_distribution(distribution, r.distribution)
-            for r in records
+            is_same_distribution(distribution, r.distribution)
+            for r in find_by_name(ep, records)
         )
     ]
 

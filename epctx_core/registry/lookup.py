@@ -104,7 +104,9 @@ class Selection:
         if len(rivals) == 1:
             return record
         preferred = [
-            dist for ep, dist in self.preferred.items() if is_name_of(ep, record.name)
+            dist
+            for ep, dist in self.preferred.items()
+            if is_name_of(ep.rpartition(":")[2], record.name)
         ]
         expected = chosen.get(record.name) or next(iter(preferred), None)
         winner = next(
@@ -154,7 +156,7 @@ def matches_record(name: str, record: PluginRecord) -> bool:
     """Return whether a name in the environment is that of an EP or of its
     distribution.
     """
-    return is_name_of(name, record.name) or is_same_distribution(
+    return bool(find_by_name(name, [record])) or is_same_distribution(
         name, record.distribution
     )
 

@@ -376,7 +376,7 @@ class Registry:
         """
         with self._locks.get():
             records = [entry.record for entry in self._discover().values()]
-            providing = [record for record in records if is_name_of(ep, record.name)]
+            providing = find_by_name(ep, records)
             chosen = [
                 r
                 for r in providing

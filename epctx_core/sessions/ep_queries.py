@@ -57,7 +57,7 @@ def get_ep_metadata(
     """Return the declarations of an EP, so that a host can check what it supports.
 
     Args:
-        ep: the EP name, or its short form.
+        ep: the EP name, or its short form, also after `<distribution>:`.
         registry: the registry of EPs.
 
     Returns:
@@ -103,7 +103,7 @@ def get_model_compatibility(
 
     Args:
         path_or_bytes: the model.
-        ep: the EP name, or its short form.
+        ep: the EP name, or its short form, also after `<distribution>:`.
         provider_options: the EP's options, as a session would have them.
         registry: the registry of EPs.
 
@@ -151,7 +151,7 @@ def get_compatibility_info_from_model(
 
     Args:
         path_or_bytes: the model; of a file, only the head is read.
-        ep: the EP name, or its short form.
+        ep: the EP name, or its short form, also after `<distribution>:`.
 
     Raises:
         NoSuchFile, InvalidProtobuf, InvalidGraph: there is no such model, or it is not
@@ -160,15 +160,17 @@ def get_compatibility_info_from_model(
             bytes.
     """
     _check_ep(ep)
+    # Models name EPs, and not the distributions that provide them.
+    name = ep.rpartition(":")[2]
     infos = read_metadata(
         path_or_bytes,
         lambda key: (
             key.startswith(COMPATIBILITY_PREFIX)
-            and is_name_of(ep, key.removeprefix(COMPATIBILITY_PREFIX))
+            and is_name_of(name, key.removeprefix(COMPATIBILITY_PREFIX))
         ),
     )
     # The EP name as written comes before its short name.
-    return infos.get(COMPATIBILITY_PREFIX + ep, next(iter(infos.values()), None))
+    return infos.get(COMPATIBILITY_PREFIX + name, next(iter(infos.values()), None))
 
 
 def _check_ep(ep: object) -> None:

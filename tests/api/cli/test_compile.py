@@ -151,11 +151,14 @@ def test_initializers_that_stay_go_into_the_file_named_and_the_result_is_checked
 
 @pytest.mark.parametrize("ep", ["QNN", "qnnexecutionprovider", "epctx-sim-qnn:QNN"])
 @pytest.mark.parametrize(
-    "option", ["QNN.htp_arch=75", "QnnExecutionProvider.htp_arch=75"]
+    "option",
+    ["QNN.htp_arch=75", "QnnExecutionProvider.htp_arch=75", "{ep}.htp_arch=75"],
 )
 def test_a_provider_option_reaches_the_ep_however_it_is_called(
     epctx, resnet, ep, option
 ):
+    option = option.format(ep=ep)
+
     said = epctx("compile", resnet.path, "--ep", ep, "-p", option)
 
     (node,) = epctx_core.inspect_model(

@@ -116,6 +116,27 @@ def test_two_distributions_with_one_ep_are_both_told(process, site):
     ]
 
 
+def test_one_of_two_distributions_is_told_alone_if_it_is_named(process, site):
+    folder = site("epctx-one", "SameExecutionProvider")
+    site("epctx-two", "SameExecutionProvider")
+
+    said = process("plugins", "info", "Epctx_Two:same", "--json", path=[folder])
+
+    assert said.code == 0
+    (plugin,) = said.json["plugins"]
+    assert (plugin["distribution"], plugin["state"]) == ("epctx-two", "loaded")
+
+
+def test_the_one_of_two_distributions_that_is_named_may_be_broken(process, site):
+    folder = site("epctx-one", "SameExecutionProvider")
+    site("epctx-two", "SameExecutionProvider", code="import no_such_sdk\n")
+
+    said = process("plugins", "info", "epctx-two:same", path=[folder])
+
+    assert said.code == 3
+    assert "No module named 'no_such_sdk'" in said.out
+
+
 def test_a_plugin_that_is_not_installed_is_missing(process):
     said = process("plugins", "info", "QNNN")
 

@@ -239,7 +239,11 @@ def _stem(name: str) -> str:
 
 def _key_after(left: str, ep: str) -> str | None:
     """Return the key of `EP.KEY` if it is of this EP, else None."""
-    for name in (_stem(ep), f"{_stem(ep)}{_SUFFIX}"):
+    names = [_stem(ep), f"{_stem(ep)}{_SUFFIX}"]
+    if distribution := ep.rpartition(":")[0].casefold():
+        names += [f"{distribution}:{name}" for name in names]
+
+    for name in names:
         if left.casefold().startswith(f"{name}.") and len(left) > len(name) + 1:
             return left[len(name) + 1 :]
     return None

@@ -82,7 +82,12 @@ def try_all(
 def _try(record: PluginRecord, timeout: float) -> tuple[Trial, str]:
     """Return a trial, and the standard error of its child."""
     request = json.dumps(
-        {"path": sys.path, "name": record.name, "distribution": record.distribution}
+        {
+            "path": sys.path,
+            "name": record.name,
+            "distribution": record.distribution,
+            "chosen": record.usable,
+        }
     )
     command = [sys.executable, "-c", _CHILD, request]
     # Files, not pipes: a child of the child may keep a pipe open long after both are
@@ -138,7 +143,8 @@ def report(request: Mapping[str, Any]) -> None:
     calls this.
 
     Args:
-        request: `name` and `distribution` of the record.
+        request: `name` and `distribution` of the record, and whether it is the one
+            `chosen` for its name.
     """
     from epctx_cli.ending import end_in_any_case
     from epctx_cli.streams import reserved_stdout
@@ -160,7 +166,11 @@ def _load_plugin(request: Mapping[str, Any]) -> dict[str, Any]:
     description: dict[str, Any] = {}
     problem: EpctxError | None = None
     try:
-        if record().undecided:
+        if request["chosen"]:
+            default_registry.prefer(
+                request["name"], distribution=request["distribution"]
+            )
+        elif record().undecided:
             # imports the others of its name as a session would, to learn which are
             # simulated
             with suppress(EpctxError):

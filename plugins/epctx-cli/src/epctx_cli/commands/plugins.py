@@ -8,6 +8,7 @@ import argparse
 import shlex
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
@@ -15,6 +16,7 @@ from epctx_cli.arguments import CommandParser, add_common, require_plugin
 from epctx_cli.entry_points import EP_GROUP, TRANSFORMER_GROUP, describe, find_entries
 from epctx_cli.exit_codes import ExitCode
 from epctx_core import default_registry, plugins
+from epctx_core.errors import PluginError
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
@@ -191,7 +193,12 @@ def _find_records(name: str) -> list[PluginRecord]:
     ]
     if not found:
         require_plugin(name)
-    return found or [default_registry.resolve(name)]
+        return [default_registry.resolve(name)]
+    if ":" in name:
+        # It chooses among those that provide an EP; one that is broken is told, too.
+        with suppress(PluginError):
+            return [default_registry.resolve(name)]
+    return found
 
 
 def _print_report(trial: Trial, console: Console) -> None:
