@@ -28,6 +28,7 @@ from epctx_cache.store import EntryStore
 from epctx_onnxruntime import cached
 from epctx_onnxruntime.cached import load_or_compile, translate
 from epctx_onnxruntime.providers.programs import ProgramMaker
+from registry.packages import Packages
 
 import epctx_core as epctx
 from epctx_core.errors import PackageMissing
@@ -478,6 +479,49 @@ def test_the_cpu_ep_compiles_nothing(host, model, expected):
 
     assert np.allclose(host.answer(model, provider=device), expected, atol=1e-6)
     assert host.entries == []
+
+
+@pytest.fixture
+def two(host, tmp_path, monkeypatch):
+    """The host has two distributions of the EP, of which one is no EP of
+    onnxruntime's.
+    """
+    packages = Packages(tmp_path / "site")
+    code = f"from engines.cached_runtime import {EP} as Provider"
+    packages.install("acme-ort", EP, code=code)
+    packages.install("labs-own", EP)
+    monkeypatch.syspath_prepend(packages.folder)
+    host.registry = epctx.Registry()
+    return host
+
+
+@pytest.mark.parametrize("isolate", ["", "compile"])
+@pytest.mark.parametrize("name", [f"acme-ort:{EP}", "Acme_Ort:optionalcpu", EP])
+def test_of_two_distributions_of_an_ep_the_one_named_or_on_onnxruntime_is_used(
+    two, model, expected, runtime, name, isolate
+):
+    options = session_options(ep__isolate=isolate)
+
+    answers = [two.answer(model, options, provider=name) for _ in range(2)]
+
+    assert all(np.allclose(answer, expected, atol=1e-6) for answer in answers)
+    (entry,) = two.entries
+    assert [opened for opened, _ in runtime.opened] == [
+        entry.folder / "model_ctx.onnx"
+    ] * 2
+
+
+def test_a_device_means_the_distribution_of_its_ep_that_is_on_onnxruntime(two, model):
+    (cpu, *_) = OptionalCpuExecutionProvider.library.list_devices()
+    device = SimpleNamespace(ep_name=EP, device=cpu.device)
+
+    with pytest.raises(epctx.InvalidArgument, match="compiles for another device"):
+        two.session(model, provider=device)
+
+
+def test_the_distribution_of_an_ep_that_is_named_has_to_be_on_onnxruntime(two, model):
+    with pytest.raises(epctx.InvalidArgument, match="of labs-own is not a plugin EP"):
+        two.session(model, provider=f"labs-own:{EP}")
 
 
 def test_where_compiling_is_forbidden_only_what_is_cached_is_loaded(

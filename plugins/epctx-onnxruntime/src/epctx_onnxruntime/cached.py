@@ -102,8 +102,8 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
             `ep.isolate`, `session.disable_model_compile`, ...). Initializers, free
             dimensions, custom operators and the cancellation flag cannot be read from
             them, so set none that changes what is compiled.
-        provider: name of a plugin EP of onnxruntime, as in `epctx plugins list`; or a
-            device of it.
+        provider: name of a plugin EP of onnxruntime, as in `epctx plugins list`, also
+            after `<distribution>:`; or a device of it.
         provider_options: the vendor's options.
         free_dimensions: lengths of the model's open dimensions by name, such as
             {"batch": 1}.
@@ -131,7 +131,7 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
         given = (
             onnxruntime.SessionOptions() if session_options is None else session_options
         )
-        name = getattr(provider, "ep_name", provider)
+        name = _find_name(getattr(provider, "ep_name", provider), registry)
         request: Request = requests.Request(
             model=model,
             options=requests.cacheable(
@@ -150,6 +150,25 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
 
         # `ep.optional_providers` names the EP, and it cannot be had.
         return _open(request.model, given, name)
+
+
+def _find_name(name: str, registry: Registry) -> str:
+    """Return an EP's name; with its distribution, if of several that provide the EP
+    one alone is on onnxruntime.
+    """
+    if not isinstance(name, str):
+        return name  # which is refused later
+    with suppress(errors.EpctxError):  # raised again where the EP is chosen
+        registry.resolve(name)
+        return name
+
+    fitting = []
+    for record in registry.find(name):
+        if record.undecided:
+            with suppress(errors.PluginError):  # it is broken
+                if issubclass(registry.load(record), OnnxRuntimeProvider):
+                    fitting.append(f"{record.distribution}:{record.name}")
+    return fitting[0] if len(fitting) == 1 else name
 
 
 def _import_cache(module: str) -> ModuleType:
@@ -334,9 +353,10 @@ class _Loader:
             raise errors.InvalidGraph(
                 f"the cache entry is damaged: {error}.", path=lease.model
             ) from error
-        options = dict(self.request.options.providers[0][1])
+        # The name as given, which may have the distribution.
+        ((name, options),) = self.request.options.providers
         verdict = get_model_compatibility(
-            lease.model, self.choice.name, options, registry=self.request.registry
+            lease.model, name, options, registry=self.request.registry
         )
         # An EP that would rather compile again says so about what it has just compiled,
         # too.
