@@ -520,8 +520,12 @@ def test_a_device_means_the_distribution_of_its_ep_that_is_on_onnxruntime(two, m
 
 
 def test_the_distribution_of_an_ep_that_is_named_has_to_be_on_onnxruntime(two, model):
-    with pytest.raises(epctx.InvalidArgument, match="of labs-own is not a plugin EP"):
+    with pytest.raises(
+        epctx.InvalidArgument, match="of labs-own is not a plugin EP"
+    ) as caught:
         two.session(model, provider=f"labs-own:{EP}")
+
+    assert "name its EP as '<distribution>:<EP>'" in caught.value.hint
 
 
 def test_where_compiling_is_forbidden_only_what_is_cached_is_loaded(

@@ -235,7 +235,8 @@ def _select_devices(
             ep=choice.name,
             hint=(
                 "Load the model with epctx_core.load_or_compile, or install the "
-                "vendor's package for onnxruntime."
+                "vendor's package for onnxruntime; where it is installed, name its "
+                "EP as '<distribution>:<EP>'."
             ),
         )
     devices = list(
