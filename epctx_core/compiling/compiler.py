@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from epctx_core.context.callbacks import WriteCallback
+    from epctx_core.context.payload_writer import PayloadWriter
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.sessions.providers import Progress
 
@@ -315,7 +316,7 @@ class ShareReport:
         members: one report for each model, in the order in which they were added.
         binaries: one for each payload; every model of the group needs those of its EPs.
         saved_bytes: bytes of the models' weights that separate binaries would have
-            stored again.
+            stored again; only weights that EPs handed over as such count.
     """
 
     folder: Path
@@ -569,14 +570,14 @@ class ShareGroup:
         last = self._members[-1]
         self._progress("write", 0, 1)
         with last.cancel.by_interrupt():
-            binaries = self._group.finish(self._members, last)
+            payloads = self._group.finish(self._members, last)
         self._progress("write", 1, 1)
         self._report = ShareReport(
             folder=self._members[0].destination.folder or Path(),
             members=tuple(map(make_report, self._members)),
-            binaries=binaries,
-            saved_bytes=count_shared_weight_bytes(
-                m.assignment.partitions for m in self._members
+            binaries=tuple(OutputFile.from_entry(each.finish()) for each in payloads),
+            saved_bytes=count_saved_bytes(
+                (m.assignment.partitions for m in self._members), payloads
             ),
         )
         self.discard()
@@ -639,17 +640,33 @@ class ShareGroup:
         )
 
 
-def count_shared_weight_bytes(members: Iterable[Iterable[GraphPartition]]) -> int:
+def count_saved_bytes(
+    members: Iterable[Iterable[GraphPartition]], payloads: Iterable[PayloadWriter]
+) -> int:
     """Count the bytes of weights that separate binaries would store again.
 
-    These are the models' own bytes; an EP may store them in another type. Equal weights
-    inside one member count once.
+    Only weights that lie in a payload as the models have them count: of what an EP
+    converted, or wrote as mere bytes, nobody knows which models it serves.
+
+    Args:
+        members: the partitions of each model.
+        payloads: what was written for all of them.
     """
-    stored = Counter(
+    users = Counter(
         weight
         for partitions in members
         for weight in {
             (p.ep, w.digest, w.nbytes) for p in partitions for w in p.weights.values()
         }
     )
-    return sum((times - 1) * nbytes for (_, _, nbytes), times in stored.items())
+    stored = Counter(
+        (payload.ep, segment.digest, segment.length)
+        for payload in payloads
+        for segment in payload.finish().segments
+        if segment.is_weight
+    )
+
+    # An EP may store one weight in several payloads.
+    return sum(
+        max(users[weight] - copies, 0) * weight[-1] for weight, copies in stored.items()
+    )

@@ -43,6 +43,7 @@ from epctx_core.sessions.shared_workspaces import (
 
 if TYPE_CHECKING:
     from epctx_core.compiling.compile import Compile
+    from epctx_core.context.payload_writer import PayloadWriter
     from epctx_core.sessions.providers import ProviderChoice
     from epctx_core.sessions.source import OpenModel
 
@@ -187,9 +188,9 @@ class Group:
 
     def finish(
         self, members: Sequence[Compile], last: Compile
-    ) -> tuple[OutputFile, ...]:
+    ) -> tuple[PayloadWriter, ...]:
         """Write binaries and models in one publication: these members' and those
-        published before; return the binaries.
+        published before; return what wrote the binaries.
 
         Args:
             members: members to write, which were added before.
@@ -259,7 +260,7 @@ class Group:
                     },
                 )
             self.finished = True
-        return tuple(OutputFile.from_entry(entry) for entry in entries.values())
+        return tuple(payloads.values())
 
     def _describe(
         self, members: Sequence[Compile], publication: Publication, named: Destination
@@ -291,7 +292,10 @@ class Group:
         with self._lock:
             self._refuse_finished(last)
             if is_member:
-                last.payloads = self.finish([last], last)
+                last.payloads = tuple(
+                    OutputFile.from_entry(writer.finish())
+                    for writer in self.finish([last], last)
+                )
                 self.add(last)
             elif self._published:
                 self.finish([], last)

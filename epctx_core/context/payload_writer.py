@@ -62,15 +62,19 @@ class PayloadWriter:
     Attributes:
         name: the name of its file.
         embedded: whether it ends up inside the model.
+        ep: the EP that writes it; empty for none.
         size: bytes so far.
 
     Args:
         sink: gets the bytes; None for a payload whose bytes are asked for later.
     """
 
-    def __init__(self, name: str, sink: BinaryIO | None, *, embedded: bool) -> None:
+    def __init__(
+        self, name: str, sink: BinaryIO | None, *, embedded: bool, ep: str = ""
+    ) -> None:
         self.name = name
         self.embedded = embedded
+        self.ep = ep
         self.size = 0
         self._sink = sink
         self._marker = make_marker() if embedded else b""
@@ -347,7 +351,7 @@ class PayloadSet:
         self._names.add(key)
         file_name = self._file_name(name)
         sink = self._open_sink(file_name) if self._open_sink is not None else None
-        writer = PayloadWriter(file_name, sink, embedded=self._embedded)
+        writer = PayloadWriter(file_name, sink, embedded=self._embedded, ep=self._ep)
         handle = _Payload(writer)
         self._handles.append(handle)
         self.writers[id(handle)] = writer

@@ -193,6 +193,18 @@ def test_a_model_of_another_version_is_refused_before_its_payload_is_opened(
         harness.run(path, X)
 
 
+def test_a_share_group_whose_programs_hold_their_own_weights_saved_nothing(
+    harness, tmp_path
+):
+    with epctx.ShareGroup(tmp_path, registry=harness.registry) as group:
+        for rows in (2, 3):
+            path = tmp_path / f"{rows}.onnx"
+            path.write_bytes(two_partitions(rows=rows))
+            group.compile(path, harness.session_options())
+
+    assert group.report.saved_bytes == 0
+
+
 def test_a_share_group_has_one_binary(harness, tmp_path):
     with epctx.ShareGroup(tmp_path, registry=harness.registry) as group:
         for rows in (2, "n"):
