@@ -233,6 +233,10 @@ class ExecutionProvider:
             Then the core compares every byte with the model's digests before the EP
             gets the first one; a payload without digests is loaded and run in a process
             of its own, unless the host sets `ep.context_trust_unverified=1`.
+        factory: for a class that a function made, so that its module does not contain
+            it: that function, as `module:function`, and its arguments as JSON can hold
+            them. A process of its own makes the class with them again. Classes derived
+            from this one do not inherit it. None for a class that can be imported.
     """
 
     name: ClassVar[str]
@@ -246,6 +250,7 @@ class ExecutionProvider:
     loads_without_device: ClassVar[bool] = False
     needs_verified_payloads: ClassVar[bool] = False
     simulated: ClassVar[bool] = False
+    factory: ClassVar[tuple[str, Mapping[str, Any]] | None] = None
 
     def __init__(self, context: ProviderContext) -> None:
         self.context = context

@@ -185,6 +185,15 @@ def _are_modes(value: object) -> bool:
     return value is None or _has_items(value, lambda v: isinstance(v, WeightlessMode))
 
 
+def _is_factory(value: object) -> bool:
+    if not isinstance(value, tuple) or len(value) != len(("function", "arguments")):
+        return value is None
+    function, arguments = value
+    return (
+        isinstance(function, str) and ":" in function and isinstance(arguments, Mapping)
+    )
+
+
 _NAME = "a text of letters, digits, '_', '.' and '-'"
 _ATTRIBUTES: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
     ("name", _is_name, _NAME, 'Write name = "…ExecutionProvider", the EP name.'),
@@ -220,6 +229,12 @@ _ATTRIBUTES: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
             "Leave it out for False.",
         )
         for name in ("loads_without_device", "needs_verified_payloads", "simulated")
+    ),
+    (
+        "factory",
+        _is_factory,
+        "a pair of a function's place and its arguments",
+        'Write ("module:function", {"argument": value}), or leave it out.',
     ),
 )
 """Attributes of a class: name, check, expected value in words, and hint."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -193,6 +195,50 @@ def test_a_vendor_not_known_by_name_is_registered_by_one_call(tmp_path):
     )
     assert made.vendor_options({"device": None}) == {}
     assert made.vendor_options({"device": "NPU"}) == {"device": "NPU"}
+
+
+def test_another_process_makes_a_registered_ep_again_out_of_text(tmp_path, monkeypatch):
+    """Whatever folder it works in."""
+    (tmp_path / "libacme.so").write_bytes(b"no library")
+    monkeypatch.chdir(tmp_path)
+    options = [
+        ProviderOption("device", str, default=None, doc="The device."),
+        ProviderOption("level", int, default=1, choices=(1, 2), doc="How much."),
+        ProviderOption("key", str, default="", doc="A key.", secret=True),
+    ]
+    made = register_plugin_ep(
+        "AcmeExecutionProvider",
+        library="libacme.so",
+        distribution="onnxruntime-acme",
+        options=options,
+        registry=epctx.Registry(entry_points=False),
+    )
+    function, arguments = made.factory
+    monkeypatch.chdir("/")
+
+    again = pkgutil.resolve_name(function)(**json.loads(json.dumps(arguments)))
+
+    assert again.library.find_path() == str(tmp_path / "libacme.so")
+    assert (again.name, again.vendor, again.needs_verified_payloads) == (
+        "AcmeExecutionProvider",
+        "onnxruntime-acme",
+        True,
+    )
+    assert [o.parse("Acme", "2") for o in again.options] == ["2", 2, "2"]
+    assert again.options == made.options
+
+
+@pytest.mark.parametrize(
+    "wrong", ["device", {"name": "device"}, SimpleNamespace(name="device")]
+)
+def test_what_is_no_option_is_refused_by_the_registration(wrong):
+    with pytest.raises(epctx.PluginError, match="not a ProviderOption"):
+        register_plugin_ep(
+            "AcmeExecutionProvider",
+            module="acme",
+            options=[wrong],
+            registry=epctx.Registry(entry_points=False),
+        )
 
 
 @pytest.mark.parametrize("given", [{}, {"library": "a.so", "module": "a"}])

@@ -9,6 +9,7 @@ import pytest
 from end_to_end.small_models import example
 from isolation.faulty_eps import Faulty
 from isolation.harness import compiled, nothing_left, options_for, registry_of, source
+from isolation.made_eps import make_ep
 
 import epctx_core as epctx
 
@@ -125,6 +126,52 @@ def test_a_class_that_its_process_cannot_import_is_named(tmp_path):
         compiled(tmp_path / "out", source(tmp_path), Local, options)
 
     assert "module that can be imported" in caught.value.hint
+
+
+@pytest.mark.parametrize("mode", ["compile", "all"])
+def test_a_class_that_a_function_made_is_made_again_in_its_process(tmp_path, mode):
+    made = make_ep("MadeExecutionProvider", ["Add"])
+    written = compiled(
+        tmp_path / "out", source(tmp_path), made, options_for(made, isolate=mode)
+    )
+
+    with epctx.InferenceSession(
+        written / "m_ctx.onnx",
+        options_for(made, isolate=mode),
+        registry=registry_of(made),
+    ) as session:
+        assert len(session.run(None, {"x": example()})) == 1
+
+
+def test_a_class_derived_from_a_made_one_is_not_taken_for_it(tmp_path):
+    class Derived(make_ep("MadeExecutionProvider", ["Add"])):
+        pass
+
+    with pytest.raises(epctx.PluginError, match="cannot be used in a process of its"):
+        compiled(tmp_path / "out", source(tmp_path), Derived, options_for(Derived))
+
+
+def test_a_function_that_makes_another_ep_is_named(tmp_path):
+    made = make_ep("MadeExecutionProvider", ["Add"])
+    made.factory = (made.factory[0], {"name": "Other", "operators": ["Add"]})
+
+    with pytest.raises(
+        epctx.PluginError, match=r"made_eps:make_ep made 'Other'"
+    ) as caught:
+        compiled(tmp_path / "out", source(tmp_path), made, options_for(made))
+
+    assert "factory" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "wrong", ["isolation.made_eps:make_ep", ("no function", {}), ("a:b", [])]
+)
+def test_a_factory_of_another_form_breaks_the_contract(wrong):
+    made = make_ep("MadeExecutionProvider", ["Add"])
+    made.factory = wrong
+
+    with pytest.raises(epctx.PluginError, match="factory"):
+        registry_of(made)
 
 
 def test_what_a_plugin_prints_disturbs_nothing(tmp_path, capfd):

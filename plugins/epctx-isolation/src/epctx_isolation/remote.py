@@ -97,6 +97,8 @@ class RemoteProvider:
         names = ("name", "sources", "distribution", "version", "entry_point")
         head = {
             "record": {name: getattr(ep.record, name) for name in names},
+            # A derived class would not be the one that its parent's factory makes.
+            "factory": vars(ep.cls).get("factory"),
             "options": dict(context.options),
             "session_config": dict(context.session_config),
             "purpose": purpose.value,

@@ -41,7 +41,13 @@ from epctx_isolation.values import decode_arrays, encode_arrays
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
 
-    from epctx_core.plugin import CompiledPartition, ContextNode, GraphView, Partition
+    from epctx_core.plugin import (
+        CompiledPartition,
+        ContextNode,
+        ExecutionProvider,
+        GraphView,
+        Partition,
+    )
     from epctx_isolation.remote import Reply
 
 _LATER = 3.0
@@ -221,20 +227,7 @@ class Service:
         )  # with less left, native code fails in ways that do not say that it is memory
         self._set_engine(head["engine"])
         self.session.weightless = WeightlessMode(head["weightless"])
-        try:
-            cls = pkgutil.resolve_name(self.record.entry_point)
-        except Exception as error:
-            raise PluginError(
-                f"{self.record.label} cannot be used in a process of its own: "
-                f"{describe(error)}.",
-                ep=self.record.name,
-                distribution=self.record.distribution,
-                version=self.record.version,
-                hint=(
-                    "Define its class in a module that can be imported, not in a "
-                    "script or a function."
-                ),
-            ) from error
+        cls = self._find_class(head["factory"])
         choice = ProviderChoice(
             record=self.record, cls=cls, options=MappingProxyType(head["options"])
         )
@@ -249,6 +242,38 @@ class Service:
             context, session_config=config, intra_op_num_threads=head["threads"]
         )
         self.session.add(choice, cls, context)
+
+    def _find_class(
+        self, factory: tuple[str, Mapping[str, Any]] | None
+    ) -> type[ExecutionProvider]:
+        """Return the EP's class: imported, or made again by the function that made it.
+
+        Raises:
+            PluginError: there is no such class or function, or it makes another EP.
+        """
+        try:
+            if factory is None:
+                return pkgutil.resolve_name(self.record.entry_point)  # type: ignore[no-any-return]
+            function, arguments = factory
+            cls: type[ExecutionProvider] = pkgutil.resolve_name(function)(**arguments)
+        except Exception as error:
+            raise self._refuse_class(describe(error)) from error
+        if cls.name != self.record.name:
+            raise self._refuse_class(f"{function} made {cls.name!r}")
+        return cls
+
+    def _refuse_class(self, reason: str) -> PluginError:
+        return PluginError(
+            f"{self.record.label} cannot be used in a process of its own: {reason}.",
+            ep=self.record.name,
+            distribution=self.record.distribution,
+            version=self.record.version,
+            hint=(
+                "Define its class in a module that can be imported, not in a script "
+                "or a function; or say with the class attribute `factory` which "
+                "function makes it."
+            ),
+        )
 
     def _report_progress(self, stage: str, done: int, total: int) -> None:
         self.host.notify("progress", {"stage": stage, "done": done, "total": total})

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import builtins
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import InvalidArgument
+from epctx_core.plugin import ProviderOption
 from epctx_onnxruntime.providers.base import OnnxRuntimeProvider
 from epctx_onnxruntime.providers.library import PluginLibrary
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from epctx_core import Registry
-    from epctx_core.plugin import ProviderOption
 
 
 def register_plugin_ep(
@@ -25,7 +28,10 @@ def register_plugin_ep(
     options: Sequence[ProviderOption] = (),
     registry: Registry | None = None,
 ) -> type[OnnxRuntimeProvider]:
-    """Make a plugin EP of onnxruntime an EP of this process.
+    """Make a plugin EP of onnxruntime an EP of this process, and of the processes that
+    isolation starts for it.
+
+    How its native code takes damage is unknown, so it has `needs_verified_payloads`.
 
     Args:
         name: the EP's name, which its nodes have as `source`.
@@ -59,16 +65,59 @@ def register_plugin_ep(
             f"{name}: give either the path of its library or its module.", ep=name
         )
     found = PluginLibrary(
-        ep=name, distribution=distribution, module=module, path=str(library)
+        ep=name,
+        distribution=distribution,
+        module=module,
+        # Another process may work in another folder.
+        path=str(Path(library).absolute()) if library else "",
     )
-    members = {
-        "__doc__": f"{name} of onnxruntime.",
-        "__module__": __name__,
-        "name": name,
-        "vendor": distribution or module or str(library),
-        "options": tuple(options),
-        "library": found,
-    }
-    made: type[OnnxRuntimeProvider] = type(name, (OnnxRuntimeProvider,), members)
+    made = _make_class(found, tuple(options))
     (registry or default_registry).register(made)
     return made
+
+
+def make_class_again(
+    library: Mapping[str, str], options: Sequence[Mapping[str, Any]]
+) -> type[OnnxRuntimeProvider]:
+    """Return the class that `register_plugin_ep` made in another process.
+
+    Args:
+        library: the fields of its `PluginLibrary`.
+        options: the fields of each of its options, with the name of the type.
+    """
+    declared = [
+        {
+            **each,
+            "type": getattr(builtins, each["type"]),
+            "choices": tuple(each["choices"]),
+        }
+        for each in options
+    ]
+    return _make_class(
+        PluginLibrary(**library), tuple(ProviderOption(**each) for each in declared)
+    )
+
+
+def _make_class(
+    library: PluginLibrary, options: tuple[ProviderOption, ...]
+) -> type[OnnxRuntimeProvider]:
+    fields = [
+        {**asdict(option), "type": getattr(option.type, "__name__", "")}
+        for option in options
+        # What is none is refused when the class is registered.
+        if isinstance(option, ProviderOption)
+    ]
+    members = {
+        "__doc__": f"{library.ep} of onnxruntime.",
+        "__module__": __name__,
+        "name": library.ep,
+        "vendor": library.distribution or library.module or library.path,
+        "options": options,
+        "library": library,
+        "needs_verified_payloads": True,
+        "factory": (
+            f"{__name__}:{make_class_again.__name__}",
+            {"library": asdict(library), "options": fields},
+        ),
+    }
+    return type(library.ep, (OnnxRuntimeProvider,), members)
