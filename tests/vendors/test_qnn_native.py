@@ -4,6 +4,9 @@ is refused and how.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,7 @@ from vendors.vendors_onnxruntime import QNN, PluginEP, devices, qnn_options
 import epctx_core as epctx
 
 REAL = Path(__file__).parent.parent / "real"
+SEALED = {"context_verify": "full"}
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +55,50 @@ def test_a_context_model_that_another_onnxruntime_wrote_gives_its_results(name, 
         np.testing.assert_array_equal(result, expected)
 
 
-def test_a_payload_that_the_simulator_cannot_load_does_not_end_the_process():
-    """Weights shared by two graphs: an error of QNN's, or a crash of the process that
-    payloads without digests get.
-    """
-    errors = (epctx.InvalidGraph, epctx.PluginError)
+def _put_shared(folder, way):
+    """Copy one of two models that share a binary, its payload in a file or inside."""
+    model, binary = onnx.load(REAL / "share1_ctx.onnx"), REAL / "share1_qnn.bin"
+    name = "renamed..twice.bin" if way == "renamed" else binary.name
+    content = binary.read_bytes()
+    for attribute in model.graph.node[0].attribute:
+        if attribute.name == "embed_mode":
+            attribute.i = int(way == "embedded")
+        if attribute.name == "ep_cache_context":
+            attribute.s = content if way == "embedded" else name.encode()
+    if way != "embedded":
+        (folder / name).write_bytes(content)
+    onnx.save(model, folder / "share1_ctx.onnx")
+    return folder / "share1_ctx.onnx"
 
-    with pytest.raises(errors, match=r"QNN_COMMON_ERROR_NOT_SUPPORTED|SIGSEGV"):
-        epctx.InferenceSession(REAL / "share1_ctx.onnx", options_for())
+
+@pytest.mark.parametrize("entries", [{"context_trust_unverified": "1"}, {}, SEALED],
+                         ids=["trusted", "isolated", "sealed"])  # fmt: skip
+@pytest.mark.parametrize("way", ["file", "renamed", "embedded"])
+def test_a_shared_binary_that_the_simulator_cannot_load_is_refused_in_any_process(
+    way, entries, tmp_path
+):
+    """As the first one that a process meets it would end it."""
+    path = _put_shared(tmp_path, way)
+    if entries is SEALED:
+        epctx.seal_model(path)
+    code = (
+        "import sys, epctx_core as epctx\n"
+        "from vendors.test_qnn_native import options_for\n"
+        "try: epctx.InferenceSession(sys.argv[1], options_for(**eval(sys.argv[2])))\n"
+        "except epctx.InvalidGraph as error: print('refused:', error)"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, path, repr(entries)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "refused: onnxruntime does not load" in done.stdout
+    assert "QNN_COMMON_ERROR_NOT_SUPPORTED" in done.stdout
 
 
 def test_nodes_have_the_names_by_which_the_ep_finds_their_graphs(tmp_path):

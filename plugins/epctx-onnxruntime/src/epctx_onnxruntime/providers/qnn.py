@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.plugin import Compatibility, ProviderOption
+from epctx_core.plugin import Compatibility, ProviderOption, hookimpl
 from epctx_onnxruntime.providers.base import OnnxRuntimeProvider
 from epctx_onnxruntime.providers.library import PluginLibrary
 
@@ -15,9 +16,18 @@ if TYPE_CHECKING:
 
     import onnxruntime
 
-    from epctx_core.plugin import GraphView, NodeView, ProviderContext
+    from epctx_core.plugin import (
+        CompiledPartition,
+        ContextNode,
+        ContextReader,
+        GraphView,
+        NodeView,
+        ProviderContext,
+    )
 
 EP = "QNNExecutionProvider"
+_STARTED = threading.Event()
+"""Set once this process's simulator has compiled something."""
 _PERFORMANCE_MODES = (
     "burst", "balanced", "default", "extreme_power_saver", "high_performance",
     "high_power_saver", "low_balanced", "low_power_saver", "power_saver",
@@ -171,6 +181,27 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
     def may_try_whole(self, graph: GraphView) -> bool:
         """Return whether no node has an empty tensor: one of them ends the process."""
         return all(_find_empty(graph, node) is None for node in graph.nodes)
+
+    @hookimpl
+    def load_context(
+        self, nodes: Sequence[ContextNode], reader: ContextReader
+    ) -> Sequence[CompiledPartition]:
+        """Create a session over each node, as onnxruntime would load it."""
+        self._start_simulator()
+        return super().load_context(nodes, reader)
+
+    def _start_simulator(self) -> None:
+        """Have the simulator compile a node, once in a process.
+
+        It refuses binaries of share groups, but ends the process if one of them is the
+        first that it gets.
+        """
+        if _STARTED.is_set():
+            return
+        listed = self.library.list_devices()
+        if not any(map(_is_npu, self.select_devices(listed, self.context.options))):
+            self._check_options()
+        _STARTED.set()
 
     @classmethod
     def vendor_options(cls, options: Mapping[str, Any]) -> dict[str, str]:
