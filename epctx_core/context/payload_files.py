@@ -60,6 +60,11 @@ class LoadedPayload:
         return self.content if isinstance(self.content, MappedFile) else None
 
     @property
+    def is_file(self) -> bool:
+        """True for a mapped file, False for bytes in memory."""
+        return self.mapped is not None
+
+    @property
     def view(self) -> memoryview:
         """All bytes."""
         return (
@@ -75,6 +80,7 @@ class LoadedPayload:
         else a copy: at the file's own path another one lies after the next compile.
 
         Raises:
+            InvalidGraph: the file was written to since it was mapped.
             Fail: there is no space for a copy, or the system has no files in memory.
         """
         if self._path is None:
@@ -97,11 +103,15 @@ class LoadedPayload:
             path = folder / "payload.bin"
             path.write_bytes(self.view)
         else:
-            path = folder / Path(self.name).name
+            # Readers of vendors refuse two dots anywhere in a name, as they lead out of
+            # the folder.
+            path = folder / Path(self.name).name.replace("..", "_")
             self._link_or_copy(self.mapped, path)
         return str(path)
 
     def _link_or_copy(self, mapped: MappedFile, path: Path) -> None:
+        mapped.check_unchanged()
+
         def unlink() -> None:
             with suppress(OSError), keep_receipt(mapped.descriptor, self.digest):
                 path.unlink()
@@ -113,7 +123,6 @@ class LoadedPayload:
                 self.scratch.callback(unlink)
                 return
             path.unlink()
-        mapped.check_unchanged()
         with path.open("xb", buffering=0) as file:
             copy_range(mapped.descriptor, 0, file.fileno(), 0, mapped.size)
 

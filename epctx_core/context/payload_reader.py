@@ -186,6 +186,16 @@ class PayloadReader:
             self.read(record)
         return self.loaded[key]
 
+    def check_unchanged(self) -> None:
+        """Check that no file was written to since it was mapped.
+
+        Raises:
+            InvalidGraph: one was, so that the EP may have read what nobody checked.
+        """
+        for payload in self.loaded.values():
+            if payload.mapped is not None:
+                payload.mapped.check_unchanged()
+
     def find_entry(self, record: ContextNodeRecord) -> PayloadEntry | None:
         """Return the manifest's entry of a node's payload, None without one."""
         return find_entry(record, self._manifest)

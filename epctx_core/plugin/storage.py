@@ -126,6 +126,12 @@ class PayloadView(Protocol):
         versions and lengths in any case.
         """
 
+    @property
+    def is_file(self) -> bool:
+        """True if it is a file, mapped; False for what lies in memory: embedded in the
+        model, given by a host's callback, or read because the host maps no files.
+        """
+
     def as_file(self) -> str:
         """Return the path of a file with the same content, for SDKs that accept only
         paths; valid while the session is open.
@@ -133,9 +139,11 @@ class PayloadView(Protocol):
         It is in the folder for temporary files; if that is on another file system than
         the model, the payload is copied there. Data of a host's callback stays in
         memory: the path then works in this process and in programs that it starts, but
-        has no extension. Do not write to it.
+        has no extension. Do not write to it. The file is the very one that the
+        core checks, or a copy of it, whatever lies at its old path by now.
 
         Raises:
+            InvalidGraph: the file was written to since it was mapped.
             Fail: there is no space, or the system has no files in memory.
         """
 

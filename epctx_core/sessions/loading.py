@@ -505,6 +505,7 @@ def load_context_nodes(
         }
         views = make_plugin_nodes(records, model.types, ep, manifest)
         loaded = load_nodes(ep, views, readers[ep], providers, Purpose.LOAD)
+        readers[ep].check_unchanged()
         for view, runnable in zip(views, loaded, strict=True):
             record = named[ep][view.name]
             graph = graphs[record.path]

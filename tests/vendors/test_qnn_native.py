@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from vendors.networks import network
 from vendors.vendors_onnxruntime import QNN, PluginEP, devices, qnn_options
@@ -99,6 +100,44 @@ def test_a_shared_binary_that_the_simulator_cannot_load_is_refused_in_any_proces
     assert done.returncode == 0, done.stderr
     assert "refused: onnxruntime does not load" in done.stdout
     assert "QNN_COMMON_ERROR_NOT_SUPPORTED" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("embedded", "entries", "is_named"),
+    [
+        (False, {}, True),
+        (True, {}, False),
+        # Read into memory, so that later changes of the file do not matter.
+        (False, {"context_file_mapping": "0"}, False),
+    ],
+    ids=["file", "embedded", "file read into memory"],
+)
+def test_onnxruntime_gets_a_payload_in_a_file_by_its_name_and_others_as_bytes(
+    embedded, entries, is_named, tmp_path, monkeypatch
+):
+    (tmp_path / "m.onnx").write_bytes(network("two_parts").model)
+    epctx.ModelCompiler(options_for(), tmp_path / "m.onnx", embedded).compile_to_file(
+        tmp_path / "m_ctx.onnx"
+    )
+    loaded, honest = [], onnxruntime.InferenceSession
+
+    def make(model, *arguments, **more):
+        loaded.append(onnx.load_from_string(model))
+        return honest(model, *arguments, **more)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", make)
+    with epctx.InferenceSession(
+        tmp_path / "m_ctx.onnx", options_for(**entries)
+    ) as session:
+        session.run(None, network("two_parts").inputs)
+
+    modes = [
+        onnx.helper.get_node_attr_value(node, "embed_mode")
+        for model in loaded
+        for node in model.graph.node
+        if node.op_type == "EPContext"
+    ]
+    assert modes == [int(not is_named)] * 2
 
 
 def test_nodes_have_the_names_by_which_the_ep_finds_their_graphs(tmp_path):

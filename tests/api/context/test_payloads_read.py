@@ -14,19 +14,23 @@ import pytest
 from context.loading import context_model, entry_of, loaded, manifest, node, noise
 from graph.making import INT64, value
 
+from epctx_core import SessionOptions
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
 
 CONTENT = noise(5000)
 
 
-def opened(folder, *nodes, payloads=None, look=lambda given: None):
+def opened(folder, *nodes, payloads=None, look=lambda given: None, **entries):
     """Load a context model of a folder; give what its EP was given while the session
     lives.
     """
     path = folder / "m_ctx.onnx"
     said = None if payloads is None else manifest(*payloads)
     path.write_bytes(context_model(*nodes, said=said).SerializeToString())
-    return loaded(path, look)
+    options = SessionOptions()
+    for entry in entries.items():
+        options.add_session_config_entry(*entry)
+    return loaded(path, look, options=options)
 
 
 def first_payload(given):
@@ -89,6 +93,79 @@ def test_a_file_that_was_given_out_keeps_its_bytes_whatever_becomes_of_the_binar
         assert Path(path).is_relative_to(temporary)
         assert payload.as_file() == path
         assert len(list(temporary.rglob("a_x.bin"))) == 1
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["linked", "copied"])
+def test_a_file_that_was_written_to_since_it_was_found_is_not_given_out(
+    folder, temporary, monkeypatch, links
+):
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+
+    def look(given):
+        payload = given.payload()
+        write_into(folder / "a_x.bin")
+        payload.as_file()
+
+    with (
+        pytest.raises(InvalidGraph, match="was written to while it was in use"),
+        opened(folder, node("n", cache="a_x.bin"), look=look),
+    ):
+        pass
+
+    assert not any(path.is_file() for path in temporary.rglob("*"))
+
+
+@pytest.mark.parametrize("digests", [True, False])
+def test_a_load_fails_whose_binary_was_written_to_while_the_ep_read_it(folder, digests):
+    def look(given):
+        given.payload()
+        write_into(folder / "a_x.bin")
+
+    with (
+        pytest.raises(InvalidGraph, match="was written to while it was in use"),
+        opened(
+            folder,
+            node("n", cache="a_x.bin"),
+            payloads=[entry_of(CONTENT)] if digests else None,
+            look=look,
+        ),
+    ):
+        pass
+
+
+def write_into(file):
+    """Change a byte in place, and the time of change by more than a clock's step."""
+    with file.open("r+b") as stream:
+        stream.seek(4000)
+        stream.write(b"\0")
+    os.utime(file, ns=(0, 0))
+
+
+def test_a_file_has_no_two_dots_in_its_name_which_readers_of_vendors_refuse(
+    folder, temporary
+):
+    (folder / "a_x.bin").rename(folder / "a..x.bin")
+
+    with opened(folder, node("n", cache="a..x.bin")) as given:
+        path = Path(given.payload().as_file())
+
+        assert path.samefile(folder / "a..x.bin")
+        assert ".." not in path.name
+        assert path.suffix == ".bin"
+
+
+@pytest.mark.parametrize(
+    ("embed", "mapped", "is_file"),
+    [(False, "1", True), (False, "0", False), (True, "1", False)],
+)
+def test_an_ep_can_tell_a_payload_in_a_file_from_one_in_memory(
+    folder, embed, mapped, is_file
+):
+    given = node("n", cache=CONTENT if embed else "a_x.bin", embed=embed)
+
+    with opened(folder, given, **{"ep.context_file_mapping": mapped}) as seen:
+        assert seen.payload().is_file is is_file
 
 
 def test_a_file_costs_no_space_on_the_models_file_system(folder, temporary):

@@ -113,6 +113,7 @@ class MemoryPayloadView:
 
     digest: str | None = None
     verified = False
+    is_file = False
 
     def __init__(self, name: str, content: bytes, folder: Path) -> None:
         self.name = name

@@ -240,6 +240,7 @@ def _reader_handlers(
             "payload": len(sent) - 1,
             "digest": payload.digest,
             "verified": payload.verified,
+            "is_file": payload.is_file,
         }
         return {**head, **facts}, [payload.view] * len(sizes)
 

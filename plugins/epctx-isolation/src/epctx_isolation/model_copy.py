@@ -460,6 +460,7 @@ class RemotePayloadView:
         self.name, self.view = content.name, content.array().data
         self.digest: str | None = reply.head["digest"]
         self.verified = reply.flag("verified")
+        self.is_file = reply.flag("is_file")
 
     def as_file(self) -> str:
         """Return a path with the same content."""

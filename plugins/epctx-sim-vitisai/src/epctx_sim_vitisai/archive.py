@@ -124,6 +124,7 @@ class Archive:
         view: the container.
         digest: the payload's root digest, or None.
         verified: whether the core has digested the payload.
+        is_file: False, as it is a part of one.
     """
 
     name: str
@@ -132,6 +133,7 @@ class Archive:
     view: memoryview
     digest: str | None = None
     verified: bool = False
+    is_file: bool = False
 
     def as_file(self) -> str:
         """Not to be asked for: no member of an archive is ever put into a file.

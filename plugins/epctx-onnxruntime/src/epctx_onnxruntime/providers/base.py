@@ -535,7 +535,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
             return open_model(model, node.name, self.session_options(0))
         binary = (
             Path(payload.as_file())
-            if payload.view.nbytes > EMBED_LIMIT
+            if payload.is_file or payload.view.nbytes > EMBED_LIMIT
             else bytes(payload.view)
         )
         attributes = {

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from epctx_core.plugin import ValueInfo
 
 EMBED_LIMIT = 16 << 20
-"""Bytes up to which a payload is copied into the model of its session; a larger one is
-read out of its file.
+"""Bytes up to which a payload in memory is copied into the model of its session; a
+larger one gets a file, and one that is a file is always named.
 """
 
 
