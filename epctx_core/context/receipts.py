@@ -152,11 +152,25 @@ def keep_receipt(descriptor: int, digest: str | None) -> Iterator[None]:
     A link changes the file's ctime, and nothing else of it.
     """
     before = os.fstat(descriptor)
-    noted = digest is not None and is_noted(make_file_receipt(before, digest))
+    old = "" if digest is None else make_file_receipt(before, digest)
+    noted = digest is not None and is_noted(old)
     yield
     after = os.fstat(descriptor)
-    if digest is not None and noted and _is_same_content(before, after):
-        note([make_file_receipt(after, digest)])
+    if digest is None or not noted or not _is_same_content(before, after):
+        return
+
+    new = make_file_receipt(after, digest)
+    note([new])
+
+    # The state before does not come back. Clocks have steps, so it may be the one now.
+    if new != old:
+        _discard(old)
+
+
+def _discard(receipt: str) -> None:
+    _in_memory.pop(receipt, None)
+    with suppress(OSError):
+        (_get_trusted_folder() / receipt).unlink()
 
 
 def _is_same_content(before: os.stat_result, after: os.stat_result) -> bool:

@@ -598,6 +598,18 @@ def test_a_file_that_was_just_written_gets_no_receipt_as_its_times_would_not_sho
     assert receipts.stat().st_mode & 0o777 == 0o700
 
 
+def test_loads_whose_ep_gets_a_file_leave_no_receipts_of_states_that_are_gone(
+    tmp_path, receipts
+):
+    """A link changes the state of a file: each load would leave two."""
+    model, _ = of_ep(tmp_path / "m", OfFiles)
+
+    for _ in range(3):
+        answer(model, registry=registry_with(OfFiles))
+
+    assert len(lies_in(receipts)) == 1
+
+
 def lies_in(receipts):
     return sorted(path.name for path in receipts.iterdir()) if receipts.is_dir() else []
 
