@@ -102,6 +102,19 @@ def test_binaries_are_named_by_what_is_compiled(recorder):
     assert len({first, other_weights, other_shape}) == 3
 
 
+@pytest.fixture
+def opened(monkeypatch):
+    """Models and options of sessions that onnxruntime is asked for, and refuses."""
+    seen = []
+
+    def refuse(model, options, **_kwargs):
+        seen.append((onnx.ModelProto.FromString(model), options))
+        raise RuntimeError("no such EP here")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", refuse)
+    return seen
+
+
 class ByName(CpuProvider):
     finds_values_by_name = True
 
@@ -121,15 +134,47 @@ def context_node(attributes, *names):
     )
 
 
-def load(node):
+IN_MEMORY = SimpleNamespace(view=memoryview(b"abc"), is_file=False)
+
+
+def load(node, payload=IN_MEMORY):
     cancel = SimpleNamespace(raise_if_requested=lambda: None)
     context = SimpleNamespace(
         options={}, intra_op_num_threads=1, purpose=Purpose.LOAD, cancel=cancel
     )
-    reader = SimpleNamespace(
-        payload=lambda _node: SimpleNamespace(view=memoryview(b"abc"))
-    )
+    reader = SimpleNamespace(payload=lambda _node: payload)
     return ByName(context).load_context([node], reader)
+
+
+@pytest.mark.parametrize(
+    ("is_file", "size", "given"),
+    [
+        (True, 3, b"b.bin"),
+        (False, 3, b"abc"),
+        (False, 16 << 20, bytes(16 << 20)),
+        (False, (16 << 20) + 1, b"b.bin"),
+    ],
+)
+def test_onnxruntime_is_given_a_file_by_its_name_and_memory_as_bytes_up_to_16_mib(
+    opened, tmp_path, is_file, size, given
+):
+    payload = SimpleNamespace(
+        view=memoryview(b"abc" if size == len(b"abc") else bytes(size)),
+        is_file=is_file,
+        as_file=lambda: str(tmp_path / "b.bin"),
+    )
+
+    with pytest.raises(epctx.InvalidGraph, match="no such EP here"):
+        load(context_node({}, "x", "y"), payload)
+
+    model, options = opened[0]
+    (node,) = model.graph.node
+    is_named = given == b"b.bin"
+    assert helper.get_node_attr_value(node, "ep_cache_context") == given
+    assert helper.get_node_attr_value(node, "embed_mode") == int(not is_named)
+    if is_named:
+        folder = Path(options.get_session_config_entry("ep.context_file_path")).parent
+        assert folder == tmp_path
 
 
 @pytest.mark.parametrize(
@@ -137,20 +182,12 @@ def load(node):
     [({"epctx_value_names": ["x", "y"]}, ["x", "y"]), ({}, ["renamed x", "renamed y"])],
 )
 def test_a_graph_that_knows_its_values_by_name_is_asked_for_them_by_these(
-    monkeypatch, attributes, asked
+    opened, attributes, asked
 ):
-    seen = []
-
-    def refuse(model, *_args, **_kwargs):
-        seen.append(onnx.ModelProto.FromString(model))
-        raise RuntimeError("no such EP here")
-
-    monkeypatch.setattr(onnxruntime, "InferenceSession", refuse)
-
     with pytest.raises(epctx.InvalidGraph, match="no such EP here"):
         load(context_node(attributes, "renamed x", "renamed y"))
 
-    (node,) = seen[0].graph.node
+    (node,) = opened[0][0].graph.node
     assert [*node.input, *node.output] == asked
     assert "epctx_value_names" not in {attribute.name for attribute in node.attribute}
 
