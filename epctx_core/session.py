@@ -632,7 +632,8 @@ def _plan(
     if assignment.partitions:
         from epctx_core.sessions.claims import compile_partitions
 
-        planner.add_compiled(compile_partitions(assignment, providers, Purpose.RUN))
+        compile_partitions(assignment, providers, Purpose.RUN)
+        planner.add_compiled(assignment.compiled)
     providers.cancel.raise_if_requested()
     for part, cpu in groups:
         planner.prepare(part, cpu)

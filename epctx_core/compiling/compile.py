@@ -22,7 +22,7 @@ from epctx_core.compiling.emit import (
 from epctx_core.compiling.group import Group, check_shared_options, join_group
 from epctx_core.compiling.initializers import check_weights_fit, make_placement
 from epctx_core.compiling.provenance import PassThrough, check_mix
-from epctx_core.compiling.read_back import read_back
+from epctx_core.compiling.read_back import compare_shapes, read_back
 from epctx_core.compiling.report import CompileReport, OutputFile, make_report
 from epctx_core.context.callbacks import WriteCallback, deliver
 from epctx_core.context.receipts import make_model_receipt, note, note_published
@@ -420,6 +420,7 @@ class Compile:
                 context = self.describe(outputs, earlier)
             with self.time_stage("read_back"):
                 names, tensors = context.to_read, context.source_tensors
+                compare_shapes(self.assignment, names, self.providers)
                 read_back(
                     context.proto, names, context.written, self.providers, tensors
                 )

@@ -24,7 +24,7 @@ from onnx import ModelProto
 from epctx_core.compiling.destination import Destination, Outputs
 from epctx_core.compiling.emit import ContextModel, GraphsByModel, write_all_payloads
 from epctx_core.compiling.provenance import complete_manifest
-from epctx_core.compiling.read_back import read_back
+from epctx_core.compiling.read_back import compare_shapes, read_back
 from epctx_core.compiling.report import OutputFile
 from epctx_core.context.receipts import note_published
 from epctx_core.errors import Fail, InvalidArgument
@@ -274,7 +274,9 @@ class Group:
             outputs = Outputs(
                 member.destination.use_names_of(named), publication, final=False
             )
-            models.append((member, outputs, member.describe(outputs, graphs)))
+            context = member.describe(outputs, graphs)
+            compare_shapes(member.assignment, context.to_read, member.providers)
+            models.append((member, outputs, context))
             graphs = _add_names(graphs, member)
         return models, graphs
 

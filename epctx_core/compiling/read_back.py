@@ -3,7 +3,8 @@ that a successful compile can be loaded.
 
 A payload is read where it was written, in staging or in memory. An EP that loads
 without a device loads its nodes whole, by an instance that compiled nothing; another
-one checks its payloads as for a verification.
+one checks its payloads as for a verification. What runs on this machine is run once, as
+a shape that inference got wrong would be found by the first run after a load.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from epctx_core.context.manifest import read_manifest
 from epctx_core.context.node import ContextNodeRecord, read_indexed_nodes
@@ -43,10 +46,13 @@ from epctx_core.plugin import (
     Purpose,
     Severity,
     TensorView,
+    ValueInfo,
 )
 from epctx_core.registry.guard import plugin_error
 from epctx_core.sessions.ep_queries import LOOK, look_into
+from epctx_core.sessions.host import has_shape
 from epctx_core.sessions.loading import load_nodes
+from epctx_core.sessions.plan import make_shape_error
 from epctx_core.sessions.providers import ProviderChoice, ProviderSession
 from epctx_core.sessions.source import infer_model_types
 
@@ -54,6 +60,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from epctx_core.context.payload_writer import PayloadWriter
+    from epctx_core.sessions.assignment import Assignment
 
 _log = logging.getLogger("epctx.compile")
 
@@ -103,6 +110,56 @@ def read_back(
             nodes = make_plugin_nodes([*own.values()], types, ep, manifest)
             with resume_collection():
                 _read(ep, nodes, reader, providers)
+
+
+def compare_shapes(
+    assignment: Assignment, names: Collection[str], providers: ProviderSession
+) -> None:
+    """Run partitions once, on zeros, and compare the shapes of the results with those
+    that the context model declares.
+
+    Those of EPs that gave something to run are run; open lengths are 1. One that fails
+    over such inputs proves nothing.
+
+    Args:
+        assignment: the compiled partitions.
+        names: names of the nodes whose partitions to run; see `ContextModel.to_read`.
+        providers: the live EPs.
+
+    Raises:
+        InvalidGraph: a result has another shape than inference gives.
+        ModelLoadCanceled: the host asked to stop.
+    """
+    if not providers.session.config().read_back:
+        return
+    for partition, compiled in assignment.compiled.items():
+        run, inputs = compiled.run, _make_zeros(partition.inputs)
+        if run is None or inputs is None or partition.node_name not in names:
+            continue
+        providers.cancel.raise_if_requested()
+        try:
+            results = list(run(inputs, None))
+        except Exception as error:  # noqa: BLE001 - any: the inputs may make no sense
+            _log.debug("%s was not run on zeros: %s", partition.node_name, error)
+            continue
+
+        for name, result in zip(partition.output_names, results, strict=False):
+            expected = ValueInfo(name, partition.graph.types.get_proven(name))
+            if isinstance(result, np.ndarray) and not has_shape(result, expected.type):
+                record = providers.choices[partition.ep].record
+                where = f"a run of {partition.node_name} on zeros"
+                raise make_shape_error(record, expected, result.shape, where)
+
+
+def _make_zeros(values: Sequence[ValueInfo]) -> list[np.ndarray] | None:
+    """Return inputs of these types; None where one is of unknown rank or no tensor."""
+    arrays = []
+    for value in values:
+        if value.dtype is None or value.shape is None:
+            return None
+        lengths = [length if isinstance(length, int) else 1 for length in value.shape]
+        arrays.append(np.zeros(lengths, value.dtype))
+    return arrays
 
 
 def _open_payloads(

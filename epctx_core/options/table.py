@@ -283,7 +283,9 @@ class SessionConfig:
         cache=CachePart.LOAD,
         doc=(
             "1: before anything is published, each EP reads back what it wrote, as "
-            "far as it can without a device; 0: what was written is published unread."
+            "far as it can without a device, and what runs on this machine is run "
+            "once, on zeros, for the shapes of its results; 0: what was written is "
+            "published unread."
         ),
     )
     model_format = SessionOption(

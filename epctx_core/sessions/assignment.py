@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex, SubgraphPath
     from epctx_core.graph.partition import Partitioner
     from epctx_core.options import SessionConfig
-    from epctx_core.plugin import KernelDef, OperatorTypes
+    from epctx_core.plugin import CompiledPartition, KernelDef, OperatorTypes
     from epctx_core.sessions.claims import RefusalRecord
     from epctx_core.sessions.providers import ProviderSession
     from epctx_core.sessions.source import OpenModel
@@ -151,6 +151,7 @@ class Assignment:
         matchers: EP name to its kernels, in order of priority; EPs without kernels are
             not among them.
         carried: the operators that the model's metadata describes.
+        compiled: what EPs made of their partitions.
     """
 
     main: GraphAssignment
@@ -158,6 +159,7 @@ class Assignment:
     carried: Sequence[OperatorTypes] = ()
     partitions: list[GraphPartition] = field(default_factory=list)
     refusals: list[RefusalRecord] = field(default_factory=list)
+    compiled: dict[GraphPartition, CompiledPartition] = field(default_factory=dict)
 
     @cached_property
     def graphs(self) -> list[GraphAssignment]:

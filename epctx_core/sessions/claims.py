@@ -20,7 +20,7 @@ from epctx_core.graph.extraction import GraphPartition, GraphSlice
 from epctx_core.graph.garbage import resume_collection
 from epctx_core.graph.index import GraphIndex, Node
 from epctx_core.graph.partition import CyclicGroupsError
-from epctx_core.plugin import CompiledPartition, ComputeCapability, Purpose, Refusal
+from epctx_core.plugin import ComputeCapability, Purpose, Refusal
 from epctx_core.registry.guard import blame, contract_error, to_plain
 
 if TYPE_CHECKING:
@@ -421,8 +421,8 @@ def _untransportable(partitions: Sequence[GraphPartition]) -> dict[int, str]:
 
 def compile_partitions(
     assignment: Assignment, providers: ProviderSession, purpose: Purpose
-) -> dict[GraphPartition, CompiledPartition]:
-    """Have each EP compile its partitions; return each with its result.
+) -> None:
+    """Have each EP compile its partitions; `Assignment.compiled` gets the results.
 
     Progress counts partitions.
 
@@ -431,7 +431,7 @@ def compile_partitions(
         PluginError: an EP did not return one `CompiledPartition` for each partition.
         ModelLoadCanceled: the host asked to stop.
     """
-    compiled: dict[GraphPartition, CompiledPartition] = {}
+    compiled = assignment.compiled
     for ep in providers.choices:
         partitions = assignment.of(ep)
         if not partitions:
@@ -445,4 +445,3 @@ def compile_partitions(
         compiled.update(zip(partitions, result, strict=True))
         providers.progress("compile", len(compiled), len(assignment.partitions))
     providers.cancel.raise_if_requested()
-    return compiled

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
-from epctx_core.plugin import CompiledPartition, TensorType, ValueInfo
+from epctx_core.plugin import CompiledPartition, ValueInfo
 from epctx_core.registry.guard import contract_error, describe, to_plain
 from epctx_core.sessions.host import has_shape, has_type
 
@@ -358,7 +358,7 @@ class _Results(NamedTuple):
         found = f"{result.dtype}{list(result.shape)}"
         if self.context_node is None:
             if has_type(result, expected):
-                raise self._contradiction(name, found, expected)
+                raise make_shape_error(self.owner, output, result.shape, self.hook)
             return f"gave {found} for the output {name!r}, which is {expected}"
         raise InvalidGraph(
             f"{self.owner.label} gave {found} for the output {name!r}, which is "
@@ -373,21 +373,23 @@ class _Results(NamedTuple):
             ),
         )
 
-    def _contradiction(
-        self, name: str, found: str, inferred: TensorType
-    ) -> InvalidGraph:
-        """Return the error for a shape that inference alone speaks against: it may be
-        the one that is wrong.
-        """
-        return InvalidGraph(
-            f"{self.owner.label} gave {found} for the output {name!r}, and type "
-            f"inference gives {inferred}, in {self.hook}.",
-            ep=self.owner.name,
-            hint=(
-                "One of the two is wrong: run the model without the EP. If it gives "
-                f"{found} too, report it to epctx, else to the EP's vendor."
-            ),
-        )
+
+def make_shape_error(
+    owner: PluginRecord, output: ValueInfo, shape: Sequence[int], hook: str
+) -> InvalidGraph:
+    """Return the error for a result's shape that inference alone speaks against: it may
+    be the one that is wrong.
+    """
+    found = f"{output.dtype}{list(shape)}"
+    return InvalidGraph(
+        f"{owner.label} gave {found} for the output {output.name!r}, and type "
+        f"inference gives {output.type}, in {hook}.",
+        ep=owner.name,
+        hint=(
+            "One of the two is wrong: run the model without the EP. If it gives "
+            f"{found} too, report it to epctx, else to the EP's vendor."
+        ),
+    )
 
 
 def _with_hints(

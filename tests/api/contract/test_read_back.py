@@ -291,3 +291,86 @@ def test_a_model_that_no_ep_could_load_again_is_not_compiled_with_success(tmp_pa
         assert snapshot(tmp_path).keys() == {"m.onnx"}
     else:
         epctx.InferenceSession(tmp_path / "m_ctx.onnx").close()
+
+
+class Short(HonestProvider):
+    """Runs what it compiles, also to export it, and gives one element too few."""
+
+    ran: ClassVar[list[int]] = []
+
+    @hookimpl
+    def compile(self, partitions):
+        super().compile(partitions)
+        models = [p.model(inline_weights=True) for p in partitions]
+        prepared = [self.context.engine.prepare(model) for model in models]
+        return [
+            CompiledPartition(self._shortened(each.run), close=each.close)
+            for each in prepared
+        ]
+
+    def _shortened(self, run):
+        def shortened(inputs, outputs=None):
+            self.ran.append(len(inputs))
+            return [result[..., :-1].copy() for result in run(inputs, None)]
+
+        return shortened
+
+
+class Failing(Short):
+    """Cannot run on zeros, as if they were indices out of range."""
+
+    def _shortened(self, run):
+        def failing(inputs, outputs=None):
+            if not any(array.any() for array in inputs):
+                raise ValueError("an index is out of range")
+            return run(inputs, outputs)
+
+        return failing
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_shape_that_inference_and_a_run_do_not_agree_on_is_published_nowhere(
+    way, tmp_path
+):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    model = source(folder)
+    before = snapshot(folder)
+
+    with pytest.raises(
+        epctx.InvalidGraph, match=r"gave float32\[.*\] for the output"
+    ) as caught:
+        way(type("RefusingShort", (Short,), {"ran": []}), model)
+
+    assert "type inference gives float[" in caught.value.message
+    assert "a run of Honest" in caught.value.message
+    assert "epctx" in caught.value.hint
+    assert snapshot(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("ep", "entries"),
+    [(Short, {"ep__context_read_back": 0}), (Failing, {})],
+    ids=["not read back", "fails over zeros"],
+)
+def test_what_was_not_run_or_proves_nothing_is_published(ep, entries, tmp_path):
+    cls = type(ep.__name__, (ep,), {"ran": []})
+
+    to_file(cls, source(tmp_path), **entries)
+
+    assert (tmp_path / "m_ctx.onnx").exists()
+    assert cls.ran == []
+
+
+def test_of_partitions_of_one_form_one_is_run(tmp_path):
+    class Counting(Short):
+        ran: ClassVar[list[int]] = []
+
+        def _shortened(self, run):
+            return lambda inputs, outputs=None: self.ran.append(1) or run(inputs, None)
+
+    model = saved(chain(["Relu", "Softplus"] * 50), tmp_path / "m.onnx")
+
+    to_file(Counting, model)
+
+    assert len(Counting.ran) == 1
