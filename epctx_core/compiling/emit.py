@@ -49,8 +49,15 @@ from epctx_core.graph.splice import (
     splice_graph,
 )  # fmt: skip
 from epctx_core.graph.weights import compute_digests_ahead
-from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode, OperatorTypes, TensorView
+from epctx_core.plugin import (
+    CORE_ATTRIBUTES,
+    EPContextNode,
+    OperatorTypes,
+    TensorView,
+    ValueInfo,
+)
 from epctx_core.registry.guard import blame, contract_error, to_plain
+from epctx_core.sessions.plan import make_shape_error
 
 if TYPE_CHECKING:
     from epctx_core.compiling.compile import Compile
@@ -547,11 +554,10 @@ class ProviderPart:
                 type(n) is int and n >= 0 for n in shape
             ):
                 fault = "which is not a list of static lengths"
-            elif not _fits(
-                shape, proven := partition.graph.types.get_proven(name).shape
-            ):
-                fault = f"which has {proven}"
             else:
+                proven = ValueInfo(name, partition.graph.types.get_proven(name))
+                if not _fits(shape, proven.shape):
+                    raise make_shape_error(self._choice.record, proven, shape, _HOOK)
                 self.shapes[name] = shape
                 continue
             raise self._error(f"gave the shape {shape!r:.80} for {name!r:.80}, {fault}")

@@ -75,7 +75,8 @@ def remove_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto:
 
 
 def _restate_given_values(graph: GraphProto) -> None:
-    """Have nothing but the inputs and initializers of a graph declare their types.
+    """Drop from value_info what inputs and initializers type already, and give outputs
+    that are one of them its type, in place.
 
     torch's exporter repeats initializers in value_info, and an initializer may be an
     output. onnx would read the type there and, as it lacks the shape, take the tensor
@@ -146,7 +147,7 @@ def _make_hint(
         None,
         type_.tensor_type.elem_type,
     }:
-        # An initializer's: a type that operators refute was refused before.
+        # A type that operators refute was refused before: it is an initializer's.
         return declared, target, type_, False, True
     if not (
         type_.HasField("tensor_type") and declared.type.tensor_type.HasField("shape")
@@ -193,6 +194,8 @@ LONGEST_SHAPE = 4096
 """Elements above which a vector is data, and no shape or list of axes."""
 
 _TYPES_CONTRADICT = ("elem type differs", "has inconsistent type")
+_DECLARATION_CONTRADICTS = ("existing shape differ", "existing elem type")
+"""Words of onnx about a declaration that its operators contradict."""
 
 
 def infer_types(
@@ -207,7 +210,7 @@ def infer_types(
         proto: the model, without its large weights. Declarations that are refuted are
             corrected, in place.
         resolve: declares the types that inference left open, in place; called for
-            operators outside ONNX.
+            operators that onnx does not know.
         trusted: names of values whose declared types are not hints.
 
     Raises:
@@ -222,14 +225,20 @@ def infer_types(
     } - {""}
     proven = _infer_completely(probe, resolve)
     found = list(_find_hints(proto.graph, proven.graph, names))
-    # Asked before the declarations are corrected.
-    is_agreed = any(wrong for *_, wrong in found) and _has_wrong_declarations(
+    # Asked before the declarations are corrected. A tensor needs no other witness.
+    tensors = {t.name for _, g in walk_graphs(proto.graph) for t in g.initializer}
+    is_agreed = any(
+        wrong and value.name not in tensors for value, *_, wrong in found
+    ) and _has_wrong_declarations(
         proto,
         data_prop=_follows_shapes(proven.graph, _list_operators(proven.graph)),
     )
     refuted: dict[str, str] = {}
     for declaration, target, type_, adds_length, is_refuted in found:
-        if is_refuted:
+        if is_refuted and (
+            target.name in tensors
+            or (is_agreed and not _may_agree(declaration.type, target.type))
+        ):
             refuted[target.name] = (
                 f"{target.name!r} is declared {make_tensor_type(declaration.type)} "
                 f"but is {make_tensor_type(target.type)}"
@@ -246,8 +255,21 @@ def infer_types(
         hinted = _apply_hints(proven, proto.graph, names)
         completed = _infer_completely(hinted, resolve).graph
         table = types_of(_apply_hints(proven, completed, names).graph, proven=known)
-    table.contradictions = refuted if is_agreed else {}
+    table.contradictions = refuted
     return table
+
+
+def _may_agree(declared: TypeProto, inferred: TypeProto) -> bool:
+    """Return whether there are runs in which both shapes are true: a length that is
+    open in one of them may be that of the other.
+    """
+    one, other = make_tensor_type(declared).shape, make_tensor_type(inferred).shape
+    if one is None or other is None:
+        return True
+    return len(one) == len(other) and all(
+        a == b or not isinstance(a, int) or not isinstance(b, int)
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 def _has_wrong_declarations(proto: ModelProto, *, data_prop: bool) -> bool:
@@ -263,7 +285,7 @@ def _has_wrong_declarations(proto: ModelProto, *, data_prop: bool) -> bool:
             data_prop=data_prop,
         )
     except _REFUSALS as error:
-        return "existing" in str(error)
+        return any(sign in str(error) for sign in _DECLARATION_CONTRADICTS)
     return False
 
 

@@ -382,7 +382,7 @@ def make_shape_error(
     """
     found = f"{output.dtype}{list(shape)}"
     return InvalidGraph(
-        f"{owner.label} gave {found} for the output {output.name!r}, and type "
+        f"{owner.label} gave {found} for {output.name!r}, and type "
         f"inference gives {output.type}, in {hook}.",
         ep=owner.name,
         hint=(

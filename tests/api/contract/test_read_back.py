@@ -337,9 +337,7 @@ def test_a_shape_that_inference_and_a_run_do_not_agree_on_is_published_nowhere(
     model = source(folder)
     before = snapshot(folder)
 
-    with pytest.raises(
-        epctx.InvalidGraph, match=r"gave float32\[.*\] for the output"
-    ) as caught:
+    with pytest.raises(epctx.InvalidGraph, match=r"gave float32\[.*\] for '") as caught:
         way(type("RefusingShort", (Short,), {"ran": []}), model)
 
     assert "type inference gives float[" in caught.value.message

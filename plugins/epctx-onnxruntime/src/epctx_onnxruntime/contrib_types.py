@@ -57,7 +57,10 @@ def resolve_types(inferred: ModelProto, options: onnxruntime.SessionOptions) -> 
         options: of sessions that load models, with the libraries of custom operators.
     """
     see_through_quantizers(inferred)
-    versions = {opset.domain: opset.version for opset in inferred.opset_import}
+    versions = {
+        "" if opset.domain == "ai.onnx" else opset.domain: opset.version
+        for opset in inferred.opset_import
+    }
     _resolve(inferred, options, inferred.graph, {}, versions)
 
 
