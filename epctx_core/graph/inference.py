@@ -56,6 +56,7 @@ def remove_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto:
         trusted: names of other values whose shapes stay.
     """
     probe: ModelProto = copy_message(model)
+    _remove_defaults(probe)
     # A name lets inference see that two lengths computed from one open length are
     # equal.
     dims = [
@@ -72,6 +73,34 @@ def remove_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto:
                 forget_shape(value.type)
         _restate_given_values(graph)
     return probe
+
+
+def _remove_defaults(model: ModelProto) -> None:
+    """Remove initializers that are also inputs, in place: a caller may give another
+    value, from which onnx would compute other shapes.
+
+    Raises:
+        InvalidGraph: one is not of its input's type or shape.
+    """
+    if model.ir_version < OVERRIDABLE_SINCE:
+        return
+    inputs = {value.name: value.type for value in model.graph.input}
+    defaults = [t for t in model.graph.initializer if t.name in inputs]
+    if not defaults:
+        return
+
+    for default in list_initializer_types(GraphProto(initializer=defaults)):
+        declared, actual = map(make_tensor_type, (inputs[default.name], default.type))
+        if declared.elem_type not in {None, actual.elem_type} or not _may_agree(
+            inputs[default.name], default.type
+        ):
+            raise InvalidGraph(
+                f"the input {default.name!r} is declared {declared}, and its default "
+                f"value is {actual}."
+            )
+    kept = [t for t in model.graph.initializer if t.name not in inputs]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
 
 
 def _restate_given_values(graph: GraphProto) -> None:
@@ -189,6 +218,9 @@ PROPAGATING = frozenset(
     }
 )
 """Operators through which onnx follows the elements of a shape."""
+
+OVERRIDABLE_SINCE = 4
+"""IR version from which an initializer that is also an input is only its default."""
 
 LONGEST_SHAPE = 4096
 """Elements above which a vector is data, and no shape or list of axes."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from engines.models_for_engines import on_the_reference
 from models_breadth.taker import (
@@ -125,6 +126,12 @@ def test_what_onnxruntime_runs_runs_on_every_way(tmp_path, kind, ep):
     assert outcome.taken or ep not in {Taker, EPS[0]}
 
 
+def with_open_result(made):
+    made = onnx.ModelProto.FromString(made.SerializeToString())
+    made.graph.output[0].type.tensor_type.ClearField("shape")
+    return made.SerializeToString()
+
+
 @pytest.mark.parametrize("kind", MODELS)
 def test_the_engine_gives_types_behind_them_and_what_is_compiled_verifies(
     tmp_path, kind
@@ -135,8 +142,10 @@ def test_the_engine_gives_types_behind_them_and_what_is_compiled_verifies(
 
     # A boundary without a type would have been refused.
     assert report.partitions[-1].outputs == ("y",)
-    with epctx.InferenceSession(source) as session:
-        assert session.get_outputs()[0].shape == [3, 4]
+    with epctx.InferenceSession(with_open_result(MODELS[kind])) as session:
+        (told,) = session.get_outputs()
+    (truth,) = onnxruntime.InferenceSession(with_open_result(TRUE[kind])).get_outputs()
+    assert told.shape == truth.shape
     registry = registry_with(Taker)
     assert epctx.verify_model(tmp_path / "m_ctx.onnx", registry=registry).ok
 

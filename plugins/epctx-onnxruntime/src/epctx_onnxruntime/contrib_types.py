@@ -74,9 +74,7 @@ def _resolve(
     """Resolve a graph, then its subgraphs, which may read values of the graph."""
     makers = _makers_of_unknown(graph, versions)
     # A value of a subgraph may depend on one outside that such an operator computes.
-    if makers and (
-        outer or any(_is_foreign(node, versions) for node in makers.values())
-    ):
+    if makers and (outer or any(_is_foreign(node, versions) for node in graph.node)):
         unknown = set(makers)
         declared = {
             value.name: value
@@ -166,9 +164,10 @@ def _ask(
 def _makers_of_unknown(
     graph: GraphProto, versions: Mapping[str, int]
 ) -> dict[str, NodeProto]:
-    """Return the values without a type, with their nodes; of foreign nodes also those
-    without a shape.
+    """Return the values without a type, with their nodes; also those without a shape
+    that are results of foreign nodes or of the graph.
     """
+    results = {value.name for value in graph.output}
     values = list(chain(graph.value_info, graph.output))
     typed = {v.name for v in values if _is_typed(v)}
     shaped = {v.name for v in values if v.type.tensor_type.HasField("shape")}
@@ -179,7 +178,7 @@ def _makers_of_unknown(
         if name
         and (
             name not in typed
-            or (name not in shaped and not _is_of_onnx(node, versions))
+            or (name not in shaped and (name in results or _is_foreign(node, versions)))
         )
     }
 
