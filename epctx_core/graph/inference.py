@@ -17,6 +17,7 @@ from epctx_core.graph.index import (
     copy_message,
     find_schema,
     iter_subgraphs,
+    list_given_names,
     read_opset_imports,
     shorten_domain,
     walk_graphs,
@@ -111,17 +112,20 @@ def _restate_given_values(graph: GraphProto) -> None:
     output. onnx would read the type there and, as it lacks the shape, take the tensor
     for one that it knows nothing of: Slice then cuts other axes than it says.
     """
-    given = {
-        value.name: value for value in (*list_initializer_types(graph), *graph.input)
-    }
-    if any(value.name in given for value in graph.value_info):
-        kept = [value for value in graph.value_info if value.name not in given]
+    given = set(list_given_names(graph))
+    kept = [value for value in graph.value_info if value.name not in given]
+    if len(kept) < len(graph.value_info):
         del graph.value_info[:]
         graph.value_info.extend(kept)
 
-    for value in graph.output:
-        if value.name in given:
-            value.type.CopyFrom(given[value.name].type)
+    # Such outputs are few, and most models have none.
+    repeated = {value.name for value in graph.output if value.name in given}
+    if repeated:
+        stated = (*list_initializer_types(graph, repeated), *graph.input)
+        types = {value.name: value.type for value in stated}
+        for value in graph.output:
+            if value.name in types:
+                value.type.CopyFrom(types[value.name])
 
 
 def _list_hinted_values(graph: GraphProto, *, main: bool) -> Iterator[ValueInfoProto]:
@@ -145,19 +149,21 @@ def _find_hints(
     for (path, own), (_, found) in zip(
         walk_graphs(declared), walk_graphs(inferred), strict=True
     ):
+        hinted = list(_list_hinted_values(own, main=not path))
+        names_of_hints = {value.name for value in hinted}
         # Of two with one name the first counts.
         known = {
             value.name: value
             for value in reversed(
                 [
                     *found.input,
-                    *list_initializer_types(found),
+                    *list_initializer_types(found, names_of_hints),
                     *found.output,
                     *found.value_info,
                 ]
             )
         }
-        for value in _list_hinted_values(own, main=not path):
+        for value in hinted:
             target = known.get(value.name)
             if target is None:
                 target = known[value.name] = found.value_info.add(name=value.name)

@@ -276,9 +276,14 @@ def list_typed_values(graph: GraphProto) -> list[ValueInfoProto]:
     ]
 
 
-def list_initializer_types(graph: GraphProto) -> list[ValueInfoProto]:
-    """Return the types of a graph's own initializers, as their tensors say."""
+def list_initializer_types(
+    graph: GraphProto, names: Container[str] | None = None
+) -> list[ValueInfoProto]:
+    """Return the types of a graph's own initializers, as their tensors say; of these
+    names, or of all.
+    """
     return [
         onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
         for t in graph.initializer
+        if names is None or t.name in names
     ]
