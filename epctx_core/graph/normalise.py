@@ -486,24 +486,28 @@ def hide_unknown_operators(proto: ModelProto) -> frozenset[tuple[str, str, int]]
     """Move operators that onnx does not have out of its domains, in place, so that its
     checker passes them over; return them by domain, name and version.
 
-    Those of functions are looked up in the function's own versions.
+    Those of functions are looked up in the function's own versions; those of functions
+    that nobody calls are not returned.
     """
+    called = find_used_functions(proto.graph.node, proto.functions)
+    names = {(function.domain, function.name, function.overload) for function in called}
     hidden = set()
-    defined = {(function.domain, function.name) for function in proto.functions}
     for owner in (proto, *proto.functions):
         versions = read_opset_imports(owner)
         body = owner.graph if isinstance(owner, ModelProto) else owner
+        found = set()
         for node in walk_nodes(body.node):
             domain = shorten_domain(node.domain)
             operator = domain, node.op_type, versions.get(domain, 1)
-            if (
-                domain in ONNX_DOMAINS
-                and (node.domain, node.op_type) not in defined
-                and find_schema(*operator) is None
-            ):
-                hidden.add(operator)
+            if domain in ONNX_DOMAINS and find_schema(*operator) is None:
+                found.add(operator)
                 node.domain = _HIDDEN
 
-        if hidden:
+        if found:
             owner.opset_import.add(domain=_HIDDEN, version=1)
+        if (
+            isinstance(owner, ModelProto)
+            or (owner.domain, owner.name, owner.overload) in names
+        ):
+            hidden |= found
     return frozenset(hidden)

@@ -106,7 +106,10 @@ class Selection:
         preferred = [
             dist
             for ep, dist in self.preferred.items()
-            if is_name_of(ep.rpartition(":")[2], record.name)
+            if any(
+                is_same_distribution(rival.distribution, dist)
+                for rival in find_by_name(ep, rivals)
+            )
         ]
         expected = chosen.get(record.name) or next(iter(preferred), None)
         winner = next(

@@ -172,6 +172,15 @@ def test_an_operator_that_nobody_has_is_refused_by_name():
     assert not epctx.verify_model(source).ok
 
 
+def test_an_operator_that_nobody_has_does_no_harm_in_a_function_that_nobody_calls():
+    unused = in_a_function().functions[0]
+    unused.name, unused.node[0].op_type = "Unused", "LayerNormalisation"
+    made = around("SimplifiedLayerNormalization", 17, functions=[unused])
+
+    with epctx.InferenceSession(made.SerializeToString()) as session:
+        assert_same(session.run(None, FEEDS), expected(MODELS["RMSNorm"], FEEDS))
+
+
 def test_what_else_is_wrong_with_such_a_model_is_still_found():
     wrong = around("SimplifiedLayerNormalization", 17)
     wrong.graph.node.append(onnx.NodeProto(op_type="Relu", input=["h"], output=["h"]))

@@ -165,3 +165,12 @@ def test_the_environment_may_name_it_so(registry, monkeypatch, variable, value):
 
     assert registry.resolve(EP).distribution == "labs-twin"
     assert registry.misspelt() == []
+
+
+def test_a_preference_that_contradicts_itself_chooses_nothing(registry, monkeypatch):
+    monkeypatch.setenv("EPCTX_PREFER", "labs-twin:Twin=acme-twin")
+    registry.refresh()
+
+    assert registry.misspelt()
+    with pytest.raises(epctx.PluginError, match="provide TwinExecutionProvider"):
+        registry.resolve(EP)

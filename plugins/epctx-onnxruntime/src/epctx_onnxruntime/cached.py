@@ -152,7 +152,7 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
         return _open(request.model, given, name)
 
 
-def _find_name(name: str, registry: Registry) -> str:
+def _find_name(name: Any, registry: Registry) -> Any:
     """Return an EP's name; with its distribution, if of several that provide the EP
     one alone is on onnxruntime.
     """
