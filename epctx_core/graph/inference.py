@@ -264,7 +264,8 @@ def infer_types(
     proven = _infer_completely(probe, resolve)
     found = list(_find_hints(proto.graph, proven.graph, names))
     # Asked before the declarations are corrected. A tensor needs no other witness.
-    tensors = {t.name for _, g in walk_graphs(proto.graph) for t in g.initializer}
+    graphs = walk_graphs(proto.graph) if any(wrong for *_, wrong in found) else ()
+    tensors = {tensor.name for _, graph in graphs for tensor in graph.initializer}
     is_agreed = any(
         wrong and value.name not in tensors for value, *_, wrong in found
     ) and _has_wrong_declarations(
