@@ -5,18 +5,17 @@ groups, and the plan over them.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import getpid
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from epctx_core.context.manifest import ReplacedBinaryError, find_manifest
+from epctx_core.context.manifest import find_manifest
 from epctx_core.context.receipts import DigestChecks
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
@@ -40,19 +39,23 @@ from epctx_core.sessions.providers import (
     make_private_workspace,
     stem,
 )
-from epctx_core.sessions.source import OpenModel, open_model
+from epctx_core.sessions.source import (
+    OpenModel,
+    open_state,
+    read_one_state,
+    require_one_state,
+)
 
 if TYPE_CHECKING:
     import numpy as np
 
     from epctx_core.compiling.compile import Compile
     from epctx_core.context.paths import ModelFolder
+    from epctx_core.graph.mapping import OpenedFiles
+    from epctx_core.graph.normalise import FunctionId
     from epctx_core.options.run import RunOptions
     from epctx_core.sessions.host import ModelMetadata, NodeArg
     from epctx_core.sessions.inspection import OrtEpAssignedSubgraph
-
-LOAD_ATTEMPTS = 5
-"""Number of times that a load reads a model whose files are being replaced."""
 
 
 @dataclass(kw_only=True)
@@ -478,47 +481,31 @@ def _build_session(
     """
     # Errors in the host's options are raised before a model of any size is read.
     choose_providers(requested or (), session, registry, None)
-    for attempt in range(LOAD_ATTEMPTS):
-        model: OpenModel | None = None
+
+    def find_kept_functions() -> Collection[FunctionId]:
+        choices, _ = choose_providers(requested or (), session, registry, Purpose.RUN)
+        return collect_kept_functions(choices)
+
+    def build(opened: OpenedFiles) -> SessionState:
         # Loading makes very many small objects; those that do not last are gone before
         # it is over.
-        with contextlib.ExitStack() as pause:
-            try:
-                with DigestChecks(session.cancellation) as checks:
-                    model = open_model(
-                        path_or_bytes,
-                        session.config(),
-                        lambda: collect_kept_functions(
-                            choose_providers(
-                                requested or (), session, registry, Purpose.RUN
-                            )[0]
-                        ),
-                        checks,
-                    )
-                    # Compiling is an EP's business and may take long.
-                    if model.context_nodes:
-                        pause.enter_context(pause_collection(model.node_count))
-                    return _build(model, session, requested, registry, exporter)
-            except ReplacedBinaryError:
-                if attempt == LOAD_ATTEMPTS - 1 or (
-                    model is not None and _is_unchanged(model)
-                ):
-                    raise
-    raise AssertionError("the last attempt returns or raises")
+        with (
+            contextlib.ExitStack() as pause,
+            DigestChecks(session.cancellation) as checks,
+        ):
+            model = open_state(
+                path_or_bytes,
+                session.config(),
+                find_kept_functions,
+                checks,
+                opened=opened,
+            )
+            # Compiling is an EP's business and may take long.
+            if model.context_nodes:
+                pause.enter_context(pause_collection(model.node_count))
+            return _build(model, session, requested, registry, exporter)
 
-
-def _is_unchanged(model: OpenModel) -> bool:
-    """Return True if a model's file has not changed since it was read: its binary is
-    then wrong for good.
-    """
-    path = model.source.path
-    try:
-        return (
-            path is None
-            or hashlib.sha256(path.read_bytes()).hexdigest() == model.source.digest
-        )
-    except OSError:  # reading it again will say what is wrong with it
-        return False
+    return read_one_state(build)
 
 
 def _build(
@@ -628,6 +615,7 @@ def _plan(
         loaded = load_context_nodes(
             model, routing.nodes, folder, providers, routing.manifest
         )
+    require_one_state(model.opened, model.source.where)
     planner = Planner(engine, instances, loaded, assignment.matchers)
     if assignment.partitions:
         from epctx_core.sessions.claims import compile_partitions

@@ -49,6 +49,7 @@ from epctx_core.plugin import Compatibility
 from epctx_core.registry.guard import call_class_method
 from epctx_core.registry.records import is_same_distribution
 from epctx_core.sessions.loading import find_context_folder, make_reading
+from epctx_core.sessions.source import require_one_state
 
 if TYPE_CHECKING:
     from epctx_core.compiling.compile import Compile
@@ -284,6 +285,7 @@ class PassThrough:
             found[key] = _KeptPayload(
                 nodes=[record], file=file, payload=payload, entry=entry
             )
+        require_one_state(self._model.opened, self._model.source.where)
         return list(found.values())
 
     def _keep_file(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -67,7 +66,8 @@ class ModelFolder:
         relative = check_file_name(
             name, f"{node!r} names {what}" if node else what, node
         )
-        for root in self._current_roots():
+        # The folder may be a link that leads elsewhere now.
+        for root in dict.fromkeys((Path(os.path.realpath(self.folder)), *self._roots)):
             with suppress(OSError, ValueError):
                 real = os.path.realpath(root / relative)
                 status = os.stat(real)  # noqa: PTH116 - as `open`, by the text of the real path
@@ -97,7 +97,7 @@ class ModelFolder:
         owner = f"{node!r} names {what}" if node else f"the model names {what}"
         relative = check_file_name(name, owner, node)
         missing: OSError | None = None
-        for root in self._current_roots():
+        for root in self._roots:
             try:
                 return self._open_inside(root, relative, owner, node)
             except FileNotFoundError as error:
@@ -159,10 +159,6 @@ class ModelFolder:
                 )
             stack.pop_all()
         return OpenedFile(descriptor, real)
-
-    def _current_roots(self) -> Iterable[Path]:
-        # The folder may be a link that leads elsewhere now.
-        return dict.fromkeys((Path(os.path.realpath(self.folder)), *self._roots))
 
     def _holds(self, real: str) -> bool:
         return any(

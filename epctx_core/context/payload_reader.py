@@ -12,7 +12,8 @@ import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ from epctx_core.context.receipts import (
     make_model_receipt,
 )
 from epctx_core.errors import Fail, InvalidGraph
-from epctx_core.graph.mapping import MappedFile
+from epctx_core.graph.mapping import MappedFile, OpenedFiles
 from epctx_core.options import DataReader, Verification
 from epctx_core.plugin import ContextNode, ValueInfo
 
@@ -55,6 +56,8 @@ class Reading:
         verification: how far payloads are checked against the manifest.
         data_reader: the host's callback, which gives what nodes name instead of files.
         checks: of the load, which go on beside it, for payloads that are checked once.
+        opened: of the model; gets binaries that have no digest, as nothing else says
+            that they belong to it.
         early: whether an EP may get a payload before every byte that has a digest was
             compared with it.
         model_digest: SHA-256 (hex) of the model's bytes, for a receipt of what is
@@ -65,6 +68,7 @@ class Reading:
     verification: Verification = Verification.HEAD
     data_reader: DataReader | None = None
     checks: DigestChecks = IN_PLACE
+    opened: OpenedFiles = field(default_factory=OpenedFiles)
     early: bool = True
     model_digest: str = ""
 
@@ -255,6 +259,11 @@ class PayloadReader:
                 ),
             )
         with self._folder.open(name, what=BINARY, node=record.name) as file:
+            if self.find_entry(record) is None:
+                look_up = partial(
+                    self._folder.status, name, what=BINARY, node=record.name
+                )
+                self._reading.opened.add(os.fstat(file.fileno()), look_up)
             return self._open(record, file.fileno(), file.path)
 
     def _make_payload(

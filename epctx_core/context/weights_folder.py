@@ -13,6 +13,7 @@ import json
 import os
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,13 @@ from epctx_core.context.receipts import (
 )
 from epctx_core.context.unfinished import find_interrupted_copies
 from epctx_core.errors import InvalidArgument, NoSuchFile
-from epctx_core.graph.mapping import FileIdentity, MappedFile, OpenedFile, identify_file
+from epctx_core.graph.mapping import (
+    FileIdentity,
+    MappedFile,
+    OpenedFile,
+    OpenedFiles,
+    identify_file,
+)
 from epctx_core.graph.model_io import decode_name
 from epctx_core.options import Verification
 
@@ -115,6 +122,7 @@ class WeightsFolder:
         verification: how far the sealed file is checked; whole, before it is used, in
             any mode but HEAD and ONCE.
         checks: of a load, which go on beside it.
+        opened: the model's own file, which may have weights; gets the others.
 
     Raises:
         NoSuchFile: the folder does not exist.
@@ -128,7 +136,9 @@ class WeightsFolder:
         seal: PayloadEntry | None = None,
         verification: Verification = Verification.HEAD,
         checks: DigestChecks = IN_PLACE,
+        opened: OpenedFiles | None = None,
     ) -> None:
+        self._opened = opened or OpenedFiles()
         self._seal = seal
         self._verification = verification
         self._checks = checks
@@ -149,9 +159,17 @@ class WeightsFolder:
     def open(self, location: str, tensor: str) -> OpenedFile:
         """Open a file of weights; see `epctx_core.graph.weights.OpenExternal`."""
         tensor = decode_name(tensor)
-        # Weights of an `.ort` file lie in itself, wherever those in other files are.
+        # Weights of an `.ort` file lie in itself, wherever those in other files are;
+        # at its path another file may lie by now.
         if location == self._own_name and self._own is not None:
-            return self._own.open(location, what="the model", node=tensor)
+            own = self._opened.model
+            file = (
+                self._own.open(location, what="the model", node=tensor)
+                if own is None
+                else OpenedFile(os.dup(own.fileno()), os.path.realpath(own.path))
+            )
+            self._opened.locations.setdefault(file.path, location)
+            return file
         if self._folder is None:
             raise InvalidArgument(
                 f"the model given as bytes keeps the weight {tensor!r} in the file "
@@ -160,7 +178,15 @@ class WeightsFolder:
             )
         file = self._folder.open(location, what="the weights file", node=tensor)
         if self._seal is not None and os.path.normpath(location) == self._seal.name:
-            return self._find_sealed(file, self._seal, self._folder.folder)
+            # Its seal says which model it belongs to.
+            file = self._find_sealed(file, self._seal, self._folder.folder)
+        else:
+            with ExitStack() as stack:
+                stack.enter_context(file)
+                status = os.fstat(file.fileno())
+                stack.pop_all()
+            self._opened.add(status, partial(self.status, location))
+        self._opened.locations.setdefault(file.path, location)
         return file
 
     def status(self, location: str) -> os.stat_result | None:

@@ -10,16 +10,23 @@ import io
 import mmap
 import os
 import stat
+import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
 
 CHUNK = 8 << 20
 """Bytes handled at once, and so the resident memory of one pass over a large file."""
+TOGETHER_NS = 200_000
+"""Nanoseconds within which two renames in a row are over, unless their process is
+interrupted.
+"""
+FOLLOWING_NS = 20_000_000
+"""Nanoseconds after which an interrupted process has renamed the next file."""
 _FORGOTTEN_FROM = 1 << 16
 """Bytes from which releasing pages that were read once is worth a call."""
 
@@ -146,6 +153,96 @@ class MappedFile:
         if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
             start = offset - offset % mmap.PAGESIZE
             self._map.madvise(mmap.MADV_DONTNEED, start, length + offset - start)
+
+
+class OpenedFiles:
+    """Files that a model is read from: its own, and those that it names.
+
+    Each is compared with the one that its name leads to later. While all are the same,
+    they were all in place at one moment, the one after the last was opened: a model and
+    the files of another one, published meanwhile, cannot be mixed.
+
+    Attributes:
+        model: the model's own file, open while the model is read; None for a model from
+            bytes.
+        locations: the real paths of files of weights, each with the name that the model
+            has for it.
+    """
+
+    def __init__(self) -> None:
+        self.model: OpenedFile | None = None
+        self.locations: dict[str, str] = {}
+        self._own: tuple[FileIdentity, Path] | None = None
+        self._named: list[tuple[FileIdentity, Callable[[], os.stat_result | None]]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        if self.model is not None:
+            self.model.close()
+
+    def set_model(self, file: io.FileIO, path: Path) -> None:
+        """Set the model's own file, as it was opened under a path."""
+        self.model = OpenedFile(os.dup(file.fileno()), str(path))
+        self._own = identify_file(os.fstat(file.fileno())), path
+
+    def add(
+        self, opened: os.stat_result, look_up: Callable[[], os.stat_result | None]
+    ) -> None:
+        """Add a file that the model names.
+
+        Args:
+            opened: its status.
+            look_up: returns the status of the file that the name leads to at the time
+                of the call, None without one.
+        """
+        self._named.append((identify_file(opened), look_up))
+
+    def find_replaced(self) -> bool:
+        """Return whether the model's name, or one in it, leads to another file now."""
+        return self._find_current() is None
+
+    def settle(self) -> bool:
+        """Return whether all files were in place at one moment; those that were need
+        not be compared again.
+
+        Files that a publisher renames one after the other are a mixture on disk for a
+        moment. One that came much later than another, and just now, may be half of
+        that: it is compared again once the rest had time to follow.
+        """
+        # A model alone is of one moment anyway.
+        if not self._named:
+            return True
+        current = self._find_current()
+        if current is None:
+            return False
+        changes = [status.st_ctime_ns for status in current]
+        age = time.time_ns() - max(changes)
+        if max(changes) - min(changes) > TOGETHER_NS and 0 <= age < FOLLOWING_NS:
+            time.sleep((FOLLOWING_NS - age) / 1e9)
+            if self._find_current() is None:
+                return False
+        self._named.clear()
+        return True
+
+    def _find_current(self) -> list[os.stat_result] | None:
+        """Return the statuses of all files; None if one is no longer where it was."""
+        found: list[tuple[FileIdentity, os.stat_result | None]] = [
+            (opened, look_up()) for opened, look_up in self._named
+        ]
+        if self._own is not None:
+            opened, path = self._own
+            try:
+                found.append((opened, path.stat()))
+            except OSError:
+                return None
+        current = [
+            status
+            for opened, status in found
+            if status is not None and identify_file(status) == opened
+        ]
+        return current if len(current) == len(found) else None
 
 
 def read_chunks(

@@ -26,7 +26,7 @@ from epctx_core.graph.index import (
     walk_graphs,
     walk_tensors,
 )
-from epctx_core.graph.mapping import open_model_file
+from epctx_core.graph.mapping import OpenedFiles, identify_file, open_model_file
 from epctx_core.graph.weights import (
     MAX_RANK,
     OpenExternal,
@@ -101,25 +101,29 @@ def describe_path(path: Path | None) -> str:
 
 
 def read_model(
-    model: str | os.PathLike[str] | bytes, budget: InputBudget | None = None
+    model: str | os.PathLike[str] | bytes,
+    budget: InputBudget | None = None,
+    opened: OpenedFiles | None = None,
 ) -> tuple[bytes, Path | None]:
     """Return a model's bytes and its path, None if it was given as bytes.
 
     Args:
         model: a path or bytes.
         budget: limits of the decoded model; None for the defaults.
+        opened: gets the model's file, to be compared with those that the model names.
 
     Raises:
         NoSuchFile: there is no such file.
         InvalidProtobuf: it is larger than a protobuf can be.
         InvalidArgument: neither a path nor bytes, or not a regular file.
-        InvalidGraph: it exceeds the budget.
+        InvalidGraph: it exceeds the budget, or was written to while it was read.
     """
     if isinstance(model, bytes):
         data, path = model, None
     else:
         with open_model_file(model) as (file, path):
-            size = os.fstat(file.fileno()).st_size
+            before = os.fstat(file.fileno())
+            size = before.st_size
             if size > MOST_BYTES:
                 # No memory is taken for it: it may be nearly all holes.
                 raise InvalidProtobuf(
@@ -130,7 +134,15 @@ def read_model(
                         "Weights beyond that lie in files of their own (external data)."
                     ),
                 )
+            if opened is not None:
+                opened.set_model(file, path)
             data = file.read()
+            if identify_file(os.fstat(file.fileno())) != identify_file(before):
+                raise InvalidGraph(
+                    f"the file {str(path)!r} was written to while it was read.",
+                    path=path,
+                    hint="Let whatever writes it finish, then start again.",
+                )
     budget = budget or InputBudget()
     # A message, node or text takes two bytes at least. Most models are small, for their
     # weights lie beside them.

@@ -35,9 +35,10 @@ from epctx_core.graph.index import (
     walk_nodes,
     walk_tensors,
 )
-from epctx_core.graph.mapping import MappedFile
+from epctx_core.graph.mapping import MappedFile, OpenedFiles
 from epctx_core.graph.model_io import (
     decode_name,
+    describe_path,
     parse_model,
     read_model,
     require_text_names,
@@ -54,6 +55,7 @@ from epctx_core.options import InputBudget, SessionOptions, Verification
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.loading import find_maker
+from epctx_core.sessions.source import read_one_state, require_one_state
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ValueInfoProto
@@ -344,7 +346,12 @@ class ModelSource:
         Raises:
             NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: as for a load.
         """
-        data, path = read_model(self._model, self._config.input_budget)
+        return read_one_state(self._read)
+
+    def _read(
+        self, files: OpenedFiles
+    ) -> tuple[str, bool, Mapping[str, os.stat_result]]:
+        data, path = read_model(self._model, self._config.input_budget, files)
         proto = decode_model(data, path, self._config.input_budget)
         sha = hashlib.sha256(hashlib.sha256(data).digest())
         del data
@@ -352,7 +359,9 @@ class ModelSource:
         for tensor in proto.graph.initializer if replaced else ():
             if tensor.name in replaced:
                 tensor.ClearField("data_location")
-        folder = WeightsFolder(self._path, self._config.external_initializers_folder)
+        folder = WeightsFolder(
+            self._path, self._config.external_initializers_folder, opened=files
+        )
         own = "" if self._path is None else self._path.name
         opened: dict[str, MappedFile] = {}
         weights: dict[tuple[str, int, int], Weight] = {}
@@ -372,15 +381,16 @@ class ModelSource:
                 text = f"{location}\0{offset} {length} {weight.digest}\n"
                 sha.update(text.encode("utf-8", "surrogatepass"))
         roots = (proto.graph.node, *(function.node for function in proto.functions))
-        files = {
+        statuses = {
             location: mapped.status
             for location, mapped in opened.items()
             if location != own
         }
+        require_one_state(files, describe_path(path))
         return (
             sha.hexdigest(),
             any(map(is_context_node, walk_nodes(chain.from_iterable(roots)))),
-            files,
+            statuses,
         )
 
 

@@ -164,6 +164,7 @@ def make_reading(
         verification=config.verification,
         data_reader=data_reader,
         checks=model.checks,
+        opened=model.opened,
         model_digest=model.source.digest,
     )
 

@@ -7,9 +7,14 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from epctx_core.context.manifest import INITIALIZERS, MANIFEST, get_metadata
+from epctx_core.context.manifest import (
+    INITIALIZERS,
+    MANIFEST,
+    ReplacedBinaryError,
+    get_metadata,
+)
 from epctx_core.context.node import (
     DOMAIN,
     OP_TYPE,
@@ -27,6 +32,7 @@ from epctx_core.graph.index import (
     walk_graphs,
     walk_indexed_nodes,
 )
+from epctx_core.graph.mapping import OpenedFiles
 from epctx_core.graph.type_table import TypeTable, is_only_declared, make_declared_types
 from epctx_core.options import ModelOverrides, SessionConfig
 from epctx_core.plugin import EnginePolicy, ModelIdentity
@@ -43,8 +49,11 @@ if TYPE_CHECKING:
     from epctx_core.graph.weights import OpenExternal, Weight
 
 _log = logging.getLogger("epctx.graph")
+_T = TypeVar("_T")
 _SHOWN = 3
 """Number of wrong declarations in one line of the log."""
+READ_ATTEMPTS = 5
+"""Attempts to read a model whose files are replaced while they are read."""
 
 
 @dataclass(kw_only=True)
@@ -57,6 +66,7 @@ class OpenModel:
         graph: the index over the main graph.
         overrides: the host's replacements of parts of the file.
         checks: of the files that it names; those of a load go on beside it.
+        opened: the files that it was read from.
         policy: settings of the engine that knows further operators than onnx.
     """
 
@@ -65,6 +75,7 @@ class OpenModel:
     graph: GraphIndex
     overrides: ModelOverrides = field(default_factory=ModelOverrides)
     checks: DigestChecks = IN_PLACE
+    opened: OpenedFiles = field(default_factory=OpenedFiles)
     policy: EnginePolicy
 
     @cached_property
@@ -111,12 +122,57 @@ class OpenModel:
         )
 
 
-@model_io.require_text_names()
+def read_one_state(read: Callable[[OpenedFiles], _T]) -> _T:
+    """Return what a function reads of a model and its files, all of one state of them.
+
+    Files that are replaced while they are read are read again: a model gives the old
+    one or the new one, even where nothing in it says which files belong to it.
+
+    Args:
+        read: notes the files that it opens, and ends with `require_one_state`.
+    """
+    for left in reversed(range(READ_ATTEMPTS)):
+        with OpenedFiles() as opened:
+            try:
+                return read(opened)
+            except InvalidGraph:
+                if not left or not opened.find_replaced():
+                    raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def require_one_state(opened: OpenedFiles, where: str) -> None:
+    """Check that the files of a model were all in place at one moment.
+
+    Raises:
+        ReplacedBinaryError: one was replaced since it was opened.
+    """
+    if not opened.settle():
+        raise ReplacedBinaryError(
+            f"files of {where} were replaced while it was read, {READ_ATTEMPTS} times.",
+            hint="Let whatever replaces them finish, then start again.",
+        )
+
+
 def open_model(
     path_or_bytes: str | os.PathLike[str] | bytes,
     config: SessionConfig,
     kept_functions: Callable[[], Collection[FunctionId]] = frozenset,
+) -> OpenModel:
+    """Read a model as it is at one moment; see `open_state`."""
+    return read_one_state(
+        lambda opened: open_state(path_or_bytes, config, kept_functions, opened=opened)
+    )
+
+
+@model_io.require_text_names()
+def open_state(
+    path_or_bytes: str | os.PathLike[str] | bytes,
+    config: SessionConfig,
+    kept_functions: Callable[[], Collection[FunctionId]],
     checks: DigestChecks = IN_PLACE,
+    *,
+    opened: OpenedFiles,
 ) -> OpenModel:
     """Read a model, check it, put its functions in place, find the types of its values
     and index it.
@@ -129,12 +185,14 @@ def open_model(
             model has functions.
         checks: of a load, for files that are checked once; by default they are checked
             when they are opened.
+        opened: gets the files that are opened; see `read_one_state`.
 
     Raises:
         NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: see `read_model`,
             `decode_model`, `detach_model`.
+        ReplacedBinaryError: a file was replaced meanwhile.
     """
-    data, path = model_io.read_model(path_or_bytes, config.input_budget)
+    data, path = model_io.read_model(path_or_bytes, config.input_budget, opened)
     found = "ORT" if model_io.is_ort_format(data) else "ONNX"
     if config.model_format not in {None, found}:
         raise InvalidProtobuf(
@@ -158,14 +216,15 @@ def open_model(
         proto = decode_model(data, path, config.input_budget)
     else:
         proto = model_io.parse_model(data, path)
-    locations: dict[str, str] = {}
-    open_weights = weights_opener(proto, path, config, checks, locations)
+    open_weights = weights_opener(proto, path, config, checks, opened)
     detach = partial(
         model_io.detach_model, proto, data, path, open_weights, checked=checked
     )
     model = open_proto(proto, detach, config, kept_functions)
-    model.source.locations = locations
+    require_one_state(opened, model.source.where)
+    model.source.locations = opened.locations
     model.checks = checks
+    model.opened = opened
     wrong = list(model.types.contradictions.values())
     if wrong:
         more = f"; {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
@@ -217,10 +276,10 @@ def weights_opener(
     path: Path | None,
     config: SessionConfig,
     checks: DigestChecks,
-    locations: dict[str, str],
+    opened: OpenedFiles,
 ) -> OpenExternal:
-    """Return a function that opens the files of weights that a model names; `locations`
-    gets their real paths and names.
+    """Return a function that opens the files of weights that a model names; `opened`
+    has the model's own and gets the others.
 
     Raises:
         NoSuchFile: the host's folder for them does not exist.
@@ -238,12 +297,11 @@ def weights_opener(
             seal=read_seal(proto),
             verification=config.verification,
             checks=checks,
+            opened=opened,
         )
 
     def open_weights(location: str, tensor: str) -> OpenedFile:
-        file = folder().open(location, tensor)
-        locations.setdefault(file.path, location)
-        return file
+        return folder().open(location, tensor)
 
     if (
         config.external_initializers_folder is not None

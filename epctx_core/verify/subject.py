@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from epctx_core.context.paths import ModelFolder
+    from epctx_core.graph.mapping import OpenedFiles
     from epctx_core.graph.normalise import FunctionId
     from epctx_core.registry import Registry
 
@@ -106,6 +107,7 @@ class Subject:
         manifest: what it says about its payloads, if that can be read.
         names_weights: whether tensors of it lie in files.
         findings: what was found in it so far.
+        files: its own file, and those that it names.
         reader: the payload reader of a load, once payloads were looked for.
         reports: the payloads that a load takes, by the names of the primaries that
             carry or name them.
@@ -121,6 +123,7 @@ class Subject:
     config: SessionConfig
     registry: Registry
     findings: Findings
+    files: OpenedFiles
     records: Sequence[ContextNodeRecord] = ()
     manifest: Manifest | None = None
     names_weights: bool = False
@@ -134,9 +137,13 @@ def read_subject(
     session: SessionOptions,
     registry: Registry,
     findings: Findings,
+    files: OpenedFiles,
 ) -> Subject | None:
     """Read the model itself as a load does, and note what a load would refuse; None if
     it is not an ONNX model.
+
+    Args:
+        files: gets the files that are opened.
 
     Raises:
         NoSuchFile, InvalidArgument: there is no such file, or an argument or option is
@@ -147,7 +154,7 @@ def read_subject(
         findings.collect("budget-exceeded", (InvalidGraph,)),
         findings.collect("model-unreadable", (InvalidProtobuf,), hint=_FETCH),
     ):
-        data, path = read_model(path_or_bytes, config.input_budget)
+        data, path = read_model(path_or_bytes, config.input_budget, files)
         proto = decode_model(data, path, config.input_budget)
         if not proto.HasField("graph"):
             raise InvalidProtobuf(
@@ -162,6 +169,7 @@ def read_subject(
             config=config,
             registry=registry,
             findings=findings,
+            files=files,
             names_weights=any(True for _ in list_external_locations(proto)),
         )
         _open(subject, data)
@@ -190,7 +198,9 @@ def _open(subject: Subject, data: bytes) -> None:
     full = replace(config, entries=entries)
     try:
         with require_text_names():
-            opener = weights_opener(subject.proto, subject.path, full, IN_PLACE, {})
+            opener = weights_opener(
+                subject.proto, subject.path, full, IN_PLACE, subject.files
+            )
             detach = partial(detach_model, subject.proto, data, subject.path, opener)
             subject.opened = open_proto(subject.proto, detach, config, kept)
         subject.proto = subject.opened.source.proto
@@ -349,7 +359,11 @@ def find_payloads(subject: Subject, scratch: ExitStack) -> None:
         source_tensor=make_tensor_source(
             subject.records, subject.folder, config, subject.manifest
         ),
-        reading=Reading(verification=Verification.FULL, data_reader=config.data_reader),
+        reading=Reading(
+            verification=Verification.FULL,
+            data_reader=config.data_reader,
+            opened=subject.files,
+        ),
     )
     # An exception of the host's callback is the host's.
     refused = (

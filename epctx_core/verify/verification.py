@@ -20,8 +20,8 @@ from epctx_core.context.payload_reader import make_plugin_nodes
 from epctx_core.context.scratch import PrivateWorkspace
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import NotImplementedByProvider, convert_errors
-from epctx_core.graph.mapping import identify_file
-from epctx_core.graph.model_io import require_text_names
+from epctx_core.graph.mapping import OpenedFiles
+from epctx_core.graph.model_io import describe_path, require_text_names
 from epctx_core.options import SessionOptions
 from epctx_core.plugin import Compatibility, ContextNode, EnginePolicy, Purpose
 from epctx_core.registry import Registry, default_registry
@@ -31,6 +31,7 @@ from epctx_core.sessions.ep_queries import look_into
 from epctx_core.sessions.loading import Routing, accept, load_nodes, suboptimal_error
 from epctx_core.sessions.plan import Planner, StepSpec
 from epctx_core.sessions.providers import ProviderChoice, ProviderSession
+from epctx_core.sessions.source import READ_ATTEMPTS, require_one_state
 from epctx_core.verify.findings import Findings, PayloadReport, VerifyReport
 from epctx_core.verify.subject import (
     Subject,
@@ -47,10 +48,6 @@ if TYPE_CHECKING:
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.graph.index import GraphIndex
     from epctx_core.sessions.source import OpenModel
-
-
-ATTEMPTS = 5
-"""Attempts of a verification while the model is being replaced, as of a load."""
 
 
 @convert_errors("verifying the model")
@@ -85,38 +82,29 @@ def verify_model(
         (True, [])
     """
     session = sess_options or SessionOptions()
-    for _ in range(ATTEMPTS - 1):
-        before = _get_state(path_or_bytes)
-        report = _verify_once(path_or_bytes, session, registry)
-        if report.ok or _get_state(path_or_bytes) == before:
-            return report
-    return _verify_once(path_or_bytes, session, registry)
-
-
-def _get_state(path_or_bytes: str | os.PathLike[str] | bytes) -> object:
-    """Return the state of a model's file; if it was replaced meanwhile, its binary was,
-    too.
-    """
-    with suppress(OSError, ValueError, TypeError):
-        return (
-            None
-            if isinstance(path_or_bytes, bytes)
-            else identify_file(Path(path_or_bytes).stat())
-        )
-    return None
+    for _ in range(READ_ATTEMPTS):
+        with OpenedFiles() as files:
+            report = _verify_once(path_or_bytes, session, registry, files)
+            # What is wrong may be so because another model was published meanwhile.
+            if report.ok or not files.find_replaced():
+                break
+    return report
 
 
 def _verify_once(
     path_or_bytes: str | os.PathLike[str] | bytes,
     session: SessionOptions,
     registry: Registry,
+    files: OpenedFiles,
 ) -> VerifyReport:
     findings = Findings()
-    subject = read_subject(path_or_bytes, session, registry, findings)
+    subject = read_subject(path_or_bytes, session, registry, findings, files)
     payloads: list[PayloadReport] = []
     if subject is not None:
         with closing(ProviderSession(session, registry)) as providers:
             payloads = _verify(subject, providers)
+        with findings.collect("model-invalid"):
+            require_one_state(files, describe_path(subject.path))
     return VerifyReport(
         path=None if isinstance(path_or_bytes, bytes) else Path(path_or_bytes),
         findings=findings.sorted(),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import itertools
 import os
 import tempfile
 from pathlib import Path
@@ -18,6 +19,7 @@ from epctx_core import SessionOptions
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
 
 CONTENT = noise(5000)
+TIMES = itertools.count()
 
 
 def opened(folder, *nodes, payloads=None, look=lambda given: None, **entries):
@@ -135,11 +137,13 @@ def test_a_load_fails_whose_binary_was_written_to_while_the_ep_read_it(folder, d
 
 
 def write_into(file):
-    """Change a byte in place, and the time of change by more than a clock's step."""
+    """Change a byte in place, and the time of change by more than a clock's step, each
+    time anew: a load reads again what was changed.
+    """
     with file.open("r+b") as stream:
         stream.seek(4000)
         stream.write(b"\0")
-    os.utime(file, ns=(0, 0))
+    os.utime(file, ns=(0, next(TIMES)))
 
 
 def test_a_file_has_no_two_dots_in_its_name_which_readers_of_vendors_refuse(

@@ -35,9 +35,11 @@ from epctx_onnxruntime.guards import folds_recurrent
 from epctx_onnxruntime.versions import fit_versions, layout_of_this_cpu, quiet_options
 
 if TYPE_CHECKING:
-    from epctx_core.plugin import RunnableModel, TensorView
+    from epctx_core.plugin import Extent, RunnableModel, TensorView
     from epctx_onnxruntime.engine import OnnxRuntimeEngine
 
+_DESCRIPTORS = Path("/proc/self/fd")
+_HAS_DESCRIPTORS = _DESCRIPTORS.is_dir()
 REWRITE_LIMIT = 512 << 20
 """Most bytes of weights that may be rewritten: more would take too much memory."""
 
@@ -238,7 +240,7 @@ def hand_over(
         del tensor.external_data[:]
         extent = view.extent
         if extent is not None and Path(extent.file).anchor == PLACEHOLDER.anchor:
-            location = (_below_root(Path(extent.file)), extent.offset, extent.length)
+            location = (_find_file(view, extent), extent.offset, extent.length)
         elif view.dtype.isbuiltin == 1 and view.nbytes:
             location = (_below_root(PLACEHOLDER), 0, view.nbytes)
             names.append(tensor.name)
@@ -252,6 +254,18 @@ def hand_over(
     if names:
         options.add_external_initializers(names, values)
     return values
+
+
+def _find_file(view: TensorView, extent: Extent) -> str:
+    """Return the path below the root by which onnxruntime opens a weight's file.
+
+    Through the descriptor of the mapped file where the system has paths of those: under
+    the file's own name another one may lie by now, and the first again once it is
+    checked. onnxruntime refuses the descriptor of a file that has no name any more.
+    """
+    if isinstance(view, Weight) and view.mapping and _HAS_DESCRIPTORS:
+        return _below_root(_DESCRIPTORS / str(view.mapping[0].descriptor))
+    return _below_root(Path(extent.file))
 
 
 def check_files(views: Mapping[str, TensorView]) -> None:
@@ -306,6 +320,7 @@ class _Optimisation:
                 get_initializer_location_func=self._location,
             ).compile_to_bytes()
         except Exception as error:  # onnxruntime's exceptions have no base
+            check_files(self.views)
             raise NotImplementedByProvider(
                 f"onnxruntime refuses it: {' '.join(str(error).split())}"
             ) from error
@@ -347,7 +362,7 @@ class _Optimisation:
         if view is None or view.nbytes != size or list(view.shape) != value.shape():
             return False
         if info is not None and (extent := view.extent) is not None:
-            path = Path(_below_root(Path(extent.file)))
+            path = Path(_find_file(view, extent))
             return info.file_offset == extent.offset and Path(info.filepath) == path
         memory = memoryview((ctypes.c_char * size).from_address(value.data_ptr())).cast(
             "B"
