@@ -9,7 +9,7 @@
 # make fuzz    ten minutes of fuzzing that follows coverage; FUZZ_SECONDS and FUZZ_CORPUS change time and folder
 # make bench   every benchmarks/bench_*.py
 # make differential  what onnxruntime does and what epctx does, compared with docs/differences-from-onnxruntime.md
-# make minimums  the suite with the oldest libraries that pyproject.toml allows
+# make minimums  the suite with the oldest libraries that pyproject.toml allows; DRAWN=500 for that many of its tests
 # make release build every wheel into dist/ and check them where nothing else is installed
 # make docs    write the tables of docs/ that come from the code
 # make size    expressions, modules and classes of the core and of each package
@@ -96,7 +96,7 @@ size: .venv/.installed
 	@.venv/bin/python .ci/size.py
 
 minimums: .venv-min/.installed
-	.venv-min/bin/python $(PYTEST)
+	.venv-min/bin/python $(PYTEST) $(if $(DRAWN),--drawn $(DRAWN))
 
 clean:
 	rm -rf dist .venv .venv-min .venv-fuzz .venv-vendors .programs .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo-output

@@ -5,6 +5,7 @@ on all that is written.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import tempfile
@@ -29,6 +30,26 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that draws a sample of the suite."""
+    parser.addoption(
+        "--drawn", type=int, metavar="N", help="run N tests only, always the same ones"
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Leave the tests that `--drawn` asks for; each worker draws the same."""
+    count = config.getoption("drawn", None)
+    if count is not None and count < len(items):
+        drawn = set(random.Random(count).sample(range(len(items)), count))  # noqa: S311
+        left_out = [item for at, item in enumerate(items) if at not in drawn]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for at, item in enumerate(items) if at in drawn]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal
 
 from importlib_metadata import (
     EntryPoint,
-    IDistribution,
     PackageNotFoundError,
     distribution,
     distributions,
@@ -30,6 +29,9 @@ from epctx_core.registry.records import (
 )
 
 if TYPE_CHECKING:
+    # The oldest versions of the library do not have it.
+    from importlib_metadata import IDistribution
+
     from epctx_core.plugin import ExecutionProvider
 
 __all__ = ["EntryPoint", "PackageNotFoundError", "distribution", "distributions"]

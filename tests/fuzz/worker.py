@@ -28,12 +28,15 @@ from typing import Any
 import numpy as np
 from epctx_cli.arrays import load_inputs, make_inputs
 from fuzz.cases import Case, Seed, case, read_seeds, unpacked
+from fuzz.one_operator import make_model
 from fuzz.seeds import KERNEL_EP, NPZ
 
 import epctx_core as epctx
 
 ADDRESS_SPACE = 4 << 30
 """Bytes that may be mapped beyond what the process has when it is warm."""
+OPERATOR = "operator:"
+"""Begins the number of a model of one operator."""
 _LARGEST_INPUT = 1 << 16
 _SECONDS_OF_A_RUN = 1.0
 
@@ -50,6 +53,9 @@ def attempt(made: Case, folder: Path) -> dict[str, Any]:
         "verify": lambda: _verify(path, faults),
         "load": lambda: _load_and_run(path, outcomes, faults),
     }
+    if made.seed.startswith(OPERATOR):
+        # A run of such a model ends or computes for as long as its operator says.
+        actions["load"] = lambda: epctx.InferenceSession(path, _options()).close()
     if made.model == NPZ:
         actions = {"npz": lambda: load_inputs(str(path), ())}
     for name, action in actions.items():
@@ -162,6 +168,11 @@ def _cases(seeds: Path) -> Iterator[Case]:
             pass
         if word.isdecimal():
             yield case(known, int(word))
+        elif word.startswith(OPERATOR):
+            model = make_model(int(word.removeprefix(OPERATOR)))
+            name = f"{OPERATOR}{model.graph.node[0].op_type}"
+            files = {"model.onnx": model.SerializeToString()}
+            yield Case(number=-1, seed=name, model="model.onnx", files=files)
         elif Path(word).is_file():
             seed = unpacked(Path(word).read_bytes(), Path(word).name)
             yield Case(number=-1, seed=seed.name, model=seed.model, files=seed.files)
