@@ -78,6 +78,13 @@ def make_model_receipt(digest: str) -> str:
     return hashlib.sha256(f"model 1 {digest}".encode()).hexdigest()
 
 
+def make_reading_receipt(digest: str, versions: str) -> str:
+    """Return the receipt for a model whose bytes have a digest (hex), that native code
+    of these versions could read it.
+    """
+    return hashlib.sha256(f"reading 1 {digest} {versions}".encode()).hexdigest()
+
+
 def is_noted(receipt: str) -> bool:
     """Return whether there is a receipt, in the folder or in this process's memory."""
     if receipt in _in_memory:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import onnx
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto
 
 from epctx_core.context.decoding import decode_model
@@ -54,15 +55,23 @@ from epctx_core.context.payload_reader import (
     check_primaries,
     get_payload_key,
 )
-from epctx_core.context.receipts import IN_PLACE
+from epctx_core.context.receipts import (
+    IN_PLACE,
+    is_noted,
+    make_reading_receipt,
+    note,
+)
 from epctx_core.context.unfinished import STAGING_PREFIX
+from epctx_core.engines.cpu_engine import make_engine
 from epctx_core.errors import (
     Fail,
     InvalidArgument,
     InvalidGraph,
     InvalidProtobuf,
     NotImplementedByProvider,
+    PackageMissing,
 )
+from epctx_core.forwarding import import_installed
 from epctx_core.graph.index import SubgraphPath, walk_indexed_nodes
 from epctx_core.graph.model_io import (
     decode_name,
@@ -73,6 +82,7 @@ from epctx_core.graph.model_io import (
 )
 from epctx_core.graph.type_table import types_of
 from epctx_core.options import SessionConfig, SessionOptions, Verification
+from epctx_core.plugin import EnginePolicy
 from epctx_core.sessions.loading import (
     Routing,
     check_has_folder,
@@ -93,6 +103,12 @@ if TYPE_CHECKING:
     from epctx_core.registry import Registry
 
 _FETCH = "Fetch the model again, or compile again."
+READING_SECONDS = 60.0
+"""Seconds in which a process reads any small model."""
+BYTES_PER_SECOND = 1 << 20
+"""Bytes of a model for which it gets another second."""
+READING_BYTES = 2 << 30
+"""Bytes of memory for data that it may take beyond those in proportion to the model."""
 
 
 @dataclass(kw_only=True)
@@ -179,6 +195,46 @@ def read_subject(
     return None
 
 
+def _require_survival(subject: Subject, data: bytes) -> None:
+    """Have a process of its own read a model that this machine meets for the first
+    time, where epctx-isolation is installed: native code may not survive it.
+
+    Raises:
+        InvalidGraph: the process did not survive.
+    """
+    try:
+        reading = import_installed("epctx_isolation.reading", needed_by="verify")
+    except PackageMissing:
+        return
+    config, where = subject.config, describe_path(subject.path)
+    engine = make_engine(EnginePolicy(**config.engine_settings))
+    receipt = make_reading_receipt(
+        hashlib.sha256(data).hexdigest(), f"onnx {onnx.__version__}, {engine.name}"
+    )
+    if is_noted(receipt):
+        return
+    # A receipt is for the bytes of the model; its weights are not looked at.
+    end = reading.find_fatal_end(
+        data if subject.path is None else os.path.abspath(subject.path),  # noqa: PTH100 - links stay
+        config.entries,
+        libraries=config.custom_ops_libraries,
+        seconds=min(
+            config.isolation_seconds, READING_SECONDS + len(data) / BYTES_PER_SECOND
+        ),
+        max_bytes=config.isolation_bytes or READING_BYTES + 16 * len(data),
+    )
+    if end:
+        raise InvalidGraph(
+            f"a process that only read {where} did not survive it: {end}.",
+            path=subject.path,
+            hint=(
+                "Do not load it: native code of onnx or of the engine is at fault. "
+                "Report it to that project."
+            ),
+        )
+    note([receipt])
+
+
 def _open(subject: Subject, data: bytes) -> None:
     """Open a decoded model as a load does, and note why a load would refuse it."""
     session, config, findings = subject.session, subject.config, subject.findings
@@ -197,6 +253,7 @@ def _open(subject: Subject, data: bytes) -> None:
     }
     full = replace(config, entries=entries)
     try:
+        _require_survival(subject, data)
         with require_text_names():
             opener = weights_opener(
                 subject.proto, subject.path, full, IN_PLACE, subject.files

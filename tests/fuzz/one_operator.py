@@ -165,7 +165,9 @@ class _OneOperator:
                 self._parse(value.strip()),
             )
         made = TypeProto()
-        holder = made.sparse_tensor_type if outer == "sparse_tensor" else made.tensor_type
+        holder = (
+            made.sparse_tensor_type if outer == "sparse_tensor" else made.tensor_type
+        )
         holder.elem_type = TensorProto.DataType.Value(_NAMES.get(inner, inner.upper()))
         self._set_shape(holder)
         return made
@@ -219,7 +221,9 @@ class _OneOperator:
             value = self.draw.choice(_INTEGERS if self._is_wild() else (-1, 0, 1, 2, 3))
             return max(info.min, min(info.max, value))
         if np.issubdtype(kind, np.floating):
-            return self.draw.choice(_FLOATS if self._is_wild() else (0.0, 0.5, 1.0, 2.0))
+            return self.draw.choice(
+                _FLOATS if self._is_wild() else (0.0, 0.5, 1.0, 2.0)
+            )
         return self.draw.choice((0, 1))
 
     def _attribute(self, schema: Any) -> AttributeProto | None:

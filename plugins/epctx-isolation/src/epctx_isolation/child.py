@@ -1,4 +1,5 @@
-"""Script that the process of an EP runs: find modules as the host does, then serve.
+"""Script that a process runs: find modules as the host does, then serve an EP, or read
+a model that may be fatal.
 
 Not run as a module, so that no module in the working folder is imported by chance.
 Before it has the host's `sys.path`, it imports the standard library only.
@@ -23,7 +24,7 @@ def _exactly(source: int, size: int) -> bytes:
 
 
 def main() -> None:
-    """Serve until the host is done."""
+    """Do what the host asks for."""
     # Standard input and output are the line from and to the host; those of the plugin
     # are redirected from it.
     source, sink = os.dup(0), os.dup(1)
@@ -32,7 +33,14 @@ def main() -> None:
     os.close(nothing)
     os.dup2(2, 1)
     (length,) = struct.unpack("<I", _exactly(source, 4))
-    sys.path[:] = json.loads(_exactly(source, length))["path"]
+    order = json.loads(_exactly(source, length))
+    sys.path[:] = order["path"]
+    if (reading := order.get("read")) is not None:
+        from epctx_isolation.reading import read
+
+        read(reading, _exactly(source, reading["size"]))
+        return
+
     from epctx_isolation.service import serve
 
     serve(source, sink)

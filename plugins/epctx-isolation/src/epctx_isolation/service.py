@@ -79,9 +79,9 @@ def _perform(service: Service, host: Host, message: Message) -> bool:
         with _time(message.number("seconds")):
             head, blobs = service.perform(hook, message)
     except BaseException as error:  # noqa: BLE001 - the host handles all that an EP raises
-        _limit_memory(None)  # the report of an error needs memory, too
+        limit_memory(None)  # the report of an error needs memory, too
         host.send({"say": "error", **_describe_error(service, hook, error)})
-        _limit_memory(service.max_bytes)
+        limit_memory(service.max_bytes)
     else:
         host.send({"say": "result", **head}, blobs)
     return hook == "shutdown"
@@ -131,7 +131,7 @@ def _time(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _limit_memory(max_bytes: int | None) -> None:
+def limit_memory(max_bytes: int | None) -> None:
     """Set the memory that this process may take from now on; None for the limit with
     which it started.
     """
@@ -221,7 +221,7 @@ class Service:
         logger.propagate = False
         self.record = PluginRecord(**head["record"], state=PluginState.DISCOVERED)
         self.max_bytes = head["max_bytes"]
-        _limit_memory(self.max_bytes)
+        limit_memory(self.max_bytes)
         bytearray(
             1 << 20
         )  # with less left, native code fails in ways that do not say that it is memory

@@ -365,8 +365,16 @@ def place_weights(
 
 
 def ort_value(array: np.ndarray) -> onnxruntime.OrtValue:
-    """Return a value over the memory of an array, which must outlive it."""
+    """Return a value over the memory of an array, which must outlive it.
+
+    Raises:
+        NotImplementedByProvider: onnxruntime has no values of its type.
+    """
     if array.dtype.isbuiltin == 1:
+        if array.dtype.kind == "c":
+            raise NotImplementedByProvider(
+                f"onnxruntime has no values of the type {array.dtype}"
+            )
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
         array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)

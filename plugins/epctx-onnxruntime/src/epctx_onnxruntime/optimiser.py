@@ -21,7 +21,12 @@ from epctx_core.errors import NotImplementedByProvider
 from epctx_core.ext import Weight
 from epctx_core.plugin import OptimizedModel
 from epctx_onnxruntime.custom_operators import register_libraries
-from epctx_onnxruntime.engine import PREPACK_LIMIT, OnnxRuntimeModel, create_session
+from epctx_onnxruntime.engine import (
+    PREPACK_LIMIT,
+    OnnxRuntimeModel,
+    create_session,
+    ort_value,
+)
 from epctx_onnxruntime.graphs import (
     INLINE_LIMIT,
     LOCATION,
@@ -244,7 +249,7 @@ def hand_over(
         elif view.dtype.isbuiltin == 1 and view.nbytes:
             location = (_below_root(PLACEHOLDER), 0, view.nbytes)
             names.append(tensor.name)
-            values.append(onnxruntime.OrtValue.ortvalue_from_numpy(view.array()))
+            values.append(ort_value(view.array()))
         else:
             tensor.ClearField("data_location")
             tensor.raw_data = b"".join(view.chunks())

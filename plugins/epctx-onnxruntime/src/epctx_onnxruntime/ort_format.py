@@ -43,7 +43,9 @@ _NUMBERS = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i"}
 _LISTS = {AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints"}
 _MOST_NESTED = 64
 _MOST_SHARED = 16
-"""Largest average number of references to a byte of a file."""
+"""Largest average number of references to a byte of a file, most of them names."""
+_TABLE_SIZE = 8
+"""Fewest bytes of a table: a reference to its fields' offsets, and one to the table."""
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _SCHEMA = "ort_flatbuffers_py"
 _DECODING = (
@@ -150,7 +152,8 @@ class _Decoder:
     """Decoder of a flatbuffer to an ONNX model.
 
     A table may have many references, so a small file could describe a huge model:
-    decoded bytes are counted. onnxruntime itself shares only names of values.
+    decoded bytes are counted. onnxruntime itself shares only names of values, so tables
+    that take more room than the file has are refused.
     """
 
     def __init__(
@@ -160,6 +163,7 @@ class _Decoder:
         # A name in protobuf has to be UTF-8.
         self._file = path.name if path is not None and path.name.isprintable() else None
         self._left = _MOST_SHARED * len(data)
+        self._left_for_tables = len(data)
         self._add = count
 
     def model(self, session: Any) -> tuple[ModelProto, list[OperatorTypes]]:
@@ -209,8 +213,8 @@ class _Decoder:
             self._tensor(tensor, proto.initializer.add(), detach=nested == 0)
         for sparse in self._each(graph, "SparseInitializers"):
             target = proto.sparse_initializer.add(dims=self._numbers(sparse, "Dims"))
-            self._tensor(sparse.Values(), target.values)
-            self._tensor(sparse.Indices(), target.indices)
+            self._tensor(self._table(sparse.Values()), target.values)
+            self._tensor(self._table(sparse.Indices()), target.indices)
         for node in self._each(graph, "Nodes"):
             self._node(node, proto, nested)
         for names, target in ((inputs, proto.input), (outputs, proto.output)):
@@ -252,16 +256,14 @@ class _Decoder:
         elif proto.type == AttributeProto.STRING:
             proto.s = self._count_text(attribute.S() or b"")
         elif proto.type == AttributeProto.STRINGS:
-            proto.strings.extend(
-                map(self._count_text, self._each(attribute, "Strings"))
-            )
+            proto.strings.extend(self._each_text(attribute, "Strings"))
         elif proto.type == AttributeProto.TENSOR:
-            self._tensor(attribute.T(), proto.t)
+            self._tensor(self._table(attribute.T()), proto.t)
         elif proto.type == AttributeProto.TENSORS:
             for tensor in self._each(attribute, "Tensors"):
                 self._tensor(tensor, proto.tensors.add())
         elif proto.type == AttributeProto.GRAPH:
-            self._graph(attribute.G(), proto.g, nested=nested + 1)
+            self._graph(self._table(attribute.G()), proto.g, nested=nested + 1)
         else:
             raise ValueError(
                 f"attribute {proto.name!r} has the unknown type {proto.type}"
@@ -277,9 +279,7 @@ class _Decoder:
                 "writes"
             )
         if proto.data_type == TensorProto.STRING:
-            proto.string_data.extend(
-                map(self._count_text, self._each(tensor, "StringData"))
-            )
+            proto.string_data.extend(self._each_text(tensor, "StringData"))
             return
         raw = tensor.RawDataAsNumpy()
         size = 0 if isinstance(raw, int) else raw.nbytes
@@ -306,7 +306,7 @@ class _Decoder:
             self._type(kind, proto.type, 0)
 
     def _type(self, info: Any, proto: TypeProto, nested: int) -> None:
-        self._count(1)
+        self._table(info)
         if nested > _MOST_NESTED:
             raise ValueError(f"types are nested more than {_MOST_NESTED} deep")
         self._set_texts(proto, denotation=info.Denotation())
@@ -314,13 +314,13 @@ class _Decoder:
         if which == 0:
             return
         name = ("TensorTypeAndShape", "SequenceType", "MapType")[which - 1]
-        table = info.Value()
+        table = self._table(info.Value())
         value = getattr(importlib.import_module(f"{_SCHEMA}.fbs.{name}"), name)()
         value.Init(table.Bytes, table.Pos)
         if which == 1:
             proto.tensor_type.elem_type = value.ElemType()
             if (shape := value.Shape()) is not None:
-                self._shape(shape, proto.tensor_type)
+                self._shape(self._table(shape), proto.tensor_type)
         elif which == 2:  # noqa: PLR2004 - numbers of the flatbuffer's union
             self._type(value.ElemType(), proto.sequence_type.elem_type, nested + 1)
         else:
@@ -334,6 +334,7 @@ class _Decoder:
             self._set_texts(target, denotation=dim.Denotation())
             if (value := dim.Value()) is None:
                 continue
+            self._table(value)
             if value.DimType() == 1:
                 target.dim_value = value.DimValue()
             else:
@@ -368,14 +369,32 @@ class _Decoder:
                 setattr(proto, field, self._text(text))
 
     def _each(self, table: Any, field: str) -> Iterator[Any]:
+        """Yield the tables of a field."""
+        get = getattr(table, field)
+        for index in range(getattr(table, f"{field}Length")()):
+            yield self._table(get(index))
+
+    def _table(self, table: Any) -> Any:
+        """Count a table, and return it."""
+        self._add("messages")
+        self._left_for_tables -= _TABLE_SIZE
+        if self._left_for_tables < 0:
+            raise ValueError("its tables refer to the same bytes too often")
+        return table
+
+    def _each_text(self, table: Any, field: str) -> Iterator[bytes]:
+        """Yield the texts of a field."""
         get = getattr(table, field)
         for index in range(getattr(table, f"{field}Length")()):
             self._count(4)
-            self._add("messages")
-            yield get(index)
+            yield self._count_text(get(index) or b"")
 
     def _texts(self, table: Any, field: str) -> list[str]:
-        return [self._text(text) for text in self._each(table, field)]
+        texts = []
+        for text in self._each_text(table, field):
+            self._add("names")
+            texts.append(text.decode())
+        return texts
 
     def _text(self, text: bytes | None) -> str:
         self._add("names")
