@@ -65,6 +65,8 @@ exactly its own version of the core.
     epctx-onnxruntime).
 `read_manifest`:
     knowing which bytes of a payload are weights before damaging it (epctx-conformance).
+`parse_json`:
+    counting what a message has before it is decoded (epctx-isolation).
 `suggestion`:
     suggesting what was meant by a misspelt name (epctx-cli, epctx-conformance).
 `copy_options`:
@@ -108,7 +110,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "epctx_core.compiling.destination": ("check_folder",),
-    "epctx_core.context.manifest": ("read_manifest",),
+    "epctx_core.context.manifest": ("parse_json", "read_manifest"),
     "epctx_core.context.paths": ("ModelFolder",),
     "epctx_core.context.payload_writer": ("PrivatePayloads",),
     "epctx_core.context.scratch": (

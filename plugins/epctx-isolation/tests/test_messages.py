@@ -16,6 +16,8 @@ from end_to_end.small_models import chain
 from epctx_isolation.channel import (
     LONGEST_HEAD,
     MOST_BLOBS,
+    SMALL_ENTRIES,
+    SMALL_HEAD,
     Channel,
     Message,
     ProtocolError,
@@ -37,8 +39,8 @@ from epctx_core.options import SessionOptions
 from epctx_core.sessions.source import open_model
 
 
-def received(data, limit=None):
-    return Channel(io.BytesIO(data), io.BytesIO(), limit=limit).receive()
+def received(data, limit=None, nodes=0):
+    return Channel(io.BytesIO(data), io.BytesIO(), limit=limit).receive(nodes)
 
 
 def framed(head):
@@ -87,11 +89,48 @@ def test_a_message_arrives_as_it_was_sent():
             framed({"sizes": [0] * (MOST_BLOBS + 1)}),
             id="more pieces than any message has",
         ),
+        struct.pack("<I", SMALL_HEAD + 1),
+        pytest.param(framed({"text": "x" * 100}), id="a head above the limit"),
+        framed({"sizes": [90]}),
     ],
 )
 def test_what_is_no_message_is_noticed_before_anything_is_made_of_it(data):
     with pytest.raises(ProtocolError):
         received(data, limit=100)
+
+
+def lists(count):
+    """Return a message with so many entries, of the smallest kind."""
+    return framed(b'{"":[' + b"[]," * (count // 2 - 1) + b"[]]}")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "entries"), [(0, SMALL_ENTRIES), (1000, SMALL_ENTRIES + 32_000)]
+)
+def test_a_head_has_as_many_entries_as_its_graph_needs(nodes, entries):
+    assert received(lists(entries - 2), nodes=nodes).items("")
+
+    with pytest.raises(ProtocolError, match="more than"):
+        received(lists(entries + 10), nodes=nodes)
+
+
+def test_claims_of_single_nodes_and_reasons_for_each_are_no_more_than_a_graph_needs():
+    nodes = 50_000
+    flags = {"fuse": True, "keep": False, "exact": False, "token": None}
+    reason = "the operator RotaryEmbedding, of domain com.microsoft, has no kernel"
+    claims = [{"nodes": [n], **flags} for n in range(nodes)]
+    refusals = [{"reason": reason, "nodes": [n]} for n in range(nodes)]
+
+    head = received(framed({"claims": claims + refusals}), nodes=nodes)
+
+    assert len(head.items("claims")) == 2 * nodes
+
+
+def test_the_memory_that_a_head_takes_counts_as_what_a_message_may_have():
+    assert received(lists(1000), limit=200_000).items("")
+
+    with pytest.raises(ProtocolError, match="more than 984 entries"):
+        received(lists(1000), limit=100_000)
 
 
 def test_a_message_that_ends_early_is_the_end():

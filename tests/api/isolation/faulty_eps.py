@@ -64,6 +64,13 @@ def message(head):
     return struct.pack("<I", len(text)) + text
 
 
+def send_a_large_head():
+    """Send 60 MiB of JSON: empty lists."""
+    text = b'{"say": "result", "claims": [' + b"[]," * (20 << 20) + b"[]]}"
+    write_to_lines(struct.pack("<I", len(text)) + text)
+    time.sleep(600)
+
+
 def sleep_in_native_code():
     """Sleep without giving up the interpreter's lock: no other thread of this process
     runs.
@@ -150,6 +157,7 @@ FAULTS = {
         write_to_lines(message({"say": "result", "sizes": [4 << 30]})),
         time.sleep(600),
     ),
+    "large-head": send_a_large_head,
     "print": print_much,
     "log": log,
     "log below": lambda: logging.getLogger("epctx.ep.below").warning(

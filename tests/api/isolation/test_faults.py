@@ -90,6 +90,18 @@ def test_an_answer_larger_than_allowed_is_not_read(tmp_path):
     assert "it sent an invalid message" in error.message
 
 
+@pytest.mark.parametrize("hook", ["__init__", "get_capability", "compile"])
+def test_a_message_with_more_json_than_its_subject_needs_is_not_decoded(
+    tmp_path, temporary, hook
+):
+    with nothing_left(temporary):
+        error = failing(tmp_path, "large-head", hook)
+
+    assert type(error) is epctx.PluginError
+    assert "it sent an invalid message (a head of 62,914,593 bytes" in error.message
+    assert error.hook == hook
+
+
 def test_an_error_of_the_tree_arrives_as_it_was_raised(tmp_path):
     error = failing(tmp_path, "error")
 

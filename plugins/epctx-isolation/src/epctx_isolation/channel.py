@@ -19,12 +19,24 @@ import numpy as np
 
 from epctx_core import errors
 from epctx_core.errors import EpctxError, PluginError
+from epctx_core.ext import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
 
 LONGEST_HEAD = 64 << 20
 """Bytes of JSON in one message: enough for a graph of a million nodes."""
+SMALL_HEAD = 4 << 20
+"""Bytes of JSON in a message of an EP's process that is not about a graph."""
+SMALL_ENTRIES = 1 << 18
+"""Entries of all lists and objects in such a message: decoding them takes 10 ms."""
+MOST_ENTRIES = 1 << 23
+"""The same in any message: decoding them takes 0.8 s and 320 MiB."""
+_BYTES_FOR_NODE = 1 << 10
+_ENTRIES_FOR_NODE = 32
+"""A claim of one node has 12, a description of one about 20."""
+_BYTES_FOR_ENTRY = 100
+"""Memory that an entry takes at most, such as a list with nothing in it."""
 MOST_BLOBS = 1 << 20
 """Blobs in one message."""
 
@@ -95,7 +107,8 @@ class Channel:
 
     Args:
         source, sink: files to read from and to write to.
-        limit: most bytes of the blobs of one received message; None for any.
+        limit: most bytes of one received message, and most memory that its head may
+            take; None for any.
     """
 
     def __init__(
@@ -135,30 +148,54 @@ class Channel:
                     self._sink.write(view.cast("B"))
             self._sink.flush()
 
-    def receive(self) -> Message:
+    def receive(self, nodes: int | None = 0) -> Message:
         """Wait for the next message.
+
+        Args:
+            nodes: of the graph that the message may be about, which make its head
+                longer; None if the other end is trusted.
 
         Raises:
             EOFError: the other end is closed.
-            ProtocolError: it is malformed.
+            ProtocolError: it is malformed, or larger than it may be.
         """
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        if length > LONGEST_HEAD:
-            raise ProtocolError(f"a head of {length:,} bytes")
-        try:
-            head = json.loads(bytes(self._exactly(length)))
-        except (ValueError, RecursionError):
-            raise ProtocolError("a head that is not JSON") from None
-        if type(head) is not dict:
-            raise ProtocolError("a head that is not an object")
+        head, left = self._receive_head(length, nodes)
+
         sizes = whole_numbers(head.get(_SIZES, []))
         if len(sizes) > MOST_BLOBS:
             raise ProtocolError(f"{len(sizes):,} blobs in one message")
-        if self._limit is not None and sum(sizes) > self._limit:
+        if left is not None and sum(sizes) > left:
             raise ProtocolError(
-                f"{sum(sizes):,} bytes in one message, and {self._limit:,} are allowed"
+                f"{sum(sizes):,} bytes in one message, and {left:,} are allowed"
             )
         return Message(head, [self._exactly(size) for size in sizes])
+
+    def _receive_head(
+        self, length: int, nodes: int | None
+    ) -> tuple[dict[str, Any], int | None]:
+        """Return a head, and the bytes that the limit leaves for blobs."""
+        longest, most = LONGEST_HEAD, MOST_ENTRIES
+        if nodes is not None:
+            longest = min(longest, SMALL_HEAD + nodes * _BYTES_FOR_NODE)
+            most = min(most, SMALL_ENTRIES + nodes * _ENTRIES_FOR_NODE)
+        if self._limit is not None:
+            longest = min(longest, self._limit)
+            most = min(most, (self._limit - length) // _BYTES_FOR_ENTRY)
+        if length > longest:
+            raise ProtocolError(
+                f"a head of {length:,} bytes, and {longest:,} are allowed"
+            )
+
+        try:
+            # Nothing else runs in this process while JSON is decoded, so what it makes
+            # is counted first.
+            head = parse_json(bytes(self._exactly(length)), most)
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError(f"a head that cannot be decoded: {error}") from None
+        if type(head) is not dict:
+            raise ProtocolError("a head that is not an object")
+        return head, None if self._limit is None else self._limit - length
 
     def _exactly(self, size: int) -> memoryview:
         try:

@@ -52,7 +52,7 @@ class ChildProcess:
 
     Args:
         scratch: makes a private folder.
-        limit: most bytes of the blobs of one message from it; None for any.
+        limit: most bytes of one message from it; None for any.
 
     Raises:
         Fail: no process could be started.

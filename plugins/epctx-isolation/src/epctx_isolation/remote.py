@@ -42,6 +42,8 @@ Handlers: TypeAlias = "dict[str, Callable[[Message], Reply]]"
 _LONGEST_RECORD = 1 << 14
 _OF_RUNS = {"run", *(hook.name for hook in HOOKS.values() if hook.in_runs)}
 """Calls that the cancellation of a load does not concern."""
+_ABOUT_GRAPHS = {h.name for h in HOOKS.values() if h.result.startswith("Sequence[")}
+"""Calls during which messages grow with the model's nodes."""
 
 _START_SECONDS = 60
 """Seconds for a process to start on a busy machine, whatever the host allows for one
@@ -89,6 +91,7 @@ class RemoteProvider:
         self._limit = ep.seconds
         self._lock = threading.RLock()
         self._closed = self._busy = False
+        self._nodes = 0  # of the model that was sent last, with its subgraphs
         # Errors of this process that the EP was told about during a call, and the one
         # that ends it.
         self._raised: list[Exception] = []
@@ -176,6 +179,7 @@ class RemoteProvider:
                     seconds, None if hook in _OF_RUNS else self._context.cancel
                 ):
                     if model is not None:
+                        self._nodes = sum(len(graph.nodes) for graph in model.walk())
                         model_head, portions, lengths = pack_model(model)
                         self.channel.send(
                             {"do": "model", **model_head}, portions, lengths
@@ -185,7 +189,7 @@ class RemoteProvider:
                         blobs,
                         sizes,
                     )
-                    outcome = self._serve(handlers or {})
+                    outcome = self._serve(hook, handlers or {})
             except (OSError, EOFError) as error:
                 raise self._close_after(hook) from error
             except ProtocolError as error:
@@ -221,14 +225,15 @@ class RemoteProvider:
             finally:
                 self._close()
 
-    def _serve(self, handlers: Handlers) -> Message | Exception:
+    def _serve(self, hook: str, handlers: Handlers) -> Message | Exception:
         """Serve the EP until the call is over; return its result, or the error to
         raise.
         """
         self._raised, self._failure = [], None
         handlers = {"progress": self._report_progress, "log": self._log, **handlers}
+        nodes = self._nodes if hook in _ABOUT_GRAPHS else 0
         while True:
-            message = self.channel.receive()
+            message = self.channel.receive(nodes)
             say = message.text("say")
             if say == "result":
                 return self._failure or message

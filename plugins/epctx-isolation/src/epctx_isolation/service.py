@@ -309,7 +309,7 @@ class Host:
     def _read(self) -> None:
         try:
             while True:
-                message = self._channel.receive()
+                message = self._channel.receive(nodes=None)
                 if message.head.get("do") == "cancel":
                     self.session.set_load_cancellation_flag(True)
                 else:
