@@ -290,6 +290,20 @@ def test_an_error_keeps_its_class_and_all_that_it_names():
     )
 
 
+@pytest.mark.parametrize("name", ["message", "node", "ep", "path", "hint", "trace"])
+def test_each_text_of_an_error_is_cut_and_made_printable_by_its_receiver(name):
+    texts = dict.fromkeys(("node", "ep", "path", "hint"), "")
+    said = {"error": "Fail", "message": "", "trace": "", "fields": texts}
+    (said if name in said else texts)[name] = "\ud800\x1b\n\u2028" * (1 << 20)
+
+    error = decode_error(Message(said))
+
+    text = str(error.__cause__) if name == "trace" else getattr(error, name)
+    assert 1000 < len(text) <= 1 << 16
+    assert set(text.splitlines()) > {r"\u2028\ud800\x1b"}
+    assert text.replace("\n", "").isprintable()
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -23,7 +23,7 @@ import numpy as np
 from end_to_end.engine_eps import Alpha, packed
 from onnx import TensorProto, numpy_helper
 
-from epctx_core.errors import InvalidGraph
+from epctx_core.errors import InternalError, InvalidGraph, PackageMissing
 from epctx_core.plugin import (
     CompiledPartition,
     ComputeCapability,
@@ -32,6 +32,8 @@ from epctx_core.plugin import (
     Refusal,
     hookimpl,
 )
+
+LOGGER = "epctx.ep.FaultyExecutionProvider"
 
 
 def lines():
@@ -119,9 +121,21 @@ def print_much():
 
 
 def log():
-    logging.getLogger("epctx.ep.FaultyExecutionProvider").warning(
-        "a record of %s", "the plugin"
-    )
+    logging.getLogger(LOGGER).warning("a record of %s", "the plugin")
+
+
+def log_as_others():
+    """Log to a logger of dots alone, to the core's, and to one below the EP's own."""
+    for name in ("epctx" + "." * 30_000, "epctx.registry", f"{LOGGER}.known"):
+        logging.getLogger("epctx").handle(
+            logging.makeLogRecord(
+                {
+                    "name": name,
+                    "levelno": 1 << 40,
+                    "msg": "a\nWARNING \x1b[2J\u202e\ud800" + "." * 30_000,
+                }
+            )
+        )
 
 
 def note_the_process():
@@ -134,6 +148,22 @@ def raise_error():
 
 def raise_value_error():
     raise ValueError("disk on fire")
+
+
+def raise_long_error():
+    raise InvalidGraph(
+        "m\x1b[2J\ud800\nn",
+        node="n\x07" + "n" * (10 << 20),
+        hint="h\x1b[2J" + "h" * (10 << 20),
+    ) from ValueError("c\x1b[2J")
+
+
+def raise_internal_error():
+    raise InternalError("epctx is wrong", hint="Report it to the project.")
+
+
+def raise_package_missing():
+    raise PackageMissing("the package epctx-evil is missing", hint="Install it.")
 
 
 FAULTS = {
@@ -160,6 +190,7 @@ FAULTS = {
     "large-head": send_a_large_head,
     "print": print_much,
     "log": log,
+    "log as others": log_as_others,
     "log below": lambda: logging.getLogger("epctx.ep.below").warning(
         "the key is %s", "s3cret-v4lue"
     ),
@@ -167,6 +198,9 @@ FAULTS = {
     "leave-a-child": leave_a_child,
     "error": raise_error,
     "value-error": raise_value_error,
+    "long-error": raise_long_error,
+    "internal-error": raise_internal_error,
+    "package-missing": raise_package_missing,
     "system-exit": lambda: sys.exit(3),
 }
 

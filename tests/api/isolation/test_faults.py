@@ -4,10 +4,12 @@ nothing is left behind.
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 from end_to_end.small_models import example
-from isolation.faulty_eps import Faulty
+from isolation.faulty_eps import LOGGER, Faulty
 from isolation.harness import compiled, nothing_left, options_for, registry_of, source
 from isolation.made_eps import make_ep
 
@@ -115,6 +117,44 @@ def test_an_error_of_the_tree_arrives_as_it_was_raised(tmp_path):
     assert "raise_error" in str(error.__cause__)
 
 
+@pytest.mark.parametrize("fault", ["internal-error", "package-missing"])
+@pytest.mark.parametrize("hook", ["__init__", "compile", "run"])
+def test_an_error_that_says_that_epctx_is_wrong_is_the_plugins(tmp_path, fault, hook):
+    options = options_for(
+        Faulty, isolate="all", provider_options={"fault": fault, "hook": hook}
+    )
+
+    with (
+        pytest.raises(epctx.PluginError) as caught,
+        epctx.InferenceSession(
+            source(tmp_path), options, registry=registry_of(Faulty)
+        ) as session,
+    ):
+        session.run(None, {"x": example()})
+
+    error = caught.value
+    assert type(error) is epctx.PluginError
+    assert error.message.startswith(
+        f"FaultyExecutionProvider (registered by the host) failed in {hook}: "
+    )
+    assert error.message.endswith(("epctx is wrong", "epctx-evil is missing"))
+    assert (error.ep, error.hook) == (Faulty.name, hook)
+    assert "fault of the plugin" in error.hint
+
+
+def test_texts_of_an_error_are_short_and_printable(tmp_path):
+    error = failing(tmp_path, "long-error")
+
+    assert type(error) is epctx.InvalidGraph
+    assert error.message == "m\\x1b[2J\\ud800\nn"
+    assert error.hint.startswith("h\\x1b[2Jhhh")
+    assert error.node.startswith("n\\x07nnn")
+    assert max(len(error.hint), len(error.node)) <= 1 << 14
+    trace = str(error.__cause__)
+    assert len(trace) <= 1 << 16
+    assert trace.replace("\n", "").isprintable()
+
+
 @pytest.mark.parametrize(
     ("hook", "kind"), [("compile", epctx.EPFail), ("get_capability", epctx.PluginError)]
 )
@@ -200,9 +240,7 @@ def test_what_a_plugin_logs_reaches_the_hosts_logger_of_that_name(tmp_path, capl
 
     compiled(tmp_path / "out", source(tmp_path), Faulty, options)
 
-    records = [
-        r for r in caplog.records if r.name == "epctx.ep.FaultyExecutionProvider"
-    ]
+    records = [r for r in caplog.records if r.name == LOGGER]
     assert [(r.levelname, r.getMessage()) for r in records] == [
         ("WARNING", "a record of the plugin")
     ]
@@ -215,9 +253,25 @@ def test_what_a_plugin_logs_there_shows_no_secret_whatever_the_logger(tmp_path, 
 
     compiled(tmp_path / "out", source(tmp_path), Faulty, options)
 
-    assert [r.getMessage() for r in caplog.records if r.name == "epctx.ep.below"] == [
-        "the key is [secret]"
+    assert [r.getMessage() for r in caplog.records if r.name == LOGGER] == [
+        "epctx.ep.below: the key is [secret]"
     ]
+
+
+def test_records_are_printable_lines_of_the_eps_own_loggers(tmp_path, caplog):
+    known = logging.getLogger(f"{LOGGER}.known").name
+    loggers = len(logging.Logger.manager.loggerDict)
+    options = options_for(Faulty, provider_options={"fault": "log as others"})
+
+    compiled(tmp_path / "out", source(tmp_path), Faulty, options)
+
+    forged = [r for r in caplog.records if r.levelno == logging.CRITICAL]
+    assert [r.name for r in forged] == [LOGGER, LOGGER, known]
+    texts = [r.getMessage() for r in forged]
+    assert all(text.isprintable() and len(text) <= 1 << 14 for text in texts)
+    assert texts[0].startswith("epctx......")
+    assert texts[1].startswith(r"epctx.registry: a\nWARNING \x1b[2J\u202e\ud800...")
+    assert len(logging.Logger.manager.loggerDict) < loggers + 100
 
 
 def test_a_crash_while_a_model_runs_leaves_a_host_that_goes_on(tmp_path, temporary):

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from epctx_core import errors
-from epctx_core.errors import EpctxError, PluginError
+from epctx_core.errors import LONGEST_MESSAGE, EpctxError, PluginError, concealed
 from epctx_core.ext import parse_json
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ MOST_BLOBS = 1 << 20
 """Blobs in one message."""
 
 T = TypeVar("T")
+LONGEST_RECORD = 1 << 14
+"""Characters of one record of a log."""
 _LENGTH = struct.Struct("<I")
 _SIZES = "sizes"
 
@@ -219,8 +221,9 @@ _CLASSES = {
 }
 _FIELDS = ("node", "ep", "path", "hint")
 _PLUGIN_FIELDS = ("hook", "distribution", "version")
-_LONGEST = 1 << 16
+_LONGEST = LONGEST_MESSAGE
 """Characters of one text of an error."""
+_LONGEST_TRACE = 1 << 16
 
 
 def describe(error: BaseException) -> str:
@@ -229,6 +232,24 @@ def describe(error: BaseException) -> str:
         # It is a plugin's exception class.
         return f"{type(error).__name__}: {error}"
     return type(error).__name__
+
+
+def make_printable(text: str, longest: int, *, keep: str = "") -> str:
+    """Return the beginning of a text, without secrets and with an escape sequence for
+    whatever a terminal or a log could take for something else.
+
+    Args:
+        text: of another process.
+        longest: most characters of the result.
+        keep: characters that stay, such as a line's end.
+    """
+    shown = concealed(text)[:longest]
+    if not shown.isprintable():
+        shown = "".join(
+            c if c.isprintable() or c in keep else c.encode("unicode_escape").decode()
+            for c in shown
+        )
+    return shown[:longest]
 
 
 class RemoteError(Exception):
@@ -254,11 +275,13 @@ def encode_error(error: EpctxError) -> dict[str, Any]:
         "error": cls,
         "message": error.message[:_LONGEST],
         "fields": {
-            name: str(value)[:_LONGEST]
+            name: concealed(str(value))[:_LONGEST]
             for name, value in values.items()
             if value is not None
         },
-        "trace": "".join(traceback.format_exception(error))[-_LONGEST:],
+        "trace": concealed("".join(traceback.format_exception(error)))[
+            -_LONGEST_TRACE:
+        ],
     }
 
 
@@ -276,6 +299,12 @@ def decode_error(message: Message) -> EpctxError:
         name in allowed and type(value) is str for name, value in fields.items()
     ):
         raise ProtocolError("an error with unknown fields")
-    error = cls(message.text("message"), **fields)
-    error.__cause__ = RemoteError(message.text("trace"))
+    texts = {
+        name: make_printable(text, _LONGEST, keep="\n")
+        for name, text in {"message": message.text("message"), **fields}.items()
+    }
+    error = cls(texts.pop("message"), **texts)
+    error.__cause__ = RemoteError(
+        make_printable(message.text("trace"), _LONGEST_TRACE, keep="\n")
+    )
     return error

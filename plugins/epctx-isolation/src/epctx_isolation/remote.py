@@ -13,16 +13,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from epctx_core.errors import EpctxError, Fail, PluginError, concealed
+from epctx_core.errors import (
+    EpctxError,
+    Fail,
+    InternalError,
+    PackageMissing,
+    PluginError,
+)
 from epctx_core.ext import HOOKS
 from epctx_core.plugin import EnginePolicy
 from epctx_isolation.channel import (
+    LONGEST_RECORD,
     Channel,
     Message,
     ProtocolError,
     decode_error,
     describe,
     encode_error,
+    make_printable,
 )
 from epctx_isolation.model_copy import pack_model
 from epctx_isolation.process import ChildProcess
@@ -39,7 +47,7 @@ Reply: TypeAlias = "tuple[Mapping[str, Any], Iterable[Buffer]]"
 Handlers: TypeAlias = "dict[str, Callable[[Message], Reply]]"
 """Functions that serve an EP during a call, by the name of its request."""
 
-_LONGEST_RECORD = 1 << 14
+_LONGEST_STAGE = 1 << 8
 _OF_RUNS = {"run", *(hook.name for hook in HOOKS.values() if hook.in_runs)}
 """Calls that the cancellation of a load does not concern."""
 _ABOUT_GRAPHS = {h.name for h in HOOKS.values() if h.result.startswith("Sequence[")}
@@ -239,13 +247,29 @@ class RemoteProvider:
                 return self._failure or message
             if say == "error":
                 if self._failure is not None or "host" not in message.head:
-                    return self._failure or decode_error(message)
+                    return self._failure or self._decode_error(hook, message)
                 # One that this process raised before: the same object.
                 number = message.number("host")
                 if number >= len(self._raised):
                     raise ProtocolError(f"error {number} of the host")
                 return self._raised[number]
             self._handle(message, handlers, replies=say == "ask")
+
+    def _decode_error(self, hook: str, message: Message) -> EpctxError:
+        """Return the error that the EP raised; one that blames epctx or its
+        installation becomes the cause of one that blames the plugin.
+        """
+        error = decode_error(message)
+        if not isinstance(error, (InternalError, PackageMissing)):
+            return error
+        fault = self._plugin_error(
+            hook,
+            f"{type(error).__name__}: {error.message}",
+            "This is a fault of the plugin; its own exception is the cause of this "
+            "error (`-v` shows it).",
+        )
+        fault.__cause__ = error
+        return fault
 
     def _handle(self, message: Message, handlers: Handlers, *, replies: bool) -> None:
         name = message.text("what")
@@ -274,17 +298,24 @@ class RemoteProvider:
             self.channel.send({"do": "reply", **head}, blobs)
 
     def _report_progress(self, message: Message) -> Reply:
-        self._context.progress(
-            message.text("stage"), message.number("done"), message.number("total")
-        )
+        stage = make_printable(message.text("stage"), _LONGEST_STAGE)
+        self._context.progress(stage, message.number("done"), message.number("total"))
         return {}, ()
 
     def _log(self, message: Message) -> Reply:
-        name = message.text("logger")
-        if name != "epctx" and not name.startswith("epctx."):
-            raise ProtocolError(f"a record for the logger {name!r:.80}")
-        text = concealed(message.text("text"))[:_LONGEST_RECORD]
-        logging.getLogger(name).log(message.number("level"), "%s", text)
+        """Log a record with the EP's own logger, or with one below it that exists:
+        `getLogger` makes a logger, and another one for each dot in its name.
+        """
+        name, text = message.text("logger"), message.text("text")
+        logger = self._context.logger
+        known = logging.Logger.manager.loggerDict.get(name)
+        if isinstance(known, logging.Logger) and name.startswith(f"{logger.name}."):
+            logger = known
+        elif name != logger.name:
+            text = f"{name}: {text}"
+
+        level = min(message.number("level"), logging.CRITICAL)
+        logger.log(level, "%s", make_printable(text, LONGEST_RECORD))
         return {}, ()
 
     def _close_after(self, hook: str) -> PluginError:
@@ -295,19 +326,22 @@ class RemoteProvider:
         return self._death(hook)
 
     def _death(self, hook: str) -> PluginError:
+        return self._plugin_error(
+            hook,
+            f"its process is gone; {self._process.describe_end()}",
+            "Report it to the plugin's vendor with the model. "
+            "ep.isolate_timeout_seconds and ep.isolate_max_bytes limit its process.",
+        )
+
+    def _plugin_error(self, hook: str, fault: str, hint: str) -> PluginError:
         record = self._record
         return PluginError(
-            f"{record.label} failed in {hook}: its process is gone; "
-            f"{self._process.describe_end()}",
+            f"{record.label} failed in {hook}: {fault}",
             ep=record.name,
             hook=hook,
             distribution=record.distribution,
             version=record.version,
-            hint=(
-                "Report it to the plugin's vendor with the model. "
-                "ep.isolate_timeout_seconds and ep.isolate_max_bytes limit its "
-                "process."
-            ),
+            hint=hint,
         )
 
     def _close(self) -> None:

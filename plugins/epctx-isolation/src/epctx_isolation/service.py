@@ -22,10 +22,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from epctx_core import PluginRecord, PluginState, Registry, SessionOptions
-from epctx_core.errors import EpctxError, PluginError, RuntimeException
+from epctx_core.errors import (
+    EpctxError,
+    PluginError,
+    RuntimeException,
+    conceal,
+    concealed,
+)
 from epctx_core.ext import HOOKS, CpuEngine, ProviderChoice, ProviderSession
 from epctx_core.plugin import EnginePolicy, ModelIdentity, Purpose, WeightlessMode
 from epctx_isolation.channel import (
+    LONGEST_RECORD,
     Channel,
     HostError,
     Message,
@@ -228,6 +235,9 @@ class Service:
         self._set_engine(head["engine"])
         self.session.weightless = WeightlessMode(head["weightless"])
         cls = self._find_class(head["factory"])
+        # The host conceals them too, but not what a text that is cut here has left.
+        secrets = (str(head["options"][o.name]) for o in cls.options if o.secret)
+        conceal(secrets, self)
         choice = ProviderChoice(
             record=self.record, cls=cls, options=MappingProxyType(head["options"])
         )
@@ -389,7 +399,7 @@ class Host:
 
 
 class LogToHost(logging.Handler):
-    """Sends records to the host's logger of the same name."""
+    """Sends records to the host."""
 
     def __init__(self, host: Host) -> None:
         super().__init__()
@@ -398,7 +408,7 @@ class LogToHost(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Send one record."""
         try:
-            text = self.format(record)
+            text = concealed(self.format(record))[:LONGEST_RECORD]
             self._host.notify(
                 "log", {"logger": record.name, "level": record.levelno, "text": text}
             )
