@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -96,7 +97,21 @@ def start_a_child():
     child.returncode = 0  # nobody waits for it
 
 
-def leave_what_holds_the_line():
+def read_what_is_printed():
+    """Take from the pipe of standard error what its reader should get."""
+    with Path("/proc/self/fd/2").open("rb", buffering=0) as printed:
+        while printed.read(1 << 16):
+            pass
+
+
+def print_without_end():
+    with suppress(OSError):
+        while True:
+            os.write(2, b"x" * 4096)
+    time.sleep(60)
+
+
+def leave_what_holds_the_line(work=lambda: time.sleep(60)):
     """Start a process that has left the group, as services do, and holds every
     descriptor of this one.
     """
@@ -106,7 +121,8 @@ def leave_what_holds_the_line():
         if os.fork() == 0:
             with Path(os.environ["EPCTX_TEST_NOTE"]).open("a") as note:
                 note.write(f"{os.getpid()}\n")
-            time.sleep(60)
+            signal.alarm(60)
+            work()
         os._exit(0)
     os.waitpid(first, 0)
 
@@ -172,6 +188,13 @@ FAULTS = {
     "child-and-crash": lambda: (start_a_child(), ctypes.string_at(0)),
     "child-and-return": start_a_child,
     "service": leave_what_holds_the_line,
+    # Who waits longest gets what is printed next: at first the host, then the service.
+    "reading-service": lambda: (
+        leave_what_holds_the_line(read_what_is_printed),
+        time.sleep(0.3),
+        os.write(2, b"printed"),
+    ),
+    "printing-service": lambda: leave_what_holds_the_line(print_without_end),
     "service-and-crash": lambda: (leave_what_holds_the_line(), ctypes.string_at(0)),
     "service-and-hang": lambda: (leave_what_holds_the_line(), time.sleep(600)),
     "fork-and-crash": lambda: (os.fork() == 0 and time.sleep(600), ctypes.string_at(0)),

@@ -153,6 +153,20 @@ def test_services_that_eps_left_behind_cost_a_host_no_thread_and_no_descriptor(
     assert all(map(is_alive, services()))
 
 
+@pytest.mark.parametrize("fault", ["reading-service", "printing-service"])
+def test_a_service_at_the_pipe_for_printed_output_keeps_no_host_waiting(
+    tmp_path, temporary, services, fault
+):
+    options = options_for(Faulty, provider_options={"fault": fault})
+
+    with nothing_left(temporary):
+        for number in range(2):
+            compiled(tmp_path / f"out {number}", source(tmp_path), Faulty, options)
+
+    assert len(services()) == 2
+    assert all(map(is_alive, services()))
+
+
 def test_a_crash_is_noticed_though_a_forked_process_holds_the_line(tmp_path, temporary):
     options = options_for(
         Faulty, provider_options={"fault": "fork-and-crash"}, isolate_timeout_seconds=20

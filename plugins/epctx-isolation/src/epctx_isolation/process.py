@@ -10,21 +10,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import selectors
 import socket
 import struct
 import subprocess
 import sys
 import threading
 import time
-import uuid
-from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
-from epctx_core.errors import Fail
-from epctx_isolation.channel import Channel
+from epctx_core.errors import Fail, concealed
+from epctx_isolation.channel import Channel, make_printable
 from epctx_isolation.process_group import ProcessGroup
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 5.0
 """Seconds for a process to stop by itself when the host asks it to."""
 
+OUTPUT_SECONDS = 1.0
+"""Seconds to read what an ended process has printed while others print, too."""
+
 _LAST_WORDS_SECONDS = 1.0
 """Seconds for the last messages of an ended process to arrive; others may hold its end
 of the line for longer.
@@ -40,6 +44,7 @@ of the line for longer.
 _POLLED_EVERY = 0.05
 _LINES = 64
 _LINE_LENGTH = 400
+_CHUNK = 1 << 16
 _SCRIPT = Path(__file__).with_name("child.py")
 
 
@@ -130,7 +135,8 @@ class ChildProcess:
 
     def close(self) -> None:
         """Wait for the end of the process, at most `GRACE_SECONDS`, then end and remove
-        the rest; may be called again.
+        the rest, in at most `OUTPUT_SECONDS` whoever else has its pipes; may be called
+        again.
         """
         self._line.hang_up()
         if self._process.first.returncode is None and not self._process.wait_and_end(
@@ -152,39 +158,78 @@ class ChildProcess:
 class _Printed:
     """Last lines that a process prints.
 
-    `close` does not wait for other processes that can still print.
-
     Attributes:
-        lines: complete after `close`.
         far_end: standard error of the process.
     """
 
     def __init__(self) -> None:
-        self.lines: deque[str] = deque(maxlen=_LINES)
+        self._end = b""
         source, self.far_end = os.pipe()
-        # Written behind all earlier output at the end; no process prints it by chance.
-        self._last = f"{uuid.uuid4().hex}\n".encode()
+        stop, self._stop = os.pipe()
         self._thread = threading.Thread(
-            target=self._keep_lines,
-            args=(os.fdopen(source, "rb"),),
+            target=self._keep_end,
+            args=(open(source, "rb", buffering=0), open(stop, "rb", buffering=0)),  # noqa: SIM115, PTH123 - the thread closes them
             name="epctx-stderr",
             daemon=True,
         )
         self._thread.start()
 
-    def close(self) -> None:
-        """Release the pipe and its thread when all output so far has been read."""
-        with contextlib.suppress(OSError):
-            os.write(self.far_end, b"\n" + self._last)
-        os.close(self.far_end)
-        self._thread.join()
+    @property
+    def lines(self) -> list[str]:
+        """The lines; complete after `close`."""
+        text = concealed(self._end.decode(errors="replace"))
+        # The first one may have lost its beginning, and a secret in it the half.
+        first = len(self._end) == _LINES * _LINE_LENGTH
+        return [
+            make_printable(line, _LINE_LENGTH)
+            for line in text.splitlines()[first:][-_LINES:]
+            if line.strip()
+        ]
 
-    def _keep_lines(self, pipe: IO[bytes]) -> None:
-        with pipe:
-            while (line := pipe.readline(_LINE_LENGTH)) not in {b"", self._last}:
-                text = line.decode(errors="replace").rstrip()
-                if text:
-                    self.lines.append(text)
+    def close(self) -> None:
+        """Read what the ended process has printed, then release the pipe and its
+        thread.
+
+        Other processes may still print, or read the pipe themselves: their output is
+        lost after `OUTPUT_SECONDS`, or as soon as there is none.
+        """
+        os.close(self.far_end)
+        os.close(self._stop)
+        # Where pipes cannot be polled the thread ends with the last such process.
+        self._thread.join(None if os.name == "posix" else OUTPUT_SECONDS)
+
+    def _keep_end(self, source: IO[bytes], stop: IO[bytes]) -> None:
+        with source, stop:
+            for chunk in _read_until_stopped(source, stop):
+                self._end = (self._end + chunk)[-_LINES * _LINE_LENGTH :]
+
+
+def _read_until_stopped(source: IO[bytes], stop: IO[bytes]) -> Iterator[bytes]:
+    """Yield what comes from a pipe until it ends; once the other end of `stop` is
+    closed, until it is empty, for at most `OUTPUT_SECONDS`.
+    """
+    if os.name != "posix":
+        yield from iter(partial(source.read, _CHUNK), b"")
+        return
+
+    # Another reader may be faster after the pipe was found to have bytes.
+    os.set_blocking(source.fileno(), False)
+    with selectors.DefaultSelector() as selector:
+        for file in (source, stop):
+            selector.register(file, selectors.EVENT_READ)
+        deadline = math.inf
+        while time.monotonic() < deadline:
+            waiting = deadline == math.inf
+            ready = {k.fileobj for k, _ in selector.select(None if waiting else 0)}
+            if waiting and stop in ready:
+                deadline = time.monotonic() + OUTPUT_SECONDS
+            if source in ready:
+                chunk = source.read(_CHUNK)
+                if chunk == b"":
+                    return
+                yield chunk or b""
+            elif not waiting:
+                return
 
 
 class _Watch:
