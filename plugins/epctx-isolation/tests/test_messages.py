@@ -8,6 +8,7 @@ import io
 import json
 import random
 import struct
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -25,6 +26,7 @@ from epctx_isolation.channel import (
     encode_error,
 )
 from epctx_isolation.codecs import decode_claims, decode_descriptions, writer_handlers
+from epctx_isolation.proxy import Proxy
 from epctx_isolation.values import (
     decode_arrays,
     decode_attribute,
@@ -412,6 +414,19 @@ def test_text_has_the_lengths_that_it_says_and_is_utf_8(shape, blob):
         decode_arrays(
             Message({"arrays": [[onnx.TensorProto.STRING, shape]]}, [memoryview(blob)])
         )
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "size"), [(1, [1, 3], 12), (1, [], 4), (7, [2, 3], 48)]
+)
+def test_results_are_not_repeated_or_converted_to_fit_given_arrays(kind, shape, size):
+    answer = Message({"arrays": [[kind, shape]]}, [memoryview(bytes(size))])
+    remote = SimpleNamespace(
+        call=lambda *_: answer, refuse=lambda _hook, error: PluginError(str(error))
+    )
+
+    with pytest.raises(PluginError, match=r"for \[\('float32', \(2, 3\)\)\]"):
+        Proxy._run(SimpleNamespace(remote=remote), 0, [], [np.ones((2, 3), np.float32)])
 
 
 def test_messages_with_bits_turned_over_are_messages_or_none():

@@ -34,6 +34,7 @@ from epctx_core.plugin import (
     hookimpl,
 )
 
+SECRET = "s3cret-v4lue"  # noqa: S105 - shown nowhere
 LOGGER = "epctx.ep.FaultyExecutionProvider"
 
 
@@ -72,6 +73,13 @@ def send_a_large_head():
     text = b'{"say": "result", "claims": [' + b"[]," * (20 << 20) + b"[]]}"
     write_to_lines(struct.pack("<I", len(text)) + text)
     time.sleep(600)
+
+
+def answer_and_exit(head):
+    """Send a result, with zeros for its blobs."""
+    blobs = bytes(sum(head.get("sizes", [])))
+    write_to_lines(message({"say": "result", **head}) + blobs)
+    os._exit(0)
 
 
 def sleep_in_native_code():
@@ -174,6 +182,12 @@ def raise_long_error():
     ) from ValueError("c\x1b[2J")
 
 
+def raise_secret_error():
+    raise InvalidGraph(
+        f"m {SECRET}", node=f"n {SECRET}", path=f"p {SECRET}", hint=f"h {SECRET}"
+    ) from ValueError(SECRET)
+
+
 def raise_internal_error():
     raise InternalError("epctx is wrong", hint="Report it to the project.")
 
@@ -211,6 +225,9 @@ FAULTS = {
         time.sleep(600),
     ),
     "large-head": send_a_large_head,
+    "secret-error": raise_secret_error,
+    "secret-value-error": lambda: int(SECRET),
+    "secret-exit": lambda: (os.write(2, SECRET.encode()), os._exit(7)),
     "print": print_much,
     "log": log,
     "log as others": log_as_others,
@@ -236,6 +253,7 @@ class Faulty(Alpha):
     options = (
         ProviderOption("fault", str, default="", doc="What goes wrong."),
         ProviderOption("hook", str, default="compile", doc="Where."),
+        ProviderOption("answer", str, default="", doc="A message instead of its own."),
         ProviderOption("key", str, default="", doc="What nobody may see.", secret=True),
     )
 
@@ -244,8 +262,13 @@ class Faulty(Alpha):
         self._reach("__init__")
 
     def _reach(self, hook):
-        if self.context.options["hook"] == hook and self.context.options["fault"]:
-            FAULTS[self.context.options["fault"]]()
+        options = self.context.options
+        if options["hook"] != hook:
+            return
+        if options["fault"]:
+            FAULTS[options["fault"]]()
+        if options["answer"]:
+            answer_and_exit(json.loads(options["answer"]))
 
     @hookimpl
     def get_capability(self, graph):

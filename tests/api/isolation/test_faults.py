@@ -5,11 +5,12 @@ nothing is left behind.
 from __future__ import annotations
 
 import logging
+import traceback
 
 import numpy as np
 import pytest
 from end_to_end.small_models import example
-from isolation.faulty_eps import LOGGER, Faulty
+from isolation.faulty_eps import LOGGER, SECRET, Faulty
 from isolation.harness import compiled, nothing_left, options_for, registry_of, source
 from isolation.made_eps import make_ep
 
@@ -115,6 +116,35 @@ def test_an_error_of_the_tree_arrives_as_it_was_raised(tmp_path):
     )
     assert error.ep == Faulty.name
     assert "raise_error" in str(error.__cause__)
+
+
+@pytest.mark.parametrize("hook", ["__init__", "get_capability", "compile"])
+@pytest.mark.parametrize("fault", ["secret-error", "secret-value-error", "secret-exit"])
+def test_a_secret_is_in_no_text_of_an_error_nor_in_its_causes(tmp_path, fault, hook):
+    options = options_for(
+        Faulty, provider_options={"fault": fault, "hook": hook, "key": SECRET}
+    )
+
+    with pytest.raises(epctx.EpctxError) as caught:
+        compiled(tmp_path / "out", source(tmp_path), Faulty, options)
+
+    error = caught.value
+    assert "[secret]" in str(error)
+    shown = [*traceback.format_exception(error), repr(vars(error))]
+    assert SECRET not in "".join(shown)
+
+
+def test_a_secret_that_a_shutdown_raises_is_not_logged(tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    options = options_for(
+        Faulty,
+        provider_options={"fault": "secret-error", "hook": "shutdown", "key": SECRET},
+    )
+
+    compiled(tmp_path / "out", source(tmp_path), Faulty, options)
+
+    assert "shutdown of FaultyExecutionProvider" in caplog.text
+    assert SECRET not in caplog.text
 
 
 @pytest.mark.parametrize("fault", ["internal-error", "package-missing"])

@@ -22,7 +22,12 @@ from epctx_core.plugin import CompiledPartition, ExecutionProvider, Purpose
 from epctx_isolation.channel import Message, ProtocolError
 from epctx_isolation.codecs import ARGUMENTS, RESULTS, Request
 from epctx_isolation.remote import IsolatedEp, RemoteProvider
-from epctx_isolation.values import decode_arrays, decode_attribute, encode_arrays
+from epctx_isolation.values import (
+    TEXT_KINDS,
+    decode_arrays,
+    decode_attribute,
+    encode_arrays,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -160,7 +165,7 @@ class Proxy(ExecutionProvider):
         )
         try:
             return RESULTS[row.result].receive(request, message)
-        except ProtocolError as error:
+        except (ProtocolError, RecursionError) as error:  # lists within lists
             raise self.remote.refuse(hook, error) from error
 
     def compile_partitions(
@@ -205,11 +210,25 @@ class Proxy(ExecutionProvider):
             results = decode_arrays(message)
         except ProtocolError as error:
             raise self.remote.refuse("run", error) from error
+
         if outputs is None:
             return results
+
+        given, expected = _types(results), _types(outputs)
+        if given != expected:  # numpy would repeat and convert what does not fit
+            wrong = ProtocolError(f"results {given!r:.200} for {expected!r:.200}")
+            raise self.remote.refuse("run", wrong) from wrong
+
         for output, result in zip(outputs, results, strict=True):
             output[...] = result
         return outputs
+
+
+def _types(arrays: Sequence[np.ndarray]) -> list[tuple[str, tuple[int, ...]]]:
+    return [
+        ("text" if a.dtype.kind in TEXT_KINDS else a.dtype.name, a.shape)
+        for a in arrays
+    ]
 
 
 class LoadingProxy(Proxy):

@@ -24,7 +24,7 @@ _LENGTH = np.dtype("<u8")
 """The length of each element of a tensor of text; all lengths precede the text in
 UTF-8.
 """
-_TEXT_KINDS = "OUST"
+TEXT_KINDS = "OUST"
 """numpy's kinds of arrays that may hold text."""
 _PROTOS = {
     cls.__name__: cls
@@ -169,7 +169,7 @@ def encode_arrays(arrays: Sequence[np.ndarray]) -> tuple[list[Any], list[np.ndar
     """
     types, blobs = [], []
     for array in arrays:
-        if array.dtype.kind in _TEXT_KINDS:
+        if array.dtype.kind in TEXT_KINDS:
             elem_type, blob = int(onnx.TensorProto.STRING), _encode_text(array)
         else:
             elem_type = int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
