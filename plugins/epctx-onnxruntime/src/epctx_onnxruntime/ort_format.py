@@ -44,6 +44,7 @@ _LISTS = {AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints"}
 _MOST_NESTED = 64
 _MOST_SHARED = 16
 """Largest average number of references to a byte of a file, most of them names."""
+_REFERENCE_SIZE = 4
 _TABLE_SIZE = 8
 """Fewest bytes of a table: a reference to its fields' offsets, and one to the table."""
 _DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -153,7 +154,7 @@ class _Decoder:
 
     A table may have many references, so a small file could describe a huge model:
     decoded bytes are counted. onnxruntime itself shares only names of values, so tables
-    that take more room than the file has are refused.
+    and lists of texts that take more room than the file has are refused.
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class _Decoder:
         # A name in protobuf has to be UTF-8.
         self._file = path.name if path is not None and path.name.isprintable() else None
         self._left = _MOST_SHARED * len(data)
-        self._left_for_tables = len(data)
+        self._left_for_structure = len(data)
         self._add = count
 
     def model(self, session: Any) -> tuple[ModelProto, list[OperatorTypes]]:
@@ -377,16 +378,14 @@ class _Decoder:
     def _table(self, table: Any) -> Any:
         """Count a table, and return it."""
         self._add("messages")
-        self._left_for_tables -= _TABLE_SIZE
-        if self._left_for_tables < 0:
-            raise ValueError("its tables refer to the same bytes too often")
+        self._count_structure(_TABLE_SIZE)
         return table
 
     def _each_text(self, table: Any, field: str) -> Iterator[bytes]:
         """Yield the texts of a field."""
         get = getattr(table, field)
         for index in range(getattr(table, f"{field}Length")()):
-            self._count(4)
+            self._count_structure(_REFERENCE_SIZE)
             yield self._count_text(get(index) or b"")
 
     def _texts(self, table: Any, field: str) -> list[str]:
@@ -412,9 +411,13 @@ class _Decoder:
         numbers: list[Any] = array.tolist()
         return numbers
 
+    def _count_structure(self, size: int) -> None:
+        self._left_for_structure -= size
+        self._count(0)
+
     def _count(self, size: int) -> None:
         self._left -= size
-        if self._left < 0:
+        if self._left < 0 or self._left_for_structure < 0:
             raise ValueError("its tables refer to the same bytes too often")
 
 
