@@ -111,7 +111,8 @@ def read_context_nodes(graph: GraphProto) -> list[ContextNodeRecord]:
     Their names differ; see `make_names_unique`.
 
     Raises:
-        InvalidGraph: an attribute has the wrong type, or a node has no outputs.
+        InvalidGraph: an attribute has the wrong type or a name that is not UTF-8, or a
+            node has no outputs.
     """
     return read_indexed_nodes(
         item for item in walk_indexed_nodes(graph) if is_context_node(item[2])
@@ -211,6 +212,10 @@ def _read_attributes(name: str, node: NodeProto) -> tuple[dict[str, Any], bytes 
     cache: bytes | None = None
     for attribute in node.attribute:
         key, kind = attribute.name, attribute.type
+        if isinstance(key, bytes):
+            raise _node_error(
+                name, f"has the attribute {key!r}, whose name is not UTF-8"
+            )
         if _KINDS.get(key, kind) != kind:
             check_attribute(name, attribute)
         if key == "ep_cache_context":

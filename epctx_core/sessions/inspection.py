@@ -253,7 +253,7 @@ def _node_info(
         payload_file=name,
         payload_bytes=size,
         problem=problem,
-        attributes={_shown(key): value for key, value in record.attributes.items()},
+        attributes=dict(record.attributes),
         plugin=_plugin(
             record.source, registry, {} if manifest is None else manifest.providers
         ),

@@ -306,12 +306,7 @@ def _read_node(
     if nothing can be made of it.
     """
     with findings.collect("node-refused"), require_text_names():
-        for text in (
-            node.name,
-            *node.input,
-            *node.output,
-            *(a.name for a in node.attribute),
-        ):
+        for text in (node.name, *node.input, *node.output):
             decode_name(text)
         with suppress(InvalidGraph):
             return read_context_node(node, index, path)

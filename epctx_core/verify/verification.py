@@ -98,12 +98,14 @@ def _verify_once(
     files: OpenedFiles,
 ) -> VerifyReport:
     findings = Findings()
-    subject = read_subject(path_or_bytes, session, registry, findings, files)
+    subject: Subject | None = None
     payloads: list[PayloadReport] = []
-    if subject is not None:
-        with closing(ProviderSession(session, registry)) as providers:
-            payloads = _verify(subject, providers)
-        with findings.collect("model-invalid"):
+    # As a load reads it all: any name in the model may not be UTF-8.
+    with findings.collect("model-invalid"), require_text_names():
+        subject = read_subject(path_or_bytes, session, registry, findings, files)
+        if subject is not None:
+            with closing(ProviderSession(session, registry)) as providers:
+                payloads = _verify(subject, providers)
             require_one_state(files, describe_path(subject.path))
     return VerifyReport(
         path=None if isinstance(path_or_bytes, bytes) else Path(path_or_bytes),

@@ -126,6 +126,15 @@ def spoil_name(harness):
     harness.path.write_bytes(content[:index] + b"\xff" + content[index + 1 :])
 
 
+def spoil_attribute_name(harness):
+    """Give a node an attribute whose name is not UTF-8."""
+    harness.edit_node(
+        0, lambda node: node.attribute.append(helper.make_attribute("spoilt!", 1))
+    )
+    content = harness.path.read_bytes()
+    harness.path.write_bytes(content.replace(b"spoilt!", b"\xffpoilt!"))
+
+
 def spoil_attribute(harness):
     """Give a node an attribute whose tensor has too few bytes."""
     short = TensorProto(data_type=TensorProto.FLOAT, dims=[4], raw_data=b"123")
@@ -136,6 +145,10 @@ def spoil_attribute(harness):
 
 REFUSED_NODES = {
     "a name that is not text": (spoil_name, "not UTF-8"),
+    "an attribute whose name is not text": (
+        spoil_attribute_name,
+        "'a' has the attribute b'\\xffpoilt!', whose name is not UTF-8",
+    ),
     "an attribute of another type": (
         DAMAGES["node-refused"].apply,
         "'notes' as INT; the operator has STRING",
