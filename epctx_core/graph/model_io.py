@@ -167,7 +167,7 @@ def parse_model(data: bytes, path: Path | None) -> ModelProto:
     """Decode an ONNX model.
 
     Raises:
-        InvalidProtobuf: empty, or not a protobuf.
+        InvalidProtobuf: empty, not a protobuf, or without a graph.
     """
     if not data:
         raise InvalidProtobuf(f"{describe_path(path)} is empty.", path=path)
@@ -177,6 +177,10 @@ def parse_model(data: bytes, path: Path | None) -> ModelProto:
         raise InvalidProtobuf(
             f"{describe_path(path)} is not an ONNX model: {error}.", path=path
         ) from error
+    if not proto.HasField("graph"):
+        raise InvalidProtobuf(
+            f"{describe_path(path)} is not an ONNX model: it has no graph.", path=path
+        )
     return proto
 
 

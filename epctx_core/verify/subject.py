@@ -75,7 +75,6 @@ from epctx_core.forwarding import import_installed
 from epctx_core.graph.index import SubgraphPath, walk_indexed_nodes
 from epctx_core.graph.model_io import (
     decode_name,
-    describe_path,
     detach_model,
     read_model,
     require_text_names,
@@ -172,10 +171,6 @@ def read_subject(
     ):
         data, path = read_model(path_or_bytes, config.input_budget, files)
         proto = decode_model(data, path, config.input_budget)
-        if not proto.HasField("graph"):
-            raise InvalidProtobuf(
-                f"{describe_path(path)} is not an ONNX model: it has no graph."
-            )
         subject = Subject(
             proto=proto,
             opened=None,

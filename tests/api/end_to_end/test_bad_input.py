@@ -122,6 +122,25 @@ def test_junk_bytes(use, junk, tmp_path):
 
 
 @pytest.mark.parametrize("use", sessions_and_compilers())
+def test_a_model_without_a_graph_is_refused_in_the_words_of_a_verification(
+    use, tmp_path
+):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(onnx.ModelProto(ir_version=8).SerializeToString())
+
+    with pytest.raises(
+        InvalidProtobuf, match=r"m\.onnx is not an ONNX model"
+    ) as caught:
+        use(path)
+    (finding,) = epctx.verify_model(path).findings
+
+    assert caught.value.path == path
+    assert finding.code == "model-unreadable"
+    assert finding.message == caught.value.message
+    assert finding.message.endswith("it has no graph.")
+
+
+@pytest.mark.parametrize("use", sessions_and_compilers())
 def test_a_folder_in_place_of_a_model(use, tmp_path):
     with pytest.raises(InvalidArgument, match="is a folder"):
         use(tmp_path)
