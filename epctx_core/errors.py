@@ -67,6 +67,22 @@ def conceal(secrets: Iterable[str], owner: object) -> None:
         weakref.finalize(owner, _concealed.pop, id(owner)).atexit = False
 
 
+def one_line(text: str) -> str:
+    """Return a text as one printable line.
+
+    A name out of a model, or words of a plugin, could steer a terminal or forge lines
+    of a report or a log.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c
+        if c.isprintable()
+        else c.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for c in text
+    )
+
+
 def concealed(text: str) -> str:
     """Return a text with "[secret]" in place of each secret of an existing owner."""
     # A copy: other threads begin and end sessions meanwhile.
@@ -97,7 +113,7 @@ class EpctxError(Exception):
     """Base of every error that epctx raises on purpose.
 
     Args:
-        message: what happened, to which object, and why.
+        message: what happened, to which object, and why; becomes one printable line.
         node: the name of the node concerned, if there is one.
         ep: the name of the EP concerned, such as `QNNExecutionProvider`.
         path: the file or folder concerned.
@@ -122,6 +138,7 @@ class EpctxError(Exception):
                 f"{message[:LONGEST_MESSAGE]} [and {len(message) - LONGEST_MESSAGE:,} "
                 "characters more]"
             )
+        message = one_line(message)
         super().__init__(message)
         self.message = message
         self.node, self.ep, self.path, self.hint = node, ep, path, hint

@@ -144,3 +144,13 @@ def test_a_plugins_error_names_what_failed():
 def test_a_suggestion_is_the_closest_known_name(name, expected):
     assert suggestion(name, ["color", "shape"]) == expected
     assert suggestion(name, []) == ""
+
+
+def test_a_message_is_one_printable_line_whatever_a_name_in_it_contains():
+    error = errors.InvalidGraph(
+        "node \x1b[2J\nok: nothing found\u202e\ud800.", hint="a\nb"
+    )
+
+    assert error.message == r"node \x1b[2J\nok: nothing found\u202e\ud800."
+    assert str(error) == f"{error.message}\na\nb"
+    assert errors.InvalidGraph("größe 猫").message == "größe 猫"

@@ -27,7 +27,7 @@ from epctx_core.context.paths import ModelFolder
 from epctx_core.context.receipts import IN_PLACE, is_noted, make_file_receipt
 from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, list_source_files
 from epctx_core.context.weights_folder import WeightsFolder, read_seal
-from epctx_core.errors import InvalidGraph, convert_errors
+from epctx_core.errors import InvalidGraph, convert_errors, one_line
 from epctx_core.graph.index import (
     GraphIndex,
     SubgraphPath,
@@ -282,8 +282,10 @@ def _plugin(
 
 
 def _shown(text: str | bytes) -> str:
-    """Return a text for display only: a load accepts one that is not UTF-8."""
-    return text.decode(errors="replace") if isinstance(text, bytes) else text
+    """Return a text for display only, as one line: a load accepts any, also one that is
+    not UTF-8.
+    """
+    return one_line(text.decode(errors="replace") if isinstance(text, bytes) else text)
 
 
 def _body_name(

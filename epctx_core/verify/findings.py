@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from epctx_core.errors import (
     InvalidProtobuf,
     ModelLoadCanceled,
     NotImplementedByProvider,
+    one_line,
 )
 from epctx_core.plugin import Finding, Severity
 
@@ -143,8 +144,9 @@ class Findings:
 
     def take(self, finding: Finding) -> None:
         """Note a finding that is one already; of one code beyond `LISTED`, that it was
-        there.
+        there. Its message, which may be an EP's, becomes one printable line.
         """
+        finding = replace(finding, message=one_line(finding.message))
         if finding in self._found:
             return
         kind = finding.severity, finding.code

@@ -23,4 +23,3 @@ def test_sizes_are_readable(number, shown):
 def test_only_what_steers_a_terminal_is_escaped():
     assert text.printable("größe 猫 a\nb") == "größe 猫 a\nb"
     assert text.printable("\x1b[31m\x00\ud800") == "\\x1b[31m\\x00\\ud800"
-    assert text.one_line("a\nb") == "a\\nb"

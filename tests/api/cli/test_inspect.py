@@ -189,6 +189,35 @@ def test_names_out_of_a_model_cannot_steer_the_terminal(epctx, compiled):
     assert not set("\x1b\x07\u202e") & set(said.out + said.err)
 
 
+def test_no_text_of_a_model_forges_a_line_of_the_report(epctx, compiled):
+    forged = "x\nok: nothing found\r\x1b[2J\u2028"
+    proto = onnx.load(compiled)
+    proto.producer_name = proto.producer_version = forged
+    proto.metadata_props.add(key="weightless_mode", value=forged)
+    node = proto.graph.node[0]
+    node.name = forged
+    node.attribute.append(onnx.helper.make_attribute(forged, forged))
+    for attribute in node.attribute:
+        if attribute.name in {"source", "partition_name", "notes"}:
+            attribute.s = forged.encode()
+    manifest = next(p for p in proto.metadata_props if p.key == "epctx.manifest")
+    content = json.loads(manifest.value)
+    content["sealed"] = {"by": forged, "bytes": 1, "sha256": ""}
+    content["source_weights"] = {forged: ["0" * 64, 1, [1], forged, 0]}
+    content["custom_domains"] = {forged: forged}
+    content["graph_transformers"] = [{"name": forged}]
+    manifest.value = json.dumps(content)
+    onnx.save(proto, compiled)
+
+    for command in ("inspect", "verify"):
+        said = epctx(command, compiled)
+        lines = (said.out + said.err).split("\n")
+
+        assert any("ok: nothing found" in line for line in lines), command
+        assert not any(line.strip().startswith("ok: nothing") for line in lines)
+        assert all(line.isprintable() for line in lines)
+
+
 def test_a_reference_to_another_node_is_told_from_a_primary(epctx, model):
     # QNN has no Erf, so this is nine partitions.
     pairs = " ".join(f"r{i} = Relu(e{i}) e{i + 1} = Erf(r{i})" for i in range(9))

@@ -19,7 +19,13 @@ from epctx_cli.console import Console
 from epctx_cli.exit_codes import ExitCode, exit_code
 from epctx_cli.streams import UnwritableError, reserved_stdout
 from epctx_core import __version__
-from epctx_core.errors import EpctxError, InternalError, InvalidArgument, PluginError
+from epctx_core.errors import (
+    EpctxError,
+    InternalError,
+    InvalidArgument,
+    PluginError,
+    one_line,
+)
 from epctx_core.ext import concealed, internal_error, suggestion
 
 
@@ -130,7 +136,7 @@ def _show(error: EpctxError, console: Console) -> None:
         known["plugin"] = error.distribution
     lines = [error.message.rstrip()]
     lines += [
-        f"{label}: {value}"
+        f"{label}: {one_line(str(value))}"
         for label, value in known.items()
         if value and str(value) not in lines[0]
     ]

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from epctx_core.errors import one_line
+
 Cell: TypeAlias = "str | int"
 """Numbers are aligned to the right of their column."""
 
@@ -13,20 +15,10 @@ _KIBI = 1024
 
 
 def printable(text: str) -> str:
-    """Return text without control characters: names in models are untrusted."""
-    if text.isprintable():
-        return text
-    return "".join(
-        c
-        if c.isprintable() or c == "\n"
-        else c.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for c in text
-    )
-
-
-def one_line(text: str) -> str:
-    """Return printable text on one line."""
-    return printable(text).replace("\n", "\\n")
+    """Return text without control characters but line breaks, which names in models
+    must not bring in: see `one_line` of the core.
+    """
+    return "\n".join(map(one_line, text.split("\n")))
 
 
 def cell(value: Cell) -> str:

@@ -19,7 +19,7 @@ from epctx_cli.arguments import (
     session_options,
 )
 from epctx_cli.exit_codes import ExitCode
-from epctx_core.errors import InvalidArgument
+from epctx_core.errors import InvalidArgument, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -165,8 +165,8 @@ def _print_compile(model: str, report: CompileReport, console: Console) -> None:
     if report.source_files:
         console.say(
             "\nWeights stay in the source model: a load needs "
-            f"{' and '.join(report.source_files)} beside the context model, or "
-            "ep.context_source_model_path."
+            f"{one_line(' and '.join(report.source_files))} beside the context model, "
+            "or ep.context_source_model_path."
         )
     console.note_simulated(
         r.name
@@ -215,7 +215,8 @@ def _print_refusals(report: CompileReport, console: Console) -> None:
             else ""
         )
         console.say(
-            f"  {r.ep}: {r.reason.rstrip('.') if concerned else r.reason}{concerned}"
+            f"  {r.ep}: "
+            f"{one_line(r.reason.rstrip('.') if concerned else r.reason)}{concerned}"
         )
     if left := len(report.refusals) - len(shown):
         console.say(f"  … and {text.counted(left, 'reason')} more; -v shows all.")

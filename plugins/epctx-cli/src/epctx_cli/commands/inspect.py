@@ -19,6 +19,7 @@ from epctx_cli.arguments import (
     session_options,
 )
 from epctx_cli.exit_codes import ExitCode
+from epctx_core.errors import one_line
 
 if TYPE_CHECKING:
     from epctx_cli.console import Console
@@ -125,7 +126,7 @@ def _print_inspect(
     ]
     console.table(("graph transformer", *facts[1:]), rows)
     if sealer := _sealer(info):
-        console.say(f"\nCompiled by an unknown tool, sealed by {sealer}.")
+        console.say(f"\nCompiled by an unknown tool, sealed by {one_line(sealer)}.")
     console.table(
         ("custom operators", "library to register"), [*info.custom_domains.items()]
     )
@@ -137,8 +138,8 @@ def _print_inspect(
     if info.source_files:
         console.say(
             f"\nCompiled in weightless mode {info.weightless_mode}: weights stay in "
-            f"the source model {' and '.join(info.source_files)}, needed beside this "
-            "one or where session options say."
+            f"the source model {one_line(' and '.join(info.source_files))}, needed "
+            "beside this one or where session options say."
         )
     _warn(info, files, console)
 
@@ -209,9 +210,10 @@ def _attributes_title(
 ) -> str:
     if len(members) == len(nodes):
         return "Attributes:" if len(nodes) == 1 else "Attributes of every node:"
+    first = one_line(members[0].name)
     if len(members) == 1:
-        return f"Attributes of {members[0].name}:"
-    return f"Attributes of {members[0].name} and {len(members) - 1} more:"
+        return f"Attributes of {first}:"
+    return f"Attributes of {first} and {len(members) - 1} more:"
 
 
 def _shorten(value: object) -> str:
@@ -246,7 +248,7 @@ def _warn(
     }
     for source in sorted(lacking):
         why, hint = default_registry.explain_missing(source)
-        console.warn(f"{why}\n{hint}")
+        console.warn(f"{one_line(why)}\n{hint}")
 
 
 _LABELS = {"error": "error", "warning": "warning", "info": "note"}
@@ -316,7 +318,7 @@ def _print_verify(model: str, report: VerifyReport, console: Console) -> None:
     for finding in report.findings:
         console.say(f"\n{_LABELS[finding.severity.value]} {finding.code}")
         for words in filter(None, (finding.message, finding.hint)):
-            console.say(text.indented(words))
+            console.say(f"  {one_line(words)}")
     counts = Counter(finding.severity.value for finding in report.findings)
     found = ", ".join(
         text.counted(counts[kind], word)
@@ -395,6 +397,6 @@ def _print_reasons(explanation: Explanation, console: Console) -> None:
         console.say("\nRefused:")
     for (ep, reason), nodes in sorted(refused.items(), key=lambda item: -len(item[1])):
         console.say(
-            f"  {ep}: {reason.rstrip('.')} ({text.counted(len(nodes), 'node')}, such "
-            f"as {nodes[0].name!r})"
+            f"  {ep}: {one_line(reason.rstrip('.'))} "
+            f"({text.counted(len(nodes), 'node')}, such as {nodes[0].name!r})"
         )

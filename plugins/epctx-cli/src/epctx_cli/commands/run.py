@@ -20,7 +20,7 @@ from epctx_cli.arguments import (
     session_options,
 )
 from epctx_cli.exit_codes import ExitCode
-from epctx_core.errors import InvalidArgument
+from epctx_core.errors import InvalidArgument, one_line
 
 if TYPE_CHECKING:
     from epctx_cli.comparison import Comparison, Difference
@@ -261,7 +261,8 @@ def _print_compare(
             f"Inside, the first of {text.counted(inside['compared'], 'value')} of the "
             f"same name that differs is {inside['name']!r} (max_rel "
             f"{text.number(inside['max_rel'])}):\n  in A it comes from "
-            f"{inside['from_a']}\n  in B it comes from {inside['from_b']}"
+            f"{one_line(inside['from_a'])}\n  in B it comes from "
+            f"{one_line(inside['from_b'])}"
         )
     console.debug(f"See also: {shlex.join(['epctx', 'inspect', arguments.model])}")
 
