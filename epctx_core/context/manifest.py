@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-from epctx_core.errors import InvalidGraph
+from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
 from epctx_core.graph.mapping import open_model_file
 
 if TYPE_CHECKING:
@@ -462,30 +462,37 @@ def find_manifest(
 
     Raises:
         ReplacedBinaryError: the one beside it is of another model.
-        InvalidGraph: the manifest is damaged.
-        InvalidArgument: the one beside it cannot be read.
+        InvalidGraph: the manifest is damaged, or the one beside it cannot be read.
     """
     manifest, beside = read_manifest(model, most), f"{path}{SIDECAR}"
     if path is None or manifest is not None or not os.path.lexists(beside):
         return manifest
-    with open_model_file(beside) as (file, found):
-        if (size := os.fstat(file.fileno()).st_size) > _LONGEST:
-            raise InvalidGraph(
-                f"the manifest {found.name!r} is damaged: it has {size:,} bytes.",
-                path=found,
-            )
-        manifest = _read_text(
-            file.read(), f"the manifest {found.name!r}", _read_manifest, most
-        )
+    name = f"{path.name}{SIDECAR}"
+    try:
+        with open_model_file(beside) as (file, found):
+            if (size := os.fstat(file.fileno()).st_size) > _LONGEST:
+                raise InvalidGraph(
+                    f"the manifest {name!r} is damaged: it has {size:,} bytes.",
+                    path=found,
+                )
+            text = file.read(size)
+    except (InvalidArgument, NoSuchFile) as error:
+        # The host named the model: what lies beside it is a fault of the files.
+        raise InvalidGraph(
+            f"the manifest {name!r} cannot be read: {error.message}",
+            path=beside,
+            hint="Fetch it again, or remove it if the model needs none.",
+        ) from error
+    manifest = _read_text(text, f"the manifest {name!r}", _read_manifest, most)
     if (
         manifest
         and digest
         and (manifest.sealed is None or manifest.sealed.digest != digest)
     ):
         raise ReplacedBinaryError(
-            f"the manifest {found.name!r} is of another model than the {path.name!r} "
+            f"the manifest {name!r} is of another model than the {path.name!r} "
             "beside it.",
-            path=found,
+            path=beside,
             hint=(
                 "Fetch both again. If the model is right, `epctx seal --beside "
                 "--force` makes its manifest anew."

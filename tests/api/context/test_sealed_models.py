@@ -260,12 +260,63 @@ def test_entries_of_a_manifest_beside_a_model_are_bounded(real):
         pass
 
 
-def test_a_folder_of_that_name_is_refused(real):
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (Path.mkdir, "is a folder"),
+        (os.mkfifo, "is a pipe"),
+        (lambda link: link.symlink_to("nowhere"), "there is no model file"),
+    ],
+    ids=["folder", "pipe", "link"],
+)
+def test_what_is_no_file_of_that_name_is_refused_and_found(real, make, says):
     path = real / "qnn_ctx0.onnx"
-    sidecar(path).mkdir()
+    make(sidecar(path))
 
-    with pytest.raises(epctx.InvalidArgument, match="is a folder"):
-        load(path)
+    match = rf"'qnn_ctx0\.onnx\.epctx\.json' cannot be read: .*{says}"
+    for use in (load, epctx.inspect_model):
+        with pytest.raises(epctx.InvalidGraph, match=match):
+            use(path)
+    assert "manifest-damaged" in findings(path)
+
+
+@places
+def test_a_hole_of_any_size_is_neither_read_nor_digested(real, beside):
+    path = real / "qnn_ctx0.onnx"
+    for place in (sidecar(path), real / "qnn_ctx0_qnn.bin"):
+        place.touch()
+        os.truncate(place, 1 << 40)
+
+    with pytest.raises(
+        epctx.InvalidGraph, match=r"'qnn_ctx0_qnn\.bin' .* is nearly all holes"
+    ):
+        epctx.seal_model(path, beside=beside)
+
+    shutil.copy(REAL / "qnn_ctx0_qnn.bin", real)
+    with pytest.raises(epctx.InvalidArgument, match="says something else"):
+        epctx.seal_model(path, beside=True)
+    epctx.seal_model(path, beside=True, force=True)
+    assert findings(path) == {"plugin-missing"}
+
+
+@places
+@pytest.mark.parametrize("name", ["qnn_ctx0.onnx", "qnn_ctx0.onnx.epctx.json"])
+def test_a_model_that_names_what_sealing_changes_as_its_binary_is_not_sealed(
+    real, name, beside
+):
+    path = real / "qnn_ctx0.onnx"
+    sidecar(path).write_bytes(b"{}")
+    model = onnx.load(path)
+    for attribute in model.graph.node[0].attribute:
+        if attribute.name == "ep_cache_context":
+            attribute.s = name.encode()
+    onnx.save(model, path)
+    before = snapshot(real)
+
+    with pytest.raises(epctx.InvalidGraph, match="is the model itself or its manifest"):
+        epctx.seal_model(path, beside=beside, force=True)
+
+    assert snapshot(real) == before
 
 
 def test_what_is_no_file_beside_a_model_is_not_waited_for_and_not_followed(real):

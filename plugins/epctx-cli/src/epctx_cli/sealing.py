@@ -30,6 +30,12 @@ _COMPILED = "epctx.manifest"
 _VERSION = 1
 _BLOCK = 1 << 20
 _MOST_BYTES = (1 << 31) - 1
+_SPARSE_FROM = 1 << 28
+"""Bytes of a binary from which it matters how many of them are on the disk."""
+_MOST_HOLES = 16
+"""Largest ratio of a binary's size to its bytes on the disk; file systems that compress
+stay far below.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +97,8 @@ def seal_model(
 
     Raises:
         NoSuchFile, InvalidProtobuf: there is no such model, or it is not one.
-        InvalidGraph: the model is damaged, or a payload is missing or leaves the
-            folder.
+        InvalidGraph: the model is damaged, or a payload is missing, leaves the folder,
+            is the model itself or is nearly all holes.
         InvalidArgument: nothing to seal, a manifest that differs, or a model that
             cannot be sealed this way.
         Fail: the files cannot be written, or the model was replaced meanwhile.
@@ -118,7 +124,7 @@ def seal_model(
     else:
         sealed, place = _seal_inside(path, data, payloads, force=force), target
         _check_target(target, path, sealed, payloads)
-    written = not (place.is_file() and place.read_bytes() == sealed)
+    written = not _has_content(place, sealed)
     if written:
         with Publication(place.parent) as publication:
             publication.create(place.name).write(sealed)
@@ -140,6 +146,15 @@ def seal_model(
 def _read_state(path: Path) -> tuple[int, ...]:
     status = path.stat()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _has_content(place: Path, content: bytes) -> bool:
+    """Return whether a file has this content; one of another size is not read."""
+    return (
+        place.is_file()
+        and place.stat().st_size == len(content)
+        and place.read_bytes() == content
+    )
 
 
 def _list_payloads(path: Path) -> Iterator[dict[str, Any]]:
@@ -165,6 +180,7 @@ def _list_payloads(path: Path) -> Iterator[dict[str, Any]]:
                     name, what="the context binary", node=record.name
                 ) as file:
                     content = MappedFile(file.fileno(), file.path)
+                _check_binary(content, record.name, path)
             entry = _make_payload_entry(name, content)
             if not entry["bytes"]:
                 raise InvalidGraph(
@@ -181,6 +197,34 @@ def _list_payloads(path: Path) -> Iterator[dict[str, Any]]:
             path=path,
             hint="Seal the context model that a compile wrote (often *_ctx.onnx).",
         )
+
+
+def _check_binary(content: MappedFile, node: str, path: Path) -> None:
+    """Check, before any byte is digested, that a file can be a binary of a model.
+
+    Raises:
+        InvalidGraph: it is the model or its manifest, which sealing changes, or nearly
+            all holes: digesting those takes as long as digesting data.
+    """
+    # Blocks are of 512 bytes, whatever the file system; Windows does not count them.
+    stored = getattr(content.status, "st_blocks", content.size) * 512
+    name = os.path.basename(content.path)  # noqa: PTH119 - a name, as the model has it
+    if content.is_at(path) or content.is_at(path.with_name(path.name + SUFFIX)):
+        problem, hint = "is the model itself or its manifest", "Compile it again."
+    elif content.size >= _SPARSE_FROM and stored * _MOST_HOLES < content.size:
+        problem = (
+            f"is nearly all holes: of its {content.size:,} bytes the disk has "
+            f"{stored:,}"
+        )
+        hint = "Fetch it again: what wrote it did not finish."
+    else:
+        return
+    raise InvalidGraph(
+        f"the context binary {name!r} of EPContext node {node!r} {problem}.",
+        node=node,
+        path=content.path,
+        hint=hint,
+    )
 
 
 def _make_payload_entry(name: str, content: memoryview | MappedFile) -> dict[str, Any]:
@@ -233,11 +277,7 @@ def _seal_beside(
             path=path,
             hint="`epctx verify` checks it.",
         )
-    if (
-        os.path.lexists(place)
-        and not force
-        and not (place.is_file() and place.read_bytes() == sealed)
-    ):
+    if os.path.lexists(place) and not force and not _has_content(place, sealed):
         raise _difference(place.name, place)
     return sealed, place
 
