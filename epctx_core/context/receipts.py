@@ -365,7 +365,9 @@ def _make_receipts_after(content: MappedFile, digest: str, begun: int) -> list[s
     if (
         untouched
         and _is_same_content(before, after)
-        and after.st_mtime_ns < begun - SETTLED_NS
+        # Whoever restores a file's mtime leaves a recent ctime, which links made
+        # meanwhile hide.
+        and max(before.st_mtime_ns, before.st_ctime_ns) < begun - SETTLED_NS
     ):
         return [make_file_receipt(after, digest)]
     return []

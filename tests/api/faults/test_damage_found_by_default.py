@@ -214,11 +214,12 @@ class Decay:
 
 
 def aged(*paths):
-    """Make files look as if they had been written a while ago: of younger ones no load
-    leaves a receipt.
+    """Give files another mtime, and wait until they rested for two seconds: of younger
+    ones no load leaves a receipt.
     """
     for path in paths:
         os.utime(path, (1_700_000_000, 1_700_000_000))
+    time.sleep(2.1)
 
 
 # --- what is found --------------------------------------------------------------------
@@ -591,6 +592,9 @@ def test_a_file_that_was_just_written_gets_no_receipt_as_its_times_would_not_sho
 
     answer(model)
     assert not receipts.exists()
+    os.utime(binary, (1_700_000_000, 1_700_000_000))
+    answer(model)
+    assert not receipts.exists(), "its ctime is as recent as before"
 
     aged(binary)
     answer(model)
