@@ -34,7 +34,12 @@ from epctx_core.context.manifest import (
     set_metadata,
 )
 from epctx_core.context.named_files import find_free_name, is_payload_name
-from epctx_core.context.node import DOMAIN, OPSET_VERSION, ContextNodeRecord
+from epctx_core.context.node import (
+    DOMAIN,
+    OPSET_VERSION,
+    ContextNodeRecord,
+    find_wrong_types,
+)
 from epctx_core.context.node_writer import make_marker
 from epctx_core.context.paths import ModelFolder, check_file_name
 from epctx_core.context.payload_reader import PayloadReader
@@ -133,7 +138,8 @@ class PassThrough:
     Raises:
         InvalidArgument: a model from bytes names files, and nothing says where they
             lie.
-        InvalidGraph: a payload is missing or altered.
+        InvalidGraph: a payload is missing or altered, or the type of a node's output is
+            not declared.
         Fail: embedded payloads are more than a model can hold.
         NotImplementedByProvider: a node is in a subgraph that is not rebuilt here.
     """
@@ -160,7 +166,10 @@ class PassThrough:
             given, most = model.source, config.input_budget.manifest_entries
             self.manifest = find_manifest(given.proto, given.path, given.digest, most)
             for record in self.records:
-                model.graph_of(record)
+                # Nobody but the model knows them, and what is written has to verify.
+                types = model.graph_of(record).types
+                for _, error in find_wrong_types(record, types):
+                    raise error
             self._payloads = self._find_payloads(config)
         if embedded:
             check_size(

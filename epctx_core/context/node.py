@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
-from onnx import AttributeProto, GraphProto, NodeProto
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.index import (
@@ -25,6 +25,9 @@ from epctx_core.graph.index import (
     decode_text,
     walk_indexed_nodes,
 )
+
+if TYPE_CHECKING:
+    from epctx_core.graph.type_table import TypeTable
 
 DOMAIN = "com.microsoft"
 OP_TYPE = "EPContext"
@@ -204,6 +207,59 @@ def check_switches(record: ContextNodeRecord, keys: Iterable[str] = SWITCHES) ->
             raise _node_error(
                 record.name, f"has {key}={value}; the operator has 0 and 1"
             )
+
+
+def find_wrong_types(
+    record: ContextNodeRecord, types: TypeTable
+) -> Iterator[tuple[str, InvalidGraph]]:
+    """Yield an error for each input and output whose type the operator does not have,
+    and for each output without one, with the code that a finding of it has.
+
+    The operator has no type inference: an output has the type that the model declares,
+    or none.
+
+    Args:
+        record: the node.
+        types: those of its graph.
+    """
+    for name in filter(None, dict.fromkeys((*record.inputs, *record.outputs))):
+        kind = types.get_proto(name) or TypeProto()
+        which = kind.WhichOneof("value")
+        element = kind.tensor_type.elem_type
+        is_known = bool(element if which == "tensor_type" else which)
+        if is_known and element not in BOUNDARY_TYPES:
+            code = "type-not-allowed"
+            problem = (
+                f"has the value {name!r} of type {_format_type(kind)}, which the "
+                "operator does not have."
+            )
+            hint = "the EP has to leave such values to others."
+        elif not is_known and name in record.outputs:
+            code = "type-undeclared"
+            problem = (
+                f"makes {name!r}, whose type the model does not declare; onnxruntime "
+                "refuses such a model."
+            )
+            hint = "whatever changed the model dropped its value_info."
+        else:
+            continue
+        yield (
+            code,
+            InvalidGraph(
+                f"EPContext node {record.name!r} {problem}",
+                node=record.name,
+                hint=f"Compile the source model again; {hint}",
+            ),
+        )
+
+
+def _format_type(kind: TypeProto) -> str:
+    if not kind.HasField("tensor_type"):
+        return str(kind.WhichOneof("value")).removesuffix("_type")
+    elem_type, names = kind.tensor_type.elem_type, TensorProto.DataType
+    return (
+        names.Name(elem_type).lower() if elem_type in names.values() else str(elem_type)
+    )
 
 
 def _read_attributes(name: str, node: NodeProto) -> tuple[dict[str, Any], bytes | None]:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, TypeProto
+from onnx import ModelProto, NodeProto
 
 from epctx_core.context.decoding import decode_model
 from epctx_core.context.manifest import (
@@ -39,11 +39,11 @@ from epctx_core.context.named_files import (
     read_dependencies,
 )
 from epctx_core.context.node import (
-    BOUNDARY_TYPES,
     SWITCHES,
     ContextNodeRecord,
     check_attribute,
     check_switches,
+    find_wrong_types,
     get_node_name,
     is_context_node,
     make_names_unique,
@@ -339,54 +339,13 @@ def check_references(subject: Subject, routing: Routing | None) -> None:
 
 
 def check_types(subject: Subject) -> None:
-    """Check the types of the inputs and outputs of each node.
-
-    The operator has no type inference: an output has the type that the model declares,
-    or none.
-    """
+    """Check the types of the inputs and outputs of each node."""
     with subject.findings.collect("model-invalid"), require_text_names():
         tables = types_of(subject.proto.graph)
         for record in subject.records:
             declared = tables.find_subgraph(record.path)
-            for name in filter(None, dict.fromkeys((*record.inputs, *record.outputs))):
-                kind = declared.get_proto(name) or TypeProto()
-                is_tensor = kind.HasField("tensor_type")
-                is_known = bool(
-                    kind.tensor_type.elem_type
-                    if is_tensor
-                    else kind.WhichOneof("value")
-                )
-                if name in record.outputs and not is_known:
-                    subject.findings.add(
-                        "type-undeclared",
-                        f"EPContext node {record.name!r} makes {name!r}, whose type "
-                        "the model does not declare; onnxruntime refuses such a model.",
-                        node=record.name,
-                        hint=(
-                            "Whatever changed the model dropped its value_info; "
-                            "compile the source model again."
-                        ),
-                    )
-                if is_known and kind.tensor_type.elem_type not in BOUNDARY_TYPES:
-                    subject.findings.add(
-                        "type-not-allowed",
-                        f"EPContext node {record.name!r} has the value {name!r} of "
-                        f"type {_format_type(kind)}, which the operator does not have.",
-                        node=record.name,
-                        hint=(
-                            "Compile the source model again; the EP has to leave such "
-                            "values to others."
-                        ),
-                    )
-
-
-def _format_type(kind: TypeProto) -> str:
-    if not kind.HasField("tensor_type"):
-        return str(kind.WhichOneof("value")).removesuffix("_type")
-    elem_type, names = kind.tensor_type.elem_type, TensorProto.DataType
-    return (
-        names.Name(elem_type).lower() if elem_type in names.values() else str(elem_type)
-    )
+            for code, error in find_wrong_types(record, declared):
+                subject.findings.add_error(code, error)
 
 
 def find_payloads(subject: Subject, scratch: ExitStack) -> None:

@@ -9,7 +9,7 @@ import json
 import numpy as np
 import onnx
 import pytest
-from contract.again import compiled, metadata, written
+from contract.again import compiled, metadata, nodes_of, written
 from contract.validating_eps import options_with, registry_with, validating
 from end_to_end.engine_eps import Alpha, Beta, scripted
 from end_to_end.routes import refused
@@ -66,6 +66,54 @@ def wide_chain():
         nodes, [tensor("x", shape=[2048])], [tensor("y", shape=[2048, 2048])],
         [onnx.numpy_helper.from_array(weight, "w")],
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("by", ["compiler", "compiler with Beta", "session"])
+def test_nodes_with_outputs_of_undeclared_types_do_not_pass_through(
+    first, other_folder, by
+):
+    model = onnx.load(first)
+    del model.graph.value_info[:], model.metadata_props[:]
+    onnx.save(model, first)
+    eps = [Beta] if by == "compiler with Beta" else []
+    registry = registry_with(Alpha, *eps)
+    (undeclared,) = [
+        finding
+        for finding in epctx.verify_model(first, registry=registry).findings
+        if finding.code == "type-undeclared"
+    ]
+
+    with refused(
+        InvalidGraph, "whose type the model does not declare", folder=other_folder
+    ):
+        if by != "session":
+            compiled(first, *eps, output=other_folder / "n_ctx.onnx")
+        else:
+            options = epctx.SessionOptions()
+            options.add_session_config_entry("ep.context_enable", "1")
+            options.add_session_config_entry(
+                "ep.context_file_path", str(other_folder / "n_ctx.onnx")
+            )
+            epctx.InferenceSession(first, options, registry=registry)
+
+    assert undeclared.node == nodes_of(first)[0].name
+
+
+@pytest.mark.parametrize("embed", [False, True])
+def test_what_is_compiled_again_with_types_of_its_outputs_alone_verifies(
+    first, other_folder, embed
+):
+    model = onnx.load(first)
+    made = {name for node in nodes_of(first) for name in node.output}
+    kept = [value for value in model.graph.value_info if value.name in made]
+    del model.graph.value_info[:], model.metadata_props[:]
+    model.graph.value_info.extend(kept)
+    onnx.save(model, first)
+
+    again = compiled(first, Beta, output=other_folder / "n_ctx.onnx", embed=embed)
+
+    report = epctx.verify_model(again.output, registry=registry_with(Alpha, Beta))
+    assert report.ok, report.findings
 
 
 def test_a_binary_that_is_replaced_meanwhile_is_noticed(source, first):
