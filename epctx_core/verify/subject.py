@@ -75,6 +75,7 @@ from epctx_core.forwarding import import_installed
 from epctx_core.graph.index import SubgraphPath, walk_indexed_nodes
 from epctx_core.graph.model_io import (
     decode_name,
+    describe_path,
     detach_model,
     read_model,
     require_text_names,
