@@ -20,7 +20,7 @@ exactly its own version of the core.
 `ModelSource`:
     a digest of a model with its weights, and the state of its files (epctx-cache).
 `Publication`:
-    putting a sealed model in its place (epctx-cli).
+    putting a sealed or converted model in its place (epctx-cli, epctx-onnxruntime).
 `PrivatePayloads`:
     loading in a session what an EP compiled in another process (epctx-isolation).
 `ProviderChoice`:

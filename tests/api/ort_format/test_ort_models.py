@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -401,6 +402,72 @@ def test_what_cannot_be_converted_is_refused_and_leaves_nothing(ort_model, tmp_p
         with pytest.raises(epctx.errors.InvalidArgument, match=match):
             epctx.convert_model(model, tmp_path / "a.ort", **argument)
     assert sorted(tmp_path.iterdir()) == before
+
+
+CONVERT = """import os, resource, signal, sys
+import epctx_core as epctx
+{}
+try:
+    epctx.convert_model(*sys.argv[1:])
+except epctx.EpctxError as error:
+    sys.exit(f"{{type(error).__name__}}: {{error}}")
+"""
+
+
+def convert_elsewhere(before, *paths):
+    """Convert in another process, after these statements; return how it ended."""
+    return subprocess.run(
+        [sys.executable, "-c", CONVERT.format(before), *map(str, paths)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("target", ["converted.onnx", "converted.ort"])
+def test_the_next_conversion_removes_what_a_killed_one_left(
+    ort_model, tmp_path, target
+):
+    model = ort_model("lstm")
+    # The first rename in the folder comes once all is written beside the output.
+    kill = (
+        "def watch(event, arguments):\n"
+        "    if event == 'os.rename' and str(arguments[1]).startswith(FOLDER):\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "sys.addaudithook(watch)"
+    ).replace("FOLDER", repr(str(tmp_path)))
+    killed = convert_elsewhere(
+        kill,
+        model,
+        tmp_path / target,
+    )
+    left = {path.name for path in tmp_path.iterdir()}
+
+    epctx.convert_model(model, tmp_path / target)
+
+    assert killed.returncode == -signal.SIGKILL
+    assert left > {model.name}
+    assert {path.name for path in tmp_path.iterdir()} == {model.name, target}
+
+
+@pytest.mark.parametrize("target", ["converted.onnx", "converted.ort"])
+def test_a_disk_that_is_full_is_a_failure_and_leaves_what_was_there(
+    ort_model, tmp_path, target
+):
+    model = ort_model("lstm")
+    (tmp_path / target).write_bytes(b"what was there")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    full = convert_elsewhere(
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))",
+        model,
+        tmp_path / target,
+    )
+
+    assert full.stderr.startswith("Fail: ")
+    assert full.returncode == 1
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_model_that_is_too_large_for_one_file_is_refused_with_what_to_do(tmp_path):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,13 +10,12 @@ import onnxruntime
 
 from epctx_core import GraphOptimizationLevel, SessionOptions
 from epctx_core.errors import (
-    EpctxError,
     Fail,
     InvalidArgument,
     NotImplementedByProvider,
     convert_errors,
 )
-from epctx_core.ext import open_model
+from epctx_core.ext import Publication, open_model
 from epctx_onnxruntime.graphs import is_detached
 from epctx_onnxruntime.guards import folds_recurrent
 from epctx_onnxruntime.versions import CPU_EP, FATAL_ONLY
@@ -36,6 +32,7 @@ ONNX, ORT = ".onnx", ".ort"
 _ORT_IDENTIFIER = b"ORTM"
 """Bytes 4 to 8 of an `.ort` file."""
 _MOST_BYTES = (1 << 31) - 1
+_UNWRITABLE = "Failed to save ORT format model"
 _PLATFORMS = (None, "arm", "amd64")
 
 
@@ -96,18 +93,18 @@ def convert_model(
         from_ort = file.read(8)[4:] == _ORT_IDENTIFIER
     _check_convertible(opened, source, kind, from_ort=from_ort)
     proto, weights = opened.source.proto, opened.source.weights
-    with _replace(target) as staged:
-        if kind == ONNX:
-            staged.write_bytes(_serialize_with_weights(proto, weights, source))
+    content = (
+        _serialize_with_weights(proto, weights, source) if from_ort else str(source)
+    )
+    with Publication(target.parent) as publication:
+        staged = publication.create(target.name)
+        if isinstance(content, bytes) and kind == ONNX:
+            staged.write(content)
         else:
             options = _options(level, save_runtime_optimizations, target_platform)
-            options["sess_options"].optimized_model_filepath = str(staged)
-            content = (
-                _serialize_with_weights(proto, weights, source)
-                if from_ort
-                else str(source)
-            )
-            _save_as_ort(content, source.name, options)
+            options["sess_options"].optimized_model_filepath = str(staged.name)
+            _save_as_ort(content, source.name, options, target)
+        publication.commit([target.name])
     return target
 
 
@@ -137,35 +134,23 @@ def _check_convertible(
         )
 
 
-@contextmanager
-def _replace(target: Path) -> Iterator[Path]:
-    """Give a path to write to; the file replaces the target at the end, unless the
-    block raises.
-    """
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            dir=target.parent, prefix=f".{target.name}."
-        ) as folder:
-            staged = Path(folder, target.name)
-            yield staged
-            staged.replace(target)
-    except EpctxError:
-        raise  # some are system errors, too
-    except OSError as error:
-        raise Fail(
-            f"{str(target)!r} cannot be written: {error.strerror or error}.",
-            path=target,
-        ) from error
-
-
-def _save_as_ort(model: str | bytes, name: str, options: dict[str, Any]) -> None:
+def _save_as_ort(
+    model: str | bytes, name: str, options: dict[str, Any], target: Path
+) -> None:
     try:
         onnxruntime.InferenceSession(
             model, providers=[CPU_EP], enable_fallback=0, **options
         )
     except Exception as error:
-        # onnxruntime's exception classes have no base of their own.
+        # onnxruntime's exception classes have no base of their own, and its words do
+        # not say why the system refused.
+        if _UNWRITABLE in str(error):
+            raise Fail(
+                f"{str(target)!r} cannot be written: onnxruntime could not save the "
+                "model there.",
+                path=target,
+                hint="Free some space on that disk, or choose another folder.",
+            ) from error
         raise NotImplementedByProvider(
             f"onnxruntime does not convert {name}: {' '.join(str(error).split())}",
             hint=f"An {ORT} file can hold only what onnxruntime has a kernel for.",
