@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ContextDecorator, contextmanager
 from enum import IntEnum
 from errno import ENOENT
 from typing import Any, ClassVar
@@ -280,8 +280,9 @@ def convert_errors(doing: str) -> Iterator[None]:
 
     An OSError that was not handled becomes a `Fail`: a disk can refuse any read. Any
     other exception becomes an `InternalError`. These pass unchanged: exceptions that
-    are not an `Exception`, such as a KeyboardInterrupt; a MemoryError; and a warning,
-    which the host turned into an error. Exceptions of host callbacks and plugins are
+    are not an `Exception`, such as a KeyboardInterrupt; a MemoryError; a warning, which
+    the host turned into an error; and the TypeError of a call with arguments that the
+    decorated function does not have. Exceptions of host callbacks and plugins are
     converted at their calls.
 
     Args:
@@ -302,7 +303,20 @@ def convert_errors(doing: str) -> Iterator[None]:
             ),
         ) from error
     except Exception as error:
+        if isinstance(error, TypeError) and _is_wrong_call(error):
+            raise
         raise internal_error(doing, error) from error
+
+
+def _is_wrong_call(error: TypeError) -> bool:
+    """Return whether a decorated function was not entered: the last frame is that of
+    the decorator, which calls it.
+    """
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    decorator = ContextDecorator.__call__.__code__
+    return last is not None and last.tb_frame.f_code in decorator.co_consts
 
 
 def internal_error(doing: str, error: Exception) -> InternalError:

@@ -11,6 +11,7 @@ import re
 
 import pytest
 
+import epctx_core
 from epctx_core import errors
 from epctx_core.errors import (
     EpctxError,
@@ -154,3 +155,35 @@ def test_a_message_is_one_printable_line_whatever_a_name_in_it_contains():
     assert error.message == r"node \x1b[2J\nok: nothing found\u202e\ud800."
     assert str(error) == f"{error.message}\na\nb"
     assert errors.InvalidGraph("größe 猫").message == "größe 猫"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "convert_model",
+        "explain_model",
+        "get_compatibility_info_from_model",
+        "get_model_compatibility",
+        "inspect_model",
+        "load_or_compile",
+        "seal_model",
+        "verify_model",
+    ],
+)
+@pytest.mark.parametrize(
+    ("arguments", "keywords"), [(("m",), {"providerz": 1}), ((), {}), (("m",) * 9, {})]
+)
+def test_a_call_with_wrong_arguments_is_a_type_error_as_of_any_function(
+    name, arguments, keywords
+):
+    with pytest.raises(TypeError, match="argument"):
+        getattr(epctx_core, name)(*arguments, **keywords)
+
+
+def test_a_type_error_within_a_function_is_a_mistake_of_ours():
+    @errors.convert_errors("trying")
+    def call_wrongly():
+        return len(5)
+
+    with pytest.raises(errors.InternalError, match="trying failed within epctx itself"):
+        call_wrongly()
