@@ -9,7 +9,7 @@ from itertools import chain, count
 from typing import TypeAlias
 
 import onnx
-from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.index import (
@@ -23,6 +23,13 @@ from epctx_core.graph.index import (
     walk_graphs,
 )
 from epctx_core.graph.model_io import get_structure
+from epctx_core.graph.preconditions import (
+    NEED_TYPES,
+    Operators,
+    check_preconditions,
+    hide_untyped,
+    show_typed,
+)
 from epctx_core.graph.type_table import (
     TypeTable,
     forget_shape,
@@ -32,6 +39,7 @@ from epctx_core.graph.type_table import (
     make_tensor_type,
     types_of,
 )
+from epctx_core.graph.weights import is_detached
 
 _REFUSALS = (
     onnx.shape_inference.InferenceError,
@@ -228,6 +236,9 @@ PROPAGATING = frozenset(
 OVERRIDABLE_SINCE = 4
 """IR version from which an initializer that is also an input is only its default."""
 
+LONGEST_STEP = 1 << 30
+"""Step above which onnx, following the elements of a shape, leaves its 32 bits."""
+
 LONGEST_SHAPE = 4096
 """Elements above which a vector is data, and no shape or list of axes."""
 
@@ -255,13 +266,15 @@ def infer_types(
         InvalidGraph: the model's own element types contradict each other. Shapes may:
             for onnxruntime, too, declared shapes are hints.
     """
+    operators = list_operators(proto.graph)
+    check_preconditions(proto, operators)
     probe = remove_hints(get_structure(proto), trusted)
     names = {
         dim.dim_param
         for value in probe.graph.input
         for dim in value.type.tensor_type.shape.dim
     } - {""}
-    proven = _infer_completely(probe, resolve)
+    proven = _infer_completely(probe, resolve, operators)
     found = list(_find_hints(proto.graph, proven.graph, names))
     # Asked before the declarations are corrected. A tensor needs no other witness.
     graphs = walk_graphs(proto.graph) if any(wrong for *_, wrong in found) else ()
@@ -269,8 +282,7 @@ def infer_types(
     is_agreed = any(
         wrong and value.name not in tensors for value, *_, wrong in found
     ) and _has_wrong_declarations(
-        proto,
-        data_prop=_follows_shapes(proven.graph, _list_operators(proven.graph)),
+        proto, operators, data_prop=_follows_shapes(proven.graph, operators)
     )
     refuted: dict[str, str] = {}
     for declaration, target, type_, adds_length, is_refuted in found:
@@ -292,7 +304,7 @@ def infer_types(
     table = known
     if any(adds_length for *_, adds_length, _ in found):
         hinted = _apply_hints(proven, proto.graph, names)
-        completed = _infer_completely(hinted, resolve).graph
+        completed = _infer_completely(hinted, resolve, operators).graph
         table = types_of(_apply_hints(proven, completed, names).graph, proven=known)
     table.contradictions = refuted
     return table
@@ -311,14 +323,20 @@ def _may_agree(declared: TypeProto, inferred: TypeProto) -> bool:
     )
 
 
-def _has_wrong_declarations(proto: ModelProto, *, data_prop: bool) -> bool:
+def _has_wrong_declarations(
+    proto: ModelProto, operators: Operators, *, data_prop: bool
+) -> bool:
     """Return whether onnx's strict inference of the whole model refutes a declaration.
 
     Ours alone is no witness against a model: it sees the model without its shapes.
     """
+    probe = get_structure(proto)
+    if not NEED_TYPES.isdisjoint(operators):
+        probe = copy_message(probe)
+        hide_untyped(probe, operators)
     try:
         onnx.shape_inference.infer_shapes(
-            get_structure(proto),
+            probe,
             check_type=True,
             strict_mode=True,
             data_prop=data_prop,
@@ -339,20 +357,50 @@ def _apply_hints(
 
 
 def _infer_completely(
-    probe: ModelProto, resolve: Callable[[ModelProto], None] | None
+    probe: ModelProto,
+    resolve: Callable[[ModelProto], None] | None,
+    operators: Operators,
 ) -> ModelProto:
     """Return a model with inferred types, of operators unknown to onnx too."""
+    has_hidden = hide_untyped(probe, operators)
     inferred = _infer(probe, data_prop=False)
-    operators = _list_operators(inferred.graph)
+    # Each round shows onnx the nodes for whose input the last one found a type.
+    while has_hidden and show_typed(probe, inferred):
+        inferred = _infer(probe, data_prop=False)
     if _follows_shapes(inferred.graph, operators):
         inferred = _infer(probe, data_prop=True)
+    if has_hidden:
+        show_typed(inferred)
 
     versions = read_opset_imports(inferred)
     if resolve is not None and any(
-        find_schema(*operator, versions.get(shorten_domain(operator[0]), 1)) is None
+        find_schema(*operator, versions.get(operator[0], 1)) is None
         for operator in operators
     ):
         resolve(inferred)
+    return inferred
+
+
+def infer_strictly(probe: ModelProto) -> ModelProto:
+    """Return a model with inferred types, without those behind operators that onnx does
+    not have.
+
+    Args:
+        probe: the model; nodes are hidden in it, see `hide_untyped`.
+
+    Raises:
+        InferenceError, ValidationError, ValueError: of onnx, for a wrong model.
+        RuntimeError: onnx gave up.
+    """
+    operators = list_operators(probe.graph)
+    hide_untyped(probe, operators)
+    inferred: ModelProto = probe
+    for data_prop in (False, True):
+        if data_prop and not _follows_shapes(inferred.graph, operators):
+            break
+        inferred = onnx.shape_inference.infer_shapes(
+            probe, check_type=True, strict_mode=True, data_prop=data_prop
+        )
     return inferred
 
 
@@ -377,22 +425,52 @@ def _infer(proto: ModelProto, *, data_prop: bool) -> ModelProto:
         ) from error
 
 
-def _list_operators(graph: GraphProto) -> set[tuple[str, str]]:
+def list_operators(graph: GraphProto) -> Operators:
     """Return the operators of a graph and its subgraphs, each by domain and name."""
-    operators = {(node.domain, node.op_type) for node in graph.node}
+    found = {(node.domain, node.op_type) for node in graph.node}
+    operators = {(shorten_domain(domain), name) for domain, name in found}
     if any(can_have_subgraphs(*operator) for operator in operators):
         for node in graph.node:
             if can_have_subgraphs(node.domain, node.op_type):
-                operators.update(*map(_list_operators, iter_subgraphs(node)))
+                operators.update(*map(list_operators, iter_subgraphs(node)))
     return operators
 
 
-def _follows_shapes(graph: GraphProto, operators: set[tuple[str, str]]) -> bool:
+def _follows_shapes(graph: GraphProto, operators: Operators) -> bool:
     """Return whether inference is to follow the elements of shapes through a graph:
-    an operator can compute a shape, and no value is too long to be one.
+    an operator can compute a shape, no value is too long to be one, and no slice takes
+    steps with which onnx would never arrive.
     """
     names = {op_type for _, op_type in operators}
-    return not PROPAGATING.isdisjoint(names) and not _has_long_vectors(graph)
+    return not (
+        PROPAGATING.isdisjoint(names)
+        or _has_long_vectors(graph)
+        or ("Slice" in names and _has_long_steps(graph))
+    )
+
+
+def _has_long_steps(graph: GraphProto) -> bool:
+    """Return whether a Slice has constant steps that do not fit into the number that
+    onnx counts with; ONNX allows them.
+    """
+    for _, each in walk_graphs(graph):
+        steps = {n.input[4] for n in each.node if n.op_type == "Slice" and n.input[4:]}
+        constants = [tensor for tensor in each.initializer if tensor.name in steps]
+        constants += (
+            attribute.t
+            for node in each.node
+            if node.op_type == "Constant" and not steps.isdisjoint(node.output)
+            for attribute in node.attribute
+            if attribute.name == "value"
+        )
+        for tensor in constants:
+            if tensor.data_type in {TensorProto.INT32, TensorProto.INT64} and not (
+                is_detached(tensor)
+            ):
+                values = onnx.numpy_helper.to_array(tensor)
+                if (abs(values.astype(float)) > LONGEST_STEP).any():
+                    return True
+    return False
 
 
 def _has_long_vectors(graph: GraphProto) -> bool:

@@ -375,8 +375,8 @@ def _check_ranks(proto: ModelProto, path: Path | None) -> None:
 
 
 def _find_computed_ranks(graphs: Sequence[GraphProto]) -> Iterator[tuple[str, int]]:
-    """Yield results whose shape is an initializer with more elements than a tensor has
-    dimensions.
+    """Yield results whose shape has more elements than a tensor has dimensions, as far
+    as it is an initializer or an input.
     """
     initializers = (t for graph in graphs for t in graph.initializer)
     long = {
@@ -384,6 +384,10 @@ def _find_computed_ranks(graphs: Sequence[GraphProto]) -> Iterator[tuple[str, in
         for t in initializers
         if len(t.dims) == 1 and t.dims[0] > MAX_RANK
     }
+    for value in chain(*(graph.input for graph in graphs)):
+        dims = value.type.tensor_type.shape.dim
+        if len(dims) == 1 and dims[0].dim_value > MAX_RANK:
+            long[value.name] = dims[0].dim_value
     for node in chain(*(graph.node for graph in graphs)) if long else ():
         is_shaped = (
             len(node.input) == _SHAPED_BY_LAST_OF.get(node.op_type)

@@ -56,9 +56,9 @@ class Worker:
         self._stop()
 
     def run(
-        self, cases: Iterable[int | Path], results: Results | None = None
+        self, cases: Iterable[int | str | Path], results: Results | None = None
     ) -> Results:
-        """Run cases by number, or from the folders they lie in; count them in `results`
+        """Run cases by number or name, or from the folders they lie in; count them in `results`
         as they end, if given.
         """
         results = Results() if results is None else results
@@ -74,7 +74,7 @@ class Worker:
             )
         return results
 
-    def _answer(self, which: int | Path) -> dict[str, Any]:
+    def _answer(self, which: int | str | Path) -> dict[str, Any]:
         process = self._process or self._start()
         assert process.stdin is not None
         process.stdin.write(f"{which}\n")

@@ -36,7 +36,7 @@ from epctx_onnxruntime.graphs import (
     rename_apart,
     without_weights,
 )
-from epctx_onnxruntime.guards import folds_recurrent
+from epctx_onnxruntime.guards import drop_empty_names, folds_recurrent
 from epctx_onnxruntime.versions import fit_versions, layout_of_this_cpu, quiet_options
 
 if TYPE_CHECKING:
@@ -170,6 +170,7 @@ def prepare_optimized(
     own = ModelProto()
     own.CopyFrom(model)
     fit_versions(own)
+    drop_empty_names(own)
     options = engine.session_options(
         own, None, prepacks=engine.is_alone or engine.prepacks(size)
     )
@@ -314,6 +315,7 @@ class _Optimisation:
         try:
             model = ModelProto()
             model.CopyFrom(self.source)
+            drop_empty_names(model)
             if model.ir_version < _FREE_INITIALIZERS:
                 _remove_inputs(model, model)
                 model.ir_version = _FREE_INITIALIZERS
