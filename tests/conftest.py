@@ -20,6 +20,8 @@ from networks.catalog import Catalog, Network
 from networks.matrix import Compile, Matrix
 from written_models import Observer, paths_of_this_machine
 
+from epctx_core.verify import subject
+
 FOLDER_VARIABLE = "EPCTX_RECEIPTS"
 UNRESOLVED, UNOBSERVED = "not_for_onnxruntime", "unobserved"
 _restore = pytest.MonkeyPatch()
@@ -72,6 +74,9 @@ def pytest_configure(config: pytest.Config) -> None:
         looks=lambda: not is_marked(UNOBSERVED),
         resolves=lambda: has_onnxruntime and not is_marked(UNRESOLVED),
     ).watch(_restore)
+    # A verification starts a process for each model that this machine meets first, and
+    # the suite makes thousands. tests/api/isolation/test_reading.py has real ones.
+    _restore.setattr(subject, "_require_survival", lambda *_: None)
     # No test cuts the power, and tests of the order of calls put theirs around this
     # one; a slow disk costs nothing.
     _restore.setattr(os, "fsync", lambda descriptor: os.fstat(descriptor) and None)

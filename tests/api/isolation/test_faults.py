@@ -176,7 +176,7 @@ def test_texts_of_an_error_are_short_and_printable(tmp_path):
     error = failing(tmp_path, "long-error")
 
     assert type(error) is epctx.InvalidGraph
-    assert error.message == "m\\x1b[2J\\ud800\nn"
+    assert error.message == r"m\x1b[2J\ud800\nn"
     assert error.hint.startswith("h\\x1b[2Jhhh")
     assert error.node.startswith("n\\x07nnn")
     assert max(len(error.hint), len(error.node)) <= 1 << 14

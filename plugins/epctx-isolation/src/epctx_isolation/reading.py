@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import struct
 import sys
 import tempfile
@@ -28,6 +29,9 @@ from epctx_core.plugin import (
 from epctx_isolation.process_group import ProcessGroup
 from epctx_isolation.service import limit_memory
 
+STARTING_SECONDS = 60.0
+"""Seconds that a process may take until it begins to read."""
+_ALARM = getattr(signal, "SIGALRM", 0)
 _LAST_WORDS = 400
 _SCRIPT = Path(__file__).with_name("child.py")
 
@@ -61,6 +65,7 @@ def find_fatal_end(
             "size": len(content),
             "entries": dict(entries),
             "libraries": [os.fspath(path) for path in libraries],
+            "seconds": seconds,
             "max_bytes": max_bytes,
         },
     }
@@ -76,7 +81,9 @@ def find_fatal_end(
         assert sink is not None  # noqa: S101 - asked for above
         with contextlib.suppress(OSError), sink:  # it died at once
             sink.write(struct.pack("<I", len(head)) + head + content)
-        if not process.wait_and_end(seconds):
+        # The process counts its seconds itself, from when it has started.
+        ended = process.wait_and_end(STARTING_SECONDS + seconds)
+        if not ended or process.first.returncode == -_ALARM:
             return f"it took longer than the {seconds:g} seconds that it had"
         if process.first.returncode == 0:
             return ""
@@ -92,6 +99,10 @@ def read(order: Mapping[str, Any], content: bytes) -> None:
     Raises:
         InternalError: a fault that the host would see, too.
     """
+    if hasattr(signal, "setitimer"):
+        # The default action ends the process, whatever native code is doing.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, order["seconds"])
     limit_memory(order["max_bytes"])
     model = content if order["model"] is None else order["model"]
     options = SessionOptions()
