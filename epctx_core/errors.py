@@ -60,8 +60,9 @@ def conceal(secrets: Iterable[str], owner: object) -> None:
     import weakref
 
     long = [secret for secret in secrets if len(secret) >= SHORTEST_SECRET]
-    # Messages quote names, and a quoted backslash is two.
-    values = [*long, *(repr(secret)[1:-1] for secret in long)]
+    # Messages quote names, and a quoted backslash is two; and they are one line.
+    quoted = [repr(secret)[1:-1] for secret in long]
+    values = [*long, *quoted, *map(one_line, long)]
     if values:
         _concealed[id(owner)] = values
         weakref.finalize(owner, _concealed.pop, id(owner)).atexit = False
