@@ -56,6 +56,8 @@ exactly its own version of the core.
 `import_installed`:
     naming the package that a command or a function needs (epctx-cli, epctx-conformance,
     epctx-onnxruntime).
+`infer_safely`:
+    onnx's inference without what ends the process (epctx-onnxruntime).
 `internal_error`:
     reporting a mistake of epctx in the words of the core (epctx-cli).
 `known_ep`:
@@ -92,6 +94,7 @@ if TYPE_CHECKING:
     from epctx_core.forwarding import *
     from epctx_core.graph.extraction import *
     from epctx_core.graph.index import *
+    from epctx_core.graph.inference import *
     from epctx_core.graph.mapping import *
     from epctx_core.graph.type_table import *
     from epctx_core.graph.weights import *
@@ -124,6 +127,7 @@ _HOME = {
     "epctx_core.graph.index": ("GraphIndex", "Node"),
     "epctx_core.graph.mapping": ("MappedFile",),
     "epctx_core.graph.extraction": ("GraphPartition", "GraphSlice"),
+    "epctx_core.graph.inference": ("infer_safely",),
     "epctx_core.graph.type_table": ("types_of",),
     "epctx_core.graph.weights": ("Weight",),
     "epctx_core.options.table": ("SESSION_OPTIONS",),

@@ -22,7 +22,7 @@ from epctx_core.graph.index import (
     iter_subgraphs,
     walk_nodes,
 )
-from epctx_core.graph.inference import infer_strictly, infer_types
+from epctx_core.graph.inference import infer_safely, infer_types
 from epctx_core.graph.model_io import SourceModel, check_model, get_structure
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.tensor_bytes import make_dense
@@ -191,7 +191,7 @@ def _check_types(model: ModelProto, refusal: NotImplementedByProvider) -> None:
         if value.type.WhichOneof("value") == "tensor_type":
             value.type.tensor_type.ClearField("shape")
     try:
-        infer_strictly(probe)
+        infer_safely(probe, strict=True)
     except (
         onnx.shape_inference.InferenceError,
         onnx.checker.ValidationError,

@@ -5,30 +5,38 @@ declarations.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
+from functools import partial
 from itertools import chain, count
 from typing import TypeAlias
 
 import onnx
-from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+)
 
 from epctx_core.errors import InvalidGraph
+from epctx_core.graph.hidden_nodes import (
+    has_needy_nodes,
+    hide_untyped,
+    show_hidden,
+)
 from epctx_core.graph.index import (
-    can_have_subgraphs,
     copy_message,
     find_schema,
-    iter_subgraphs,
     list_given_names,
     read_opset_imports,
-    shorten_domain,
     walk_graphs,
 )
 from epctx_core.graph.model_io import get_structure
 from epctx_core.graph.preconditions import (
-    NEED_TYPES,
     Operators,
     check_preconditions,
-    hide_untyped,
-    show_typed,
+    list_operators,
 )
 from epctx_core.graph.type_table import (
     TypeTable,
@@ -236,6 +244,7 @@ PROPAGATING = frozenset(
 OVERRIDABLE_SINCE = 4
 """IR version from which an initializer that is also an input is only its default."""
 
+_STEP_TYPES = frozenset({TensorProto.INT32, TensorProto.INT64})
 LONGEST_STEP = 1 << 30
 """Step above which onnx, following the elements of a shape, leaves its 32 bits."""
 
@@ -331,15 +340,12 @@ def _has_wrong_declarations(
     Ours alone is no witness against a model: it sees the model without its shapes.
     """
     probe = get_structure(proto)
-    if not NEED_TYPES.isdisjoint(operators):
+    if has_needy_nodes(probe, operators):
         probe = copy_message(probe)
         hide_untyped(probe, operators)
     try:
         onnx.shape_inference.infer_shapes(
-            probe,
-            check_type=True,
-            strict_mode=True,
-            data_prop=data_prop,
+            probe, check_type=True, strict_mode=True, data_prop=data_prop
         )
     except _REFUSALS as error:
         return any(sign in str(error) for sign in _DECLARATION_CONTRADICTS)
@@ -362,15 +368,10 @@ def _infer_completely(
     operators: Operators,
 ) -> ModelProto:
     """Return a model with inferred types, of operators unknown to onnx too."""
-    has_hidden = hide_untyped(probe, operators)
+    hidden = hide_untyped(probe, operators)
     inferred = _infer(probe, data_prop=False)
-    # Each round shows onnx the nodes for whose input the last one found a type.
-    while has_hidden and show_typed(probe, inferred):
-        inferred = _infer(probe, data_prop=False)
     if _follows_shapes(inferred.graph, operators):
         inferred = _infer(probe, data_prop=True)
-    if has_hidden:
-        show_typed(inferred)
 
     versions = read_opset_imports(inferred)
     if resolve is not None and any(
@@ -378,15 +379,22 @@ def _infer_completely(
         for operator in operators
     ):
         resolve(inferred)
+    if hidden:
+        show_hidden(inferred)
+        # What was unknown may be declared now.
+        if hide_untyped(inferred, operators) < hidden:
+            inferred = _infer(inferred, data_prop=False)
+        show_hidden(inferred)
     return inferred
 
 
-def infer_strictly(probe: ModelProto) -> ModelProto:
-    """Return a model with inferred types, without those behind operators that onnx does
-    not have.
+def infer_safely(probe: ModelProto, *, strict: bool) -> ModelProto:
+    """Return a model with the types that onnx infers, following the elements of shapes
+    where it can; what it would not survive is left out.
 
     Args:
         probe: the model; nodes are hidden in it, see `hide_untyped`.
+        strict: whether to raise for what contradicts itself.
 
     Raises:
         InferenceError, ValidationError, ValueError: of onnx, for a wrong model.
@@ -394,13 +402,13 @@ def infer_strictly(probe: ModelProto) -> ModelProto:
     """
     operators = list_operators(probe.graph)
     hide_untyped(probe, operators)
-    inferred: ModelProto = probe
-    for data_prop in (False, True):
-        if data_prop and not _follows_shapes(inferred.graph, operators):
-            break
-        inferred = onnx.shape_inference.infer_shapes(
-            probe, check_type=True, strict_mode=True, data_prop=data_prop
-        )
+    infer = partial(
+        onnx.shape_inference.infer_shapes, probe, check_type=strict, strict_mode=strict
+    )
+    inferred: ModelProto = infer()
+    if _follows_shapes(inferred.graph, operators):
+        inferred = infer(data_prop=True)
+    show_hidden(inferred)
     return inferred
 
 
@@ -425,17 +433,6 @@ def _infer(proto: ModelProto, *, data_prop: bool) -> ModelProto:
         ) from error
 
 
-def list_operators(graph: GraphProto) -> Operators:
-    """Return the operators of a graph and its subgraphs, each by domain and name."""
-    found = {(node.domain, node.op_type) for node in graph.node}
-    operators = {(shorten_domain(domain), name) for domain, name in found}
-    if any(can_have_subgraphs(*operator) for operator in operators):
-        for node in graph.node:
-            if can_have_subgraphs(node.domain, node.op_type):
-                operators.update(*map(list_operators, iter_subgraphs(node)))
-    return operators
-
-
 def _follows_shapes(graph: GraphProto, operators: Operators) -> bool:
     """Return whether inference is to follow the elements of shapes through a graph:
     an operator can compute a shape, no value is too long to be one, and no slice takes
@@ -450,27 +447,38 @@ def _follows_shapes(graph: GraphProto, operators: Operators) -> bool:
 
 
 def _has_long_steps(graph: GraphProto) -> bool:
-    """Return whether a Slice has constant steps that do not fit into the number that
-    onnx counts with; ONNX allows them.
+    """Return whether a Slice may have steps that do not fit into the number that onnx
+    counts with; ONNX allows them. Only constants are sure to fit.
     """
-    for _, each in walk_graphs(graph):
-        steps = {n.input[4] for n in each.node if n.op_type == "Slice" and n.input[4:]}
-        constants = [tensor for tensor in each.initializer if tensor.name in steps]
-        constants += (
-            attribute.t
-            for node in each.node
-            if node.op_type == "Constant" and not steps.isdisjoint(node.output)
-            for attribute in node.attribute
-            if attribute.name == "value"
-        )
-        for tensor in constants:
-            if tensor.data_type in {TensorProto.INT32, TensorProto.INT64} and not (
-                is_detached(tensor)
-            ):
-                values = onnx.numpy_helper.to_array(tensor)
-                if (abs(values.astype(float)) > LONGEST_STEP).any():
-                    return True
-    return False
+    graphs = [each for _, each in walk_graphs(graph)]
+    nodes = [node for each in graphs for node in each.node]
+    steps = {n.input[4] for n in nodes if n.op_type == "Slice" and n.input[4:]} - {""}
+    if not steps:
+        return False
+    for tensor in chain.from_iterable(each.initializer for each in graphs):
+        if tensor.name in steps and not _fits(tensor):
+            return True
+    given = {tensor.name for each in graphs for tensor in each.initializer}
+    for node in nodes:
+        if steps.isdisjoint(node.output):
+            continue
+        if node.op_type != "Constant" or not all(map(_is_short, node.attribute)):
+            return True
+        given.update(node.output)
+    return not steps <= given
+
+
+def _is_short(constant: AttributeProto) -> bool:
+    if constant.name == "value":
+        return _fits(constant.t)
+    return all(abs(step) <= LONGEST_STEP for step in (constant.i, *constant.ints))
+
+
+def _fits(steps: TensorProto) -> bool:
+    if is_detached(steps) or steps.data_type not in _STEP_TYPES:
+        return False
+    values = onnx.numpy_helper.to_array(steps).astype(float)
+    return bool((abs(values) <= LONGEST_STEP).all())
 
 
 def _has_long_vectors(graph: GraphProto) -> bool:

@@ -10,12 +10,14 @@ docs/onnx-faults.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.index import (
+    can_have_subgraphs,
+    iter_subgraphs,
     shorten_domain,
     walk_graphs,
     walk_nodes,
@@ -23,7 +25,7 @@ from epctx_core.graph.index import (
 from epctx_core.graph.weights import MAX_RANK
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, ModelProto, NodeProto
+    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 Operators: TypeAlias = "set[tuple[str, str]]"
 """Operators by domain and name."""
@@ -92,19 +94,16 @@ _PRECONDITIONS: dict[tuple[str, str], tuple[_Check, str]] = {
 that it broke otherwise.
 """
 
-NEED_TYPES = frozenset(
-    {
-        ("", "EyeLike"),
-        ("", "RegexFullMatch"),
-        ("ai.onnx.ml", "DictVectorizer"),
-        ("ai.onnx.ml", "LabelEncoder"),
-        ("ai.onnx.ml", "TreeEnsemble"),
-    }
-)
-"""Operators that onnx infers only where the type of the first input is known. Right
-models have it unknown: behind an operator that onnx does not have.
-"""
-_HIDDEN = "epctx.hidden"
+
+def list_operators(graph: GraphProto) -> Operators:
+    """Return the operators of a graph and its subgraphs, each by domain and name."""
+    found = {(node.domain, node.op_type) for node in graph.node}
+    operators = {(shorten_domain(domain), name) for domain, name in found}
+    if any(can_have_subgraphs(*operator) for operator in operators):
+        for node in graph.node:
+            if can_have_subgraphs(node.domain, node.op_type):
+                operators.update(*map(list_operators, iter_subgraphs(node)))
+    return operators
 
 
 def check_preconditions(model: ModelProto, operators: Operators) -> None:
@@ -125,9 +124,12 @@ def check_preconditions(model: ModelProto, operators: Operators) -> None:
         check, text = _PRECONDITIONS.get(
             (shorten_domain(node.domain), node.op_type), (None, "")
         )
+        if check is None:
+            continue
+        attributes = {attribute.name: attribute for attribute in node.attribute}
         # What a function's caller gives is not known here.
-        given = (a for a in node.attribute if not a.ref_attr_name)
-        if check is None or check(node, {a.name: a for a in given}):
+        is_open = any(attribute.ref_attr_name for attribute in node.attribute)
+        if is_open or check(node, attributes):
             continue
         name = node.name or next(iter(node.output), "")
         raise InvalidGraph(
@@ -136,66 +138,3 @@ def check_preconditions(model: ModelProto, operators: Operators) -> None:
             node=name,
             hint="The file is damaged, or a faulty tool wrote it; export it again.",
         )
-
-
-def hide_untyped(probe: ModelProto, operators: Operators) -> bool:
-    """Hide from onnx, in place, the nodes that it infers only with the type of their
-    input and that have it not declared; return whether there are any.
-
-    They are nodes of a domain without operators meanwhile.
-
-    Args:
-        probe: the model.
-        operators: see `check_preconditions`; those of functions are looked for.
-    """
-    inner = (node for function in probe.functions for node in function.node)
-    if NEED_TYPES.isdisjoint(operators) and NEED_TYPES.isdisjoint(
-        (shorten_domain(node.domain), node.op_type) for node in inner
-    ):
-        return False
-    known = _list_typed_names(probe)
-    hidden = False
-    for node in _walk_all_nodes(probe):
-        needs = (shorten_domain(node.domain), node.op_type) in NEED_TYPES
-        if needs and known.isdisjoint(node.input[:1]):
-            node.domain, node.op_type = _HIDDEN, f"{node.domain}:{node.op_type}"
-            hidden = True
-    if hidden:
-        probe.opset_import.add(domain=_HIDDEN, version=1)
-        for function in probe.functions:
-            function.opset_import.add(domain=_HIDDEN, version=1)
-    return hidden
-
-
-def show_typed(probe: ModelProto, inferred: ModelProto | None = None) -> bool:
-    """Show hidden nodes again, in place; return whether there were any.
-
-    Args:
-        probe: a model with hidden nodes.
-        inferred: the same model, inferred: only nodes whose input has a type in it are
-            shown. None for all.
-    """
-    known = None if inferred is None else _list_typed_names(inferred)
-    shown = False
-    for node in _walk_all_nodes(probe):
-        if node.domain == _HIDDEN and (
-            known is None or not known.isdisjoint(node.input[:1])
-        ):
-            node.domain, _, node.op_type = node.op_type.rpartition(":")
-            shown = True
-    return shown
-
-
-def _list_typed_names(model: ModelProto) -> set[str]:
-    names: set[str] = set()
-    for _, graph in walk_graphs(model.graph):
-        declared = chain(graph.input, graph.output, graph.value_info)
-        names.update(v.name for v in declared if v.type.WhichOneof("value"))
-        names.update(tensor.name for tensor in graph.initializer)
-    return names
-
-
-def _walk_all_nodes(model: ModelProto) -> Iterator[NodeProto]:
-    yield from walk_nodes(model.graph.node)
-    for function in model.functions:
-        yield from walk_nodes(function.node)

@@ -394,6 +394,14 @@ def index_model(source: SourceModel, policy: EnginePolicy) -> OpenModel:
             )
         infer = partial(infer_model_types, source.proto, policy, trusted)
         compiled = any(node.op_type == OP_TYPE for node in source.proto.graph.node)
+        if compiled:
+            # It may be inferred late or never, and engines have native code, too.
+            from epctx_core.graph.preconditions import (
+                check_preconditions,
+                list_operators,
+            )
+
+            check_preconditions(source.proto, list_operators(source.proto.graph))
         types = (
             make_declared_types(source.proto, infer, trusted) if compiled else infer()
         )

@@ -202,33 +202,40 @@ def _require_survival(subject: Subject, data: bytes) -> None:
         reading = import_installed("epctx_isolation.reading", needed_by="verify")
     except PackageMissing:
         return
-    config, where = subject.config, describe_path(subject.path)
+    config = subject.config
     engine = make_engine(EnginePolicy(**config.engine_settings))
+    limits = {SessionConfig.isolation_seconds.key, SessionConfig.isolation_bytes.key}
+    settings = {
+        key: config.entries[key] for key in sorted(config.entries.keys() - limits)
+    }
     receipt = make_reading_receipt(
-        hashlib.sha256(data).hexdigest(), f"onnx {onnx.__version__}, {engine.name}"
+        hashlib.sha256(data).hexdigest(),
+        f"onnx {onnx.__version__}, {engine.name}, {settings}, "
+        f"{config.custom_ops_libraries}",
     )
     if is_noted(receipt):
         return
     # A receipt is for the bytes of the model; its weights are not looked at.
-    end = reading.find_fatal_end(
+    outcome = reading.try_reading(
         data if subject.path is None else os.path.abspath(subject.path),  # noqa: PTH100 - links stay
-        config.entries,
-        libraries=config.custom_ops_libraries,
+        config,
         seconds=min(
             config.isolation_seconds, READING_SECONDS + len(data) / BYTES_PER_SECOND
         ),
         max_bytes=config.isolation_bytes or READING_BYTES + 16 * len(data),
     )
-    if end:
+    if outcome.end:
+        where = describe_path(subject.path)
         raise InvalidGraph(
-            f"a process that only read {where} did not survive it: {end}.",
+            f"a process that only read {where} did not survive it: {outcome.end}.",
             path=subject.path,
             hint=(
-                "Do not load it: native code of onnx or of the engine is at fault. "
-                "Report it to that project."
+                "Do not load it. Native code of onnx or of the engine may be at fault; "
+                "the limits are ep.isolate_timeout_seconds and ep.isolate_max_bytes."
             ),
         )
-    note([receipt])
+    if outcome.loaded:
+        note([receipt])
 
 
 def _open(subject: Subject, data: bytes) -> None:

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
 from epctx_core.errors import EpctxError, InternalError, InvalidGraph
+from epctx_core.plugin import ExecutionProvider, hookimpl
 
 FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
 LARGE = 1 << 40
@@ -222,3 +223,178 @@ def test_what_is_typed_by_an_operator_before_it_is_inferred():
 
     assert (output.type, output.shape) == ("tensor(int64)", [2])
     assert result.tolist() == [10, 20]
+
+
+# -- what hides behind other nodes
+# -------------------------------------------------------------------------------------
+
+
+class KeepsFunctions(ExecutionProvider):
+    """An EP that has calls of a function left in a model."""
+
+    name = "KeepsExecutionProvider"
+    vendor = "tests"
+    api_version = 1
+    keeps_functions = (("mine", "F"),)
+
+    @hookimpl
+    def get_capability(self):
+        return []
+
+    @hookimpl
+    def compile(self):
+        return []
+
+
+def load_with_kept(data):
+    registry = epctx.Registry(entry_points=False)
+    registry.register(KeepsFunctions)
+    providers = [KeepsFunctions.name]
+    epctx.InferenceSession(data, providers=providers, registry=registry).close()
+
+
+def declared(name, elem_type, shape=None):
+    return helper.make_tensor_value_info(name, elem_type, shape)
+
+
+GELU = helper.make_node("Gelu", ["x"], ["t"], domain="com.microsoft")
+"""An operator that onnxruntime has and onnx has not."""
+EYE = helper.make_node("EyeLike", ["t"], ["y"], dtype=FLOAT)
+CONTRIB = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+
+
+def graph_model(nodes, *, functions=(), constants=(), opsets=CONTRIB):
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [declared("x", FLOAT, [2, 2])],
+        [declared("y", FLOAT)],
+        [numpy_helper.from_array(np.array(value), name) for name, value in constants],
+    )
+    return helper.make_model(
+        graph, opset_imports=opsets, functions=functions, ir_version=10
+    ).SerializeToString()
+
+
+def test_a_value_of_unknown_type_runs_on_the_engine_that_knows_it():
+    with epctx.InferenceSession(graph_model([GELU, EYE])) as session:
+        (result,) = session.run(None, {"x": np.ones((2, 2), np.float32)})
+
+    assert result.tolist() == np.eye(2).tolist()
+
+
+def test_a_typed_value_of_another_branch_says_nothing_of_one_of_its_name():
+    typed = [
+        helper.make_node("Identity", ["x"], ["t"]),
+        helper.make_node("Identity", ["t"], ["a"]),
+    ]
+    untyped = [GELU, helper.make_node("EyeLike", ["t"], ["b"], dtype=FLOAT)]
+    branches = {
+        "then_branch": helper.make_graph(typed, "then", [], [declared("a", FLOAT)]),
+        "else_branch": helper.make_graph(untyped, "else", [], [declared("b", FLOAT)]),
+    }
+    nodes = [helper.make_node("If", ["c"], ["y"], **branches)]
+
+    epctx.InferenceSession(graph_model(nodes, constants=[("c", True)])).close()
+
+
+def test_a_function_that_is_called_with_a_value_of_unknown_type_ends_nothing():
+    body = helper.make_node("EyeLike", ["x"], ["y"], dtype=FLOAT)
+    opsets = [*CONTRIB, helper.make_opsetid("mine", 1)]
+    function = helper.make_function("mine", "F", ["x"], ["y"], [body], opsets[:1])
+    call = helper.make_node("F", ["t"], ["y"], domain="mine")
+
+    load_with_kept(graph_model([GELU, call], functions=[function], opsets=opsets))
+
+
+def test_what_a_functions_caller_gives_is_not_missed_in_the_function():
+    node = tfidf([0, 2]).graph.node[0]
+    kept = [a for a in node.attribute if a.name != "pool_int64s"]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    node.attribute.add(
+        name="pool_int64s", type=onnx.AttributeProto.INTS, ref_attr_name="pool"
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mine", 1)]
+    function = helper.make_function(
+        "mine", "F", ["x"], ["y"], [node], opsets[:1], attributes=["pool"]
+    )
+    cast = helper.make_node("Cast", ["x"], ["whole"], to=INT64)
+    call = helper.make_node("F", ["whole"], ["y"], domain="mine", pool=[1, 2])
+
+    load_with_kept(graph_model([cast, call], functions=[function], opsets=opsets))
+
+
+QUANTIZERS = [
+    helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], domain="com.microsoft"),
+    helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"], domain="com.microsoft"),
+]  # fmt: skip
+SCALE = [("scale", np.float32(0.1)), ("zero", np.uint8(0))]
+
+
+def slices(*steps, step="step"):
+    """Return nodes whose result has a shape that a slice with steps computes."""
+    return [
+        *steps,
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Slice", ["shape", "begin", "end", "axis", step], ["part"]),
+        helper.make_node("ConstantOfShape", ["part"], ["y"]),
+    ]
+
+
+BOUNDS = [("begin", [0]), ("end", [2]), ("axis", [0])]
+LONG = {
+    "a Constant of numbers": [helper.make_node("Constant", [], ["step"], value_ints=[LARGE])],
+    "a product": [helper.make_node("Mul", ["half", "half"], ["step"])],
+    "behind quantizers": [helper.make_node("Constant", [], ["step"], value_ints=[LARGE]), *QUANTIZERS],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LONG)
+def test_a_step_that_is_computed_or_constant_in_another_form_is_a_step(case):
+    data = graph_model(
+        slices(*LONG[case]), constants=[*BOUNDS, *SCALE, ("half", [1 << 20])]
+    )
+
+    with epctx.InferenceSession(data) as session:
+        (result,) = session.run(None, {"x": np.ones((2, 2), np.float32)})
+
+    assert result.shape == (2,)
+
+
+def test_nodes_behind_each_other_are_inferred_at_once(monkeypatch):
+    infer, rounds = onnx.shape_inference.infer_shapes, []
+
+    def counted(*arguments, **more):
+        rounds.append(arguments)
+        return infer(*arguments, **more)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", counted)
+    nodes = [
+        helper.make_node("EyeLike", [f"v{i}"], [f"v{i + 1}"], dtype=FLOAT)
+        for i in range(300)
+    ]
+    nodes[0].input[0], nodes[-1].output[0] = "x", "y"
+
+    epctx.InferenceSession(graph_model(nodes)).close()
+
+    assert 0 < len(rounds) < 5
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_context_model_is_refused_for_the_same_nodes(case):
+    """Its types are declared, so that nothing is inferred at first."""
+    made = REFUSED[case]()
+    made.graph.node.add(
+        op_type="EPContext",
+        domain="com.microsoft",
+        name="context",
+        input=[made.graph.input[0].name],
+        output=["compiled"],
+    )
+    made.graph.value_info.append(declared("compiled", FLOAT, [1]))
+    made.opset_import.add(domain="com.microsoft", version=1)
+
+    report = epctx.verify_model(made.SerializeToString())
+
+    assert "model-invalid" in {finding.code for finding in report.findings}

@@ -25,6 +25,7 @@ model = sys.argv[1] if sys.argv[1] != "-" else sys.stdin.buffer.read()
 report = epctx.verify_model(model, options)
 print(json.dumps({"ok": report.ok, "findings": [[f.code, f.message, f.hint] for f in report.findings]}))
 """
+IGNORING = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)"
 
 
 def save(path, nodes, inputs, outputs, constants=()):
@@ -81,11 +82,17 @@ def receipts(tmp_path):
     return tmp_path / "receipts"
 
 
-def verified(model, receipts, *entries):
+def verified(model, receipts, *entries, prelude=""):
     """Return the report of a verification in a process of a host."""
     is_path = not isinstance(model, bytes)
     host = subprocess.run(
-        [sys.executable, "-c", VERIFY, str(model) if is_path else "-", *entries],
+        [
+            sys.executable,
+            "-c",
+            prelude + VERIFY,
+            str(model) if is_path else "-",
+            *entries,
+        ],
         input=None if is_path else model,
         capture_output=True,
         env={**os.environ, "EPCTX_RECEIPTS": str(receipts)},
@@ -143,3 +150,30 @@ def test_a_wrong_model_is_reported_as_without_the_process(tmp_path, receipts):
 
     assert "did not survive" not in str(report)
     assert report["findings"][0][0] == "model-invalid"
+
+
+def test_options_of_an_ep_keep_nothing_from_being_read(fatal, receipts):
+    report = verified(fatal, receipts, "ep.qnnexecutionprovider.htp_arch=73")
+
+    assert "did not survive" in report["findings"][0][1]
+
+
+def test_a_model_that_could_not_be_read_is_read_there_again(fatal, receipts):
+    model = onnx.load(fatal)
+    weight = model.graph.initializer.add(name="w", data_type=FLOAT, dims=[1])
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="weights.bin")
+    onnx.save(model, fatal)
+
+    missing = verified(fatal, receipts)
+    fatal.with_name("weights.bin").write_bytes(bytes(4))
+    there = verified(fatal, receipts)
+
+    assert "weights.bin" in missing["findings"][0][1]
+    assert "did not survive" in there["findings"][0][1]
+
+
+def test_a_host_that_ignores_its_children_learns_of_their_end(fatal, receipts):
+    report = verified(fatal, receipts, prelude=IGNORING)
+
+    assert "did not survive" in report["findings"][0][1]

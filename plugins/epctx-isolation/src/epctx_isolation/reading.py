@@ -13,12 +13,21 @@ import signal
 import struct
 import sys
 import tempfile
+import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from epctx_core import InferenceSession, Registry, SessionOptions, inspect_model
+from epctx_core import (
+    InferenceSession,
+    InputBudget,
+    Registry,
+    SessionOptions,
+    inspect_model,
+)
 from epctx_core.errors import EpctxError, InternalError
+from epctx_core.ext import SESSION_OPTIONS
 from epctx_core.plugin import (
     CompiledPartition,
     ComputeCapability,
@@ -29,28 +38,41 @@ from epctx_core.plugin import (
 from epctx_isolation.process_group import ProcessGroup
 from epctx_isolation.service import limit_memory
 
+if TYPE_CHECKING:
+    from epctx_core.options import SessionConfig
+
 STARTING_SECONDS = 60.0
 """Seconds that a process may take until it begins to read."""
-_ALARM = getattr(signal, "SIGALRM", 0)
+_ALARM = getattr(signal, "SIGALRM", None)
 _LAST_WORDS = 400
 _SCRIPT = Path(__file__).with_name("child.py")
 
 
-def find_fatal_end(
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of a process that read a model.
+
+    Attributes:
+        end: how it ended that did not survive; empty for one that did.
+        loaded: whether it loaded the model, which may be wrong otherwise.
+    """
+
+    end: str = ""
+    loaded: bool = False
+
+
+def try_reading(
     model: str | bytes,
-    entries: Mapping[str, str],
+    config: SessionConfig,
     *,
-    libraries: Sequence[str] = (),
     seconds: float,
     max_bytes: int,
-) -> str:
-    """Return how a process ended that loaded a model without its EPs; an empty text if
-    it survived, whether or not the model is right.
+) -> Outcome:
+    """Have a process load a model without its EPs.
 
     Args:
         model: its path, or its bytes.
-        entries: config entries of the session.
-        libraries: paths of libraries of custom operators.
+        config: the session's; options of EPs are left out.
         seconds: most time that it may take.
         max_bytes: most memory for data that the process may take.
 
@@ -58,15 +80,19 @@ def find_fatal_end(
         OSError: no process could be started.
     """
     content = b"" if isinstance(model, str) else model
+    # Its last line: an exit code alone may be lost, where the host ignores SIGCHLD.
+    token = uuid.uuid4().hex
     order = {
         "path": [os.fspath(path) for path in sys.path],
         "read": {
             "model": model if isinstance(model, str) else None,
             "size": len(content),
-            "entries": dict(entries),
-            "libraries": [os.fspath(path) for path in libraries],
+            "entries": _select_entries(config.entries),
+            "libraries": [os.fspath(path) for path in config.custom_ops_libraries],
+            "budget": asdict(config.input_budget),
             "seconds": seconds,
             "max_bytes": max_bytes,
+            "token": token,
         },
     }
     head = json.dumps(order).encode()
@@ -83,45 +109,60 @@ def find_fatal_end(
             sink.write(struct.pack("<I", len(head)) + head + content)
         # The process counts its seconds itself, from when it has started.
         ended = process.wait_and_end(STARTING_SECONDS + seconds)
-        if not ended or process.first.returncode == -_ALARM:
-            return f"it took longer than the {seconds:g} seconds that it had"
-        if process.first.returncode == 0:
-            return ""
         printed.seek(max(0, printed.seek(0, os.SEEK_END) - _LAST_WORDS))
-        words = printed.read().decode(errors="replace")
-    said = "".join(c if c.isprintable() else " " for c in words).strip()
-    return f"it {process.ending}" + (f", and printed: {said}" if said else "")
+        lines = printed.read().decode(errors="replace").splitlines()
+    if lines and lines[-1] in {f"{token} loaded", f"{token} refused"}:
+        return Outcome(loaded=lines[-1].endswith(" loaded"))
+    if not ended or -process.first.returncode == _ALARM:
+        return Outcome(end=f"it took longer than the {seconds:g} seconds that it had")
+    said = next((line for line in reversed(lines) if line.strip()), "")
+    return Outcome(end=f"it {process.ending}" + (f": {said}" if said else ""))
+
+
+def _select_entries(entries: Mapping[str, str]) -> dict[str, str]:
+    """Return the config entries that have nothing to do with EPs, which are not
+    here.
+    """
+    kept = {key: value for key, value in entries.items() if key in SESSION_OPTIONS}
+    # No payload is asked for.
+    return {**kept, "ep.context_verify": "lazy"}
 
 
 def read(order: Mapping[str, Any], content: bytes) -> None:
-    """Load a model as far as no EP of it is needed, in the process that may end by it.
-
-    Raises:
-        InternalError: a fault that the host would see, too.
+    """Load a model as far as no EP of it is needed, in the process that may end by it;
+    print what became of it.
     """
     if hasattr(signal, "setitimer"):
         # The default action ends the process, whatever native code is doing.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, order["seconds"])
     limit_memory(order["max_bytes"])
-    model = content if order["model"] is None else order["model"]
-    options = SessionOptions()
-    for key, value in order["entries"].items():
-        options.add_session_config_entry(key, value)
-    # No payload is asked for, and those of the host's callback are not here.
-    options.add_session_config_entry("ep.context_verify", "lazy")
-    for library in order["libraries"]:
-        options.register_custom_ops_library(library)
+    outcome = "refused"
     try:
-        sources = {node.source for node in inspect_model(model).ep_contexts}
-        registry = Registry(entry_points=False)
-        registry.register(_StubProvider, sources=sorted(sources))
-        InferenceSession(model, options, registry=registry).close()
+        _load(content if order["model"] is None else order["model"], order)
+        outcome = "loaded"
     except InternalError:
         raise
     except EpctxError:
         # The host finds the same.
         pass
+    print(f"\n{order['token']} {outcome}", flush=True)  # noqa: T201 - to the host
+
+
+def _load(model: str | bytes, order: Mapping[str, Any]) -> None:
+    options = SessionOptions()
+    options.input_budget = InputBudget(**order["budget"])
+    for key, value in order["entries"].items():
+        options.add_session_config_entry(key, value)
+    for library in order["libraries"]:
+        options.register_custom_ops_library(library)
+
+    described = inspect_model(model, budget=options.input_budget)
+    registry = Registry(entry_points=False)
+    registry.register(
+        _StubProvider, sources=sorted({node.source for node in described.ep_contexts})
+    )
+    InferenceSession(model, options, registry=registry).close()
 
 
 class _StubProvider(ExecutionProvider):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import ModelProto, TensorProto
 
+from epctx_core.ext import infer_safely
 from epctx_onnxruntime.graphs import all_graphs
 
 if TYPE_CHECKING:
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("epctx.engines")
 _QUANTIZERS = {"QuantizeLinear": 2, "DequantizeLinear": 1}
 """The input that has the type of the result: the zero point, the scale."""
-_LONGEST_SHAPE = 4096
-"""Elements above which a vector is data: onnx would keep some 70 bytes for each to
-follow shapes.
-"""
 
 
 def see_through_quantizers(inferred: ModelProto) -> None:
@@ -44,11 +41,8 @@ def see_through_quantizers(inferred: ModelProto) -> None:
         known |= {tensor.name: tensor.data_type for tensor in graph.initializer}
     if not [node for graph in graphs for node in graph.node if _cast(node, known)]:
         return
-    has_vectors = any(
-        _is_long_vector(value) for graph in graphs for value in graph.value_info
-    )
     try:
-        found = onnx.shape_inference.infer_shapes(probe, data_prop=not has_vectors)
+        found = infer_safely(probe, strict=False)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         _log.debug("onnx does not infer what is behind quantizers: %s", error)
         return
@@ -84,11 +78,6 @@ def _cast(node: NodeProto, known: Mapping[str, int]) -> bool:
     node.attribute.append(onnx.helper.make_attribute("to", kind))
     node.op_type, node.domain = "Cast", ""
     return True
-
-
-def _is_long_vector(value: ValueInfoProto) -> bool:
-    dims = value.type.tensor_type.shape.dim
-    return len(dims) == 1 and dims[0].dim_value > _LONGEST_SHAPE
 
 
 def _count_lengths(value: ValueInfoProto) -> int:
