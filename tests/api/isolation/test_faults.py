@@ -61,8 +61,8 @@ def test_a_process_that_is_lost_is_a_plugin_error_that_says_how(
 def test_the_last_lines_that_a_lost_process_printed_are_in_the_error(tmp_path):
     error = failing(tmp_path, "segfault")
 
-    assert "Fatal Python error: Segmentation fault" in error.message
-    assert "faulty_eps.py" in error.message
+    assert "It printed: Fatal Python error: Segmentation fault" in error.message
+    assert "faulty_eps.py" in str(error.__cause__)
 
 
 def test_more_memory_than_allowed_is_a_plugin_error_that_names_the_option(

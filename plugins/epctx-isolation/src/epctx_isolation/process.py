@@ -151,8 +151,17 @@ class ChildProcess:
         closed.
         """
         end = self._reason or f"it {self._process.ending}"
-        output = "\n  ".join(self._printed.lines)
-        return f"{end}. It printed:\n  {output}" if output else f"{end}."
+        # A message is one line; `output` has all. Behind a crash in native code Python
+        # writes its stack.
+        lines = self._printed.lines
+        crash = [line for line in lines if line.startswith("Fatal Python error")]
+        last = (*lines, *crash)[-1] if lines else ""
+        return f"{end}. It printed: {last.strip()}" if last else f"{end}."
+
+    @property
+    def output(self) -> str:
+        """Last lines that it printed; it has to be closed."""
+        return "\n".join(self._printed.lines)
 
 
 class _Printed:

@@ -27,6 +27,7 @@ from epctx_isolation.channel import (
     Channel,
     Message,
     ProtocolError,
+    RemoteError,
     decode_error,
     describe,
     encode_error,
@@ -326,12 +327,15 @@ class RemoteProvider:
         return self._death(hook)
 
     def _death(self, hook: str) -> PluginError:
-        return self._plugin_error(
+        error = self._plugin_error(
             hook,
             f"its process is gone; {self._process.describe_end()}",
             "Report it to the plugin's vendor with the model. "
             "ep.isolate_timeout_seconds and ep.isolate_max_bytes limit its process.",
         )
+        if output := self._process.output:
+            error.__cause__ = RemoteError(f"its process printed:\n{output}")
+        return error
 
     def _plugin_error(self, hook: str, fault: str, hint: str) -> PluginError:
         record = self._record
