@@ -200,7 +200,8 @@ class RemoteProvider:
                     )
                     outcome = self._serve(hook, handlers or {})
             except (OSError, EOFError) as error:
-                raise self._close_after(hook) from error
+                death = self._close_after(hook)
+                raise death from death.__cause__ or error
             except ProtocolError as error:
                 raise self.refuse(hook, error) from error
             except BaseException:
