@@ -50,7 +50,7 @@ _SCRIPT = Path(__file__).with_name("child.py")
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a process that read a model.
+    """Outcome of a process that read a model.
 
     Attributes:
         end: how it ended that did not survive; empty for one that did.
@@ -130,7 +130,7 @@ def _select_entries(entries: Mapping[str, str]) -> dict[str, str]:
 
 def read(order: Mapping[str, Any], content: bytes) -> None:
     """Load a model as far as no EP of it is needed, in the process that may end by it;
-    print what became of it.
+    print the outcome.
     """
     if hasattr(signal, "setitimer"):
         # The default action ends the process, whatever native code is doing.
