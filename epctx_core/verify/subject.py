@@ -218,7 +218,7 @@ def _require_survival(subject: Subject, data: bytes) -> None:
     # A receipt is for the bytes of the model; its weights are not looked at.
     outcome = reading.try_reading(
         data if subject.path is None else os.path.abspath(subject.path),  # noqa: PTH100 - links stay
-        config,
+        subject.session,
         seconds=min(
             config.isolation_seconds, READING_SECONDS + len(data) / BYTES_PER_SECOND
         ),

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from epctx_core import (
     InferenceSession,
@@ -37,9 +37,6 @@ from epctx_core.plugin import (
 )
 from epctx_isolation.process_group import ProcessGroup
 from epctx_isolation.service import limit_memory
-
-if TYPE_CHECKING:
-    from epctx_core.options import SessionConfig
 
 STARTING_SECONDS = 60.0
 """Seconds that a process may take until it begins to read."""
@@ -63,7 +60,7 @@ class Outcome:
 
 def try_reading(
     model: str | bytes,
-    config: SessionConfig,
+    session: SessionOptions,
     *,
     seconds: float,
     max_bytes: int,
@@ -72,13 +69,14 @@ def try_reading(
 
     Args:
         model: its path, or its bytes.
-        config: the session's; options of EPs are left out.
+        session: its options; those of EPs are left out.
         seconds: most time that it may take.
         max_bytes: most memory for data that the process may take.
 
     Raises:
         OSError: no process could be started.
     """
+    config = session.config()
     content = b"" if isinstance(model, str) else model
     # Its last line: an exit code alone may be lost, where the host ignores SIGCHLD.
     token = uuid.uuid4().hex
