@@ -360,11 +360,13 @@ class ProviderPart:
                 compile_.providers.weightless, source.locations
             )
             self.payloads = _make_payload_set(choice, outputs, graphs, references)
-            results = compile_.providers.instances.call(
-                choice.name, _HOOK, writer=self.payloads.handle
-            )
-            # Reading attributes and flags runs the EP's code.
-            with blame(choice.record, _HOOK):
+            with (
+                compile_.providers.instances.calling(
+                    choice.name, _HOOK, writer=self.payloads.handle
+                ) as results,
+                # Reading attributes and flags runs the EP's code.
+                blame(choice.record, _HOOK),
+            ):
                 described = self._sort_nodes(results)
             self._name_nodes(compile_.assignment)
             file = (

@@ -94,6 +94,7 @@ class SessionOptions(Strict):
         "_denotations",
         "_dimensions",
         "_entries",
+        "_host_plugins",
         "_initializers",
         "_libraries",
         "_source_model",
@@ -127,6 +128,7 @@ class SessionOptions(Strict):
         self._data_reader: DataReader | None = None
         self._source_model: memoryview | None = None
         self._libraries: tuple[str, ...] = ()
+        self._host_plugins: tuple[object, ...] = ()
         self._transformers: dict[str, Any] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -490,6 +492,18 @@ class SessionOptions(Strict):
                 hint="Give the path of its file; no folders are searched.",
             )
         self._libraries = tuple(dict.fromkeys((*self._libraries, library)))
+
+    def add_host_plugin(self, plugin: object) -> None:
+        """Wrap hooks of EPs in one session or compile; see
+        `Registry.register_host_plugin`, whose plugins are around it. It is checked when
+        the session is made.
+        """
+        self._host_plugins = (*self._host_plugins, plugin)
+
+    @property
+    def host_plugins(self) -> tuple[object, ...]:
+        """Plugins that wrap hooks of the session's EPs, the outermost first."""
+        return self._host_plugins
 
     @property
     def data_reader(self) -> DataReader | None:

@@ -26,7 +26,12 @@ _HOME = {
         "current_options",
         "write_in_place",
     ),
-    "epctx_core.plugin.hookspecs": ("PLUGIN_API", "GraphTransformer", "hookimpl"),
+    "epctx_core.plugin.hookspecs": (
+        "PLUGIN_API",
+        "GraphTransformer",
+        "HookSpecs",
+        "hookimpl",
+    ),
     "epctx_core.plugin.kernels": (
         "Engine",
         "Kernel",

@@ -138,7 +138,7 @@ def hookspec(**facts: Any) -> Callable[[_Specification], _Specification]:
 
     def mark(function: _Specification) -> _Specification:
         setattr(function, _FACTS, facts)
-        return pluggy.HookspecMarker(PROJECT)(function)
+        return pluggy.HookspecMarker(PROJECT)(function, firstresult=True)
 
     return mark
 

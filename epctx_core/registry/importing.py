@@ -32,14 +32,14 @@ class MarkedMethod:
         hook: the name of the hook that it implements.
         static: the attribute as the class has it, unbound.
         function: the underlying function.
-        wrapper: whether it is marked as a hook wrapper.
+        marks: the arguments of the marker that are set, but for the hook's name.
     """
 
     attribute: str
     hook: str
     static: Any
     function: Callable[..., Any]
-    wrapper: bool
+    marks: tuple[str, ...]
 
     @property
     def parameters(self) -> list[inspect.Parameter]:
@@ -76,7 +76,7 @@ def find_marked_methods(cls: type) -> Iterator[MarkedMethod]:
                 hook=mark.get("specname") or attribute,
                 static=static,
                 function=function,
-                wrapper=bool(mark.get("wrapper") or mark.get("hookwrapper")),
+                marks=tuple(n for n, v in mark.items() if v and n != "specname"),
             )
 
 
@@ -320,9 +320,15 @@ def _hook_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
 
 def _implementation_problems(method: MarkedMethod) -> Iterator[Problem]:
     name = method.attribute
-    if method.wrapper:
-        yield f"{name} is a hook wrapper", "An EP implements hooks and wraps none."
+    if {"wrapper", "hookwrapper"}.intersection(method.marks):
+        hint = "An EP implements hooks and wraps none; plugins of hosts do."
+        yield f"{name} is a hook wrapper", hint
         return
+    if method.marks:
+        yield (
+            f"{name} is marked with {' and '.join(method.marks)}, which means nothing",
+            "Write @hookimpl alone: an EP's hooks are called for it alone.",
+        )
     if not hasattr(type(method.static), "__get__"):
         yield f"{name} is not a method", "Write it with def, in the class."
         return

@@ -1,26 +1,35 @@
 """EP instances of one session: made in order, called one EP at a time, shut down once.
 
-A hook is the method that the class marks, called with the arguments that it names: no
-property of an instance is evaluated, no `__eq__` or `__hash__` is called, and
-exceptions are attributed to the EP.
+Each instance is a plugin in a `pluggy.PluginManager` of its own, so that no other EP's
+implementation of a hook is ever in reach. Innermost around it is a wrapper of the core,
+which attributes exceptions to the EP and checks results. Host plugins wrap that one,
+and what leaves the outermost of them is checked again.
 """
 
 from __future__ import annotations
 
-import os
+import functools
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.errors import NotImplementedByProvider
-from epctx_core.forwarding import import_installed
-from epctx_core.plugin.hookspecs import HOOKS
+import pluggy
+
+from epctx_core.errors import (
+    EpctxError,
+    InvalidArgument,
+    NotImplementedByProvider,
+    PluginError,
+)
+from epctx_core.plugin.hookspecs import HOOKS, PROJECT, HookSpecs
 from epctx_core.registry.guard import (
     blame,
     check_result,
     close_quietly,
+    describe,
     describe_type,
     plugin_error,
 )
@@ -28,32 +37,182 @@ from epctx_core.registry.importing import MarkedMethod, implemented_hooks
 
 if TYPE_CHECKING:
     from epctx_core.plugin import CompiledPartition, ExecutionProvider, ProviderContext
+    from epctx_core.registry.host_plugins import HostPlugin
     from epctx_core.registry.records import PluginRecord
 
-TRACE_VARIABLE = "EPCTX_TRACE"
-"""Any value but 0: epctx-conformance writes a line for each call."""
-
-Implementation = Callable[[Mapping[str, Any]], Any]
-"""Calls an EP's method with the arguments of the hook that it names, and checks the
-result.
-"""
+_NOTHING = object()
 
 
-def _make_implementation(
-    record: PluginRecord, provider: ExecutionProvider, method: MarkedMethod
-) -> Implementation:
-    hook = method.hook
-    row = HOOKS[hook]
+class _Methods:
+    """Functions by name that pluggy registers, and nothing else.
+
+    Attributes:
+        marks: pluggy's options of all of them.
+    """
+
+    def __init__(
+        self, functions: Mapping[str, Callable[..., Any]], **marks: bool
+    ) -> None:
+        self.marks = marks
+        vars(self).update(functions)
+
+
+class ProviderManager(pluggy.PluginManager):
+    """Plugin manager of one EP instance.
+
+    It has the specifications of the hooks that the EP implements and no others, as
+    adding all takes longer than most sessions.
+
+    Attributes:
+        record: the EP's record.
+        hooks: the hooks that it implements.
+        hosts: the names of the host plugins that wrap a hook, for each that has some.
+
+    Args:
+        record: the EP's record.
+        provider: the instance.
+        host_plugins: those of the session, the outermost first.
+    """
+
+    def __init__(
+        self,
+        record: PluginRecord,
+        provider: ExecutionProvider,
+        host_plugins: Sequence[HostPlugin],
+    ) -> None:
+        super().__init__(PROJECT)
+        self.record = record
+        methods = implemented_hooks(type(provider))
+        self.hooks = frozenset(methods)
+        self.hosts: dict[str, list[str]] = {}
+        self._last = threading.local()
+        specifications = {hook: vars(HookSpecs)[hook] for hook in methods}
+        # A class of them would be a cycle.
+        self.add_hookspecs(_Methods(specifications))  # type: ignore[arg-type]
+
+        bound = {hook: _bind(method, provider) for hook, method in methods.items()}
+        self.register(_Methods(bound), record.name)
+        # pluggy calls first what was registered last.
+        for number, host in reversed(list(enumerate(host_plugins))):
+            for hook in host.hooks & self.hooks:
+                self.hosts.setdefault(hook, []).insert(0, host.name)
+            self.register(host.plugin, f"host plugin {number}")
+        # The last of those that want to be called last is the innermost.
+        checks = {hook: self._make_check(hook) for hook in methods}
+        self.register(_Methods(checks, wrapper=True, trylast=True), "epctx-core")
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
+        """Return pluggy's options of an attribute, None for one that is not a hook."""
+        if isinstance(plugin, _Methods):
+            return dict(plugin.marks) if name in self.hooks else None
+        return super().parse_hookimpl_opts(plugin, name)
+
+    def _make_check(self, hook: str) -> Callable[[], Generator[None, Any, Any]]:
+        record, row, last = self.record, HOOKS[hook], self._last
+        is_wrapped = hook in self.hosts
+
+        def check() -> Generator[None, Any, Any]:
+            with blame(record, hook):
+                result = yield
+            result = check_result(record, row, result)
+            if is_wrapped:
+                # Wrappers may change a list in place.
+                last.given = list(result) if type(result) is list else result
+            return result
+
+        return check
+
+    def call(self, hook: str, arguments: Mapping[str, Any]) -> Any:
+        """Call a hook that the EP implements."""
+        is_wrapped = hook in self.hosts
+        if is_wrapped:
+            self._last.given = _NOTHING
+        try:
+            result = getattr(self.hook, hook)(**arguments)
+        except BaseException as error:
+            _release_frames(error)
+            # What the EP raises is typed by now.
+            if (
+                is_wrapped
+                and not isinstance(error, EpctxError)
+                and isinstance(error, Exception)
+            ):
+                raise self._host_error(hook, f"raised {describe(error)}") from error
+            raise
+        if is_wrapped and self.was_changed(result):
+            with self.blame_hosts(hook):
+                result = check_result(self.record, HOOKS[hook], result)
+        return result
+
+    def was_changed(self, result: object) -> bool:
+        """Return whether host plugins changed the result of this thread's last call."""
+        given = self._last.given
+        if type(given) is not list or type(result) is not list:
+            return given is not result
+        return len(given) != len(result) or any(map(_is_not, given, result))
+
+    @contextmanager
+    def blame_hosts(self, hook: str) -> Iterator[None]:
+        """Attribute what a block finds wrong with a result to the host plugins that
+        changed it.
+
+        Raises:
+            InvalidArgument: instead of PluginError.
+        """
+        try:
+            yield
+        except PluginError as error:
+            fault = f"changed a result against the contract: {error.message}"
+            raise self._host_error(hook, fault) from error
+
+    def _host_error(self, hook: str, fault: str) -> InvalidArgument:
+        names = self.hosts[hook]
+        who = (
+            f"host plugin {names[0]}"
+            if len(names) == 1
+            else (f"one of the host plugins {', '.join(names)}")
+        )
+        return InvalidArgument(
+            f"{who}, which wraps {hook} of {self.record.label}, {fault}",
+            hint="This is a mistake in that plugin of the host, not in the EP.",
+        )
+
+    def close(self) -> None:
+        """Release the EP and all that was registered: a manager is a cycle."""
+        vars(self.hook).clear()
+
+
+def _is_not(one: object, other: object) -> bool:
+    return one is not other
+
+
+def _bind(method: MarkedMethod, provider: ExecutionProvider) -> Callable[..., Any]:
+    """Return a hook of an instance as a function that pluggy takes."""
     bound = method.static.__get__(provider, type(provider))
-    names = [parameter.name for parameter in method.parameters]
+    if isinstance(bound, (FunctionType, MethodType)):
+        return bound
 
-    def implementation(arguments: Mapping[str, Any]) -> Any:
-        given = [arguments[name] for name in names]
-        with blame(record, hook):
-            result = bound(*given)
-        return check_result(record, row, result)
+    names, given = list(HOOKS[method.hook].arguments), method.parameters
 
-    return implementation
+    # pluggy passes the arguments of the function that is wrapped: all of them.
+    @functools.wraps(vars(HookSpecs)[method.hook])
+    def call(*values: Any) -> Any:
+        arguments = dict(zip(names, values, strict=True))
+        return bound(*(arguments[parameter.name] for parameter in given))
+
+    return call
+
+
+def _release_frames(error: BaseException) -> None:
+    """Empty pluggy's frames in a traceback: their variables have the exception, a cycle
+    that would keep what the EP was given.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__", "").startswith("pluggy."):
+            with suppress(RuntimeError):
+                trace.tb_frame.clear()
+        trace = trace.tb_next
 
 
 class ProviderInstances:
@@ -61,30 +220,22 @@ class ProviderInstances:
 
     `add` is called from one thread while the session is made; `call` and `shutdown` may
     be called from any.
+
+    Args:
+        host_plugins: wrap the hooks of all instances, the first outermost.
     """
 
-    def __init__(self) -> None:
-        """Make an empty one; if EPCTX_TRACE is set, each call of a hook is traced.
-
-        Raises:
-            PackageMissing: EPCTX_TRACE is set, and epctx-conformance is not installed.
-        """
+    def __init__(self, host_plugins: Sequence[HostPlugin] = ()) -> None:
+        self.host_plugins = host_plugins
         self._records: dict[str, PluginRecord] = {}
-        self._hooks: dict[str, dict[str, Implementation]] = {}
+        self._managers: dict[str, ProviderManager] = {}
         self._waiting: list[str] = []
         self._lock = threading.Lock()
-        self._trace: Callable[[Implementation, str, Mapping[str, Any]], Any] | None = (
-            None
-        )
-        if os.environ.get(TRACE_VARIABLE, "").strip() not in ("", "0"):
-            self._trace = import_installed(
-                "epctx_conformance.tracing", needed_by=TRACE_VARIABLE
-            ).trace
 
     @property
     def names(self) -> tuple[str, ...]:
         """EP names in order of priority."""
-        return tuple(self._hooks)
+        return tuple(self._managers)
 
     def record(self, name: str) -> PluginRecord:
         """Return the record of an EP."""
@@ -94,7 +245,7 @@ class ProviderInstances:
         """Return whether an EP of this session has a hook; cheap enough for every
         run.
         """
-        return hook in self._hooks[ep]
+        return hook in self._managers[ep].hooks
 
     def add(
         self,
@@ -124,10 +275,9 @@ class ProviderInstances:
                 hook="__init__",
                 hint="Leave out __new__.",
             )
-        self._hooks[record.name] = {
-            hook: _make_implementation(record, provider, method)
-            for hook, method in implemented_hooks(cls).items()
-        }
+        self._managers[record.name] = ProviderManager(
+            record, provider, self.host_plugins
+        )
         self._records[record.name] = record
         self._waiting.append(record.name)
 
@@ -144,19 +294,34 @@ class ProviderInstances:
             EPFail: the EP raised in `compile`.
             PluginError: the EP raised in another hook, or its result breaks the
                 contract.
-            EpctxError: raised by the EP.
+            EpctxError: raised by the EP, or by a host plugin.
+            InvalidArgument: a host plugin raised another exception, or changed the
+                result against the contract.
         """
-        implementation = self._hooks[ep].get(hook)
-        if implementation is None:
+        manager = self._managers[ep]
+        if hook not in manager.hooks:
             raise NotImplementedByProvider(
                 f"{self._records[ep].label} does not implement the hook {hook}.",
                 ep=ep,
                 hint="Use an EP that does, or ask the plugin's author for it.",
             )
-        arguments["ep"] = ep
-        if self._trace is not None:
-            return self._trace(implementation, hook, arguments)
-        return implementation(arguments)
+        return manager.call(hook, {"ep": ep, **arguments})
+
+    @contextmanager
+    def calling(self, ep: str, hook: str, /, **arguments: Any) -> Iterator[Any]:
+        """Call a hook, and give its result to a block that checks it further; see
+        `call`.
+
+        Raises:
+            InvalidArgument: also for a PluginError of the block, where a host plugin
+                changed the result.
+        """
+        result, manager = self.call(ep, hook, **arguments), self._managers[ep]
+        if hook in manager.hosts and manager.was_changed(result):
+            with manager.blame_hosts(hook):
+                yield result
+        else:
+            yield result
 
     def shutdown(self) -> None:
         """Call `shutdown` once on each EP that has it, in reverse order; further calls
@@ -178,7 +343,9 @@ class ProviderInstances:
                 except KeyboardInterrupt as error:
                     interrupt = error
         if waiting:  # else another thread is shutting them down
-            self._hooks.clear()
+            managers, self._managers = self._managers, {}
+            for manager in managers.values():
+                manager.close()
         try:
             if interrupt is not None:
                 raise interrupt

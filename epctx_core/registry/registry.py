@@ -36,6 +36,7 @@ from epctx_core.registry.guard import (
     mark_broken,
     plugin_error,
 )
+from epctx_core.registry.host_plugins import HostPlugin, check_host_plugin
 from epctx_core.registry.importing import find_problems, import_provider
 from epctx_core.registry.lookup import (
     Selection,
@@ -89,6 +90,7 @@ class Registry:
         self._preferred: dict[str, str] = {}
         self._noticed: set[str] = set()
         self._selected: dict[RecordKey, PluginRecord] | None = None
+        self._host_plugins: tuple[HostPlugin, ...] = ()
 
     # -- records
     # ---------------------------------------------------------------------------------
@@ -165,6 +167,56 @@ class Registry:
 
     # -- changes by the host
     # ---------------------------------------------------------------------
+
+    # -- plugins of hosts
+    # ---------------------------------------------------------------------------------
+
+    @property
+    def host_plugins(self) -> tuple[HostPlugin, ...]:
+        """Plugins that wrap the hooks of EPs in sessions and compiles made from now on,
+        the outermost first.
+        """
+        return self._host_plugins
+
+    def register_host_plugin(self, plugin: object) -> None:
+        """Wrap hooks of EPs in all sessions and compiles that are made from now on; see
+        docs/host-plugins.md.
+
+        Args:
+            plugin: an object with methods named as hooks and marked with
+                `@hookimpl(wrapper=True)`. What was registered before is around it.
+
+        Raises:
+            InvalidArgument: it has none, or one that is wrong; or it is registered.
+        """
+        host = check_host_plugin(plugin)
+        with self._locks.get():
+            if any(each.plugin is plugin for each in self._host_plugins):
+                raise InvalidArgument(f"the host plugin {host.name} is registered.")
+            self._host_plugins = (*self._host_plugins, host)
+
+    def unregister_host_plugin(self, plugin: object) -> None:
+        """Leave a plugin out of sessions and compiles that are made from now on.
+
+        Raises:
+            InvalidArgument: it is not registered.
+        """
+        with self._locks.get():
+            kept = tuple(h for h in self._host_plugins if h.plugin is not plugin)
+            if len(kept) == len(self._host_plugins):
+                raise InvalidArgument(
+                    f"no host plugin {type(plugin).__qualname__} is registered."
+                )
+            self._host_plugins = kept
+
+    @contextmanager
+    def host_plugin(self, plugin: object) -> Iterator[None]:
+        """Register a host's plugin for a block; see `register_host_plugin`."""
+        self.register_host_plugin(plugin)
+        try:
+            yield
+        finally:
+            self.unregister_host_plugin(plugin)
 
     def register(
         self, cls: type[ExecutionProvider], *, sources: Sequence[str] = ()

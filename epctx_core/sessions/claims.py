@@ -272,6 +272,7 @@ def ask_ep(
         compiles: False if only claims with `fuse=False` count.
     """
     instances, record = providers.instances, providers.instances.record(ep)
+    hook = "get_capability"
     has_kernels = instances.implements(ep, "get_kernel_registry")
     registry = instances.call(ep, "get_kernel_registry") if has_kernels else None
     matcher = KernelMatcher(registry, assignment.carried, assignment.main.graph.types)
@@ -283,8 +284,10 @@ def ask_ep(
         )
         lookup = matcher.for_graph(part.graph.types)
         claims = Claims(part, record, assignment.refusals)
-        result = instances.call(ep, "get_capability", graph=view, kernels=lookup)
-        with blame(record, "get_capability"):  # whose iterators and items run
+        with (
+            instances.calling(ep, hook, graph=view, kernels=lookup) as result,
+            blame(record, hook),  # whose iterators and items run
+        ):
             for item in result:
                 claims.add(item)
         claims.leave_out(view.left_out)

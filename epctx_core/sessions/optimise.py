@@ -155,18 +155,18 @@ def _changed_by(
         "weights": dict(source.weights),
         "level": level,
     }
-    result = instances.call(ep, HOOK, **arguments)
-    if result is None or result == source.proto:
-        return model
-    own: ModelProto = copy_message(result)
-    refusal = partial(contract_error, instances.record(ep), HOOK)
-    changed = _accepted(own, model, model.source.weights, refusal)
-    if changed.context_nodes:
-        raise refusal(
-            "gave a model with EPContext nodes, which only `get_ep_context_nodes` may "
-            "describe"
-        )
-    return changed
+    with instances.calling(ep, HOOK, **arguments) as result:
+        if result is None or result == source.proto:
+            return model
+        own: ModelProto = copy_message(result)
+        refusal = partial(contract_error, instances.record(ep), HOOK)
+        changed = _accepted(own, model, model.source.weights, refusal)
+        if changed.context_nodes:
+            raise refusal(
+                "gave a model with EPContext nodes, which only `get_ep_context_nodes` "
+                "may describe"
+            )
+        return changed
 
 
 def _accepted(

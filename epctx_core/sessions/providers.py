@@ -42,6 +42,7 @@ from epctx_core.plugin.hookspecs import HOOKS
 from epctx_core.plugin.provider import parse_provider_options
 from epctx_core.registry import guard
 from epctx_core.registry.forking import keep_forever
+from epctx_core.registry.host_plugins import list_host_plugins
 from epctx_core.registry.instances import ProviderInstances, collect_closers
 
 if TYPE_CHECKING:
@@ -339,7 +340,9 @@ class ProviderSession:
     ) -> None:
         self.session, self.registry, self.progress = session, registry, progress
         self.cancel = cancel or session.cancellation
-        self.instances = ProviderInstances()
+        self.instances = ProviderInstances(
+            list_host_plugins(registry.host_plugins, session.host_plugins)
+        )
         self.choices: dict[str, ProviderChoice] = {}
         self.skipped: tuple[SkippedProvider, ...] = ()
         self.transformers: tuple[TransformerReport, ...] = ()
@@ -485,23 +488,24 @@ class ProviderSession:
         Raises:
             PluginError: it failed, or returned something else.
         """
-        result: Sequence[Any] = self.instances.call(ep, hook, **arguments)
-        self.keep(result)
-        record = self.choices[ep].record
-        if len(result) != len(expected):
-            what = (
-                f"gave {len(result)} results for {len(expected)}: "
-                f"{', '.join(map(str, expected[:3]))}"
-            )
-            raise guard.contract_error(record, hook, what)
-        guard.check_result_types(record, HOOKS[hook], result, expected)
-        for name, item in zip(expected, result, strict=True):
-            if item.run is None and purpose is not Purpose.EXPORT:
+        result: Sequence[Any]
+        with self.instances.calling(ep, hook, **arguments) as result:
+            self.keep(result)
+            record = self.choices[ep].record
+            if len(result) != len(expected):
                 what = (
-                    f"gave a CompiledPartition without `run` for {name}, outside of "
-                    "purpose EXPORT"
+                    f"gave {len(result)} results for {len(expected)}: "
+                    f"{', '.join(map(str, expected[:3]))}"
                 )
                 raise guard.contract_error(record, hook, what)
+            guard.check_result_types(record, HOOKS[hook], result, expected)
+            for name, item in zip(expected, result, strict=True):
+                if item.run is None and purpose is not Purpose.EXPORT:
+                    what = (
+                        f"gave a CompiledPartition without `run` for {name}, outside "
+                        "of purpose EXPORT"
+                    )
+                    raise guard.contract_error(record, hook, what)
         return result
 
     def close(self) -> None:

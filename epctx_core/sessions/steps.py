@@ -281,21 +281,21 @@ def _allocator(instances: ProviderInstances, ep: str) -> _Allocate:
     record = instances.record(ep)
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        array = instances.call(ep, "allocate", shape=shape, dtype=dtype)
-        problem = ""
-        if not isinstance(array, np.ndarray):
-            problem = f"a {type(array).__name__}"
-        elif array.dtype != dtype or array.shape != shape:
-            problem = f"{array.dtype}{list(array.shape)}"
-        elif not array.flags.c_contiguous:
-            problem = "memory that is not C-contiguous"
-        elif not array.flags.writeable:
-            problem = "read-only memory"
-        if problem:
-            asked = f"{dtype}{list(shape)}"
-            raise contract_error(
-                record, "allocate", f"was asked for {asked} and gave {problem}"
-            )
+        with instances.calling(ep, "allocate", shape=shape, dtype=dtype) as array:
+            problem = ""
+            if not isinstance(array, np.ndarray):
+                problem = f"a {type(array).__name__}"
+            elif array.dtype != dtype or array.shape != shape:
+                problem = f"{array.dtype}{list(array.shape)}"
+            elif not array.flags.c_contiguous:
+                problem = "memory that is not C-contiguous"
+            elif not array.flags.writeable:
+                problem = "read-only memory"
+            if problem:
+                asked = f"{dtype}{list(shape)}"
+                raise contract_error(
+                    record, "allocate", f"was asked for {asked} and gave {problem}"
+                )
         return array  # type: ignore[no-any-return]
 
     return allocate

@@ -148,7 +148,7 @@ def transform(
             choice.record,
             choice.cls,
             model,
-            ProviderInstances(),
+            ProviderInstances(providers.instances.host_plugins),
         )
         if config.isolation is not Isolation.NONE and record.distribution is not None:
             cls = isolate(choice, config, Purpose.EXPORT)

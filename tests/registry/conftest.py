@@ -14,6 +14,7 @@ from registry.fixtures import packages  # noqa: F401 - a fixture
 from epctx_core.options import CancellationFlag
 from epctx_core.plugin import ModelIdentity, ProviderContext, Purpose
 from epctx_core.registry import PluginRecord, PluginState, ProviderInstances
+from epctx_core.registry.host_plugins import list_host_plugins
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def session(record_of, context):
     """Make the instances of a session with the given classes."""
 
     def make(*classes):
-        instances = ProviderInstances()
+        instances = ProviderInstances(list_host_plugins((), ()))
         for cls in classes:
             instances.add(record_of(cls), cls, context)
         return instances

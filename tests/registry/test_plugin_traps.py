@@ -145,26 +145,6 @@ def test_an_ep_that_can_not_be_made_leaves_its_name_free():
     assert registry.load(registry.resolve("B")) is good
 
 
-def test_hooks_are_called_through_no_plugin_manager(monkeypatch):
-    monkeypatch.delenv("EPCTX_TRACE", raising=False)
-    monkeypatch.delattr(pluggy, "PluginManager")
-    registry = Registry(entry_points=False)
-    started = []
-    registry.register(
-        ep(
-            "A",
-            get_capability=lambda self: [],
-            on_run_start=lambda self, tag: started.append(tag),
-        )
-    )
-
-    with InferenceSession(MODEL, providers=["A"], registry=registry) as session:
-        for _ in range(20):
-            session.run(None, {"x": X})
-
-    assert len(started) == 20
-
-
 class CountsWalks(importlib_metadata.DistributionFinder):
     """Finds no distribution, and counts how often it was asked for them."""
 

@@ -12,7 +12,10 @@ from pathlib import Path
 # installation off sys.path.
 import importlib_metadata  # noqa: F401
 import pytest
+from end_to_end.small_models import chain
 from registry.packages import Packages
+
+import epctx_core as epctx
 
 
 def holds_distributions(entry):
@@ -26,6 +29,8 @@ def packages(tmp_path, monkeypatch):
     """
     for variable in [name for name in os.environ if name.startswith("EPCTX_")]:
         monkeypatch.delenv(variable)
+    # A process settles on its engine once, and must not do so where none is installed.
+    epctx.InferenceSession(chain(["Relu"]).SerializeToString()).close()
     packages = Packages(tmp_path / "site")
     bare = [entry for entry in sys.path if not holds_distributions(entry)]
     whole, finders, before = sys.path[:], sys.meta_path[:], set(sys.modules)

@@ -4,53 +4,65 @@ arguments and never their content.
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
-from epctx_core.ext import concealed
+from epctx_core.ext import HOOKS, concealed
+from epctx_core.plugin import HookSpecs, hookimpl
 
 _LONGEST = 60
 _MOST_NUMBERS = 8
 _log = logging.getLogger("epctx.trace")
 
 
-def trace(
-    implementation: Callable[[Mapping[str, Any]], Any],
-    hook: str,
-    arguments: Mapping[str, Any],
-) -> Any:
-    """Call an EP's implementation of a hook, and trace its arguments, duration and
-    result.
+def _make_wrapper(hook: str) -> Callable[..., Generator[None, Any, Any]]:
+    """Return a function that traces a hook: its arguments, duration and result."""
+    names = tuple(HOOKS[hook].arguments)
 
-    The line goes to the host's log, or to standard error if the host logs nothing of
+    # pluggy passes the arguments of the function that is wrapped.
+    @functools.wraps(vars(HookSpecs)[hook])
+    def traced(*values: Any) -> Generator[None, Any, Any]:
+        ep, *given = map(_abbreviate, values)
+        start = time.perf_counter()
+        try:
+            result = yield
+        except BaseException as error:
+            first, *_hint = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()
+            outcome = f"raised {first}"
+            raise
+        else:
+            outcome = f"-> {_abbreviate(result)}"
+            return result
+        finally:
+            duration = (time.perf_counter() - start) * 1000
+            told = ", ".join(map("{}={}".format, names[1:], given))
+            call = concealed(f"{ep[1:-1]}.{hook}({told}) {outcome}")
+            _tell(f"{call} [{duration:.3f} ms]")
+
+    return hookimpl(wrapper=True)(traced)
+
+
+def _tell(line: str) -> None:
+    """Write a line to the host's log, or to standard error if the host logs nothing of
     this kind.
     """
-    given = ", ".join(
-        f"{name}={_abbreviate(value)}"
-        for name, value in arguments.items()
-        if name != "ep"
-    )
-    start = time.perf_counter()
-    try:
-        result = implementation(arguments)
-    except BaseException as error:
-        first, *_hint = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()
-        outcome = f"raised {first}"
-        raise
+    if _log.isEnabledFor(logging.INFO):
+        _log.info("%s", line)
     else:
-        outcome = f"-> {_abbreviate(result)}"
-        return result
-    finally:
-        duration = (time.perf_counter() - start) * 1000
-        call = concealed(f"{arguments['ep']}.{hook}({given}) {outcome}")
-        line = f"{call} [{duration:.3f} ms]"
-        if _log.isEnabledFor(logging.INFO):
-            _log.info("%s", line)
-        else:
-            sys.stderr.write(f"epctx.trace: {line}\n")
+        sys.stderr.write(f"epctx.trace: {line}\n")
+
+
+class Tracer:
+    """Plugin of a host that traces every hook; `EPCTX_TRACE` and the name `trace` mean
+    it.
+    """
+
+    def __init__(self) -> None:
+        vars(self).update((hook, _make_wrapper(hook)) for hook in HOOKS)
 
 
 def _abbreviate(value: object) -> str:

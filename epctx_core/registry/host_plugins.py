@@ -1,0 +1,149 @@
+"""Plugins of hosts: objects whose methods wrap hooks of EPs, to trace, time, count,
+change or refuse.
+
+Nothing that is merely installed wraps anything: an entry point of the group
+`epctx.host_plugins` is used only where a host names it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pluggy
+
+from epctx_core.errors import Fail, InvalidArgument, NotFound, suggestion
+from epctx_core.forwarding import import_installed
+from epctx_core.plugin.hookspecs import HOOKS, PROJECT, HookSpecs
+from epctx_core.registry.discovery import list_entries
+from epctx_core.registry.guard import describe
+
+GROUP = "epctx.host_plugins"
+"""One entry for each plugin: its value is the object, or a class to call without
+arguments.
+"""
+VARIABLE = "EPCTX_HOST_PLUGINS"
+"""Names of entry points, separated by commas, for all sessions of a process."""
+TRACE_VARIABLE = "EPCTX_TRACE"
+"""Any value but 0: the plugin `trace` of epctx-conformance is one of them."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HostPlugin:
+    """A host's plugin that was checked.
+
+    Attributes:
+        name: its class, for messages; that of its entry point if it has one.
+        plugin: the object.
+        hooks: the hooks that it wraps.
+    """
+
+    name: str
+    plugin: object
+    hooks: frozenset[str]
+
+
+def check_host_plugin(plugin: object, name: str = "") -> HostPlugin:
+    """Return a host's plugin, checked by pluggy.
+
+    Args:
+        plugin: the object.
+        name: that of its entry point.
+
+    Raises:
+        InvalidArgument: it wraps no hook, wraps one that does not exist or with unknown
+            arguments, or implements a hook instead.
+    """
+    name = name or f"{type(plugin).__module__}.{type(plugin).__qualname__}"
+    if plugin is None or inspect.isclass(plugin):
+        raise _wrong_plugin_error(name, f"it is {plugin!r:.80}, not an object")
+    manager = pluggy.PluginManager(PROJECT)
+    try:
+        manager.add_hookspecs(HookSpecs)
+        manager.register(plugin)
+        manager.check_pending()
+        callers = {
+            caller.name: caller.get_hookimpls()
+            for caller in manager.get_hookcallers(plugin) or ()
+        }
+    except Exception as error:  # of pluggy, or of the plugin's own attributes
+        raise _wrong_plugin_error(name, describe(error)) from error
+    finally:
+        # A manager is a cycle, and would keep the plugin.
+        vars(manager.hook).clear()
+    if not callers:
+        raise _wrong_plugin_error(name, "it has no method with @hookimpl(wrapper=True)")
+    for hook, methods in callers.items():
+        if not all(method.wrapper for method in methods):
+            raise _wrong_plugin_error(
+                name, f"its {hook} is not marked with @hookimpl(wrapper=True)"
+            )
+    return HostPlugin(name=name, plugin=plugin, hooks=frozenset(callers))
+
+
+def _wrong_plugin_error(name: str, fault: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{name} is not a plugin of a host: {fault}.",
+        hint=(
+            "A plugin has methods with the names of hooks, marked with "
+            f"@hookimpl(wrapper=True), which yield once. Hooks: {', '.join(HOOKS)}."
+        ),
+    )
+
+
+def list_host_plugins(
+    registered: Iterable[HostPlugin], given: Iterable[object]
+) -> list[HostPlugin]:
+    """Return the plugins of a session, the outermost first: those that the environment
+    names, those of the registry, and those of the session's options.
+
+    Raises:
+        EpctxError: see `load_host_plugin` and `check_host_plugin`.
+    """
+    return [*_load_named_plugins(), *registered, *map(check_host_plugin, given)]
+
+
+def _load_named_plugins() -> Iterator[HostPlugin]:
+    """Yield the plugins that the environment names.
+
+    Raises:
+        PackageMissing: EPCTX_TRACE is set, and epctx-conformance is not installed.
+        EpctxError: see `load_host_plugin`.
+    """
+    if os.environ.get(TRACE_VARIABLE, "").strip() not in ("", "0"):
+        tracing = import_installed(
+            "epctx_conformance.tracing", needed_by=TRACE_VARIABLE
+        )
+        yield check_host_plugin(tracing.Tracer(), "trace")
+    for name in os.environ.get(VARIABLE, "").split(","):
+        if name.strip():
+            yield load_host_plugin(name.strip())
+
+
+def load_host_plugin(name: str) -> HostPlugin:
+    """Return the plugin of an entry point of an installed package.
+
+    Raises:
+        NotFound: no package has one of that name.
+        Fail: it could not be imported or made.
+        InvalidArgument: see `check_host_plugin`.
+    """
+    entries = {entry.name: entry for _, entry in list_entries(GROUP)}
+    if name not in entries:
+        raise NotFound(
+            f"no installed package has the host plugin {name!r}."
+            f"{suggestion(name, entries)}",
+            hint=f"Packages name theirs by entry points of the group {GROUP!r}.",
+        )
+    try:
+        found = entries[name].load()
+        plugin = found() if inspect.isclass(found) else found
+    except Exception as error:
+        raise Fail(
+            f"the host plugin {name!r} ({entries[name].value}) could not be made: "
+            f"{describe(error)}.",
+            hint="This is a fault of that package; its own exception is the cause.",
+        ) from error
+    return check_host_plugin(plugin, name)
