@@ -57,8 +57,8 @@ class _Methods:
         vars(self).update(functions)
 
 
-class ProviderManager(pluggy.PluginManager):
-    """Plugin manager of one EP instance.
+class ProviderHooks(pluggy.PluginManager):
+    """Hooks of one EP instance: a plugin manager of its own.
 
     It has the specifications of the hooks that the EP implements and no others, as
     adding all takes longer than most sessions.
@@ -228,7 +228,7 @@ class ProviderInstances:
     def __init__(self, host_plugins: Sequence[HostPlugin] = ()) -> None:
         self.host_plugins = host_plugins
         self._records: dict[str, PluginRecord] = {}
-        self._managers: dict[str, ProviderManager] = {}
+        self._managers: dict[str, ProviderHooks] = {}
         self._waiting: list[str] = []
         self._lock = threading.Lock()
 
@@ -275,9 +275,7 @@ class ProviderInstances:
                 hook="__init__",
                 hint="Leave out __new__.",
             )
-        self._managers[record.name] = ProviderManager(
-            record, provider, self.host_plugins
-        )
+        self._managers[record.name] = ProviderHooks(record, provider, self.host_plugins)
         self._records[record.name] = record
         self._waiting.append(record.name)
 

@@ -165,9 +165,6 @@ class Registry:
                     _log.warning("%s.", sentence)
         return self._found
 
-    # -- changes by the host
-    # ---------------------------------------------------------------------
-
     # -- plugins of hosts
     # ---------------------------------------------------------------------------------
 
@@ -217,6 +214,9 @@ class Registry:
             yield
         finally:
             self.unregister_host_plugin(plugin)
+
+    # -- changes by the host
+    # ---------------------------------------------------------------------
 
     def register(
         self, cls: type[ExecutionProvider], *, sources: Sequence[str] = ()

@@ -53,7 +53,7 @@ def test_each_variable_that_chooses_plugins_or_the_engine_is_in_the_table_and_no
     assert documented == set(
         re.findall(r'= "(EPCTX_\w+)"$', sources, flags=re.MULTILINE)
     )
-    assert len(documented) == 5
+    assert len(documented) == 6
 
 
 @pytest.mark.parametrize(

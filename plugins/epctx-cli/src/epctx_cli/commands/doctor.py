@@ -55,6 +55,7 @@ VARIABLES = MappingProxyType(
             "0 to read models and weights at every use of the cache"
         ),
         "EPCTX_ENGINE": "the engine that runs what no EP takes",
+        "EPCTX_HOST_PLUGINS": "host plugins that wrap the hooks of EPs",
         "EPCTX_TRACE": "1 to log every call of a hook",
     }
 )
