@@ -64,7 +64,9 @@ def compile_to(path, model, ep=Counting, **entries):
 
 def run(model, ep=None):
     options, registry = (
-        (options_for(ep, isolate=""), registry_of(ep)) if ep else (None, None)
+        (options_for(ep, isolate=""), registry_of(ep))
+        if ep
+        else (None, epctx.default_registry)
     )
     with epctx.InferenceSession(model, options, registry=registry) as session:
         return session.run(None, {"x": example()})[0]

@@ -240,7 +240,11 @@ class LoadingProxy(Proxy):
 
     def __init__(self, context: ProviderContext) -> None:
         super().__init__(context)
-        session = ProviderSession(SessionOptions(), Registry(entry_points=False))
+        session = ProviderSession(
+            SessionOptions(),
+            Registry(entry_points=False),
+            host_plugins=(),  # they wrap the hooks of the proxy
+        )
         self._local = session.instances
         self._payloads: list[PrivatePayloads] = []
         try:

@@ -174,7 +174,10 @@ class Service:
     def __init__(self, host: Host) -> None:
         self.host = host
         self.session = ProviderSession(
-            host.session, Registry(entry_points=False), progress=self._report_progress
+            host.session,
+            Registry(entry_points=False),
+            progress=self._report_progress,
+            host_plugins=(),  # they wrap the hooks of the proxy
         )
         self.max_bytes: int | None = None
         self.received: Message | None = None
