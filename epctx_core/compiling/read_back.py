@@ -216,9 +216,12 @@ def _read(
                 # than many a compile.
                 own = providers
                 if not is_isolated:
-                    own = stack.enter_context(
-                        closing(ProviderSession(providers.session, providers.registry))
+                    own = ProviderSession(
+                        providers.session,
+                        providers.registry,
+                        host_plugins=providers.instances.host_plugins,
                     )
+                    stack.enter_context(closing(own))
                     own.add(choice, choice.cls, context)
                 load_nodes(ep, nodes, reader, own, Purpose.EXPORT)
                 return

@@ -494,15 +494,22 @@ class SessionOptions(Strict):
         self._libraries = tuple(dict.fromkeys((*self._libraries, library)))
 
     def add_host_plugin(self, plugin: object) -> None:
-        """Wrap hooks of EPs in one session or compile; see
-        `Registry.register_host_plugin`, whose plugins are around it. It is checked when
-        the session is made.
+        """Wrap hooks of EPs in one session or compile.
+
+        It is checked when the session is made; plugins of
+        `Registry.register_host_plugin` and those added before are around it.
+
+        Args:
+            plugin: the object; or the name of an installed one, an entry point of the
+                group `epctx.host_plugins`, or `<distribution>:<name>`.
         """
         self._host_plugins = (*self._host_plugins, plugin)
 
     @property
     def host_plugins(self) -> tuple[object, ...]:
-        """Plugins that wrap hooks of the session's EPs, the outermost first."""
+        """Plugins that wrap hooks of the session's EPs, or names of installed ones, the
+        outermost first.
+        """
         return self._host_plugins
 
     @property

@@ -20,6 +20,7 @@ from importlib_metadata import (
     distributions,
 )
 
+from epctx_core.errors import InvalidArgument, PackageMissing, suggestion
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.records import (
     PluginRecord,
@@ -102,6 +103,39 @@ def list_entries(
                 if entry.group == group and dist.name
             ]
     return found
+
+
+def find_entry(group: str, name: str, kind: str) -> tuple[IDistribution, EntryPoint]:
+    """Return the one entry of a group that has a name.
+
+    Args:
+        group: the group.
+        name: the entry's, or `<distribution>:<name>`.
+        kind: a noun for what the group has, for messages.
+
+    Raises:
+        PackageMissing: no installed package has it.
+        InvalidArgument: several have it.
+    """
+    entries = list_entries(group)
+    found = {
+        d.name: (d, e)
+        for d, e in reversed(entries)
+        if name in (e.name, f"{d.name}:{e.name}")
+    }
+    if not found:
+        known = sorted({entry.name for _, entry in entries})
+        raise PackageMissing(
+            f"the {kind} {name!r} is not installed.{suggestion(name, known)}",
+            hint="Install the package that has it. Installed are: "
+            f"{', '.join(known) or 'none'}.",
+        )
+    if len(found) > 1:
+        raise InvalidArgument(
+            f"the {kind} {name!r} is ambiguous: {' and '.join(sorted(found))} have it.",
+            hint=f"Name the package, too: {min(found)}:{name}",
+        )
+    return next(iter(found.values()))
 
 
 def _list_installed() -> Iterator[IDistribution]:

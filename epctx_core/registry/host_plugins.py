@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import pluggy
 
-from epctx_core.errors import Fail, InvalidArgument, NotFound, suggestion
+from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.forwarding import import_installed
 from epctx_core.plugin.hookspecs import HOOKS, PROJECT, HookSpecs
-from epctx_core.registry.discovery import list_entries
+from epctx_core.registry.discovery import find_entry
 from epctx_core.registry.guard import describe
 
 GROUP = "epctx.host_plugins"
@@ -97,12 +97,19 @@ def list_host_plugins(
     registered: Iterable[HostPlugin], given: Iterable[object]
 ) -> list[HostPlugin]:
     """Return the plugins of a session, the outermost first: those that the environment
-    names, those of the registry, and those of the session's options.
+    names, those of the registry, and those of the session's options, where a text is
+    the name of an entry point.
 
     Raises:
         EpctxError: see `load_host_plugin` and `check_host_plugin`.
     """
-    return [*_load_named_plugins(), *registered, *map(check_host_plugin, given)]
+    own = (
+        load_host_plugin(plugin)
+        if isinstance(plugin, str)
+        else check_host_plugin(plugin)
+        for plugin in given
+    )
+    return [*_load_named_plugins(), *registered, *own]
 
 
 def _load_named_plugins() -> Iterator[HostPlugin]:
@@ -126,24 +133,19 @@ def load_host_plugin(name: str) -> HostPlugin:
     """Return the plugin of an entry point of an installed package.
 
     Raises:
-        NotFound: no package has one of that name.
+        PackageMissing: no package has one of that name.
         Fail: it could not be imported or made.
-        InvalidArgument: see `check_host_plugin`.
+        InvalidArgument: several packages have one of that name; or see
+            `check_host_plugin`.
     """
-    entries = {entry.name: entry for _, entry in list_entries(GROUP)}
-    if name not in entries:
-        raise NotFound(
-            f"no installed package has the host plugin {name!r}."
-            f"{suggestion(name, entries)}",
-            hint=f"Packages name theirs by entry points of the group {GROUP!r}.",
-        )
+    dist, entry = find_entry(GROUP, name, "host plugin")
     try:
-        found = entries[name].load()
+        found = entry.load()
         plugin = found() if inspect.isclass(found) else found
     except Exception as error:
         raise Fail(
-            f"the host plugin {name!r} ({entries[name].value}) could not be made: "
-            f"{describe(error)}.",
+            f"the host plugin {name!r} ({entry.value} of {dist.name} {dist.version}) "
+            f"could not be made: {describe(error)}.",
             hint="This is a fault of that package; its own exception is the cause.",
         ) from error
     return check_host_plugin(plugin, name)

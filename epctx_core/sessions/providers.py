@@ -48,6 +48,7 @@ from epctx_core.registry.instances import ProviderInstances, collect_closers
 if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.plugin import ExecutionProvider, ModelIdentity
+    from epctx_core.registry.host_plugins import HostPlugin
     from epctx_core.registry.records import PluginRecord
     from epctx_core.registry.registry import Registry
     from epctx_core.sessions.transformers import TransformerReport
@@ -320,6 +321,8 @@ class ProviderSession:
         registry: the registry of EPs.
         progress: called with (stage, done, total).
         cancel: the flag that EPs poll; None for the session's own.
+        host_plugins: what wraps hooks; None for what the environment, the registry and
+            the session's options name.
 
     Attributes:
         instances: the live EPs.
@@ -337,12 +340,15 @@ class ProviderSession:
         *,
         progress: Progress = no_progress,
         cancel: CancellationFlag | None = None,
+        host_plugins: Sequence[HostPlugin] | None = None,
     ) -> None:
         self.session, self.registry, self.progress = session, registry, progress
         self.cancel = cancel or session.cancellation
-        self.instances = ProviderInstances(
-            list_host_plugins(registry.host_plugins, session.host_plugins)
-        )
+        if host_plugins is None:
+            host_plugins = list_host_plugins(
+                registry.host_plugins, session.host_plugins
+            )
+        self.instances = ProviderInstances(host_plugins)
         self.choices: dict[str, ProviderChoice] = {}
         self.skipped: tuple[SkippedProvider, ...] = ()
         self.transformers: tuple[TransformerReport, ...] = ()

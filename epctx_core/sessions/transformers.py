@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.engines.cpu_engine import CpuEngine
-from epctx_core.errors import InvalidArgument, PackageMissing, suggestion
 from epctx_core.options import Isolation
 from epctx_core.plugin import ExecutionProvider, Purpose, hookimpl
-from epctx_core.registry.discovery import list_entries
+from epctx_core.registry.discovery import find_entry
 from epctx_core.registry.instances import ProviderInstances
 from epctx_core.registry.records import make_record
 from epctx_core.sessions.providers import ProviderChoice, isolate
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from epctx_core.options import SessionOptions
     from epctx_core.plugin import TensorView
-    from epctx_core.registry.discovery import EntryPoint
     from epctx_core.sessions.providers import ProviderSession
     from epctx_core.sessions.source import OpenModel
 
@@ -87,7 +85,7 @@ def choose_transformers(session: SessionOptions) -> list[ProviderChoice]:
         }
         options: dict[str, Any] = {"transformer": given}
         if given is None:
-            dist, entry = _find_transformer(name)
+            dist, entry = find_entry(GROUP, name, "graph transformer")
             facts = {
                 "name": entry.name,
                 "distribution": dist.name,
@@ -99,30 +97,6 @@ def choose_transformers(session: SessionOptions) -> list[ProviderChoice]:
             ProviderChoice(record=record, cls=TransformerProvider, options=options)
         )
     return choices
-
-
-def _find_transformer(name: str) -> tuple[Any, EntryPoint]:
-    entries = list_entries(GROUP)
-    found = {
-        d.name: (d, e)
-        for d, e in reversed(entries)
-        if name in (e.name, f"{d.name}:{e.name}")
-    }
-    if not found:
-        known = sorted({entry.name for _, entry in entries})
-        raise PackageMissing(
-            f"the graph transformer {name!r} is not "
-            f"installed.{suggestion(name, known)}",
-            hint="Install the package that has it. Installed are: "
-            f"{', '.join(known) or 'none'}.",
-        )
-    if len(found) > 1:
-        raise InvalidArgument(
-            f"the graph transformer {name!r} is ambiguous: "
-            f"{' and '.join(sorted(found))} have it.",
-            hint=f"Name the package, too: {min(found)}:{name}",
-        )
-    return next(iter(found.values()))
 
 
 def transform(

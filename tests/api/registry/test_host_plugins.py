@@ -5,6 +5,7 @@ and what they do wrong is never blamed on an EP.
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from end_to_end.engine_eps import Alpha, Beta
 from end_to_end.small_models import chain
+from registry.packages import Packages
 
 import epctx_core as epctx
 from epctx_core.errors import Fail, InvalidArgument, NotFound, PluginError
@@ -19,6 +21,16 @@ from epctx_core.plugin import hookimpl
 
 MODEL = chain(["Add", "Relu", "Sigmoid", "Relu", "Add"]).SerializeToString()
 INPUT = {"x": np.ones((2, 3), np.float32)}
+
+
+class Runs(Alpha):
+    """Has a hook of runs."""
+
+    name = "RunsExecutionProvider"
+
+    @hookimpl
+    def on_run_start(self):
+        pass
 
 
 class Tells:
@@ -483,6 +495,103 @@ def test_a_plugin_that_cannot_be_had_is_an_error(
 
     with pytest.raises(kind, match=words):
         session_of_a()
+
+
+@pytest.mark.parametrize("name", ["counts", "host-counts:counts"])
+def test_a_session_uses_an_installed_plugin_by_its_name(installed, name):
+    from host_counts import Counts
+
+    chosen = options()
+    chosen.providers = [("A", {})]
+    chosen.add_host_plugin(name)
+    epctx.InferenceSession(MODEL, chosen, registry=epctx.Registry()).close()
+
+    assert chosen.host_plugins == (name,)
+    assert Counts.calls == ["A"]
+
+
+def test_of_two_packages_with_a_plugin_of_one_name_neither_is_taken(installed):
+    installed.write_metadata(
+        "other", "[epctx.host_plugins]\ncounts = host_counts:Counts"
+    )
+    chosen = options()
+    chosen.providers = [("A", {})]
+    chosen.add_host_plugin("counts")
+
+    with pytest.raises(InvalidArgument, match="ambiguous: host-counts and other"):
+        epctx.InferenceSession(MODEL, chosen, registry=epctx.Registry())
+
+
+def test_a_compile_makes_an_installed_plugin_once(installed, tmp_path):
+    installed.write_module(
+        "host_made",
+        PACKAGE.replace("Counts", "Made")
+        + "    def __init__(self):\n        Made.calls.append('made')\n",
+    )
+    installed.write_metadata("host-made", "[epctx.host_plugins]\nmade = host_made:Made")
+    from host_made import Made
+
+    own = epctx.Registry(entry_points=False)
+    own.register(type("Lone", (Alpha,), {"loads_without_device": True}))
+    chosen = options()
+    chosen.add_host_plugin("made")
+    path = tmp_path / "m_ctx.onnx"
+    report = epctx.ModelCompiler(chosen, MODEL, registry=own).compile_to_file(path)
+
+    assert report.compiled
+    assert Made.calls == ["made"]
+
+
+WITH_PROCESSES = """
+import os
+from pathlib import Path
+from epctx_core.plugin import hookimpl
+
+class Notes:
+    @hookimpl(wrapper=True)
+    def compile(self, ep):
+        self.note("compile")
+        return (yield)
+
+    @hookimpl(wrapper=True)
+    def load_context(self, ep):
+        self.note("load_context")
+        return (yield)
+
+    @hookimpl(wrapper=True)
+    def on_run_start(self, ep):
+        self.note("on_run_start")
+        return (yield)
+
+    def note(self, hook):
+        with Path(os.environ["NOTES"]).open("a") as file:
+            file.write(f"{hook} {os.getpid()}\\n")
+"""
+
+
+@pytest.mark.parametrize("isolate", ["", "compile", "all"])
+def test_each_call_is_wrapped_once_and_in_the_process_of_the_host(
+    tmp_path, monkeypatch, isolate
+):
+    # Every process of the host's has the variable.
+    folder = tmp_path / "site"
+    packages = Packages(folder)
+    packages.write_module("host_notes", WITH_PROCESSES)
+    packages.write_metadata(
+        "host-notes", "[epctx.host_plugins]\nnotes = host_notes:Notes"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("EPCTX_HOST_PLUGINS", "notes")
+    monkeypatch.setenv("NOTES", str(tmp_path / "notes"))
+    own = epctx.Registry(entry_points=False)
+    own.register(Runs)
+
+    run(own, options(Runs, isolate=isolate))
+
+    assert (tmp_path / "notes").read_text().splitlines() == [
+        f"{hook} {os.getpid()}" for hook in ("compile", "on_run_start")
+    ]
 
 
 # -- what is left

@@ -139,15 +139,20 @@ def add_verbose(parser: argparse.ArgumentParser, *, default: object) -> None:
 
 
 def add_providers(parser: argparse.ArgumentParser, *, ep_help: str) -> None:
-    """Add `--ep`, `-c`, `-p` and `--custom-ops-library`."""
+    """Add `--ep`, `-c`, `-p`, `--custom-ops-library` and `--host-plugin`."""
     of_library = "a library of custom operators for onnxruntime; may be repeated"
     of_session = "a session option, such as ep.context_embed_mode=1; may be repeated"
+    of_host = (
+        "an installed host plugin that wraps the hooks of EPs, such as trace; may be "
+        "repeated, the outermost first"
+    )
     of_ep = "an option of one EP, such as QNN.htp_arch=73; may be repeated"
     for names, form, meaning in (
         (("--ep",), "EP", ep_help),
         (("-c", "--config"), "KEY=VALUE", of_session),
         (("-p", "--provider-option"), "EP.KEY=VALUE", of_ep),
         (("--custom-ops-library",), "FILE", of_library),
+        (("--host-plugin",), "NAME", of_host),
     ):
         parser.add_argument(
             *names, action="append", default=[], metavar=form, help=meaning
@@ -175,7 +180,8 @@ def _seed(text: str) -> int:
 
 
 def session_options(arguments: argparse.Namespace, console: Console) -> SessionOptions:
-    """Return the session options of `--ep`, `-c`, `-p` and `--custom-ops-library`.
+    """Return the session options of `--ep`, `-c`, `-p`, `--custom-ops-library` and
+    `--host-plugin`.
 
     Raises:
         InvalidArgument: one of them is malformed, unknown, or given twice.
@@ -190,6 +196,8 @@ def session_options(arguments: argparse.Namespace, console: Console) -> SessionO
         session.add_session_config_entry(key, value)
     for path in arguments.custom_ops_library:
         session.register_custom_ops_library(path)
+    for name in arguments.host_plugin:
+        session.add_host_plugin(name)
     for key in session.ignored_config_entries:
         console.warn(f"the session option {key!r} has no effect.")
     given = provider_options(arguments.provider_option, arguments.ep)
