@@ -27,8 +27,8 @@ exactly its own version of the core.
     an EP of a compile or a session, with its options (epctx-cache, epctx-isolation,
     epctx-onnxruntime).
 `SESSION_OPTIONS`:
-    the part of each in a key; the same options of onnxruntime (epctx-cache,
-    epctx-onnxruntime).
+    the part of each in a key; the same options of onnxruntime; those that another
+    process knows (epctx-cache, epctx-isolation, epctx-onnxruntime).
 `types_of`:
     that copy's types (epctx-isolation).
 `Weight`:
