@@ -5,6 +5,7 @@ commands.
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from textwrap import indent
 
@@ -69,3 +70,21 @@ def sections(page: str, level: int = 2) -> dict[str, str]:
         title.strip().strip("`"): text
         for title, text in zip(parts[1::2], parts[2::2], strict=True)
     }
+
+
+def install(page: str, folder: Path) -> None:
+    """Write the files of a page into a folder, with the metadata that an installation
+    of its `pyproject.toml` leaves.
+    """
+    for name, text in files(page).items():
+        (folder / name).write_text(text)
+    project = tomllib.loads(files(page)["pyproject.toml"])["project"]
+    name, version = project["name"], project["version"]
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    )
+    ((group, entries),) = project["entry-points"].items()
+    lines = [f"[{group}]", *(f"{entry} = {value}" for entry, value in entries.items())]
+    (info / "entry_points.txt").write_text("\n".join([*lines, ""]))

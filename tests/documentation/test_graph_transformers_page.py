@@ -7,12 +7,11 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-import tomllib
 
 import numpy as np
 import pytest
 from command_line import main
-from documentation.blocks import blocks, commands, files, snippets
+from documentation.blocks import blocks, commands, files, install, snippets
 
 import epctx_core as epctx
 
@@ -24,27 +23,7 @@ def folder(tmp_path, network, monkeypatch):
     """A folder with the files of the page, its package installed, and the network."""
     bert = network("bert")
     shutil.copyfile(bert.path, tmp_path / "bert.onnx")
-    for name, text in files(PAGE).items():
-        (tmp_path / name).write_text(text)
-    project = tomllib.loads(files(PAGE)["pyproject.toml"])["project"]
-    info = (
-        tmp_path / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    )
-    info.mkdir()
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: "
-        f"{project['version']}\n"
-    )
-    ((group, entries),) = project["entry-points"].items()
-    (info / "entry_points.txt").write_text(
-        "\n".join(
-            [
-                f"[{group}]",
-                *(f"{name} = {value}" for name, value in entries.items()),
-                "",
-            ]
-        )
-    )
+    install(PAGE, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path, bert

@@ -1,0 +1,104 @@
+"""docs/host-plugins.md: its three plugins do what the page says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+
+import pytest
+from command_line import main
+from documentation.blocks import DOCS, blocks, commands, files, install, snippets
+from end_to_end.engine_eps import Beta
+from end_to_end.small_models import chain, example, saved
+from isolation.fragile_eps import Fragile
+from isolation.harness import options_for, registry_of
+from isolation.test_payloads_without_manifest import convolution, from_other_process
+
+import epctx_core as epctx
+
+PAGE = "host-plugins.md"
+MODULES = ("hook_trace", "keep_off", "hook_metrics")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with the files of the page, its package installed, and the model."""
+    install(PAGE, tmp_path)
+    saved(convolution(), tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def without_times(text):
+    return re.sub(r"\d+\.\d ms", "0.0 ms", text)
+
+
+def test_every_block_of_the_page_is_run_here():
+    assert {block["kind"] for block in blocks(PAGE)} == {"console", "python", "toml"}
+    assert set(files(PAGE)) == {"pyproject.toml", *(f"{name}.py" for name in MODULES)}
+
+
+@pytest.mark.usefixtures("folder")
+def test_each_example_prints_what_the_page_says(capsys):
+    text = (DOCS / PAGE).read_text("utf-8")
+    outputs = re.findall(r"\n\n```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    names = {}
+
+    for snippet, output in zip(snippets(PAGE), outputs, strict=True):
+        exec(snippet, names)  # noqa: S102 - the page's own code
+
+        assert without_times(capsys.readouterr().out) == without_times(output)
+
+    assert epctx.default_registry.host_plugins == ()
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_trace_is_the_same_for_isolated_eps(capsys):
+    trace, *_ = snippets(PAGE)
+    before, mark, work = trace.partition('print("compile")')
+    names = {}
+    exec(trace, names)  # noqa: S102 - the page's own code
+    in_process = without_times(capsys.readouterr().out)
+
+    isolated = f"{before}options.add_session_config_entry('ep.isolate', 'all')\n"
+    exec(f"{isolated}{mark}{work}", names)  # noqa: S102 - the page's own code
+
+    assert without_times(capsys.readouterr().out) == in_process
+
+
+def test_the_trace_is_complete_where_one_of_two_eps_is_isolated(folder, capsys):
+    from hook_trace import Trace
+
+    model = saved(chain(("Add", "Neg")), folder / "m.onnx")
+    registry, options = registry_of(Fragile, Beta), options_for(Fragile, Beta)
+    options.add_session_config_entry("ep.isolate", "")
+    epctx.ModelCompiler(options, model, registry=registry).compile_to_file("c.onnx")
+    # Without digests, the one that a damaged payload could crash is isolated.
+    path = from_other_process(folder / "c.onnx")
+    options.add_host_plugin(Trace())
+    Fragile.loads.clear()
+
+    with epctx.InferenceSession(path, options, registry=registry) as session:
+        session.run(None, {"x": example()})
+
+    assert Fragile.loads == []
+    assert without_times(capsys.readouterr().out).splitlines() == [
+        f"{Fragile.name}.load_context: 1 in 0.0 ms",
+        f"{Beta.name}.load_context: 1 in 0.0 ms",
+        f"{Fragile.name}: run",
+        f"{Beta.name}: run",
+    ]
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_installed_plugin_is_used_by_name_on_the_command_line(capsys):
+    run, compile_ = (shlex.split(command)[1:] for command in commands(PAGE))
+
+    assert main(compile_) == 0
+    assert "OpenVINOExecutionProvider.compile: 1 in" in capsys.readouterr().out
+    assert main(run) == 0
+    assert "QNNExecutionProvider: run" in capsys.readouterr().out
