@@ -48,13 +48,19 @@ class _Methods:
 
     Attributes:
         marks: pluggy's options of all of them.
+        names: their names.
     """
 
     def __init__(
         self, functions: Mapping[str, Callable[..., Any]], **marks: bool
     ) -> None:
         self.marks = marks
+        self.names = tuple(functions)
         vars(self).update(functions)
+
+    def __dir__(self) -> Iterable[str]:
+        # pluggy looks at each, and at what all objects have, too.
+        return self.names
 
 
 class ProviderHooks(pluggy.PluginManager):
