@@ -36,7 +36,6 @@ from epctx_core.registry.guard import (
     mark_broken,
     plugin_error,
 )
-from epctx_core.registry.host_plugins import HostPlugin, check_host_plugin
 from epctx_core.registry.importing import find_problems, import_provider
 from epctx_core.registry.lookup import (
     Selection,
@@ -58,6 +57,7 @@ from epctx_core.registry.records import (
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider, Purpose
+    from epctx_core.registry.host_plugins import HostPlugin
 
 _log = logging.getLogger("epctx.registry")
 
@@ -186,6 +186,8 @@ class Registry:
         Raises:
             InvalidArgument: it has none, or one that is wrong; or it is registered.
         """
+        from epctx_core.registry.host_plugins import check_host_plugin
+
         host = check_host_plugin(plugin)
         with self._locks.get():
             if any(each.plugin is plugin for each in self._host_plugins):

@@ -42,7 +42,6 @@ from epctx_core.plugin.hookspecs import HOOKS
 from epctx_core.plugin.provider import parse_provider_options
 from epctx_core.registry import guard
 from epctx_core.registry.forking import keep_forever
-from epctx_core.registry.host_plugins import list_host_plugins
 from epctx_core.registry.instances import ProviderInstances, collect_closers
 
 if TYPE_CHECKING:
@@ -55,6 +54,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("epctx.providers")
 
 
+_NAMING_PLUGINS = {"EPCTX_HOST_PLUGINS", "EPCTX_TRACE"}
+"""Variables that name plugins of hosts; see `epctx_core.registry.host_plugins`."""
 _ISOLATION = "epctx_isolation.proxy"
 _WHY = (
     "works in its own process unless ep.context_trust_unverified=1: a payload without "
@@ -345,9 +346,15 @@ class ProviderSession:
         self.session, self.registry, self.progress = session, registry, progress
         self.cancel = cancel or session.cancellation
         if host_plugins is None:
-            host_plugins = list_host_plugins(
-                registry.host_plugins, session.host_plugins
-            )
+            # A host that names classes of its own may pass None.
+            registered = registry.host_plugins if registry else ()
+            given, named = session.host_plugins, os.environ.keys() & _NAMING_PLUGINS
+            host_plugins = ()
+            if registered or given or named:
+                # Few processes have any.
+                from epctx_core.registry.host_plugins import list_host_plugins
+
+                host_plugins = list_host_plugins(registered, given)
         self.instances = ProviderInstances(host_plugins)
         self.choices: dict[str, ProviderChoice] = {}
         self.skipped: tuple[SkippedProvider, ...] = ()

@@ -393,8 +393,9 @@ def index_model(source: SourceModel, policy: EnginePolicy) -> OpenModel:
                 around.difference(v.name for v in outputs if is_only_declared(v))
             )
         infer = partial(infer_model_types, source.proto, policy, trusted)
-        compiled = any(node.op_type == OP_TYPE for node in source.proto.graph.node)
-        if compiled:
+        names = {node.op_type for node in source.proto.graph.node}
+        compiled = OP_TYPE in names
+        if compiled and len(names) > 1:
             # It may be inferred late or never, and engines have native code, too.
             from epctx_core.graph.preconditions import (
                 check_preconditions,
