@@ -246,11 +246,12 @@ class KeepsFunctions(ExecutionProvider):
         return []
 
 
-def load_with_kept(data):
+def outputs_with_kept(data):
     registry = epctx.Registry(entry_points=False)
     registry.register(KeepsFunctions)
     providers = [KeepsFunctions.name]
-    epctx.InferenceSession(data, providers=providers, registry=registry).close()
+    with epctx.InferenceSession(data, providers=providers, registry=registry) as loaded:
+        return [output.name for output in loaded.get_outputs()]
 
 
 def declared(name, elem_type, shape=None):
@@ -295,7 +296,11 @@ def test_a_typed_value_of_another_branch_says_nothing_of_one_of_its_name():
     }
     nodes = [helper.make_node("If", ["c"], ["y"], **branches)]
 
-    epctx.InferenceSession(graph_model(nodes, constants=[("c", True)])).close()
+    data = graph_model(nodes, constants=[("c", True)])
+    with epctx.InferenceSession(data) as session:
+        (result,) = session.run(None, {"x": np.ones((2, 2), np.float32)})
+
+    assert result.tolist() == np.ones((2, 2)).tolist()
 
 
 def test_a_function_that_is_called_with_a_value_of_unknown_type_ends_nothing():
@@ -304,7 +309,8 @@ def test_a_function_that_is_called_with_a_value_of_unknown_type_ends_nothing():
     function = helper.make_function("mine", "F", ["x"], ["y"], [body], opsets[:1])
     call = helper.make_node("F", ["t"], ["y"], domain="mine")
 
-    load_with_kept(graph_model([GELU, call], functions=[function], opsets=opsets))
+    data = graph_model([GELU, call], functions=[function], opsets=opsets)
+    assert outputs_with_kept(data) == ["y"]
 
 
 def test_what_a_functions_caller_gives_is_not_missed_in_the_function():
@@ -322,7 +328,8 @@ def test_what_a_functions_caller_gives_is_not_missed_in_the_function():
     cast = helper.make_node("Cast", ["x"], ["whole"], to=INT64)
     call = helper.make_node("F", ["whole"], ["y"], domain="mine", pool=[1, 2])
 
-    load_with_kept(graph_model([cast, call], functions=[function], opsets=opsets))
+    data = graph_model([cast, call], functions=[function], opsets=opsets)
+    assert outputs_with_kept(data) == ["y"]
 
 
 QUANTIZERS = [
