@@ -25,7 +25,7 @@ TOGETHER_NS = 200_000
 """Nanoseconds within which two renames in a row are over, unless their process is
 interrupted.
 """
-FOLLOWING_NS = 20_000_000
+FOLLOWING_NS = 50_000_000
 """Nanoseconds after which an interrupted process has renamed the next file."""
 _FORGOTTEN_FROM = 1 << 16
 """Bytes from which releasing pages that were read once is worth a call."""
