@@ -16,18 +16,16 @@ import pluggy
 
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.forwarding import import_installed
+from epctx_core.options.table import split_names
 from epctx_core.plugin.hookspecs import HOOKS, PROJECT, HookSpecs
 from epctx_core.registry.discovery import find_entry
 from epctx_core.registry.guard import describe
+from epctx_core.registry.lookup import NAMES_VARIABLE, TRACE_VARIABLE
 
 GROUP = "epctx.host_plugins"
 """One entry for each plugin: its value is the object, or a class to call without
 arguments.
 """
-VARIABLE = "EPCTX_HOST_PLUGINS"
-"""Names of entry points, separated by commas, for all sessions of a process."""
-TRACE_VARIABLE = "EPCTX_TRACE"
-"""Any value but 0: the plugin `trace` of epctx-conformance is one of them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,9 +122,7 @@ def _load_named_plugins() -> Iterator[HostPlugin]:
             "epctx_conformance.tracing", needed_by=TRACE_VARIABLE
         )
         yield check_host_plugin(tracing.Tracer(), "trace")
-    for name in os.environ.get(VARIABLE, "").split(","):
-        if name.strip():
-            yield load_host_plugin(name.strip())
+    yield from map(load_host_plugin, split_names(os.environ.get(NAMES_VARIABLE, "")))
 
 
 def load_host_plugin(name: str) -> HostPlugin:

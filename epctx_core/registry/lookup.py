@@ -18,6 +18,13 @@ ONLY_VARIABLE = "EPCTX_PLUGINS"
 DISABLE_VARIABLE = "EPCTX_DISABLE_PLUGINS"
 PREFER_VARIABLE = "EPCTX_PREFER"
 
+NAMES_VARIABLE = "EPCTX_HOST_PLUGINS"
+"""Names of host plugins of installed packages, separated by commas, for all sessions of
+a process.
+"""
+TRACE_VARIABLE = "EPCTX_TRACE"
+"""Any value but 0: the plugin `trace` of epctx-conformance is one of them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:

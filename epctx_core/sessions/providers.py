@@ -43,6 +43,7 @@ from epctx_core.plugin.provider import parse_provider_options
 from epctx_core.registry import guard
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.instances import ProviderInstances, collect_closers
+from epctx_core.registry.lookup import NAMES_VARIABLE, TRACE_VARIABLE
 
 if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import CpuEngine
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("epctx.providers")
 
 
-_NAMING_PLUGINS = {"EPCTX_HOST_PLUGINS", "EPCTX_TRACE"}
-"""Variables that name plugins of hosts; see `epctx_core.registry.host_plugins`."""
 _ISOLATION = "epctx_isolation.proxy"
 _WHY = (
     "works in its own process unless ep.context_trust_unverified=1: a payload without "
@@ -348,9 +347,9 @@ class ProviderSession:
         if host_plugins is None:
             # A host that names classes of its own may pass None.
             registered = registry.host_plugins if registry else ()
-            given, named = session.host_plugins, os.environ.keys() & _NAMING_PLUGINS
+            given, named = session.host_plugins, {NAMES_VARIABLE, TRACE_VARIABLE}
             host_plugins = ()
-            if registered or given or named:
+            if registered or given or not named.isdisjoint(os.environ):
                 # Few processes have any.
                 from epctx_core.registry.host_plugins import list_host_plugins
 

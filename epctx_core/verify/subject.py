@@ -124,6 +124,7 @@ class Subject:
         names_weights: whether tensors of it lie in files.
         findings: what was found in it so far.
         files: its own file, and those that it names.
+        digest: SHA-256 (hex) of its bytes.
         reader: the payload reader of a load, once payloads were looked for.
         reports: the payloads that a load takes, by the names of the primaries that
             carry or name them.
@@ -140,6 +141,7 @@ class Subject:
     registry: Registry
     findings: Findings
     files: OpenedFiles
+    digest: str
     records: Sequence[ContextNodeRecord] = ()
     manifest: Manifest | None = None
     names_weights: bool = False
@@ -182,6 +184,7 @@ def read_subject(
             registry=registry,
             findings=findings,
             files=files,
+            digest=hashlib.sha256(data).hexdigest(),
             names_weights=any(True for _ in list_external_locations(proto)),
         )
         _open(subject, data)
@@ -209,7 +212,7 @@ def _require_survival(subject: Subject, data: bytes) -> None:
         key: config.entries[key] for key in sorted(config.entries.keys() - limits)
     }
     receipt = make_reading_receipt(
-        hashlib.sha256(data).hexdigest(),
+        subject.digest,
         f"onnx {onnx.__version__}, {engine.name}, {settings}, "
         f"{config.custom_ops_libraries}",
     )
@@ -473,11 +476,8 @@ def check_manifest(subject: Subject, data: bytes) -> Manifest | None:
         findings.collect("manifest-damaged"),
         findings.collect("seal-broken", (ReplacedBinaryError,)),
     ):
-        digest, most = (
-            hashlib.sha256(data).hexdigest(),
-            subject.config.input_budget.manifest_entries,
-        )
-        manifest = find_manifest(proto, subject.path, digest, most)
+        most = subject.config.input_budget.manifest_entries
+        manifest = find_manifest(proto, subject.path, subject.digest, most)
         if manifest is not None:
             if not _is_as_sealed(manifest.sealed, data, text):
                 findings.add(

@@ -90,6 +90,13 @@ def write_model(path: Path, value: float, **external: object) -> Path:
     return path
 
 
+def write_versions(folder: Path, **external: object) -> None:
+    """Write each version into a folder of its own, its weights in files beside it."""
+    for version, value in VERSIONS.items():
+        path = folder / version / "model.onnx"
+        write_model(path, value, save_as_external_data=True, **external)
+
+
 @contextmanager
 def replaced(target: Path, versions: list[Path]) -> Iterator[None]:
     """Replace a link to a folder, or a folder's files, over and over by another process."""
@@ -165,13 +172,7 @@ def test_an_ort_file_gives_the_weights_that_came_with_its_structure(tmp_path):
 def test_a_model_and_its_data_that_are_renamed_one_after_the_other_are_one_version(
     tmp_path,
 ):
-    for version, value in VERSIONS.items():
-        write_model(
-            tmp_path / version / "model.onnx",
-            value,
-            save_as_external_data=True,
-            location="weights.bin",
-        )
+    write_versions(tmp_path, location="weights.bin")
     target = shutil.copytree(tmp_path / "old", tmp_path / "current")
 
     with replaced(target, [tmp_path / "new", tmp_path / "old"]):
@@ -180,14 +181,11 @@ def test_a_model_and_its_data_that_are_renamed_one_after_the_other_are_one_versi
 
 @pytest.mark.parametrize("files", [1, 3], ids=["one file", "a file for each weight"])
 def test_external_data_are_those_of_the_folder_that_the_model_came_from(folders, files):
-    for version, value in VERSIONS.items():
-        write_model(
-            folders / version / "model.onnx",
-            value,
-            save_as_external_data=True,
-            all_tensors_to_one_file=files == 1,
-            location="weights.bin" if files == 1 else None,
-        )
+    write_versions(
+        folders,
+        all_tensors_to_one_file=files == 1,
+        location="weights.bin" if files == 1 else None,
+    )
 
     versions = [folders / "new", folders / "old"]
     with replaced(folders / "current", versions):
@@ -196,13 +194,7 @@ def test_external_data_are_those_of_the_folder_that_the_model_came_from(folders,
 
 
 def test_a_compile_takes_the_weights_of_the_folder_that_the_model_came_from(folders):
-    for version, value in VERSIONS.items():
-        write_model(
-            folders / version / "model.onnx",
-            value,
-            save_as_external_data=True,
-            location="weights.bin",
-        )
+    write_versions(folders, location="weights.bin")
 
     def compile_and_load() -> str:
         compiler = epctx.ModelCompiler(
