@@ -228,7 +228,7 @@ def _read(
             for finding in look_into(choice, context, nodes, reader) or ():
                 if finding.severity is Severity.ERROR:
                     raise InvalidGraph(  # noqa: TRY301 - as those that EPs raise
-                        finding.message, node=finding.node, hint=finding.hint
+                        finding.message, node=finding.node, ep=ep, hint=finding.hint
                     )
     except (
         InvalidGraph,
@@ -237,6 +237,9 @@ def _read(
         EPFail,
         PluginError,
     ) as error:
+        # What an EP raises names it; a host plugin may refuse the call, too.
+        if error.ep is None and providers.instances.host_plugins:
+            raise
         raise _blame(choice, error, error.node or nodes[0].name) from error
 
 

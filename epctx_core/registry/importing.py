@@ -69,8 +69,12 @@ def find_marked_methods(cls: type) -> Iterator[MarkedMethod]:
             if isinstance(static, (staticmethod, classmethod))
             else static
         )
+        # Most attributes are data, and few questions cost less than this one.
+        if not callable(function):
+            continue
+
         mark = _mark(static) or _mark(function)
-        if mark is not None and callable(function):
+        if mark is not None:
             yield MarkedMethod(
                 attribute=attribute,
                 hook=mark.get("specname") or attribute,
@@ -81,11 +85,9 @@ def find_marked_methods(cls: type) -> Iterator[MarkedMethod]:
 
 
 def _mark(static: object) -> Mapping[str, Any] | None:
-    if isinstance(static, FunctionType):
+    if isinstance(static, (FunctionType, staticmethod, classmethod)):
         mark = vars(static).get(_MARK)
-    elif type(static).__module__ == "builtins" and not isinstance(
-        static, (staticmethod, classmethod, type)
-    ):
+    elif type(static).__module__ == "builtins" and not isinstance(static, type):
         return None
     else:
         # Not getattr: an object with __getattr__, such as a logger proxy, would have

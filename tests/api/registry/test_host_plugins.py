@@ -16,7 +16,7 @@ from end_to_end.small_models import chain
 from registry.packages import Packages
 
 import epctx_core as epctx
-from epctx_core.errors import Fail, InvalidArgument, NotFound, PluginError
+from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotFound, PluginError
 from epctx_core.plugin import hookimpl
 
 MODEL = chain(["Add", "Relu", "Sigmoid", "Relu", "Add"]).SerializeToString()
@@ -203,6 +203,23 @@ def test_a_plugin_refuses_by_a_typed_error_which_is_raised_as_it_is(registry):
 
     assert caught.value is refusal
     assert not isinstance(caught.value, PluginError)
+
+
+def test_a_refusal_while_a_payload_is_read_back_is_the_hosts(registry, tmp_path):
+    def refuse(self, ep):
+        raise InvalidGraph(f"{ep} may load nothing here.")
+        yield
+
+    own = epctx.Registry(entry_points=False)
+    own.register(type("Loads", (Alpha,), {"loads_without_device": True}))
+    own.register_host_plugin(wrapping("load_context", refuse))
+    compiler = epctx.ModelCompiler(options(), MODEL, registry=own)
+
+    with pytest.raises(InvalidGraph) as info:
+        compiler.compile_to_file(tmp_path / "m_ctx.onnx")
+
+    assert info.value.message == f"{Alpha.name} may load nothing here."
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_of_the_ep_reaches_the_plugin_typed_and_blamed(registry):
