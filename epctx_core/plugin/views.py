@@ -95,8 +95,9 @@ class ComputeCapability:
         keep_initializers: True to leave the weights in the model, as inputs of the
             EPContext node.
         exact: True for a set that is a partition unchanged, from an EP that compiled it
-            to find out whether it takes it: the set is not merged, and refused as a
-            whole if it would have to shrink. Not with `fuse=False`.
+            to find out whether it takes it: the set is not merged, may contain parts of
+            quantized groups, and is refused as a whole if it would have to shrink. Not
+            with `fuse=False`.
         token: object for `Partition.token`, such as the compiled graph; only with
             `exact`. It stays in the process of the EP.
     """

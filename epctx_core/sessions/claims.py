@@ -342,9 +342,8 @@ def _exact_partitions(part: GraphAssignment, claims: Claims) -> list[GraphPartit
             part.graph, nodes, ep=claims.ep, keep_initializers=item.keep_initializers
         )
         partition.token = item.token
-        bad = part.graph.quantized.find_incomplete(
-            nodes, part.taken
-        ) or _untransportable([partition])
+        # Parts of quantized groups stay, as the EP has compiled just these nodes.
+        bad = _untransportable([partition])
         for reason in dict.fromkeys(bad.values()):
             claims.refuse(
                 f"{reason}; the EP takes the {len(nodes)} nodes of this set together "

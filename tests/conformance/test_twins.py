@@ -8,6 +8,7 @@ from collections import Counter
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from conformance.catalogue import CATALOGUE, SUITES, is_asked
 from conformance.shares import Share, count_shares, describe, find_lacking
@@ -21,6 +22,7 @@ from epctx_conformance.cases.twins import (
     make_twins,
     read_index,
 )
+from numpy.lib import NumpyVersion
 from onnx import TensorProto, numpy_helper
 
 CASES = (
@@ -37,6 +39,8 @@ CASES = (
     "test_MaxPool1d",
     "test_dft",
 )
+HAS_OLD_ONNXRUNTIME = NumpyVersion(onnxruntime.__version__) < "1.32.0"
+"""onnxruntime 1.31 computes a quantised Attention otherwise."""
 ROUTES = (
     "cpu.direct",
     "openvino.direct",
@@ -174,6 +178,7 @@ def test_twins_pass_on_routes_of_eps(twins, index, route):
         (r.case, r.outcome, r.reason)
         for r in results
         if r.outcome not in {"passed", "unclaimed"}
+        and not (HAS_OLD_ONNXRUNTIME and r.case == "test_attention_4d_expanded.a8w8")
     } == set()
     (share,) = count_shares(results, index.twins) or [None]
     assert (share is None) == route.startswith("cpu")

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import onnx
 from networks.fill import fill
+from networks.quantise import quantise
 from onnx import TensorProto, helper, numpy_helper
 from zoo.exporters.saving import read_inputs
 
@@ -38,8 +40,8 @@ def network(name: str) -> Network:
         folder = TESTS / "models" / name
         with np.load(folder / "input.npz") as stored:
             return Network((folder / "model.onnx").read_bytes(), dict(stored))
-    if name in FILLED:
-        model = fill(name)
+    if name in {*FILLED, *QUANTISED}:
+        model = fill(name.removesuffix(INT8))
         generator = np.random.Generator(np.random.PCG64(0))
         shapes = {
             v.name: [d.dim_value for d in v.type.tensor_type.shape.dim]
@@ -49,6 +51,8 @@ def network(name: str) -> Network:
             name: generator.standard_normal(shape, np.float32)
             for name, shape in shapes.items()
         }
+        if name in QUANTISED:
+            return Network(_quantised(model.SerializeToString()), inputs)
         return Network(model.SerializeToString(), inputs)
     if name in {*OF_THE_ZOO, *MORE_OF_THE_ZOO}:
         path = TESTS / "zoo" / "models" / f"{OF_THE_ZOO.get(name, name)}.onnx"
@@ -116,10 +120,56 @@ def _three_parts(generator: np.random.Generator) -> Network:
     )
 
 
+def _islands(generator: np.random.Generator) -> Network:
+    """Return convolutions with three Softsigns between them, and a value that goes
+    around the first: two ways, behind the convolutions, that QNN does not take.
+    """
+    nodes = [
+        _convolution("x", "w0", "a0"),
+        helper.make_node("Relu", ["a0"], ["b0"], name="relu_0"),
+        helper.make_node("Softsign", ["b0"], ["c0"], name="island_0"),
+        helper.make_node("Add", ["c0", "b0"], ["d0"], name="sum_0"),
+        _convolution("d0", "w1", "a1"),
+        helper.make_node("Relu", ["a1"], ["b1"], name="relu_1"),
+        helper.make_node("MaxPool", ["b1"], ["m1"], kernel_shape=[2, 2], name="pool_1"),
+        helper.make_node("Softsign", ["m1"], ["c1"], name="island_1"),
+        _convolution("c1", "w2", "a2"),
+        helper.make_node("Relu", ["a2"], ["b2"], name="relu_2"),
+        helper.make_node("Concat", ["b2", "a2"], ["d2"], axis=1, name="both"),
+        _convolution("d2", "w3", "a3"),
+        helper.make_node("Mul", ["a3", "a3"], ["b3"], name="square"),
+        helper.make_node("Softsign", ["b3"], ["y"], name="island_2"),
+    ]
+    shapes = {"w0": (4, 4, 3, 3), "w1": (4, 4, 3, 3), "w2": (4, 4, 3, 3)}
+    shapes["w3"] = (4, 8, 3, 3)
+    # As many channels as rows: no shape tells the layout.
+    return _made(generator, nodes, {"x": [1, 4, 4, 4]}, {"y": [1, 4, 3, 3]}, shapes)
+
+
+def _convolution(x: str, weights: str, y: str) -> onnx.NodeProto:
+    return helper.make_node("Conv", [x, weights], [y], pads=[1, 1, 1, 1], name=y)
+
+
+def _quantised_islands(generator: np.random.Generator) -> Network:
+    """Return the QDQ form of `_islands`."""
+    source = _islands(generator)
+    return source._replace(model=_quantised(source.model))
+
+
+def _quantised(model: bytes) -> bytes:
+    with TemporaryDirectory() as folder:
+        paths = Path(folder, "float.onnx"), Path(folder, "quantised.onnx")
+        paths[0].write_bytes(model)
+        quantise(*paths)
+        return paths[1].read_bytes()
+
+
 SEEDED: dict[str, Callable[[np.random.Generator], Network]] = {
     "lstm": _lstm,
     "two_parts": _two_parts,
     "three_parts": _three_parts,
+    "islands": _islands,
+    "quantised_islands": _quantised_islands,
 }
 NETWORKS = (*EXPORTED, *OF_THE_ZOO, *SEEDED)
 MORE_OF_THE_ZOO = (
@@ -135,7 +185,10 @@ MORE_OF_THE_ZOO = (
 )
 """Models of the zoo of which Qualcomm's EP takes a part, and that it runs itself."""
 FILLED = ("squeezenet", "shufflenet", "resnet50")
-MORE_NETWORKS = (*MORE_OF_THE_ZOO, *FILLED)
+INT8 = "_int8"
+QUANTISED = tuple(f"{name}{INT8}" for name in FILLED)
+"""QDQ forms of them."""
+MORE_NETWORKS = (*MORE_OF_THE_ZOO, *FILLED, *QUANTISED)
 """For `make stress`."""
 
 

@@ -23,6 +23,10 @@ STEP = {"qnn": 1e-3, "openvino": 1e-5}
 """Largest relative difference: QNN computes in half precision, OpenVINO in that of the
 model.
 """
+QUANTISATION_STEP = {"quantised_islands": 0.05}
+"""One step of the output of a network, as a share of the largest number: what is
+compiled apart is rounded apart.
+"""
 ALL_NETWORKS = [
     *NETWORKS,
     *(pytest.param(name, marks=pytest.mark.stress) for name in MORE_NETWORKS),
@@ -105,7 +109,8 @@ def test_what_one_compiles_the_other_runs_with_the_vendors_direct_result(
 
     results = consumer.run(compiled(producer, form, source, tmp_path), inputs)
 
-    assert worst_relative_error(results, direct(vendor, name)) <= STEP[vendor]
+    limit = QUANTISATION_STEP.get(name, STEP[vendor])
+    assert worst_relative_error(results, direct(vendor, name)) <= limit
 
 
 # -- who refuses whom

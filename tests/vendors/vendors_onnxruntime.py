@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import onnx
 import onnxruntime
 
 if TYPE_CHECKING:
@@ -91,6 +92,28 @@ class PluginEP:
         return onnxruntime.ModelCompiler(
             self.session_options(), model, True
         ).compile_to_bytes()
+
+    def find_nodes(self, model: bytes) -> set[str]:
+        """Return the names of the nodes that the EP's EPContext nodes replace, of those
+        that compute no constants. Each node has a name of its own.
+        """
+        graph = onnx.ModelProto.FromString(model).graph
+        written = onnx.ModelProto.FromString(self.compile_to_bytes(model)).graph
+        # onnxruntime renames the nodes that it moves to another layout, or their values.
+        left = {
+            name
+            for node in written.node
+            if node.op_type != "EPContext"
+            for name in (*node.output, node.name.partition("_token_")[0])
+        }
+        constants = {tensor.name for tensor in graph.initializer}
+        found = set()
+        for node in graph.node:
+            if constants.issuperset(filter(None, node.input)):
+                constants.update(node.output)
+            elif left.isdisjoint([node.name, *node.output]):
+                found.add(node.name)
+        return found
 
     def run(
         self, model: Path | bytes, inputs: Mapping[str, np.ndarray]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import json
 import logging
 import mmap
@@ -125,10 +126,16 @@ def answer(model, session_options=None, **more):
         return session.run(None, feeds)[0]
 
 
+NUMBERS = itertools.count()
+
+
 @pytest.fixture
 def receipts(tmp_path, monkeypatch):
-    """A folder for receipts of the test's own, not made yet."""
-    folder = tmp_path / "receipts"
+    """A folder for receipts of the test's own, not made yet.
+
+    No two tests of a process have one of the same path, of which a process warns once.
+    """
+    folder = tmp_path / f"receipts {next(NUMBERS)}"
     monkeypatch.setenv("EPCTX_RECEIPTS", str(folder))
     return folder
 

@@ -19,10 +19,11 @@ from onnx import ModelProto, helper
 
 from epctx_core.plugin import ComputeCapability, Refusal, number_nodes
 from epctx_onnxruntime.engine import keep_distinct_names, ort_value, place_weights
+from epctx_onnxruntime.providers.layout import add_barriers, enclose, strip_barrier
 from epctx_onnxruntime.providers.library import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from onnx import GraphProto, NodeProto
 
@@ -173,21 +174,69 @@ class ProgramMaker:
         *,
         strict: bool,
     ) -> list[ComputeCapability | Refusal]:
-        folder = Path(self.folder, str(len(list(self.folder.iterdir()))))
-        folder.mkdir()
-        compiled = self._call_compiler(model, folder, level)
-        contexts = [
-            node
-            for node in compiled.graph.node
-            if (node.domain, node.op_type) == (DOMAIN, CONTEXT)
-        ]
-        if not contexts:
-            return self._take_assigned(nodes, model)
-        infos = {entry.key: entry.value for entry in compiled.metadata_props}
+        numbered = ModelProto()
+        numbered.CopyFrom(model)
+        number = number_nodes(numbered)
+        compiled, folder = self._call_compiler(numbered, level)
+        left: set[int] = set()
+        before = set(self._claimed)
+        while contexts := [node for node in compiled.graph.node if _is_context(node)]:
+            programs = self._read_programs(compiled, contexts, folder)
+            try:
+                claims = self._claim_all(programs, strict=True)
+                return self._refuse_rest(nodes, claims)
+            except VendorRefusal:
+                self._claimed = set(before)
+
+            # Values at a boundary may have another layout than the model's.
+            also = {
+                index
+                for node in compiled.graph.node
+                if not _is_context(node)
+                for name in (node.name, *node.output)
+                if (index := number(name)) is not None
+            }
+            separated = None if also <= left else add_barriers(numbered, left | also)
+            left |= also
+            if separated is None:
+                return self._compile_apart(nodes, model, left, programs, strict=strict)
+            compiled, folder = self._call_compiler(separated, level)
+        return self._take_assigned(nodes, model)
+
+    def _compile_apart(
+        self,
+        nodes: Sequence[NodeView],
+        model: ModelProto,
+        left: Collection[int],
+        programs: Iterable[Program],
+        *,
+        strict: bool,
+    ) -> list[ComputeCapability | Refusal]:
+        """Compile the nodes that onnxruntime did not leave to others, each convex group
+        alone.
+        """
+        made_by_others = {
+            name for index in left for name in model.graph.node[index].output
+        }
+        own = [node for node in nodes if made_by_others.isdisjoint(node.outputs)]
+        if len(own) in (0, len(nodes)):
+            claims = self._claim_all(programs, strict=strict)
+        else:
+            claims = [
+                claim
+                for group in self.graph.convex_groups(own)
+                for claim in self._compile(group, self._extract(group))
+            ]
+        return self._refuse_rest(nodes, claims)
+
+    def _read_programs(
+        self, compiled: ModelProto, contexts: Iterable[NodeProto], folder: Path
+    ) -> list[Program]:
         binaries: dict[bytes, Binary] = {}
         shapes = _find_static_shapes(compiled.graph)
+        infos = {entry.key: entry.value for entry in compiled.metadata_props}
         info = infos.get(INFO_KEY + self.ep)
-        programs = [
+        return [
             replace(
                 _read_program(node, folder, binaries),
                 info=info,
@@ -195,30 +244,63 @@ class ProgramMaker:
             )
             for node in contexts
         ]
+
+    def _claim_all(
+        self, programs: Iterable[Program], *, strict: bool
+    ) -> list[ComputeCapability | Refusal]:
+        """Return the claims of programs; refusals for those that fit no set of nodes.
+
+        Raises:
+            VendorRefusal: one fits none, if strict.
+        """
         claims: list[ComputeCapability | Refusal] = []
         for program in programs:
+            inputs = tuple(map(strip_barrier, program.inputs))
+            own = replace(program, inputs=inputs)
             try:
-                claims.append(self._claim(program))
+                claim = self._claim(own)
             except VendorRefusal as error:
                 if strict:
                     raise
-                claims.append(Refusal(str(error), self._enclosed(program)))
-        return [*claims, *self._refuse_rest(nodes, claims)]
+                claims.append(Refusal(str(error), self._enclosed(own)))
+                continue
+            if inputs == program.inputs:
+                claims.append(claim)
+                continue
+
+            # A value of the model has two names in the binary, and a context model one.
+            self._claimed -= {node.index for node in claim.nodes}
+            claims += self._compile(claim.nodes, self._extract(claim.nodes))
+        return claims
 
     def _refuse_rest(
         self, nodes: Iterable[NodeView], claims: Iterable[ComputeCapability | Refusal]
-    ) -> list[Refusal]:
+    ) -> list[ComputeCapability | Refusal]:
+        """Return claims, and a refusal for all nodes that they do not name: of
+        programs that fit no nodes, if there are any, else of onnxruntime.
+        """
         named = {node.index for claim in claims for node in claim.nodes}
         rest = [node for node in nodes if node.index not in named]
-        return (
-            [Refusal(f"onnxruntime gives it to another EP than {self.ep}", rest)]
-            if rest
-            else []
-        )
+        reasons = [
+            claim.reason
+            for claim in claims
+            if isinstance(claim, Refusal) and not claim.nodes
+        ]
+        reasons.append(f"onnxruntime gives it to another EP than {self.ep}")
+        refused = [Refusal(reasons[0], rest)] if rest else []
+        return [*(claim for claim in claims if claim.nodes), *refused]
 
     def _call_compiler(
-        self, model: ModelProto, folder: Path, level: onnxruntime.GraphOptimizationLevel
-    ) -> ModelProto:
+        self, model: ModelProto, level: onnxruntime.GraphOptimizationLevel
+    ) -> tuple[ModelProto, Path]:
+        """Return the model with EPContext nodes, and the new folder of its binaries.
+
+        Raises:
+            VendorRefusal: onnxruntime refuses the model.
+        """
+        folder = Path(self.folder, str(len(list(self.folder.iterdir()))))
+        folder.mkdir()
+
         def leave_out(
             _name: str, value: onnxruntime.OrtValue, _info: object
         ) -> onnxruntime.OrtExternalInitializerInfo:
@@ -227,6 +309,8 @@ class ProgramMaker:
                 "left-out", 0, value.tensor_size_in_bytes()
             )
 
+        ends = {v.name for v in (*self._whole.graph.input, *self._whole.graph.output)}
+        model = enclose(model, ends)
         options = self.options()
         content, kept = self._feed(model, options)
         # The model itself stays in memory: EPs read where binaries go, and their name,
@@ -249,8 +333,7 @@ class ProgramMaker:
                 f"onnxruntime does not compile it for {self.ep}: {one_line(error)}"
             ) from error
         del kept
-        made: ModelProto = ModelProto.FromString(compiled)
-        return made
+        return ModelProto.FromString(compiled), folder
 
     def _name(self, model: ModelProto, content: bytes) -> str:
         """Return a name for a model, by its content: EPs make names of graphs of it,
@@ -273,7 +356,7 @@ class ProgramMaker:
             for name in node.output
             if name and name not in known
         ):
-            value = self.graph.value(name)
+            value = self.graph.value(strip_barrier(name))
             if value.elem_type is not None:
                 info = helper.make_tensor_value_info(name, value.elem_type, value.shape)
                 model.graph.value_info.append(info)
@@ -460,7 +543,7 @@ class ProgramMaker:
                 )
             except VendorRefusal as error:
                 claims.append(Refusal(str(error), group))
-        return [*claims, *self._refuse_rest(nodes, claims)]
+        return self._refuse_rest(nodes, claims)
 
     def _ask_assignment(self, model: ModelProto) -> set[int]:
         """Return the numbers of a model's nodes that onnxruntime gives to the EP."""
@@ -510,6 +593,10 @@ class ProgramMaker:
             ) from error
         del kept
         return optimised
+
+
+def _is_context(node: NodeProto) -> bool:
+    return (node.domain, node.op_type) == (DOMAIN, CONTEXT)
 
 
 def _find_static_shapes(graph: GraphProto) -> dict[str, tuple[int, ...]]:
