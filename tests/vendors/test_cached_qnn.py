@@ -149,6 +149,23 @@ def test_a_network_is_compiled_once_and_gives_the_direct_result(
         )
 
 
+def test_a_model_of_which_qnn_takes_nothing_is_loaded_without_it(host, tmp_path):
+    graph = multiply_by(2).graph
+    graph.node[0].CopyFrom(helper.make_node("Softsign", ["x"], ["y"], name="bent"))
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+    )
+    path = tmp_path / "bent.onnx"
+    onnx.save(model, path)
+
+    sessions = [host.session(path) for _ in range(2)]
+
+    assert host.compiles == 1
+    assert [session.get_providers() for session in sessions] == [
+        ["CPUExecutionProvider"]
+    ] * 2
+
+
 def test_what_is_loaded_is_the_compiled_model(host, model):
     host.session(model)
     (entry,) = host.entries

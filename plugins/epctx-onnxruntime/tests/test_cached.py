@@ -75,9 +75,11 @@ class Host:
 
     @property
     def compiles(self):
-        return sum(
-            text.startswith("compiled ") for text in self._messages(logging.INFO)
-        )
+        return sum(text.startswith("compiled ") for text in self.messages)
+
+    @property
+    def messages(self):
+        return self._messages(logging.INFO)
 
     @property
     def warnings(self):
@@ -138,6 +140,60 @@ def test_a_model_whose_compiled_form_onnxruntime_cannot_load_is_loaded_as_it_is(
     assert host.compiles == 1
     for session in sessions:
         assert np.allclose(session.run(None, {"x": example()})[0], expected, atol=1e-6)
+
+
+class TakesNothingExecutionProvider(OptionalCpuExecutionProvider):
+    def may_try_whole(self, graph):
+        return False
+
+    def can_take(self, graph, node):
+        return "not today"
+
+
+def test_a_model_of_which_the_ep_takes_nothing_is_loaded_without_it_and_remembered(
+    host, model, expected
+):
+    host.registry = epctx.Registry(entry_points=False)
+    host.registry.register(TakesNothingExecutionProvider)
+    options = [session_options() for _ in range(2)]
+
+    answers = [host.answer(model, given) for given in options]
+
+    assert all(np.allclose(answer, expected, atol=1e-6) for answer in answers)
+    assert host.compiles == 1
+    assert not any(given.has_providers() for given in options)
+    assert (
+        host.warnings
+        == [
+            (
+                f"{EP} takes no node of small.onnx, which is loaded without it; "
+                "`epctx explain` has the reasons."
+            )
+        ]
+        * 2
+    )
+
+
+def test_the_share_of_nodes_on_the_cpu_is_told_at_each_load(host, model, runtime):
+    class Half(OptionalCpuExecutionProvider):
+        def may_try_whole(self, graph):
+            return False
+
+        def can_take(self, graph, node):
+            return node.op_type == "Add"
+
+    host.registry = epctx.Registry(entry_points=False)
+    host.registry.register(Half)
+
+    for _ in range(2):
+        host.session(model)
+
+    assert [text for text in host.messages if text.startswith("small.onnx: ")] == [
+        (
+            f"small.onnx: {EP} runs 2 of 4 nodes (50%), CPUExecutionProvider runs 2 of 4 "
+            "nodes (50%)"
+        )
+    ] * 2
 
 
 def test_a_context_model_is_loaded_as_it_is(host, model, runtime):

@@ -165,7 +165,7 @@ class Request:
             for lease in self._leases() if gains else ():
                 with lease:
                     try:
-                        return entry(lease)
+                        loaded = entry(lease)
                     except errors.EpctxError as error:
                         if self.compiled or not self._is_fault_of_entry(lease, error):
                             raise
@@ -176,6 +176,9 @@ class Request:
                             error.message,
                         )
                         self._store.drop(lease)
+                    else:
+                        _log.info("%s", _describe_share(lease.record))
+                        return loaded
         except _UnusableError as error:
             folder = self.settings.folder
             _warn_once(
@@ -287,6 +290,7 @@ class Request:
                 created=time.time(),
                 seconds=round(time.monotonic() - begun, 3),
                 partitions=len(report.partitions),
+                assignments=report.assignments,
                 files=tuple(
                     store.EntryFile(**file.as_dict()) for file in report.outputs
                 ),
@@ -389,6 +393,15 @@ class Request:
         return choose_providers(
             self.options.providers, self.options, self.registry, Purpose.EXPORT
         )[0]
+
+
+def _describe_share(record: store.EntryRecord) -> str:
+    total = sum(record.assignments.values())
+    shares = [
+        f"{ep} runs {count} of {total} nodes ({count / total:.0%})"
+        for ep, count in record.assignments.items()
+    ]
+    return f"{record.model}: {', '.join(shares) or 'it has no nodes'}"
 
 
 def _warn_once(folder: Path, text: str) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 RECORD = "entry.json"
 CONTEXT_MODEL = "model_ctx.onnx"
-_VERSION = 1
+_VERSION = 2
 
 
 class CorruptEntryError(Exception):
@@ -71,6 +71,7 @@ class EntryRecord:
         created: time in seconds since 1970.
         seconds: duration of the compile.
         partitions: number of partitions that EPs compiled.
+        assignments: EP name to the number of nodes that it runs, the CPU EP last.
         files: all but the record, the context model last.
         ingredients: of the key.
     """
@@ -80,6 +81,7 @@ class EntryRecord:
     created: float
     seconds: float
     partitions: int
+    assignments: Mapping[str, int]
     files: tuple[EntryFile, ...]
     ingredients: Mapping[str, Any]
 

@@ -8,6 +8,7 @@ by itself, with the host's session options: `run` is onnxruntime's.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -46,6 +47,7 @@ Progress = Callable[[str, int, int], None]
 _THREADS = ("intra_op_num_threads", "inter_op_num_threads")
 """Attributes of onnxruntime's session options that a compile uses, too."""
 
+_log = logging.getLogger("epctx.cache")
 _LOCK = threading.RLock()
 """Held while the session options of a host, which several threads may share, are
 changed.
@@ -91,8 +93,10 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
     The model is compiled in a process of its own into the cache (see
     `epctx_core.load_or_compile`); what is loaded is the context model there, after its
     digests and the EP's verdict on it. A stale or damaged one is compiled again. A
-    model of which the EP takes nothing is loaded as it is, as is a context model, and
-    any model where the cache cannot be used.
+    model of which the EP takes nothing is loaded as it is, without the EP, and is not
+    compiled again; a context model is loaded as it is, and so is any model where the
+    cache cannot be used. The logger `epctx.cache` says how many nodes each EP runs
+    (INFO), and why an entry was not used (WARNING).
 
     Args:
         model: a path or bytes.
@@ -302,10 +306,12 @@ class _Loader:
         """Return a session of the compiled model, or of the model itself."""
         return self.request.load(self._load_entry, self._load_source)
 
-    def _load_source(self) -> onnxruntime.InferenceSession:
+    def _load_source(self, *, with_ep: bool = True) -> onnxruntime.InferenceSession:
         for name, length in self.request.options.model_overrides.dimensions.items():
             self.given.add_free_dimension_override_by_name(name, length)
-        return self._open(self.request.model)
+        if with_ep:
+            return self._open(self.request.model)
+        return _open(self.request.model, self.given, self.choice.name)
 
     def _load_entry(self, lease: Lease) -> onnxruntime.InferenceSession:
         """Return a session of an entry that is whole, and that the EP takes.
@@ -314,7 +320,23 @@ class _Loader:
             InvalidGraph: it is not; it was compiled earlier, and compiling it again may
                 help.
         """
-        if not lease.record.partitions or not self._is_native(lease.model):
+        if not lease.record.partitions:
+            # With the EP, onnxruntime would have it look for nodes at each start.
+            _log.warning(
+                "%s takes no node of %s, which is loaded without it; `epctx explain` "
+                "has the reasons.",
+                self.choice.name,
+                lease.record.model,
+            )
+            return self._load_source(with_ep=False)
+        if not self._is_native(lease.model):
+            _log.warning(
+                "what %s compiled of %s cannot be loaded by onnxruntime, as the EP "
+                "writes no EPContext nodes: onnxruntime compiles the model at each "
+                "start.",
+                self.choice.name,
+                lease.record.model,
+            )
             return self._load_source()
         self._check_entry(lease)
         entries = self.request.options.config_entries
