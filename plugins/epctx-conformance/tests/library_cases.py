@@ -30,6 +30,13 @@ def load_cases() -> dict[str, Case]:
             given,
             [0, 0, 2],
         ),
+        _case(
+            "behind_a_sequence",
+            "agraph (seq(float[3]) s) => (float[3] y) { i = Constant <value = int64 "
+            "{0}> () b = SequenceAt(s, i) y = Relu(b) }",
+            {"s": [X]},
+            [0, 0, 2],
+        ),
         _case(HOSTILE, RELU, given, [1, 1, 1]),
         # There is no kernel for doubles.
         _case(

@@ -182,6 +182,16 @@ def test_work_that_other_eps_do_for_the_ep_is_no_pass():
     )
 
 
+def test_nodes_that_onnxruntime_gives_the_ep_and_a_way_loses_are_named():
+    name = "behind_a_sequence"
+    report = check_library(CPU, ways=("onnxruntime", "direct", "file"), only=[name])
+
+    lost = {way: ["SequenceAt_1", "Relu_2"] for way in report.ways[1:]}
+    assert report.lost_nodes == {name: lost}
+    assert report.as_dict()["lost_nodes"] == report.lost_nodes
+    assert f"{name} (file): SequenceAt_1, Relu_2" in make_page(report)
+
+
 class Checked(HTMLParser):
     """Reads a page; fails where an element is not closed, or something is loaded."""
 

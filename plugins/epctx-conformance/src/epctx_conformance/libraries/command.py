@@ -61,6 +61,15 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     console.table(("outcome", "way", "case or check", "reason"), rows)
     if more := len(report.faults) - len(faults):
         console.say(f"\n  and {more} more; --json and --html have all.")
+    lost = [
+        (case, way, ", ".join(names)[:160])
+        for case, ways in report.lost_nodes.items()
+        for way, names in ways.items()
+    ]
+    if lost:
+        console.table(
+            ("case", "way", "lost: onnxruntime gives it the EP"), lost[:SHOWN]
+        )
     if report.faults:
         console.say(f"\nNext: {report.reproduce(report.faults[0])}")
     elif not report.ok:

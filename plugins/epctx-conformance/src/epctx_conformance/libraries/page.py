@@ -62,6 +62,7 @@ def make_page(report: LibraryReport) -> str:
             *_introduce(report),
             *_show_ways(report),
             *_show_faults(report),
+            *_show_lost_nodes(report),
             *_show_operators(report),
             *_show_passed(report),
             "</body>",
@@ -150,6 +151,18 @@ def _show_faults(report: LibraryReport) -> Iterator[str]:
             f"{len(found)}</h2>"
         )
         yield from (_show_fault(report, result) for result in found)
+
+
+def _show_lost_nodes(report: LibraryReport) -> Iterator[str]:
+    if not report.lost_nodes:
+        return
+    yield f'<h2 style="color: var(--WRONG)">Lost nodes: {len(report.lost_nodes)}</h2>'
+    yield "<p>Nodes that onnxruntime gives the EP, and that it does not get here.</p>"
+    yield from (
+        f"<p>{escape(case)} ({way}): {_join(names)}</p>"
+        for case, ways in report.lost_nodes.items()
+        for way, names in ways.items()
+    )
 
 
 def _show_fault(report: LibraryReport, result: Result) -> str:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from epctx_conformance.libraries.arguments import CASES
-from epctx_conformance.libraries.ways import WAYS
+from epctx_conformance.libraries.ways import NATIVE, WAYS
 
 if TYPE_CHECKING:
     from epctx_conformance.cases.routes import Result
@@ -79,6 +79,27 @@ class LibraryReport:
         """True if nothing was wrong, nothing crashed, and something passed."""
         found = {judge(result) for result in (*self.checks, *self.trials)}
         return Verdict.PASS in found and not found & {Verdict.CRASH, Verdict.WRONG}
+
+    @cached_property
+    def lost_nodes(self) -> dict[str, dict[str, list[str]]]:
+        """Nodes that onnxruntime gives the EP in its own session, which passed, and
+        that it did not get in another way: case to way to names.
+
+        No fault by itself: a context model has no nodes whose boundary EPContext cannot
+        carry.
+        """
+        lost: dict[str, dict[str, list[str]]] = {}
+        given: dict[str, list[str]] = {}
+        for trial in self.trials:
+            verdict, way = judge(trial), self.find_way(trial)
+            taken = trial.notes.get("nodes", {"taken": []})["taken"]
+            if way == NATIVE and verdict is Verdict.PASS:
+                given[trial.case] = taken
+            elif verdict not in (Verdict.PASS, Verdict.UNSUPPORTED):
+                continue
+            elif names := [n for n in given.get(trial.case, ()) if n not in taken]:
+                lost.setdefault(trial.case, {})[way] = names
+        return lost
 
     @cached_property
     def cases(self) -> dict[str, Verdict]:
@@ -185,6 +206,7 @@ class LibraryReport:
                 way: _as_names(counts) for way, counts in self.count_ways().items()
             },
             "passes": self.count_passes(),
+            "lost_nodes": self.lost_nodes,
             "operators": {
                 name: _as_names(counts)
                 for name, counts in self.count_operators().items()

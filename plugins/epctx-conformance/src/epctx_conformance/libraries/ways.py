@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -162,7 +162,17 @@ def _open_native(
     _profile(options, folder)
     session = onnxruntime.InferenceSession(model, options, enable_fallback=0)
     _note_assignment(found, session, plugin.ep)
+    found.taken = _keep_names(model, found.taken)
     return session
+
+
+def _keep_names(model: bytes, names: Iterable[str]) -> list[str]:
+    """Return names of nodes as the model has them: onnxruntime renames nodes that it
+    moves to another layout, and adds some.
+    """
+    own = {node.name for node in onnx.ModelProto.FromString(model).graph.node}
+    kept = dict.fromkeys(name.partition("_token_")[0] for name in names)
+    return [name for name in kept if name in own]
 
 
 def _make_run(session: Any, model: bytes) -> Run:
