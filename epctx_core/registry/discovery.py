@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from threading import RLock
 from typing import TYPE_CHECKING, Literal
 
@@ -44,6 +45,13 @@ extras that it needs.
 SOURCE_GROUP = "epctx.ep_sources"
 """One entry for each further source key of an EP: its value is that of the EP's own
 entry.
+"""
+FINDER_GROUP = "epctx.ep_finders"
+"""One entry for each function that finds EPs in packages which know nothing of epctx.
+
+It gets the folders to search, imports no EP, and yields for each EP distribution,
+version, EP name, `module:Class` as an entry point of that package would say, and what
+keeps it from being used, or an empty text.
 """
 SIMULATED_PACKAGES = frozenset(
     {"epctx-sim-openvino", "epctx-sim-qnn", "epctx-sim-vitisai"}
@@ -167,12 +175,10 @@ def _mentions_group(dist: IDistribution) -> bool:
     try:
         text = dist.read_text("entry_points.txt") or ""
     except UnicodeDecodeError as error:
-        return (
-            EP_GROUP.encode() in error.object or SOURCE_GROUP.encode() in error.object
-        )
+        text = error.object.decode(errors="replace")
     except OSError:
         return False
-    return EP_GROUP in text or SOURCE_GROUP in text
+    return any(group in text for group in (EP_GROUP, SOURCE_GROUP, FINDER_GROUP))
 
 
 def _read_field(dist: IDistribution, field: Literal["name", "version"]) -> str | None:
@@ -231,12 +237,47 @@ def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
             )
             records.append(_make_broken_record(entry.name, label, version, reason))
     if name is not None:
-        return records
+        return [*records, *_ask_finders(entries, name, version, where)]
     reason = (
         "the metadata of the distribution that provides it has no name, so reinstall "
         f"it: {dist}"
     )
     return [_make_broken_record(r.name, label, version, reason) for r in records]
+
+
+def _ask_finders(
+    entries: Iterable[EntryPoint],
+    distribution: str,
+    version: str | None,
+    where: list[str],
+) -> Iterator[PluginRecord]:
+    """Yield a record for each EP that the finders of a distribution name; a broken one
+    for a finder that fails.
+    """
+    for entry in entries:
+        if entry.group != FINDER_GROUP:
+            continue
+        finder = f"{distribution}:{entry.name}"
+        try:
+            found = [
+                replace(_make_found(*each), finder=finder)
+                for each in entry.load()(where)
+            ]
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - as in an import of a plugin
+            reason = f"it failed to find EPs: {type(error).__name__}: {error}"
+            found = [_make_broken_record(finder, distribution, version, reason)]
+        yield from found
+
+
+def _make_found(
+    package: str, version: str | None, ep: str, target: str, problem: str
+) -> PluginRecord:
+    if problem:
+        return _make_broken_record(ep, package, version, problem)
+    entry = EntryPoint(name=ep, value=target, group=EP_GROUP)
+    return _make_record([entry], [], package, version)
 
 
 def _read_extras(dist: IDistribution, value: str) -> tuple[set[str], set[str]]:

@@ -75,6 +75,8 @@ class PluginRecord:
         traceback: traceback of the plugin's exception, or None.
         simulated: whether it computes on this CPU in place of hardware; None if that is
             not known before loading.
+        finder: `<distribution>:<name>` of the entry point that found it in a package
+            without one of its own, or None.
         passed_over: a duplicate because the host chose another distribution, so that
             nothing is undecided.
     """
@@ -92,6 +94,7 @@ class PluginRecord:
     entry_point: str
     traceback: str | None = None
     simulated: bool | None = None
+    finder: str | None = None
     passed_over: bool = False
 
     @property
@@ -134,6 +137,7 @@ class PluginRecord:
             "version",
             "vendor",
             "simulated",
+            "finder",
             "state",
             "reason",
         )

@@ -257,8 +257,11 @@ class Registry:
             )
         with self._locks.get():
             for record in self._select().values():
-                if record.name == cls.name and (
-                    record.usable or record.state is PluginState.DUPLICATE
+                # What was found in a package that knows nothing of epctx gives way.
+                if (
+                    record.name == cls.name
+                    and record.finder is None
+                    and (record.usable or record.state is PluginState.DUPLICATE)
                 ):
                     hint = f"Call unregister({cls.name!r}) first."
                     if record.distribution is not None:

@@ -50,6 +50,7 @@ def test_a_distribution_is_found_with_its_name_sources_version_and_class(package
         "version": "2.1",
         "vendor": None,
         "simulated": None,
+        "finder": None,
         "state": "discovered",
         "reason": "",
         "availability": {},
