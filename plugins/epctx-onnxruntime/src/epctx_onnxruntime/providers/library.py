@@ -125,6 +125,25 @@ class PluginLibrary:
         except Exception as error:
             raise self._broken(error) from error
 
+    def list_eps(self) -> list[str]:
+        """Return the names of the EPs in the vendor's package, by whichever of their
+        functions it has.
+
+        Raises:
+            NotImplementedByProvider: the package is missing or names none.
+        """
+        module = self.import_module()
+        try:
+            if (told := getattr(module, "get_ep_names", None)) is not None:
+                names = list(told())
+            else:
+                names = [module.get_ep_name()]
+        except Exception as error:
+            raise self._broken(error) from error
+        if not names or not all(isinstance(name, str) for name in names):
+            raise self._broken(TypeError(f"its EP names are {names!r:.80}"))
+        return names
+
     def _broken(self, error: Exception) -> NotImplementedByProvider:
         return NotImplementedByProvider(
             f"the package {self.distribution or self.module} of {self.ep} cannot be "

@@ -11,6 +11,7 @@ from epctx_core.errors import InvalidArgument
 from epctx_core.plugin import ProviderOption
 from epctx_onnxruntime.providers.base import OnnxRuntimeProvider
 from epctx_onnxruntime.providers.library import PluginLibrary
+from epctx_onnxruntime.providers.wheels import PREFIX, find_module
 
 if TYPE_CHECKING:
     import os
@@ -34,10 +35,11 @@ def register_plugin_ep(
     How its native code takes damage is unknown, so it has `needs_verified_payloads`.
 
     Args:
-        name: the EP's name, which its nodes have as `source`.
+        name: the EP's name, which its nodes have as `source`; or the name of an
+            installed wheel `onnxruntime-ep-<id>`, which is imported and says it.
         library: path of the EP's library.
         module: instead of that, a package whose `get_library_path` or `library_path`
-            names it.
+            names it; by default that of the distribution.
         distribution: the pip package that contains the library; told in messages and
             keys of caches.
         options: the vendor's options, which are passed on as text.
@@ -48,10 +50,12 @@ def register_plugin_ep(
 
     Raises:
         InvalidArgument: the name is taken, or not exactly one of `library` and `module`
-            is given.
+            is given or known, or the wheel has several EPs.
+        NotImplementedByProvider: the wheel is not installed or cannot be imported.
         PluginError: name or options break the rules for EPs.
 
     Example:
+        >>> register_plugin_ep("onnxruntime-ep-webgpu")
         >>> register_plugin_ep(
         ...     "AcmeExecutionProvider",
         ...     module="onnxruntime_acme",
@@ -60,6 +64,10 @@ def register_plugin_ep(
     """
     from epctx_core import default_registry
 
+    if name.startswith(PREFIX):
+        name, distribution = _ask_name(name), name
+    if distribution and not (library or module):
+        module = find_module(distribution)
     if bool(library) == bool(module):
         raise InvalidArgument(
             f"{name}: give either the path of its library or its module.", ep=name
@@ -74,6 +82,31 @@ def register_plugin_ep(
     made = _make_class(found, tuple(options))
     (registry or default_registry).register(made)
     return made
+
+
+def make_class_of_wheel(
+    ep: str, distribution: str, module: str
+) -> type[OnnxRuntimeProvider]:
+    """Return the class of an EP that was found in an installed wheel."""
+    library = PluginLibrary(ep=ep, distribution=distribution, module=module)
+    return _make_class(library, ())
+
+
+def _ask_name(distribution: str) -> str:
+    """Return the name of the one EP of a wheel, by importing it."""
+    library = PluginLibrary(
+        ep=distribution,
+        distribution=distribution,
+        module=find_module(distribution),
+    )
+    names = library.list_eps()
+    if len(names) > 1:
+        raise InvalidArgument(
+            f"{distribution} has several EPs: {', '.join(names)}.",
+            hint=f'Name one: register_plugin_ep("{names[0]}", '
+            f'distribution="{distribution}").',
+        )
+    return names[0]
 
 
 def make_class_again(

@@ -1,0 +1,245 @@
+"""Wheels with plugin EPs by onnxruntime's packaging convention, which know nothing of
+epctx.
+
+The distribution is called `onnxruntime-ep-<id>`; its module has `get_library_path()`
+and `get_ep_names()`. Finding them reads their files and imports none of them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import ast
+    from importlib.metadata import Distribution
+
+PREFIX = "onnxruntime-ep-"
+EP_GROUP = "epctx.execution_providers"
+_EP_NAME = re.compile(r"\w+ExecutionProvider")
+_REQUIRED = re.compile(r"\s*([\w.-]+)")
+_NAMING = ("get_ep_names", "get_ep_name")
+"""Functions that name the EPs of a wheel, in order of precedence."""
+
+
+class Wheel(NamedTuple):
+    """Installed wheel that keeps the convention.
+
+    Attributes:
+        distribution: its name.
+        version: its version.
+        module: the import name of its module.
+        eps: names of its EPs; empty where they are not known without an import.
+    """
+
+    distribution: str
+    version: str
+    module: str
+    eps: tuple[str, ...]
+
+
+def find_eps(folders: Sequence[str]) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield distribution, version, EP name, `module:Class` and problem of each EP of
+    the wheels that no plugin of epctx requires; the finder of this package.
+
+    A wheel whose EPs are not known without an import is listed by its own name, with
+    that problem.
+    """
+    wheels = _find_wheels(folders, f"{PREFIX}*")
+    required = _list_required() if wheels else set()
+    for name, wheel in wheels.items():
+        if name in required:
+            continue
+        about, path = (wheel.distribution, wheel.version), _underscored(name)
+        for ep in wheel.eps:
+            yield *about, ep, f"{__name__}:{path}.{ep}", ""
+        if not wheel.eps:
+            reason = (
+                f"{_NAMING[0]}() of its module {wheel.module} does not return "
+                "constants, so that the names of its EPs are not known before an "
+                "import; epctx_onnxruntime.providers.register_plugin_ep("
+                f"{wheel.distribution!r}) imports it"
+            )
+            yield *about, wheel.distribution, "", reason
+
+
+def find_module(distribution: str) -> str:
+    """Return the import name of a distribution's module: by its files, or by its name
+    if it is not installed.
+    """
+    from importlib.metadata import distributions
+
+    found = next(iter(distributions(name=distribution)), None)
+    return (found and _find_module(found)) or _underscored(distribution)
+
+
+def __getattr__(name: str) -> SimpleNamespace:
+    """Return the classes of the EPs of a wheel, which entry points name by this.
+
+    Args:
+        name: the distribution's name with underscores.
+
+    Raises:
+        AttributeError: no such wheel is installed.
+    """
+    if name.startswith(_underscored(PREFIX)):
+        wheel = _find_wheels(sys.path, name).get(_normalise(name))
+        if wheel is not None:
+            from epctx_onnxruntime.providers.registration import make_class_of_wheel
+
+            return SimpleNamespace(
+                **{
+                    ep: make_class_of_wheel(ep, wheel.distribution, wheel.module)
+                    for ep in wheel.eps
+                }
+            )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+# -- metadata and source
+# --------------------------------------------------------------------------------------
+
+
+def _find_wheels(folders: Sequence[str], pattern: str) -> dict[str, Wheel]:
+    """Return the wheels whose names match, by those; of one found twice, the first.
+
+    By the names of their folders, which pip makes of the distributions': reading the
+    metadata of everything that is installed would take far longer.
+    """
+    found: dict[str, Wheel] = {}
+    spelt = re.sub("[-_]", "[-_.]", pattern)
+    for folder in dict.fromkeys(folders):
+        for info in sorted(Path(folder or ".").glob(f"{spelt}-*.dist-info")):
+            with suppress(Exception):  # metadata of other packages fails in many ways
+                if (wheel := _read_wheel(info)) is not None:
+                    found.setdefault(_normalise(wheel.distribution), wheel)
+    return found
+
+
+def _read_wheel(info: Path) -> Wheel | None:
+    """Return a wheel; None for one without a module that names EPs, as those are that
+    only require another wheel.
+    """
+    from importlib.metadata import Distribution
+
+    distribution = Distribution.at(info)
+    module = _find_module(distribution)
+    source = _find_source(distribution, module)
+    text = source.read_text("utf-8", errors="replace") if source else ""
+    if not any(function in text for function in _NAMING):
+        return None
+    return Wheel(
+        distribution.metadata["Name"], distribution.version, module, _read_names(text)
+    )
+
+
+def _find_module(distribution: Distribution) -> str:
+    """Return the import name of a distribution's one module: as its `top_level.txt`
+    says, else by its list of files.
+    """
+    names = (distribution.read_text("top_level.txt") or "").split() or [
+        file.parts[0].removesuffix(".py")
+        for file in distribution.files or ()
+        if file.name == "__init__.py" or (len(file.parts) == 1 and file.suffix == ".py")
+    ]
+    own = _underscored(distribution.metadata["Name"])
+    return own if own in names else next(iter(names), "")
+
+
+def _find_source(distribution: Distribution, module: str) -> Path | None:
+    places = (f"{module}/__init__.py", f"{module}.py")
+    paths = (Path(str(distribution.locate_file(place))) for place in places)
+    return next((path for path in paths if module and path.is_file()), None)
+
+
+def _list_required() -> set[str]:
+    """Return the distributions that packages with EPs of epctx require, extras
+    included.
+    """
+    from importlib.metadata import distributions
+
+    required: set[str] = set()
+    for package in distributions():
+        with suppress(Exception):  # metadata of other packages fails in many ways
+            if EP_GROUP in (package.read_text("entry_points.txt") or ""):
+                found = map(_REQUIRED.match, package.requires or ())
+                required |= {_normalise(match[1]) for match in found if match}
+    return required
+
+
+def _normalise(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _underscored(name: str) -> str:
+    return _normalise(name).replace("-", "_")
+
+
+# -- names of EPs without an import
+# --------------------------------------------------------------------------------------
+
+
+def _read_names(source: str) -> tuple[str, ...]:
+    """Return the EP names that a module's functions return; empty where a name is not a
+    constant of the module.
+    """
+    import ast
+
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ()
+    assigned: dict[str, ast.expr] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            assigned[node.targets[0].id] = node.value
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            assigned |= {node.target.id: node.value} if node.value else {}
+        elif isinstance(node, ast.FunctionDef):
+            assigned |= _read_return(node)
+    found = next((assigned[name] for name in _NAMING if name in assigned), None)
+    names = [] if found is None else list(_list_constants(found, assigned))
+    if not all(_EP_NAME.fullmatch(name) for name in names):
+        return ()
+    return tuple(dict.fromkeys(names))
+
+
+def _read_return(function: ast.FunctionDef) -> dict[str, ast.expr]:
+    """Return what a function returns, by its name, if it only returns something."""
+    import ast
+
+    *others, last = function.body
+    is_plain = all(
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        for node in others
+    )
+    if is_plain and isinstance(last, ast.Return) and last.value is not None:
+        return {function.name: last.value}
+    return {}
+
+
+def _list_constants(
+    expression: ast.expr, assigned: dict[str, ast.expr], depth: int = 8
+) -> Iterator[str]:
+    """Yield the texts that an expression has; an empty one for what is no constant."""
+    import ast
+
+    if isinstance(expression, ast.Constant) and isinstance(expression.value, str):
+        yield expression.value
+        return
+    if isinstance(expression, ast.List | ast.Tuple):
+        for element in expression.elts:
+            yield from _list_constants(element, assigned, depth - 1)
+        return
+    if isinstance(expression, ast.Call) and not expression.args:
+        expression = expression.func
+    known = assigned.get(expression.id) if isinstance(expression, ast.Name) else None
+    if known is None or depth <= 0:
+        yield ""
+    else:
+        yield from _list_constants(known, assigned, depth - 1)
