@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from onnxruntime_wheels import MODULE, install_wheel
 
 import epctx_core
 
@@ -366,3 +367,21 @@ def test_a_pip_of_another_environment_that_has_a_plugin_is_the_problem(
     assert str(pip) in message
     assert "epctx-acme" in message
     assert hint == f"{sys.executable} -m pip install epctx-acme"
+
+
+def test_a_wheel_of_another_convention_is_a_note_and_a_library_of_its_ep(
+    doctor, tmp_path
+):
+    install_wheel(
+        tmp_path, "onnxruntime-ep-acme", MODULE.format(ep="AcmeExecutionProvider")
+    )
+
+    people = doctor(path=[tmp_path])
+    said = doctor("--json", path=[tmp_path])
+
+    notes = [message for message, _ in found(said, "note") if "acme" in message]
+    assert "epctx-onnxruntime finds it by the packaging convention" in notes[0]
+    assert "does not load" in notes[1]
+    assert said.code == 0
+    row = r"onnxruntime-ep-acme +1\.2 +- +AcmeExecutionProvider +no"
+    assert re.search(row, people.out)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from onnxruntime_wheels import MODULE, install_wheel
 
 
 def by_name(said):
@@ -320,3 +321,23 @@ def test_an_ep_whose_extra_is_not_installed_is_named_below_the_list_until_it_is(
     assert "AcmeExecutionProvider" not in by_name(before)
     assert line not in [each["install"] for each in after.json["left_out"]]
     assert by_name(after)["AcmeExecutionProvider"]["state"] == "discovered"
+
+
+def test_a_wheel_of_another_convention_is_listed_with_who_found_it(process, tmp_path):
+    install_wheel(
+        tmp_path, "onnxruntime-ep-acme", MODULE.format(ep="AcmeExecutionProvider")
+    )
+
+    people = process("plugins", "list", path=[tmp_path])
+    listed = by_name(process("plugins", "list", "--json", path=[tmp_path]))
+    told = process("plugins", "info", "onnxruntime-ep-acme", path=[tmp_path])
+
+    assert (
+        "AcmeExecutionProvider (onnxruntime-ep-acme 1.2) comes from a package that "
+        "knows nothing of epctx: epctx-onnxruntime finds it by the packaging "
+        "convention onnxruntime-ep-*, and runs it." in people.out
+    )
+    acme = listed["AcmeExecutionProvider"]
+    assert acme["finder"] == "epctx-onnxruntime:onnxruntime-ep-*"
+    assert acme["state"] == "discovered"
+    assert "found by      epctx-onnxruntime:onnxruntime-ep-*" in told.out

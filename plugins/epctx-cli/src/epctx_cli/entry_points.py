@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib.metadata import Distribution, EntryPoint, distributions
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from epctx_core import PluginRecord
 
 EP_GROUP = "epctx.execution_providers"
 ENGINE_GROUP = "epctx.engines"
@@ -40,3 +44,16 @@ def describe(found: Iterable[tuple[Distribution, EntryPoint]]) -> list[dict[str,
         if e.group == TRANSFORMER_GROUP
     }
     return [dict(zip(keys, row, strict=True)) for row in sorted(rows)]
+
+
+def explain_finder(record: PluginRecord) -> str:
+    """Return a sentence on an EP that a finder found in a package without entry points
+    of epctx; empty for other EPs.
+    """
+    if record.finder is None:
+        return ""
+    package, _, convention = record.finder.partition(":")
+    return (
+        f"{record.label} comes from a package that knows nothing of epctx: {package} "
+        f"finds it by the packaging convention {convention}, and runs it."
+    )

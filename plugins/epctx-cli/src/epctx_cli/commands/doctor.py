@@ -29,6 +29,7 @@ from epctx_cli.entry_points import (
     EP_GROUP,
     TRANSFORMER_GROUP,
     describe,
+    explain_finder,
     find_entries,
 )
 from epctx_cli.exit_codes import ExitCode
@@ -115,10 +116,7 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
     records = [trial.record for trial in trials]
     eps = [(r.name, r.origin, r.state.value, r.vendor or "-") for r in records]
     console.table(("plugin", "distribution", "state", "vendor"), eps)
-    theirs = [
-        (v.name, v.version or "-", v.required, v.ep, _usable_here(v, records))
-        for v in vendors
-    ]
+    theirs = _list_libraries_of_eps(vendors, records)
     console.table(("library of an EP", "installed", "needed", "for", "usable"), theirs)
     rows = [(t["name"], t["distribution"], t["version"]) for t in transformers]
     console.table(("graph transformer", "distribution", "version"), rows)
@@ -265,15 +263,31 @@ def _check_libraries_of_eps(found: Sequence[EpLibrary]) -> Iterator[Finding]:
             yield (_note if library.extra else _problem)(message, library.install)
 
 
-def _usable_here(library: EpLibrary, records: Sequence[PluginRecord]) -> str:
-    """Return whether the EP of a vendor's package is available: "yes", "no", or the
-    purposes that it is available for.
+def _list_libraries_of_eps(
+    vendors: Sequence[EpLibrary], records: Sequence[PluginRecord]
+) -> list[tuple[str, ...]]:
+    """Return a row for each vendor's package that an EP requires, and for each in which
+    a finder found one.
+    """
+    rows = [(v.name, v.version, v.required, v.ep, v.user) for v in vendors]
+    for record in records:
+        package = canonicalize_name(record.distribution or "")
+        if record.finder:
+            rows.append((package, record.version, "-", record.name, package))
+    return [
+        (name, version or "-", required, ep, _usable_here(ep, user, records))
+        for name, version, required, ep, user in rows
+    ]
+
+
+def _usable_here(ep: str, package: str, records: Sequence[PluginRecord]) -> str:
+    """Return whether the EP of a package is available: "yes", "no", or the purposes
+    that it is available for.
     """
     answers = {
         purpose.value: answer.available
         for record in records
-        if record.name == library.ep
-        and canonicalize_name(record.distribution or "") == library.user
+        if record.name == ep and canonicalize_name(record.distribution or "") == package
         for purpose, answer in record.availability.items()
     }
     if answers and all(answers.values()):
@@ -312,6 +326,8 @@ def _check_plugins(trials: Sequence[Trial]) -> Iterator[Finding]:
     used = {trial.record.name for trial in trials if trial.record.usable}
     for trial in trials:
         record = trial.record
+        if finder := explain_finder(record):
+            yield _note(finder)
         if record.undecided and record.name in used:
             chosen = f'"{record.distribution}:{record.name}"'
             yield _note(

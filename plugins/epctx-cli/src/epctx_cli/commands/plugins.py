@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
 from epctx_cli.arguments import CommandParser, add_common, require_plugin
-from epctx_cli.entry_points import EP_GROUP, TRANSFORMER_GROUP, describe, find_entries
+from epctx_cli.entry_points import (
+    EP_GROUP,
+    TRANSFORMER_GROUP,
+    describe,
+    explain_finder,
+    find_entries,
+)
 from epctx_cli.exit_codes import ExitCode
 from epctx_core import default_registry, plugins
 from epctx_core.errors import PluginError
@@ -108,6 +114,7 @@ def _print_list(
             f"{name} also takes nodes whose source is {sources}."
             for name, sources in more
         ],
+        [*filter(None, map(explain_finder, records))],
         [f"{r.label}: {r.reason}" for r in records if r.reason],
     ):
         if lines:
@@ -223,6 +230,7 @@ def _print_report(trial: Trial, console: Console) -> None:
         )
         for key, label in (*further, ("weightless_modes", "weightless modes")):
             facts += [(label, ", ".join(about[key]))] if about[key] else []
+    facts += [("found by", record.finder)] if record.finder else []
     able = record.availability.items()
     facts += [
         (f"can {purpose.value}", _describe_availability(found))
