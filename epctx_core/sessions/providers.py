@@ -605,7 +605,7 @@ def check_availability(
     if not available.available:
         raise NotImplementedByProvider(
             f"{record.name} cannot {purpose.value} on this machine: "
-            f"{available.reason or 'it gives no reason'}.",
+            f"{available.reason.rstrip('.') or 'it gives no reason'}.",
             ep=record.name,
             hint=available.hint
             or (

@@ -177,6 +177,19 @@ def test_a_load_without_the_backend_says_so_instead_of_blaming_the_providers(sou
         epctx.InferenceSession(output, options_with(lame), registry=registry_with(lame))
 
 
+@pytest.mark.parametrize("stop", ["", "."])
+def test_a_reason_is_told_as_a_sentence_whether_or_not_it_is_one(source, stop):
+    class Lame(Alpha):
+        @classmethod
+        def availability(cls, purpose):
+            return Availability(False, reason=f"libalpha.so is missing{stop}")
+
+    with pytest.raises(
+        NotImplementedByProvider, match=r"libalpha\.so is missing\.(?!\.)"
+    ):
+        epctx.InferenceSession(source, options_with(Lame), registry=registry_with(Lame))
+
+
 @pytest.mark.entry(136)
 def test_a_backend_that_breaks_while_it_is_asked_what_it_takes_is_an_error_and_not_an_uncompiled_model(
     source,
