@@ -300,7 +300,7 @@ class _Loader:
     @property
     def _provider(self) -> _Added:
         cls: Any = self.choice.cls
-        return _Added(_identify(self.devices), cls.vendor_options(self.choice.options))
+        return _Added(_identify(self.devices), cls.run_options(self.choice.options))
 
     def load(self) -> onnxruntime.InferenceSession:
         """Return a session of the compiled model, or of the model itself."""

@@ -232,8 +232,8 @@ def _open_epctx(
 def _watch(provider: type[Any], folder: Path) -> type[Any]:
     """Return the EP with sessions that write profiles."""
 
-    def session_options(self: Any, threads: int = 1) -> Any:
-        options = provider.session_options(self, threads)
+    def session_options(self: Any, threads: int = 1, **more: bool) -> Any:
+        options = provider.session_options(self, threads, **more)
         _profile(options, folder)
         return options
 

@@ -107,6 +107,13 @@ class OnnxRuntimeProvider(ExecutionProvider):
         }
 
     @classmethod
+    def run_options(cls, options: Mapping[str, Any]) -> dict[str, str]:
+        """Return the options, in the same form, of sessions that compile no context
+        model: by default those of a compile.
+        """
+        return cls.vendor_options(options)
+
+    @classmethod
     def select_devices(
         cls,
         devices: Sequence[onnxruntime.OrtEpDevice],
@@ -249,8 +256,8 @@ class OnnxRuntimeProvider(ExecutionProvider):
         if not graph.nodes:
             return []
 
-        def make_options() -> onnxruntime.SessionOptions:
-            options = self.session_options()
+        def make_options(compiles: bool) -> onnxruntime.SessionOptions:
+            options = self.session_options(compiles=compiles)
             # Or onnxruntime would refuse the whole model for a node that stays on the
             # CPU.
             register_libraries(
@@ -424,9 +431,11 @@ class OnnxRuntimeProvider(ExecutionProvider):
     # -- sessions
     # ----------------------------------------------------------------------------------
 
-    def session_options(self, threads: int = 1) -> onnxruntime.SessionOptions:
-        """Return options of a session with the EP; its log is silent, as errors carry
-        the vendor's reasons.
+    def session_options(
+        self, threads: int = 1, *, compiles: bool = False
+    ) -> onnxruntime.SessionOptions:
+        """Return options of a session with the EP, or of a compile with it; the log is
+        silent, as errors carry the vendor's reasons.
         """
         import onnxruntime
 
@@ -437,8 +446,21 @@ class OnnxRuntimeProvider(ExecutionProvider):
         options.intra_op_num_threads = self.context.intra_op_num_threads or threads
         given = self.context.options
         devices = self.select_devices(self.library.list_devices(), given)
-        options.add_provider_for_devices(list(devices), self.vendor_options(given))
+        vendor = self.vendor_options if compiles else self.run_options
+        options.add_provider_for_devices(list(devices), vendor(given))
         return options
+
+    def open_context(
+        self,
+        name: str,
+        attributes: Mapping[str, Any],
+        boundary: tuple[Sequence[ValueInfo], Sequence[ValueInfo]],
+        content: Path | bytes,
+    ) -> VendorSession:
+        """Create a session over one EPContext node; see `sessions.open_context`."""
+        from epctx_onnxruntime.providers.sessions import open_context
+
+        return open_context(name, attributes, boundary, content, self.session_options())
 
     def _check_options(self) -> None:
         """Find out whether it is the options for which onnxruntime compiled nothing.
@@ -481,7 +503,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
     def _run_program(self, partition: Partition, program: Program) -> CompiledPartition:
         from onnx import ModelProto
 
-        from epctx_onnxruntime.providers.sessions import open_context, open_model
+        from epctx_onnxruntime.providers.sessions import open_model
 
         if program.name is None:
             model = ModelProto.FromString(program.binary.content)
@@ -502,14 +524,9 @@ class OnnxRuntimeProvider(ExecutionProvider):
             "partition_name": program.name,
             "source": self.library.ep,
         }
-        options = self.session_options()
         return self._keep(
-            open_context(
-                program.name,
-                attributes,
-                (inputs, outputs),
-                program.binary.content,
-                options,
+            self.open_context(
+                program.name, attributes, (inputs, outputs), program.binary.content
             )
         )
 
@@ -517,11 +534,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
         from google.protobuf.message import DecodeError
         from onnx import ModelProto
 
-        from epctx_onnxruntime.providers.sessions import (
-            EMBED_LIMIT,
-            open_context,
-            open_model,
-        )
+        from epctx_onnxruntime.providers.sessions import EMBED_LIMIT, open_model
 
         payload = reader.payload(node)
         if node.attributes.get(MODELS):
@@ -544,9 +557,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
             "source": self.library.ep,
         }
         boundary = _name_values(node, attributes.pop(_VALUES, None))
-        return open_context(
-            node.partition_name, attributes, boundary, binary, self.session_options()
-        )
+        return self.open_context(node.partition_name, attributes, boundary, binary)
 
     def _add_value_names(
         self, partition: Partition, attributes: Mapping[str, Any]

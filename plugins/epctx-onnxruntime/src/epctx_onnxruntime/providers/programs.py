@@ -89,7 +89,8 @@ class ProgramMaker:
         ep: the EP's name in onnxruntime.
         graph: the main graph of a model.
         context: for cancellation and progress.
-        options: makes options of sessions with the EP.
+        options: makes options of sessions with the EP; True asks for those of a
+            compile.
         folder: folder for binaries, which outlives the programs.
         can_take: returns True for a node that the EP may take, or a reason.
         whole: whether to try the whole model first, with nodes that the EP may not
@@ -99,7 +100,7 @@ class ProgramMaker:
     ep: str
     graph: GraphView
     context: ProviderContext
-    options: Callable[[], onnxruntime.SessionOptions]
+    options: Callable[[bool], onnxruntime.SessionOptions]
     folder: Path
     can_take: Callable[[NodeView], bool | str]
     whole: bool = True
@@ -311,7 +312,7 @@ class ProgramMaker:
 
         ends = {v.name for v in (*self._whole.graph.input, *self._whole.graph.output)}
         model = enclose(model, ends)
-        options = self.options()
+        options = self.options(True)
         content, kept = self._feed(model, options)
         # The model itself stays in memory: EPs read where binaries go, and their name,
         # out of this entry.
@@ -550,7 +551,7 @@ class ProgramMaker:
         own = ModelProto()
         own.CopyFrom(model)
         number = number_nodes(own)
-        options = self.options()
+        options = self.options(False)
         options.graph_optimization_level = (
             onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         )
@@ -577,7 +578,7 @@ class ProgramMaker:
         """Return an equivalent model with its weights, as onnxruntime optimises it for
         the EP.
         """
-        options = self.options()
+        options = self.options(True)
         content, kept = self._feed(model, options)
         level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         try:

@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.plugin import Compatibility, ProviderOption, hookimpl
+from epctx_core.plugin import (
+    Compatibility,
+    ProviderOption,
+    hookimpl,
+)
+from epctx_onnxruntime.providers import targets
 from epctx_onnxruntime.providers.base import OnnxRuntimeProvider
 from epctx_onnxruntime.providers.library import PluginLibrary
 
@@ -50,10 +55,16 @@ OPTIONS = (
             "onnxruntime-qnn."
         ),
     ),
-    _option("soc_model", "Number of the SoC to compile for."),
-    _option("htp_arch", "Architecture of the HTP to compile for.", int),
+    _option(
+        "soc_model",
+        "Number or chip name of the SoC to compile for; several with commas between.",
+    ),
+    _option(
+        "htp_arch",
+        "Architecture of the HTP to compile for; one for each SoC of a list.",
+    ),
     _option("device_id", "Number of the device."),
-    _option("vtcm_mb", "VTCM to use, in MB.", int),
+    _option("vtcm_mb", "VTCM to use, in MB; one for all SoCs of a list, or for each."),
     _option("enable_htp_fp16_precision", "Compute float32 graphs in float16.", bool),
     _option(
         "enable_htp_fp16_clamp_overflow", "Clamp values that overflow in float16.", bool
@@ -166,6 +177,7 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
             raise InvalidArgument(
                 f"{EP}: option 'backend_path' is {path!r}, which is not a file.", ep=EP
             )
+        targets.check_targets(EP, context.options)
 
     def can_take(self, graph: GraphView, node: NodeView) -> bool | str:
         """Return whether to offer a node; none with empty tensors, on which Qualcomm's
@@ -198,8 +210,7 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         """
         if _STARTED.is_set():
             return
-        listed = self.library.list_devices()
-        if not any(map(_is_npu, self.select_devices(listed, self.context.options))):
+        if not self._has_npu(self.context.options):
             self._check_options()
         _STARTED.set()
 
@@ -212,6 +223,19 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         if "backend_path" not in given and "backend_type" not in given:
             given["backend_path"] = str(cls.library.import_module().get_qnn_htp_path())
         return given
+
+    @classmethod
+    def run_options(cls, options: Mapping[str, Any]) -> dict[str, str]:
+        """Return the options as text, of several SoCs those of one."""
+        return targets.select_target(
+            cls.vendor_options(options), on_device=cls._has_npu(options)
+        )
+
+    @classmethod
+    def _has_npu(cls, options: Mapping[str, Any]) -> bool:
+        return any(
+            map(_is_npu, cls.select_devices(cls.library.list_devices(), options))
+        )
 
     @classmethod
     def select_devices(
@@ -233,9 +257,7 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         """
         # Asked without an NPU, the EP raises or, where an earlier session has ended,
         # reads freed memory.
-        if not any(
-            map(_is_npu, cls.select_devices(cls.library.list_devices(), options))
-        ):
+        if not cls._has_npu(options):
             return Compatibility.EP_NOT_APPLICABLE
         return super().validate_compatibility(info, options)
 

@@ -1,0 +1,72 @@
+"""SoCs that Qualcomm's EP compiles for, as options, compatibility texts and payloads
+list them.
+
+onnxruntime-qnn compiles one context model for several SoCs. Its payload is then a zip
+archive with an entry `htp.cache.<SoC>.<number>` for each of them. The checksums in it
+are wrong, so nothing here reads more than its list of entries.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from epctx_core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_OPTIONS = {
+    "soc_model": (
+        r"\d+|[A-Za-z]+\d\w*",
+        "numbers or chip names of SoCs, separated by commas, such as 60 or 60,SM8750",
+    ),
+    "htp_arch": (r"\d+", "whole numbers, separated by commas, such as 73 or 73,79"),
+    "vtcm_mb": (r"\d+", "whole numbers, separated by commas, such as 8 or 8,4"),
+}
+"""Options with a value for each SoC: the form of a value, and the text in words."""
+
+
+def check_targets(ep: str, options: Mapping[str, Any]) -> None:
+    """Check options that list values by SoC: onnxruntime-qnn takes what it cannot read
+    for 0, an unknown SoC, and compiles all the same.
+
+    Raises:
+        InvalidArgument: one is not a list of values of its form, or two lists have
+            different lengths.
+    """
+    lengths: dict[str, int] = {}
+    for name, (form, words) in _OPTIONS.items():
+        if (text := options.get(name)) is None:
+            continue
+        values = text.split(",")
+        if not all(re.fullmatch(form, value, re.ASCII) for value in values):
+            raise InvalidArgument(
+                f"{ep}: option {name!r} needs {words}, not {text!r:.80}.",
+                ep=ep,
+                hint="Write no spaces, and one value for each SoC.",
+            )
+        lengths[name] = len(values)
+    if lengths.get("vtcm_mb") == 1:
+        # One for all SoCs.
+        del lengths["vtcm_mb"]
+    if len(set(lengths.values())) > 1:
+        listed = " and ".join(f"{options[name]!r} ({name!r})" for name in lengths)
+        raise InvalidArgument(
+            f"{ep}: the options {listed} list values of different numbers of SoCs.",
+            ep=ep,
+            hint="Give each of them one value for each SoC, in the same order.",
+        )
+
+
+def select_target(given: dict[str, str], *, on_device: bool) -> dict[str, str]:
+    """Return options for a session that is not to compile a context model, where
+    onnxruntime-qnn refuses lists: the device knows its SoC, and the simulator gets the
+    first of those listed.
+    """
+    listed = {name for name in _OPTIONS if "," in given.get(name, "")}
+    return {
+        name: text.partition(",")[0] if name in listed else text
+        for name, text in given.items()
+        if not (on_device and name in listed)
+    }

@@ -1,0 +1,161 @@
+"""Several SoCs in one context model of Qualcomm's EP, as far as no code of Qualcomm is
+needed: options, verdicts, lists of entries.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import onnx
+import pytest
+from engines.onnxruntime_cpu_ep import OrtCpuExecutionProvider as CpuProvider
+from epctx_onnxruntime.providers.qnn import QNNExecutionProvider
+
+import epctx_core as epctx
+
+
+class Qnn(QNNExecutionProvider):
+    """The EP where onnxruntime-qnn is not installed: its library is onnxruntime's
+    own.
+    """
+
+    library = CpuProvider.library
+
+
+class OnDevice(Qnn):
+    """The EP on a device with an NPU."""
+
+    library = SimpleNamespace(
+        list_devices=lambda: [
+            SimpleNamespace(device=SimpleNamespace(type=SimpleNamespace(name="NPU")))
+        ]
+    )
+
+
+def registry_of(cls):
+    registry = epctx.Registry(entry_points=False)
+    registry.register(cls)
+    return registry
+
+
+def save_model(path):
+    text = """<ir_version: 9, opset_import: ["": 17]>
+        g (float[2,8] x) => (float[2,8] y) { y = Softmax(x) }"""
+    onnx.save(onnx.parser.parse_model(text), path)
+    return path
+
+
+def options_for(cls, given):
+    options = epctx.SessionOptions()
+    options.add_provider(cls.name, given)
+    return options
+
+
+# -- options
+# --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"htp_arch": "seventy"}, "'htp_arch' needs whole numbers, .* not 'seventy'"),
+        ({"htp_arch": "73,"}, "'htp_arch' needs whole numbers, separated by commas"),
+        ({"htp_arch": "73.5"}, "such as 73 or 73,79, not '73.5'"),
+        ({"htp_arch": ""}, "'htp_arch' needs"),
+        ({"soc_model": "60, 69"}, "'soc_model' needs numbers or chip names"),
+        ({"soc_model": "60,xx"}, "such as 60 or 60,SM8750, not '60,xx'"),
+        ({"soc_model": "\u0666\u0660"}, "'soc_model' needs"),
+        ({"vtcm_mb": "8,-4"}, "'vtcm_mb' needs whole numbers"),
+        (
+            {"soc_model": "60,69", "htp_arch": "73"},
+            r"'60,69' \('soc_model'\) and '73' \('htp_arch'\) list values of diff",
+        ),
+        ({"htp_arch": "73", "vtcm_mb": "8,4"}, r"'73' \('htp_arch'\) and '8,4'"),
+    ],
+)
+def test_targets_that_the_library_would_misread_are_refused(tmp_path, given, expected):
+    """onnxruntime-qnn takes " 69" and "xx" for an unknown SoC and compiles."""
+    model = save_model(tmp_path / "m.onnx")
+
+    with pytest.raises(epctx.InvalidArgument, match=expected) as refused:
+        epctx.ModelCompiler(
+            options_for(Qnn, given), model, registry=registry_of(Qnn)
+        ).compile_to_file(tmp_path / "m_ctx.onnx")
+
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"soc_model": "60"},
+        {"soc_model": "SM8750,60"},
+        {"soc_model": "60,69", "htp_arch": "73,79"},
+        {"soc_model": "60,69", "htp_arch": "73,79", "vtcm_mb": "8"},
+        {"soc_model": "60,69", "vtcm_mb": "8,4"},
+    ],
+)
+def test_targets_that_the_library_reads_are_taken(given):
+    Qnn(SimpleNamespace(options=given))
+
+
+GIVEN = {
+    "backend_type": "htp",
+    "soc_model": "60,69",
+    "htp_arch": "73,79",
+    "vtcm_mb": "8",
+}
+
+
+def test_a_compile_gets_all_targets():
+    assert Qnn.vendor_options(GIVEN) == GIVEN
+
+
+@pytest.mark.parametrize(
+    ("cls", "expected"),
+    [
+        (Qnn, {"soc_model": "60", "htp_arch": "73"}),
+        (OnDevice, {}),
+    ],
+    ids=["simulator", "device"],
+)
+def test_a_session_gets_no_list_which_the_library_takes_in_compiles_alone(
+    cls, expected
+):
+    """The first for the simulator; a device knows what it is."""
+    assert cls.run_options(GIVEN) == {"backend_type": "htp", "vtcm_mb": "8", **expected}
+
+
+def test_a_session_gets_one_target_as_it_was_given():
+    given = {"backend_type": "htp", "soc_model": "60"}
+
+    assert OnDevice.run_options(given) == given
+
+
+class Keyed(CpuProvider):
+    """An EP that works here and has Qualcomm's options."""
+
+    options = QNNExecutionProvider.options
+
+    @classmethod
+    def vendor_options(cls, options):
+        return {}
+
+
+def test_other_targets_are_another_key_of_the_cache(tmp_path):
+    model = save_model(tmp_path / "m.onnx")
+
+    def key(**given):
+        return epctx.compile_cached(
+            model,
+            options_for(Keyed, given),
+            tmp_path / "cache",
+            registry=registry_of(Keyed),
+        ).parent.name
+
+    lists = ("60", "69", "60,69", "69,60", "60,69,57")
+    keys = [key(soc_model=text) for text in lists]
+
+    assert len(set(keys)) == len(lists)
+    assert key(soc_model="60,69") == keys[2]

@@ -1,0 +1,126 @@
+"""Context models of Qualcomm's EP for several SoCs, which its simulator compiles and
+does not load.
+"""
+
+from __future__ import annotations
+
+import zipfile
+
+import onnx
+import onnxruntime
+import pytest
+from vendors.networks import network
+from vendors.vendors_onnxruntime import QNN, PluginEP, devices, qnn_options
+
+import epctx_core as epctx
+
+TWO = {"soc_model": "60,69", "htp_arch": "73,79"}
+INFO = f"ep_compatibility_info.{QNN}"
+
+
+def options_for(**given):
+    options = epctx.SessionOptions()
+    options.add_provider("epctx-onnxruntime:QNN", {**qnn_options(), **given})
+    return options
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(network("two_parts").model)
+    return path
+
+
+def compile_for(source, *, embedded=False, **given):
+    """Compile a model; return the path of the context model."""
+    context = source.with_name("m_ctx.onnx")
+    epctx.ModelCompiler(options_for(**given), source, embedded).compile_to_file(context)
+    return context
+
+
+def compatibility_info(context):
+    model = onnx.load(context, load_external_data=False)
+    return {entry.key: entry.value for entry in model.metadata_props}[INFO]
+
+
+def qnn(**given):
+    import onnxruntime_qnn
+
+    return PluginEP(
+        ep=QNN,
+        devices=devices(QNN, onnxruntime_qnn)[:1],
+        options={**qnn_options(), **given},
+    )
+
+
+def test_what_is_compiled_for_several_socs_is_as_onnxruntime_compiles_it(
+    source, tmp_path
+):
+    own = compile_for(source, **TWO)
+    (tmp_path / "theirs").mkdir()
+    theirs = qnn(**TWO).compile_to_file(
+        source.read_bytes(), tmp_path / "theirs" / "m_ctx.onnx", embedded=False
+    )
+
+    assert compatibility_info(own) == compatibility_info(theirs)
+    caches = [
+        [
+            (entry.filename, entry.file_size)
+            for entry in zipfile.ZipFile(binary).infolist()
+            if entry.filename.startswith("htp.cache.")
+        ]
+        for binary in (own.with_name("m_qnn.bin"), theirs.with_name("m_ctx_qnn.bin"))
+    ]
+    assert len(caches[0]) == 2
+    assert caches[0] == caches[1]
+
+
+def test_targets_of_one_soc_may_be_numbers(source):
+    context = compile_for(source, soc_model=60, htp_arch=73)
+
+    assert compatibility_info(context).split(":")[4:6] == ["73", "60"]
+    (finding,) = epctx.verify_model(context, options_for()).findings
+    assert "has no check for payloads" in finding.message
+    with epctx.InferenceSession(context, options_for()) as session:
+        session.run(None, network("two_parts").inputs)
+
+
+def test_a_model_of_which_nothing_is_taken_is_no_fault_of_the_lists(tmp_path):
+    # onnxruntime-qnn refuses lists where it is not to compile a context model.
+    text = """<ir_version: 9, opset_import: ["": 17]> g (float[2,8] x) => (float[2,8] y) {
+        half = Constant<value: tensor = float {0.5}>()
+        y = Mod<fmod = 1>(x, half)
+    }"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+
+    explanation = epctx.explain_model(model, options_for(**TWO))
+
+    assert len(explanation.left) == len(explanation.nodes)
+    reasons = [reason for node in explanation.nodes for _, reason in node.refusals]
+    assert not [reason for reason in reasons if "Per-SoC" in reason]
+
+
+def test_onnxruntime_itself_takes_lists_for_compiles_alone_and_of_one_length(source):
+    """Why sessions get one SoC, and lists of two lengths are refused before."""
+    with pytest.raises(Exception, match="only supported for EP context enabled"):
+        onnxruntime.InferenceSession(
+            source, qnn(**TWO).session_options(), enable_fallback=0
+        )
+    with pytest.raises(Exception, match="having equal number of values"):
+        qnn(**{**TWO, "htp_arch": "73"}).compile_to_bytes(source.read_bytes())
+
+
+def test_other_socs_are_another_key_of_the_cache(source, tmp_path):
+    keys = [
+        epctx.compile_cached(
+            source,
+            options_for(soc_model=soc, htp_arch=architecture),
+            tmp_path / "cache",
+        ).parent.name
+        for soc, architecture in (
+            ("60", "73"), ("60,69", "73,79"), ("69,60", "79,73"), ("60,69", "73,79")
+        )
+    ]  # fmt: skip
+
+    assert len(set(keys)) == 3
+    assert keys[1] == keys[3]
