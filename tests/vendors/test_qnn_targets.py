@@ -75,6 +75,18 @@ def test_what_is_compiled_for_several_socs_is_as_onnxruntime_compiles_it(
     assert caches[0] == caches[1]
 
 
+def test_the_text_of_each_soc_is_that_of_a_compile_for_it_alone(source):
+    """By which the EP is asked about each."""
+    *alone, both = [
+        compatibility_info(compile_for(source, soc_model=soc, htp_arch=architecture))
+        for soc, architecture in (("60", "73"), ("69", "79"), ("60,69", "73,79"))
+    ]
+
+    fields = [field.split(",") for field in both.split(":")]
+    for number, text in enumerate(alone):
+        assert ":".join(values[number % len(values)] for values in fields) == text
+
+
 def test_targets_of_one_soc_may_be_numbers(source):
     context = compile_for(source, soc_model=60, htp_arch=73)
 

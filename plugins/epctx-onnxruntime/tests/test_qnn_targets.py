@@ -12,6 +12,17 @@ from engines.onnxruntime_cpu_ep import OrtCpuExecutionProvider as CpuProvider
 from epctx_onnxruntime.providers.qnn import QNNExecutionProvider
 
 import epctx_core as epctx
+from epctx_core.plugin import Compatibility
+
+OPTIMAL, RECOMPILE, UNKNOWN, UNSUPPORTED = (
+    Compatibility.EP_SUPPORTED_OPTIMAL,
+    Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION,
+    Compatibility.EP_NOT_APPLICABLE,
+    Compatibility.EP_UNSUPPORTED,
+)
+TWO = "v2:6:2.51.0:5.51.0:73,79:60,69:0,0:0"
+"""Text of onnxruntime-qnn 2.7 for two SoCs; those of each follow."""
+FIRST, SECOND = "v2:6:2.51.0:5.51.0:73:60:0:0", "v2:6:2.51.0:5.51.0:79:69:0:0"
 
 
 class Qnn(QNNExecutionProvider):
@@ -159,3 +170,75 @@ def test_other_targets_are_another_key_of_the_cache(tmp_path):
 
     assert len(set(keys)) == len(lists)
     assert key(soc_model="60,69") == keys[2]
+
+
+# -- verdicts
+# --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Texts that the library was asked about, by its verdicts."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+    verdicts = {}
+    texts = []
+
+    def judge(_devices, text):
+        texts.append(text)
+        return int(verdicts.get(text, UNSUPPORTED))
+
+    monkeypatch.setattr(native, "get_model_compatibility_for_ep_devices", judge)
+    return SimpleNamespace(verdicts=verdicts, texts=texts)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "best"),
+    [
+        (UNSUPPORTED, OPTIMAL, OPTIMAL),
+        (RECOMPILE, UNSUPPORTED, RECOMPILE),
+        (UNSUPPORTED, UNKNOWN, UNKNOWN),
+        (UNKNOWN, RECOMPILE, RECOMPILE),
+        (UNSUPPORTED, UNSUPPORTED, UNSUPPORTED),
+    ],
+)
+def test_the_verdict_on_several_socs_is_the_best_one(asked, first, second, best):
+    asked.verdicts.update({FIRST: first, SECOND: second})
+
+    assert OnDevice.validate_compatibility(TWO, {}) is best
+    assert asked.texts == [FIRST, SECOND]
+
+
+def test_nothing_better_is_sought_than_the_optimal_verdict(asked):
+    asked.verdicts[FIRST] = OPTIMAL
+
+    assert OnDevice.validate_compatibility(TWO, {}) is OPTIMAL
+    assert asked.texts == [FIRST]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        FIRST,
+        "",
+        ":",
+        "v1:73,79:60,69",
+        "v2:6:2.51.0:5.51.0:73,79:60,69,57:0,0:0",
+        "v2:" + ",".join(map(str, range(65))),
+    ],
+    ids=["one SoC", "empty", "colon", "version", "unequal", "too many"],
+)
+def test_any_other_text_is_judged_as_it_is(asked, text):
+    assert OnDevice.validate_compatibility(text, {}) is UNSUPPORTED
+    assert asked.texts == [text]
+
+
+def test_equal_socs_are_asked_about_once(asked):
+    OnDevice.validate_compatibility("v2:6:2.51.0:5.51.0:73,73:60,60:0,0:0", {})
+
+    assert asked.texts == [FIRST]
+
+
+def test_without_an_npu_the_library_is_not_asked(asked):
+    assert Qnn.validate_compatibility(TWO, {}) is UNKNOWN
+    assert not asked.texts

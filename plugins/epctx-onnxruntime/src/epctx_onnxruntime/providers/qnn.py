@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 EP = "QNNExecutionProvider"
 _STARTED = threading.Event()
 """Set once this process's simulator has compiled something."""
+_BEST_FIRST = (
+    Compatibility.EP_SUPPORTED_OPTIMAL,
+    Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION,
+    Compatibility.EP_NOT_APPLICABLE,
+    Compatibility.EP_UNSUPPORTED,
+)
 _PERFORMANCE_MODES = (
     "burst", "balanced", "default", "extreme_power_saver", "high_performance",
     "high_power_saver", "low_balanced", "low_power_saver", "power_saver",
@@ -254,12 +260,19 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
     ) -> Compatibility:
         """Return the verdict of the EP, which judges for NPUs alone; EP_NOT_APPLICABLE
         where there is none.
+
+        For what was compiled for several SoCs it is the best of those on each.
         """
         # Asked without an NPU, the EP raises or, where an earlier session has ended,
         # reads freed memory.
         if not cls._has_npu(options):
             return Compatibility.EP_NOT_APPLICABLE
-        return super().validate_compatibility(info, options)
+        verdicts = set()
+        for text in targets.split_compatibility_info(info):
+            verdicts.add(super().validate_compatibility(text, options))
+            if Compatibility.EP_SUPPORTED_OPTIMAL in verdicts:
+                break
+        return min(verdicts, key=_BEST_FIRST.index)
 
     @classmethod
     def accepts_source(cls, source: str) -> bool:

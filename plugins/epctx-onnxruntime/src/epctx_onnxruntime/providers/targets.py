@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _OPTIONS = {
     "soc_model": (
@@ -25,6 +25,8 @@ _OPTIONS = {
     "vtcm_mb": (r"\d+", "whole numbers, separated by commas, such as 8 or 8,4"),
 }
 """Options with a value for each SoC: the form of a value, and the text in words."""
+_MOST_SOCS = 64
+"""SoCs of one model, of which the EP is asked about each."""
 
 
 def check_targets(ep: str, options: Mapping[str, Any]) -> None:
@@ -70,3 +72,21 @@ def select_target(given: dict[str, str], *, on_device: bool) -> dict[str, str]:
         for name, text in given.items()
         if not (on_device and name in listed)
     }
+
+
+def split_compatibility_info(info: str) -> Sequence[str]:
+    """Return a compatibility text of several SoCs as one for each; any other as it is.
+
+    The fields of version 2 are its version, the number of those that follow, the
+    versions of QAIRT and of its API, then lists by SoC: architectures, models, VTCM in
+    MB. One more is not documented.
+    """
+    fields = [field.split(",") for field in info.split(":")]
+    lengths = {len(values) for values in fields} - {1}
+    if fields[0] != ["v2"] or len(lengths) != 1 or max(lengths) > _MOST_SOCS:
+        return [info]
+    texts = (
+        ":".join(values[min(number, len(values) - 1)] for values in fields)
+        for number in range(*lengths)
+    )
+    return list(dict.fromkeys(texts))
