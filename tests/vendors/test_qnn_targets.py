@@ -13,6 +13,7 @@ from vendors.networks import network
 from vendors.vendors_onnxruntime import QNN, PluginEP, devices, qnn_options
 
 import epctx_core as epctx
+from epctx_core.plugin import Severity
 
 TWO = {"soc_model": "60,69", "htp_arch": "73,79"}
 INFO = f"ep_compatibility_info.{QNN}"
@@ -53,6 +54,21 @@ def qnn(**given):
     )
 
 
+@pytest.mark.parametrize("embedded", [False, True])
+def test_the_socs_of_a_context_model_are_named_without_a_device(source, embedded):
+    context = compile_for(source, embedded=embedded, **TWO)
+
+    nodes = epctx.inspect_model(context).ep_contexts
+    report = epctx.verify_model(context, options_for(**TWO))
+
+    assert [node.attributes["epctx_targets"] for node in nodes] == [
+        "sc8380xp, sm8750"
+    ] * 2
+    (finding,) = report.findings
+    assert (report.ok, finding.code) == (True, "container-not-checked")
+    assert "is for the SoCs sc8380xp and sm8750" in finding.message
+
+
 def test_what_is_compiled_for_several_socs_is_as_onnxruntime_compiles_it(
     source, tmp_path
 ):
@@ -85,6 +101,65 @@ def test_the_text_of_each_soc_is_that_of_a_compile_for_it_alone(source):
     fields = [field.split(",") for field in both.split(":")]
     for number, text in enumerate(alone):
         assert ":".join(values[number % len(values)] for values in fields) == text
+
+
+def test_a_context_model_of_onnxruntime_for_several_socs_is_named_once_it_is_sealed(
+    source, tmp_path
+):
+    (tmp_path / "theirs").mkdir()
+    context = qnn(**TWO).compile_to_file(
+        source.read_bytes(), tmp_path / "theirs" / "m_ctx.onnx", embedded=False
+    )
+    epctx.seal_model(context)
+
+    (finding,) = epctx.verify_model(context, options_for()).findings
+
+    assert "'m_ctx_qnn.bin' is for the SoCs sc8380xp and sm8750" in finding.message
+
+
+def test_a_truncated_payload_of_several_socs_is_refused_by_its_list(source):
+    context = compile_for(source, **TWO)
+    binary = context.with_name("m_qnn.bin")
+    binary.write_bytes(binary.read_bytes()[:-40])
+    # Without the digests, which would tell it first.
+    model = onnx.load(context, load_external_data=False)
+    kept = [p for p in model.metadata_props if not p.key.startswith("epctx.")]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    onnx.save(model, context)
+    options = options_for(**TWO)
+    options.add_session_config_entry("ep.context_trust_unverified", "1")
+
+    errors = [
+        finding
+        for finding in epctx.verify_model(context, options).findings
+        if finding.severity is Severity.ERROR
+    ]
+
+    assert [finding.code for finding in errors] == ["container-refused"]
+    assert "but its list of entries cannot be read" in errors[0].message
+
+
+@pytest.mark.parametrize("embedded", [False, True])
+@pytest.mark.parametrize("given", [TWO, {}], ids=["all", "one"])
+def test_the_simulator_loads_none_and_the_error_says_so(source, embedded, given):
+    context = compile_for(source, embedded=embedded, **TWO)
+
+    with pytest.raises(epctx.InvalidGraph, match="INVALID_GRAPH") as refused:
+        epctx.InferenceSession(context, options_for(**given))
+
+    assert refused.value.hint == (
+        "Its payload is for the SoCs sc8380xp and sm8750, and Qualcomm's simulator, "
+        "which runs here, loads none of several SoCs: load it on a device with one of "
+        "them, or compile the model for one SoC."
+    )
+
+
+def test_a_session_that_compiles_for_several_socs_says_it_too(source):
+    with pytest.raises(epctx.EpctxError) as refused:
+        epctx.InferenceSession(source, options_for(**TWO))
+
+    assert "loads none of several SoCs" in str(refused.value)
 
 
 def test_targets_of_one_soc_may_be_numbers(source):

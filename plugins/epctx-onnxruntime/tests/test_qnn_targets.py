@@ -4,6 +4,11 @@ needed: options, verdicts, lists of entries.
 
 from __future__ import annotations
 
+import io
+import random
+import re
+import struct
+import zipfile
 from types import SimpleNamespace
 
 import onnx
@@ -12,7 +17,7 @@ from engines.onnxruntime_cpu_ep import OrtCpuExecutionProvider as CpuProvider
 from epctx_onnxruntime.providers.qnn import QNNExecutionProvider
 
 import epctx_core as epctx
-from epctx_core.plugin import Compatibility
+from epctx_core.plugin import Compatibility, Purpose, Severity
 
 OPTIMAL, RECOMPILE, UNKNOWN, UNSUPPORTED = (
     Compatibility.EP_SUPPORTED_OPTIMAL,
@@ -242,3 +247,149 @@ def test_equal_socs_are_asked_about_once(asked):
 def test_without_an_npu_the_library_is_not_asked(asked):
     assert Qnn.validate_compatibility(TWO, {}) is UNKNOWN
     assert not asked.texts
+
+
+# -- payloads
+# --------------------------------------------------------------------------------------
+
+
+def payload_of(*names):
+    """Return a payload as onnxruntime-qnn writes it: its checksums are 0."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in names:
+            archive.writestr(name, bytes(range(256)))
+    whole = bytearray(file.getvalue())
+    at = -1
+    while (at := whole.find(b"PK\x01\x02", at + 1)) >= 0:
+        whole[at + 16 : at + 20] = bytes(4)
+    return bytes(whole)
+
+
+PAYLOAD = payload_of(
+    "dlc.metadata2.3.0",
+    "htp.cache.sc8380xp.0",
+    "htp.cache.sm8750.0",
+    "htp.cache.sm8750.1",
+    "htp.shared.weights.<evMAJVjdKZgFSNwd>",
+)
+
+
+def look_into(payload, *, multi=1, purpose=Purpose.LOAD):
+    node = SimpleNamespace(
+        name="n", main_context=1, attributes={"is_multi_soc_ep_context": multi}
+    )
+    read = SimpleNamespace(view=memoryview(payload).toreadonly(), name="m_qnn.bin")
+    reader = SimpleNamespace(payload=lambda _node: read)
+    return Qnn.verify_payloads(SimpleNamespace(purpose=purpose), [node], reader)
+
+
+def test_a_verification_names_the_socs_of_a_payload_without_a_device():
+    (finding,) = look_into(PAYLOAD)
+
+    assert (finding.severity, finding.code) == (Severity.INFO, "container-not-checked")
+    assert "'m_qnn.bin' is for the SoCs sc8380xp and sm8750;" in finding.message
+    assert "simulator" in finding.hint
+
+
+def test_a_payload_of_one_soc_is_not_looked_into():
+    assert look_into(b"\0\0\0\2", multi=0) is None
+
+
+def test_a_payload_that_was_just_compiled_is_not_refused_for_its_format():
+    assert look_into(b"another format", purpose=Purpose.EXPORT) is None
+
+
+def with_list_size(size):
+    """Return a payload whose list of entries has another length, as it says."""
+    end = PAYLOAD.rfind(b"PK\x05\x06")
+    return PAYLOAD[: end + 12] + struct.pack("<I", size) + PAYLOAD[end + 16 :]
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"", "cannot be read"),
+        (bytes(5000), "cannot be read"),
+        (PAYLOAD[:-30], "cannot be read"),
+        (PAYLOAD[1000:], "names some before its beginning"),
+        (with_list_size(0xFFFFFFF0), "cannot be read"),
+        (with_list_size(3), "names 0 SoCs|cannot be read"),
+        (payload_of("htp.shared.weights.<a>"), "names 0 SoCs, not 1 to 64"),
+        (payload_of("htp.cache.\x1b[31m.0", "htp.cache.a b.0"), "names 0 SoCs"),
+        (payload_of(*(f"htp.cache.sm{i}.0" for i in range(65))), "names 65 SoCs"),
+        (
+            payload_of(*("x" * 65_000 + f"{i:03}" for i in range(65))),
+            "has 4,2.* bytes, of 4,194,304 at most",
+        ),
+    ],
+    ids=[
+        "empty", "zeros", "truncated", "beginning lost", "list longer than the file",
+        "list too short", "no SoC", "no names of SoCs", "too many SoCs", "long list",
+    ],
+)  # fmt: skip
+def test_a_payload_without_a_right_list_of_entries_is_refused(payload, reason):
+    (finding,) = look_into(payload)
+
+    assert (finding.severity, finding.code) == (Severity.ERROR, "container-refused")
+    assert "'m_qnn.bin' is for several SoCs, but its list of entries" in finding.message
+    assert re.search(reason, finding.message)
+
+
+def test_no_damaged_list_of_entries_raises():
+    chance = random.Random(7)  # noqa: S311 - the same ones each time
+    begin = PAYLOAD.find(b"PK\x01\x02")
+    for _ in range(2000):
+        damaged = bytearray(PAYLOAD)
+        for _ in range(chance.randint(1, 4)):
+            damaged[chance.randrange(begin, len(damaged))] = chance.randrange(256)
+
+        (finding,) = look_into(bytes(damaged))
+
+        assert finding.severity in (Severity.INFO, Severity.ERROR)
+
+
+# -- loads
+# --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cls", "payload", "hint"),
+    [
+        (Qnn, PAYLOAD, "sc8380xp and sm8750, and Qualcomm's simulator"),
+        (OnDevice, PAYLOAD, "sc8380xp and sm8750: if this device has another"),
+        (Qnn, b"damaged", "fetch the context binary again"),
+    ],
+    ids=["simulator", "device", "damaged"],
+)
+def test_the_hint_of_a_failed_load_names_the_socs(monkeypatch, cls, payload, hint):
+    given = []
+
+    def refuse(_name, attributes, *_more):
+        given.append(attributes)
+        raise epctx.InvalidGraph("onnxruntime does not load it", hint="Fetch it again.")
+
+    monkeypatch.setattr("epctx_onnxruntime.providers.sessions.open_context", refuse)
+    monkeypatch.setattr(cls, "session_options", lambda _self: None)
+    ep = cls(SimpleNamespace(options={}))
+    attributes = {"is_multi_soc_ep_context": 1, "epctx_targets": "sc8380xp, sm8750"}
+
+    with pytest.raises(epctx.InvalidGraph, match="does not load it") as refused:
+        ep.open_context("n", attributes, ([], []), payload)
+
+    assert hint in refused.value.hint
+    assert given == [{"is_multi_soc_ep_context": 1}]
+
+
+def test_the_hint_of_a_payload_of_one_soc_stays(monkeypatch):
+    def refuse(*_arguments):
+        raise epctx.InvalidGraph("onnxruntime does not load it", hint="Fetch it again.")
+
+    monkeypatch.setattr("epctx_onnxruntime.providers.sessions.open_context", refuse)
+    monkeypatch.setattr(Qnn, "session_options", lambda _self: None)
+    ep = Qnn(SimpleNamespace(options={}))
+
+    with pytest.raises(epctx.InvalidGraph) as refused:
+        ep.open_context("n", {"is_multi_soc_ep_context": 0}, ([], []), PAYLOAD)
+
+    assert refused.value.hint == "Fetch it again."

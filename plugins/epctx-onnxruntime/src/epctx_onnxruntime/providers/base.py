@@ -138,6 +138,10 @@ class OnnxRuntimeProvider(ExecutionProvider):
         """
         return None
 
+    def describe_program(self, program: Program) -> Mapping[str, Any]:
+        """Return the attributes of a program's EPContext node: those of the vendor."""
+        return program.attributes
+
     def may_try_whole(self, graph: GraphView) -> bool:  # noqa: ARG002 - for subclasses
         """Return whether onnxruntime may be given the whole graph to cut; False where
         that would end the process.
@@ -387,7 +391,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
             partition,
             payloads[binary],
             main_context=int(is_first or program.main_context),
-            attributes=self._add_value_names(partition, program.attributes),
+            attributes=self._add_value_names(partition, self.describe_program(program)),
             graph_name=program.name,
             compatibility_info=program.info,
             shapes=program.shapes,

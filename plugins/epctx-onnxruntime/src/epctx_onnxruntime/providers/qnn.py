@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from epctx_core.errors import InvalidArgument
+from epctx_core.errors import InvalidArgument, InvalidGraph
 from epctx_core.plugin import (
     Compatibility,
+    Finding,
     ProviderOption,
+    Purpose,
+    Severity,
     hookimpl,
 )
 from epctx_onnxruntime.providers import targets
@@ -28,7 +32,10 @@ if TYPE_CHECKING:
         GraphView,
         NodeView,
         ProviderContext,
+        ValueInfo,
     )
+    from epctx_onnxruntime.providers.programs import Program
+    from epctx_onnxruntime.providers.sessions import VendorSession
 
 EP = "QNNExecutionProvider"
 _STARTED = threading.Event()
@@ -208,6 +215,56 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         self._start_simulator()
         return super().load_context(nodes, reader)
 
+    def open_context(
+        self,
+        name: str,
+        attributes: Mapping[str, Any],
+        boundary: tuple[Sequence[ValueInfo], Sequence[ValueInfo]],
+        content: Path | bytes,
+    ) -> VendorSession:
+        """Create a session over one EPContext node; say which SoCs its payload is for
+        where several, and it does not load.
+        """
+        own = {k: value for k, value in attributes.items() if k != targets.TARGETS}
+        try:
+            return super().open_context(name, own, boundary, content)
+        except InvalidGraph as error:
+            if own.get(targets.MULTI):
+                error.hint = self._advise(content)
+            raise
+
+    def _advise(self, content: Path | bytes) -> str:
+        """Return what to do about a payload of several SoCs that does not load."""
+        try:
+            found = f"is for the SoCs {_join(targets.list_targets(content))}"
+        except ValueError as error:
+            return (
+                f"Its payload is for several SoCs, but {error}: fetch the context "
+                "binary again, or compile the model again."
+            )
+        if self._has_npu(self.context.options):
+            return (
+                f"Its payload {found}: if this device has another, compile the model "
+                "for it; else compile it again with the versions installed here."
+            )
+        return (
+            f"Its payload {found}, and Qualcomm's simulator, which runs here, loads "
+            "none of several SoCs: load it on a device with one of them, or compile "
+            "the model for one SoC."
+        )
+
+    def describe_program(self, program: Program) -> Mapping[str, Any]:
+        """Return the attributes of a program's EPContext node: those of the vendor and,
+        of a payload of several SoCs, their names.
+        """
+        own = super().describe_program(program)
+        if own.get(targets.MULTI):
+            # A later onnxruntime-qnn may write another format.
+            with suppress(ValueError):
+                listed = ", ".join(targets.list_targets(program.binary.content))
+                return {**own, targets.TARGETS: listed}
+        return own
+
     def _start_simulator(self) -> None:
         """Have the simulator compile a node, once in a process.
 
@@ -275,6 +332,22 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         return min(verdicts, key=_BEST_FIRST.index)
 
     @classmethod
+    def verify_payloads(
+        cls,
+        context: ProviderContext,
+        nodes: Sequence[ContextNode],
+        reader: ContextReader,
+    ) -> Sequence[Finding] | None:
+        """Name the SoCs of payloads of several, out of their lists of entries; None
+        where there is no such payload. The rest is read by Qualcomm's code alone.
+        """
+        primaries = [node for node in nodes if node.main_context]
+        # What was just compiled is right, in whatever format.
+        if context.purpose is Purpose.EXPORT or not any(map(_is_multi, primaries)):
+            return None
+        return [_describe_payload(node, reader) for node in primaries]
+
+    @classmethod
     def accepts_source(cls, source: str) -> bool:
         """Accept the EP's name in any case, and `qnn`, as Qualcomm's tools write
         them.
@@ -285,6 +358,46 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
 def _find_empty(graph: GraphView, node: NodeView) -> str | None:
     names = filter(None, (*node.inputs, *node.outputs))
     return next((name for name in names if 0 in (graph.value(name).shape or ())), None)
+
+
+def _is_multi(node: ContextNode) -> bool:
+    return bool(node.attributes.get(targets.MULTI))
+
+
+def _join(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _describe_payload(node: ContextNode, reader: ContextReader) -> Finding:
+    """Return what is known of a primary's payload without Qualcomm's code."""
+    payload = reader.payload(node)
+    severity, code = Severity.INFO, "container-not-checked"
+    if not _is_multi(node):
+        return Finding(
+            severity,
+            code,
+            f"{payload.name!r} is for one SoC, and only Qualcomm's code reads it.",
+            node=node.name,
+        )
+    try:
+        found = targets.list_targets(payload.view)
+    except ValueError as error:
+        return Finding(
+            Severity.ERROR,
+            "container-refused",
+            f"{payload.name!r} is for several SoCs, but {error}.",
+            node=node.name,
+            hint="Fetch the context binary again, or compile the model again.",
+        )
+    return Finding(
+        severity,
+        code,
+        f"{payload.name!r} is for the SoCs {_join(found)}; no more than its list of "
+        "entries was read.",
+        node=node.name,
+        hint="Load it on a device with one of them; Qualcomm's simulator loads none "
+        "of several SoCs.",
+    )
 
 
 def _is_npu(device: onnxruntime.OrtEpDevice) -> bool:
