@@ -53,12 +53,11 @@ It gets the folders to search, imports no EP, and yields for each EP distributio
 version, EP name, `module:Class` as an entry point of that package would say, and what
 keeps it from being used, or an empty text.
 """
-SIMULATED_PACKAGES = frozenset(
-    {"epctx-sim-openvino", "epctx-sim-qnn", "epctx-sim-vitisai"}
-)
-"""Distributions whose EPs are known to be simulated before any of them is imported."""
-_REAL_PACKAGES = frozenset({"epctx-onnxruntime", "epctx-openvino"})
-_KNOWN = dict.fromkeys(SIMULATED_PACKAGES, True) | dict.fromkeys(_REAL_PACKAGES, False)
+SIMULATED_GROUP = "epctx.simulated"
+"""One entry for each EP that says before an import whether it is simulated: its name is
+the EP name, its value `true` or `false`.
+"""
+_SAID = {"true": True, "false": False}
 EP_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 _TARGET = re.compile(
@@ -212,6 +211,7 @@ def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
         if entry.group == EP_GROUP:
             providers.setdefault(entry.name, []).append(entry)
     sources = [entry for entry in entries if entry.group == SOURCE_GROUP]
+    simulated = {e.name: e.value for e in entries if e.group == SIMULATED_GROUP}
     records = []
     for ep, mine in providers.items():
         required, undeclared = extras[mine[0].value]
@@ -225,7 +225,9 @@ def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
             any(True for _ in distributions(name=needed, path=where))
             for needed in required
         ):
-            records.append(_make_record(mine, sources, label, version))
+            record = _make_record(mine, sources, label, version)
+            said = _SAID.get(simulated.get(ep, ""))
+            records.append(replace(record, simulated=said))
     targets = {
         _parse_class_path(entry.value) for mine in providers.values() for entry in mine
     } - {None}
@@ -357,7 +359,6 @@ def _make_record(
         version=version,
         state=PluginState.DISCOVERED,
         entry_point=target,
-        simulated=_KNOWN.get(normalise_name(distribution)),
     )
 
 

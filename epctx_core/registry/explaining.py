@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggestion
 from epctx_core.options.choices import CPU_EP
-from epctx_core.registry.discovery import SIMULATED_PACKAGES
 from epctx_core.registry.guard import plugin_error
 from epctx_core.registry.lookup import (
     DISABLE_VARIABLE,
@@ -48,6 +47,12 @@ _OVER_VENDORS = {
     "OpenVINOExecutionProvider": "epctx-openvino",
 }
 """Packages of epctx with an EP over the vendor's libraries."""
+_SIMULATED = {
+    "QNNExecutionProvider": "epctx-sim-qnn",
+    "OpenVINOExecutionProvider": "epctx-sim-openvino",
+    "VitisAIExecutionProvider": "epctx-sim-vitisai",
+}
+"""Packages of epctx with a simulated EP."""
 
 
 def known_ep(name: str) -> tuple[str, str, str] | None:
@@ -67,8 +72,8 @@ def _get_install_hint(name: str, other: str) -> str:
     if known is None:
         return other
     ep, vendor, reserved = known
-    package = reserved.replace("epctx-", "epctx-sim-", 1)
-    if package in SIMULATED_PACKAGES:
+    package = _SIMULATED.get(ep)
+    if package is not None:
         real = f"The name {reserved} is reserved for the vendor."
         if ep in _OVER_VENDORS:
             real = (

@@ -54,6 +54,7 @@ class Packages:
         code=None,
         version="1.0",
         value=None,
+        simulated=None,
     ):
         """Install a distribution `a-b` with the package `a_b`, whose class `Provider`
         is the EP `name`.
@@ -66,6 +67,8 @@ class Packages:
                 "[epctx.ep_sources]",
                 *(f"{source} = {value}" for source in sources),
             ]
+        if simulated:
+            lines += ["[epctx.simulated]", f"{name} = {simulated}"]
         self.write_metadata(distribution, "\n".join(lines), version=version)
         self.write_module(
             module, PROVIDER.format(name=name, body=body) if code is None else code

@@ -32,16 +32,22 @@ def states(registry):
     }
 
 
-def test_our_own_packages_are_known_to_be_simulated_by_their_names(packages):
-    packages.install("epctx-sim-qnn", EP)
+@pytest.mark.parametrize(
+    ("said", "known"),
+    [("true", True), ("false", False), ("maybe", None), (None, None)],
+)
+def test_metadata_say_without_an_import_whether_an_ep_is_simulated(
+    packages, said, known
+):
+    packages.install("labs-qnn", EP, simulated=said)
 
     (record,) = epctx.Registry().records()
 
-    assert (record.simulated, record.state) == (True, epctx.PluginState.DISCOVERED)
+    assert (record.simulated, record.state) == (known, epctx.PluginState.DISCOVERED)
 
 
 def test_a_real_ep_is_used_before_a_simulated_one_which_is_not_imported(real, caplog):
-    real.install("epctx-sim-qnn", EP, code="1 / 0")
+    real.install("epctx-sim-qnn", EP, code="1 / 0", simulated="true")
     registry = epctx.Registry()
 
     record = registry.resolve("qnn")
@@ -78,7 +84,7 @@ def test_a_simulated_ep_that_only_its_class_tells_is_asked(real):
 
 
 def test_the_simulated_one_can_be_named_or_preferred(real, caplog):
-    real.install("epctx-sim-qnn", EP)
+    real.install("epctx-sim-qnn", EP, simulated="true")
     registry = epctx.Registry()
 
     named = registry.resolve("epctx-sim-qnn:QNN")
@@ -107,7 +113,7 @@ def test_two_of_one_kind_stay_a_question_to_the_host(packages, kinds):
 
 def test_a_simulated_one_does_not_silently_replace_a_broken_one(packages):
     packages.install("acme-qnn", EP, code="raise OSError('no driver')")
-    packages.install("epctx-sim-qnn", EP)
+    packages.install("epctx-sim-qnn", EP, simulated="true")
 
     with pytest.raises(
         PluginError,
