@@ -55,10 +55,10 @@ def circles() -> set[frozenset[str]]:
 if __name__ == "__main__":
     from epctx_core import ext
 
-    print(f"{'':20}{'expressions':>13}{'modules':>9}{'classes':>9}")
+    print(f"{'':26}{'expressions':>13}{'modules':>9}{'classes':>9}")
     for package in PACKAGES:
         found = size(package)
         counts = f"{found.expressions:13,}{found.modules:9}{found.classes:9}"
-        print(f"{package.name:20}{counts}")
+        print(f"{package.name:26}{counts}")
     print(f"\nnames of epctx_core.ext: {len(ext.__all__)}")
     print(f"circles of imports within rooms: {len(circles())}")
