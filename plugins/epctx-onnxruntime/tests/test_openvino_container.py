@@ -106,7 +106,9 @@ def test_a_single_one_stays_as_it_is(join):
             {"b_0": b"of an unknown table"}, "1.1.0", element(0x08, "flag", b"\x01")
         ),
         container({"b_0": b"cut off"})[:100],
+        container({"b_0": b"cut off"})[:BLOCK],
         b"no container",
+        b"",
     ],
     ids=[
         "a name twice",
@@ -114,8 +116,10 @@ def test_a_single_one_stays_as_it_is(join):
         "weights",
         "tables that differ",
         "unknown element",
-        "cut",
+        "cut within its table",
+        "cut before its blob",
         "other bytes",
+        "nothing",
     ],
 )
 def test_what_is_not_known_whole_is_not_joined(join, other):
