@@ -114,6 +114,41 @@ def test_a_binary_of_another_model_is_refused(openvino, tmp_path):
         openvino.run(bert, network("bert").inputs)
 
 
+@pytest.mark.parametrize(
+    ("damage", "fault"),
+    [
+        (lambda binary: binary[:-1], "its length is not a multiple of 65,536"),
+        (lambda binary: binary[:65536], "lies outside of it"),
+        # Intel's EP allocates what an entry says, before it reads the blob.
+        (lambda binary: with_size(binary, (1 << 31) - 1), "lies outside of it"),
+        (lambda binary: binary.replace(b"size\0", b"data\0", 1), "no offset and size"),
+        (lambda binary: binary.replace(b"\3blob", b"\7blob", 1), "has the type 0x07"),
+    ],
+    ids=["its last byte", "its blobs", "a huge blob", "an entry", "the table"],
+)
+def test_a_damaged_container_without_digests_is_refused_before_intels_ep_gets_it(
+    openvino, onnxruntime_alone, tmp_path, damage, fault
+):
+    source, inputs = network("two_parts")
+    path = onnxruntime_alone.compile_to_file(
+        source, tmp_path / "m_ctx.onnx", embedded=True
+    )
+    model = onnx.load(path)
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "ep_cache_context" and attribute.s:
+                attribute.s = damage(attribute.s)
+
+    with pytest.raises(epctx.InvalidGraph, match=fault):
+        openvino.run(model.SerializeToString(), inputs)
+
+
+def with_size(binary: bytes, size: int) -> bytes:
+    """Return a container whose first entry says another size."""
+    at = binary.index(b"\x10size\0") + 6
+    return binary[:at] + size.to_bytes(4, "little") + binary[at + 4 :]
+
+
 def test_on_a_processor_that_is_not_intels_it_says_so():
     import onnxruntime_ep_openvino
     from epctx_onnxruntime.providers.openvino import OpenVINOExecutionProvider

@@ -13,6 +13,7 @@ from epctx_openvino_container.container import (
     align,
     decode_table,
     encode_head,
+    is_container,
     lay_out,
     make_error,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "align",
     "decode_table",
     "encode_head",
+    "is_container",
     "lay_out",
     "make_error",
 ]

@@ -94,6 +94,11 @@ def _encode_table(
     return encode(dict(sorted({**fields, _BLOBS: blobs}.items())))
 
 
+def is_container(content: memoryview) -> bool:
+    """Return whether bytes begin as those of a container."""
+    return bytes(content[: len(_MAGIC)]) == _MAGIC
+
+
 def decode_table(content: memoryview, name: str) -> Table:
     """Return the table of a container, read whole; blobs are not touched.
 
@@ -125,7 +130,7 @@ def decode_table(content: memoryview, name: str) -> Table:
 
 
 def _decode_fields(content: memoryview, name: str) -> dict[str, Any]:
-    if len(content) < _HEADER.size or bytes(content[: len(_MAGIC)]) != _MAGIC:
+    if len(content) < _HEADER.size or not is_container(content):
         raise make_error(
             name, f"it does not begin with {_MAGIC.decode()}, as those of OpenVINO do"
         )

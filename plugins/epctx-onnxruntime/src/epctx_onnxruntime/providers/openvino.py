@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from epctx_openvino_container import decode_table, is_container
+
 from epctx_core.errors import InvalidArgument
 from epctx_core.plugin import ProviderOption, hookimpl
 from epctx_onnxruntime.providers.base import OnnxRuntimeProvider
@@ -16,7 +18,14 @@ if TYPE_CHECKING:
 
     import onnxruntime
 
-    from epctx_core.plugin import GraphView, NodeView, ProviderContext
+    from epctx_core.plugin import (
+        CompiledPartition,
+        ContextNode,
+        ContextReader,
+        GraphView,
+        NodeView,
+        ProviderContext,
+    )
 
 EP = "OpenVINOExecutionProvider"
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
@@ -148,6 +157,19 @@ class OpenVINOExecutionProvider(OnnxRuntimeProvider):
 
         joined = folder / "joined.bin"
         return joined if join_containers(binaries, joined) else None
+
+    @hookimpl
+    def load_context(
+        self, nodes: Sequence[ContextNode], reader: ContextReader
+    ) -> Sequence[CompiledPartition]:
+        """Check the table of each container, then create a session over each node, as
+        onnxruntime would load it.
+        """
+        for payload in dict.fromkeys(reader.payload(node) for node in nodes):
+            # What Intel's EP reads besides is for it to judge.
+            if is_container(payload.view):
+                decode_table(payload.view, payload.name)
+        return super().load_context(nodes, reader)
 
     @hookimpl
     def set_dynamic_options(self, options: Mapping[str, str]) -> None:
