@@ -1,7 +1,8 @@
 """BSON, as far as tables of OVEP_BIN use it.
 
-Intel's EP writes its table with the JSON library that it uses: documents, texts and
-integers today. A later minor version may add any other type of JSON, so those are read.
+Intel's EP writes its table through a JSON library (nlohmann::json): documents, texts
+and integers today. A later minor version may add what else that library writes, so
+these types are read, too.
 """
 
 from __future__ import annotations
