@@ -93,10 +93,9 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
     The model is compiled in a process of its own into the cache (see
     `epctx_core.load_or_compile`); what is loaded is the context model there, after its
     digests and the EP's verdict on it. A stale or damaged one is compiled again. A
-    model of which the EP takes nothing is loaded as it is, without the EP, and is not
-    compiled again; a context model is loaded as it is, and so is any model where the
-    cache cannot be used. The logger `epctx.cache` says how many nodes each EP runs
-    (INFO), and why an entry was not used (WARNING).
+    model of which the EP takes nothing is loaded without the EP, and not compiled
+    again; a context model is loaded as it is, as is any model where the cache cannot be
+    used. `epctx.cache` logs how many nodes each EP runs, and why an entry was not used.
 
     Args:
         model: a path or bytes.
