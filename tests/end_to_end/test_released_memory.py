@@ -32,6 +32,8 @@ SIDE = 512
 SMALLEST = SIDE * SIDE
 """Bytes of the smallest weight that counts: the quantised one."""
 
+ATTEMPTS = 3
+
 EPS = [(QNN,), (OPENVINO,), (VITISAI,), (QNN, OPENVINO, VITISAI), (CPU,)]
 FEEDS = {"x": np.ones((1, SIDE), np.float32), "c": np.array(True)}
 
@@ -121,19 +123,24 @@ def _without_the_collector():
 
 
 def assert_nothing_stays(action) -> None:
-    """Do it twice: what the first time imports and caches does not count."""
+    """Do it twice: what the first time imports and caches does not count.
+
+    What is left is left each time; a thread of an earlier test may allocate meanwhile.
+    """
     action()
     gc.collect()
     others = held_objects()
-    tracemalloc.start()
-    try:
-        action()
-        left, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    left = []
+    while not left or (min(left) >= SMALLEST // 2 and len(left) < ATTEMPTS):
+        tracemalloc.start()
+        try:
+            action()
+            left.append(tracemalloc.get_traced_memory()[0])
+        finally:
+            tracemalloc.stop()
 
     assert [o for o in held_objects() if not any(o is other for other in others)] == []
-    assert left < SMALLEST // 2
+    assert min(left) < SMALLEST // 2
 
 
 @pytest.mark.parametrize("eps", EPS, ids=short)
