@@ -150,6 +150,52 @@ def _convolution(x: str, weights: str, y: str) -> onnx.NodeProto:
     return helper.make_node("Conv", [x, weights], [y], pads=[1, 1, 1, 1], name=y)
 
 
+OPERATORS = (
+    "Conv",
+    "Conv",
+    "Relu",
+    "Sigmoid",
+    "Softsign",
+    "Softsign",
+    "Add",
+    "Mul",
+    "MaxPool",
+)
+"""Of drawn networks; QNN takes all but Softsign."""
+
+
+def drawn_network(seed: int) -> Network:
+    """Return a network of convolutions, with Softsigns and values that go around them
+    anywhere; all values have one shape, in which rows and channels are as many.
+    """
+    generator = np.random.Generator(np.random.PCG64(seed))
+    nodes: list[onnx.NodeProto] = []
+    weights = {}
+    values = ["x"]
+    for number in range(int(generator.integers(4, 14))):
+        operator = str(generator.choice(OPERATORS))
+        source, other = values[-1], str(generator.choice(values))
+        attributes = {}
+        inputs = [source]
+        if operator == "Conv":
+            weights[f"w{number}"] = (4, 4, 3, 3)
+            inputs = [source, f"w{number}"]
+            attributes = {"pads": [1, 1, 1, 1]}
+        elif operator in ("Add", "Mul"):
+            inputs = [source, other]
+        elif operator == "MaxPool":
+            attributes = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+        name = f"v{number}"
+        nodes.append(
+            helper.make_node(operator, inputs, [name], name=name, **attributes)
+        )
+        values.append(name)
+    shape = [1, 4, 4, 4]
+    read = {name for node in nodes for name in node.input}
+    outputs = {name: shape for name in values[1:] if name not in read}
+    return _made(generator, nodes, {"x": shape}, outputs, weights)
+
+
 def _quantised_islands(generator: np.random.Generator) -> Network:
     """Return the QDQ form of `_islands`."""
     source = _islands(generator)

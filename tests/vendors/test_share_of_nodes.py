@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import onnx
+import onnxruntime
 import pytest
-from vendors.networks import MORE_NETWORKS, NETWORKS, network
+from agreement import worst_relative_error
+from vendors.networks import MORE_NETWORKS, NETWORKS, drawn_network, network
 from vendors.routes import route
 
 import epctx_core as epctx
@@ -52,3 +54,36 @@ def test_an_ep_gets_the_nodes_that_onnxruntime_gives_it(vendor, name):
 
     taken = {n for part in compiler.report.partitions for n in part.node_names}
     assert expected - taken == LACKING.get((vendor, name), set())
+
+
+SHARE = 0.02
+"""Largest difference to onnxruntime's CPU EP: QNN computes in half precision."""
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *range(6),
+        *(pytest.param(seed, marks=pytest.mark.stress) for seed in range(6, 100)),
+    ],
+)
+def test_of_drawn_networks_qnn_gets_the_same_nodes_and_both_hosts_run_the_result(
+    seed, tmp_path
+):
+    source, inputs = drawn_network(seed)
+    direct, own = route("onnxruntime with QNN"), route("epctx with QNN")
+    compiler = epctx.ModelCompiler(own.session_options(), source)
+    compiler.compile_to_file(tmp_path / "m_ctx.onnx")
+
+    taken = {n for part in compiler.report.partitions for n in part.node_names}
+    assert direct.find_nodes(source) <= taken
+    if taken:
+        results = own.run(tmp_path / "m_ctx.onnx", inputs)
+        expected = onnxruntime.InferenceSession(
+            source, providers=["CPUExecutionProvider"]
+        ).run(None, inputs)
+        assert worst_relative_error(results, expected) <= SHARE
+        assert (
+            worst_relative_error(direct.run(tmp_path / "m_ctx.onnx", inputs), results)
+            <= SHARE
+        )
