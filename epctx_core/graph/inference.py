@@ -45,6 +45,7 @@ from epctx_core.graph.type_table import (
     list_initializer_types,
     list_typed_values,
     make_tensor_type,
+    restore_declared,
     types_of,
 )
 from epctx_core.graph.weights import is_detached
@@ -284,7 +285,8 @@ def infer_types(
         for dim in value.type.tensor_type.shape.dim
     } - {""}
     proven = _infer_completely(probe, resolve, operators)
-    found = list(_find_hints(proto.graph, proven.graph, names))
+    declaring = restore_declared(proto.graph)
+    found = list(_find_hints(declaring, proven.graph, names))
     # Asked before the declarations are corrected. A tensor needs no other witness.
     graphs = walk_graphs(proto.graph) if any(wrong for *_, wrong in found) else ()
     tensors = {tensor.name for _, graph in graphs for tensor in graph.initializer}
@@ -312,7 +314,7 @@ def infer_types(
     known = types_of(proven.graph)
     table = known
     if any(adds_length for *_, adds_length, _ in found):
-        hinted = _apply_hints(proven, proto.graph, names)
+        hinted = _apply_hints(proven, declaring, names)
         completed = _infer_completely(hinted, resolve, operators).graph
         table = types_of(_apply_hints(proven, completed, names).graph, proven=known)
     table.contradictions = refuted

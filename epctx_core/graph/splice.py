@@ -16,14 +16,13 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto
 
 from epctx_core.graph.index import GraphIndex, copy_message, find_outer_names
 from epctx_core.graph.type_table import (
-    ONLY_DECLARED,
-    is_only_declared,
+    list_lengths,
     make_tensor_type,
+    mark_declared,
 )
 
 if TYPE_CHECKING:
     from epctx_core.graph.extraction import GraphPartition
-    from epctx_core.plugin import TensorType
 
 
 PARTITION = "epctx.partition"
@@ -196,16 +195,10 @@ def _splice_values(
         target.value_info.extend(kept)
     types = graph.types
     for value in target.value_info:
-        if value.name in names and _list_lengths(
+        if value.name in names and list_lengths(
             types.get_proven(value.name)
-        ) != _list_lengths(make_tensor_type(value.type)):
+        ) != list_lengths(make_tensor_type(value.type)):
             value.type.CopyFrom(types.get_proven_proto(value.name) or value.type)
-    for value in target.output:
-        hinted = value.name in names and types.get(value.name) != types.get_proven(
-            value.name
-        )
-        if hinted and not is_only_declared(value):
-            value.metadata_props.add(key=ONLY_DECLARED, value="shape")
     typed = {v.name: v for values in (target.value_info, target.output) for v in values}
     for name in names:
         proto = types.get_proven_proto(name)
@@ -214,6 +207,12 @@ def _splice_values(
         elif proto is not None and typed[name].type.WhichOneof("value") is None:
             # Outputs need no declared type, as long as inference finds it.
             typed[name].type.CopyFrom(proto)
+    # EPs compiled for what was declared, and get that at a load, too.
+    for value in chain(target.value_info, target.output):
+        if value.name in names:
+            declared = types.get(value.name)
+            is_hint = declared != types.get_proven(value.name)
+            mark_declared(value, declared if is_hint else None)
 
 
 def declare_shapes(graph: GraphProto, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -227,16 +226,4 @@ def declare_shapes(graph: GraphProto, shapes: Mapping[str, Sequence[int]]) -> No
                 for length in shapes[value.name]
             ]
             value.type.tensor_type.shape.CopyFrom(TensorShapeProto(dim=dims))
-            kept = [
-                entry for entry in value.metadata_props if entry.key != ONLY_DECLARED
-            ]
-            del value.metadata_props[:]
-            value.metadata_props.extend(kept)
-
-
-def _list_lengths(type_: TensorType) -> list[int | None] | None:
-    return (
-        None
-        if type_.shape is None
-        else [dim if isinstance(dim, int) else None for dim in type_.shape]
-    )
+            mark_declared(value)

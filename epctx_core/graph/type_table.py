@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+import json
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from dataclasses import replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import onnx
 from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
@@ -14,13 +24,19 @@ from epctx_core.graph.index import (
     copy_message,
     iter_named_subgraphs,
     list_given_names,
+    walk_graphs,
 )
 from epctx_core.graph.model_io import DENSE_OR_SPARSE, ELEMENT_TYPES, walk_types
+from epctx_core.graph.weights import MAX_RANK
 from epctx_core.plugin import UNKNOWN_TYPE, TensorType
 
+if TYPE_CHECKING:
+    from epctx_core.plugin.types import Dimension
+
 ONLY_DECLARED = "epctx.declared"
-"""Metadata of a graph's output that an EPContext node makes, where nothing but the
-declaration knows its shape.
+"""Metadata of a value that an EPContext node takes or makes, where nothing but a
+declaration knows its shape: that shape as JSON, or `shape` for an output whose own type
+says it. Other hosts do not read it, so a wrong declaration changes nothing for them.
 """
 
 
@@ -78,9 +94,9 @@ class TypeTable:
 
     def get_proven(self, name: str) -> TensorType:
         """Return the part of a value's type that is true in every run."""
-        if self._proven is not None:
-            return self._proven.get(name)
         type_ = self.get(name)
+        if self._proven is not None:
+            return self._proven.get_proven(name)
         if self._trusted is None or name in self._trusted or type_.shape is None:
             return type_
         return self._bare.setdefault(type_.elem_type, TensorType(type_.elem_type, None))
@@ -103,9 +119,9 @@ class TypeTable:
 
     def get_proven_proto(self, name: str) -> TypeProto | None:
         """Return the proven part of a value's type as ONNX writes it."""
-        if self._proven is not None:
-            return self._proven.get_proto(name)
         type_ = self.get_proto(name)
+        if self._proven is not None:
+            return self._proven.get_proven_proto(name)
         if type_ is None or self._trusted is None or name in self._trusted:
             return type_
         bare: TypeProto = copy_message(type_)
@@ -186,7 +202,22 @@ class TypeTable:
         if made is None:
             made = self._interned[key] = make_tensor_type(proto)
         self._types[name] = made
+        if list_lengths(self.get_proven(name)) != list_lengths(made):
+            # No type of ONNX is serialized so: such types are made once, too.
+            key += b"?"
+            made = self._types[name] = self._interned.setdefault(
+                key, replace(made, is_proven=False)
+            )
         return made
+
+
+def list_lengths(type_: TensorType) -> list[int | None] | None:
+    """Return a type's lengths, None for an open one; None if the rank is unknown."""
+    return (
+        None
+        if type_.shape is None
+        else [dim if isinstance(dim, int) else None for dim in type_.shape]
+    )
 
 
 def make_tensor_type(proto: TypeProto) -> TensorType:
@@ -233,6 +264,75 @@ def is_only_declared(output: ValueInfoProto) -> bool:
     return any(entry.key == ONLY_DECLARED for entry in output.metadata_props)
 
 
+def mark_declared(value: ValueInfoProto, declared: TensorType | None = None) -> None:
+    """Note in a value the shape that it is only declared to have; remove the note if
+    there is none.
+    """
+    kept = [entry for entry in value.metadata_props if entry.key != ONLY_DECLARED]
+    if declared is not None or len(kept) < len(value.metadata_props):
+        del value.metadata_props[:]
+        value.metadata_props.extend(kept)
+    if declared is not None and declared.shape is not None:
+        said = make_tensor_type(value.type).shape == declared.shape
+        text = "shape" if said else json.dumps(declared.shape)
+        value.metadata_props.add(key=ONLY_DECLARED, value=text)
+
+
+def restore_declared(graph: GraphProto) -> GraphProto:
+    """Return a context model's graph in which values have the shapes that the source
+    only declares; a copy, or the graph itself where none does.
+
+    Raises:
+        InvalidGraph: a note is not a shape that the value can have.
+    """
+    graphs = [each for _, each in walk_graphs(graph)]
+    if not any(map(_find_note, chain.from_iterable(map(_list_noted, graphs)))):
+        return graph
+    restored: GraphProto = copy_message(graph)
+    for _, each in walk_graphs(restored):
+        for value in _list_noted(each):
+            if note := _find_note(value):
+                value.type.CopyFrom(_read_note(value, note))
+    return restored
+
+
+def _list_noted(graph: GraphProto) -> Iterable[ValueInfoProto]:
+    return chain(graph.value_info, graph.output)
+
+
+def _find_note(value: ValueInfoProto) -> str:
+    """Return the shape that a value is only declared to have, empty if its own type
+    says all.
+    """
+    notes = (e.value for e in value.metadata_props if e.key == ONLY_DECLARED)
+    return next((note for note in notes if note != "shape"), "")
+
+
+def _read_note(value: ValueInfoProto, note: str) -> TypeProto:
+    element, known = value.type.tensor_type.elem_type, make_tensor_type(value.type)
+    try:
+        lengths = json.loads(note)
+        if element and type(lengths) is list and len(lengths) <= MAX_RANK:
+            made: TypeProto = onnx.helper.make_tensor_type_proto(element, lengths)
+            if known.shape is None or _may_be(lengths, known.shape):
+                return made
+    except (ValueError, TypeError, RecursionError):
+        pass
+    raise InvalidGraph(
+        f"the value {value.name!r} has the metadata {ONLY_DECLARED}={note!r:.80}, "
+        f"which is not a shape of a value of type {known}.",
+        hint="Compile the source model again.",
+    )
+
+
+def _may_be(lengths: Sequence[Dimension], known: Sequence[Dimension]) -> bool:
+    """Return whether a shape has the known lengths of another."""
+    return len(lengths) == len(known) and all(
+        not isinstance(other, int) or length == other
+        for length, other in zip(lengths, known, strict=True)
+    )
+
+
 def make_declared_types(
     proto: ModelProto, infer: Callable[[], TypeTable], trusted: Collection[str] = ()
 ) -> TypeTable:
@@ -251,9 +351,12 @@ def make_declared_types(
     given = {value.name for value in proto.graph.input} | {
         tensor.name for tensor in proto.graph.initializer
     }
-    return TypeTable(
-        list_typed_values(proto.graph), infer=infer, trusted=given.union(trusted)
-    )
+    values, known = list_typed_values(proto.graph), given.union(trusted)
+    declaring = restore_declared(proto.graph)
+    if declaring is proto.graph:
+        return TypeTable(values, infer=infer, trusted=known)
+    proven = TypeTable(values, trusted=known)
+    return TypeTable(list_typed_values(declaring), infer=infer, proven=proven)
 
 
 def types_of(graph: GraphProto, proven: TypeTable | None = None) -> TypeTable:

@@ -227,9 +227,8 @@ class EPContextNode:
         compatibility_info: the text that `get_compatibility_info` would return, where
             the EP learns it from its compiler; the same for all nodes of the EP in a
             model. None: the class method is asked.
-        shapes: by name, static shapes of values at the boundary for which the EP
-            compiled and which inference does not prove; the context model declares
-            them.
+        shapes: by name, static shapes of values at the boundary that the EP's compiler
+            computed and inference does not prove; the context model declares them.
 
     Several nodes may have one payload, with main_context 1 and 0. If payloads are
     embedded, the core stores it in the first of them with 1, and the others refer to

@@ -88,14 +88,17 @@ class TensorType:
         elem_type: an `onnx.TensorProto.DataType`, or None for a value that is unknown
             or not a dense tensor.
         shape: one entry for each dimension, or None if the rank is unknown.
+        is_proven: False if the model only declares the rank or a length of `shape`: a
+            run may then have others. Equality ignores it.
     """
 
     elem_type: int | None
     shape: tuple[Dimension, ...] | None
+    is_proven: bool = field(default=True, compare=False, repr=False, kw_only=True)
 
     @property
     def is_static(self) -> bool:
-        """True if every dimension is a known length."""
+        """True if every dimension is a known length, proven or only declared."""
         return self.shape is not None and all(isinstance(d, int) for d in self.shape)
 
     @cached_property

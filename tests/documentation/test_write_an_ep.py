@@ -54,7 +54,7 @@ def provider(folder):
     invalidate_caches()
     yield lambda module, name: getattr(import_module(module), name)
     patch.undo()
-    for module in ("acme", "npuc_epctx"):
+    for module in ("acme", "npuc_epctx", "fixed"):
         sys.modules.pop(module, None)
 
 
@@ -66,6 +66,7 @@ def test_every_block_of_the_page_is_of_a_kind_that_is_run_here():
         "pyproject.toml",
         "npuc",
         "npuc_epctx.py",
+        "fixed.py",
     }
 
 
@@ -220,6 +221,98 @@ def test_a_machine_without_the_tool_still_loads(provider, monkeypatch, folder):
 
     assert not cls.availability(Purpose.EXPORT).available
     assert cls.availability(Purpose.LOAD).available
+
+
+DECLARED = """
+<ir_version: 9, opset_import: ["" : 17]>
+network (float[2,4] x, int64[2] shape) => (float[4,2] y) <float[4,2] reshaped> {
+    positive = Relu(x)
+    reshaped = Reshape(positive, shape)
+    y = Add(reshaped, reshaped)
+}
+"""
+"""Only the declarations know the shapes of `reshaped` and `y`."""
+
+
+@pytest.fixture
+def fixed(provider):
+    """The registry and options of the EP for static shapes."""
+    registry = epctx.Registry(entry_points=False)
+    registry.register(provider("fixed", "FixedProvider"))
+    options = epctx.SessionOptions()
+    options.add_provider("Fixed")
+    return registry, options
+
+
+def compile_declared(fixed, folder, text=DECLARED):
+    registry, options = fixed
+    model = onnx.parser.parse_model(text).SerializeToString()
+    output = folder / "declared_ctx.onnx"
+    epctx.ModelCompiler(options, model, registry=registry).compile_to_file(output)
+    return output
+
+
+def run_declared(fixed, output, shape):
+    with epctx.InferenceSession(output, registry=fixed[0]) as session:
+        return session.run(None, {"x": X, "shape": np.int64(shape)})[0]
+
+
+def test_the_ep_for_static_shapes_keeps_the_contract(provider):
+    report = check_provider(
+        provider("fixed", "FixedProvider"),
+        requirements=Requirements(dynamic_shapes=False),
+        only=["signatures", "claims", "nodes", "payloads"],
+    )
+
+    assert report.ok, report.text()
+
+
+def test_the_ep_for_static_shapes_compiles_loads_and_runs_declared_ones(
+    fixed, tmp_path
+):
+    output = compile_declared(fixed, tmp_path)
+
+    placed = epctx.inspect_model(output).ep_contexts
+    assert [context.source for context in placed] == ["FixedExecutionProvider"] * 2
+    np.testing.assert_array_equal(
+        run_declared(fixed, output, [4, 2]), 2 * np.maximum(X, 0).reshape(4, 2)
+    )
+
+
+def test_a_declaration_that_a_run_contradicts_is_named(fixed, tmp_path):
+    output = compile_declared(fixed, tmp_path)
+
+    with pytest.raises(
+        epctx.RuntimeException, match=r"declares float\[4,2\] for the value 'reshaped'"
+    ):
+        run_declared(fixed, output, [2, 4])
+
+
+def test_the_ep_for_static_shapes_leaves_open_ones_with_a_reason(fixed):
+    registry, options = fixed
+    text = NETWORK.replace("float[2,4]", "float[n,4]").replace(
+        "float[2,3]", "float[n,3]"
+    )
+    model = onnx.parser.parse_model(text).SerializeToString()
+
+    with epctx.InferenceSession(model, options, registry=registry) as session:
+        (y,) = session.run(None, {"x": X})
+    explanation = epctx.explain_model(model, options, registry=registry)
+
+    np.testing.assert_array_equal(y, Y)
+    assert "a shape is open" in str(explanation.as_dict())
+
+
+def test_a_program_for_another_chip_is_refused_before_its_payload_is_read(
+    fixed, tmp_path
+):
+    registry, _ = fixed
+    options = epctx.SessionOptions()
+    options.add_provider("Fixed", {"chip": "f200"})
+    output = compile_declared((registry, options), tmp_path)
+
+    with pytest.raises(epctx.InvalidGraph, match="Fixed"):
+        run_declared(fixed, output, [4, 2])
 
 
 def test_the_packages_entry_point_leads_to_the_class(folder, provider):

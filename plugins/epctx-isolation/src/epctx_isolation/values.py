@@ -144,11 +144,13 @@ def decode_nodes(items: Sequence[Mapping[str, Any]]) -> list[ContextNode]:
 
 
 def _value(
-    name: str, elem_type: int | None, shape: Sequence[int | str | None] | None
+    name: str,
+    elem_type: int | None,
+    shape: Sequence[int | str | None] | None,
+    is_proven: bool,
 ) -> ValueInfo:
-    return ValueInfo(
-        name, TensorType(elem_type, None if shape is None else tuple(shape))
-    )
+    lengths = None if shape is None else tuple(shape)
+    return ValueInfo(name, TensorType(elem_type, lengths, is_proven=is_proven))
 
 
 def _tensor_to_array(value: Any) -> Any:
