@@ -328,9 +328,11 @@ def write_blobs(
             versions.
 
     Raises:
+        TypeError: facts, or those of a blob, that are not a mapping.
         ValueError: facts for a missing blob, or a table above 16 MiB.
     """
     table, content = {}, dict[str, Any](blobs)
+    _check_facts(facts)
     if strange := (facts or {}).keys() - content.keys():
         raise ValueError(f"there are facts for {min(strange)!r:.200}, but no such blob")
     for name, blob in content.items():
@@ -363,6 +365,20 @@ def write_blobs(
             f"{_LONGEST_TABLE:,}: put facts in a blob"
         )
     payload.write(text + _FOOT.pack(len(text), hashlib.sha256(text).digest(), _MAGIC))
+
+
+def _check_facts(facts: Any) -> None:
+    if not (facts is None or isinstance(facts, Mapping)):
+        raise TypeError(
+            "facts are a mapping from names of blobs to their facts, not of type "
+            f"{type(facts).__name__}"
+        )
+    for name, own in (facts or {}).items():
+        if not isinstance(own, Mapping):
+            raise TypeError(
+                f"the facts of the blob {name!r:.200} are of type "
+                f"{type(own).__name__}, and not a mapping from names to values"
+            )
 
 
 class Blobs(Mapping[str, memoryview]):

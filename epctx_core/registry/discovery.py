@@ -43,8 +43,8 @@ EP_GROUP = "epctx.execution_providers"
 extras that it needs.
 """
 SOURCE_GROUP = "epctx.ep_sources"
-"""One entry for each further source key of an EP: its value is that of the EP's own
-entry.
+"""One entry for each further source key of an EP: its value is the EP's name, or that
+of the EP's own entry.
 """
 FINDER_GROUP = "epctx.ep_finders"
 """One entry for each function that finds EPs in packages which know nothing of epctx.
@@ -232,10 +232,12 @@ def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
         _parse_class_path(entry.value) for mine in providers.values() for entry in mine
     } - {None}
     for entry in sources:
-        if _parse_class_path(entry.value) not in targets:
-            target = f"{entry.value!r}, which its group {EP_GROUP} does not have"
+        is_named = entry.value.strip() in providers
+        if not is_named and _parse_class_path(entry.value) not in targets:
             reason = (
-                f"its group {SOURCE_GROUP} gives the source {entry.name!r} to {target}"
+                f"its group {SOURCE_GROUP} gives the source {entry.name!r} to "
+                f"{entry.value!r}, and its group {EP_GROUP} does not have an EP of "
+                "that name or class"
             )
             records.append(_make_broken_record(entry.name, label, version, reason))
     if name is not None:
@@ -350,7 +352,12 @@ def _make_record(
     if problem or target is None:
         return _make_broken_record(name, distribution, version, problem)
     further = sorted(
-        {s.name for s in sources if _parse_class_path(s.value) == target} - {name}
+        {
+            source.name
+            for source in sources
+            if source.value.strip() == name or _parse_class_path(source.value) == target
+        }
+        - {name}
     )
     return PluginRecord(
         name=name,

@@ -323,6 +323,32 @@ def test_the_packages_entry_point_leads_to_the_class(folder, provider):
     assert provider(module, attribute).name == name
 
 
+def test_a_context_model_of_the_vendors_own_tool_is_routed_by_the_second_group(
+    folder, tmp_path, monkeypatch
+):
+    groups = [
+        tomllib.loads(block["text"])["project"]["entry-points"]
+        for block in blocks(PAGE)
+        if block["kind"] == "toml" and "entry-points" in block["text"]
+    ]
+    info = tmp_path / "epctx_acme-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: epctx-acme\nVersion: 0.1.0\n"
+    )
+    lines = [
+        line
+        for group in ("epctx.execution_providers", "epctx.ep_sources")
+        for entries in [next(each[group] for each in groups if group in each)]
+        for line in (f"[{group}]", *(f"{k} = {v}" for k, v in entries.items()))
+    ]
+    (info / "entry_points.txt").write_text("\n".join([*lines, ""]))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    sources = {record.name: record.sources for record in epctx.Registry().records()}
+    assert sources["AcmeExecutionProvider"] == ("AcmeExecutionProvider", "ACME")
+
+
 def test_the_commands_work_once_the_package_is_there(folder, tmp_path):
     info = folder / "epctx_acme-0.1.0.dist-info"
     info.mkdir()

@@ -258,6 +258,21 @@ def test_a_table_that_no_load_would_read_is_not_written():
         write_blobs(Memory(), {"a": b""}, {"a": {"text": "x" * (1 << 24)}})
 
 
+@pytest.mark.parametrize(
+    ("facts", "fault"),
+    [
+        (["a"], "not of type list"),
+        ([], "not of type list"),
+        ({"a": 5}, "the blob 'a' are of type int"),
+        ({"a": [("shape", 1)]}, "the blob 'a' are of type list"),
+        ({"a": None}, "the blob 'a' are of type NoneType"),
+    ],
+)
+def test_facts_that_are_not_a_mapping_are_refused(facts, fault):
+    with pytest.raises(TypeError, match=fault):
+        write_blobs(Memory(), {"a": b"1"}, facts)
+
+
 def test_facts_about_no_blob_are_refused():
     with pytest.raises(ValueError, match="'c'"):
         write_blobs(Memory(), {"a": b""}, {"c": {}})

@@ -251,6 +251,36 @@ def test_spaces_in_an_entry_point_do_not_matter(packages):
     assert record.sources == ("A", "Old")
 
 
+def test_a_source_key_names_its_ep_by_class_or_by_name(packages):
+    packages.write_metadata(
+        "epctx-a",
+        "[epctx.execution_providers]\nA = epctx_a:A [npu]\nB = epctx_a:B\n"
+        "[epctx.ep_sources]\nOld = A\nOlder = epctx_a:A\nOther = B\n",
+        metadata="Metadata-Version: 2.1\nName: epctx-a\nVersion: 1.0\n"
+        "Provides-Extra: npu\n",
+    )
+
+    first, second = Registry().records()
+
+    assert first.sources == ("A", "Old", "Older")
+    assert second.sources == ("B", "Other")
+
+
+def test_a_source_key_of_nobody_says_what_the_package_lacks(packages):
+    packages.write_metadata(
+        "epctx-a",
+        "[epctx.execution_providers]\nA = epctx_a:A\n[epctx.ep_sources]\nOld = B\n",
+    )
+
+    _, broken = Registry().records()
+
+    assert broken.state is PluginState.BROKEN
+    assert broken.reason == (
+        "its group epctx.ep_sources gives the source 'Old' to 'B', and its group "
+        "epctx.execution_providers does not have an EP of that name or class"
+    )
+
+
 def test_refresh_finds_what_was_installed_since_and_marks_what_is_gone_as_removed(
     packages,
 ):
