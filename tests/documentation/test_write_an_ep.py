@@ -70,6 +70,21 @@ def test_every_block_of_the_page_is_of_a_kind_that_is_run_here():
     }
 
 
+def test_the_eps_of_the_page_pass_mypy_strict_as_they_are_pasted(folder, tmp_path):
+    names = [name for name in files(PAGE) if name.endswith(".py")]
+
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path, *names],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+
+    assert checked.stdout == f"Success: no issues found in {len(names)} source files\n"
+
+
 def test_the_snippets_run_the_network_and_compile_it(
     folder, provider, monkeypatch, capsys
 ):
