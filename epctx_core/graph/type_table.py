@@ -202,7 +202,11 @@ class TypeTable:
         if made is None:
             made = self._interned[key] = make_tensor_type(proto)
         self._types[name] = made
-        if list_lengths(self.get_proven(name)) != list_lengths(made):
+        # A context model may have very many values, nearly all of them trusted.
+        may_be_hint = self._proven is not None or not (
+            self._trusted is None or name in self._trusted
+        )
+        if may_be_hint and list_lengths(self.get_proven(name)) != list_lengths(made):
             # No type of ONNX is serialized so: such types are made once, too.
             key += b"?"
             made = self._types[name] = self._interned.setdefault(
@@ -285,8 +289,8 @@ def restore_declared(graph: GraphProto) -> GraphProto:
     Raises:
         InvalidGraph: a note is not a shape that the value can have.
     """
-    graphs = [each for _, each in walk_graphs(graph)]
-    if not any(map(_find_note, chain.from_iterable(map(_list_noted, graphs)))):
+    values = chain.from_iterable(_list_noted(each) for _, each in walk_graphs(graph))
+    if not any(_find_note(value) for value in values if value.metadata_props):
         return graph
     restored: GraphProto = copy_message(graph)
     for _, each in walk_graphs(restored):
