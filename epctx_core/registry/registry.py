@@ -601,7 +601,8 @@ class Registry:
         try:
             said: Availability = call_class_method(record, cls, "availability", purpose)
         except EpctxError as error:
-            self._store_availability(record, purpose, *_describe_failure(error))
+            failure = _describe_failure(error, record.label)
+            self._store_availability(record, purpose, *failure)
             raise
         self._store_availability(record, purpose, said)
         return said
@@ -704,14 +705,16 @@ class Registry:
         return explain_unusable(record)
 
 
-def _describe_failure(error: EpctxError) -> tuple[Availability, str]:
-    """Return what a record keeps of an exception in `availability`, and its
-    traceback.
+def _describe_failure(error: EpctxError, label: str) -> tuple[Availability, str]:
+    """Return what a record keeps of an exception in `availability`, and its traceback.
+
+    Users of a record put its label before the reason.
     """
     # A function of its own: a name for the cause in a frame of its traceback would be a
     # reference cycle.
     raised = error.__cause__ or error
-    reason = f"its availability failed: {describe(raised).splitlines()[0]}"
+    said = describe(raised).splitlines()[0].replace(f"{label} ", "", 1).rstrip(".")
+    reason = f"its availability failed: {said}"
     return Availability(False, reason=reason), "".join(
         traceback.format_exception(raised)
     )

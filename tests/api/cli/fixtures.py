@@ -118,7 +118,7 @@ def site(tmp_path):
     folder = tmp_path / "site"
     folder.mkdir()
 
-    def install(distribution, name, *, body="", code=None, npu=None):
+    def install(distribution, name, *, body="", code=None, npu=None, requires=()):
         """Write a plugin; with `npu`, a requirement, its EP belongs to an extra of that
         name.
         """
@@ -126,6 +126,7 @@ def site(tmp_path):
         info = folder / f"{module}-1.0.dist-info"
         info.mkdir()
         fields = ["Metadata-Version: 2.1", f"Name: {distribution}", "Version: 1.0"]
+        fields += [f"Requires-Dist: {each}" for each in requires]
         if npu:
             fields += ["Provides-Extra: npu", f'Requires-Dist: {npu}; extra == "npu"']
         (info / "METADATA").write_text("\n".join([*fields, ""]))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from cli.fixtures import PROVIDER
 from onnxruntime_wheels import MODULE, install_wheel
 
 import epctx_core
@@ -115,10 +117,19 @@ def test_two_plugins_of_one_name_are_a_problem_until_one_is_chosen(doctor, site)
 
     undecided = doctor("--json", path=[folder])
     decided = doctor("--json", path=[folder], EPCTX_PREFER="Same=epctx-two")
+    third = site("epctx-three", "SameExecutionProvider")
+    of_three = doctor("--json", path=[third], EPCTX_PREFER="Same=epctx-two")
 
+    ((message, hint),) = found(undecided, "problem")
     assert undecided.code == 1
-    assert "EPCTX_PREFER" in found(undecided, "problem")[0][1]
-    assert decided.code == 0
+    assert message.startswith("SameExecutionProvider is ambiguous: epctx-one 1.0 and")
+    assert "EPCTX_PREFER" in hint
+    assert decided.code == of_three.code == 0
+    (note,) = [m for m, _ in found(of_three, "note") if "SameExecutionProvider" in m]
+    assert note == (
+        "SameExecutionProvider (epctx-one 1.0 and epctx-three 1.0) is not used: "
+        "epctx-two 1.0 was preferred."
+    )
 
 
 @pytest.mark.parametrize("rival", ["epctx-one", "epctx-two"])
@@ -215,6 +226,101 @@ def test_a_vendors_package_that_is_too_old_is_a_problem(doctor, site, distributi
     )
     assert said.code == 1
     assert found(said, "problem") == [(message, "pip install 'epctx-acme[npu]'")]
+
+
+@pytest.mark.parametrize(
+    ("needed", "message"),
+    [
+        (
+            "epctx-core>=999",
+            f"epctx-core {epctx_core.__version__} is installed; epctx-acme needs >=999.",
+        ),
+        (
+            "numpy<1; python_version > '3'",
+            f"numpy {version('numpy')} is installed; epctx-acme needs <1.",
+        ),
+    ],
+)
+def test_a_requirement_of_a_plugin_that_is_not_met_is_a_problem(
+    doctor, site, needed, message
+):
+    folder = site("epctx-acme", "AcmeExecutionProvider", requires=[needed])
+
+    said = doctor("--json", path=[folder])
+
+    ((found_message, hint),) = found(said, "problem")
+    assert (said.code, found_message) == (1, message)
+    assert hint == f"pip install '{needed.partition(';')[0]}'"
+
+
+def test_requirements_that_are_met_or_of_another_platform_or_extra_are_no_finding(
+    doctor, site
+):
+    requires = [
+        "numpy>=1",
+        "no-such-acme-sdk; sys_platform == 'cobol'",
+        "no-such-acme-npu; extra == 'npu'",
+    ]
+    folder = site("epctx-acme", "AcmeExecutionProvider", requires=requires)
+
+    said = doctor("--json", path=[folder])
+
+    assert said.code == 0
+    assert not any("acme" in finding["message"] for finding in said.json["findings"])
+
+
+SLOW = "import time\ntime.sleep(3.1)\n"
+THREAD = (
+    "import threading, time\n"
+    "threading.Thread(target=time.sleep, args=(99,), name='acme-watch', daemon=True)"
+    ".start()\n"
+)
+CHATTY = "import os\nos.write(1, b'Welcome to the Acme SDK\\n')\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (SLOW, r"takes \d+\.\d s to import\."),
+        (THREAD, r"leaves 1 thread running .*: 'acme-watch'\."),
+        (CHATTY, r"writes to standard output .* imported: 'Welcome to the Acme SDK'\."),
+    ],
+    ids=["slow", "thread", "output"],
+)
+def test_an_import_that_is_slow_or_has_side_effects_is_a_note(
+    doctor, site, code, expected
+):
+    body = PROVIDER.format(name="AcmeExecutionProvider", body="")
+    folder = site("epctx-acme", "AcmeExecutionProvider", code=code + body)
+
+    said = doctor("--json", path=[folder])
+
+    (message,) = [m for m, _ in found(said, "note") if "AcmeExecutionProvider (" in m]
+    assert said.code == 0
+    assert re.fullmatch(
+        rf"AcmeExecutionProvider \(epctx-acme 1\.0\) {expected}", message
+    )
+
+
+FAILING = """
+    @classmethod
+    def availability(cls, purpose):
+        {}
+"""
+
+
+@pytest.mark.parametrize("fault", ["raise ValueError('no driver')", "return 7"])
+def test_the_label_of_an_ep_is_said_once_in_a_message(doctor, site, fault):
+    body = FAILING.format(fault)
+    folder = site("epctx-acme", "AcmeExecutionProvider", body=body)
+
+    said = doctor("--json", path=[folder])
+
+    ((message, _),) = found(said, "problem")
+    assert message.count("AcmeExecutionProvider (epctx-acme 1.0)") == 1
+    assert not message.endswith("..")
+    (plugin,) = [p for p in said.json["plugins"] if p["name"].startswith("Acme")]
+    assert "epctx-acme" not in plugin["availability"]["export"]["reason"]
 
 
 def test_a_disabled_plugin_is_a_note_that_names_the_variable(doctor):

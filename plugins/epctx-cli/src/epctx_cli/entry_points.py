@@ -57,3 +57,23 @@ def explain_finder(record: PluginRecord) -> str:
         f"{record.label} comes from a package that knows nothing of epctx: {package} "
         f"finds it by the packaging convention {convention}, and runs it."
     )
+
+
+def is_duplicate(record: PluginRecord) -> bool:
+    """Return whether another distribution provides the EP, too."""
+    return record.state.value == "duplicate"
+
+
+def group_by_reason(
+    records: Iterable[PluginRecord],
+) -> list[tuple[str, list[PluginRecord]]]:
+    """Return records of one EP and one reason together, with a label for all of them:
+    what is said of duplicates is said once.
+    """
+    groups: dict[tuple[str, str], list[PluginRecord]] = {}
+    for record in records:
+        groups.setdefault((record.name, record.reason), []).append(record)
+    return [
+        (f"{name} ({' and '.join(record.origin for record in group)})", group)
+        for (name, _), group in groups.items()
+    ]

@@ -13,7 +13,9 @@ from importlib.metadata import (
     EntryPoint,
     PackageNotFoundError,
     distribution,
+    distributions,
 )
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
@@ -84,6 +86,45 @@ def libraries() -> list[Library] | None:
                 ):
                     ahead.append(distribution(library.name))
     return list(found.values())
+
+
+def unmet_requirements() -> list[Library]:
+    """Return what packages for epctx require and do not have in a version that fits.
+
+    Those are the packages that require epctx-core or have entry points for it, without
+    what `libraries` and `libraries_of_eps` return. What an extra installs is left out.
+    """
+    listed = {
+        (canonicalize_name(library.user), canonicalize_name(library.name))
+        for library in (*(libraries() or ()), *libraries_of_eps())
+    }
+    found: dict[tuple[str, str], Library] = {}
+    packages: dict[str, Distribution] = {}
+    for package in distributions():
+        with suppress(Exception):  # metadata of other packages fails in many ways
+            packages.setdefault(canonicalize_name(package.metadata["Name"]), package)
+    for user, package in packages.items():
+        with suppress(Exception):
+            for library in _requirements(package, "") if _is_ours(package) else ():
+                key = user, canonicalize_name(library.name)
+                if key not in listed and not _is_met(library):
+                    found.setdefault(key, library)
+    return [found[key] for key in sorted(found)]
+
+
+def _is_ours(package: Distribution) -> bool:
+    """Return whether a package requires epctx-core, or has entry points for it."""
+    return "[epctx." in (package.read_text("entry_points.txt") or "") or any(
+        canonicalize_name(Requirement(need).name) == CORE
+        for need in package.requires or ()
+    )
+
+
+def _is_met(library: Library) -> bool:
+    # What another distribution provides has a version that says nothing.
+    if library.version is None:
+        return find_spec(library.name.replace("-", "_")) is not None
+    return library.fits is not False
 
 
 def _requirements(package: Distribution, extra: str) -> Iterator[Library]:

@@ -7,13 +7,17 @@ The child runs `report` of this module; both sides send JSON. Knows no command.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any
 
 from epctx_isolation.process_group import ProcessGroup
@@ -44,11 +48,18 @@ class Trial:
         record: the record after it.
         description: of its class, see `describe`; empty if it could not be imported.
         traceback: of a failed import, or empty.
+        import_seconds: how long its import took, without that of numpy and onnx.
+        import_output: what its import wrote to standard output and standard error.
+        threads: names of Python's threads that run after its import and the questions
+            for its availability.
     """
 
     record: PluginRecord
     description: Mapping[str, Any]
     traceback: str = ""
+    import_seconds: float = 0.0
+    import_output: str = ""
+    threads: tuple[str, ...] = ()
 
 
 def try_all(
@@ -97,8 +108,11 @@ def _try(record: PluginRecord, timeout: float) -> tuple[Trial, str]:
         in_time = child.wait_and_end(timeout)
         written = _read(err).decode(errors="replace")
         with suppress(ValueError, KeyError, TypeError):
-            return _trial(record, json.loads(_read(out))), written
-        end = (
+            reply = json.loads(_read(out))
+            begin, end = reply.pop("written")
+            output = _read(err)[begin:end].decode(errors="replace")
+            return _trial(record, {**reply, "output": output}), written
+        ending = (
             f"its process {child.ending}"
             if in_time
             else f"it took longer than {timeout:g} s"
@@ -106,7 +120,7 @@ def _try(record: PluginRecord, timeout: float) -> tuple[Trial, str]:
         last = next(
             (line for line in reversed(written.splitlines()) if line.strip()), ""
         )
-        reason = f"{end} while it was tried" + (f": {last.strip()}" if last else "")
+        reason = f"{ending} while it was tried" + (f": {last.strip()}" if last else "")
         return _trial(record, {"state": "broken", "reason": reason}), written
 
 
@@ -135,6 +149,9 @@ def _trial(record: PluginRecord, reply: Mapping[str, Any]) -> Trial:
         record=record,
         description=reply.get("description", {}),
         traceback=reply.get("traceback") or record.traceback or "",
+        import_seconds=reply.get("seconds", 0.0),
+        import_output=reply.get("output", ""),
+        threads=tuple(reply.get("threads", ())),
     )
 
 
@@ -165,12 +182,16 @@ def _load_plugin(request: Mapping[str, Any]) -> dict[str, Any]:
 
     description: dict[str, Any] = {}
     problem: EpctxError | None = None
+    observed: dict[str, Any] = {"written": (0, 0)}
+    threads = set(threading.enumerate())
     try:
         if request["chosen"]:
             default_registry.prefer(
                 request["name"], distribution=request["distribution"]
             )
-        elif record().undecided:
+        with suppress(EpctxError):  # raised again below
+            observed = _observe(lambda: default_registry.load(record()))
+        if not request["chosen"] and record().undecided:
             # imports the others of its name as a session would, to learn which are
             # simulated
             with suppress(EpctxError):
@@ -183,10 +204,43 @@ def _load_plugin(request: Mapping[str, Any]) -> dict[str, Any]:
     after = record()
     facts = after.as_dict()
     if problem is not None and (after.usable or not after.reason):
-        facts["reason"] = problem.message
+        # Each user of a record puts its label before the reason.
+        said = problem.message.removeprefix(f"{after.label} ")
+        facts["reason"] = said.rstrip(".")
     if problem is not None and after.usable:
         facts["state"] = PluginState.BROKEN.value
-    return {**facts, "description": description, "traceback": after.traceback}
+    left = [t.name for t in threading.enumerate() if t not in threads]
+    return {
+        **facts,
+        **observed,
+        "threads": left,
+        "description": description,
+        "traceback": after.traceback,
+    }
+
+
+def _observe(load: Callable[[], object]) -> dict[str, Any]:
+    """Import a plugin; return the seconds that it took, and the part of standard error
+    that it wrote.
+    """
+    from epctx_cli.streams import reserved_stdout
+
+    # Each session has them, so that a plugin is not slow for being the first to import
+    # them. One that cannot be imported is the plugin's to report.
+    for shared in ("numpy", "onnx", "epctx_core.plugin"):
+        with suppress(ImportError):
+            import_module(shared)
+    begin, start = _count_written(), time.perf_counter()
+    with reserved_stdout():  # its end flushes the buffers of native libraries
+        load()
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, "written": (begin, _count_written())}
+
+
+def _count_written() -> int:
+    """Return the bytes that this process has written to standard error, a file."""
+    sys.stderr.flush()
+    return os.fstat(sys.stderr.fileno()).st_size
 
 
 def describe(cls: type[ExecutionProvider]) -> dict[str, Any]:

@@ -31,12 +31,21 @@ from epctx_cli.entry_points import (
     describe,
     explain_finder,
     find_entries,
+    group_by_reason,
+    is_duplicate,
 )
 from epctx_cli.exit_codes import ExitCode
-from epctx_cli.libraries import CORE, EpLibrary, Library, libraries, libraries_of_eps
+from epctx_cli.libraries import (
+    CORE,
+    EpLibrary,
+    Library,
+    libraries,
+    libraries_of_eps,
+    unmet_requirements,
+)
 from epctx_cli.plugin_trial import Trial, try_all
 from epctx_core import default_registry
-from epctx_core.errors import InvalidArgument
+from epctx_core.errors import InvalidArgument, one_line
 from epctx_core.ext import suggestion
 
 if TYPE_CHECKING:
@@ -61,6 +70,10 @@ VARIABLES = MappingProxyType(
     }
 )
 """Variables that epctx reads, with a description."""
+SLOW_IMPORT = 3.0
+"""Seconds of an import from which on it is remarked on."""
+_SHOWN = 200
+"""Characters of a plugin's output that are shown."""
 _PURPOSES = {"ort": "fast CPU kernels"}
 _NAME = re.compile(r"\s*([\w.-]+)")
 
@@ -101,6 +114,7 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
     findings = [
         *_check_environment(),
         *check_libraries(found),
+        *(check_libraries(unmet_requirements()) if found is not None else ()),
         *_check_libraries_of_eps(vendors),
         *_check_variables(variables, any_plugin=bool(trials)),
         *findings,
@@ -235,7 +249,10 @@ def check_libraries(found: Sequence[Library] | None) -> Iterator[Finding]:
         elif library.version is not None:
             continue
         elif not library.extra:
-            yield _problem(f"{library.name} is not installed.", install)
+            yield _problem(
+                f"{library.name}, which {library.user} needs, is not installed.",
+                install,
+            )
         elif find_spec(library.name.replace("-", "_")) is not None:
             yield _note(
                 f"{library.name} is provided by a distribution of another name; its "
@@ -310,7 +327,12 @@ def _plugins(console: Console) -> tuple[list[Trial], list[Finding]]:
         trials = try_all(default_registry.records(), log=console.debug)
     except InvalidArgument as error:
         return [], [_problem(error.message, error.hint or "")]
-    return trials, [*_check_plugins(trials), *_check_packages(trials)]
+    return trials, [
+        *_check_plugins(trials),
+        *_check_duplicates([trial.record for trial in trials]),
+        *_check_imports(trials),
+        *_check_packages(trials),
+    ]
 
 
 def _check_plugins(trials: Sequence[Trial]) -> Iterator[Finding]:
@@ -323,30 +345,62 @@ def _check_plugins(trials: Sequence[Trial]) -> Iterator[Finding]:
             ),
             "Install one, or start one with `epctx plugins new`.",
         )
-    used = {trial.record.name for trial in trials if trial.record.usable}
     for trial in trials:
         record = trial.record
         if finder := explain_finder(record):
             yield _note(finder)
-        if record.undecided and record.name in used:
-            chosen = f'"{record.distribution}:{record.name}"'
-            yield _note(
-                f"{record.label} is not used: {record.reason}.",
-                f"To use it, name it {chosen}.",
-            )
-        elif record.usable and record.reason:
+        if record.usable and record.reason:
             hints = dict.fromkeys(
                 each.hint for each in record.availability.values() if each.hint
             )
             yield _note(
                 f"{record.label}: {record.reason.rstrip('.')}.", " ".join(hints)
             )
-        elif not record.usable:
+        elif not (record.usable or is_duplicate(record)):
             why, hint = default_registry.explain_unusable(record)
-            harmless = (
-                record.state.value in {"disabled", "removed"} or record.passed_over
-            )
+            harmless = record.state.value in {"disabled", "removed"}
             yield (_note if harmless else _problem)(f"{why}.", hint)
+
+
+def _check_duplicates(records: Sequence[PluginRecord]) -> Iterator[Finding]:
+    """Yield a finding for each EP that several distributions provide."""
+    used = {record.name for record in records if record.usable}
+    for label, group in group_by_reason(filter(is_duplicate, records)):
+        example = min(group, key=lambda record: bool(record.simulated))
+        if example.undecided and example.name not in used:
+            why, hint = default_registry.explain_unusable(example)
+            yield _problem(f"{why}.", hint)
+        else:
+            name = f'"{example.distribution}:{example.name}"'
+            yield _note(
+                f"{label} is not used: {example.reason}.",
+                f"To use {'it' if len(group) == 1 else 'one of them'}, name it {name}.",
+            )
+
+
+def _check_imports(trials: Sequence[Trial]) -> Iterator[Finding]:
+    """Yield a finding for each import of a plugin that is slow or has side effects."""
+    for trial in trials:
+        label = trial.record.label
+        if trial.import_seconds >= SLOW_IMPORT:
+            yield _note(
+                f"{label} takes {trial.import_seconds:.1f} s to import.",
+                "Its authors: import what only a session needs in the hook that needs "
+                "it.",
+            )
+        if trial.threads:
+            yield _note(
+                f"{label} leaves {text.counted(len(trial.threads), 'thread')} running "
+                f"when it was only imported: {', '.join(map(repr, trial.threads))}.",
+                "Its authors: start threads in a session, and end them in `shutdown`.",
+            )
+        if trial.import_output.strip():
+            yield _note(
+                f"{label} writes to standard output or standard error when it is "
+                f"imported: {one_line(trial.import_output.strip())[:_SHOWN]!r}.",
+                "Its authors: log to `ProviderContext.logger`. `epctx doctor -v` shows "
+                "all of it.",
+            )
 
 
 def _check_packages(trials: Sequence[Trial]) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from epctx_cli.entry_points import (
     describe,
     explain_finder,
     find_entries,
+    group_by_reason,
 )
 from epctx_cli.exit_codes import ExitCode
 from epctx_core import default_registry, plugins
@@ -115,7 +116,10 @@ def _print_list(
             for name, sources in more
         ],
         [*filter(None, map(explain_finder, records))],
-        [f"{r.label}: {r.reason}" for r in records if r.reason],
+        [
+            f"{label}: {group[0].reason}"
+            for label, group in group_by_reason(r for r in records if r.reason)
+        ],
     ):
         if lines:
             console.say("\n" + "\n".join(lines))
