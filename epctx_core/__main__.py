@@ -17,11 +17,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name != "epctx_cli":
             raise
+        from epctx_core.installing import install_command
+
         sys.stderr.write(
             "error: the package epctx-cli, which contains the commands, is not "
             "installed.\n"
         )
-        sys.stderr.write("  pip install 'epctx-core[cli]'\n")
+        sys.stderr.write(f"  {install_command('epctx-core[cli]')}\n")
         return 3
     return run(argv)
 

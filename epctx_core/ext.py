@@ -43,8 +43,6 @@ exactly its own version of the core.
 `choose_providers`:
     the EPs that a compile will have, with options and versions (epctx-cache,
     epctx-cli).
-`concealed`:
-    leaving secrets out of tracebacks and of told calls (epctx-cli, epctx-conformance).
 `describe_distrust`, `make_private_folder`, `remove_tree`, `get_user_folder`:
     folders of one user alone (epctx-cache).
 `find_problems`:
@@ -56,6 +54,8 @@ exactly its own version of the core.
 `import_installed`:
     naming the package that a command or a function needs (epctx-cli, epctx-conformance,
     epctx-onnxruntime).
+`install_command`:
+    hints that name a package to install (epctx-cli).
 `infer_safely`:
     onnx's inference without what ends the process (epctx-onnxruntime).
 `internal_error`:
@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.mapping import *
     from epctx_core.graph.type_table import *
     from epctx_core.graph.weights import *
+    from epctx_core.installing import *
     from epctx_core.options.table import *
     from epctx_core.plugin.hookspecs import *
     from epctx_core.publish.files import *
@@ -122,8 +123,9 @@ _HOME = {
         "get_user_folder",
     ),
     "epctx_core.engines.cpu_engine": ("CpuEngine",),
-    "epctx_core.errors": ("concealed", "internal_error", "suggestion"),
+    "epctx_core.errors": ("internal_error", "suggestion"),
     "epctx_core.forwarding": ("import_installed",),
+    "epctx_core.installing": ("install_command",),
     "epctx_core.graph.index": ("GraphIndex", "Node"),
     "epctx_core.graph.mapping": ("MappedFile",),
     "epctx_core.graph.extraction": ("GraphPartition", "GraphSlice"),

@@ -82,6 +82,7 @@ def import_installed(module: str, *, needed_by: str) -> ModuleType:
         if not missing or missing == package != error.name:
             raise
         from epctx_core.errors import PackageMissing
+        from epctx_core.installing import install_command
 
         distribution = package.replace("_", "-")
         lacking = (
@@ -91,5 +92,5 @@ def import_installed(module: str, *, needed_by: str) -> ModuleType:
         )
         raise PackageMissing(
             f"{needed_by} needs {lacking}, which is not installed.",
-            hint=f"pip install {distribution}",
+            hint=install_command(distribution),
         ) from error

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from install_commands import pip_install
 
 import epctx_core
 from epctx_core import ext, plugin, testing
@@ -140,7 +141,7 @@ def test_without_the_cache_all_other_names_are_there_and_its_own_say_what_to_ins
 
     assert set(listed) == HOST - {"compile_cached", "load_or_compile"}
     assert not {"compile_cached", "load_or_compile"} & set(shown)
-    assert "pip install epctx-cache" in error
+    assert pip_install("epctx-cache") in error
 
 
 def test_importing_the_package_loads_nothing_but_itself():
@@ -207,7 +208,8 @@ def test_a_library_that_an_installed_package_lacks_is_named_with_the_package():
 
     assert said == (
         "True; epctx_core.convert_model needs onnxruntime (required by "
-        "epctx-onnxruntime), which is not installed.; pip install epctx-onnxruntime\n"
+        "epctx-onnxruntime), which is not installed.; "
+        f"{pip_install('epctx-onnxruntime')}\n"
     )
 
 

@@ -359,7 +359,7 @@ def test_a_posix_call_is_noticed():
     assert found == {"fcntl", "os.O_NOFOLLOW", "dir_fd", "madvise", "mmap.MADV_FREE"}
 
 
-def test_only_one_module_of_the_core_reads_package_metadata():
+def test_package_metadata_is_read_by_discovery_and_for_hints_alone():
     readers = {
         shown(path)
         for path in sources()
@@ -370,7 +370,7 @@ def test_only_one_module_of_the_core_reads_package_metadata():
         )
     }
 
-    assert readers == {"epctx_core/registry/discovery.py"}
+    assert readers == {"epctx_core/installing.py", "epctx_core/registry/discovery.py"}
 
 
 def test_importing_epctx_imports_nothing_heavy():

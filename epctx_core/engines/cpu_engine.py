@@ -25,6 +25,7 @@ from epctx_core.errors import (
     suggestion,
 )
 from epctx_core.graph.weights import is_detached
+from epctx_core.installing import install_command
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.registry.discovery import (
     EntryPoint,
@@ -52,7 +53,6 @@ GROUP = "epctx.engines"
 BUILT_IN = "onnx.reference"
 ONNXRUNTIME = "onnxruntime"
 """The engine of epctx-onnxruntime."""
-INSTALL = "pip install 'epctx-core[ort]'"
 
 _VARIABLE = "EPCTX_ENGINE"
 _PACKAGE = "epctx-onnxruntime"
@@ -62,6 +62,11 @@ _LAYOUT = "epctx.cpu_layout"
 """
 
 _log = logging.getLogger("epctx.engines")
+
+
+def get_install_command() -> str:
+    """Return the command that installs the engine of epctx-onnxruntime."""
+    return install_command("epctx-core[ort]")
 
 
 @cache
@@ -104,7 +109,7 @@ def find_engine(named: str | None) -> EntryPoint | None:
             f"the engine {name!r}, named by "
             f"{'session.engine' if named else _VARIABLE}, is not installed."
             f"{suggestion(name, known)}",
-            hint=INSTALL if name == ONNXRUNTIME else others,
+            hint=get_install_command() if name == ONNXRUNTIME else others,
         )
     *others_too, first = found
     if others_too:
@@ -161,8 +166,8 @@ def make_engine(policy: EnginePolicy) -> BaseEngine:
         raise InvalidArgument(
             "custom operators need the engine on onnxruntime, and the engine here is "
             f"{engine.name}.",
-            hint=f"{INSTALL}, and set session.engine to {ONNXRUNTIME!r}; or register "
-            "no library of custom operators.",
+            hint=f"{get_install_command()}, and set session.engine to "
+            f"{ONNXRUNTIME!r}; or register no library of custom operators.",
         )
     return engine(policy)
 
@@ -246,7 +251,9 @@ class CpuEngine:
                     "all operators%s"
                 ),
                 engine.name,
-                f"; {_PACKAGE} is faster: {INSTALL}" if is_missing else "",
+                f"; {_PACKAGE} is faster: {get_install_command()}"
+                if is_missing
+                else "",
             )
         return engine
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import onnx
 from onnx import AttributeProto, ModelProto
 
-from epctx_core.engines.cpu_engine import INSTALL
+from epctx_core.engines.cpu_engine import get_install_command
 from epctx_core.engines.reference_engine import ReferenceEngine
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.extraction import NodeGroup
@@ -134,7 +134,10 @@ def _lacking_error(
         if not any(_has_kernel(graph, index, engine, known) for engine in engines)
     )
     node = next(lacking, None)
-    what, cure = _list_nodes(model), f"install onnxruntime's kernels: {INSTALL}"
+    what, cure = (
+        _list_nodes(model),
+        f"install onnxruntime's kernels: {get_install_command()}",
+    )
     if node is not None:
         custom = [
             each

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggestion
+from epctx_core.installing import install_command
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.guard import plugin_error
 from epctx_core.registry.lookup import (
@@ -77,13 +78,13 @@ def _get_install_hint(name: str, other: str) -> str:
         real = f"The name {reserved} is reserved for the vendor."
         if ep in _OVER_VENDORS:
             real = (
-                f"pip install '{_OVER_VENDORS[ep]}' provides it, over {vendor}'s own "
-                "libraries."
+                f"{install_command(_OVER_VENDORS[ep])} provides it, over {vendor}'s "
+                "own libraries."
             )
         return (
-            f"{real} {package} provides a simulated one (pip install {package}) for "
-            f"the source {ep!r}, which does not read payloads made for {vendor} "
-            "hardware."
+            f"{real} {package} provides a simulated one "
+            f"({install_command(package)}) for the source {ep!r}, which does not read "
+            f"payloads made for {vendor} hardware."
         )
     return (
         f"epctx has no package for {ep} ({vendor}): install the vendor's plugin for "

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from onnx import GraphProto, ModelProto
 
 from epctx_core.engines.cpu_engine import (
-    INSTALL,
     blame_engine,
+    get_install_command,
     load_engine_class,
     make_engine,
 )
@@ -79,7 +79,7 @@ def check_level(
         raise InvalidArgument(
             f"graph_optimization_level is {level.name}, and the engine "
             f"{load_engine_class(engine).name} has no optimiser.",
-            hint=f"{INSTALL}, or use ORT_DISABLE_ALL.",
+            hint=f"{get_install_command()}, or use ORT_DISABLE_ALL.",
         )
     return level
 

@@ -337,8 +337,8 @@ def _require_operators(source: SourceModel, policy: EnginePolicy) -> None:
     """
     from epctx_core.engines.cpu_engine import (
         BUILT_IN,
-        INSTALL,
         blame_engine,
+        get_install_command,
         make_engine,
     )
 
@@ -356,7 +356,7 @@ def _require_operators(source: SourceModel, policy: EnginePolicy) -> None:
         )
         if engine.name.startswith(BUILT_IN):
             raise NotImplementedByProvider(
-                said, hint=f"If it is one of onnxruntime's, {INSTALL}."
+                said, hint=f"If it is one of onnxruntime's, {get_install_command()}."
             )
         raise InvalidGraph(said, path=source.path)
 

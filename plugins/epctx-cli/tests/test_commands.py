@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from epctx_cli import command
 from epctx_cli.command_table import OWN
+from install_commands import pip_install
 
 PLUGINS = Path(__file__).parents[2]
 WORKING = """
@@ -291,5 +292,5 @@ def test_without_this_package_the_script_says_how_to_install_it(tmp_path, module
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == (
         "error: the package epctx-cli, which contains the commands, is not installed.\n"
-        "  pip install 'epctx-core[cli]'\n"
+        f"  {pip_install('epctx-cli')}\n"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from epctx_cli.commands.doctor import check_libraries
 from epctx_cli.libraries import Library, within
+from install_commands import pip_install
 from packaging.specifiers import SpecifierSet
 
 
@@ -22,7 +23,7 @@ def test_what_is_missing_or_too_old_is_told_with_the_command_that_fixes_it():
     assert [(r.severity, r.hint) for r in remarks] == [
         ("problem", "pip install 'onnx>=1.23'"),
         ("problem", "pip install 'pluggy>=1.23'"),
-        ("note", "pip install 'epctx-core[ort]'"),
+        ("note", pip_install("epctx-onnxruntime")),
     ]
 
 

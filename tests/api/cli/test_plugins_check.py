@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 from cli.fixtures import PROVIDER
+from install_commands import pip_install
 
 from epctx_core.testing import GROUPS
 
@@ -188,6 +189,6 @@ def test_without_the_conformance_kit_the_command_says_what_is_missing_and_how_to
     assert (said.code, said.out) == (3, "")
     assert said.err == (
         "error: `epctx plugins check` needs the package epctx-conformance, which is "
-        "not installed.\n  pip install epctx-conformance\n"
+        f"not installed.\n  {pip_install('epctx-conformance')}\n"
     )
     assert process("plugins", "list", path=[tmp_path]).code == 0

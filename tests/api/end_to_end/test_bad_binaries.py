@@ -17,6 +17,7 @@ from end_to_end.routes import (
     set_attribute,
 )
 from end_to_end.small_models import SHAPE, example, saved
+from install_commands import pip_install
 
 import epctx_core as epctx
 from epctx_core import (
@@ -130,7 +131,7 @@ def test_a_source_that_is_not_installed_says_which_package_would_bring_it(pair):
     ) as caught:
         epctx.InferenceSession(pair.model, registry=bare)
 
-    assert "pip install epctx-sim-qnn" in caught.value.hint
+    assert pip_install("epctx-sim-qnn") in caught.value.hint
 
 
 def test_a_node_without_a_source_is_nobodys(pair):

@@ -29,6 +29,7 @@ from end_to_end.small_models import finished, saved, tensor
 from epctx_sim_openvino import OpenVinoProvider
 from epctx_sim_qnn import QnnProvider
 from epctx_sim_vitisai import VitisAIProvider
+from install_commands import pip_install
 from onnx import helper, numpy_helper
 
 import epctx_core as epctx
@@ -214,7 +215,7 @@ def test_where_a_plugin_is_missing_the_error_names_node_source_and_package(
     assert error.node == theirs[0]
     assert repr(error.node) in error.message
     assert f"source '{missing}'" in error.message
-    assert f"pip install {PACKAGES[missing]}" in error.hint
+    assert pip_install(PACKAGES[missing]) in error.hint
 
 
 @pytest.mark.parametrize("missing", ORDER)

@@ -13,6 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 from engines.models_for_engines import WITHOUT_ONNXRUNTIME
+from install_commands import pip_install
 from onnx import parser
 
 SOURCE = """
@@ -266,7 +267,7 @@ def test_an_engine_that_is_named_and_not_installed_is_an_error_with_what_to_inst
         "session.engine, is not installed."
     )
     assert (
-        "pip install 'epctx-core[ort]'"
+        pip_install("epctx-onnxruntime")
         if name == "onnxruntime"
         else "use one of: onnx.reference, onnxruntime"
     ) in said[-1]
@@ -313,7 +314,7 @@ def test_each_session_on_the_reference_says_once_that_it_is_slow(asked):
     assert names == [REFERENCE, REFERENCE]
     words = (
         "which is slow and does not have all operators; epctx-onnxruntime is faster: "
-        "pip install 'epctx-core[ort]'"
+        f"{pip_install('epctx-onnxruntime')}"
     )
     assert (
         warnings(log)

@@ -19,6 +19,7 @@ import onnx
 import pytest
 from end_to_end.engine_eps import Beta
 from end_to_end.small_models import chain, example, saved
+from install_commands import pip_install
 from isolation.fragile_eps import PART, Fragile, FragileWithoutDevice
 from isolation.harness import children, nothing_left, options_for, registry_of
 from isolation.test_payloads_without_manifest import from_other_process
@@ -450,7 +451,7 @@ def test_without_the_package_the_error_names_it_and_the_option(make):
 
     assert "FragileExecutionProvider" in caught.value.message
     assert "ep.context_trust_unverified=1" in caught.value.message
-    assert caught.value.hint == "pip install epctx-isolation"
+    assert caught.value.hint == pip_install("epctx-isolation")
     assert Fragile.loads == []
 
 

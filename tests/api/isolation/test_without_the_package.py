@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from end_to_end.engine_eps import Alpha
+from install_commands import pip_install
 from isolation.harness import compiled, options_for, registry_of, source
 
 import epctx_core as epctx
@@ -40,7 +41,7 @@ def test_a_compile_says_what_to_install_and_writes_nothing(tmp_path, mode):
             tmp_path / "out", source(tmp_path), Alpha, options_for(Alpha, isolate=mode)
         )
 
-    assert caught.value.hint == "pip install epctx-isolation"
+    assert caught.value.hint == pip_install("epctx-isolation")
     assert isinstance(caught.value, epctx.NotFound)
     assert isinstance(caught.value, ImportError)
     assert list((tmp_path / "out").iterdir()) == []

@@ -14,6 +14,7 @@ import onnx.parser
 import onnxruntime
 import pytest
 from command_line import main
+from install_commands import pip_install
 from kernel_eps.acme import kernel_ep, with_eps
 from onnx import TensorProto, helper
 from ort_format.sources import FUNCTIONS, NAMES, SMALL, inputs_of, source
@@ -340,7 +341,7 @@ def test_without_its_package_one_sentence_says_what_the_file_is_and_what_to_inst
 
     assert found.returncode == 3
     assert "ONNX Runtime's own format" in found.stderr
-    assert "pip install epctx-onnxruntime" in found.stderr
+    assert pip_install("epctx-onnxruntime") in found.stderr
     assert "Traceback" not in found.stderr
 
 

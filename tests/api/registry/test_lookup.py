@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from install_commands import pip_install
 
 from epctx_core import Registry
 from epctx_core.errors import InvalidArgument, PluginError
@@ -61,11 +62,11 @@ def test_a_known_name_that_is_not_installed_names_the_vendors_package_before_the
 
     assert "Installed: none." in caught.value.message
     assert (
-        "epctx-sim-qnn provides a simulated one (pip install epctx-sim-qnn) for "
+        f"epctx-sim-qnn provides a simulated one ({pip_install('epctx-sim-qnn')}) for "
         "the source 'QNNExecutionProvider'"
     ) in caught.value.hint
     assert caught.value.hint.startswith(
-        "pip install 'epctx-onnxruntime[qnn]' provides it"
+        f"{pip_install('epctx-onnxruntime[qnn]')} provides it"
     )
 
 
@@ -138,7 +139,7 @@ def test_a_missing_source_in_another_case_names_the_one_that_the_package_takes()
     _, hint = Registry(entry_points=False).explain_missing("openvinoexecutionprovider")
 
     assert (
-        "provides a simulated one (pip install epctx-sim-openvino) for the source "
+        f"provides a simulated one ({pip_install('epctx-sim-openvino')}) for the source "
         "'OpenVINOExecutionProvider'"
     ) in hint
 
@@ -219,8 +220,8 @@ def hints_about(vendor):
 @pytest.mark.parametrize("vendor", SIMULATED)
 def test_a_known_source_is_brought_by_a_package_that_says_it_is_simulated(vendor):
     over_vendors = {
-        "QNN": "'epctx-onnxruntime[qnn]' provides",
-        "OpenVINO": "'epctx-openvino' provides",
+        "QNN": f"{pip_install('epctx-onnxruntime[qnn]')} provides",
+        "OpenVINO": f"{pip_install('epctx-openvino')} provides",
     }
 
     for hint in hints_about(vendor):

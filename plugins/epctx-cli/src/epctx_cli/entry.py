@@ -24,9 +24,10 @@ from epctx_core.errors import (
     InternalError,
     InvalidArgument,
     PluginError,
+    concealed,
     one_line,
 )
-from epctx_core.ext import concealed, internal_error, suggestion
+from epctx_core.ext import internal_error, suggestion
 
 
 def run(argv: list[str]) -> int:

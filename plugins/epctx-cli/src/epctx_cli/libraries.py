@@ -23,6 +23,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
 from epctx_cli.entry_points import EP_GROUP, find_entries
+from epctx_core.ext import install_command
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -178,10 +179,10 @@ class EpLibrary(Library):
     @property
     def install(self) -> str:
         """Command that installs it."""
-        return (
-            f"pip install '{self.user}[{self.extra}]'"
+        return install_command(
+            f"{self.user}[{self.extra}]"
             if self.extra
-            else f"pip install '{self.name}{self.required}'"
+            else f"{self.name}{self.required}"
         )
 
 

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
-from epctx_core.ext import HOOKS, concealed
+from epctx_core.errors import concealed
+from epctx_core.ext import HOOKS
 from epctx_core.plugin import HookSpecs, hookimpl
 
 _LONGEST = 60

@@ -49,7 +49,7 @@ class Sealer:
                 f"{EP}: option 'encryption_key' needs the package cryptography, which "
                 f"cannot be imported: {error}.",
                 ep=EP,
-                hint="pip install 'epctx-sim-vitisai[encryption]'",
+                hint="pip install cryptography",
             ) from error
         self._cipher = AESGCM(key)
         self._nonces: dict[bytes, bytes] = {}

@@ -46,7 +46,7 @@ from epctx_cli.libraries import (
 from epctx_cli.plugin_trial import Trial, try_all
 from epctx_core import default_registry
 from epctx_core.errors import InvalidArgument, one_line
-from epctx_core.ext import suggestion
+from epctx_core.ext import install_command, suggestion
 
 if TYPE_CHECKING:
     from epctx_cli.console import Console
@@ -197,16 +197,16 @@ def _check_environment() -> Iterator[Finding]:
         Path(sys.prefix).resolve()
     ):
         return
-    install = f"{sys.executable} -m pip install"
+    pip_here = f"{sys.executable} -m pip"
     other = f"`pip` on the PATH ({pip}) installs into another environment"
     if plugins := sorted(_plugins_under(Path(pip).parent.parent)):
         yield _problem(
             f"{other}, which has plugins that are not installed here: "
             f"{', '.join(plugins)}.",
-            f"{install} {' '.join(plugins)}",
+            install_command(*plugins, pip=pip_here),
         )
     else:
-        yield _note(f"{other}.", f"For this environment: {install} …")
+        yield _note(f"{other}.", f"For this environment: {pip_here} install …")
 
 
 def _plugins_under(prefix: Path) -> Iterator[str]:
@@ -235,11 +235,11 @@ def check_libraries(found: Sequence[Library] | None) -> Iterator[Finding]:
                 "epctx-core is run from its source and is not installed; versions of "
                 "libraries were not checked."
             ),
-            "pip install epctx-core",
+            install_command(CORE),
         )
         return
     for library in found:
-        install = f"pip install '{library.name}{library.required}'"
+        install = install_command(f"{library.name}{library.required}")
         if library.fits is False:
             yield _problem(
                 f"{library.name} {library.version} is installed; {library.user} needs "
@@ -262,7 +262,7 @@ def check_libraries(found: Sequence[Library] | None) -> Iterator[Finding]:
             purpose = _PURPOSES.get(library.extra, library.extra)
             yield _note(
                 f"{library.name} is not installed ({purpose}).",
-                f"pip install '{CORE}[{library.extra}]'",
+                install_command(f"{CORE}[{library.extra}]"),
             )
 
 

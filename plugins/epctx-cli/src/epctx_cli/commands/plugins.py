@@ -24,6 +24,7 @@ from epctx_cli.entry_points import (
 from epctx_cli.exit_codes import ExitCode
 from epctx_core import default_registry, plugins
 from epctx_core.errors import PluginError
+from epctx_core.ext import install_command
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
@@ -144,7 +145,7 @@ def _find_left_out(
             entry.value.partition("[")[2],
         )
         if entry.group == EP_GROUP and extras and key not in listed:
-            found[key] = f"pip install '{key[1]}[{extras.strip()}'"
+            found[key] = install_command(f"{key[1]}[{extras.strip()}")
     return [
         {"name": ep, "distribution": package, "install": line}
         for (ep, package), line in sorted(found.items())

@@ -1,0 +1,124 @@
+"""Commands that install packages, for hints: from the index, or from where epctx-core
+itself was installed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "epctx-cache": (),
+    "epctx-cli": ("epctx-isolation",),
+    "epctx-conformance": ("epctx-isolation", "epctx-cli"),
+    "epctx-isolation": (),
+    "epctx-onnxruntime": (),
+    "epctx-onnxruntime[cached]": ("epctx-cache", "epctx-isolation"),
+    "epctx-onnxruntime[qnn]": ("epctx-isolation",),
+    "epctx-openvino": (),
+    "epctx-sim-openvino": ("epctx-sim-sdk",),
+    "epctx-sim-qnn": ("epctx-sim-sdk",),
+    "epctx-sim-sdk": (),
+    "epctx-sim-vitisai": ("epctx-sim-sdk",),
+}
+"""Packages of epctx beside the core, each with the others of them that it needs."""
+_CORE = "epctx-core"
+_EXTRAS = {
+    "cache": "epctx-cache",
+    "cli": "epctx-cli",
+    "isolation": "epctx-isolation",
+    "openvino": "epctx-openvino",
+    "ort": "epctx-onnxruntime",
+}
+"""Package that each extra of epctx-core installs."""
+_REQUIREMENT = re.compile(r"([\w.-]+)\s*(?:\[([^\]]*)\])?")
+
+
+def install_command(*requirements: str, pip: str = "pip") -> str:
+    """Return the command that installs packages.
+
+    No index may have those of epctx: where epctx-core was installed from a folder or a
+    file, they come from its folder.
+
+    Args:
+        requirements: as pip takes them, such as `epctx-core[ort]` or `onnx>=1.23`.
+        pip: the program.
+    """
+    arguments: list[str] = []
+    origin = _find_origin()
+    for requirement in requirements:
+        if origin is None or not _is_ours(requirement):
+            arguments.append(requirement)
+        elif origin.is_dir():
+            arguments += _find_projects(requirement, origin) or [requirement]
+        else:
+            arguments += ["--find-links", str(origin.parent), requirement]
+    return f"{pip} install {shlex.join(dict.fromkeys(arguments))}"
+
+
+def _find_origin() -> Path | None:
+    """Return the folder or file that epctx-core was installed from (PEP 610); None for
+    an index, or if it is no longer there.
+    """
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    from importlib_metadata import PackageNotFoundError, distribution
+
+    try:
+        text = distribution(_CORE).read_text("direct_url.json") or "{}"
+        url = urlsplit(json.loads(text).get("url", ""))
+        path = Path(url2pathname(url.path))
+    except (PackageNotFoundError, OSError, ValueError, TypeError, AttributeError):
+        return None
+    return path if url.scheme == "file" and path.exists() else None
+
+
+def _is_ours(requirement: str) -> bool:
+    match = _REQUIREMENT.match(requirement)
+    # Another version of the core is not where this one is from.
+    return match is not None and (
+        match[1] in PACKAGES or (match[1] == _CORE and match[2] is not None)
+    )
+
+
+def _find_projects(requirement: str, origin: Path) -> list[str]:
+    """Return the projects below a repository's folder that a requirement names, with
+    those that they need; empty if one of them is not there.
+    """
+    match = _REQUIREMENT.match(requirement)
+    if match is None:
+        return []
+    name, extras = match[1], match[2] or ""
+    named = [f"{name}[{extras}]" if extras else name]
+    if name == _CORE:
+        named = [_EXTRAS.get(extra.strip(), "") for extra in extras.split(",")]
+    found = [
+        origin / "plugins" / each
+        for one in named
+        for each in (*_list_missing(one), one)
+    ]
+    if all(_is_project(path) for path in found):
+        return [str(path) for path in found]
+    return [f"{origin}[{extras}]"] if name == _CORE else []
+
+
+def _is_project(path: Path) -> bool:
+    folder = path.with_name(path.name.partition("[")[0])
+    return (folder / "pyproject.toml").is_file()
+
+
+def _list_missing(package: str) -> Iterator[str]:
+    """Yield the packages of epctx that another of them needs and that are not
+    installed.
+    """
+    from importlib_metadata import PackageNotFoundError, distribution
+
+    for needed in PACKAGES.get(package, PACKAGES.get(package.partition("[")[0], ())):
+        try:
+            distribution(needed)
+        except PackageNotFoundError:
+            yield needed
