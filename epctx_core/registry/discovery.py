@@ -6,6 +6,7 @@ Reads metadata only, and lets no distribution disturb another.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -143,6 +144,23 @@ def find_entry(group: str, name: str, kind: str) -> tuple[IDistribution, EntryPo
             hint=f"Name the package, too: {min(found)}:{name}",
         )
     return next(iter(found.values()))
+
+
+def explain_hidden(record: PluginRecord, location: str) -> str:
+    """Return a sentence on the distribution that Python finds instead of a record's in
+    a folder or wheel; empty if there is none.
+    """
+    try:
+        first = distribution(record.distribution or "")
+        place = os.path.realpath(str(first.locate_file("")))
+    except (PackageNotFoundError, *_UNREADABLE):
+        return ""
+    if record.finder or place == os.path.realpath(location):
+        return ""
+    return (
+        f"{record.origin} in {location!r} is not used: {first.name} {first.version} in "
+        f"{place!r} comes first on sys.path and hides it"
+    )
 
 
 def _list_installed() -> Iterator[IDistribution]:

@@ -28,7 +28,7 @@ from epctx_core.errors import (
 )
 from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin.types import Availability
-from epctx_core.registry.discovery import Entry, discover
+from epctx_core.registry.discovery import Entry, discover, explain_hidden
 from epctx_core.registry.forking import PerProcess
 from epctx_core.registry.guard import (
     call_class_method,
@@ -355,7 +355,8 @@ class Registry:
         """Use the plugins of a folder or a wheel without installing them; import
         nothing yet.
 
-        The path is appended to `sys.path`: installed packages have precedence.
+        The path is appended to `sys.path`: installed packages have precedence, and what
+        they hide is logged.
 
         Args:
             path: a folder made by `pip install --target`, or a wheel without native
@@ -398,6 +399,10 @@ class Registry:
                 self._paths.append(location)
             self._is_stale = True
             view = self._select()
+        for sentence in sorted({explain_hidden(r, location) for r in found} - {""}):
+            _log.warning(
+                "%s. Uninstall that one, or use an environment without it.", sentence
+            )
         names = {
             (record.name, normalise_name(record.distribution or "")) for record in found
         }
