@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from epctx_cli import streams
-from epctx_core.errors import InvalidArgument, NotImplementedByProvider
+from epctx_core.errors import EpctxError, InvalidArgument, NotImplementedByProvider
 from epctx_core.ext import suggestion
 
 if TYPE_CHECKING:
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 
 CPU_EP = "CPUExecutionProvider"
 _SUFFIX = "executionprovider"
+
+
+class Words(NamedTuple):
+    """Words that may follow a command: names of commands, and long options."""
+
+    commands: tuple[str, ...]
+    options: tuple[str, ...]
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -54,6 +62,28 @@ class CommandParser(argparse.ArgumentParser):
                 description=f"{command.summary[0].upper()}{command.summary[1:]}.",
             )
             parser.command = command
+
+    def list_words(self, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Words]:
+        """Return the words that may follow this command and each one below it, by the
+        names of commands that lead there.
+
+        A command that cannot be imported has no options.
+        """
+        if self.command is not None:
+            with suppress(EpctxError):
+                self.command.declare(self)
+        options = [name for action in self._actions for name in action.option_strings]
+        choices: dict[str, CommandParser] = {}
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - argparse has no public name for it
+                choices |= action.choices
+        words = Words(
+            tuple(choices), tuple(name for name in options if name.startswith("--"))
+        )
+        found = {path: words}
+        for name, parser in choices.items():
+            found |= parser.list_words((*path, name))
+        return found
 
     def add_flag(self, name: str, meaning: str) -> None:
         """Declare an option without a value, False by default."""

@@ -213,6 +213,11 @@ OWN = (
         "check the environment and the plugins",
         "epctx_cli.commands.doctor:add_arguments",
     ),
+    Command(
+        "completion",
+        "print a script that completes commands and options in a shell",
+        "epctx_cli.commands.completion:add_arguments",
+    ),
 )
 """epctx's own commands, in the order of `epctx --help`."""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 import logging
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from operator import index
 from typing import Any
 
 from epctx_cli.arguments import CommandParser, add_verbose
-from epctx_cli.command_table import OWN, added_commands
+from epctx_cli.command_table import OWN, Command, added_commands
 from epctx_cli.console import Console
 from epctx_cli.exit_codes import ExitCode, exit_code
 from epctx_cli.streams import UnwritableError, reserved_stdout
@@ -96,22 +96,7 @@ def _parse(argv: list[str]) -> argparse.Namespace | int:
             f"unknown command {name!r}.{suggestion(name, commands)}",
             hint=f"Commands: {', '.join(commands)}.",
         )
-    parser = CommandParser(
-        prog="epctx",
-        description=(
-            "Compile ONNX models into context models; inspect, verify, run and "
-            "compare them."
-        ),
-        epilog=(
-            "Exit codes: 0 done; 1 a check failed; 2 wrong usage or bad input; 3 a "
-            "plugin is missing or broken."
-        ),
-    )
-    parser.add_argument("--version", action="version", version=f"epctx {__version__}")
-    add_verbose(parser, default=False)
-    parser.add_commands(
-        commands.values(), title="commands", metavar="COMMAND", required=False
-    )
+    parser = _make_parser(commands.values())
     try:
         arguments: argparse.Namespace
         arguments, extras = parser.parse_known_args(argv)
@@ -128,6 +113,33 @@ def _parse(argv: list[str]) -> argparse.Namespace | int:
             "no command was given.", hint=f"{chosen.format_help().rstrip()}"
         )
     return arguments
+
+
+def make_parser() -> CommandParser:
+    """Return the parser of all commands, those of other packages too."""
+    commands = {command.name: command for command in OWN if " " not in command.name}
+    for command in added_commands():
+        if command.can_be_typed:
+            commands.setdefault(command.name, command)
+    return _make_parser(commands.values())
+
+
+def _make_parser(commands: Iterable[Command]) -> CommandParser:
+    parser = CommandParser(
+        prog="epctx",
+        description=(
+            "Compile ONNX models into context models; inspect, verify, run and "
+            "compare them."
+        ),
+        epilog=(
+            "Exit codes: 0 done; 1 a check failed; 2 wrong usage or bad input; 3 a "
+            "plugin is missing or broken."
+        ),
+    )
+    parser.add_argument("--version", action="version", version=f"epctx {__version__}")
+    add_verbose(parser, default=False)
+    parser.add_commands(commands, title="commands", metavar="COMMAND", required=False)
+    return parser
 
 
 def _show(error: EpctxError, console: Console) -> None:

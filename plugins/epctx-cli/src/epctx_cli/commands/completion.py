@@ -1,0 +1,94 @@
+"""`epctx completion`: print a script that completes commands and options in a shell."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from epctx_cli.arguments import CommandParser, Words, add_common
+from epctx_cli.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from epctx_cli.console import Console
+
+SHELLS = ("bash", "zsh", "fish")
+_BASH = """\
+_epctx() {{
+    local word="${{COMP_WORDS[COMP_CWORD]}}" command="" commands="" options="" index
+    for ((index = 1; index < COMP_CWORD; index++)); do
+        case "$command/${{COMP_WORDS[index]}}" in
+            {known}) command="$command/${{COMP_WORDS[index]}}" ;;
+        esac
+    done
+    case "$command" in
+{cases}
+    esac
+    # Without a match, the shell completes names of files.
+    case "$word" in
+        -*) COMPREPLY=($(compgen -W "$options" -- "$word")) ;;
+        *) COMPREPLY=($(compgen -W "$commands" -- "$word")) ;;
+    esac
+}}
+complete -o default -F _epctx epctx
+"""
+_ZSH = """\
+autoload -U +X compinit && compinit
+autoload -U +X bashcompinit && bashcompinit
+"""
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Declare the command's arguments."""
+    parser.epilog = 'For bash: eval "$(epctx completion bash)" in ~/.bashrc.'
+    parser.add_argument("shell", choices=SHELLS, help="the shell")
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Print the script."""
+    from epctx_cli.entry import make_parser
+
+    words = make_parser().list_words()
+    script = _write_fish(words) if arguments.shell == "fish" else _write_bash(words)
+    if arguments.shell == "zsh":
+        script = _ZSH + script
+    console.say(script.rstrip())
+    console.result({"shell": arguments.shell, "script": script})
+    return ExitCode.DONE
+
+
+def _write_bash(words: Mapping[tuple[str, ...], Words]) -> str:
+    cases = [
+        f'        "{_join(path)}") commands="{" ".join(each.commands)}" '
+        f'options="{" ".join(each.options)}" ;;'
+        for path, each in words.items()
+    ]
+    known = " | ".join(f'"{_join(path)}"' for path in words if path)
+    return _BASH.format(known=known, cases="\n".join(cases))
+
+
+def _join(path: tuple[str, ...]) -> str:
+    return "".join(f"/{name}" for name in path)
+
+
+def _write_fish(words: Mapping[tuple[str, ...], Words]) -> str:
+    lines = []
+    for path, each in words.items():
+        seen = [f"__fish_seen_subcommand_from {name}" for name in path]
+        condition = "; and ".join(seen) or "__fish_use_subcommand"
+        if path and each.commands:
+            names = " ".join(each.commands)
+            lines.append(
+                f"complete -c epctx -n '{condition}; and not "
+                f"__fish_seen_subcommand_from {names}' -a '{names}'"
+            )
+        elif each.commands:
+            names = " ".join(each.commands)
+            lines.append(f"complete -c epctx -n '{condition}' -a '{names}'")
+        lines += [
+            f"complete -c epctx -n '{condition}' -l {option.removeprefix('--')}"
+            for option in each.options
+        ]
+    return "\n".join(lines) + "\n"
