@@ -97,6 +97,49 @@ def test_the_report_for_people_counts_and_gives_each_reason_once(epctx, resnet):
     )
 
 
+# QNN takes no float Mod, and no constant for the sake of one.
+TWO_MODS = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[2,3] x) => (float[2,3] y%s) {
+  [c1] k = Constant<value = float[1] {1.0}>()
+  [c2] l = Constant<value = float[1] {2.0}>()
+  [relu] a = Relu(x)
+  [mod1] b = Mod<fmod = 1>(a, l)
+  [mod2] c = Mod<fmod = 1>(b, k)
+  [last] y = Relu(c)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "code"),
+    [
+        ([], 1),
+        (["--fail-on-cpu"], 1),
+        (["--fail-on-cpu=3"], 1),
+        (["--fail-on-cpu=4"], 0),
+        (["--fail-on-cpu", "5"], 0),
+    ],
+)
+def test_fail_on_cpu_says_how_many_nodes_may_be_left_to_the_cpu(
+    epctx, model, option, code
+):
+    said = epctx("explain", model(TWO_MODS % ""), "--ep", "QNN", *option)
+
+    assert "6 nodes, 4 left to the CPU EP" in said.out
+    assert said.code == code
+
+
+@pytest.mark.parametrize("given", ["-1", "few", "1.5"])
+def test_fail_on_cpu_takes_a_whole_number_only(epctx, model, given):
+    said = epctx(
+        "explain", model(TWO_MODS % ""), "--ep", "QNN", f"--fail-on-cpu={given}"
+    )
+
+    assert said.code == 2
+    assert f"--fail-on-cpu: {given!r} is not a whole number from 0" in said.err
+
+
 def test_verbose_lists_every_node(epctx, resnet):
     said = epctx("explain", resnet.path, "--ep", "QNN", "-v")
 

@@ -196,14 +196,15 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seed",
-        type=_seed,
+        type=whole_number,
         default=0,
         metavar="N",
         help="seed of random inputs (default: 0)",
     )
 
 
-def _seed(text: str) -> int:
+def whole_number(text: str) -> int:
+    """Return the number from 0 that an argument is; argparse refuses any other."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
     return int(text)

@@ -17,6 +17,7 @@ from epctx_cli.arguments import (
     add_providers,
     no_ep,
     session_options,
+    whole_number,
 )
 from epctx_cli.exit_codes import ExitCode
 from epctx_core.errors import one_line
@@ -338,12 +339,24 @@ def add_explain_arguments(parser: CommandParser) -> None:
         "model", metavar="MODEL", help="the ONNX model to explain; nothing is compiled"
     )
     add_providers(parser, ep_help="an EP to ask; may be repeated, in order of priority")
+    parser.add_argument(
+        "--fail-on-cpu",
+        nargs="?",
+        const=0,
+        default=0,
+        type=whole_number,
+        metavar="N",
+        help=(
+            "exit with 1 if more than N nodes are left to the CPU EP (default: 0, also "
+            "without this option)"
+        ),
+    )
     add_common(parser)
     parser.set_defaults(run=run_explain)
 
 
 def run_explain(arguments: argparse.Namespace, console: Console) -> int:
-    """Ask the EPs; 1 if nodes are left to the CPU EP."""
+    """Ask the EPs; 1 if more nodes are left to the CPU EP than `--fail-on-cpu` says."""
     from epctx_core import explain_model
 
     if not arguments.ep:
@@ -351,7 +364,9 @@ def run_explain(arguments: argparse.Namespace, console: Console) -> int:
     explanation = explain_model(arguments.model, session_options(arguments, console))
     _print_explain(arguments.model, explanation, console)
     console.result({"model": arguments.model, **explanation.as_dict()})
-    return ExitCode.FAILED if explanation.left else ExitCode.DONE
+    if len(explanation.left) > arguments.fail_on_cpu:
+        return ExitCode.FAILED
+    return ExitCode.DONE
 
 
 def _print_explain(model: str, explanation: Explanation, console: Console) -> None:
