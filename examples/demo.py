@@ -170,7 +170,9 @@ def compile_for(source: Path, eps: dict[str, dict[str, str]]) -> epctx.CompileRe
         )
     taken = {name for partition in report.partitions for name in partition.node_names}
     for refusal in report.refusals:
-        left = [name for name in refusal.nodes if name not in taken]
+        # Constants that only such nodes read are left with them.
+        own = [name for name in refusal.nodes if name not in refusal.follows]
+        left = [name for name in own if name not in taken]
         if left:
             print(f"    {refusal.ep} left {len(left)} of them: {refusal.reason}")
     for file in report.outputs:

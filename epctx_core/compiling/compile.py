@@ -322,7 +322,7 @@ class Compile:
             not assignment.partitions
             and self.flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
         ):
-            refusal = next(iter(assignment.refusals), None)
+            refusal = next((r for r in assignment.refusals if not r.follows), None)
             hint = (
                 f"{refusal.ep} says: {refusal.reason}."
                 if refusal

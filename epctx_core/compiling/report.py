@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.registry.records import PluginRecord
+    from epctx_core.sessions.claims import RefusalRecord
     from epctx_core.sessions.providers import SkippedProvider
     from epctx_core.sessions.transformers import TransformerReport
 
@@ -66,11 +67,19 @@ class PartitionReport:
 
 @dataclass(frozen=True, kw_only=True)
 class RefusalReport:
-    """Nodes that an EP did not take, with its reason."""
+    """Nodes that an EP did not take, with its reason.
+
+    Attributes:
+        nodes, operators: names and operators, in the same order.
+        follows: a constant, QuantizeLinear or DequantizeLinear among `nodes` that only
+            serves nodes which the EP refused for another reason, to the first of those.
+    """
 
     ep: str
     reason: str
     nodes: tuple[str, ...]
+    operators: tuple[str, ...] = ()
+    follows: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +154,11 @@ class CompileReport:
                 for p in self.partitions
             ],
             "refusals": [
-                {"ep": r.ep, "reason": r.reason, "nodes": list(r.nodes)}
+                {
+                    **vars(r),
+                    "nodes": list(r.nodes),
+                    "operators": list(r.operators),
+                }
                 for r in self.refusals
             ],
             "delivered": [file.as_dict() for file in self.delivered],
@@ -189,14 +202,7 @@ def make_report(compile_: Compile) -> CompileReport:
         outputs=outputs,
         partitions=tuple(map(_describe_partition, assignment.partitions)),
         assignments=counts,
-        refusals=tuple(
-            RefusalReport(
-                ep=r.ep,
-                reason=r.reason,
-                nodes=tuple(map(r.graph.get_node_name, r.nodes)),
-            )
-            for r in assignment.refusals
-        ),
+        refusals=tuple(map(_describe_refusal, assignment.refusals)),
         timings=dict(compile_.seconds),
         required_files=tuple(dict.fromkeys(required)),
         delivered=delivered,
@@ -226,12 +232,30 @@ def _describe_partition(partition: GraphPartition) -> PartitionReport:
     )
 
 
+def _describe_refusal(refusal: RefusalRecord) -> RefusalReport:
+    name = refusal.graph.get_node_name
+    return RefusalReport(
+        ep=refusal.ep,
+        reason=refusal.reason,
+        nodes=tuple(map(name, refusal.nodes)),
+        operators=tuple(map(refusal.graph.op_types.__getitem__, refusal.nodes)),
+        follows={name(node): name(cause) for node, cause in refusal.follows.items()},
+    )
+
+
 def _warn_of_plain_model(report: CompileReport) -> None:
     asked = (
         ", ".join(record.name for record in report.providers) or "no EP was asked for"
     )
     model = "the model" if report.output is None else repr(report.output.name)
-    why = next((f" {r.ep} says: {r.reason.rstrip('.')}." for r in report.refusals), "")
+    why = next(
+        (
+            f" {r.ep} says: {r.reason.rstrip('.')}."
+            for r in report.refusals
+            if len(r.follows) < max(1, len(r.nodes))
+        ),
+        "",
+    )
 
     _log.warning(
         "nothing was compiled (%s): %s is a plain model, which runs on the CPU EP.%s",

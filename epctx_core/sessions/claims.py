@@ -8,8 +8,8 @@ with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,16 +30,26 @@ if TYPE_CHECKING:
     from epctx_core.sessions.providers import ProviderSession
 
 _T = TypeVar("_T")
+_SERVING = frozenset({"Constant", "DequantizeLinear"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class RefusalRecord:
-    """Nodes of a graph that an EP did not take, with the reason."""
+    """Nodes of a graph that an EP did not take, with the reason.
+
+    Attributes:
+        of_group: whether the core refused them, as parts of a quantized group that the
+            EP does not take whole.
+        follows: those of `nodes` that only serve nodes which the EP refused for another
+            reason, each with the first of those.
+    """
 
     ep: str
     reason: str
     graph: GraphIndex
     nodes: tuple[int, ...]
+    of_group: bool = False
+    follows: dict[int, int] = field(default_factory=dict, compare=False)
 
 
 class Claims:
@@ -98,21 +108,31 @@ class Claims:
             raise self.broken(f"claims {problem}")
         return nodes
 
-    def refuse(self, reason: str, nodes: Iterable[int]) -> None:
+    def refuse(
+        self, reason: str, nodes: Iterable[int], *, of_group: bool = False
+    ) -> None:
         """Record nodes that are left to the next EP."""
         self._refusals.append(
             RefusalRecord(
-                ep=self.ep, reason=reason, graph=self._graph, nodes=tuple(nodes)
+                ep=self.ep,
+                reason=reason,
+                graph=self._graph,
+                nodes=tuple(nodes),
+                of_group=of_group,
             )
         )
 
     def without(
-        self, bad: Mapping[int, str], units: Sequence[Sequence[int]]
+        self,
+        bad: Mapping[int, str],
+        units: Sequence[Sequence[int]],
+        *,
+        of_group: bool = False,
     ) -> Sequence[Sequence[int]]:
         """Return the sets without a bad node; refuse the others, with the reasons."""
         for unit in units:
             for reason in dict.fromkeys(bad[node] for node in unit if node in bad):
-                self.refuse(reason, unit)
+                self.refuse(reason, unit, of_group=of_group)
         return [unit for unit in units if not any(node in bad for node in unit)]
 
     def leave_out(self, reasons: Mapping[int, str]) -> None:
@@ -124,7 +144,7 @@ class Claims:
             if not self._claimed[index]:
                 nodes.setdefault(reason, []).append(index)
         for reason, indices in nodes.items():
-            self.refuse(reason, sorted(indices))
+            self.refuse(reason, sorted(indices), of_group=True)
 
     def check_nothing_fused(self) -> None:
         """Raise PluginError if an EP without a compiler claims nodes to compile."""
@@ -192,7 +212,7 @@ def keep_whole_groups(
     while bad := part.graph.quantized.find_incomplete(
         chain.from_iterable(units), part.taken
     ):
-        units = claims.without(bad, units)
+        units = claims.without(bad, units, of_group=True)
     return _joined(part.graph, units)
 
 
@@ -312,6 +332,53 @@ def ask_ep(
             part.kernel_nodes[index] = ep, kernel
         part.take([[index] for index in claims.single])
     apply_partition_limits(assignment, ep, providers.session.config())
+    _trace_refusals([r for r in assignment.refusals if r.ep == ep])
+
+
+def _trace_refusals(refusals: Sequence[RefusalRecord]) -> None:
+    """Set `RefusalRecord.follows` of one EP's refusals."""
+    by_graph: dict[int, dict[int, RefusalRecord]] = {}
+    for refusal in refusals:
+        refused = by_graph.setdefault(id(refusal.graph), {})
+        for node in refusal.nodes:
+            refused.setdefault(node, refusal)
+    for refusal in refusals:
+        refused = by_graph[id(refusal.graph)]
+        for node in refusal.nodes:
+            cause = _find_cause(refusal.graph, node, refused)
+            # The reason of a group names the member that is not taken, perhaps this.
+            if not refused[cause].of_group and refused[cause].reason != refusal.reason:
+                refusal.follows[node] = cause
+
+
+def _find_cause(graph: GraphIndex, node: int, refused: Collection[int]) -> int:
+    """Return the refused node that a refused one serves, at the end of the chain, or
+    the node itself.
+    """
+    passed = {node}
+    last = node
+    while (served := _find_served(graph, last, refused)) is not None:
+        if served in passed:
+            # A DequantizeLinear and a QuantizeLinear that serve only each other.
+            return node
+        passed.add(served)
+        last = served
+    return last
+
+
+def _find_served(graph: GraphIndex, node: int, refused: Collection[int]) -> int | None:
+    """Return the node without which a constant or a quantizer has no use, if that is
+    refused.
+    """
+    operator = graph.op_types[node]
+    if operator == "QuantizeLinear":
+        names = graph.explicit_inputs[node][:1]
+        return next((i for n in names if (i := graph.producer.get(n)) in refused), None)
+    results = graph.outputs[node]
+    if operator not in _SERVING or not graph.results.isdisjoint(results):
+        return None
+    readers = [i for name in results for i in graph.consumers.get(name, ())]
+    return min(readers) if readers and all(i in refused for i in readers) else None
 
 
 def _open_graphs(

@@ -333,6 +333,31 @@ def test_many_refusals_are_cut_short_unless_verbose(epctx, model):
     assert "Det" in long.out
 
 
+def test_a_refusal_that_follows_from_another_is_counted_there(epctx, model):
+    path = model(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[2,3] x) => (float[2,3] y) {
+          [c] k = Constant<value = float[1] {1.0}>()
+          [relu] a = Relu(x)
+          [mod] y = Mod<fmod = 1>(a, k)
+        }
+        """
+    )
+
+    said = epctx("compile", path, "--ep", "QNN")
+    answer = epctx("compile", path, "--ep", "QNN", "--json").json
+
+    assert "(1 node, such as 'mod', and 1 constant that only such nodes read)" in (
+        said.out
+    )
+    assert "Constant: no node" not in said.out
+    assert {
+        tuple(refusal["nodes"]): (refusal["operators"], refusal["follows"])
+        for refusal in answer["refusals"]
+    } == {("c",): (["Constant"], {"c": "mod"}), ("mod",): (["Mod"], {})}
+
+
 def test_a_network_of_many_partitions_agrees_too(epctx, network):
     lstm = network("lstm")
 

@@ -14,6 +14,7 @@ from epctx_core.plugin import (
     KernelDef,
     KernelRegistry,
     Purpose,
+    Refusal,
     hookimpl,
 )
 
@@ -109,6 +110,116 @@ g (float[2,3] x) => (float[2,3] y%s) {
   [last] y = Relu(c)
 }
 """
+
+
+def test_constants_are_counted_with_the_refused_nodes_that_read_them(epctx, model):
+    said = epctx("explain", model(TWO_MODS % ""), "--ep", "QNN")
+
+    assert said.out.split("Refused:")[1].strip().splitlines()[0] == (
+        "QNNExecutionProvider: Mod: QNN does not take float here "
+        "(2 nodes, such as 'mod1', and 2 constants that only such nodes read)"
+    )
+    assert "Constant: no node" not in said.out
+
+
+def test_json_keeps_the_reason_and_names_the_node_that_it_follows_from(epctx, model):
+    said = epctx("explain", model(TWO_MODS % ""), "--ep", "QNN", "--json")
+
+    refusals = {
+        node["name"]: (refusal["reason"], refusal["follows"])
+        for node in said.json["nodes"]
+        for refusal in node["refusals"]
+    }
+    alone = "Constant: no node that QNN takes reads it"
+    mod = "Mod: QNN does not take float here"
+    assert refusals == {
+        "c1": (alone, "mod2"),
+        "c2": (alone, "mod1"),
+        "mod1": (mod, None),
+        "mod2": (mod, None),
+    }
+
+
+def test_verbose_says_for_each_node_which_other_it_follows_from(epctx, model):
+    said = epctx("explain", model(TWO_MODS % ""), "--ep", "QNN", "-v")
+
+    (row,) = (line for line in said.out.splitlines() if line.startswith("  c2 "))
+    assert "Constant: no node that QNN takes reads it (follows from 'mod1')" in row
+
+
+def test_a_constant_that_is_a_result_keeps_its_own_reason(epctx, model):
+    said = epctx("explain", model(TWO_MODS % ", float[1] l"), "--ep", "QNN", "--json")
+
+    follows = {
+        node["name"]: node["refusals"][0]["follows"]
+        for node in said.json["nodes"]
+        if node["operator"] == "Constant"
+    }
+    assert follows == {"c1": "mod2", "c2": None}
+
+
+def test_the_quantization_around_a_refused_operator_is_counted_with_it(epctx, model):
+    path = model(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (uint8[2,3] x) => (uint8[2,3] y)
+        <float s = {0.5}, uint8 z = {0}> {
+          [d] a = DequantizeLinear(x, s, z)
+          [mod] b = Mod<fmod = 1>(a, a)
+          [q] y = QuantizeLinear(b, s, z)
+        }
+        """
+    )
+
+    said = epctx("explain", path, "--ep", "VitisAI")
+
+    refused = said.out.split("Refused:")[1].strip().splitlines()
+    assert refused[0].endswith(
+        "(1 node, such as 'mod', and 2 nodes of the quantization around them)"
+    )
+    assert not refused[1]
+
+
+def test_a_quantizer_that_breaks_its_group_keeps_its_own_reason(tmp_path):
+    class NoQuantizer(ExecutionProvider):
+        name = "NoQuantizerExecutionProvider"
+
+        @hookimpl
+        def get_capability(self, graph):
+            taken = [n for n in graph.nodes if n.op_type != "QuantizeLinear"]
+            left = [n for n in graph.nodes if n.op_type == "QuantizeLinear"]
+            return [ComputeCapability(taken), Refusal("no such scale", left)]
+
+        @hookimpl
+        def compile(self, partitions):
+            raise AssertionError
+
+    model = onnx.parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (uint8[2,3] x) => (uint8[2,3] y)
+        <float s = {0.5}, uint8 z = {0}> {
+          [d] a = DequantizeLinear(x, s, z)
+          [relu] b = Relu(a)
+          [q] y = QuantizeLinear(b, s, z)
+        }
+        """
+    )
+    registry = epctx_core.Registry(entry_points=False)
+    registry.register(NoQuantizer)
+    options = epctx_core.SessionOptions()
+    options.add_provider(NoQuantizer.name)
+
+    explanation = epctx_core.explain_model(
+        model.SerializeToString(), options, registry=registry
+    )
+
+    assert [(node.name, node.follows) for node in explanation.nodes] == [
+        ("d", {}),
+        ("relu", {}),
+        ("q", {}),
+    ]
+    assert explanation.nodes[2].refusals == ((NoQuantizer.name, "no such scale"),)
 
 
 @pytest.mark.parametrize(

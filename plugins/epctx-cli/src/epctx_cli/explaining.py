@@ -5,9 +5,9 @@ written.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from epctx_cli.arguments import CPU_EP
@@ -35,6 +35,8 @@ class NodeExplanation:
         kernel: whether a kernel of `ep` runs it, on its own.
         compiled: whether it is an EPContext node already; `ep` is then its source.
         refusals: EP and reason, for each EP asked before `ep`.
+        follows: for a constant, QuantizeLinear or DequantizeLinear that only serves
+            nodes which an EP refused, too: the EP, and the name of the first of those.
     """
 
     name: str
@@ -44,13 +46,17 @@ class NodeExplanation:
     kernel: bool = False
     compiled: bool = False
     refusals: tuple[tuple[str, str], ...] = ()
+    follows: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         """Return its form in JSON."""
-        return {
-            **vars(self),
-            "refusals": [{"ep": ep, "reason": reason} for ep, reason in self.refusals],
-        }
+        fields = dict(vars(self))
+        follows = fields.pop("follows")
+        fields["refusals"] = [
+            {"ep": ep, "reason": reason, "follows": follows.get(ep)}
+            for ep, reason in self.refusals
+        ]
+        return fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,11 +153,14 @@ def _explain(
         id(partition): number for number, partition in enumerate(assignment.partitions)
     }
     reasons: dict[tuple[int, int], list[tuple[str, str]]] = {}
+    follows: dict[tuple[int, int], dict[str, str]] = {}
     for refusal in assignment.refusals:
         for node in refusal.nodes:
-            reasons.setdefault((id(refusal.graph), node), []).append(
-                (refusal.ep, refusal.reason)
-            )
+            key = id(refusal.graph), node
+            reasons.setdefault(key, []).append((refusal.ep, refusal.reason))
+            if node in refusal.follows:
+                cause = refusal.graph.get_node_name(refusal.follows[node])
+                follows.setdefault(key, {})[refusal.ep] = cause
     for part in assignment.graphs:
         takers = {
             node: (partition.ep, numbers[id(partition)])
@@ -178,4 +187,5 @@ def _explain(
                 kernel=index in kernels,
                 compiled=source is not None,
                 refusals=tuple(dict.fromkeys(reasons.get((id(part.graph), index), ()))),
+                follows=follows.get((id(part.graph), index), {}),
             )

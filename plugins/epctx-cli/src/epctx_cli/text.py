@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from epctx_core.errors import one_line
 
@@ -51,6 +51,58 @@ def operators(names: Iterable[str], shown: int) -> str:
     counts = Counter(names).most_common()
     listed = ", ".join(f"{number} {name}" for name, number in counts[:shown])
     return listed + (", …" if len(counts) > shown else "")
+
+
+class Refused(NamedTuple):
+    """Refusal of one node by an EP.
+
+    Attributes:
+        ep, reason: the EP and what it says.
+        node, operator: the node's name and operator.
+        follows: name of the node without whose refusal this one would not be; None if
+            it is one of its own.
+    """
+
+    ep: str
+    reason: str
+    node: str
+    operator: str
+    follows: str | None = None
+
+
+def refused(refusals: Iterable[Refused]) -> list[str]:
+    """Return a line for each reason, those of the most nodes first.
+
+    A refusal that follows from another one is counted there.
+    """
+    refusals = tuple(refusals)
+    reasons: dict[tuple[str, str], str] = {}
+    for each in refusals:
+        reasons.setdefault((each.ep, each.node), each.reason)
+    groups: dict[tuple[str, str], list[Refused]] = {}
+    for each in refusals:
+        cause = reasons.get((each.ep, each.follows or each.node), each.reason)
+        reason = cause if each.follows else each.reason
+        groups.setdefault((each.ep, reason), []).append(each)
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    return [
+        f"{ep}: {one_line(reason.rstrip('.'))} ({_refused_nodes(group)})"
+        for (ep, reason), group in ordered
+    ]
+
+
+def _refused_nodes(group: Sequence[Refused]) -> str:
+    own = list(dict.fromkeys(each.node for each in group if not each.follows))
+    # In a subgraph, a node may have the name of another one outside.
+    own = own or [each.follows for each in group[:1] if each.follows]
+    words = f"{counted(len(own), 'node')}, such as {own[0]!r}"
+    serving = {each.node: each.operator for each in group if each.follows}
+    if not serving:
+        return words
+    count = len(serving)
+    if set(serving.values()) == {"Constant"}:
+        return f"{words}, and {counted(count, 'constant')} that only such nodes read"
+    return f"{words}, and {counted(count, 'node')} of the quantization around them"
 
 
 def indented(text: str, by: str = "  ") -> str:

@@ -205,20 +205,20 @@ def _print_assignments(report: CompileReport, console: Console) -> None:
 
 
 def _print_refusals(report: CompileReport, console: Console) -> None:
-    shown = report.refusals if console.verbose else report.refusals[:_SHOWN_REFUSALS]
+    refusals = [
+        text.Refused(r.ep, r.reason, name, operator, r.follows.get(name))
+        for r in report.refusals
+        for name, operator in zip(r.nodes, r.operators, strict=True)
+    ]
+    lines = text.refused(refusals)
+    # An EP may give a reason without a node.
+    lines += [f"{r.ep}: {one_line(r.reason)}" for r in report.refusals if not r.nodes]
+    shown = lines if console.verbose else lines[:_SHOWN_REFUSALS]
     if shown:
         console.say("\nRefused:")
-    for r in shown:
-        concerned = (
-            f" ({text.counted(len(r.nodes), 'node')}, such as {r.nodes[0]!r})"
-            if r.nodes
-            else ""
-        )
-        console.say(
-            f"  {r.ep}: "
-            f"{one_line(r.reason.rstrip('.') if concerned else r.reason)}{concerned}"
-        )
-    if left := len(report.refusals) - len(shown):
+    for line in shown:
+        console.say(f"  {line}")
+    if left := len(lines) - len(shown):
         console.say(f"  … and {text.counted(left, 'reason')} more; -v shows all.")
 
 

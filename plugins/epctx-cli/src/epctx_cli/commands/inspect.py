@@ -386,7 +386,15 @@ def _print_explain(model: str, explanation: Explanation, console: Console) -> No
     if console.verbose:
         rows = []
         for node in nodes:
-            refused = "; ".join(f"{ep}: {reason}" for ep, reason in node.refusals)
+            refused = "; ".join(
+                f"{ep}: {reason}"
+                + (
+                    f" (follows from {node.follows[ep]!r})"
+                    if ep in node.follows
+                    else ""
+                )
+                for ep, reason in node.refusals
+            )
             partition = "-" if node.partition is None else f"{node.partition}"
             rows.append((node.name, node.operator, node.ep, partition, refused))
         console.table(("node", "operator", "taken by", "partition", "refused by"), rows)
@@ -403,15 +411,15 @@ def _share(ep: str, nodes: Sequence[NodeExplanation]) -> tuple[str, int, int, st
 
 
 def _print_reasons(explanation: Explanation, console: Console) -> None:
-    """List each reason once, in the order of the numbers of nodes."""
-    refused: dict[tuple[str, str], list[NodeExplanation]] = {}
-    for node in explanation.nodes:
-        for refusal in node.refusals:
-            refused.setdefault(refusal, []).append(node)
-    if refused:
+    """List each reason once, in the order of the numbers of nodes; one that follows
+    from another is counted there.
+    """
+    lines = text.refused(
+        text.Refused(ep, reason, node.name, node.operator, node.follows.get(ep))
+        for node in explanation.nodes
+        for ep, reason in node.refusals
+    )
+    if lines:
         console.say("\nRefused:")
-    for (ep, reason), nodes in sorted(refused.items(), key=lambda item: -len(item[1])):
-        console.say(
-            f"  {ep}: {one_line(reason.rstrip('.'))} "
-            f"({text.counted(len(nodes), 'node')}, such as {nodes[0].name!r})"
-        )
+    for line in lines:
+        console.say(f"  {line}")
