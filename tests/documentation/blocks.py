@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import indent
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
+PAGES = ["../README.md", *sorted(page.name for page in DOCS.glob("*.md"))]
 _BLOCK = re.compile(
     (
         r"(?:^(?P<adds>Add to the class in "

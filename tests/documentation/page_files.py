@@ -1,0 +1,63 @@
+"""The files that every page of the documentation may assume: see docs/README.md.
+
+`python tests/documentation/page_files.py FOLDER` writes them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+_NETWORKS = Path(__file__).parent.parent / "models"
+_SMALL = """
+<ir_version: 9, opset_import: ["" : 17]>
+small (float[1, 3, 8, 8] x) => (float[1, 4, 1, 1] y) {
+  [conv] a = Conv<kernel_shape = [3, 3]>(x, w)
+  [relu] b = Relu(a)
+  [mean] y = GlobalAveragePool(b)
+}
+"""
+_TOKENS = """
+<ir_version: 9, opset_import: ["" : 17]>
+tokens (float[1, 4] x) => (float[1, 4] y) {
+  [seven] s = Constant<value = float[1] {7.0}>()
+  [wrap] a = Mod<fmod = 1>(x, s)
+  [relu] y = Relu(a)
+}
+"""
+
+
+def write_page_files(folder: Path) -> None:
+    """Write the files into a folder."""
+    weights = np.random.default_rng(0).normal(size=(4, 3, 3, 3)).astype(np.float32)
+    small = onnx.parser.parse_model(_SMALL)
+    small.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    onnx.save(small, folder / "model.onnx")
+    onnx.save(onnx.parser.parse_model(_TOKENS), folder / "tokens.onnx")
+    shutil.copyfile(_NETWORKS / "bert/model.onnx", folder / "bert.onnx")
+    _write_other(folder)
+
+
+def _write_other(folder: Path) -> None:
+    """Write a context model as a tool without manifests would."""
+    import epctx_core as epctx
+
+    options = epctx.SessionOptions()
+    options.add_provider("QNN")
+    epctx.ModelCompiler(options, folder / "model.onnx").compile_to_file(
+        folder / "other_ctx.onnx"
+    )
+    model = onnx.load(folder / "other_ctx.onnx")
+    kept = [entry for entry in model.metadata_props if "epctx" not in entry.key]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    onnx.save(model, folder / "other_ctx.onnx")
+
+
+if __name__ == "__main__":
+    write_page_files(Path(sys.argv[1]))

@@ -1,0 +1,76 @@
+"""Blocks and commands of the documentation do what the pages say, in order, as a
+reader pastes them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from documentation.blocks import PAGES
+from documentation.page_files import write_page_files
+from documentation.run_page import differs, read_blocks
+
+PAGES_THAT_RUN = ["serving.md"]
+NOT_RUN = 0
+TESTS = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page_files")
+    write_page_files(folder)
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES_THAT_RUN)
+def test_a_page_runs_as_it_is_pasted_and_prints_what_it_shows(page, written, tmp_path):
+    folder = tmp_path / "page"
+    shutil.copytree(written, folder)
+    scripts = Path(sys.executable).parent
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("EPCTX_")}
+
+    done = subprocess.run(
+        [sys.executable, TESTS / "documentation/run_page.py", page],
+        cwd=folder,
+        env={
+            **kept,
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+            "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": f"{folder}{os.pathsep}{TESTS}",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.stdout, done.returncode) == ("", 0), done.stdout + done.stderr
+
+
+def test_few_blocks_are_marked_as_not_run_and_each_has_a_reason():
+    reasons = [
+        block.reason for page in PAGES for block in read_blocks(page) if block.reason
+    ]
+
+    assert len(reasons) == NOT_RUN
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "difference"),
+    [
+        ("a\nb", "a\nb\n", ""),
+        ("a  1.5 KiB", "a 2.7 KiB", ""),
+        ("…\nb", "a\na\nb", ""),
+        ("a … c", "a b c", ""),
+        ("a\nc", "a\nb\nc", "c"),
+        ("a", "a\nb", "nothing after this, but there is: b"),
+        ("3 nodes", "4 nodes", "3 nodes"),
+        ("a\n…\nd", "a\nb\nc", "d"),
+    ],
+)
+def test_what_a_page_shows_is_compared_line_by_line(shown, printed, difference):
+    assert differs(shown, printed) == difference
