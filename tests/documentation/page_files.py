@@ -30,6 +30,15 @@ tokens (float[1, 4] x) => (float[1, 4] y) {
   [relu] y = Relu(a)
 }
 """
+_TOKENIZER = """
+<ir_version: 9, opset_import: ["" : 17, "ai.onnx.contrib" : 1]>
+tokenizer (string[2] text) => (float[2] y) <int64[1] shape = {2}> {
+  [length] n = ai.onnx.contrib.StringLength(text)
+  [static] m = Reshape(n, shape)
+  [float] a = Cast<to = 1>(m)
+  [relu] y = Relu(a)
+}
+"""
 
 
 def write_page_files(folder: Path) -> None:
@@ -39,6 +48,11 @@ def write_page_files(folder: Path) -> None:
     small.graph.initializer.append(numpy_helper.from_array(weights, "w"))
     onnx.save(small, folder / "model.onnx")
     onnx.save(onnx.parser.parse_model(_TOKENS), folder / "tokens.onnx")
+    for name, length in (("prefill", 16), ("decode", 8)):
+        small.graph.input[0].type.tensor_type.shape.dim[3].dim_value = length
+        onnx.save(small, folder / f"{name}.onnx")
+    tokenizer = onnx.parser.parse_model(_TOKENIZER)
+    onnx.save(tokenizer, folder / "tokenizer_and_network.onnx")
     shutil.copyfile(_NETWORKS / "bert/model.onnx", folder / "bert.onnx")
     _write_other(folder)
 

@@ -49,6 +49,7 @@ class Block:
         text: its lines.
         reason: why it is not run; None if it is.
         file: whether the page has the reader write it to a file.
+        is_output: whether it is what the block right before it prints.
     """
 
     line: int
@@ -56,6 +57,7 @@ class Block:
     text: str
     reason: str | None
     file: bool
+    is_output: bool
 
 
 def read_blocks(page: str) -> list[Block]:
@@ -68,6 +70,7 @@ def read_blocks(page: str) -> list[Block]:
             re.sub(rf"^{found['indent']}", "", found["text"], flags=re.MULTILINE),
             found["reason"],
             bool(_FILE.search(text, 0, found.start())),
+            not found["kind"] and text[: found.start()].rstrip().endswith("```"),
         )
         for found in _BLOCK.finditer(text)
     ]
@@ -118,7 +121,7 @@ def run_page(page: str) -> Iterator[str]:
             continue
         where = f"{page}:{block.line}"
         if block.kind == "python":
-            shown = following.text if following and not following.kind else None
+            shown = following.text if following and following.is_output else None
             yield from _run_python(block, where, names, shown)
         elif block.kind == "console":
             yield from _run_console(block.text, where)
