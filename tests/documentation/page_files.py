@@ -48,6 +48,11 @@ def write_page_files(folder: Path) -> None:
     small.graph.initializer.append(numpy_helper.from_array(weights, "w"))
     onnx.save(small, folder / "model.onnx")
     onnx.save(onnx.parser.parse_model(_TOKENS), folder / "tokens.onnx")
+    batched = onnx.ModelProto()
+    batched.CopyFrom(small)
+    for value in (*batched.graph.input, *batched.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    onnx.save(batched, folder / "batched.onnx")
     for name, length in (("prefill", 16), ("decode", 8)):
         small.graph.input[0].type.tensor_type.shape.dim[3].dim_value = length
         onnx.save(small, folder / f"{name}.onnx")

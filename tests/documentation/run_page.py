@@ -1,5 +1,6 @@
 """A page of the documentation, run as a reader pastes it: `python run_page.py PAGE`
-in the folder that the page works in.
+in the folder that the page works in; with `… PAGE REASON`, the blocks that are marked
+with a reason that begins so.
 
 Blocks run in order, Python in one namespace. What a block or a command prints is
 compared with what the page shows: docs/README.md has the rules. Each fault is a line
@@ -106,8 +107,8 @@ def _plain(line: str) -> str:
     return " ".join(line.split())
 
 
-def run_page(page: str) -> Iterator[str]:
-    """Run a page in the current folder and yield its faults."""
+def run_page(page: str, marked: str | None = None) -> Iterator[str]:
+    """Run a page in the current folder, or its marked blocks, and yield its faults."""
     names: dict[str, object] = {"__name__": "__main__"}
     exec(_START, names)  # noqa: S102 - what docs/README.md says that a reader has
     if "pyproject.toml" in files(page):
@@ -117,7 +118,7 @@ def run_page(page: str) -> Iterator[str]:
             Path(name).write_text(text)
     found = read_blocks(page)
     for block, following in zip_longest(found, found[1:]):
-        if block.reason is not None or block.file:
+        if block.file or not _is_run(block.reason, marked):
             continue
         where = f"{page}:{block.line}"
         if block.kind == "python":
@@ -125,6 +126,12 @@ def run_page(page: str) -> Iterator[str]:
             yield from _run_python(block, where, names, shown)
         elif block.kind == "console":
             yield from _run_console(block.text, where)
+
+
+def _is_run(reason: str | None, marked: str | None) -> bool:
+    if reason is None or marked is None:
+        return reason is marked
+    return reason.startswith(marked)
 
 
 def _run_python(
@@ -161,5 +168,5 @@ def _run_console(text: str, where: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    for fault in run_page(sys.argv[1]):
+    for fault in run_page(*sys.argv[1:]):
         sys.stdout.write(f"{fault}\n")

@@ -29,22 +29,15 @@ def written(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, marks=[pytest.mark.stress] if page in SLOW else [])
-        for page in PAGES
-        if page not in RUN_BY_THEIR_OWN_TESTS and read_blocks(page)
-    ],
-)
-def test_a_page_runs_as_it_is_pasted_and_prints_what_it_shows(page, written, tmp_path):
+def run_in_process(page, written, tmp_path, *marked):
+    """Run a page in a copy of the folder `written`; the marked blocks of one reason."""
     folder = tmp_path / "page"
     shutil.copytree(written, folder)
     scripts = Path(sys.executable).parent
     kept = {k: v for k, v in os.environ.items() if not k.startswith("EPCTX_")}
 
-    done = subprocess.run(
-        [sys.executable, TESTS / "documentation/run_page.py", page],
+    return subprocess.run(
+        [sys.executable, TESTS / "documentation/run_page.py", page, *marked],
         cwd=folder,
         env={
             **kept,
@@ -56,6 +49,18 @@ def test_a_page_runs_as_it_is_pasted_and_prints_what_it_shows(page, written, tmp
         text=True,
         check=False,
     )
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.stress] if page in SLOW else [])
+        for page in PAGES
+        if page not in RUN_BY_THEIR_OWN_TESTS and read_blocks(page)
+    ],
+)
+def test_a_page_runs_as_it_is_pasted_and_prints_what_it_shows(page, written, tmp_path):
+    done = run_in_process(page, written, tmp_path)
 
     assert (done.stdout, done.returncode) == ("", 0), done.stdout + done.stderr
 
