@@ -18,7 +18,9 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "epctx-onnxruntime": (),
     "epctx-onnxruntime[cached]": ("epctx-cache", "epctx-isolation"),
     "epctx-onnxruntime[qnn]": ("epctx-isolation",),
-    "epctx-openvino": (),
+    "epctx-onnxruntime[openvino]": ("epctx-openvino-container",),
+    "epctx-openvino": ("epctx-openvino-container",),
+    "epctx-openvino-container": (),
     "epctx-sim-openvino": ("epctx-sim-sdk",),
     "epctx-sim-qnn": ("epctx-sim-sdk",),
     "epctx-sim-sdk": (),
@@ -50,10 +52,14 @@ def install_command(*requirements: str, pip: str = "pip") -> str:
     arguments: list[str] = []
     origin = _find_origin()
     for requirement in requirements:
-        if origin is None or not _is_ours(requirement):
+        match = _REQUIREMENT.match(requirement)
+        name, extras = match.groups("") if match else ("", "")
+        # Another version of the core is not where this one is from.
+        is_ours = name in PACKAGES or (name == _CORE and extras)
+        if origin is None or not is_ours:
             arguments.append(requirement)
         elif origin.is_dir():
-            arguments += _find_projects(requirement, origin) or [requirement]
+            arguments += _find_projects(name, extras, origin) or [requirement]
         else:
             arguments += ["--find-links", str(origin.parent), requirement]
     return f"{pip} install {shlex.join(dict.fromkeys(arguments))}"
@@ -77,22 +83,10 @@ def _find_origin() -> Path | None:
     return path if url.scheme == "file" and path.exists() else None
 
 
-def _is_ours(requirement: str) -> bool:
-    match = _REQUIREMENT.match(requirement)
-    # Another version of the core is not where this one is from.
-    return match is not None and (
-        match[1] in PACKAGES or (match[1] == _CORE and match[2] is not None)
-    )
-
-
-def _find_projects(requirement: str, origin: Path) -> list[str]:
+def _find_projects(name: str, extras: str, origin: Path) -> list[str]:
     """Return the projects below a repository's folder that a requirement names, with
     those that they need; empty if one of them is not there.
     """
-    match = _REQUIREMENT.match(requirement)
-    if match is None:
-        return []
-    name, extras = match[1], match[2] or ""
     named = [f"{name}[{extras}]" if extras else name]
     if name == _CORE:
         named = [_EXTRAS.get(extra.strip(), "") for extra in extras.split(",")]

@@ -48,6 +48,7 @@ from epctx_core.graph.splice import (
     splice,
     splice_graph,
 )  # fmt: skip
+from epctx_core.graph.type_table import may_have_shape
 from epctx_core.graph.weights import compute_digests_ahead
 from epctx_core.plugin import (
     CORE_ATTRIBUTES,
@@ -558,7 +559,7 @@ class ProviderPart:
                 fault = "which is not a list of static lengths"
             else:
                 proven = ValueInfo(name, partition.graph.types.get_proven(name))
-                if not _fits(shape, proven.shape):
+                if not may_have_shape(proven.type, shape):
                     raise make_shape_error(self._choice.record, proven, shape, _HOOK)
                 self.shapes[name] = shape
                 continue
@@ -646,16 +647,6 @@ class ProviderPart:
                 )
             )
         return tuple(references)
-
-
-def _fits(shape: Sequence[int], proven: Sequence[object] | None) -> bool:
-    """Return whether static lengths are possible for a shape."""
-    known = [
-        d if isinstance(d, int) else None for d in (shape if proven is None else proven)
-    ]
-    return len(known) == len(shape) and all(
-        d in {None, n} for d, n in zip(known, shape, strict=True)
-    )
 
 
 def write_all_payloads(

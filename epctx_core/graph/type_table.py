@@ -318,7 +318,7 @@ def _read_note(value: ValueInfoProto, note: str) -> TypeProto:
         lengths = json.loads(note)
         if element and type(lengths) is list and len(lengths) <= MAX_RANK:
             made: TypeProto = onnx.helper.make_tensor_type_proto(element, lengths)
-            if known.shape is None or _may_be(lengths, known.shape):
+            if may_have_shape(known, lengths):
                 return made
     except (ValueError, TypeError, RecursionError):
         pass
@@ -329,11 +329,14 @@ def _read_note(value: ValueInfoProto, note: str) -> TypeProto:
     )
 
 
-def _may_be(lengths: Sequence[Dimension], known: Sequence[Dimension]) -> bool:
-    """Return whether a shape has the known lengths of another."""
-    return len(lengths) == len(known) and all(
-        not isinstance(other, int) or length == other
-        for length, other in zip(lengths, known, strict=True)
+def may_have_shape(type_: TensorType, shape: Sequence[Dimension]) -> bool:
+    """Return whether values of a type may have a shape, as far as theirs is known."""
+    return type_.shape is None or (
+        len(shape) == len(type_.shape)
+        and all(
+            not isinstance(known, int) or known == length
+            for known, length in zip(type_.shape, shape, strict=True)
+        )
     )
 
 

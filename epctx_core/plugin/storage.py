@@ -332,8 +332,9 @@ def write_blobs(
         ValueError: facts for a missing blob, or a table above 16 MiB.
     """
     table, content = {}, dict[str, Any](blobs)
+    facts = {} if facts is None else facts
     _check_facts(facts)
-    if strange := (facts or {}).keys() - content.keys():
+    if strange := facts.keys() - content.keys():
         raise ValueError(f"there are facts for {min(strange)!r:.200}, but no such blob")
     for name, blob in content.items():
         offset, length = payload.align(_ALIGNMENT), None
@@ -350,7 +351,7 @@ def write_blobs(
         else:
             digest = hashlib.sha256(blob).hexdigest()
             payload.write(blob)
-        own = {} if facts is None else dict(facts.get(name, {}))
+        own = dict(facts.get(name, {}))
         length = payload.size - offset if length is None else length
         table[name] = {
             "offset": offset,
@@ -367,18 +368,13 @@ def write_blobs(
     payload.write(text + _FOOT.pack(len(text), hashlib.sha256(text).digest(), _MAGIC))
 
 
-def _check_facts(facts: Any) -> None:
-    if not (facts is None or isinstance(facts, Mapping)):
-        raise TypeError(
-            "facts are a mapping from names of blobs to their facts, not of type "
-            f"{type(facts).__name__}"
-        )
-    for name, own in (facts or {}).items():
-        if not isinstance(own, Mapping):
-            raise TypeError(
-                f"the facts of the blob {name!r:.200} are of type "
-                f"{type(own).__name__}, and not a mapping from names to values"
-            )
+def _check_facts(facts: Mapping[str, Any]) -> None:
+    given = {"facts": facts}
+    if isinstance(facts, Mapping):
+        given = {f"facts of the blob {name!r:.200}": own for name, own in facts.items()}
+    for what, value in given.items():
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{what} are of type {type(value).__name__}, not a mapping")
 
 
 class Blobs(Mapping[str, memoryview]):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggestion
-from epctx_core.installing import install_command
+from epctx_core.installing import PACKAGES, install_command
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.guard import plugin_error
 from epctx_core.registry.lookup import (
@@ -48,12 +48,6 @@ _OVER_VENDORS = {
     "OpenVINOExecutionProvider": "epctx-openvino",
 }
 """Packages of epctx with an EP over the vendor's libraries."""
-_SIMULATED = {
-    "QNNExecutionProvider": "epctx-sim-qnn",
-    "OpenVINOExecutionProvider": "epctx-sim-openvino",
-    "VitisAIExecutionProvider": "epctx-sim-vitisai",
-}
-"""Packages of epctx with a simulated EP."""
 
 
 def known_ep(name: str) -> tuple[str, str, str] | None:
@@ -73,8 +67,8 @@ def _get_install_hint(name: str, other: str) -> str:
     if known is None:
         return other
     ep, vendor, reserved = known
-    package = _SIMULATED.get(ep)
-    if package is not None:
+    package = reserved.replace("epctx-", "epctx-sim-", 1)
+    if package in PACKAGES:
         real = f"The name {reserved} is reserved for the vendor."
         if ep in _OVER_VENDORS:
             real = (

@@ -8,7 +8,7 @@ with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -338,35 +338,28 @@ def ask_ep(
 def _trace_refusals(refusals: Sequence[RefusalRecord]) -> None:
     """Set `RefusalRecord.follows` of one EP's refusals."""
     by_graph: dict[int, dict[int, RefusalRecord]] = {}
-    for refusal in refusals:
-        refused = by_graph.setdefault(id(refusal.graph), {})
-        for node in refusal.nodes:
-            refused.setdefault(node, refusal)
-    for refusal in refusals:
-        refused = by_graph[id(refusal.graph)]
-        for node in refusal.nodes:
-            cause = _find_cause(refusal.graph, node, refused)
+    for refusal in reversed(refusals):
+        # The first of several counts.
+        by_graph.setdefault(id(refusal.graph), {}).update(
+            dict.fromkeys(refusal.nodes, refusal)
+        )
+    for refused in by_graph.values():
+        causes: dict[int, int] = {}
+        # What a constant serves is behind it, and what that serves is known by then.
+        for node in sorted(refused, reverse=True):
+            refusal = refused[node]
+            served = _find_served(refusal.graph, node, refused)
+            if served is None:
+                continue
+            causes[node] = cause = causes.get(served, served)
             # The reason of a group names the member that is not taken, perhaps this.
             if not refused[cause].of_group and refused[cause].reason != refusal.reason:
                 refusal.follows[node] = cause
 
 
-def _find_cause(graph: GraphIndex, node: int, refused: Collection[int]) -> int:
-    """Return the refused node that a refused one serves, at the end of the chain, or
-    the node itself.
-    """
-    passed = {node}
-    last = node
-    while (served := _find_served(graph, last, refused)) is not None:
-        if served in passed:
-            # A DequantizeLinear and a QuantizeLinear that serve only each other.
-            return node
-        passed.add(served)
-        last = served
-    return last
-
-
-def _find_served(graph: GraphIndex, node: int, refused: Collection[int]) -> int | None:
+def _find_served(
+    graph: GraphIndex, node: int, refused: Mapping[int, RefusalRecord]
+) -> int | None:
     """Return the node without which a constant or a quantizer has no use, if that is
     refused.
     """
@@ -377,8 +370,8 @@ def _find_served(graph: GraphIndex, node: int, refused: Collection[int]) -> int 
     results = graph.outputs[node]
     if operator not in _SERVING or not graph.results.isdisjoint(results):
         return None
-    readers = [i for name in results for i in graph.consumers.get(name, ())]
-    return min(readers) if readers and all(i in refused for i in readers) else None
+    readers = {i for name in results for i in graph.consumers.get(name, ())}
+    return min(readers) if readers and readers <= refused.keys() else None
 
 
 def _open_graphs(

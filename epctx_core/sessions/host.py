@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 
 from epctx_core.errors import InvalidArgument, concealed, convert_errors, suggestion
+from epctx_core.graph.type_table import may_have_shape
 from epctx_core.graph.weights import known_digests
 from epctx_core.options import CancellationFlag, SessionConfig, SessionOptions
 from epctx_core.registry.guard import blame_host
@@ -266,12 +267,7 @@ def has_type(array: np.ndarray, expected: TensorType) -> bool:
 
 def has_shape(array: np.ndarray, expected: TensorType) -> bool:
     """Return whether an array has a shape, as far as that is known."""
-    if expected.shape is None or array.shape == expected.shape:
-        return True
-    return len(array.shape) == len(expected.shape) and all(
-        not isinstance(dim, int) or dim == length
-        for dim, length in zip(expected.shape, array.shape, strict=True)
-    )
+    return array.shape == expected.shape or may_have_shape(expected, array.shape)
 
 
 def check_model_argument(model: object) -> str | os.PathLike[str] | bytes:

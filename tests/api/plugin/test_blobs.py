@@ -261,8 +261,8 @@ def test_a_table_that_no_load_would_read_is_not_written():
 @pytest.mark.parametrize(
     ("facts", "fault"),
     [
-        (["a"], "not of type list"),
-        ([], "not of type list"),
+        (["a"], "facts are of type list"),
+        ([], "facts are of type list"),
         ({"a": 5}, "the blob 'a' are of type int"),
         ({"a": [("shape", 1)]}, "the blob 'a' are of type list"),
         ({"a": None}, "the blob 'a' are of type NoneType"),
