@@ -25,7 +25,6 @@ from epctx_core.errors import (
     suggestion,
 )
 from epctx_core.graph.weights import is_detached
-from epctx_core.installing import install_command
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.registry.discovery import (
     EntryPoint,
@@ -66,6 +65,8 @@ _log = logging.getLogger("epctx.engines")
 
 def get_install_command() -> str:
     """Return the command that installs the engine of epctx-onnxruntime."""
+    from epctx_core.installing import install_command
+
     return install_command("epctx-core[ort]")
 
 

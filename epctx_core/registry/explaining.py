@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggestion
-from epctx_core.installing import PACKAGES, install_command
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.guard import plugin_error
 from epctx_core.registry.lookup import (
@@ -66,6 +65,8 @@ def _get_install_hint(name: str, other: str) -> str:
     known = known_ep(name)
     if known is None:
         return other
+    from epctx_core.installing import PACKAGES, install_command
+
     ep, vendor, reserved = known
     package = reserved.replace("epctx-", "epctx-sim-", 1)
     if package in PACKAGES:

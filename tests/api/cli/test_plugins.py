@@ -280,6 +280,7 @@ def test_an_ep_of_this_projects_is_known_to_be_real_or_simulated_before_it_is_lo
     distribution(tmp_path, "epctx-openvino")
     points = (
         "[epctx.execution_providers]\nOpenVINOExecutionProvider = no_such_module:EP\n"
+        "[epctx.simulated]\nOpenVINOExecutionProvider = false\n"
     )
     (tmp_path / "epctx_openvino-1.0.dist-info" / "entry_points.txt").write_text(points)
 

@@ -140,7 +140,7 @@ def _content(graph: GraphView) -> tuple[Any, ...]:
     needs=("partitions",),
 )
 def check_exact(harness: Harness) -> None:
-    """A set that the core has to refuse, such as a part of a quantized group, was
+    """A set that the core has to refuse, such as one with text at its boundary, was
     compiled for nothing.
     """
     if not any(

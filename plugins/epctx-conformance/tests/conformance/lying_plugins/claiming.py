@@ -151,14 +151,6 @@ class GivesATokenForNothing(ThoroughProvider):
         ]
 
 
-@lie("each_set_that_it_claims_exactly_can_be_a_partition")
-class ClaimsPartsOfGroupsExactly(ClaimingExactly):
-    """Takes operators between quantizers one by one, without the quantizers."""
-
-    def sets(self, taken):
-        return [[node] for node in taken]
-
-
 @lie("partitions_may_come_in_any_order")
 class CountsItsClaims(ThoroughProvider):
     """Takes it that partitions come in the order in which it claimed them."""

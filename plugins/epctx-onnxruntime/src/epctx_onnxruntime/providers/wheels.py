@@ -43,9 +43,9 @@ class Wheel(NamedTuple):
     eps: tuple[str, ...]
 
 
-def find_eps(folders: Sequence[str]) -> Iterator[tuple[str, str, str, str, str]]:
+def list_eps(folders: Sequence[str]) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield distribution, version, EP name, `module:Class` and problem of each EP of
-    the wheels that no plugin of epctx requires; the finder of this package.
+    the wheels that no plugin of epctx requires; see `finding.find_eps`.
 
     A wheel whose EPs are not known without an import is listed by its own name, with
     that problem.
