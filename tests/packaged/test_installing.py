@@ -84,13 +84,33 @@ def without_caches(files):
     return {name for name in files if "__pycache__" not in name or "epctx_sim" in name}
 
 
+def packages_of(environment):
+    """Return the names of the packages of epctx that are installed."""
+    files = (name.partition(".dist-info/METADATA") for name in environment.files())
+    return {
+        info.rpartition("/")[2].rpartition("-")[0].replace("_", "-")
+        for info, found, _ in files
+        if found and "epctx" in info
+    }
+
+
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory, sources):
-    """An environment with the core and the command line."""
+def shared(tmp_path_factory, sources):
     made = Environment(tmp_path_factory.mktemp("environment") / "venv", *sources)
     made.install(CORE)
     check_core(made)
-    return made
+    return made, packages_of(made)
+
+
+@pytest.fixture
+def environment(shared):
+    """An environment with the core and the command line, as which it is left."""
+    made, first = shared
+    yield made
+    if more := packages_of(made) - first:
+        made.uninstall(*more)
+    if not packages_of(made) >= first:
+        made.install(*first)
 
 
 def test_the_core_goes_on_without_the_command_line_and_says_how_to_install_it(
