@@ -15,7 +15,7 @@ import numpy as np
 from onnx import ModelProto, helper, numpy_helper
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator
 
     from onnx import GraphProto, NodeProto
 
@@ -55,8 +55,7 @@ def add_barriers(model: ModelProto, left: Collection[int]) -> ModelProto | None:
     Returns:
         None where there is no such value, or the opset is too old for a barrier.
     """
-    groups = _number_groups(model.graph, left)
-    sources = _find_passing(model.graph.node, groups)
+    groups, sources = _group_nodes(model.graph, left)
     if not sources or not _has_sequences(model):
         return None
 
@@ -120,49 +119,33 @@ def strip_barrier(name: str) -> str:
     return name.removeprefix(_BEHIND)
 
 
-def _number_groups(graph: GraphProto, left: Collection[int]) -> list[_Group | None]:
-    """Return the group of each node, None for one that computes constants; stages are
-    the earliest possible ones, as onnxruntime's.
+def _group_nodes(
+    graph: GraphProto, left: Collection[int]
+) -> tuple[list[_Group | None], dict[str, _Group]]:
+    """Return the group of each node, None for one that computes constants; and, for
+    each value that needs a barrier, the group that computes it.
+
+    Stages are the earliest possible ones, as onnxruntime's.
     """
     constants = {tensor.name for tensor in graph.initializer}
-    sources = {
-        value.name: _Group(is_left=False, stage=0)
-        for value in graph.input
-        if value.name not in constants
-    }
+    inputs = {value.name for value in graph.input} - constants
     groups: list[_Group | None] = []
+    sources: dict[str, _Group] = {}
+    passing: dict[str, _Group] = {}
     for number, node in enumerate(graph.node):
-        before = [sources[name] for name in node.input if name in sources]
-        if not before:
+        before = {name: sources[name] for name in node.input if name in sources}
+        if not before and inputs.isdisjoint(node.input):
             groups.append(None)
             continue
 
         # Each way from others back to the EP begins a stage.
         is_left = number in left
-        stage = max(group.stage + (group.is_left > is_left) for group in before)
-        groups.append(_Group(is_left=is_left, stage=stage))
-        sources.update((name, _Group(is_left, stage)) for name in node.output if name)
-    return groups
-
-
-def _find_passing(
-    nodes: Sequence[NodeProto], groups: Sequence[_Group | None]
-) -> dict[str, _Group]:
-    """Return the groups of the values that need a barrier."""
-    sources = {
-        name: group
-        for node, group in zip(nodes, groups, strict=True)
-        if group is not None
-        for name in node.output
-        if name
-    }
-    return {
-        name: sources[name]
-        for node, group in zip(nodes, groups, strict=True)
-        if group is not None
-        for name in node.input
-        if name in sources and group.is_behind(sources[name])
-    }
+        stages = (each.stage + (each.is_left > is_left) for each in before.values())
+        group = _Group(is_left=is_left, stage=max(stages, default=0))
+        groups.append(group)
+        passing.update(item for item in before.items() if group.is_behind(item[1]))
+        sources.update((name, group) for name in node.output if name)
+    return groups, passing
 
 
 def _has_sequences(model: ModelProto) -> bool:
