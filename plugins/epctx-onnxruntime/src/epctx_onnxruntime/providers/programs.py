@@ -128,12 +128,20 @@ class ProgramMaker:
                 if not refused:
                     return [Refusal(str(error), free)]
         bad = {node.index for nodes in refused.values() for node in nodes}
-        groups = self.graph.convex_groups(
-            node for node in free if node.index not in bad
-        )
-        claims: list[ComputeCapability | Refusal] = [
-            Refusal(*item) for item in refused.items()
+        good = [node for node in free if node.index not in bad]
+        return [
+            *(Refusal(*item) for item in refused.items()),
+            *self._compile_groups(good),
         ]
+
+    def _compile_groups(
+        self, nodes: Iterable[NodeView]
+    ) -> list[ComputeCapability | Refusal]:
+        """Compile each convex group of some nodes alone; one that onnxruntime refuses
+        whole is a refusal.
+        """
+        groups = self.graph.convex_groups(nodes)
+        claims: list[ComputeCapability | Refusal] = []
         for number, group in enumerate(groups):
             self.context.cancel.raise_if_requested()
             self.context.progress("compile", number, len(groups))
@@ -223,11 +231,7 @@ class ProgramMaker:
         if len(own) in (0, len(nodes)):
             claims = self._claim_all(programs, strict=strict)
         else:
-            claims = [
-                claim
-                for group in self.graph.convex_groups(own)
-                for claim in self._compile(group, self._extract(group))
-            ]
+            claims = self._compile_groups(own)
         return self._refuse_rest(nodes, claims)
 
     def _read_programs(
