@@ -7,16 +7,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-_FOLDERS = "onnxruntime[-_.]ep[-_.]*.dist-info"
-
 
 def find_eps(folders: Sequence[str]) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield the EPs of the wheels in some folders; see `wheels.list_eps`."""
-    if any(
-        True
-        for folder in dict.fromkeys(folders)
-        for _ in Path(folder or ".").glob(_FOLDERS)
-    ):
+    if found := list(find_infos(folders, "onnxruntime[-_.]ep[-_.]*")):
         from epctx_onnxruntime.providers.wheels import list_eps
 
-        yield from list_eps(folders)
+        yield from list_eps(found)
+
+
+def find_infos(folders: Sequence[str], spelt: str) -> Iterator[Path]:
+    """Yield the metadata folders of distributions whose names match.
+
+    By the names of those folders, which pip makes of the distributions': reading the
+    metadata of everything that is installed would take far longer.
+    """
+    for folder in dict.fromkeys(folders):
+        yield from sorted(Path(folder or ".").glob(f"{spelt}-*.dist-info"))

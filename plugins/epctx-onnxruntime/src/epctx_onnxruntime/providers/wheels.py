@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
+
+from epctx_onnxruntime.providers.finding import find_infos
 
 if TYPE_CHECKING:
     import ast
@@ -43,14 +45,14 @@ class Wheel(NamedTuple):
     eps: tuple[str, ...]
 
 
-def list_eps(folders: Sequence[str]) -> Iterator[tuple[str, str, str, str, str]]:
+def list_eps(infos: Iterable[Path]) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield distribution, version, EP name, `module:Class` and problem of each EP of
     the wheels that no plugin of epctx requires; see `finding.find_eps`.
 
     A wheel whose EPs are not known without an import is listed by its own name, with
     that problem.
     """
-    wheels = _find_wheels(folders, f"{PREFIX}*")
+    wheels = _read_wheels(infos)
     required = _list_required() if wheels else set()
     for name, wheel in wheels.items():
         if name in required:
@@ -88,7 +90,8 @@ def __getattr__(name: str) -> SimpleNamespace:
         AttributeError: no such wheel is installed.
     """
     if name.startswith(_underscored(PREFIX)):
-        wheel = _find_wheels(sys.path, name).get(_normalise(name))
+        infos = find_infos(sys.path, name.replace("_", "[-_.]"))
+        wheel = _read_wheels(infos).get(_normalise(name))
         if wheel is not None:
             from epctx_onnxruntime.providers.registration import make_class_of_wheel
 
@@ -105,19 +108,13 @@ def __getattr__(name: str) -> SimpleNamespace:
 # --------------------------------------------------------------------------------------
 
 
-def _find_wheels(folders: Sequence[str], pattern: str) -> dict[str, Wheel]:
-    """Return the wheels whose names match, by those; of one found twice, the first.
-
-    By the names of their folders, which pip makes of the distributions': reading the
-    metadata of everything that is installed would take far longer.
-    """
+def _read_wheels(infos: Iterable[Path]) -> dict[str, Wheel]:
+    """Return wheels by their names; of one found twice, the first."""
     found: dict[str, Wheel] = {}
-    spelt = re.sub("[-_]", "[-_.]", pattern)
-    for folder in dict.fromkeys(folders):
-        for info in sorted(Path(folder or ".").glob(f"{spelt}-*.dist-info")):
-            with suppress(Exception):  # metadata of other packages fails in many ways
-                if (wheel := _read_wheel(info)) is not None:
-                    found.setdefault(_normalise(wheel.distribution), wheel)
+    for info in infos:
+        with suppress(Exception):  # metadata of other packages fails in many ways
+            if (wheel := _read_wheel(info)) is not None:
+                found.setdefault(_normalise(wheel.distribution), wheel)
     return found
 
 
