@@ -7,38 +7,22 @@ from __future__ import annotations
 import struct
 
 import pytest
+from bson_bytes import document, element, int32, nested, text
 from epctx_onnxruntime.providers.openvino_container import join_containers
 
 BLOCK = 1 << 16
-
-
-def element(kind, name, data):
-    return bytes([kind]) + name.encode() + b"\0" + data
-
-
-def document(*elements):
-    body = b"".join(elements) + b"\0"
-    return struct.pack("<i", 4 + len(body)) + body
-
-
-def text(name, value):
-    data = value.encode() + b"\0"
-    return element(0x02, name, struct.pack("<i", len(data)) + data)
 
 
 def container(blobs, version="1.1.0", *more):
     """Return a container, its table before the blobs at multiples of 64 KiB."""
     places, body, offset = [], b"", BLOCK
     for name, blob in blobs.items():
-        numbers = [
-            element(0x10, k, struct.pack("<i", v))
-            for k, v in (("data_offset", offset), ("size", len(blob)))
-        ]
-        places.append(element(0x03, name, document(*numbers)))
+        numbers = int32("data_offset", offset), int32("size", len(blob))
+        places.append(nested(name, *numbers))
         padded = blob + bytes(-len(blob) % BLOCK)
         body, offset = body + padded, offset + len(padded)
     table = document(
-        element(0x03, "blob_metadata_map", document(*places)),
+        nested("blob_metadata_map", *places),
         text("producer", "onnxruntime-openvino-ep-plugin"),
         text("version", version),
         *more,
@@ -99,7 +83,7 @@ def test_a_single_one_stays_as_it_is(join):
         container(
             {"b_0": b"with weights"},
             "1.1.0",
-            element(0x03, "weights_metadata_map", document()),
+            nested("weights_metadata_map"),
         ),
         container({"b_0": b"of another producer's version"}, "1.2.0"),
         container(

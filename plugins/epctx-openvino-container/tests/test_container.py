@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bson_bytes import document, element, int32, text
+from bson_bytes import nested as blob
 from epctx_openvino_container import (
     ALIGNMENT,
     TABLE_VERSION,
@@ -29,28 +31,6 @@ HEAD = Path(__file__).parent / "golden/onnxruntime-ep-openvino-1.8.1.head"
 """Header and table of a binary with three blobs."""
 PRODUCER = "onnxruntime-openvino-ep-1.24.1"
 FIELDS = {"producer": PRODUCER, "version": TABLE_VERSION}
-
-
-def element(kind, name, data=b""):
-    return bytes([kind]) + name.encode() + b"\0" + data
-
-
-def document(*elements):
-    body = b"".join(elements) + b"\0"
-    return struct.pack("<i", 4 + len(body)) + body
-
-
-def text(name, value):
-    data = value.encode() + b"\0"
-    return element(0x02, name, struct.pack("<i", len(data)) + data)
-
-
-def blob(name, *numbers):
-    return element(0x03, name, document(*numbers))
-
-
-def int32(name, value):
-    return element(0x10, name, struct.pack("<i", value))
 
 
 def int64(name, value):
