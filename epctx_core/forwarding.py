@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from epctx_core.errors import PackageMissing
 
 
 def make_forwarders(
@@ -81,16 +84,23 @@ def import_installed(module: str, *, needed_by: str) -> ModuleType:
         )
         if not missing or missing == package != error.name:
             raise
-        from epctx_core.errors import PackageMissing
-        from epctx_core.installing import install_command
-
         distribution = package.replace("_", "-")
         lacking = (
             f"the package {distribution}"
             if missing == package
             else f"{missing} (required by {distribution})"
         )
-        raise PackageMissing(
-            f"{needed_by} needs {lacking}, which is not installed.",
-            hint=install_command(distribution),
-        ) from error
+        raise missing_package(lacking, needed_by, distribution) from error
+
+
+def missing_package(lacking: str, needed_by: str, distribution: str) -> PackageMissing:
+    """Return the error for what needs something that is not installed, with the command
+    that installs its distribution.
+    """
+    from epctx_core.errors import PackageMissing
+    from epctx_core.installing import install_command
+
+    return PackageMissing(
+        f"{needed_by} needs {lacking}, which is not installed.",
+        hint=install_command(distribution),
+    )

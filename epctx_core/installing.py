@@ -1,5 +1,5 @@
-"""Commands that install packages, for hints: from the index, or from where epctx-core
-itself was installed.
+"""Names of packages, and commands that install them, for hints alone: from the index,
+or from where epctx-core itself was installed.
 """
 
 from __future__ import annotations
@@ -36,6 +36,25 @@ _EXTRAS = {
     "ort": "epctx-onnxruntime",
 }
 """Package that each extra of epctx-core installs."""
+PROVIDED_BY: Mapping[tuple[str, str], str] = {
+    ("epctx.engines", "onnxruntime"): "epctx-core[ort]",
+    ("epctx.host_plugins", "trace"): "epctx-conformance",
+    ("epctx.isolation", "process"): "epctx-isolation",
+    ("epctx.model_formats", "ORT"): "epctx-onnxruntime",
+}
+"""Requirement that installs an entry point, by its group and name."""
+VENDORS: Mapping[str, tuple[str, str, str]] = {
+    "QNNExecutionProvider": ("Qualcomm", "epctx-qnn", "epctx-onnxruntime[qnn]"),
+    "OpenVINOExecutionProvider": ("Intel", "epctx-openvino", "epctx-openvino"),
+    "VitisAIExecutionProvider": ("AMD", "epctx-vitisai", ""),
+    "MorphiZenExecutionProvider": ("AMD", "epctx-morphizen", ""),
+    "TensorrtExecutionProvider": ("NVIDIA", "epctx-tensorrt", ""),
+    "NvTensorRTRTXExecutionProvider": ("NVIDIA", "epctx-tensorrt-rtx", ""),
+}
+"""EPs of onnxruntime that write EPContext nodes: vendor, the distribution name reserved
+for that vendor, and the package of epctx with an EP over the vendor's libraries, if
+there is one.
+"""
 _REQUIREMENT = re.compile(r"([\w.-]+)\s*(?:\[([^\]]*)\])?")
 
 

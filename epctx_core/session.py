@@ -1,82 +1,33 @@
-"""`InferenceSession`: a model, ready to run; EPs, partitions or loaded nodes, CPU
-groups, and the plan over them.
-"""
+"""`InferenceSession`: a model, ready to run."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import getpid
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from epctx_core.context.manifest import find_manifest
-from epctx_core.context.receipts import DigestChecks
-from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
-from epctx_core.graph.garbage import pause_collection
-from epctx_core.options import GraphOptimizationLevel, SessionOptions
+from epctx_core.options import SessionOptions
 from epctx_core.options.choices import CPU_EP
 from epctx_core.options.strict import Strict, log_without_effect
-from epctx_core.plugin import EnginePolicy, Purpose
 from epctx_core.plugin.base_engine import run_with_options
 from epctx_core.registry import PluginRecord, Registry, default_registry
 from epctx_core.registry.forking import keep_forever
 from epctx_core.sessions import host
-from epctx_core.sessions.assignment import Assignment, assign_nodes, check_allowed
-from epctx_core.sessions.loading import Routing, find_context_folder, load_context_nodes
-from epctx_core.sessions.plan import Planner, PlanRun, add_run_hooks
-from epctx_core.sessions.providers import (
-    ProviderSession,
-    WorkspaceOf,
-    choose_providers,
-    collect_kept_functions,
-    make_private_workspace,
-    stem,
-)
-from epctx_core.sessions.source import (
-    OpenModel,
-    open_state,
-    read_one_state,
-    require_one_state,
-)
+from epctx_core.sessions.load import SessionState, load_session
+from epctx_core.sessions.providers import stem
+from epctx_core.sessions.work import Work
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from epctx_core.compiling.compile import Compile
-    from epctx_core.context.paths import ModelFolder
-    from epctx_core.graph.mapping import OpenedFiles
-    from epctx_core.graph.normalise import FunctionId
     from epctx_core.options.run import RunOptions
     from epctx_core.sessions.host import ModelMetadata, NodeArg
     from epctx_core.sessions.inspection import OrtEpAssignedSubgraph
-
-
-@dataclass(kw_only=True)
-class SessionState:
-    """Resources of an open session; the model itself is not one of them.
-
-    Attributes:
-        inputs, outputs: the model's, in its order.
-        defaults: inputs that the caller may leave out, with their values.
-        run: runs the plan, between the run hooks of EPs that implement them.
-        assigned: the EP of each node, if the host asked for it.
-    """
-
-    metadata: ModelMetadata
-    inputs: Sequence[NodeArg]
-    outputs: Sequence[NodeArg]
-    providers: ProviderSession
-    run: PlanRun
-    defaults: Mapping[str, np.ndarray]
-    assigned: Sequence[OrtEpAssignedSubgraph] | None
-
+    from epctx_core.sessions.providers import ProviderRequest
 
 _POLL_SECONDS = 0.001
 _NO_FALLBACK = "a session never changes its EPs by itself"
@@ -120,7 +71,7 @@ class InferenceSession(Strict):
         self,
         path_or_bytes: str | os.PathLike[str] | bytes,
         sess_options: SessionOptions | None = None,
-        providers: Sequence[str | tuple[str, Mapping[str, object]]] | None = None,
+        providers: Sequence[str | ProviderRequest] | None = None,
         provider_options: Sequence[Mapping[str, object]] | None = None,
         *,
         registry: Registry = default_registry,
@@ -139,16 +90,19 @@ class InferenceSession(Strict):
         self._options = host.copy_options(
             SessionOptions() if sess_options is None else sess_options
         )
-        requested = host.parse_providers(self._options, providers, provider_options)
+        work = Work(
+            model,
+            self._options,
+            registry,
+            host.parse_providers(self._options, providers, provider_options),
+        )
         exporter = None
         if self._options.config().context_enable:
             # Loading and running need nothing of compiling to files.
             from epctx_core.compiling.compile import prepare_export
 
-            exporter = prepare_export(model, self._options, registry)
-        self._state: SessionState | None = _build_session(
-            model, self._options, requested, registry, exporter
-        )
+            exporter = prepare_export(work)
+        self._state: SessionState | None = load_session(work, exporter)
         self._inputs, self._outputs = self._state.inputs, self._state.outputs
         self._defaults = self._state.defaults
         self._order = host.make_feed_order(self._inputs, self._defaults)
@@ -247,7 +201,7 @@ class InferenceSession(Strict):
 
     def set_providers(
         self,
-        providers: Sequence[str | tuple[str, Mapping[str, object]]] | None = None,
+        providers: Sequence[str | ProviderRequest] | None = None,
         provider_options: Sequence[Mapping[str, object]] | None = None,
     ) -> None:
         """Accept the EPs and options that the session has; it never gets others.
@@ -322,6 +276,13 @@ class InferenceSession(Strict):
     def get_provider_records(self) -> list[PluginRecord]:
         """Return the plugin records of the session's EPs, in order of priority."""
         return [choice.record for choice in self._open().providers.choices.values()]
+
+    @property
+    def engine(self) -> str:
+        """The engine that runs what no EP takes, with its version, such as
+        `onnxruntime 1.31.1`.
+        """
+        return self._open().engine.name
 
     def get_modelmeta(self) -> ModelMetadata:
         """Return the model's metadata."""
@@ -461,202 +422,3 @@ class InferenceSession(Strict):
             keep_forever(state)
         else:
             state.providers.close()
-
-
-@host.host_call("loading the model")
-def _build_session(
-    path_or_bytes: str | os.PathLike[str] | bytes,
-    session: SessionOptions,
-    requested: Sequence[tuple[str, Mapping[str, object]]] | None,
-    registry: Registry,
-    exporter: Compile | None = None,
-) -> SessionState:
-    """Read a model and make it ready to run; see `InferenceSession`.
-
-    A context model whose files are being replaced while it is read is read again, so
-    that a load gives the old model or the new one.
-
-    Args:
-        exporter: writes the context model of what the session compiles, if it exports.
-    """
-    # Errors in the host's options are raised before a model of any size is read.
-    choose_providers(requested or (), session, registry, None)
-
-    def find_kept_functions() -> Collection[FunctionId]:
-        choices, _ = choose_providers(requested or (), session, registry, Purpose.RUN)
-        return collect_kept_functions(choices)
-
-    def build(opened: OpenedFiles) -> SessionState:
-        # Loading makes very many small objects; those that do not last are gone before
-        # it is over.
-        with (
-            contextlib.ExitStack() as pause,
-            DigestChecks(session.cancellation) as checks,
-        ):
-            model = open_state(
-                path_or_bytes,
-                session.config(),
-                find_kept_functions,
-                checks,
-                opened=opened,
-            )
-            # Compiling is an EP's business and may take long.
-            if model.context_nodes:
-                pause.enter_context(pause_collection(model.node_count))
-            return _build(model, session, requested, registry, exporter)
-
-    return read_one_state(build)
-
-
-def _build(
-    model: OpenModel,
-    session: SessionOptions,
-    requested: Sequence[tuple[str, Mapping[str, object]]] | None,
-    registry: Registry,
-    exporter: Compile | None,
-) -> SessionState:
-    """Return the session of a model that was read, or close what was begun."""
-    config, checks = session.config(), model.checks
-    source, most = model.source, config.input_budget.manifest_entries
-    manifest = find_manifest(source.proto, source.path, source.digest, most)
-    purpose = Purpose.LOAD if model.context_nodes and exporter is None else Purpose.RUN
-    routing = Routing(
-        model.context_nodes, requested, session, registry, purpose, manifest
-    )
-    providers = ProviderSession(session, registry)
-    try:
-        with contextlib.ExitStack() as stack:
-            folder = find_context_folder(model, config, compiles=exporter is not None)
-            routing.check_compatibility(
-                source.proto, fail_on_suboptimal=config.fail_on_suboptimal
-            )
-            workspaces: WorkspaceOf = make_private_workspace
-            if exporter is not None:
-                workspaces = stack.enter_context(
-                    exporter.settle(model, routing.choices)
-                )
-            elif config.share_contexts:
-                from epctx_core.sessions.shared_workspaces import load_workspaces
-
-                workspaces = load_workspaces(routing.nodes, folder, config, manifest)
-            engine = _engine_of(session)
-            engine.policy.custom_domains = manifest.custom_domains if manifest else {}
-            providers.start(
-                routing.choices,
-                purpose=purpose,
-                model=model.identity,
-                engine=engine,
-                workspace_of=workspaces,
-                contained=routing.find_contained(),
-            )
-            if exporter is not None:
-                exporter.start(providers)
-            state = _plan(model, routing, folder, providers, engine, exporter)
-            checks.finish()
-            return state
-    except BaseException:
-        providers.close()
-        raise
-
-
-def _engine_of(session: SessionOptions) -> CpuEngine:
-    config = session.config()
-    shares, latency = config.share_contexts, config.prefer_latency
-    return CpuEngine(
-        EnginePolicy(
-            **config.engine_settings,
-            intra_op_num_threads=session.intra_op_num_threads,
-            # Prepacked weights are a copy of each session's own: in a share group only
-            # on request.
-            prefer_latency=False if shares and latency is None else latency,
-            optimizes=session.graph_optimization_level
-            > GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-        )
-    )
-
-
-def _plan(
-    model: OpenModel,
-    routing: Routing,
-    folder: ModelFolder | None,
-    providers: ProviderSession,
-    engine: CpuEngine,
-    exporter: Compile | None,
-) -> SessionState:
-    """Assign the nodes of a model, have EPs load and compile theirs, and make the
-    plan.
-    """
-    session, instances, checks = providers.session, providers.instances, model.checks
-    config = session.config()
-    if not model.context_nodes:
-        from epctx_core.sessions.optimise import optimise_model
-
-        model = optimise_model(
-            model, providers, GraphOptimizationLevel(session.graph_optimization_level)
-        )
-    # EPs whose nodes are in the model decided what to compile when it was compiled:
-    # they are asked for kernels only.
-    settled = routing.settled if exporter is None else ()
-    with_kernels = [
-        ep for ep in instances.names if instances.implements(ep, "get_kernel_registry")
-    ]
-    eps = [ep for ep in instances.names if ep not in settled or ep in with_kernels]
-    assignment = assign_nodes(model, providers, eps, kernels_only=settled)
-    groups = [(part, part.cpu_groups()) for part in assignment.graphs]
-    check_allowed(assignment, groups, model.source.where, config)
-    if exporter is not None:
-        exporter.check(model, assignment)
-    engine.policy.pieces = (
-        len(assignment.partitions)
-        + len(model.context_nodes)
-        + sum(len(cpu) for _, cpu in groups)
-    )
-    with routing.hint_at_others():
-        loaded = load_context_nodes(
-            model, routing.nodes, folder, providers, routing.manifest
-        )
-    require_one_state(model.opened, model.source.where)
-    planner = Planner(engine, instances, loaded, assignment.matchers)
-    if assignment.partitions:
-        from epctx_core.sessions.claims import compile_partitions
-
-        compile_partitions(assignment, providers, Purpose.RUN)
-        planner.add_compiled(assignment.compiled)
-    providers.cancel.raise_if_requested()
-    for part, cpu in groups:
-        planner.prepare(part, cpu)
-    # Written last: a session that cannot be made leaves no files.
-    if exporter is not None:
-        checks.finish()
-        exporter.write()
-    for part, cpu in groups:
-        part.fix(cpu)
-    return _state_of(model, routing, assignment, planner, providers)
-
-
-def _state_of(
-    model: OpenModel,
-    routing: Routing,
-    assignment: Assignment,
-    planner: Planner,
-    providers: ProviderSession,
-) -> SessionState:
-    graph, instances = model.graph, providers.instances
-    with pause_collection(model.node_count):
-        plan = planner.plan(assignment.main)
-    assigned = None
-    if providers.session.config().record_assignments:
-        from epctx_core.sessions.inspection import list_assigned_subgraphs
-
-        assigned = list_assigned_subgraphs(assignment, instances.names, routing.nodes)
-    return SessionState(
-        metadata=host.describe_model(model.source.proto),
-        inputs=[host.describe_value(name, model.types) for name in graph.input_names],
-        outputs=[host.describe_value(name, model.types) for name in graph.output_names],
-        providers=providers,
-        run=add_run_hooks(plan.run, instances),
-        defaults={
-            n: graph.weights[n].array() for n in graph.input_names if n in graph.weights
-        },
-        assigned=assigned,
-    )

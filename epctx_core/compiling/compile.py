@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_core.compiling.destination import Destination, Outputs, make_destination
 from epctx_core.compiling.emit import (
@@ -38,28 +37,19 @@ from epctx_core.graph.weights import share_digests
 from epctx_core.options import (
     GraphOptimizationLevel,
     OrtCompileApiFlags,
-    SessionOptions,
 )
-from epctx_core.plugin import EnginePolicy, Purpose
+from epctx_core.plugin import Purpose
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.publish.publication import Publication
-from epctx_core.registry import Registry, default_registry
-from epctx_core.sessions.assignment import Assignment, assign_nodes
-from epctx_core.sessions.claims import compile_partitions
-from epctx_core.sessions.host import CompileCancellation, get_model_path
-from epctx_core.sessions.optimise import optimise_model
+from epctx_core.sessions.host import get_model_path
 from epctx_core.sessions.providers import (
-    Progress,
-    ProviderChoice,
-    ProviderSession,
     WorkspaceOf,
-    choose_providers,
-    collect_kept_functions,
     make_private_workspace,
-    no_progress,
 )
-from epctx_core.sessions.source import OpenModel, open_model
 from epctx_core.sessions.transformers import choose_transformers
+
+if TYPE_CHECKING:
+    from epctx_core.sessions.work import Work
 
 _log = logging.getLogger("epctx.compile")
 
@@ -73,19 +63,16 @@ class Compile:
     those before it in the attributes.
 
     `run` takes all stages. A share group takes them to `compile` and writes its members
-    together. A session that exports passes the results of its own stages: it calls
-    `settle`, `start`, `check` and `write`.
+    together. A session that exports hands its own work over: it calls `settle`,
+    `check_hooks`, `check` and `write`.
 
     Args:
-        session: EPs and options.
-        input: the source, a path or bytes.
+        work: the source, its EPs, and what they take.
         destination: destination of all files, as far as it is known before the model is
             read.
         embedded: whether payloads are stored in the model.
         flags: which outcomes are errors.
         level: how far the model is optimised before EPs see it.
-        progress: called with (stage, done, total).
-        registry: registry that finds the EPs.
         sink: gets the bytes of the model; None for the destination's file.
         deliver: the host's write callback; None for files.
         plain: whether a model of which nothing was compiled is written.
@@ -93,45 +80,28 @@ class Compile:
             session options drive, if they ask for it.
 
     Attributes:
-        choices: the EPs to compile with.
-        providers: the live EPs.
-        model: the source; once it is optimised, as EPs see it.
         existing: the EPContext nodes that the source has already.
-        assignment: the EP of each node.
         seconds: time of each stage.
-        cancel: the cancellation of the host, by flag or Ctrl-C.
         context: the context model; None if none is written.
         payloads: payloads that were written outside of the model.
         files: the file for initializers and the model, as far as this compile wrote
             them.
     """
 
-    session: SessionOptions
-    input: str | os.PathLike[str] | bytes
+    work: Work
     destination: Destination
     embedded: bool
     flags: OrtCompileApiFlags = OrtCompileApiFlags.NONE
     level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL
-    progress: Progress = no_progress
-    registry: Registry = default_registry
     sink: ModelSink | None = None
     deliver: WriteCallback | None = None
     plain: bool = True
     group: Group | None = None
-    choices: Sequence[ProviderChoice] = field(init=False)
-    providers: ProviderSession = field(init=False)
-    model: OpenModel = field(init=False)
     existing: PassThrough = field(init=False)
-    assignment: Assignment = field(init=False)
     seconds: dict[str, float] = field(init=False, default_factory=dict)
     context: ContextModel | None = field(init=False, default=None)
     payloads: tuple[OutputFile, ...] = field(init=False, default=())
     files: tuple[OutputFile, ...] = field(init=False, default=())
-
-    def __post_init__(self) -> None:
-        """Copy the options as they are now."""
-        self.config = self.session.config()
-        self.cancel = CompileCancellation(self.session.cancellation)
 
     @contextmanager
     def time_stage(self, name: str) -> Iterator[None]:
@@ -151,34 +121,27 @@ class Compile:
         Raises:
             EpctxError: see `ModelCompiler.compile_to_file`.
         """
-        with ExitStack() as stack, self.cancel.by_interrupt():
+        work = self.work
+        with ExitStack() as stack, work.cancel.by_interrupt():
             self.choose()
-            stack.enter_context(closing(self.providers))
+            stack.enter_context(closing(work))
             self.open()
-            stack.enter_context(pause_collection(self.model.node_count))
-            with self.settle(self.model, self.choices) as workspace_of:
+            stack.enter_context(pause_collection(work.model.node_count))
+            with self.settle() as workspace_of:
                 self.compile(workspace_of)
-                self.progress("write", 0, 1)
+                work.progress("write", 0, 1)
                 self.write()
-                self.progress("write", 1, 1)
+                work.progress("write", 1, 1)
             return make_report(self)
 
     def choose(self) -> None:
         """Choose the EPs, and refuse mistakes that do not depend on the source."""
-        session, registry = self.session, self.registry
-        self.choices, skipped = choose_providers(
-            session.providers, session, registry, Purpose.EXPORT
-        )
-        self.check_destination(has_payloads=bool(self.choices))
-        choose_transformers(session)
-        self.providers = ProviderSession(
-            session, registry, progress=self.progress, cancel=self.cancel
-        )
-        self.providers.skipped = skipped
+        self.check_destination(has_payloads=bool(self.work.choose(Purpose.EXPORT)))
+        choose_transformers(self.work.session)
 
     def check_destination(self, *, has_payloads: bool = True) -> None:
         """Raise for a mistake in the output that does not depend on the source."""
-        if self.config.share_contexts or self.group is not None:
+        if self.work.config.share_contexts or self.group is not None:
             check_shared_options(self)
         self._resolve_destination("", has_payloads=has_payloads).check_path()
 
@@ -194,18 +157,14 @@ class Compile:
 
     def open(self) -> None:
         """Read the source."""
-        self.progress("read", 0, 1)
+        self.work.progress("read", 0, 1)
         with self.time_stage("read"):
-            self.model = open_model(
-                self.input, self.config, lambda: collect_kept_functions(self.choices)
-            )
-        share_digests(self.model.source.weights.values())
-        self.progress("read", 1, 1)
+            model = self.work.open()
+        share_digests(model.source.weights.values())
+        self.work.progress("read", 1, 1)
 
     @contextmanager
-    def settle(
-        self, model: OpenModel, choices: Sequence[ProviderChoice]
-    ) -> Iterator[WorkspaceOf]:
+    def settle(self) -> Iterator[WorkspaceOf]:
         """Settle destination and share group before an EP is made; the group is left at
         the end.
 
@@ -216,7 +175,7 @@ class Compile:
                 is a context model already.
             InvalidGraph, NotImplementedByProvider: see `PassThrough`.
         """
-        self.model, self.choices = model, choices
+        model, choices = self.work.model, self.work.choices
         destination = replace(
             self._resolve_destination(
                 model.source.name, has_payloads=bool(choices or model.context_nodes)
@@ -227,7 +186,7 @@ class Compile:
             copied=(),
         )
         with ExitStack() as stack:
-            if self.config.share_contexts or self.group is not None:
+            if self.work.config.share_contexts or self.group is not None:
                 # Before it joins: a model that is refused must not begin a new group.
                 if model.context_nodes:
                     # Its payloads would not be the group's.
@@ -249,7 +208,7 @@ class Compile:
             self.existing = PassThrough(
                 model,
                 destination,
-                self.config,
+                self.work.config,
                 embedded=self.embedded,
                 delivered=self.deliver is not None,
             )
@@ -272,52 +231,42 @@ class Compile:
         """Make the EPs, optimise the model, assign its nodes, and have the partitions
         compiled.
         """
-        progress = self.progress
-        self.providers.start(
-            self.choices,
-            purpose=Purpose.EXPORT,
-            model=self.model.identity,
-            engine=CpuEngine(EnginePolicy(**self.config.engine_settings)),
-            workspace_of=workspace_of,
-        )
-        self.start(self.providers)
+        work = self.work
+        work.start(CpuEngine(replace(work.model.policy)), workspace_of)
+        self.check_hooks()
         with self.time_stage("optimise"):
-            model = optimise_model(self.model, self.providers, self.level)
-        progress("partition", 0, 1)
+            work.optimise(self.level)
+        work.progress("partition", 0, 1)
         with self.time_stage("partition"):
-            assignment = assign_nodes(
-                model, self.providers, list(self.providers.choices)
-            )
-        progress("partition", 1, 1)
-        self.check(model, assignment)
+            work.assign()
+        work.progress("partition", 1, 1)
+        self.check()
         with self.time_stage("compile"):
-            compile_partitions(assignment, self.providers, Purpose.EXPORT)
+            work.compile()
 
-    def start(self, providers: ProviderSession) -> None:
-        """Take the live EPs, before they are asked for anything.
+    def check_hooks(self) -> None:
+        """Check that the live EPs can save what they compile, before they are asked for
+        anything.
 
         Raises:
-            NotImplementedByProvider: an EP cannot save what it compiles.
+            NotImplementedByProvider: one cannot.
         """
-        for ep in providers.choices:
+        instances = self.work.providers.instances
+        for ep in instances.names:
             # What runs by kernels alone leaves nothing to save.
-            for hook in (
-                CONTEXT_HOOKS if providers.instances.implements(ep, "compile") else ()
-            ):
-                if not providers.instances.implements(ep, hook):
+            for hook in CONTEXT_HOOKS if instances.implements(ep, "compile") else ():
+                if not instances.implements(ep, hook):
                     raise NotImplementedByProvider(
                         f"{ep} runs models but cannot save what it compiled: it has "
                         f"no {hook} hook.",
                         ep=ep,
                         hint="Leave it out of the compile; it still runs in sessions.",
                     )
-        self.providers = providers
 
-    def check(self, model: OpenModel, assignment: Assignment) -> None:
-        """Take the model as EPs see it, and an assignment; raise if the results could
-        not be written.
-        """
-        self.model, source = model, model.source
+    def check(self) -> None:
+        """Raise if the results of the assignment could not be written."""
+        model, assignment = self.work.model, self.work.assignment
+        providers = self.work.providers
         if (
             not assignment.partitions
             and self.flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
@@ -329,29 +278,32 @@ class Compile:
                 else "Add an EP to the session options."
             )
             raise Fail(
-                f"no node of {source.where} could be compiled by "
-                f"{', '.join(self.providers.choices) or 'any EP'}.",
-                path=source.path,
+                f"no node of {model.source.where} could be compiled by "
+                f"{', '.join(providers.choices) or 'any EP'}.",
+                path=model.source.path,
                 hint=hint,
             )
-        check_names(self.model, assignment)
+        check_names(model, assignment)
         check_mix(self, assignment)
-        placement, weightless = self.destination.placement, self.providers.weightless
-        check_weights_fit(assignment, placement, weightless, embedded=self.embedded)
-        self.assignment = assignment
+        check_weights_fit(
+            assignment,
+            self.destination.placement,
+            providers.weightless,
+            embedded=self.embedded,
+        )
 
     def write(self) -> None:
         """Write the context model and its files, all or none; a share group writes its
         members itself.
         """
         is_written = bool(
-            self.assignment.partitions or self.existing.records or self.plain
+            self.work.assignment.partitions or self.existing.records or self.plain
         )
         if self.group is None:
             if is_written:
                 self.publish()
             else:
-                where = self.model.source.where
+                where = self.work.model.source.where
                 _log.warning(
                     (
                         "nothing was compiled of %s, so there is no context model to "
@@ -359,7 +311,7 @@ class Compile:
                     ),
                     where,
                 )
-        elif self.config.stop_sharing:
+        elif self.work.config.stop_sharing:
             self.group.stop(self, is_member=is_written)
         elif is_written:
             self.group.publish(self)
@@ -404,10 +356,11 @@ class Compile:
             self.destination if named is None else self.destination.use_names_of(named)
         )
         publication = None
-        with pause_collection(self.model.node_count), ExitStack() as stack:
+        with pause_collection(self.work.model.node_count), ExitStack() as stack:
             if destination.folder is not None:
                 publication = Publication(
-                    destination.folder, before_writing=self.cancel.raise_if_requested
+                    destination.folder,
+                    before_writing=self.work.cancel.raise_if_requested,
                 )
                 stack.enter_context(publication)
             flags = {
@@ -420,13 +373,12 @@ class Compile:
                 context = self.describe(outputs, earlier)
             with self.time_stage("read_back"):
                 names, tensors = context.to_read, context.source_tensors
-                compare_shapes(self.assignment, names, self.providers)
-                read_back(
-                    context.proto, names, context.written, self.providers, tensors
-                )
+                providers = self.work.providers
+                compare_shapes(self.work.assignment, names, providers)
+                read_back(context.proto, names, context.written, providers, tensors)
             with self.time_stage("write"):
                 self.finish(context, outputs)
-                self.cancel.raise_if_requested()
+                self.work.cancel.raise_if_requested()
                 models = (
                     []
                     if publication is None or destination.model is None
@@ -458,7 +410,7 @@ class Compile:
                     hint="Write initializers into a file of another name.",
                 )
         for name, sink in outputs.in_memory.items():
-            self.cancel.raise_if_requested()
+            self.work.cancel.raise_if_requested()
             if self.deliver is not None:
                 deliver(self.deliver, name, sink)
         if self.sink is not None:
@@ -488,39 +440,33 @@ class Compile:
 
     def _stop_if_cancelled(self, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
         for chunk in chunks:
-            self.cancel.raise_if_requested()
+            self.work.cancel.raise_if_requested()
             yield chunk
 
 
 @convert_errors("loading the model")
-def prepare_export(
-    model: str | os.PathLike[str] | bytes, session: SessionOptions, registry: Registry
-) -> Compile:
+def prepare_export(work: Work) -> Compile:
     """Return the compile that writes the context model of a session; never over one
     that exists, as in ONNX Runtime.
 
     Args:
-        model: model of the session, a path or bytes.
-        session: the session's options.
-        registry: registry that finds the EPs.
+        work: that of the session.
 
     Raises:
         InvalidArgument: options that contradict a share group, or an output path that
             names a folder.
         Fail: the context model exists, or the system refuses its path.
     """
-    config = session.config()
+    config = work.config
     export = Compile(
-        session=session,
-        input=model,
+        work=work,
         destination=make_destination(
-            get_model_path(model),
+            get_model_path(work.source),
             config.context_file_path,
             replace=False,
             placement=make_placement(None, 0, None, config.external_initializers_file),
         ),
         embedded=config.embed,
-        registry=registry,
         plain=False,
     )
     export.check_destination()

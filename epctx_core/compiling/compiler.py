@@ -37,6 +37,7 @@ from epctx_core.registry.guard import blame_host
 from epctx_core.sessions import host
 from epctx_core.sessions.optimise import check_level
 from epctx_core.sessions.shared_workspaces import fingerprint_providers
+from epctx_core.sessions.work import Work
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from epctx_core.context.callbacks import WriteCallback
     from epctx_core.context.payload_writer import PayloadWriter
     from epctx_core.graph.extraction import GraphPartition
+    from epctx_core.graph.mapping import ModelInput
     from epctx_core.sessions.providers import Progress
 
 
@@ -261,8 +263,13 @@ class ModelCompiler:
             )
         try:
             self._report = Compile(
-                session=self._session,
-                input=self._model,
+                work=Work(
+                    self._model,
+                    self._session,
+                    self._registry,
+                    self._session.providers,
+                    self._progress,
+                ),
                 destination=make_destination(
                     host.get_model_path(self._model),
                     self._session.config().context_file_path
@@ -278,8 +285,6 @@ class ModelCompiler:
                 embedded=self._embedded,
                 flags=self._flags,
                 level=self._level,
-                progress=self._progress,
-                registry=self._registry,
                 deliver=self._write_function,
             ).run()
         finally:
@@ -490,10 +495,10 @@ class ShareGroup:
             member = self._make_member(
                 model, host.copy_options(sess_options), name, group
             )
-            with member.cancel.by_interrupt():
+            with member.work.cancel.by_interrupt():
                 member.choose()
-                stack.enter_context(closing(member.providers))
-                eps = fingerprint_providers(member.choices)
+                stack.enter_context(closing(member.work))
+                eps = fingerprint_providers(member.work.choices)
                 if self._members and eps != self._eps:
                     raise InvalidArgument(
                         "the models of a share group are compiled by the same EPs "
@@ -504,9 +509,7 @@ class ShareGroup:
                         ),
                     )
                 member.open()
-                member.compile(
-                    stack.enter_context(member.settle(member.model, member.choices))
-                )
+                member.compile(stack.enter_context(member.settle()))
             self._open.push(stack.pop_all())
         self._eps, self._folder, self._group = eps, member.destination.folder, group
         self._group.add(member)
@@ -514,7 +517,7 @@ class ShareGroup:
 
     def _make_member(
         self,
-        model: str | os.PathLike[str] | bytes,
+        model: ModelInput,
         session: SessionOptions,
         name: str | None,
         group: Group,
@@ -536,8 +539,9 @@ class ShareGroup:
             )
         path = host.get_model_path(host.check_model_argument(model))
         return Compile(
-            session=session,
-            input=model,
+            work=Work(
+                model, session, self._registry, session.providers, self._progress
+            ),
             destination=self._make_destination(
                 path, name, config.external_initializers_file
             ),
@@ -545,8 +549,6 @@ class ShareGroup:
             group=group,
             flags=self._flags,
             level=self._level,
-            progress=self._progress,
-            registry=self._registry,
         )
 
     @convert_errors("writing the share group")
@@ -569,7 +571,7 @@ class ShareGroup:
             )
         last = self._members[-1]
         self._progress("write", 0, 1)
-        with last.cancel.by_interrupt():
+        with last.work.cancel.by_interrupt():
             payloads = self._group.finish(self._members, last)
         self._progress("write", 1, 1)
         self._report = ShareReport(
@@ -577,7 +579,7 @@ class ShareGroup:
             members=tuple(map(make_report, self._members)),
             binaries=tuple(OutputFile.from_entry(each.finish()) for each in payloads),
             saved_bytes=count_saved_bytes(
-                (m.assignment.partitions for m in self._members), payloads
+                (m.work.assignment.partitions for m in self._members), payloads
             ),
         )
         self.discard()

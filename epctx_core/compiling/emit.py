@@ -15,7 +15,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from epctx_core.compiling.initializers import check_size, place_initializers
 from epctx_core.compiling.provenance import PassThrough, add_metadata
-from epctx_core.context.decoding import write_kernel_types
+from epctx_core.context.kernel_types import write_kernel_types
 from epctx_core.context.named_files import (
     SOURCE_MODEL,
     read_dependencies,
@@ -223,12 +223,9 @@ def make_context_model(
         PluginError: an EP describes its nodes wrongly.
         Fail, InvalidArgument: see `place_initializers`.
     """
-    source, assignment, existing = (
-        compile_.model.source,
-        compile_.assignment,
-        compile_.existing,
-    )
-    choices = [c for c in compile_.providers.choices.values() if assignment.of(c.name)]
+    work, existing = compile_.work, compile_.existing
+    source, assignment = work.model.source, work.assignment
+    choices = [c for c in work.providers.choices.values() if assignment.of(c.name)]
     parts = [ProviderPart(compile_, choice, outputs, earlier) for choice in choices]
     entries = [entry for part in parts for entry in part.entries]
     writers = [writer for part in parts for writer in part.payloads.writers.values()]
@@ -287,14 +284,12 @@ def _place_nodes(compile_: Compile, parts: Sequence[ProviderPart]) -> ModelProto
     """Return the model with EPContext nodes in the places of partitions, and the shapes
     that EPs compiled for.
     """
-    main = compile_.assignment.main
+    main, model = compile_.work.assignment.main, compile_.work.model
     nodes = {
         partition: node for part in parts for partition, node in part.nodes.items()
     }
     taken = _make_replacements(main, nodes, compile_.existing)
-    proto = splice(
-        compile_.model.source.proto, compile_.model.graph, main.execution_order(), taken
-    )
+    proto = splice(model.source.proto, model.graph, main.execution_order(), taken)
 
     declare_shapes(
         proto.graph,
@@ -341,14 +336,15 @@ class ProviderPart:
         self._choice = choice
         self.ep = choice.name
         self.compatibility_info: str | None = None
-        self._partitions = partitions = compile_.assignment.of(choice.name)
+        work = compile_.work
+        self._partitions = partitions = work.assignment.of(choice.name)
         # EPs give many nodes one mapping: each is looked at once.
         self._checked: set[int] = set()
         self.nodes: dict[GraphPartition, Replacement] = {}
         self.entries: list[PayloadEntry] = []
         self.to_read: list[str] = []
         self.shapes: dict[str, Sequence[int]] = {}
-        source = compile_.model.source
+        source = work.model.source
         with compute_digests_ahead(
             weight for p in partitions for weight in p.weights.values()
         ):
@@ -357,19 +353,17 @@ class ProviderPart:
                 *map(tuple, earlier.get(choice.name, ())),
                 tuple(p.name for p in partitions),
             )
-            references = SourceReferences(
-                compile_.providers.weightless, source.locations
-            )
+            references = SourceReferences(work.providers.weightless, source.locations)
             self.payloads = _make_payload_set(choice, outputs, graphs, references)
             with (
-                compile_.providers.instances.calling(
+                work.providers.instances.calling(
                     choice.name, _HOOK, writer=self.payloads.handle
                 ) as results,
                 # Reading attributes and flags runs the EP's code.
                 blame(choice.record, _HOOK),
             ):
                 described = self._sort_nodes(results)
-            self._name_nodes(compile_.assignment)
+            self._name_nodes(work.assignment)
             file = (
                 source.path.name
                 if references.used and source.path is not None
@@ -381,7 +375,7 @@ class ProviderPart:
         if len(self.entries) == 1 and compile_.existing.records:
             # The model may have others of an earlier compile.
             self.entries = [replace(self.entries[0], references=names)]
-        self._check_graph_names(compile_.model, earlier.get(choice.name, ()))
+        self._check_graph_names(work.model, earlier.get(choice.name, ()))
 
     def _name_nodes(self, assignment: Assignment) -> None:
         """Give nodes the names of their graphs, unless the host wants a prefix or a
@@ -668,9 +662,9 @@ def write_all_payloads(
     """
     written: dict[bytes, PayloadWriter] = {}
     for ep, by_model in graphs.items():
-        choice = last.providers.choices[ep]
+        choice = last.work.providers.choices[ep]
         payloads = _make_payload_set(choice, outputs, tuple(map(tuple, by_model)))
-        last.providers.instances.call(ep, _HOOK, writer=payloads.handle)
+        last.work.providers.instances.call(ep, _HOOK, writer=payloads.handle)
         for writer in payloads.writers.values():
             if not writer.size:
                 raise contract_error(

@@ -54,7 +54,7 @@ def check_shared_options(compile_: Compile) -> None:
     """Raise InvalidArgument for options that leave nothing to share, before a model is
     read.
     """
-    check_not_isolated(compile_.config)
+    check_not_isolated(compile_.work.config)
     for problem, is_set in {
         (
             "ep.context_embed_mode=1 and ep.share_ep_contexts=1 contradict each other"
@@ -66,7 +66,7 @@ def check_shared_options(compile_: Compile) -> None:
         ): compile_.sink is not None,
         (
             "ep.enable_weightless_mode and ep.share_ep_contexts=1 contradict each other"
-        ): compile_.config.weightless is not WeightlessMode.NONE,
+        ): compile_.work.config.weightless is not WeightlessMode.NONE,
     }.items():
         if is_set:
             raise InvalidArgument(
@@ -203,12 +203,12 @@ class Group:
         """
         folder = last.destination.folder or Path()
         with (
-            pause_collection(sum(member.model.node_count for member in members)),
+            pause_collection(sum(member.work.model.node_count for member in members)),
             self._lock,
             self._mark_ending(),
             last.time_stage("write"),
             Publication(
-                folder, before_writing=last.cancel.raise_if_requested
+                folder, before_writing=last.work.cancel.raise_if_requested
             ) as publication,
         ):
             named = self._naming or members[0].destination
@@ -226,11 +226,11 @@ class Group:
             entries = {writer.name: writer.finish() for writer in payloads.values()}
             earlier = self._read_earlier()
             written = [
-                (context.proto, context.to_read, member.providers)
+                (context.proto, context.to_read, member.work.providers)
                 for member, _, context in models
             ]
             written += [
-                (proto, self._published[path][1], last.providers)
+                (proto, self._published[path][1], last.work.providers)
                 for path, proto in earlier.items()
             ]
             for proto, to_read, providers in written:
@@ -241,7 +241,7 @@ class Group:
             for path, proto in earlier.items():
                 with publication.create(path.name) as file:
                     file.write(proto.SerializeToString(deterministic=True))
-            last.cancel.raise_if_requested()
+            last.work.cancel.raise_if_requested()
             if names := [
                 *(m.files[-1].path for m in members),
                 *(path.name for path in earlier),
@@ -275,7 +275,9 @@ class Group:
                 member.destination.use_names_of(named), publication, final=False
             )
             context = member.describe(outputs, graphs)
-            compare_shapes(member.assignment, context.to_read, member.providers)
+            compare_shapes(
+                member.work.assignment, context.to_read, member.work.providers
+            )
             models.append((member, outputs, context))
             graphs = _add_names(graphs, member)
         return models, graphs
@@ -312,10 +314,10 @@ class Group:
 
     def _refuse_finished(self, member: Compile) -> None:
         if self.finished:
+            source = member.work.model.source
             raise Fail(
-                f"the share group of {member.model.source.where} was stopped while it "
-                "was compiled.",
-                path=member.model.source.path,
+                f"the share group of {source.where} was stopped while it was compiled.",
+                path=source.path,
                 hint="Stop a group when all its other models are compiled.",
             )
 
@@ -337,8 +339,8 @@ def _add_names(graphs: GraphsByModel, member: Compile) -> GraphsByModel:
     nodes EPs described.
     """
     more = {
-        ep: {p.name: p.graph_name for p in member.assignment.of(ep)}
-        for ep in member.providers.choices
+        ep: {p.name: p.graph_name for p in member.work.assignment.of(ep)}
+        for ep in member.work.providers.choices
     }
     return {
         **graphs,

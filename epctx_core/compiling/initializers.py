@@ -9,7 +9,7 @@ gets them streamed like a payload's weights.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import index
 from pathlib import Path
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from epctx_core.context.manifest import PayloadEntry
+    from epctx_core.graph.weights import Weights
     from epctx_core.sessions.assignment import Assignment
 
 _LAST_OFFSET = (1 << 63) - 1
@@ -193,7 +194,7 @@ def make_placement(
 
 def place_initializers(
     model: ModelProto,
-    weights: Mapping[str, Weight],
+    weights: Weights,
     placement: InitializerPlacement,
     open_file: Callable[[str], Any],
     folder: Path | None,

@@ -59,6 +59,7 @@ from epctx_core.sessions.source import require_one_state
 if TYPE_CHECKING:
     from epctx_core.compiling.compile import Compile
     from epctx_core.compiling.destination import Destination
+    from epctx_core.context.manifest import PayloadKey
     from epctx_core.context.payload_files import LoadedPayload
     from epctx_core.graph.index import SubgraphPath
     from epctx_core.sessions.assignment import Assignment
@@ -278,7 +279,7 @@ class PassThrough:
             scratch=ExitStack(),
             reading=reading,
         )
-        found: dict[tuple[str, bool], _KeptPayload] = {}
+        found: dict[PayloadKey, _KeptPayload] = {}
         # Primaries first, so that one of them carries a payload that several nodes
         # share.
         for record in sorted(self.records, key=lambda r: not r.main_context):
@@ -372,13 +373,13 @@ def check_mix(compile_: Compile, assignment: Assignment) -> None:
         InvalidGraph: another distribution of an EP made the nodes that are there, or
             the EP does not support them any more.
     """
-    model, manifest = compile_.model, compile_.existing.manifest
+    model, manifest = compile_.work.model, compile_.existing.manifest
     if not model.context_nodes:
         return
     infos = read_compatibility_info(model.source.proto)
     made = manifest.providers if manifest is not None else {}
     for ep in dict.fromkeys(partition.ep for partition in assignment.partitions):
-        choice = compile_.providers.choices[ep]
+        choice = compile_.work.providers.choices[ep]
         maker = made.get(ep, {}).get("distribution")
         unsupported = (
             i
@@ -426,7 +427,7 @@ def add_metadata(
     """
     if not any(opset.domain == DOMAIN for opset in proto.opset_import):
         proto.opset_import.add(domain=DOMAIN, version=OPSET_VERSION)
-    assignment, providers = compile_.assignment, compile_.providers
+    assignment, providers = compile_.work.assignment, compile_.work.providers
     exist = bool(compile_.existing.records)
     old = compile_.existing.manifest or Manifest(
         source_digest="", providers={}, payloads=()
@@ -458,7 +459,7 @@ def add_metadata(
     running = {ep for part in assignment.graphs for ep, _ in part.kernel_nodes.values()}
     with_kernels = [ep for ep in providers.choices if ep in running]
     manifest = Manifest(
-        source_digest=compile_.model.source.digest,
+        source_digest=compile_.work.model.source.digest,
         providers=facts,
         payloads=payloads,
         source_weights=_merge_source_weights(old, used),
@@ -483,11 +484,11 @@ def _find_custom_domains(
         return {}
     kernels = (
         kernel
-        for part in compile_.assignment.graphs
+        for part in compile_.work.assignment.graphs
         for _, kernel in part.kernel_nodes.values()
     )
     operators = {(kernel.domain, kernel.op_type) for kernel in kernels}
-    found = make_engine(compile_.model.policy).find_libraries(proto, operators)
+    found = make_engine(compile_.work.model.policy).find_libraries(proto, operators)
     return {
         domain: Path(path).name or old.custom_domains.get(domain, "")
         for domain, path in found.items()

@@ -59,6 +59,7 @@ from epctx_core.sessions.source import infer_model_types
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from epctx_core.context.manifest import PayloadKey
     from epctx_core.context.payload_writer import PayloadWriter
     from epctx_core.sessions.assignment import Assignment
 
@@ -166,9 +167,9 @@ def _open_payloads(
     records: Iterable[ContextNodeRecord],
     written: Mapping[bytes, PayloadWriter],
     scratch: ExitStack,
-) -> dict[tuple[str, bool], LoadedPayload]:
+) -> dict[PayloadKey, LoadedPayload]:
     """Return the payloads by their keys."""
-    made: dict[tuple[str, bool], LoadedPayload] = {}
+    made: dict[PayloadKey, LoadedPayload] = {}
     for cache, record in {r.cache: r for r in records if r.cache is not None}.items():
         writer = written[cache]
         key, entry = get_payload_key(record), writer.finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -173,7 +174,7 @@ class CompileReport:
 
 def make_report(compile_: Compile) -> CompileReport:
     """Return the report of a compile; warn if nothing was compiled."""
-    assignment, context = compile_.assignment, compile_.context
+    assignment, context = compile_.work.assignment, compile_.context
     delivered = (
         compile_.payloads
         if compile_.deliver is not None and not compile_.embedded
@@ -189,9 +190,9 @@ def make_report(compile_: Compile) -> CompileReport:
             *(file.path for file in outputs),
             *context.named_files,
         ]
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     for partition in assignment.partitions:
-        counts[partition.ep] = counts.get(partition.ep, 0) + len(partition.node_indices)
+        counts[partition.ep] += len(partition.node_indices)
     counts[CPU_EP] = sum(
         len(part.left_over()) + len(part.kernel_nodes) + len(part.executed)
         for part in assignment.graphs
@@ -201,18 +202,18 @@ def make_report(compile_: Compile) -> CompileReport:
         folder=compile_.destination.folder,
         outputs=outputs,
         partitions=tuple(map(_describe_partition, assignment.partitions)),
-        assignments=counts,
+        assignments=dict(counts),
         refusals=tuple(map(_describe_refusal, assignment.refusals)),
         timings=dict(compile_.seconds),
         required_files=tuple(dict.fromkeys(required)),
         delivered=delivered,
         source_files=() if context is None else context.source_files,
         kept_nodes=tuple(record.name for record in compile_.existing.records),
-        skipped_providers=compile_.providers.skipped,
+        skipped_providers=compile_.work.skipped,
         providers=tuple(
-            choice.record for choice in compile_.providers.choices.values()
+            choice.record for choice in compile_.work.providers.choices.values()
         ),
-        graph_transformers=compile_.providers.transformers,
+        graph_transformers=compile_.work.providers.transformers,
         contradictions=tuple(assignment.main.graph.types.contradictions.values()),
     )
     if not report.compiled:

@@ -176,6 +176,12 @@ class ReplacedBinaryError(InvalidGraph):
     """
 
 
+PayloadKey: TypeAlias = "tuple[str, bool]"
+"""Name of a payload in a manifest, and whether it is embedded."""
+ProviderFacts: TypeAlias = "Mapping[str, Mapping[str, Any]]"
+"""EP name to what a manifest says about it: its distribution, options and target."""
+
+
 class Segment(NamedTuple):
     """A range of a payload with its digest (hex)."""
 
@@ -398,7 +404,7 @@ class Manifest:
     """
 
     source_digest: str
-    providers: Mapping[str, Mapping[str, Any]]
+    providers: ProviderFacts
     payloads: Sequence[PayloadEntry]
     source_weights: Mapping[str, SourceReference] = field(default_factory=dict)
     pending: Collection[str] = ()
@@ -427,7 +433,7 @@ class Manifest:
             )
 
     @cached_property
-    def _entries(self) -> dict[tuple[str, bool], PayloadEntry]:
+    def _entries(self) -> dict[PayloadKey, PayloadEntry]:
         # Of two with one name, the first counts.
         return {(p.name, p.embedded): p for p in reversed(self.payloads)}
 

@@ -25,8 +25,8 @@ def read_metadata(
 ) -> dict[str, str]:
     """Return metadata entries of a model; of several with one key, the last.
 
-    Reads neither the graph nor the values of other entries, but all of a model in ONNX
-    Runtime's own format.
+    Reads neither the graph nor the values of other entries, but all of a model in
+    another format than ONNX.
 
     Args:
         model: a path or bytes.
@@ -36,7 +36,7 @@ def read_metadata(
         NoSuchFile: there is no such file.
         InvalidArgument: neither a path nor bytes, no regular file, or one that cannot
             be read.
-        InvalidProtobuf: neither a protobuf message nor in ONNX Runtime's own format.
+        InvalidProtobuf: neither a protobuf message nor in a format that is installed.
         InvalidGraph: a protobuf message without a graph, or a value that is not text.
     """
     try:
@@ -52,15 +52,17 @@ def read_metadata(
                 file, os.fstat(file.fileno()).st_size, is_selected, where=path.name
             )
     except InvalidProtobuf:
-        from epctx_core.context.decoding import decode_model  # imports onnx
-        from epctx_core.graph.model_io import is_ort_format, read_model
+        # They import onnx.
+        from epctx_core.context.model_formats import decode_model, find_format
+        from epctx_core.graph.model_io import read_model
 
         data, source = read_model(model)
-        if not is_ort_format(data):
+        other = find_format(data, source)
+        if other is None:
             raise
         return {
             p.key: p.value
-            for p in decode_model(data, source).metadata_props
+            for p in decode_model(data, source, None, other).metadata_props
             if is_selected(p.key)
         }
 

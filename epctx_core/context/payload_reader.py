@@ -37,6 +37,7 @@ from epctx_core.options import DataReader, Verification
 from epctx_core.plugin import ContextNode, ValueInfo
 
 if TYPE_CHECKING:
+    from epctx_core.context.manifest import PayloadKey
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
     from epctx_core.graph.type_table import TypeTable
@@ -109,7 +110,7 @@ class PayloadReader:
         self._model_receipt = (
             make_model_receipt(reading.model_digest) if reading.model_digest else ""
         )
-        self.loaded: dict[tuple[str, bool], LoadedPayload] = {}
+        self.loaded: dict[PayloadKey, LoadedPayload] = {}
 
     def _find_copies(self, name: str) -> Iterator[Path]:
         """Yield files that may hold a binary as it was before a publication that is
@@ -468,7 +469,7 @@ def check_primaries(records: Sequence[ContextNodeRecord], ep: str) -> None:
         )
 
 
-def get_payload_key(record: ContextNodeRecord) -> tuple[str, bool]:
+def get_payload_key(record: ContextNodeRecord) -> PayloadKey:
     """Return the name of a primary's payload in a manifest, and whether it is embedded.
 
     A file has one key, however the node spells its name (`./a.bin`, `sub/../a.bin`).

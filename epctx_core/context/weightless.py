@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
+    from epctx_core.graph.weights import Weights
     from epctx_core.plugin import TensorView
 
 MODE_KEY = "weightless_mode"
@@ -166,7 +167,7 @@ def read_weights(
     open_external: OpenExternal,
     *,
     where: str,
-) -> dict[str, Weight]:
+) -> Weights:
     """Return initializers of a model's main graph by name.
 
     Args:
@@ -181,7 +182,7 @@ def read_weights(
     """
     mapped = model if isinstance(model, MappedFile) else None
     view = model.view if isinstance(model, MappedFile) else model
-    found: dict[str, Weight] = {}
+    found: Weights = {}
     others = GraphProto()
     try:
         for tensor, offset, length in _initializers(view, names):
@@ -306,7 +307,7 @@ class SourceWeights:
         return weight
 
     @cached_property
-    def _checked_weights(self) -> dict[str, Weight]:
+    def _checked_weights(self) -> Weights:
         """The weights that payloads may refer to, as they were when the model was
         compiled.
         """
@@ -348,7 +349,7 @@ class SourceWeights:
             f"{PATH_OPTION!r} to the source model.",
         )
 
-    def _read(self, names: Collection[str] | None) -> dict[str, Weight]:
+    def _read(self, names: Collection[str] | None) -> Weights:
         """Return weights of the source model by name; None for all."""
         path: Path | None = None
         if self._buffer is not None:

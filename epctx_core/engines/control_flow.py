@@ -15,6 +15,8 @@ from epctx_core.errors import RuntimeException
 if TYPE_CHECKING:
     from epctx_core.plugin import TensorType
 
+Arrays: TypeAlias = "Sequence[np.ndarray]"
+"""Arrays in the order of a graph's inputs or outputs."""
 Body: TypeAlias = Callable[[list[Any]], Sequence[Any]]
 """Runs a body once: takes its own inputs in order, gives its outputs in order."""
 
@@ -147,7 +149,7 @@ def _make_scalar(
     )
 
 
-def _stack(rows: Sequence[np.ndarray], declared: TensorType) -> np.ndarray:
+def _stack(rows: Arrays, declared: TensorType) -> np.ndarray:
     """Stack rows along a new first axis; without rows the declared shape says what the
     others would be.
     """

@@ -20,18 +20,12 @@ from epctx_core.errors import (
     InvalidGraph,
     NotImplementedByProvider,
     PackageMissing,
-    PluginError,
     RuntimeException,
     suggestion,
 )
 from epctx_core.graph.weights import is_detached
 from epctx_core.options import GraphOptimizationLevel
-from epctx_core.registry.discovery import (
-    EntryPoint,
-    PackageNotFoundError,
-    distribution,
-    list_entries,
-)
+from epctx_core.registry.discovery import EntryPoint, list_entries
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,7 +48,6 @@ ONNXRUNTIME = "onnxruntime"
 """The engine of epctx-onnxruntime."""
 
 _VARIABLE = "EPCTX_ENGINE"
-_PACKAGE = "epctx-onnxruntime"
 _LAYOUT = "epctx.cpu_layout"
 """The metadata key of a model with an engine's private layouts; see
 `epctx_core.plugin.Engine.optimize`.
@@ -88,21 +81,16 @@ def find_engine(named: str | None) -> EntryPoint | None:
     Raises:
         PackageMissing: the named engine is not installed.
     """
-    name = named or read_environment()
-    if name == BUILT_IN:
+    chosen = named or read_environment()
+    if chosen == BUILT_IN:
         return None
-    if not name:
-        try:
-            return next(
-                (entry for _, entry in list_entries(GROUP, [distribution(_PACKAGE)])),
-                None,
-            )
-        except PackageNotFoundError:
-            return None
+    name = chosen or ONNXRUNTIME
     entries = list_entries(GROUP)
     found = {
         dist.name: entry for dist, entry in reversed(entries) if entry.name == name
     }
+    if not found and not chosen:
+        return None
     if not found:
         known = sorted({*(entry.name for _, entry in entries), BUILT_IN})
         others = f"Install the package that has it, or use one of: {', '.join(known)}."
@@ -146,8 +134,13 @@ def load_engine_class(named: str | None = None) -> type[BaseEngine]:
             why = f"{entry.value} is not a subclass of epctx_core.plugin.BaseEngine"
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a broken package must not end the host
             why = f"{type(error).__name__}: {error}"
+        from epctx_core.registry.entries import describe_entry
+
         _log.warning(
-            "%s is broken, so %s is used: %s", _describe_entry(entry), BUILT_IN, why
+            "%s is broken, so %s is used: %s",
+            describe_entry(entry, "engine"),
+            BUILT_IN,
+            why,
         )
     from epctx_core.engines.reference_engine import ReferenceEngine
 
@@ -188,19 +181,13 @@ def blame_engine(named: str | None) -> Iterator[None]:
         entry = find_engine(named)
         if entry is None or load_engine_class(named).name.startswith(BUILT_IN):
             raise
-        dist: Any = entry.dist
-        raise PluginError(
-            f"{_describe_entry(entry)} failed: {type(error).__name__}: {error}.",
-            distribution=dist.name,
-            version=dist.version,
-            hint="This is a fault of the engine; its own exception is the cause of "
-            f"this error. Without it: session.engine={BUILT_IN}",
-        ) from error
+        from epctx_core.registry.entries import entry_error
 
-
-def _describe_entry(entry: EntryPoint) -> str:
-    dist: Any = entry.dist
-    return f"the engine {entry.name!r} of {dist.name} {dist.version}"
+        hint = (
+            "This is a fault of the engine; its own exception is the cause of this "
+            f"error. Without it: session.engine={BUILT_IN}"
+        )
+        raise entry_error(entry, "engine", error, hint) from error
 
 
 class PreparedHandle:
@@ -252,7 +239,7 @@ class CpuEngine:
                     "all operators%s"
                 ),
                 engine.name,
-                f"; {_PACKAGE} is faster: {get_install_command()}"
+                f"; onnxruntime's kernels are faster: {get_install_command()}"
                 if is_missing
                 else "",
             )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -34,6 +34,9 @@ from epctx_core.graph.index import (
 from epctx_core.graph.type_table import make_tensor_type
 from epctx_core.graph.weights import is_detached
 from epctx_core.plugin import BaseEngine, write_in_place
+
+if TYPE_CHECKING:
+    from epctx_core.engines.control_flow import Arrays
 
 _ML = "ai.onnx.ml"
 _ALWAYS = 1 << 31
@@ -88,9 +91,7 @@ class ReferenceModel:
         self._inputs = [value.name for value in model.graph.input]
         self._evaluator = evaluator
 
-    def run(
-        self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
-    ) -> Sequence[np.ndarray]:
+    def run(self, inputs: Arrays, outputs: Arrays | None = None) -> Arrays:
         """Run; inputs and results in the order of the model."""
         feeds = dict(zip(self._inputs, inputs, strict=True))
         results = [
@@ -100,7 +101,7 @@ class ReferenceModel:
         return results if outputs is None else write_in_place(results, outputs)
 
 
-def _copy_if_shared(result: Any, inputs: Sequence[np.ndarray]) -> Any:
+def _copy_if_shared(result: Any, inputs: Arrays) -> Any:
     """Return a contiguous result that shares no memory with an input: Identity and
     Reshape give views.
     """

@@ -38,7 +38,7 @@ from epctx_core.plugin import ValueInfo
 if TYPE_CHECKING:
     import os
 
-    from epctx_core.graph.partition import Partitioner
+    from epctx_core.graph.partition import NodeGroups, Partitioner
     from epctx_core.plugin import NodeView
 
 
@@ -63,8 +63,8 @@ class GraphSlice:
         left_out: nodes left out of them, with the reason.
     """
 
-    grouped: Sequence[Sequence[int]] = ()
-    units: Sequence[Sequence[int]] = ()
+    grouped: NodeGroups = ()
+    units: NodeGroups = ()
     left_out: Mapping[int, str] = MappingProxyType({})
 
     def __init__(

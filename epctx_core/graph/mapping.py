@@ -30,6 +30,9 @@ FOLLOWING_NS = 50_000_000
 _FORGOTTEN_FROM = 1 << 16
 """Bytes from which releasing pages that were read once is worth a call."""
 
+ModelInput: TypeAlias = "str | os.PathLike[str] | bytes"
+"""Path or bytes of a model."""
+
 
 @contextmanager
 def open_model_file(model: object) -> Iterator[tuple[io.FileIO, Path]]:

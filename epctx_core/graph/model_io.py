@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 from google.protobuf.message import DecodeError, Message
@@ -26,7 +27,12 @@ from epctx_core.graph.index import (
     walk_graphs,
     walk_tensors,
 )
-from epctx_core.graph.mapping import OpenedFiles, identify_file, open_model_file
+from epctx_core.graph.mapping import (
+    ModelInput,
+    OpenedFiles,
+    identify_file,
+    open_model_file,
+)
 from epctx_core.graph.weights import (
     MAX_RANK,
     OpenExternal,
@@ -34,7 +40,9 @@ from epctx_core.graph.weights import (
     compute_digests_ahead,
     is_detached,
 )
-from epctx_core.options.choices import FREE_MESSAGES, InputBudget
+
+if TYPE_CHECKING:
+    from epctx_core.graph.weights import Weights
 
 _SHAPED_BY_LAST_OF = {"Reshape": 2, "Expand": 2, "ConstantOfShape": 1}
 """Operators of which the last of so many inputs is the shape of the result."""
@@ -42,8 +50,6 @@ LARGE_STRUCTURE = 8 << 20
 """Bytes of a model without its weights from which it is decoded twice rather than kept
 during the check.
 """
-ORT_IDENTIFIER = b"ORTM"
-"""Bytes 4 to 7 of a model in ONNX Runtime's own format."""
 ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
 """The element types of ONNX, and 0 for one that is left open."""
 DENSE_OR_SPARSE = frozenset({"tensor_type", "sparse_tensor_type"})
@@ -73,7 +79,7 @@ class SourceModel:
     """
 
     proto: ModelProto
-    weights: dict[str, Weight]
+    weights: Weights
     path: Path | None
     digest: str
     locations: Mapping[str, str] = field(default_factory=dict)
@@ -101,22 +107,19 @@ def describe_path(path: Path | None) -> str:
 
 
 def read_model(
-    model: str | os.PathLike[str] | bytes,
-    budget: InputBudget | None = None,
-    opened: OpenedFiles | None = None,
+    model: ModelInput, opened: OpenedFiles | None = None
 ) -> tuple[bytes, Path | None]:
     """Return a model's bytes and its path, None if it was given as bytes.
 
     Args:
         model: a path or bytes.
-        budget: limits of the decoded model; None for the defaults.
         opened: gets the model's file, to be compared with those that the model names.
 
     Raises:
         NoSuchFile: there is no such file.
         InvalidProtobuf: it is larger than a protobuf can be.
         InvalidArgument: neither a path nor bytes, or not a regular file.
-        InvalidGraph: it exceeds the budget, or was written to while it was read.
+        InvalidGraph: it was written to while it was read.
     """
     if isinstance(model, bytes):
         data, path = model, None
@@ -143,24 +146,7 @@ def read_model(
                     path=path,
                     hint="Let whatever writes it finish, then start again.",
                 )
-    budget = budget or InputBudget()
-    # A message, node or text takes two bytes at least. Most models are small, for their
-    # weights lie beside them.
-    least = min(
-        budget.messages, FREE_MESSAGES, budget.nodes, budget.names, budget.bodies
-    )
-    if len(data) // 2 > least and not is_ort_format(data):
-        from epctx_core.graph.counting import check_budget
-
-        check_budget(data, budget, path)
     return data, path
-
-
-def is_ort_format(data: bytes) -> bool:
-    """Return whether bytes are a model in ONNX Runtime's own format (`.ort`) and not in
-    ONNX.
-    """
-    return data[4:8] == ORT_IDENTIFIER
 
 
 def parse_model(data: bytes, path: Path | None) -> ModelProto:
@@ -247,7 +233,8 @@ def detach_model(
         path: of its file.
         open_external: opens a file that the model names.
         checked: whether the data passed `is_accepted_by_checker`.
-        changed: whether the model was changed since, so that the data are out of date.
+        changed: whether the data are not the model: it was changed since, or they are
+            in another format.
 
     Raises:
         InvalidGraph: the ONNX checker refuses the model, a weight is wrong, or a
@@ -264,19 +251,14 @@ def detach_model(
         files = b"location" in data and any(
             map(is_detached, walk_tensors(proto.graph, proto.functions))
         )
-        weights: dict[str, Weight] = {}
+        weights: Weights = {}
         if files or _can_have_weights(proto):
             from epctx_core.graph.tensor_bytes import detach_weights
 
             weights = detach_weights(
                 proto.graph, open_external, proto.functions, files=files
             )
-        detached = (
-            changed
-            or is_ort_format(data)
-            or files
-            or any(map(is_detached, proto.graph.initializer))
-        )
+        detached = changed or files or any(map(is_detached, proto.graph.initializer))
         if not checked and not detached and len(data) > LARGE_STRUCTURE:
             # The checker decodes a copy of its own, many times the file: two at once
             # would be the peak of a load.

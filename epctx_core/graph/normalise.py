@@ -6,7 +6,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
 from itertools import chain
@@ -41,6 +48,8 @@ from epctx_core.graph.weights import (
 )
 
 if TYPE_CHECKING:
+    from epctx_core.graph.partition import NodeGroups
+    from epctx_core.graph.weights import Weights
     from epctx_core.options import ModelOverrides
 
 _log = logging.getLogger("epctx.graph")
@@ -200,7 +209,7 @@ def _count_nodes(
 
 def check_initializers(
     proto: ModelProto, initializers: Mapping[str, np.ndarray]
-) -> dict[str, Weight]:
+) -> Weights:
     """Return a host's values as weights; an initializer in a file gets the bytes, so
     that no file is needed.
 
@@ -213,7 +222,7 @@ def check_initializers(
             shape.
     """
     tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
-    given: dict[str, Weight] = {}
+    given: Weights = {}
     for name, array in initializers.items():
         if name not in tensors:
             raise InvalidArgument(
@@ -228,7 +237,7 @@ def check_initializers(
 
 
 def apply_overrides(
-    source: SourceModel, overrides: ModelOverrides, given: Mapping[str, Weight]
+    source: SourceModel, overrides: ModelOverrides, given: Weights
 ) -> None:
     """Apply values and lengths to a model that was read and checked.
 
@@ -249,9 +258,7 @@ def apply_overrides(
     _set_lengths(source.proto.graph, overrides)
 
 
-def digest_overrides(
-    digest: str, overrides: ModelOverrides, weights: Mapping[str, Weight]
-) -> str:
+def digest_overrides(digest: str, overrides: ModelOverrides, weights: Weights) -> str:
     """Return the digest (hex) of a model together with the host's overrides."""
     values = {name: weights[name].digest for name in overrides.initializers}
     lengths = {**overrides.dimensions}, {**overrides.denotations}
@@ -442,9 +449,7 @@ def _sort(graph: GraphProto | FunctionProto, given: set[str]) -> dict[str, None]
     }
 
 
-def _order_nodes(
-    nodes: Sequence[NodeProto], needs: Sequence[Sequence[int]]
-) -> list[int]:
+def _order_nodes(nodes: Sequence[NodeProto], needs: NodeGroups) -> list[int]:
     """Return the nodes' indices, each behind those that it needs; a sorted graph keeps
     its order.
     """

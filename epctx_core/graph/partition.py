@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex
 
+NodeGroups: TypeAlias = "Sequence[Sequence[int]]"
+"""Indices of nodes, for each group or for each node."""
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
 _INTO, _OUT_OF = "QuantizeLinear", "DequantizeLinear"
 
@@ -97,7 +99,7 @@ class QuantizedGroups:
                 left_out[source] = left_out.get(first) or self._explain(first, first)
         return left_out
 
-    def make_units(self, nodes: Iterable[int]) -> list[list[int]]:
+    def make_units(self, nodes: Iterable[int]) -> NodeGroups:
         """Return nodes as units: a group that is whole among them is one, every other
         node is one.
         """
@@ -178,9 +180,7 @@ class CyclicGroupsError(Exception):
         self.groups = groups
 
 
-def compute_level_keys(
-    predecessors: Sequence[Sequence[int]], claimed: Sequence[bool]
-) -> list[int]:
+def compute_level_keys(predecessors: NodeGroups, claimed: Sequence[bool]) -> list[int]:
     """Return the key of each unit; units are numbered in topological order."""
     keys: list[int] = []
     append = keys.append
@@ -194,7 +194,7 @@ def compute_level_keys(
     return keys
 
 
-def shift_late(predecessors: Sequence[Sequence[int]], keys: list[int]) -> None:
+def shift_late(predecessors: NodeGroups, keys: list[int]) -> None:
     """Move units that begin their group to the latest group their consumers allow, in
     place.
 
@@ -212,7 +212,7 @@ def shift_late(predecessors: Sequence[Sequence[int]], keys: list[int]) -> None:
 
 
 def _find_keys(
-    predecessors: Sequence[Sequence[int]], claimed: Sequence[bool]
+    predecessors: NodeGroups, claimed: Sequence[bool]
 ) -> Iterator[tuple[int, int]]:
     keys = compute_level_keys(predecessors, claimed)
     shift_late(predecessors, keys)
@@ -230,7 +230,7 @@ class Partitioner:
 
     def __init__(
         self,
-        predecessors: Sequence[Sequence[int]],
+        predecessors: NodeGroups,
         taken: list[Sequence[int]] | None = None,
     ) -> None:
         self._predecessors = predecessors
@@ -240,7 +240,7 @@ class Partitioner:
         """Fix groups: later calls see each as one unit."""
         self._taken.extend(groups)
 
-    def check(self, groups: Sequence[Sequence[int]]) -> None:
+    def check(self, groups: NodeGroups) -> None:
         """Check that groups can be contracted as they are, beside those taken.
 
         Raises:
@@ -249,9 +249,7 @@ class Partitioner:
         """
         self._sort(groups)
 
-    def _sort(
-        self, groups: Sequence[Sequence[int]]
-    ) -> tuple[list[list[int]], list[int]]:
+    def _sort(self, groups: NodeGroups) -> tuple[NodeGroups, list[int]]:
         """Return for each unit (these groups, those taken, single nodes) the units it
         reads from; and their order.
         """
@@ -262,7 +260,7 @@ class Partitioner:
                 [g for g in error.groups if g < len(groups)]
             ) from None
 
-    def group(self, units: Sequence[Sequence[int]]) -> list[list[int]]:
+    def group(self, units: NodeGroups) -> NodeGroups:
         """Merge units into the fewest convex groups.
 
         Args:
@@ -297,7 +295,7 @@ class Partitioner:
             merged.setdefault(key, []).extend(units[order[index]])
         return sorted(sorted(group) for group in merged.values())
 
-    def execution_order(self) -> list[list[int]]:
+    def execution_order(self) -> NodeGroups:
         """Return all taken groups and all other nodes (as groups of one) in an order
         that can be run.
 
@@ -315,7 +313,7 @@ class Partitioner:
             for unit in _sort_units(self._predecessors, self._taken)[1]
         ]
 
-    def _find_model_order(self) -> list[list[int]] | None:
+    def _find_model_order(self) -> NodeGroups | None:
         """Return all groups and other nodes in the order of their first nodes, or None
         if that cannot be run.
         """
@@ -335,17 +333,15 @@ class Partitioner:
         ]
 
 
-def _list_singles(
-    predecessors: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]
-) -> list[tuple[int]]:
+def _list_singles(predecessors: NodeGroups, groups: NodeGroups) -> list[tuple[int]]:
     """Return the nodes that are in no group."""
     grouped = set(chain.from_iterable(groups))
     return [(node,) for node in range(len(predecessors)) if node not in grouped]
 
 
 def _sort_units(
-    predecessors: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]
-) -> tuple[list[list[int]], list[int]]:
+    predecessors: NodeGroups, groups: NodeGroups
+) -> tuple[NodeGroups, list[int]]:
     """Sort a graph in which some groups of nodes are one unit, depth first in the order
     of the nodes.
 

@@ -23,6 +23,7 @@ from epctx_core.graph.type_table import (
 
 if TYPE_CHECKING:
     from epctx_core.graph.extraction import GraphPartition
+    from epctx_core.graph.partition import NodeGroups
 
 
 PARTITION = "epctx.partition"
@@ -64,7 +65,7 @@ Replacement: TypeAlias = NodeProto | NodeDraft
 def splice(
     source: ModelProto,
     graph: GraphIndex,
-    order: Sequence[Sequence[int]],
+    order: NodeGroups,
     replacements: Mapping[int, Replacement],
 ) -> ModelProto:
     """Return a copy of a model in which groups of nodes are replaced.
@@ -101,7 +102,7 @@ def replace_subgraphs(
 def splice_graph(
     target: GraphProto,
     graph: GraphIndex,
-    order: Sequence[Sequence[int]],
+    order: NodeGroups,
     replacements: Mapping[int, Replacement],
 ) -> None:
     """Fill an empty graph with a copy of one, main graph or subgraph, in which groups
@@ -144,7 +145,7 @@ def copy_field(target: ModelProto | GraphProto, name: str, value: object) -> Non
 
 def _find_constants(
     graph: GraphIndex,
-    order: Sequence[Sequence[int]],
+    order: NodeGroups,
     replacements: Mapping[int, Replacement],
 ) -> tuple[set[str], set[str]]:
     """Return the constants that only replaced nodes read, and those that others

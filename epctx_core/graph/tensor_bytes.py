@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -38,6 +39,9 @@ from epctx_core.graph.weights import (
     make_detached_tensor,
     replace_data,
 )
+
+if TYPE_CHECKING:
+    from epctx_core.graph.weights import Weights
 
 _MAX_ELEMENTS = (1 << 63) // 16 - 1
 """So that the bytes of the widest type (complex128) still have a number of 63 bits."""
@@ -85,7 +89,7 @@ def detach_weights(
     functions: Sequence[FunctionProto] = (),
     *,
     files: bool = True,
-) -> dict[str, Weight]:
+) -> Weights:
     """Detach the initializers' bytes from a graph.
 
     Those above `INLINE_LIMIT` bytes then stand in the graph as external tensors at
@@ -107,7 +111,7 @@ def detach_weights(
         InvalidGraph: a tensor whose bytes do not fit its shape, or that names no file.
     """
     opened: dict[str, MappedFile] = {}
-    weights: dict[str, Weight] = {}
+    weights: Weights = {}
     if files:
         _inline_files(walk_inner_tensors(graph, functions), opened, open_external)
     make_dense(graph, functions)
@@ -242,7 +246,7 @@ def _refuse_file(location: str, tensor: str) -> OpenedFile:
     )
 
 
-def read_initializers(graph: GraphProto) -> dict[str, Weight]:
+def read_initializers(graph: GraphProto) -> Weights:
     """Return the initializers of a subgraph by name; their bytes stay in the protobuf
     (see `detach_weights`).
 

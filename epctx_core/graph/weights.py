@@ -45,6 +45,8 @@ def is_detached(tensor: TensorProto) -> bool:
     return tensor.data_location == TensorProto.EXTERNAL
 
 
+Weights: TypeAlias = "dict[str, Weight]"
+"""Weights by name."""
 OpenExternal: TypeAlias = Callable[[str, str], OpenedFile]
 """`open_external(location, tensor_name)` opens a file named by a model, or raises
 InvalidGraph.

@@ -179,6 +179,11 @@ class InputBudget:
                     f"InputBudget: {name} is a whole number above 0, not {value!r:.80}."
                 )
 
+    @property
+    def free(self) -> int:
+        """Number of messages, nodes, names or bodies that no limit forbids."""
+        return min(self.messages, FREE_MESSAGES, self.nodes, self.names, self.bodies)
+
 
 def is_whole(value: object) -> bool:
     """Return whether a value is a whole number (also of numpy) and not a bool."""

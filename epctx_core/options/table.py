@@ -290,9 +290,13 @@ class SessionConfig:
     )
     model_format = SessionOption(
         key="session.load_model_format",
-        choices={"": None, "ONNX": "ONNX", "ORT": "ORT"},
+        values="`ONNX`, `ORT`, the name of another installed format, or empty",
+        read=_parse_text,
         cache=CachePart.SOURCE,
-        doc="The format that the model must have; empty: either, told by its bytes.",
+        doc=(
+            "The format that the model must have: `ONNX`, or the name of an entry "
+            "point of the group `epctx.model_formats`; empty: any, told by its bytes."
+        ),
     )
     source_model_path = SessionOption(
         key="ep.context_source_model_path",
@@ -397,6 +401,18 @@ class SessionConfig:
             "Which work of EPs is done in a process of its own, so that a crash or a "
             "hang there is an error here: empty: none; compile: what a compile asks "
             "of them; all: loading and running, too."
+        ),
+    )
+    isolated_by = SessionOption(
+        key="ep.isolate_by",
+        default="process",
+        values="the name of an installed isolation",
+        read=str,
+        cache=CachePart.LOAD,
+        doc=(
+            "What isolates EPs for `ep.isolate`, and reads a strange model first for "
+            "`verify`: the name of an entry point of the group `epctx.isolation`. "
+            "`process` is the one of epctx-isolation."
         ),
     )
     isolation_seconds = SessionOption(

@@ -11,6 +11,7 @@ from epctx_core.forwarding import make_forwarders as _make_forwarders
 if TYPE_CHECKING:
     from epctx_core.options.choices import *
     from epctx_core.plugin.base_engine import *
+    from epctx_core.plugin.extensions import *
     from epctx_core.plugin.hookspecs import *
     from epctx_core.plugin.kernels import *
     from epctx_core.plugin.provider import *
@@ -22,13 +23,16 @@ _HOME = {
     "epctx_core.options.choices": ("WeightlessMode",),
     "epctx_core.plugin.base_engine": (
         "BaseEngine",
-        "EnginePolicy",
         "current_options",
         "write_in_place",
     ),
+    "epctx_core.plugin.extensions": (
+        "GraphTransformer",
+        "ModelFormat",
+        "ProcessIsolation",
+    ),
     "epctx_core.plugin.hookspecs": (
         "PLUGIN_API",
-        "GraphTransformer",
         "HookSpecs",
         "hookimpl",
     ),
@@ -71,6 +75,7 @@ _HOME = {
         "Compatibility",
         "CompiledPartition",
         "ContextNode",
+        "EnginePolicy",
         "Extent",
         "Purpose",
         "TensorType",

@@ -143,27 +143,6 @@ def hookspec(**facts: Any) -> Callable[[_Specification], _Specification]:
     return mark
 
 
-class GraphTransformer(Protocol):
-    """Function that a host has called on models before EPs see them; any callable of
-    this signature is one.
-
-    A host names it in `SessionOptions.add_graph_transformer` or the config entry
-    `session.graph_transformers`; a package offers it by the entry-point group
-    `epctx.graph_transformers`.
-    """
-
-    def __call__(
-        self, model: onnx.ModelProto, weights: Mapping[str, TensorView], level: int, /
-    ) -> onnx.ModelProto | None:
-        """Return an equal model, or None to leave it unchanged; the rules are those of
-        `HookSpecs.optimize_model`.
-
-        Called in the host's order before any other optimisation, at every level. Same
-        model, same result: what is compiled is found again in caches by the
-        transformer's version.
-        """
-
-
 class HookSpecs(Protocol):
     """Specifications of hooks; `ep` is the EP name, which implementations may leave out
     like any argument.

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
+    from epctx_core.plugin.types import EnginePolicy
     from epctx_core.plugin.views import NodeView, TensorView
 
 
@@ -58,7 +59,12 @@ class PreparedModel(Protocol):
 class Engine(Protocol):
     """Runs ONNX models on the CPU: the session's engine, and `onnx.reference` for what
     that one refuses.
+
+    Attributes:
+        policy: its settings; a session changes some while it is made.
     """
+
+    policy: EnginePolicy
 
     @property
     def name(self) -> str:

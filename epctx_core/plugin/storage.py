@@ -333,7 +333,14 @@ def write_blobs(
     """
     table, content = {}, dict[str, Any](blobs)
     facts = {} if facts is None else facts
-    _check_facts(facts)
+    if not isinstance(facts, Mapping):
+        raise TypeError(f"facts are of type {type(facts).__name__}, not a mapping")
+    for name, own in facts.items():
+        if not isinstance(own, Mapping):
+            raise TypeError(
+                f"facts of the blob {name!r:.200} are of type {type(own).__name__}, "
+                "not a mapping"
+            )
     if strange := facts.keys() - content.keys():
         raise ValueError(f"there are facts for {min(strange)!r:.200}, but no such blob")
     for name, blob in content.items():
@@ -351,13 +358,12 @@ def write_blobs(
         else:
             digest = hashlib.sha256(blob).hexdigest()
             payload.write(blob)
-        own = dict(facts.get(name, {}))
         length = payload.size - offset if length is None else length
         table[name] = {
             "offset": offset,
             "length": length,
             "sha256": digest,
-            "facts": own,
+            "facts": dict(facts.get(name, {})),
         }
     text = json.dumps({"blobs": table, "kind": kind}, sort_keys=True).encode()
     if len(text) > _LONGEST_TABLE:
@@ -366,15 +372,6 @@ def write_blobs(
             f"{_LONGEST_TABLE:,}: put facts in a blob"
         )
     payload.write(text + _FOOT.pack(len(text), hashlib.sha256(text).digest(), _MAGIC))
-
-
-def _check_facts(facts: Mapping[str, Any]) -> None:
-    given = {"facts": facts}
-    if isinstance(facts, Mapping):
-        given = {f"facts of the blob {name!r:.200}": own for name, own in facts.items()}
-    for what, value in given.items():
-        if not isinstance(value, Mapping):
-            raise TypeError(f"{what} are of type {type(value).__name__}, not a mapping")
 
 
 class Blobs(Mapping[str, memoryview]):

@@ -205,3 +205,32 @@ class CompiledPartition:
     run: RunFunction | None
     _: KW_ONLY
     close: Callable[[], None] | None = None
+
+
+@dataclass(kw_only=True)
+class EnginePolicy:
+    """Settings of one session's engine.
+
+    Attributes:
+        engine: the name of the entry point that the host chose; None for the installed
+            engine.
+        intra_op_num_threads: the number that the host set; 0 to choose by size.
+        prefer_latency: True to spend memory on faster runs, False never to do so, None
+            to choose by size.
+        optimizes: whether groups of the CPU EP may be optimised before they are
+            prepared.
+        pieces: number of groups of nodes that the session runs on engines; set before
+            the first is prepared.
+        custom_ops_libraries: paths of the libraries of custom operators that the host
+            registered.
+        custom_domains: domains of custom operators in the context model, each with the
+            file name of its library, empty for an unknown one.
+    """
+
+    engine: str | None = None
+    intra_op_num_threads: int = 0
+    prefer_latency: bool | None = None
+    optimizes: bool = False
+    pieces: int = 1
+    custom_ops_libraries: Sequence[str] = ()
+    custom_domains: Mapping[str, str] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from threading import RLock
@@ -22,7 +22,6 @@ from importlib_metadata import (
     distributions,
 )
 
-from epctx_core.errors import InvalidArgument, PackageMissing, suggestion
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.records import (
     PluginRecord,
@@ -33,6 +32,7 @@ from epctx_core.registry.records import (
 
 if TYPE_CHECKING:
     # The oldest versions of the library do not have it.
+
     from importlib_metadata import IDistribution
 
     from epctx_core.plugin import ExecutionProvider
@@ -58,6 +58,7 @@ SIMULATED_GROUP = "epctx.simulated"
 """One entry for each EP that says before an import whether it is simulated: its name is
 the EP name, its value `true` or `false`.
 """
+_GROUPS = (EP_GROUP, SOURCE_GROUP, FINDER_GROUP)
 _SAID = {"true": True, "false": False}
 EP_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -89,20 +90,19 @@ def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
     records = [
         record
         for dist in found
-        if _mentions_group(dist)
+        if _mentions(dist, _GROUPS)
         for record in _read_records(dist, where)
     ]
     return sorted(records, key=sort_key)
 
 
-def list_entries(
-    group: str, packages: Iterable[IDistribution] | None = None
-) -> list[tuple[IDistribution, EntryPoint]]:
-    """Return the entries of a group, of all distributions or of some, without those
-    whose metadata cannot be read.
-    """
+def list_entries(group: str) -> list[tuple[IDistribution, EntryPoint]]:
+    """Return the entries of a group, without those whose metadata cannot be read."""
     found: list[tuple[IDistribution, EntryPoint]] = []
-    for dist in distributions() if packages is None else packages:
+    for dist in distributions():
+        if not _mentions(dist, (group,)):
+            # Most distributions have none, and parsing takes longer than reading.
+            continue
         with suppress(Exception):
             # Whatever the parser trips over must stay with this distribution.
             found += [
@@ -111,39 +111,6 @@ def list_entries(
                 if entry.group == group and dist.name
             ]
     return found
-
-
-def find_entry(group: str, name: str, kind: str) -> tuple[IDistribution, EntryPoint]:
-    """Return the one entry of a group that has a name.
-
-    Args:
-        group: the group.
-        name: the entry's, or `<distribution>:<name>`.
-        kind: a noun for what the group has, for messages.
-
-    Raises:
-        PackageMissing: no installed package has it.
-        InvalidArgument: several have it.
-    """
-    entries = list_entries(group)
-    found = {
-        d.name: (d, e)
-        for d, e in reversed(entries)
-        if name in (e.name, f"{d.name}:{e.name}")
-    }
-    if not found:
-        known = sorted({entry.name for _, entry in entries})
-        raise PackageMissing(
-            f"the {kind} {name!r} is not installed.{suggestion(name, known)}",
-            hint="Install the package that has it. Installed are: "
-            f"{', '.join(known) or 'none'}.",
-        )
-    if len(found) > 1:
-        raise InvalidArgument(
-            f"the {kind} {name!r} is ambiguous: {' and '.join(sorted(found))} have it.",
-            hint=f"Name the package, too: {min(found)}:{name}",
-        )
-    return next(iter(found.values()))
 
 
 def explain_hidden(record: PluginRecord, location: str) -> str:
@@ -169,7 +136,7 @@ def _list_installed() -> Iterator[IDistribution]:
     """
     seen: set[str] = set()
     for dist in distributions():
-        if not _mentions_group(dist):
+        if not _mentions(dist, _GROUPS):
             continue
         name = _read_field(dist, "name")
         if name is None:
@@ -185,9 +152,9 @@ def _list_installed() -> Iterator[IDistribution]:
                 yield dist
 
 
-def _mentions_group(dist: IDistribution) -> bool:
-    """Return whether the entry points have one of our groups; also if they can't be
-    decoded but contain its name.
+def _mentions(dist: IDistribution, groups: Collection[str]) -> bool:
+    """Return whether the entry points contain the name of one of some groups; also if
+    they can't be decoded.
     """
     try:
         text = dist.read_text("entry_points.txt") or ""
@@ -195,7 +162,7 @@ def _mentions_group(dist: IDistribution) -> bool:
         text = error.object.decode(errors="replace")
     except OSError:
         return False
-    return any(group in text for group in (EP_GROUP, SOURCE_GROUP, FINDER_GROUP))
+    return any(group in text for group in groups)
 
 
 def _read_field(dist: IDistribution, field: Literal["name", "version"]) -> str | None:

@@ -1,8 +1,7 @@
 """Errors and hints for EPs that are not found or cannot be used, with the reason and
 the remedy.
 
-Imported when an error is to be explained. Also lists the EPs of onnxruntime that write
-EPContext nodes.
+Imported when an error is to be explained.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggestion
+from epctx_core.installing import PACKAGES, VENDORS, install_command
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.guard import plugin_error
 from epctx_core.registry.lookup import (
@@ -31,30 +31,17 @@ if TYPE_CHECKING:
     from epctx_core.registry.lookup import Selection
 
 
-_KNOWN = {
-    "QNNExecutionProvider": ("Qualcomm", "epctx-qnn"),
-    "OpenVINOExecutionProvider": ("Intel", "epctx-openvino"),
-    "VitisAIExecutionProvider": ("AMD", "epctx-vitisai"),
-    "MorphiZenExecutionProvider": ("AMD", "epctx-morphizen"),
-    "TensorrtExecutionProvider": ("NVIDIA", "epctx-tensorrt"),
-    "NvTensorRTRTXExecutionProvider": ("NVIDIA", "epctx-tensorrt-rtx"),
-}
-"""EPs of onnxruntime that write EPContext nodes: vendor, and the distribution name
-reserved for that vendor.
-"""
-_OVER_VENDORS = {
-    "QNNExecutionProvider": "epctx-onnxruntime[qnn]",
-    "OpenVINOExecutionProvider": "epctx-openvino",
-}
-"""Packages of epctx with an EP over the vendor's libraries."""
-
-
 def known_ep(name: str) -> tuple[str, str, str] | None:
     """Return EP name, vendor and reserved distribution of an EP of onnxruntime; `X` or
     `XExecutionProvider`, without case.
     """
     return next(
-        ((ep, *facts) for ep, facts in _KNOWN.items() if is_name_of(name, ep)), None
+        (
+            (ep, vendor, reserved)
+            for ep, (vendor, reserved, _) in VENDORS.items()
+            if is_name_of(name, ep)
+        ),
+        None,
     )
 
 
@@ -65,16 +52,15 @@ def _get_install_hint(name: str, other: str) -> str:
     known = known_ep(name)
     if known is None:
         return other
-    from epctx_core.installing import PACKAGES, install_command
-
     ep, vendor, reserved = known
     package = reserved.replace("epctx-", "epctx-sim-", 1)
     if package in PACKAGES:
         real = f"The name {reserved} is reserved for the vendor."
-        if ep in _OVER_VENDORS:
+        over_vendor = VENDORS[ep][2]
+        if over_vendor:
             real = (
-                f"{install_command(_OVER_VENDORS[ep])} provides it, over {vendor}'s "
-                "own libraries."
+                f"{install_command(over_vendor)} provides it, over {vendor}'s own "
+                "libraries."
             )
         return (
             f"{real} {package} provides a simulated one "

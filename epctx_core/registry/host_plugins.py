@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import pluggy
 
 from epctx_core.errors import Fail, InvalidArgument
-from epctx_core.forwarding import import_installed
 from epctx_core.options.table import split_names
 from epctx_core.plugin.hookspecs import HOOKS, PROJECT, HookSpecs
-from epctx_core.registry.discovery import find_entry
+from epctx_core.registry.entries import describe_entry, find_entry, import_entry
 from epctx_core.registry.guard import describe
 from epctx_core.registry.lookup import NAMES_VARIABLE, TRACE_VARIABLE
 
@@ -118,10 +117,8 @@ def _load_named_plugins() -> Iterator[HostPlugin]:
         EpctxError: see `load_host_plugin`.
     """
     if os.environ.get(TRACE_VARIABLE, "").strip() not in ("", "0"):
-        tracing = import_installed(
-            "epctx_conformance.tracing", needed_by=TRACE_VARIABLE
-        )
-        yield check_host_plugin(tracing.Tracer(), "trace")
+        tracer = import_entry(GROUP, "trace", "host plugin", needed_by=TRACE_VARIABLE)
+        yield check_host_plugin(tracer(), "trace")
     yield from map(load_host_plugin, split_names(os.environ.get(NAMES_VARIABLE, "")))
 
 
@@ -134,14 +131,14 @@ def load_host_plugin(name: str) -> HostPlugin:
         InvalidArgument: several packages have one of that name; or see
             `check_host_plugin`.
     """
-    dist, entry = find_entry(GROUP, name, "host plugin")
+    entry = find_entry(GROUP, name, "host plugin")
     try:
         found = entry.load()
         plugin = found() if inspect.isclass(found) else found
     except Exception as error:
         raise Fail(
-            f"the host plugin {name!r} ({entry.value} of {dist.name} {dist.version}) "
-            f"could not be made: {describe(error)}.",
+            f"{describe_entry(entry, 'host plugin')}, {entry.value}, could not be "
+            f"made: {describe(error)}.",
             hint="This is a fault of that package; its own exception is the cause.",
         ) from error
     return check_host_plugin(plugin, name)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from epctx_core.engines.matching import KernelMatcher
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.graph.index import GraphIndex, SubgraphPath
-    from epctx_core.graph.partition import Partitioner
+    from epctx_core.graph.partition import NodeGroups, Partitioner
     from epctx_core.options import SessionConfig
     from epctx_core.plugin import CompiledPartition, KernelDef, OperatorTypes
     from epctx_core.sessions.claims import RefusalRecord
@@ -71,7 +71,7 @@ class GraphAssignment:
 
         return Partitioner(self.graph.predecessors, self._groups)
 
-    def execution_order(self) -> list[list[int]]:
+    def execution_order(self) -> NodeGroups:
         """Return assigned groups and all other nodes in an order of execution; see
         `Partitioner`.
         """
@@ -79,7 +79,7 @@ class GraphAssignment:
             return [[node] for node in range(len(self.taken))]
         return self.partitioner.execution_order()
 
-    def take(self, groups: Sequence[Sequence[int]]) -> None:
+    def take(self, groups: NodeGroups) -> None:
         """Mark groups of nodes as assigned."""
         self._groups += groups
         for group in groups:
@@ -97,7 +97,7 @@ class GraphAssignment:
         self.partitions = [p for p in self.partitions if id(p) not in gone]
         self.release_nodes([p.node_indices for p in partitions])
 
-    def release_nodes(self, groups: Sequence[Sequence[int]]) -> None:
+    def release_nodes(self, groups: NodeGroups) -> None:
         """Release groups of nodes."""
         firsts = {group[0] for group in groups}
         self._groups[:] = [group for group in self._groups if group[0] not in firsts]
@@ -115,11 +115,11 @@ class GraphAssignment:
                 self.executed.add(node)
                 self.take([[node]])
 
-    def fix(self, groups: Sequence[Sequence[int]]) -> None:
+    def fix(self, groups: NodeGroups) -> None:
         """Keep the nodes of each group together, for the order of execution."""
         self._groups += groups
 
-    def cpu_groups(self) -> list[list[int]]:
+    def cpu_groups(self) -> NodeGroups:
         """Return the unassigned nodes in the fewest convex groups."""
         # The output of a Constant node is known.
         left = [i for i in self.left_over() if i not in self.graph.node_constants]
@@ -200,7 +200,7 @@ def assign_nodes(
     carried: Sequence[OperatorTypes] = ()
     if get_metadata(model.source.proto, KERNEL_TYPES) is not None:
         # Few models have nodes that kernels of EPs are for.
-        from epctx_core.context.decoding import read_kernel_types
+        from epctx_core.context.kernel_types import read_kernel_types
 
         carried = read_kernel_types(model.source.proto)
     assignment = Assignment(
@@ -224,7 +224,7 @@ def assign_nodes(
 
 def check_allowed(
     assignment: Assignment,
-    groups: Sequence[tuple[GraphAssignment, Sequence[Sequence[int]]]],
+    groups: Sequence[tuple[GraphAssignment, NodeGroups]],
     where: str,
     config: SessionConfig,
 ) -> None:

@@ -24,6 +24,7 @@ from epctx_core.plugin import ComputeCapability, Purpose, Refusal
 from epctx_core.registry.guard import blame, contract_error, to_plain
 
 if TYPE_CHECKING:
+    from epctx_core.graph.partition import NodeGroups
     from epctx_core.options import SessionConfig
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import Assignment, GraphAssignment
@@ -125,10 +126,10 @@ class Claims:
     def without(
         self,
         bad: Mapping[int, str],
-        units: Sequence[Sequence[int]],
+        units: NodeGroups,
         *,
         of_group: bool = False,
-    ) -> Sequence[Sequence[int]]:
+    ) -> NodeGroups:
         """Return the sets without a bad node; refuse the others, with the reasons."""
         for unit in units:
             for reason in dict.fromkeys(bad[node] for node in unit if node in bad):
@@ -197,8 +198,8 @@ class Claims:
 
 
 def keep_whole_groups(
-    part: GraphAssignment, units: Sequence[Sequence[int]], claims: Claims
-) -> Sequence[Sequence[int]]:
+    part: GraphAssignment, units: NodeGroups, claims: Claims
+) -> NodeGroups:
     """Return the sets that an EP names without those that hold a part of a quantized
     group only.
 
@@ -216,9 +217,7 @@ def keep_whole_groups(
     return _joined(part.graph, units)
 
 
-def _joined(
-    graph: GraphIndex, units: Sequence[Sequence[int]]
-) -> Sequence[Sequence[int]]:
+def _joined(graph: GraphIndex, units: NodeGroups) -> NodeGroups:
     """Join sets until no unit of a quantized group lies in two of them."""
     if not graph.quantized.groups:
         return units
@@ -424,8 +423,8 @@ def _partitions(
     Leaving one out makes new boundaries, so this repeats until nothing changes; each
     round drops a unit.
     """
-    units: Sequence[Sequence[int]] = claims.fused[keep]
-    groups: Sequence[Sequence[int]] | None = None
+    units: NodeGroups = claims.fused[keep]
+    groups: NodeGroups | None = None
     if not claims.exact and sorted(claims.fused[keep]) == list(view.grouped):
         # Groups of the view need no second check, and may be taken apart again.
         groups, units = units, view.units
@@ -446,9 +445,9 @@ def _partitions(
 
 
 def _check_convex(
-    act: Callable[[Sequence[Sequence[int]]], _T],
+    act: Callable[[NodeGroups], _T],
     claims: Claims,
-    units: Sequence[Sequence[int]],
+    units: NodeGroups,
 ) -> _T:
     """Call a function with an EP's sets; blame the EP for those that enclose other
     nodes.

@@ -28,9 +28,11 @@ from epctx_core.sessions.providers import Progress, logged_names, no_progress
 if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto
 
+    from epctx_core.graph.mapping import ModelInput
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.plugin import TensorType
     from epctx_core.plugin.types import Dimension
+    from epctx_core.sessions.providers import ProviderRequest
 
 F = TypeVar("F", bound=Callable[..., object])
 R = TypeVar("R")
@@ -270,7 +272,7 @@ def has_shape(array: np.ndarray, expected: TensorType) -> bool:
     return array.shape == expected.shape or may_have_shape(expected, array.shape)
 
 
-def check_model_argument(model: object) -> str | os.PathLike[str] | bytes:
+def check_model_argument(model: object) -> ModelInput:
     """Return a model that is a path or bytes.
 
     Raises:
@@ -331,9 +333,9 @@ def check_function(name: str, function: F) -> F:
 
 def parse_providers(
     options: SessionOptions,
-    providers: Sequence[str | tuple[str, Mapping[str, object]]] | None,
+    providers: Sequence[str | ProviderRequest] | None,
     provider_options: Sequence[Mapping[str, object]] | None,
-) -> list[tuple[str, Mapping[str, object]]] | None:
+) -> list[ProviderRequest] | None:
     """Return the host's EPs with their options; None if it named none.
 
     Raises:
@@ -376,7 +378,7 @@ def _list_of(items: str, name: str, given: object) -> list[object]:
     return list(given)
 
 
-def _name_and_options(item: object, more: object) -> tuple[str, Mapping[str, object]]:
+def _name_and_options(item: object, more: object) -> ProviderRequest:
     """Return an entry of `providers`, and what belongs to it of `provider_options`, as
     name and options.
     """
@@ -477,7 +479,7 @@ def check_optional(
     return None if value is None else check(name, value)
 
 
-def get_model_path(model: str | os.PathLike[str] | bytes) -> Path | None:
+def get_model_path(model: ModelInput) -> Path | None:
     """Return a model's path, None if it was given as bytes."""
     return None if isinstance(model, bytes) else Path(model)
 

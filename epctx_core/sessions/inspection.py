@@ -15,8 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.decoding import decode_model
 from epctx_core.context.manifest import Manifest, find_manifest, read_manifest
+from epctx_core.context.model_formats import decode_model, find_format
 from epctx_core.context.named_files import list_external_locations, read_dependencies
 from epctx_core.context.node import (
     ContextNodeRecord,
@@ -54,12 +54,14 @@ from epctx_core.graph.weights import (
 from epctx_core.options import InputBudget, SessionOptions, Verification
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry import Registry, default_registry
-from epctx_core.sessions.loading import find_maker
+from epctx_core.sessions.routing import find_maker
 from epctx_core.sessions.source import read_one_state, require_one_state
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ValueInfoProto
 
+    from epctx_core.context.manifest import ProviderFacts
+    from epctx_core.graph.mapping import ModelInput
     from epctx_core.sessions.assignment import Assignment
 
 
@@ -129,7 +131,7 @@ class ModelInfo:
     custom_domains: Mapping[str, str]
 
     @property
-    def compiled_by(self) -> Mapping[str, Mapping[str, Any]]:
+    def compiled_by(self) -> ProviderFacts:
         """Compilers of each EP's nodes, as the manifest names them; see
         `Manifest.providers`.
         """
@@ -178,8 +180,8 @@ def inspect_model(
         InvalidGraph: an EPContext node or the manifest is damaged, or a node's, value's
             or file's name is not UTF-8.
     """
-    data, path = read_model(path_or_bytes, budget)
-    model = decode_model(data, path, budget)
+    data, path = read_model(path_or_bytes)
+    model = decode_model(data, path, budget, find_format(data, path, budget))
     records = read_context_nodes(model.graph)
     graphs = (
         dict(walk_graphs(model.graph)) if any(record.path for record in records) else {}
@@ -261,7 +263,7 @@ def _node_info(
 
 
 def _plugin(
-    source: str, registry: Registry, makers: Mapping[str, Mapping[str, Any]]
+    source: str, registry: Registry, makers: ProviderFacts
 ) -> dict[str, str | bool | None] | None:
     """Return the plugin that declares a source, by names only: nothing is imported."""
     near = source.casefold()
@@ -316,9 +318,7 @@ class ModelSource:
             (which are not read), and the limit of what the model may decode to.
     """
 
-    def __init__(
-        self, model: str | os.PathLike[str] | bytes, options: SessionOptions
-    ) -> None:
+    def __init__(self, model: ModelInput, options: SessionOptions) -> None:
         self._model, self._config = model, options.config()
         self._path = None if isinstance(model, bytes) else Path(model)
 
@@ -353,8 +353,10 @@ class ModelSource:
     def _read(
         self, files: OpenedFiles
     ) -> tuple[str, bool, Mapping[str, os.stat_result]]:
-        data, path = read_model(self._model, self._config.input_budget, files)
-        proto = decode_model(data, path, self._config.input_budget)
+        data, path = read_model(self._model, files)
+        budget = self._config.input_budget
+        other = find_format(data, path, budget)
+        proto = decode_model(data, path, budget, other)
         sha = hashlib.sha256(hashlib.sha256(data).digest())
         del data
         replaced = self._config.overrides.initializers

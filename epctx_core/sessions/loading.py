@@ -1,72 +1,41 @@
-"""Loading: routing EPContext nodes to EPs by their sources, finding their payloads,
-making a step of each.
-
-The text under `ep_compatibility_info.<EP name>` in the model's metadata is the EP's
-own; only that EP validates it.
+"""Loading of EPContext nodes: finding their payloads, having EPs load them, and making
+a step of each.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from epctx_core.context.manifest import Manifest, read_compatibility_info
 from epctx_core.context.paths import ModelFolder, is_folder_name
 from epctx_core.context.payload_reader import (
     PayloadReader,
     Reading,
-    find_entry,
     make_plugin_nodes,
 )
-from epctx_core.errors import (
-    EpctxError,
-    Fail,
-    InvalidArgument,
-    InvalidGraph,
-    NotImplementedByProvider,
-)
-from epctx_core.options import DataReader, Isolation, SessionConfig, SessionOptions
-from epctx_core.plugin import Compatibility, Purpose
-from epctx_core.registry.records import is_same_distribution
+from epctx_core.errors import InvalidArgument
+from epctx_core.plugin import Purpose
 from epctx_core.sessions.plan import RunStep, StepSpec, add_checks
-from epctx_core.sessions.providers import (
-    check_availability,
-    choose_provider,
-    choose_providers,
-    stem,
-)
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
+    from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.weightless import SourceWeights
-    from epctx_core.graph.index import GraphIndex
+    from epctx_core.options import DataReader, SessionConfig
     from epctx_core.plugin import (
         CompiledPartition,
         ContextNode,
         ContextReader,
         TensorView,
     )
-    from epctx_core.registry import PluginRecord, Registry
-    from epctx_core.sessions.providers import (
-        ProviderChoice,
-        ProviderSession,
-        SkippedProvider,
-    )
+    from epctx_core.sessions.plan import StepsByGraph
+    from epctx_core.sessions.providers import ProviderSession
     from epctx_core.sessions.source import OpenModel
+    from epctx_core.sessions.work import Work
 
-_log = logging.getLogger("epctx.session")
-
-_UNSUPPORTED_HINT = (
-    "Compile the source model again with the EP that is installed here, or give the "
-    "options that describe the device it was compiled for."
-)
 _WEIGHTS_ONLY = (
     " 'session.model_external_initializers_file_folder_path' says where weights are, "
     "not context binaries."
@@ -169,299 +138,13 @@ def make_reading(
     )
 
 
-class Routing:
-    """The EPs of a session and the EPContext nodes that each of them loads.
-
-    Where sources decide, the EPs whose kernels ran other nodes when the model was
-    compiled are among them, as far as they are there: `kernel_providers`.
-
-    Args:
-        nodes: the model's EPContext nodes.
-        requested: the host's list, or None to let the nodes' sources decide.
-        session: the session's options.
-        registry: the registry of EPs.
-        purpose: that of the EPs; None if no device is needed.
-        manifest: names the distribution that made the context, where several have the
-            EP.
-
-    Raises:
-        NotImplementedByProvider: no EP takes a node.
-        InvalidArgument, PluginError: see `choose_providers`.
-    """
-
-    def __init__(
-        self,
-        nodes: Sequence[ContextNodeRecord],
-        requested: Sequence[tuple[str, Mapping[str, object]]] | None,
-        session: SessionOptions,
-        registry: Registry,
-        purpose: Purpose | None,
-        manifest: Manifest | None = None,
-    ) -> None:
-        self.manifest = manifest
-        self.kernel_providers: list[str] = []
-        self._session, self._registry = session, registry
-        self._exhaustive = requested is not None
-        self._makers = manifest.providers if manifest is not None else {}
-        self.choices, self._skipped = choose_providers(
-            requested or (), session, registry, purpose
-        )
-        self.nodes: dict[str, list[ContextNodeRecord]] = {}
-        self._by_source: dict[str, str] = {}
-        for node in nodes:
-            self.add(node)
-        known = (
-            manifest.kernel_providers
-            if manifest is not None and requested is None
-            else ()
-        )
-        for ep in known if purpose is not None else ():
-            is_isolated = (
-                session.config().isolation is Isolation.ALL and ep not in self.nodes
-            )
-            found = find_kernel_provider(ep, registry, purpose, is_isolated=is_isolated)
-            if found is not None:
-                self.kernel_providers.append(found.name)
-                self._choose(found)
-
-    def add(self, node: ContextNodeRecord) -> None:
-        """Give a node to the EP that takes its source.
-
-        Raises:
-            NotImplementedByProvider: no EP does.
-            PluginError: the EP is broken, or several could take it and the host has not
-                chosen.
-        """
-        if node.source not in self._by_source:
-            exhaustive, registry = self._exhaustive, self._registry
-            listed = [choice.record for choice in self.choices]
-            maker = (
-                None if exhaustive else find_maker(node.source, self._makers, registry)
-            )
-            among = listed if exhaustive else [maker] if maker is not None else None
-            # Only EPs that the host allows are imported.
-            record = registry.route(node.source, among=among)
-            if record is None:
-                raise no_provider_error(
-                    node,
-                    [choice.name for choice in self.choices],
-                    self._skipped,
-                    registry,
-                )
-            self._choose(record)
-            self._by_source[node.source] = record.name
-        self.nodes.setdefault(self._by_source[node.source], []).append(node)
-
-    @contextmanager
-    def hint_at_others(self) -> Iterator[None]:
-        """Add the other distributions of an EP to the hint of an error by which it
-        refuses a payload as not its own.
-        """
-        try:
-            yield
-        except InvalidGraph as error:
-            # What has a path is wrong with a file, for whichever distribution.
-            found = next(
-                (
-                    c.record
-                    for c in self.choices
-                    if c.name == error.ep and error.path is None
-                ),
-                None,
-            )
-            if found is not None:
-                error.hint = (
-                    f"{error.hint or ''}{self.others_of(found)}".strip() or None
-                )
-            raise
-
-    def others_of(self, record: PluginRecord) -> str:
-        """Return a hint that names the other distributions of an EP, unless the model
-        names this one as its maker.
-        """
-        from epctx_core.registry.explaining import describe_others
-
-        maker = self._makers.get(record.name, {}).get("distribution")
-        return describe_others(record, self._registry.records(), maker)
-
-    def check_compatibility(
-        self, model: ModelProto, *, fail_on_suboptimal: bool
-    ) -> None:
-        """Have each EP validate its text about the model; log a warning where it
-        recommends to compile again.
-
-        Called before any EP instance exists.
-
-        Raises:
-            InvalidGraph: an EP says that it cannot run the model any more.
-            Fail: an EP recommends to compile again, and the host made that an error.
-            PluginError: an EP raised, or did not return a verdict.
-        """
-        infos = read_compatibility_info(model)
-        said = (
-            (choice, info)
-            for choice in self.choices
-            for info in infos.get(choice.name, ())
-        )
-        with self.hint_at_others():
-            for choice, info in said:
-                if (
-                    accept(choice, info)
-                    == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION
-                ):
-                    if fail_on_suboptimal:
-                        raise suboptimal_error(choice, info)
-                    _log.warning("%s", suboptimal_error(choice, info).message)
-
-    def find_contained(self) -> set[str]:
-        """Return the EPs that get a process of their own because a payload without
-        digests could end this one.
-        """
-        trusts = self._session.config().trust_unverified
-        return {
-            choice.name
-            for choice in self.choices
-            for record in self.nodes.get(choice.name, ())
-            if choice.cls.needs_verified_payloads and record.main_context and not trusts
-            if find_entry(record, self.manifest) is None
-        }
-
-    @property
-    def settled(self) -> Collection[str]:
-        """EPs whose share was decided when the model was compiled."""
-        return {*self.nodes, *self.kernel_providers}
-
-    def _choose(self, record: PluginRecord) -> None:
-        """Add an EP that the host did not name, unless it is there."""
-        if all(choice.name != record.name for choice in self.choices):
-            self.choices.append(
-                choose_provider(record, {}, self._session, self._registry)
-            )
-
-
-def find_maker(
-    source: str, providers: Mapping[str, Mapping[str, Any]], registry: Registry
-) -> PluginRecord | None:
-    """Return the distribution that made a source's contexts, where several have the EP
-    and the host did not choose.
-
-    Args:
-        source: of an EPContext node.
-        providers: the manifest's record of the compilers.
-        registry: the registry of EPs; nothing is imported.
-    """
-    maker = providers.get(source, {}).get("distribution")
-    for record in registry.records() if isinstance(maker, str) else ():
-        if (
-            record.name == source
-            and record.undecided
-            and is_same_distribution(record.distribution, maker)
-        ):
-            return registry.resolve(f"{maker}:{record.name}")
-    return None
-
-
-def find_kernel_provider(
-    ep: str, registry: Registry, purpose: Purpose | None, *, is_isolated: bool
-) -> PluginRecord | None:
-    """Return an EP whose kernels ran nodes when a model was compiled; None, with a
-    warning, for one that cannot be had.
-
-    Args:
-        is_isolated: whether it would be in a process of its own, for its kernels alone:
-            functions cannot leave that.
-    """
-    reason = "ep.isolate=all leaves kernels out"
-    try:
-        record = None if is_isolated else registry.route(ep)
-        if record is not None:
-            registry.load(record)
-            if purpose is not None:
-                check_availability(record, purpose, registry)
-            return record
-        if not is_isolated:
-            reason = registry.explain_missing(ep)[0]
-    except InvalidArgument:  # of the host
-        raise
-    except EpctxError as error:
-        reason = error.message
-    text = (
-        "kernels of %s ran nodes of this model when it was compiled; the session runs "
-        "without it: %s"
-    )
-    _log.warning(text, ep, reason)
-    return None
-
-
-def no_provider_error(
-    node: ContextNodeRecord,
-    listed: Sequence[str],
-    skipped: Sequence[SkippedProvider],
-    registry: Registry,
-) -> NotImplementedByProvider:
-    """Return the error for an EPContext node that no EP takes of those listed;
-    `skipped` could not be had.
-    """
-    skip = next(
-        (skip for skip in skipped if stem(skip.name) == stem(node.source)), None
-    )
-    if skip is not None:
-        why, hint = f"The optional EP {skip.name} was skipped: {skip.reason}", skip.hint
-    else:
-        why, hint = registry.explain_missing(node.source, listed)
-    source = repr(node.source) if node.source else "no source"
-    return NotImplementedByProvider(
-        f"EPContext node {node.name!r} (source {source}) has no EP to load it. "
-        f"{why.rstrip('.')}.",
-        node=node.name,
-        hint=hint,
-    )
-
-
-def accept(choice: ProviderChoice, info: str) -> Compatibility:
-    """Return an EP's verdict on its text about a model that it supports.
-
-    Raises:
-        InvalidGraph: it does not support the model any more.
-        PluginError: see `ProviderChoice.validate`.
-    """
-    verdict = choice.validate(info)
-    if verdict == Compatibility.EP_UNSUPPORTED:
-        raise InvalidGraph(
-            f"{choice.name} does not support this compiled model: the model was "
-            f"compiled for {info!r}.",
-            ep=choice.name,
-            hint=_UNSUPPORTED_HINT,
-        )
-    return verdict
-
-
-def suboptimal_error(choice: ProviderChoice, info: str) -> Fail:
-    """Return the error for a model of which an EP recommends to compile it again."""
-    return Fail(
-        f"{choice.name} runs this compiled model less well than a new one: the model "
-        f"was compiled for {info!r}.",
-        ep=choice.name,
-        hint="Compile the source model again.",
-    )
-
-
-def load_context_nodes(
-    model: OpenModel,
-    nodes: Mapping[str, Sequence[ContextNodeRecord]],
-    folder: ModelFolder | None,
-    providers: ProviderSession,
-    manifest: Manifest | None,
-) -> dict[GraphIndex, dict[int, StepSpec]]:
+def load_context_nodes(work: Work, folder: ModelFolder | None) -> StepsByGraph:
     """Have each EP load its nodes.
 
     Args:
-        model: the context model, with the checks of its payloads, which the caller
-            waits for.
-        nodes: EP name to its nodes.
+        work: the context model, with the checks of its payloads, which the caller waits
+            for, and the live EPs.
         folder: the folder of their binaries.
-        providers: the live EPs.
-        manifest: the model's record of its payloads, or None.
 
     Returns:
         For each graph, the main one or a body, a node's index in it to its step.
@@ -471,16 +154,16 @@ def load_context_nodes(
         NotImplementedByProvider: a node is in a body that a session cannot run.
         PluginError: an EP failed or broke the contract.
     """
-    steps: dict[GraphIndex, dict[int, StepSpec]] = {}
+    steps: StepsByGraph = {}
+    model, providers = work.model, work.providers
+    nodes, manifest = work.nodes, work.manifest
     named = {
         ep: {record.name: record for record in records} for ep, records in nodes.items()
     }
-    config, every = (
-        providers.session.config(),
-        [record for records in nodes.values() for record in records],
+    reading = make_reading(model, work.config, work.config.data_reader)
+    source_tensor = make_tensor_source(
+        model.context_nodes, folder, work.config, manifest
     )
-    reading = make_reading(model, config, config.data_reader)
-    source_tensor = make_tensor_source(every, folder, config, manifest)
     readers = {
         ep: PayloadReader(
             records,

@@ -28,7 +28,7 @@ from epctx_core.errors import (
 from epctx_core.graph.index import copy_message
 from epctx_core.graph.model_io import check_model, check_opsets
 from epctx_core.graph.tensor_bytes import detach_weights
-from epctx_core.graph.weights import INLINE_LIMIT, Weight, is_detached
+from epctx_core.graph.weights import INLINE_LIMIT, is_detached
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.registry.guard import contract_error
 from epctx_core.sessions.source import OpenModel, index_model
@@ -37,6 +37,7 @@ from epctx_core.sessions.transformers import transform
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from epctx_core.graph.weights import Weights
     from epctx_core.plugin import TensorView
     from epctx_core.registry.instances import ProviderInstances
     from epctx_core.sessions.providers import ProviderSession
@@ -220,7 +221,7 @@ def _weights(
     graph: GraphProto,
     known: Mapping[str, TensorView],
     refusal: Callable[[str], EpctxError],
-) -> dict[str, Weight]:
+) -> Weights:
     """Return all weights by name: mapped ones as they were, new ones out of the
     protobuf.
     """

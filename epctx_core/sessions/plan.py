@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from epctx_core.engines.matching import KernelMatcher
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.graph.index import GraphIndex
+    from epctx_core.graph.partition import NodeGroups
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.options.run import RunOptions
     from epctx_core.registry.instances import ProviderInstances
@@ -442,6 +443,10 @@ def drop_omitted_outputs(step: StepSpec) -> StepSpec:
     )
 
 
+StepsByGraph: TypeAlias = "dict[GraphIndex, dict[int, StepSpec]]"
+"""For each graph, a node's index in it to its step."""
+
+
 class Planner:
     """Steps of a session's graphs, by graph and by the first node that they represent.
 
@@ -456,7 +461,7 @@ class Planner:
         self,
         engine: CpuEngine,
         instances: ProviderInstances,
-        steps: dict[GraphIndex, dict[int, StepSpec]],
+        steps: StepsByGraph,
         matchers: Mapping[str, KernelMatcher],
     ) -> None:
         self.engine = engine
@@ -480,9 +485,7 @@ class Planner:
                 step
             )
 
-    def prepare(
-        self, part: GraphAssignment, cpu_groups: Sequence[Sequence[int]]
-    ) -> None:
+    def prepare(self, part: GraphAssignment, cpu_groups: NodeGroups) -> None:
         """Prepare the steps of one graph that are not in partitions: EPs' kernels and
         groups for the CPU EP.
 

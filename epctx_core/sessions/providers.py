@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_core.context.scratch import PrivateWorkspace, make_scratch_folder
 from epctx_core.errors import (
@@ -20,7 +20,6 @@ from epctx_core.errors import (
     concealed,
     suggestion,
 )
-from epctx_core.forwarding import import_installed
 from epctx_core.options import (
     CancellationFlag,
     Isolation,
@@ -47,7 +46,7 @@ from epctx_core.registry.lookup import NAMES_VARIABLE, TRACE_VARIABLE
 
 if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import CpuEngine
-    from epctx_core.plugin import ExecutionProvider, ModelIdentity
+    from epctx_core.plugin import ExecutionProvider, ModelIdentity, ProcessIsolation
     from epctx_core.registry.host_plugins import HostPlugin
     from epctx_core.registry.records import PluginRecord
     from epctx_core.registry.registry import Registry
@@ -55,7 +54,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("epctx.providers")
 
 
-_ISOLATION = "epctx_isolation.proxy"
+ISOLATION_GROUP = "epctx.isolation"
+"""One entry for each `epctx_core.plugin.ProcessIsolation`."""
 _WHY = (
     "works in its own process unless ep.context_trust_unverified=1: a payload without "
     "digests could end this one"
@@ -64,6 +64,8 @@ _SUFFIX = "executionprovider"
 _CPU_NAMES = frozenset({CPU_EP.lower(), "cpu"})
 
 
+ProviderRequest: TypeAlias = "tuple[str, Mapping[str, object]]"
+"""An EP that a host asks for, by any of its names, with its options."""
 Progress = Callable[[str, int, int], None]
 """`progress(stage, done, total)`."""
 
@@ -80,11 +82,13 @@ class ProviderChoice:
         record: the record of the plugin.
         cls: the EP's class.
         options: checked and typed.
+        requested: the name by which the host asked for it; empty if it did not.
     """
 
     record: PluginRecord
     cls: type[ExecutionProvider]
     options: Mapping[str, Any]
+    requested: str = ""
 
     @property
     def name(self) -> str:
@@ -178,7 +182,7 @@ def stem(name: str) -> str:
 
 
 def choose_providers(
-    requested: Sequence[tuple[str, Mapping[str, object]]],
+    requested: Sequence[ProviderRequest],
     session: SessionOptions,
     registry: Registry,
     purpose: Purpose | None,
@@ -211,8 +215,6 @@ def choose_providers(
             record = registry.resolve(name)
             if stem(name) in optional:
                 registry.load(record)
-                if purpose is not None:
-                    check_availability(record, purpose, registry)
         except EpctxError as error:
             if stem(name) not in optional:
                 raise
@@ -223,13 +225,52 @@ def choose_providers(
         choice = choose_provider(record, given, session, registry)
         if any(choice.name == other.name for other in choices):
             raise InvalidArgument(f"{choice.name} was asked for twice.", ep=choice.name)
-        choices.append(choice)
+        choices.append(replace(choice, requested=name))
+    if purpose is None:
+        return choices, tuple(skipped)
+    return skip_unavailable(choices, skipped, session, registry, purpose)
+
+
+def skip_unavailable(
+    choices: Sequence[ProviderChoice],
+    skipped: Iterable[SkippedProvider],
+    session: SessionOptions,
+    registry: Registry,
+    purpose: Purpose,
+) -> tuple[list[ProviderChoice], tuple[SkippedProvider, ...]]:
+    """Skip the optional EPs that are not available on this machine; the log names all
+    that are skipped, once for each call of a host.
+
+    Args:
+        choices: the EPs.
+        skipped: those that were skipped before.
+        session: says which EPs are optional.
+        registry: the registry of EPs.
+        purpose: that of the EPs.
+
+    Returns:
+        As `choose_providers`.
+    """
+    optional = set(map(stem, session.config().optional_providers))
+    available, all_skipped = [], list(skipped)
+    for choice in choices:
+        try:
+            if stem(choice.requested) in optional:
+                check_availability(choice.record, purpose, registry)
+            available.append(choice)
+        except EpctxError as error:
+            all_skipped.append(
+                SkippedProvider(
+                    name=choice.requested, reason=error.message, hint=error.hint
+                )
+            )
+
     logged = logged_names.get(set())
-    for skip in skipped if purpose is not None else ():
+    for skip in all_skipped:
         if stem(skip.name) not in logged:
             _log.warning("the optional EP %s is skipped: %s", skip.name, skip.reason)
             logged.add(stem(skip.name))
-    return choices, tuple(skipped)
+    return available, tuple(all_skipped)
 
 
 def _optional_stems(
@@ -327,7 +368,6 @@ class ProviderSession:
     Attributes:
         instances: the live EPs.
         choices: the chosen EPs, by name.
-        skipped: optional EPs that could not be had.
         transformers: graph transformers that were called, in order.
         weightless: the mode that they compile in.
         scratch: temporary files of payloads; removed last.
@@ -356,7 +396,6 @@ class ProviderSession:
                 host_plugins = list_host_plugins(registered, given)
         self.instances = ProviderInstances(host_plugins)
         self.choices: dict[str, ProviderChoice] = {}
-        self.skipped: tuple[SkippedProvider, ...] = ()
         self.transformers: tuple[TransformerReport, ...] = ()
         self.weightless = WeightlessMode.NONE
         self._contexts: dict[str, ProviderContext] = {}
@@ -380,7 +419,7 @@ class ProviderSession:
 
         The workspaces that `workspace_of` returns are closed with the session. EPs in
         `contained` have all their work done in processes of their own, as with
-        `ep.isolate=all`: see `Routing.find_contained`.
+        `ep.isolate=all`: see `Work.find_contained`.
 
         Raises:
             NotImplementedByProvider: an EP is not available for the purpose, or does
@@ -388,8 +427,7 @@ class ProviderSession:
             InvalidArgument: an EP does not support the weightless mode that was asked
                 for.
             PluginError: an EP's constructor or its `availability` raised.
-            PackageMissing: an EP is to be isolated, and epctx-isolation is not
-                installed.
+            PackageMissing: an EP is to be isolated, and what does so is not installed.
         """
         session, registry = self.session, self.registry
         user = (
@@ -405,9 +443,8 @@ class ProviderSession:
 
             self.weightless = check_weightless_mode(choices, config.weightless)
         if config.isolation is not Isolation.NONE:
-            import_installed(
-                _ISOLATION, needed_by=f"ep.isolate={config.isolation.value}"
-            )
+            # It is missed before any EP is asked whether it is available.
+            import_isolation(config, f"ep.isolate={config.isolation.value}")
         for choice in choices:
             check_availability(choice.record, purpose, registry)
             contain = choice.name in contained and config.isolation is not Isolation.ALL
@@ -558,17 +595,29 @@ def isolate(
             `ProviderSession.start`.
 
     Raises:
-        PackageMissing: epctx-isolation is not installed.
+        PackageMissing: what isolates EPs is not installed.
     """
     mode = Isolation.ALL if contain else config.isolation
     needed_by = f"{choice.name} {_WHY}; it" if contain else f"ep.isolate={mode.value}"
-    isolation = import_installed(_ISOLATION, needed_by=needed_by)
-    limits = {"seconds": config.isolation_seconds, "max_bytes": config.isolation_bytes}
-    isolated = isolation.IsolatedEp(
-        record=choice.record, cls=choice.cls, mode=mode.value, **limits
+    return import_isolation(config, needed_by).isolate(
+        choice.record,
+        choice.cls,
+        purpose,
+        mode=mode.value,
+        seconds=config.isolation_seconds,
+        max_bytes=config.isolation_bytes,
     )
-    cls: type[ExecutionProvider] = isolation.isolated_class(isolated, purpose)
-    return cls
+
+
+def import_isolation(config: SessionConfig, needed_by: str) -> ProcessIsolation:
+    """Return what isolates EPs and reads strange models; see `import_entry`."""
+    # Most sessions isolate nothing.
+    from epctx_core.registry.entries import import_entry
+
+    isolation: ProcessIsolation = import_entry(
+        ISOLATION_GROUP, config.isolated_by, "isolation", needed_by=needed_by
+    )
+    return isolation
 
 
 def ep_logger(name: str) -> logging.Logger:

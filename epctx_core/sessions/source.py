@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
@@ -15,6 +14,7 @@ from epctx_core.context.manifest import (
     ReplacedBinaryError,
     get_metadata,
 )
+from epctx_core.context.model_formats import ONNX, decode_model, find_format
 from epctx_core.context.node import (
     DOMAIN,
     OP_TYPE,
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from epctx_core.context.weights_folder import WeightsFolder
-    from epctx_core.graph.mapping import OpenedFile
+    from epctx_core.graph.mapping import ModelInput, OpenedFile
     from epctx_core.graph.model_io import SourceModel
     from epctx_core.graph.normalise import FunctionId
-    from epctx_core.graph.weights import OpenExternal, Weight
+    from epctx_core.graph.weights import OpenExternal, Weights
 
 _log = logging.getLogger("epctx.graph")
 _T = TypeVar("_T")
@@ -155,7 +155,7 @@ def require_one_state(opened: OpenedFiles, where: str) -> None:
 
 
 def open_model(
-    path_or_bytes: str | os.PathLike[str] | bytes,
+    path_or_bytes: ModelInput,
     config: SessionConfig,
     kept_functions: Callable[[], Collection[FunctionId]] = frozenset,
 ) -> OpenModel:
@@ -167,7 +167,7 @@ def open_model(
 
 @model_io.require_text_names()
 def open_state(
-    path_or_bytes: str | os.PathLike[str] | bytes,
+    path_or_bytes: ModelInput,
     config: SessionConfig,
     kept_functions: Callable[[], Collection[FunctionId]],
     checks: DigestChecks = IN_PLACE,
@@ -192,35 +192,28 @@ def open_state(
             `decode_model`, `detach_model`.
         ReplacedBinaryError: a file was replaced meanwhile.
     """
-    data, path = model_io.read_model(path_or_bytes, config.input_budget, opened)
-    found = "ORT" if model_io.is_ort_format(data) else "ONNX"
-    if config.model_format not in {None, found}:
+    data, path = model_io.read_model(path_or_bytes, opened)
+    other = find_format(data, path, config.input_budget)
+    if config.model_format not in {None, other.name if other else ONNX}:
         raise InvalidProtobuf(
             f"session.load_model_format is {config.model_format}, and "
-            f"{path.name if path else 'the model given as bytes'} is not in that "
-            "format.",
+            f"{model_io.describe_path(path)} is not in that format.",
             path=path,
             hint="Leave the option out: the bytes say the format.",
         )
     # Payloads in a model are most of it, and each decoded copy of the model holds
     # another copy of them.
     checked = (
-        found == "ONNX"
+        other is None
         and OP_TYPE.encode() in data
         and model_io.is_accepted_by_checker(data)
     )
-    if found == "ORT":
-        # Modules of epctx-onnxruntime read its tables.
-        from epctx_core.context.decoding import decode_model
-
-        proto = decode_model(data, path, config.input_budget)
-    else:
-        proto = model_io.parse_model(data, path)
+    proto = decode_model(data, path, config.input_budget, other)
     open_weights = weights_opener(proto, path, config, checks, opened)
     detach = partial(
         model_io.detach_model, proto, data, path, open_weights, checked=checked
     )
-    model = open_proto(proto, detach, config, kept_functions)
+    model = open_proto(proto, detach, config, kept_functions, changed=other is not None)
     require_one_state(opened, model.source.where)
     model.source.locations = opened.locations
     model.checks = checks
@@ -242,6 +235,8 @@ def open_proto(
     detach: Callable[..., SourceModel],
     config: SessionConfig,
     kept_functions: Callable[[], Collection[FunctionId]],
+    *,
+    changed: bool = False,
 ) -> OpenModel:
     """Return a decoded model, checked, typed and indexed; see `open_model`.
 
@@ -251,13 +246,14 @@ def open_proto(
             was decoded.
         config: see `open_model`.
         kept_functions: see `open_model`.
+        changed: whether the bytes that `detach` has are not the model.
     """
-    given: Mapping[str, Weight] = {}
+    given: Weights = {}
     if config.overrides:
         from epctx_core.graph.normalise import apply_overrides, check_initializers
 
         given = check_initializers(proto, config.overrides.initializers)
-    source = detach(changed=bool(given))
+    source = detach(changed=changed or bool(given))
     for weight in source.weights.values():
         weight.source_name = weight.name
     if config.overrides:

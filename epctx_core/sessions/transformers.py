@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.options import Isolation
 from epctx_core.plugin import ExecutionProvider, Purpose, hookimpl
-from epctx_core.registry.discovery import find_entry
+from epctx_core.registry.entries import find_entry
 from epctx_core.registry.instances import ProviderInstances
 from epctx_core.registry.records import make_record
 from epctx_core.sessions.providers import ProviderChoice, isolate
@@ -85,7 +85,8 @@ def choose_transformers(session: SessionOptions) -> list[ProviderChoice]:
         }
         options: dict[str, Any] = {"transformer": given}
         if given is None:
-            dist, entry = find_entry(GROUP, name, "graph transformer")
+            entry = find_entry(GROUP, name, "graph transformer")
+            dist: Any = entry.dist
             facts = {
                 "name": entry.name,
                 "distribution": dist.name,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import ModelProto, NodeProto
 
-from epctx_core.context.decoding import decode_model
 from epctx_core.context.manifest import (
     MANIFEST,
     SEALED,
@@ -30,6 +29,7 @@ from epctx_core.context.manifest import (
     get_metadata,
     parse_json,
 )
+from epctx_core.context.model_formats import decode_model, find_format
 from epctx_core.context.named_files import (
     CONTEXT_BINARY,
     DEPENDENCIES_KEY,
@@ -71,7 +71,6 @@ from epctx_core.errors import (
     NotImplementedByProvider,
     PackageMissing,
 )
-from epctx_core.forwarding import import_installed
 from epctx_core.graph.index import SubgraphPath, walk_indexed_nodes
 from epctx_core.graph.model_io import (
     decode_name,
@@ -81,15 +80,17 @@ from epctx_core.graph.model_io import (
     require_text_names,
 )
 from epctx_core.graph.type_table import types_of
-from epctx_core.options import SessionConfig, SessionOptions, Verification
+from epctx_core.options import SessionConfig, Verification
 from epctx_core.plugin import EnginePolicy
 from epctx_core.sessions.loading import (
-    Routing,
     check_has_folder,
     find_folder,
     make_tensor_source,
 )
-from epctx_core.sessions.providers import choose_providers, collect_kept_functions
+from epctx_core.sessions.providers import (
+    collect_kept_functions,
+    import_isolation,
+)
 from epctx_core.sessions.source import OpenModel, open_proto, weights_opener
 from epctx_core.verify.findings import Findings, PayloadReport
 
@@ -97,10 +98,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
+    from epctx_core.context.manifest import PayloadKey
     from epctx_core.context.paths import ModelFolder
     from epctx_core.graph.mapping import OpenedFiles
     from epctx_core.graph.normalise import FunctionId
-    from epctx_core.registry import Registry
+    from epctx_core.registry.discovery import EntryPoint
+    from epctx_core.sessions.work import Work
 
 _FETCH = "Fetch the model again, or compile again."
 READING_SECONDS = 60.0
@@ -136,9 +139,8 @@ class Subject:
     opened: OpenModel | None
     path: Path | None
     folder: ModelFolder | None
-    session: SessionOptions
+    work: Work
     config: SessionConfig
-    registry: Registry
     findings: Findings
     files: OpenedFiles
     digest: str
@@ -147,47 +149,43 @@ class Subject:
     names_weights: bool = False
     reader: PayloadReader = field(init=False)
     reports: dict[str, PayloadReport] = field(default_factory=dict)
-    refused: dict[tuple[str, bool], PayloadReport] = field(default_factory=dict)
+    refused: dict[PayloadKey, PayloadReport] = field(default_factory=dict)
 
 
-def read_subject(
-    path_or_bytes: str | os.PathLike[str] | bytes,
-    session: SessionOptions,
-    registry: Registry,
-    findings: Findings,
-    files: OpenedFiles,
-) -> Subject | None:
+def read_subject(work: Work, findings: Findings, files: OpenedFiles) -> Subject | None:
     """Read the model itself as a load does, and note what a load would refuse; None if
     it is not an ONNX model.
 
     Args:
+        work: the model as the host gave it, and its options.
+        findings: gets what is found.
         files: gets the files that are opened.
 
     Raises:
         NoSuchFile, InvalidArgument: there is no such file, or an argument or option is
             wrong.
     """
-    config = session.config()
+    config = work.config
     with (
         findings.collect("budget-exceeded", (InvalidGraph,)),
         findings.collect("model-unreadable", (InvalidProtobuf,), hint=_FETCH),
     ):
-        data, path = read_model(path_or_bytes, config.input_budget, files)
-        proto = decode_model(data, path, config.input_budget)
+        data, path = read_model(work.source, files)
+        other = find_format(data, path, config.input_budget)
+        proto = decode_model(data, path, config.input_budget, other)
         subject = Subject(
             proto=proto,
             opened=None,
             path=path,
             folder=find_folder(path, config),
-            session=session,
+            work=work,
             config=config,
-            registry=registry,
             findings=findings,
             files=files,
             digest=hashlib.sha256(data).hexdigest(),
             names_weights=any(True for _ in list_external_locations(proto)),
         )
-        _open(subject, data)
+        _open(subject, data, other)
         subject.records = read_nodes(subject)
         subject.manifest = check_manifest(subject, data)
         return subject
@@ -196,16 +194,16 @@ def read_subject(
 
 def _require_survival(subject: Subject, data: bytes) -> None:
     """Have a process of its own read a model that this machine meets for the first
-    time, where epctx-isolation is installed: native code may not survive it.
+    time, where an isolation is installed: native code may not survive it.
 
     Raises:
         InvalidGraph: the process did not survive.
     """
+    config = subject.config
     try:
-        reading = import_installed("epctx_isolation.reading", needed_by="verify")
+        isolation = import_isolation(config, needed_by="verify")
     except PackageMissing:
         return
-    config = subject.config
     engine = make_engine(EnginePolicy(**config.engine_settings))
     limits = {SessionConfig.isolation_seconds.key, SessionConfig.isolation_bytes.key}
     settings = {
@@ -219,38 +217,37 @@ def _require_survival(subject: Subject, data: bytes) -> None:
     if is_noted(receipt):
         return
     # A receipt is for the bytes of the model; its weights are not looked at.
-    outcome = reading.try_reading(
+    is_loaded, end = isolation.try_reading(
         data if subject.path is None else os.path.abspath(subject.path),  # noqa: PTH100 - links stay
-        subject.session,
+        subject.work.session,
         seconds=min(
             config.isolation_seconds, READING_SECONDS + len(data) / BYTES_PER_SECOND
         ),
         max_bytes=config.isolation_bytes or READING_BYTES + 16 * len(data),
     )
-    if outcome.end:
+    if end:
         where = describe_path(subject.path)
         raise InvalidGraph(
-            f"a process that only read {where} did not survive it: {outcome.end}.",
+            f"a process that only read {where} did not survive it: {end}.",
             path=subject.path,
             hint=(
                 "Do not load it. Native code of onnx or of the engine may be at fault; "
                 "the limits are ep.isolate_timeout_seconds and ep.isolate_max_bytes."
             ),
         )
-    if outcome.loaded:
+    if is_loaded:
         note([receipt])
 
 
-def _open(subject: Subject, data: bytes) -> None:
-    """Open a decoded model as a load does, and note why a load would refuse it."""
-    session, config, findings = subject.session, subject.config, subject.findings
+def _open(subject: Subject, data: bytes, other: EntryPoint | None) -> None:
+    """Open a decoded model as a load does, and note why a load would refuse it; `other`
+    is its format if that is not ONNX.
+    """
+    config, findings = subject.config, subject.findings
 
     def kept() -> Collection[FunctionId]:
         with findings.collect_of_plugin("plugin-broken"):
-            choices, _ = choose_providers(
-                session.providers or (), session, subject.registry, None
-            )
-            return collect_kept_functions(choices)
+            return collect_kept_functions(subject.work.choose(None))
         return ()
 
     entries = {
@@ -265,11 +262,13 @@ def _open(subject: Subject, data: bytes) -> None:
                 subject.proto, subject.path, full, IN_PLACE, subject.files
             )
             detach = partial(detach_model, subject.proto, data, subject.path, opener)
-            subject.opened = open_proto(subject.proto, detach, config, kept)
+            subject.opened = open_proto(
+                subject.proto, detach, config, kept, changed=other is not None
+            )
         subject.proto = subject.opened.source.proto
     except (InvalidGraph, InvalidArgument) as error:
         # What was begun has moved weights out of it.
-        subject.proto = decode_model(data, subject.path, config.input_budget)
+        subject.proto = decode_model(data, subject.path, config.input_budget, other)
         if isinstance(error, InvalidGraph):
             findings.add_error("model-invalid", error, hint=_FETCH)
         elif (
@@ -331,13 +330,9 @@ def _read_node(
     return None
 
 
-def check_references(subject: Subject, routing: Routing | None) -> None:
+def check_references(subject: Subject) -> None:
     """Check that a node of each EP carries a payload, unless nodes were left out."""
-    owners = (
-        {r.name: ep for ep, own in routing.nodes.items() for r in own}
-        if routing is not None
-        else {}
-    )
+    owners = {r.name: ep for ep, own in subject.work.nodes.items() for r in own}
     by_owner: dict[str, list[ContextNodeRecord]] = {}
     for record in (
         subject.records if "node-refused" not in subject.findings.codes else ()
@@ -359,20 +354,19 @@ def check_types(subject: Subject) -> None:
                 subject.findings.add_error(code, error)
 
 
-def find_payloads(subject: Subject, scratch: ExitStack) -> None:
+def find_payloads(subject: Subject) -> None:
     """Find the payloads of all primaries and check every byte; those that a load
     refuses are noted and left out.
 
     Args:
         subject: the model; gets a reader, which keeps the payloads, and reports.
-        scratch: takes the files that EPs want of payloads.
     """
     config, findings = subject.config, subject.findings
     subject.reader = reader = PayloadReader(
         {record.name: record for record in subject.records},
         folder=subject.folder,
         manifest=subject.manifest,
-        scratch=scratch,
+        scratch=subject.work.providers.scratch,
         source_tensor=make_tensor_source(
             subject.records, subject.folder, config, subject.manifest
         ),
@@ -386,7 +380,7 @@ def find_payloads(subject: Subject, scratch: ExitStack) -> None:
     refused = (
         (InvalidGraph,) if config.data_reader is not None else (InvalidGraph, Fail)
     )
-    tried: set[tuple[str, bool]] = set()
+    tried: set[PayloadKey] = set()
     for record in subject.records:
         with (
             findings.collect("file-not-sought", (InvalidArgument,), node=record.name),

@@ -14,24 +14,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from epctx_core.context.decoding import read_kernel_types
+from epctx_core.context.kernel_types import read_kernel_types
 from epctx_core.context.manifest import read_compatibility_info
 from epctx_core.context.payload_reader import make_plugin_nodes
-from epctx_core.context.scratch import PrivateWorkspace
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import NotImplementedByProvider, convert_errors
 from epctx_core.graph.mapping import OpenedFiles
 from epctx_core.graph.model_io import describe_path, require_text_names
 from epctx_core.options import SessionOptions
-from epctx_core.plugin import Compatibility, ContextNode, EnginePolicy, Purpose
+from epctx_core.plugin import Compatibility, ContextNode, Purpose
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.instances import ProviderInstances
-from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.ep_queries import look_into
-from epctx_core.sessions.loading import Routing, accept, load_nodes, suboptimal_error
+from epctx_core.sessions.loading import load_nodes
 from epctx_core.sessions.plan import Planner, StepSpec
-from epctx_core.sessions.providers import ProviderChoice, ProviderSession
+from epctx_core.sessions.routing import accept, suboptimal_error
 from epctx_core.sessions.source import READ_ATTEMPTS, require_one_state
+from epctx_core.sessions.work import Work
 from epctx_core.verify.findings import Findings, PayloadReport, VerifyReport
 from epctx_core.verify.subject import (
     Subject,
@@ -47,7 +46,8 @@ if TYPE_CHECKING:
 
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.sessions.source import OpenModel
+    from epctx_core.graph.mapping import ModelInput
+    from epctx_core.sessions.providers import ProviderChoice
 
 
 @convert_errors("verifying the model")
@@ -92,7 +92,7 @@ def verify_model(
 
 
 def _verify_once(
-    path_or_bytes: str | os.PathLike[str] | bytes,
+    path_or_bytes: ModelInput,
     session: SessionOptions,
     registry: Registry,
     files: OpenedFiles,
@@ -102,11 +102,12 @@ def _verify_once(
     payloads: list[PayloadReport] = []
     # As a load reads it all: any name in the model may not be UTF-8.
     with findings.collect("model-invalid"), require_text_names():
-        subject = read_subject(path_or_bytes, session, registry, findings, files)
+        work = Work(path_or_bytes, session, registry, session.providers or None)
+        subject = read_subject(work, findings, files)
         if subject is not None:
-            with closing(ProviderSession(session, registry)) as providers:
-                payloads = _verify(subject, providers)
-            require_one_state(files, describe_path(subject.path))
+            with closing(work):
+                payloads = _verify(subject)
+                require_one_state(files, describe_path(subject.path))
     return VerifyReport(
         path=None if isinstance(path_or_bytes, bytes) else Path(path_or_bytes),
         findings=findings.sorted(),
@@ -115,7 +116,7 @@ def _verify_once(
     )
 
 
-def _verify(subject: Subject, providers: ProviderSession) -> list[PayloadReport]:
+def _verify(subject: Subject) -> list[PayloadReport]:
     findings = subject.findings
     if not subject.records and "node-refused" not in findings.codes:
         text = "the model has no EPContext nodes that can be read: nothing is compiled."
@@ -124,9 +125,9 @@ def _verify(subject: Subject, providers: ProviderSession) -> list[PayloadReport]
     with findings.collect("kernel-types-damaged"):
         read_kernel_types(subject.proto)
     check_dependencies(subject)
-    find_payloads(subject, providers.scratch)
-    routing = route_nodes(subject)
-    check_references(subject, routing)
+    route_nodes(subject)
+    find_payloads(subject)
+    check_references(subject)
     looked: dict[str, str] = {}
     has_source = False
     with findings.collect("source-refused"):
@@ -138,9 +139,7 @@ def _verify(subject: Subject, providers: ProviderSession) -> list[PayloadReport]
             subject.reader.source_tensor(name)
         has_source = True
     if has_source:
-        if routing is not None:
-            looked = ask_providers(subject, routing, providers)
-        looked |= rehearse_load(subject, providers)
+        looked = ask_providers(subject) | rehearse_load(subject)
     return _make_reports(subject, looked)
 
 
@@ -169,24 +168,23 @@ def _make_reports(subject: Subject, looked: Mapping[str, str]) -> list[PayloadRe
     return [*checked, *subject.refused.values()]
 
 
-def route_nodes(subject: Subject) -> Routing | None:
-    """Route the nodes to EPs as a load does; None if the host's EPs are broken.
+def route_nodes(subject: Subject) -> None:
+    """Route the nodes to EPs as a load does, as far as the host's EPs are not broken.
 
     Raises:
         InvalidArgument: an option of an EP is wrong.
     """
-    findings, requested = subject.findings, subject.session.providers or None
+    findings, work = subject.findings, subject.work
     with findings.collect_of_plugin("plugin-broken"):
-        routing = Routing(
-            [], requested, subject.session, subject.registry, None, subject.manifest
-        )
+        work.choose(None)
+        work.manifest = subject.manifest
         refused: set[str] = set()
         for record in subject.records:
             if record.source in refused:
                 continue
             with findings.collect_of_plugin("plugin-broken", node=record.name):
                 try:
-                    routing.add(record)
+                    work.route_node(record)
                     continue
                 except NotImplementedByProvider as error:
                     findings.add_error(
@@ -194,19 +192,10 @@ def route_nodes(subject: Subject) -> Routing | None:
                     )
             # Each node without a source is listed.
             refused.update({record.source} - {""})
-        return routing
-    return None
 
 
-def ask_providers(
-    subject: Subject, routing: Routing, providers: ProviderSession
-) -> dict[str, str]:
+def ask_providers(subject: Subject) -> dict[str, str]:
     """Have each EP validate its compatibility information and check its payloads.
-
-    Args:
-        subject: the model.
-        routing: the nodes of each EP.
-        providers: knows what an EP gets.
 
     Returns:
         A primary's name to the EP's origin that checked its payload.
@@ -219,26 +208,23 @@ def ask_providers(
     with subject.findings.collect("compatibility-damaged"):
         infos = read_compatibility_info(subject.proto)
     looked: dict[str, str] = {}
-    for choice in routing.choices:
-        if choice.name in routing.nodes:
+    for choice in subject.work.choices:
+        if choice.name in subject.work.nodes:
             for info in infos.get(choice.name, ()):
-                _validate(choice, info, routing, subject)
-            looked |= dict.fromkeys(
-                _look_into(choice, routing, providers, subject), choice.record.origin
-            )
+                _validate(choice, info, subject)
+            looked |= dict.fromkeys(_look_into(choice, subject), choice.record.origin)
     return looked
 
 
-def _validate(
-    choice: ProviderChoice, info: str, routing: Routing, subject: Subject
-) -> None:
+def _validate(choice: ProviderChoice, info: str, subject: Subject) -> None:
     """Note an EP's verdict on its compatibility information."""
-    findings, first = subject.findings, routing.nodes[choice.name][0].name
+    findings, work = subject.findings, subject.work
+    first = work.nodes[choice.name][0].name
     verdict = Compatibility.EP_SUPPORTED_OPTIMAL
     with (
         findings.collect_of_plugin("plugin-broken", node=first),
         findings.collect("compatibility-unsupported"),
-        routing.hint_at_others(),
+        work.hint_at_others(),
     ):
         verdict = accept(choice, info)
     if verdict == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
@@ -269,47 +255,41 @@ def select_nodes(
     ]
 
 
-def _look_into(
-    choice: ProviderChoice,
-    routing: Routing,
-    providers: ProviderSession,
-    subject: Subject,
-) -> list[str]:
+def _look_into(choice: ProviderChoice, subject: Subject) -> list[str]:
     """Have an EP look into its payloads; return the primaries into whose payloads it
     looked.
     """
-    findings = subject.findings
-    if choice.name in routing.find_contained():
+    findings, work = subject.findings, subject.work
+    if choice.name in work.find_contained():
         # As in a load; the rehearsal passes over it, too.
         findings.add(
             "container-not-checked",
             f"{choice.record.label} gets no payload without digests in this process, "
             "as one could end it.",
-            node=routing.nodes[choice.name][0].name,
+            node=work.nodes[choice.name][0].name,
             hint=(
                 "`epctx seal` adds digests to files that are right; "
                 "ep.context_trust_unverified=1 does without them."
             ),
         )
         return []
-    nodes = select_nodes(choice.name, routing.nodes[choice.name], subject)
+    nodes = select_nodes(choice.name, work.nodes[choice.name], subject)
     primaries = [node.name for node in nodes if node.main_context]
     if not primaries or subject.opened is None:
         return []
-    context = providers.context_of(
+    context = work.providers.context_of(
         choice,
         Purpose.LOAD,
         subject.opened.identity,
-        CpuEngine(EnginePolicy(**subject.config.engine_settings, prefer_latency=False)),
-        PrivateWorkspace(),
+        CpuEngine(replace(subject.opened.policy, prefer_latency=False)),
     )
     with (
         findings.collect_of_plugin("container-refused", node=nodes[0].name),
-        routing.hint_at_others(),
+        work.hint_at_others(),
     ):
         found = look_into(choice, context, nodes, subject.reader)
         if found is not None:
-            others = routing.others_of(choice.record)
+            others = work.others_of(choice.record)
             for finding in found:
                 more = others if finding.code == "container-refused" else ""
                 findings.take(replace(finding, hint=f"{finding.hint}{more}".strip()))
@@ -330,12 +310,11 @@ def _look_into(
     return []
 
 
-def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str]:
+def rehearse_load(subject: Subject) -> dict[str, str]:
     """Do the rest of a load, and note why it would refuse the model.
 
     Args:
-        subject: the model.
-        providers: gets the EPs, and closes them.
+        subject: the model, whose work gets the EPs, and closes them.
 
     Returns:
         A primary's name to the EP's origin that loaded it.
@@ -344,97 +323,71 @@ def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str
         InvalidArgument: an option of an EP is wrong.
         ModelLoadCanceled: the host asked to stop.
     """
-    model, findings = subject.opened, subject.findings
+    work, findings = subject.work, subject.findings
     loaded: dict[str, str] = {}
-    if model is None or findings.has_errors:
+    if subject.opened is None or findings.has_errors:
         return loaded
+    work.model = subject.opened
+    manifest = subject.manifest
     engine = CpuEngine(
-        EnginePolicy(**subject.config.engine_settings, prefer_latency=False)
+        replace(
+            work.model.policy,
+            prefer_latency=False,
+            custom_domains=manifest.custom_domains if manifest else {},
+        )
     )
-    engine.policy.custom_domains = (
-        subject.manifest.custom_domains if subject.manifest else {}
-    )
-    routing = _start_eps(subject, model, engine, providers)
-    contained = routing.find_contained() if routing is not None else ()
-    for ep, choice in providers.choices.items():
-        if (
-            routing is None
-            or ep not in routing.nodes
-            or ep in contained
-            or findings.has_errors
-        ):
+    loaded = _load_eps(subject, engine)
+    if not findings.has_errors:
+        _prepare(subject, engine)
+    return loaded
+
+
+def _load_eps(subject: Subject, engine: CpuEngine) -> dict[str, str]:
+    """Have the EPs load their nodes that need no device for it; see `rehearse_load`."""
+    work, findings = subject.work, subject.findings
+    loaded: dict[str, str] = {}
+    contained: set[str] = set()
+    # An EP that cannot do it on this machine is not a fault of the file.
+    with (
+        findings.collect_of_plugin("plugin-broken"),
+        suppress(NotImplementedByProvider),
+    ):
+        work.skip_unavailable(Purpose.EXPORT)
+        work.add_kernel_providers()
+        work.choices = [
+            choice
+            for choice in work.choices
+            if choice.name in work.settled and choice.cls.loads_without_device
+        ]
+        work.start(engine)
+        contained = work.find_contained()
+    for ep, choice in work.providers.choices.items():
+        if ep not in work.nodes or ep in contained or findings.has_errors:
             continue
-        nodes = select_nodes(ep, routing.nodes[ep], subject)
+        nodes = select_nodes(ep, work.nodes[ep], subject)
         # It loads all its nodes or none.
-        if len(nodes) < len(routing.nodes[ep]) or findings.is_unchecked(
+        if len(nodes) < len(work.nodes[ep]) or findings.is_unchecked(
             node.name for node in nodes
         ):
             continue
         with (
             findings.collect_of_plugin("container-refused", node=nodes[0].name),
-            routing.hint_at_others(),
+            work.hint_at_others(),
         ):
-            load_nodes(ep, nodes, subject.reader, providers, Purpose.EXPORT)
+            load_nodes(ep, nodes, subject.reader, work.providers, Purpose.EXPORT)
             loaded |= {
                 node.name: choice.record.origin for node in nodes if node.main_context
             }
-    if not findings.has_errors:
-        _prepare(subject, model, engine, providers)
     return loaded
 
 
-def _start_eps(
-    subject: Subject, model: OpenModel, engine: CpuEngine, providers: ProviderSession
-) -> Routing | None:
-    """Start the EPs that load without a device; return the routing, or None where an EP
-    cannot be started.
-    """
-    requested = subject.session.providers or None
-
-    # An EP that cannot do it on this machine is not a fault of the file.
-    with (
-        subject.findings.collect_of_plugin("plugin-broken"),
-        suppress(NotImplementedByProvider),
-    ):
-        routing = Routing(
-            subject.records,
-            requested,
-            subject.session,
-            subject.registry,
-            Purpose.EXPORT,
-            subject.manifest,
-        )
-        providers.start(
-            [
-                c
-                for c in routing.choices
-                if c.name in routing.settled and c.cls.loads_without_device
-            ],
-            purpose=Purpose.EXPORT,
-            model=model.identity,
-            engine=engine,
-        )
-        return routing
-    return None
-
-
-def _prepare(
-    subject: Subject, model: OpenModel, engine: CpuEngine, providers: ProviderSession
-) -> None:
+def _prepare(subject: Subject, engine: CpuEngine) -> None:
     """Prepare what is left to the CPU EP, and plan all."""
-    instances = providers.instances
+    work, model = subject.work, subject.work.model
     with subject.findings.collect_of_plugin("model-invalid"), require_text_names():
-        assignment = assign_nodes(
-            model,
-            providers,
-            kernels := [
-                ep
-                for ep in instances.names
-                if instances.implements(ep, "get_kernel_registry")
-            ],
-            kernels_only=kernels,
-        )
+        assignment = work.assign(settled=work.providers.instances.names)
         groups = [(part, part.cpu_groups()) for part in assignment.graphs]
+
         # Instead of the runs of EPs: loaded nodes and kernels.
         steps = {
             part.graph: {
@@ -445,6 +398,7 @@ def _prepare(
         for record in model.context_nodes:
             graph = model.graph_of(record)
             steps.setdefault(graph, {})[record.index] = _make_step(graph, record.index)
+
         # No EP makes anything for this plan.
         planner = Planner(engine, ProviderInstances(), steps, {})
         for part, cpu in groups:

@@ -313,7 +313,7 @@ def test_each_session_on_the_reference_says_once_that_it_is_slow(asked):
 
     assert names == [REFERENCE, REFERENCE]
     words = (
-        "which is slow and does not have all operators; epctx-onnxruntime is faster: "
+        "which is slow and does not have all operators; onnxruntime's kernels are faster: "
         f"{pip_install('epctx-onnxruntime')}"
     )
     assert (

@@ -32,6 +32,7 @@ from epctx_isolation.values import (
 if TYPE_CHECKING:
     import numpy as np
 
+    from epctx_core import PluginRecord
     from epctx_core.ext import GraphIndex
     from epctx_core.plugin import Partition, PayloadView, ProviderContext
 
@@ -40,9 +41,18 @@ _CONTEXT_HOOKS = {"get_ep_context_nodes", "load_context"}
 _log = logging.getLogger("epctx.providers")
 
 
-def isolated_class(ep: IsolatedEp, purpose: Purpose) -> type[ExecutionProvider]:
-    """Return the class whose instances a session uses: a proxy, or the EP's own if no
-    work is to be isolated.
+def isolate(
+    record: PluginRecord,
+    cls: type[ExecutionProvider],
+    purpose: Purpose,
+    *,
+    mode: str,
+    seconds: int,
+    max_bytes: int | None,
+) -> type[ExecutionProvider]:
+    """Return the class whose instances a session uses, see
+    `epctx_core.plugin.ProcessIsolation`: a proxy, or the EP's own if no work is to be
+    isolated.
 
     Kernels are functions and cannot leave their process: an EP that loads payloads in
     another one leaves them out.
@@ -52,6 +62,9 @@ def isolated_class(ep: IsolatedEp, purpose: Purpose) -> type[ExecutionProvider]:
         NotImplementedByProvider: it cannot load what it compiles, so its runnables have
             to stay there.
     """
+    ep = IsolatedEp(
+        record=record, cls=cls, mode=mode, seconds=seconds, max_bytes=max_bytes
+    )
     if purpose is Purpose.LOAD and ep.mode == "compile":
         return ep.cls
     hooks = implemented_hooks(ep.cls)

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -45,33 +45,15 @@ _LAST_WORDS = 400
 _SCRIPT = Path(__file__).with_name("child.py")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """Outcome of a process that read a model.
-
-    Attributes:
-        end: how it ended that did not survive; empty for one that did.
-        loaded: whether it loaded the model, which may be wrong otherwise.
-    """
-
-    end: str = ""
-    loaded: bool = False
-
-
 def try_reading(
     model: str | bytes,
     session: SessionOptions,
     *,
     seconds: float,
     max_bytes: int,
-) -> Outcome:
-    """Have a process load a model without its EPs.
-
-    Args:
-        model: its path, or its bytes.
-        session: its options; those of EPs are left out.
-        seconds: most time that it may take.
-        max_bytes: most memory for data that the process may take.
+) -> tuple[bool, str]:
+    """Have a process load a model without its EPs, see
+    `epctx_core.plugin.ProcessIsolation`.
 
     Raises:
         OSError: no process could be started.
@@ -110,11 +92,11 @@ def try_reading(
         printed.seek(max(0, printed.seek(0, os.SEEK_END) - _LAST_WORDS))
         lines = printed.read().decode(errors="replace").splitlines()
     if lines and lines[-1] in {f"{token} loaded", f"{token} refused"}:
-        return Outcome(loaded=lines[-1].endswith(" loaded"))
+        return lines[-1].endswith(" loaded"), ""
     if not ended or -process.first.returncode == _ALARM:
-        return Outcome(end=f"it took longer than the {seconds:g} seconds that it had")
+        return False, f"it took longer than the {seconds:g} seconds that it had"
     said = next((line for line in reversed(lines) if line.strip()), "")
-    return Outcome(end=f"it {process.ending}" + (f": {said}" if said else ""))
+    return False, f"it {process.ending}" + (f": {said}" if said else "")
 
 
 def _select_entries(entries: Mapping[str, str]) -> dict[str, str]:

@@ -21,7 +21,6 @@ from epctx_core.errors import (
     PluginError,
 )
 from epctx_core.ext import HOOKS
-from epctx_core.plugin import EnginePolicy
 from epctx_isolation.channel import (
     LONGEST_RECORD,
     Channel,
@@ -134,7 +133,7 @@ class RemoteProvider:
         """Return the current settings of the engine; a session changes them while it is
         made.
         """
-        return asdict(getattr(self._context.engine, "policy", EnginePolicy()))
+        return asdict(self._context.engine.policy)
 
     @property
     def channel(self) -> Channel:

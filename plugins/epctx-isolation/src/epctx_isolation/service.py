@@ -218,6 +218,7 @@ class Service:
         return self._model
 
     def _set_engine(self, settings: Mapping[str, Any]) -> None:
+        # In place: what was prepared with it has the same policy.
         for name, value in settings.items():
             setattr(self._engine.policy, name, value)
 

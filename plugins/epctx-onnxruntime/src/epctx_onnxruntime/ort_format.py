@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 VERSIONS = range(1, 7)
 """Versions of the format that onnxruntime 1.32 reads."""
+_IDENTIFIER = b"ORTM"
 _COMPLETE_FROM = 5
 """First version with type constraints of operators (onnxruntime 1.13)."""
 _NUMBERS = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i"}
@@ -60,6 +61,11 @@ _DECODING = (
 """Errors of Python for an invalid offset, length or text."""
 
 _log = logging.getLogger("epctx.context")
+
+
+def recognizes(data: bytes) -> bool:
+    """Return whether bytes are a model in ONNX Runtime's own format."""
+    return data[4:8] == _IDENTIFIER
 
 
 def decode(

@@ -1,8 +1,7 @@
-"""Models of either format as ONNX: a serialized ONNX model, or ONNX Runtime's own
-format (`.ort`).
+"""Types for which EPs have kernels, in a model's metadata: what ONNX Runtime's own
+format (`.ort`) states of operators without a schema, and an ONNX model cannot.
 
-The latter states for which types EPs have kernels; an ONNX model states it in its
-metadata. See `OperatorTypes`.
+See `OperatorTypes`.
 """
 
 from __future__ import annotations
@@ -18,54 +17,12 @@ from epctx_core.context.manifest import (
     set_metadata,
 )
 from epctx_core.errors import InvalidGraph
-from epctx_core.forwarding import import_installed
-from epctx_core.graph.counting import make_counter
-from epctx_core.graph.model_io import is_ort_format, parse_model
-from epctx_core.options import InputBudget
 from epctx_core.plugin import OperatorTypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from onnx import ModelProto
-
-
-def decode_model(
-    data: bytes, path: Path | None, budget: InputBudget | None = None
-) -> ModelProto:
-    """Decode a model of either format.
-
-    Large weights of an `.ort` file are external tensors in that file; those of bytes
-    are copied.
-
-    Args:
-        data: the whole file.
-        path: where it was read from, None for bytes.
-        budget: limits of what an `.ort` file may decode to; None for the defaults.
-            `read_model` counts those of ONNX.
-
-    Raises:
-        InvalidGraph: an `.ort` file decodes to more than the budget.
-        InvalidProtobuf: neither ONNX nor ONNX Runtime's format, damaged, or of an
-            unknown version.
-        PackageMissing: it is in ONNX Runtime's format, and epctx-onnxruntime is not
-            installed.
-    """
-    if not is_ort_format(data):
-        return parse_model(data, path)
-    name = path.name if path else "the model given as bytes"
-    reader = import_installed(
-        "epctx_onnxruntime.ort_format",
-        needed_by=f"{name}, which is in ONNX Runtime's own format (.ort),",
-    )
-    proto: ModelProto
-    proto, operators = reader.decode(
-        data, path, make_counter(len(data), budget or InputBudget(), path)
-    )
-    write_kernel_types(proto, operators)
-    return proto
-
 
 _KERNEL_TYPES_VERSION = 1
 LONGEST_KERNEL_TYPES = 1 << 20

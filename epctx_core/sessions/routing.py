@@ -1,0 +1,148 @@
+"""EPs of EPContext nodes by their sources, and what they say about a compiled model.
+
+The text under `ep_compatibility_info.<EP name>` in the model's metadata is the EP's
+own; only that EP validates it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from epctx_core.errors import (
+    EpctxError,
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    NotImplementedByProvider,
+)
+from epctx_core.plugin import Compatibility, Purpose
+from epctx_core.registry.records import is_same_distribution
+from epctx_core.sessions.providers import (
+    check_availability,
+    stem,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from epctx_core.context.manifest import ProviderFacts
+    from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.registry import PluginRecord, Registry
+    from epctx_core.sessions.providers import (
+        ProviderChoice,
+        SkippedProvider,
+    )
+
+_log = logging.getLogger("epctx.session")
+
+_UNSUPPORTED_HINT = (
+    "Compile the source model again with the EP that is installed here, or give the "
+    "options that describe the device it was compiled for."
+)
+
+
+def find_maker(
+    source: str, providers: ProviderFacts, registry: Registry
+) -> PluginRecord | None:
+    """Return the distribution that made a source's contexts, where several have the EP
+    and the host did not choose.
+
+    Args:
+        source: of an EPContext node.
+        providers: the manifest's record of the compilers.
+        registry: the registry of EPs; nothing is imported.
+    """
+    maker = providers.get(source, {}).get("distribution")
+    for record in registry.records() if isinstance(maker, str) else ():
+        if (
+            record.name == source
+            and record.undecided
+            and is_same_distribution(record.distribution, maker)
+        ):
+            return registry.resolve(f"{maker}:{record.name}")
+    return None
+
+
+def find_kernel_provider(
+    ep: str, registry: Registry, purpose: Purpose, *, is_isolated: bool
+) -> PluginRecord | None:
+    """Return an EP whose kernels ran nodes when a model was compiled; None, with a
+    warning, for one that cannot be had.
+
+    Args:
+        is_isolated: whether it would be in a process of its own, for its kernels alone:
+            functions cannot leave that.
+    """
+    reason = "ep.isolate=all leaves kernels out"
+    try:
+        record = None if is_isolated else registry.route(ep)
+        if record is not None:
+            registry.load(record)
+            check_availability(record, purpose, registry)
+            return record
+        if not is_isolated:
+            reason = registry.explain_missing(ep)[0]
+    except InvalidArgument:  # of the host
+        raise
+    except EpctxError as error:
+        reason = error.message
+    text = (
+        "kernels of %s ran nodes of this model when it was compiled; the session runs "
+        "without it: %s"
+    )
+    _log.warning(text, ep, reason)
+    return None
+
+
+def no_provider_error(
+    node: ContextNodeRecord,
+    listed: Sequence[str],
+    skipped: Sequence[SkippedProvider],
+    registry: Registry,
+) -> NotImplementedByProvider:
+    """Return the error for an EPContext node that no EP takes of those listed;
+    `skipped` could not be had.
+    """
+    skip = next(
+        (skip for skip in skipped if stem(skip.name) == stem(node.source)), None
+    )
+    if skip is not None:
+        why, hint = f"The optional EP {skip.name} was skipped: {skip.reason}", skip.hint
+    else:
+        why, hint = registry.explain_missing(node.source, listed)
+    source = repr(node.source) if node.source else "no source"
+    return NotImplementedByProvider(
+        f"EPContext node {node.name!r} (source {source}) has no EP to load it. "
+        f"{why.rstrip('.')}.",
+        node=node.name,
+        hint=hint,
+    )
+
+
+def accept(choice: ProviderChoice, info: str) -> Compatibility:
+    """Return an EP's verdict on its text about a model that it supports.
+
+    Raises:
+        InvalidGraph: it does not support the model any more.
+        PluginError: see `ProviderChoice.validate`.
+    """
+    verdict = choice.validate(info)
+    if verdict == Compatibility.EP_UNSUPPORTED:
+        raise InvalidGraph(
+            f"{choice.name} does not support this compiled model: the model was "
+            f"compiled for {info!r}.",
+            ep=choice.name,
+            hint=_UNSUPPORTED_HINT,
+        )
+    return verdict
+
+
+def suboptimal_error(choice: ProviderChoice, info: str) -> Fail:
+    """Return the error for a model of which an EP recommends to compile it again."""
+    return Fail(
+        f"{choice.name} runs this compiled model less well than a new one: the model "
+        f"was compiled for {info!r}.",
+        ep=choice.name,
+        hint="Compile the source model again.",
+    )

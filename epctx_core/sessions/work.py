@@ -1,0 +1,379 @@
+"""`Work`: one model and the EPs that work on it, stage by stage."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from epctx_core.context.manifest import find_manifest, read_compatibility_info
+from epctx_core.context.payload_reader import find_entry
+from epctx_core.context.receipts import IN_PLACE
+from epctx_core.errors import InvalidGraph
+from epctx_core.options import Isolation
+from epctx_core.plugin import Compatibility, Purpose
+from epctx_core.sessions.assignment import assign_nodes
+from epctx_core.sessions.host import CompileCancellation
+from epctx_core.sessions.providers import (
+    ProviderSession,
+    choose_provider,
+    choose_providers,
+    collect_kept_functions,
+    make_private_workspace,
+    no_progress,
+    skip_unavailable,
+)
+from epctx_core.sessions.routing import (
+    accept,
+    find_kernel_provider,
+    find_maker,
+    no_provider_error,
+    suboptimal_error,
+)
+from epctx_core.sessions.source import open_state, read_one_state
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from epctx_core.context.manifest import Manifest, ProviderFacts
+    from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.context.receipts import DigestChecks
+    from epctx_core.engines.cpu_engine import CpuEngine
+    from epctx_core.graph.mapping import ModelInput, OpenedFiles
+    from epctx_core.graph.normalise import FunctionId
+    from epctx_core.options import GraphOptimizationLevel, SessionOptions
+    from epctx_core.registry import PluginRecord, Registry
+    from epctx_core.sessions.assignment import Assignment
+    from epctx_core.sessions.providers import (
+        Progress,
+        ProviderChoice,
+        ProviderRequest,
+        WorkspaceOf,
+    )
+    from epctx_core.sessions.source import OpenModel
+
+_log = logging.getLogger("epctx.session")
+
+
+class Work:
+    """One model and the EPs that work on it, stage by stage.
+
+    The stages, in order: `choose`, `open`, `route`, `start`, `optimise`, `assign`,
+    `compile`, `close`. Each returns its value and keeps it for those after it. Whoever
+    drives them leaves out what it does not need: a compile routes no nodes, and a load
+    of a context model optimises nothing. `choose` begins anew.
+
+    Args:
+        source: the model, a path or bytes.
+        session: the host's options.
+        registry: the registry of EPs.
+        requested: the EPs that the host named; None to let the nodes' sources decide.
+        progress: called with (stage, done, total).
+
+    Attributes:
+        config: the host's options, read.
+        cancel: the flag that EPs poll.
+        purpose: of the EPs.
+        choices: the EPs.
+        skipped: optional EPs that could not be had.
+        providers: their instances.
+        model: the model; once it is optimised, as EPs see it.
+        manifest: what the model says about its payloads, if it does.
+        nodes: EP name to the EPContext nodes that it loads.
+        kernel_providers: EPs whose kernels ran others when the model was compiled.
+        engine: the engine that EPs are lent, and that runs what no EP takes.
+        assignment: the nodes that each EP takes.
+    """
+
+    model: OpenModel
+    engine: CpuEngine
+    assignment: Assignment
+
+    def __init__(
+        self,
+        source: ModelInput,
+        session: SessionOptions,
+        registry: Registry,
+        requested: Sequence[ProviderRequest] | None,
+        progress: Progress = no_progress,
+    ) -> None:
+        self.source, self.session, self.registry = source, session, registry
+        self.requested, self.progress = requested, progress
+        self.cancel = CompileCancellation(session.cancellation)
+        self.config = session.config()
+
+    def choose(self, purpose: Purpose | None) -> Sequence[ProviderChoice]:
+        """Look up, import and check the EPs that the host named.
+
+        Args:
+            purpose: of the EPs; None for a session, which loads a context model and
+                runs any other: `route` decides.
+
+        Raises:
+            InvalidArgument, PluginError: see `choose_providers`.
+        """
+        self.purpose, self._is_decided = purpose or Purpose.RUN, purpose is not None
+        self.manifest: Manifest | None = None
+        self.nodes: dict[str, list[ContextNodeRecord]] = {}
+        self.kernel_providers: list[str] = []
+        self._eps_by_source: dict[str, str] = {}
+        self.providers = ProviderSession(
+            self.session, self.registry, progress=self.progress, cancel=self.cancel
+        )
+        self.choices: list[ProviderChoice] = []
+        self.choices, self.skipped = choose_providers(
+            self.requested or (), self.session, self.registry, purpose
+        )
+        return self.choices
+
+    def open(
+        self, opened: OpenedFiles | None = None, checks: DigestChecks = IN_PLACE
+    ) -> OpenModel:
+        """Read the model, check, type and index it.
+
+        Args:
+            opened: gets the files that are opened, for a caller that reads more of them
+                and starts again where one was replaced; see `read_one_state`.
+            checks: of a load, for files that are checked once.
+
+        Raises:
+            EpctxError: see `open_state`.
+        """
+
+        def find_kept_functions() -> Collection[FunctionId]:
+            return collect_kept_functions(self.choices)
+
+        def read(files: OpenedFiles) -> OpenModel:
+            return open_state(
+                self.source, self.config, find_kept_functions, checks, opened=files
+            )
+
+        self.model = read_one_state(read) if opened is None else read(opened)
+        return self.model
+
+    def route(self) -> Mapping[str, Sequence[ContextNodeRecord]]:
+        """Give each EPContext node to the EP that takes its source.
+
+        Where sources decide, EPs are added: those of the nodes, and those whose kernels
+        ran other nodes when the model was compiled, as far as they are there.
+
+        Raises:
+            NotImplementedByProvider: no EP takes a node.
+            InvalidArgument, PluginError: see `choose_providers`.
+            InvalidGraph: the manifest is damaged.
+        """
+        source = self.model.source
+        most = self.config.input_budget.manifest_entries
+        self.manifest = find_manifest(source.proto, source.path, source.digest, most)
+        if not self._is_decided:
+            loads = self.model.context_nodes
+            self.skip_unavailable(Purpose.LOAD if loads else Purpose.RUN)
+        for node in self.model.context_nodes:
+            self.route_node(node)
+        self.add_kernel_providers()
+        return self.nodes
+
+    def skip_unavailable(self, purpose: Purpose) -> None:
+        """Decide the EPs' purpose, and skip optional ones that are not available for
+        it.
+        """
+        self.purpose = purpose
+        self.choices, self.skipped = skip_unavailable(
+            self.choices, self.skipped, self.session, self.registry, purpose
+        )
+
+    def route_node(self, node: ContextNodeRecord) -> None:
+        """Give a node to the EP that takes its source.
+
+        Raises:
+            NotImplementedByProvider: no EP does.
+            PluginError: the EP is broken, or several could take it and the host has not
+                chosen.
+        """
+        source = node.source
+        if source not in self._eps_by_source:
+            # Only EPs that the host allows are imported.
+            among: list[PluginRecord] | None = [c.record for c in self.choices]
+            if self.requested is None:
+                maker = find_maker(source, self._makers, self.registry)
+                among = None if maker is None else [maker]
+            record = self.registry.route(source, among=among)
+            if record is None:
+                raise no_provider_error(
+                    node,
+                    [choice.name for choice in self.choices],
+                    self.skipped,
+                    self.registry,
+                )
+            self._add_choice(record)
+            self._eps_by_source[source] = record.name
+        self.nodes.setdefault(self._eps_by_source[source], []).append(node)
+
+    def add_kernel_providers(self) -> None:
+        """Add the EPs whose kernels ran nodes when the model was compiled, as far as
+        they are there; none if the host named all that may be used.
+        """
+        known = self.manifest.kernel_providers if self.manifest is not None else ()
+        for ep in known if self.requested is None else ():
+            is_isolated = (
+                self.config.isolation is Isolation.ALL and ep not in self.nodes
+            )
+            found = find_kernel_provider(
+                ep, self.registry, self.purpose, is_isolated=is_isolated
+            )
+            if found is not None:
+                self.kernel_providers.append(found.name)
+                self._add_choice(found)
+
+    def _add_choice(self, record: PluginRecord) -> None:
+        """Add an EP that the host did not name, unless it is there."""
+        if all(choice.name != record.name for choice in self.choices):
+            self.choices.append(
+                choose_provider(record, {}, self.session, self.registry)
+            )
+
+    @property
+    def settled(self) -> Collection[str]:
+        """EPs that decided what to compile when the model was compiled."""
+        return {*self.nodes, *self.kernel_providers}
+
+    @property
+    def _makers(self) -> ProviderFacts:
+        """The distributions that made the context model, by EP name."""
+        return self.manifest.providers if self.manifest is not None else {}
+
+    @contextmanager
+    def hint_at_others(self) -> Iterator[None]:
+        """Add the other distributions of an EP to the hint of an error by which it
+        refuses a payload as not its own.
+        """
+        try:
+            yield
+        except InvalidGraph as error:
+            # What has a path is wrong with a file, for whichever distribution.
+            found = next(
+                (
+                    c.record
+                    for c in self.choices
+                    if c.name == error.ep and error.path is None
+                ),
+                None,
+            )
+            if found is not None:
+                error.hint = (
+                    f"{error.hint or ''}{self.others_of(found)}".strip() or None
+                )
+            raise
+
+    def others_of(self, record: PluginRecord) -> str:
+        """Return a hint that names the other distributions of an EP, unless the model
+        names this one as its maker.
+        """
+        from epctx_core.registry.explaining import describe_others
+
+        maker = self._makers.get(record.name, {}).get("distribution")
+        return describe_others(record, self.registry.records(), maker)
+
+    def check_compatibility(self) -> None:
+        """Have each EP validate its text about the model; log a warning where it
+        recommends to compile again.
+
+        Called before any EP instance exists.
+
+        Raises:
+            InvalidGraph: an EP says that it cannot run the model any more.
+            Fail: an EP recommends to compile again, and the host made that an error.
+            PluginError: an EP raised, or did not return a verdict.
+        """
+        infos = read_compatibility_info(self.model.source.proto)
+        said = (
+            (choice, info)
+            for choice in self.choices
+            for info in infos.get(choice.name, ())
+        )
+        with self.hint_at_others():
+            for choice, info in said:
+                if (
+                    accept(choice, info)
+                    == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION
+                ):
+                    if self.config.fail_on_suboptimal:
+                        raise suboptimal_error(choice, info)
+                    _log.warning("%s", suboptimal_error(choice, info).message)
+
+    def find_contained(self) -> set[str]:
+        """Return the EPs that get a process of their own because a payload without
+        digests could end this one.
+        """
+        trusts = self.config.trust_unverified
+        return {
+            choice.name
+            for choice in self.choices
+            for record in self.nodes.get(choice.name, ())
+            if choice.cls.needs_verified_payloads and record.main_context and not trusts
+            if find_entry(record, self.manifest) is None
+        }
+
+    def start(
+        self,
+        engine: CpuEngine,
+        workspace_of: WorkspaceOf = make_private_workspace,
+        *,
+        contained: Collection[str] = (),
+    ) -> ProviderSession:
+        """Make the EPs' instances, which are lent an engine; see
+        `ProviderSession.start`.
+        """
+        self.engine = engine
+        self.providers.start(
+            self.choices,
+            purpose=self.purpose,
+            model=self.model.identity,
+            engine=engine,
+            workspace_of=workspace_of,
+            contained=contained,
+        )
+        return self.providers
+
+    def optimise(self, level: GraphOptimizationLevel) -> OpenModel:
+        """Have graph transformers, the engine and EPs change the model; see
+        `optimise_model`.
+        """
+        # A load of a context model does not need it.
+        from epctx_core.sessions.optimise import optimise_model
+
+        self.model = optimise_model(self.model, self.providers, level)
+        return self.model
+
+    def assign(self, settled: Collection[str] = ()) -> Assignment:
+        """Ask EPs for their claims and make partitions of them; see `assign_nodes`.
+
+        Args:
+            settled: EPs that are asked for kernels only.
+        """
+        instances = self.providers.instances
+        eps = [
+            ep
+            for ep in instances.names
+            if ep not in settled or instances.implements(ep, "get_kernel_registry")
+        ]
+        self.assignment = assign_nodes(
+            self.model, self.providers, eps, kernels_only=settled
+        )
+        return self.assignment
+
+    def compile(self) -> Assignment:
+        """Have each EP compile its partitions; `Assignment.compiled` gets the results.
+
+        Raises:
+            EpctxError: see `compile_partitions`.
+        """
+        # Most loads compile nothing.
+        from epctx_core.sessions.claims import compile_partitions
+
+        compile_partitions(self.assignment, self.providers, self.purpose)
+        return self.assignment
+
+    def close(self) -> None:
+        """Shut the EPs down; further calls do nothing."""
+        self.providers.close()
