@@ -17,16 +17,16 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
-from importlib.metadata import (
-    Distribution,
-    PackageNotFoundError,
-    distribution,
-    entry_points,
-)
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
+
+from importlib_metadata import (
+    PackageNotFoundError,
+    distribution,
+    entry_points,
+)
 
 import epctx_core
 from epctx_core.ext import SESSION_OPTIONS
@@ -34,6 +34,7 @@ from epctx_core.plugin import PLUGIN_API
 
 if TYPE_CHECKING:
     import numpy as np
+    from importlib_metadata import IDistribution
 
     from epctx_core import GraphOptimizationLevel, SessionOptions
     from epctx_core.ext import ProviderChoice
@@ -269,7 +270,7 @@ def _find_installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     )
 
 
-def _editable_folder(found: Distribution) -> Path | None:
+def _editable_folder(found: IDistribution) -> Path | None:
     """Return the folder of an editable installation's code (PEP 610), or None."""
     try:
         origin = json.loads(found.read_text("direct_url.json") or "{}")

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from importlib_metadata import version
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from epctx_conformance.cases.case import Case, Data, difference

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
+
+from importlib_metadata import PackageNotFoundError, version
 
 from epctx_conformance.libraries.arguments import CASES
 from epctx_core import default_registry

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import importlib.metadata
+import importlib
 import os
 import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import importlib_metadata
 
 from epctx_core.errors import NotImplementedByProvider
 
@@ -188,8 +190,8 @@ class PluginLibrary:
         if not self.distribution:
             return "" if self.path else onnxruntime.__version__
         try:
-            return importlib.metadata.version(self.distribution)
-        except importlib.metadata.PackageNotFoundError:
+            return importlib_metadata.version(self.distribution)
+        except importlib_metadata.PackageNotFoundError:
             return ""
 
     def identify(self) -> Mapping[str, str]:
@@ -211,10 +213,10 @@ class PluginLibrary:
         if self.path or self.module:
             facts["library"] = digest_file(Path(self.find_path()))
         try:
-            files = importlib.metadata.distribution(
+            files = importlib_metadata.distribution(
                 self.distribution or "onnxruntime"
             ).read_text("RECORD")
-        except importlib.metadata.PackageNotFoundError:
+        except importlib_metadata.PackageNotFoundError:
             files = None
         facts["files"] = hashlib.sha256((files or "").encode()).hexdigest()
         return facts

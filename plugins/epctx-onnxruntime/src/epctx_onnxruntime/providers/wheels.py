@@ -19,7 +19,8 @@ from epctx_onnxruntime.providers.finding import find_infos
 
 if TYPE_CHECKING:
     import ast
-    from importlib.metadata import Distribution
+
+    from importlib_metadata import IDistribution
 
 PREFIX = "onnxruntime-ep-"
 EP_GROUP = "epctx.execution_providers"
@@ -74,7 +75,7 @@ def find_module(distribution: str) -> str:
     """Return the import name of a distribution's module: by its files, or by its name
     if it is not installed.
     """
-    from importlib.metadata import distributions
+    from importlib_metadata import distributions
 
     found = next(iter(distributions(name=distribution)), None)
     return (found and _find_module(found)) or _underscored(distribution)
@@ -122,7 +123,7 @@ def _read_wheel(info: Path) -> Wheel | None:
     """Return a wheel; None for one without a module that names EPs, as those are that
     only require another wheel.
     """
-    from importlib.metadata import Distribution
+    from importlib_metadata import Distribution
 
     distribution = Distribution.at(info)
     module = _find_module(distribution)
@@ -135,20 +136,20 @@ def _read_wheel(info: Path) -> Wheel | None:
     )
 
 
-def _find_module(distribution: Distribution) -> str:
+def _find_module(distribution: IDistribution) -> str:
     """Return the import name of a distribution's one module: as its `top_level.txt`
     says, else by its list of files.
     """
     names = (distribution.read_text("top_level.txt") or "").split() or [
-        file.parts[0].removesuffix(".py")
-        for file in distribution.files or ()
-        if file.name == "__init__.py" or (len(file.parts) == 1 and file.suffix == ".py")
+        parts[0].removesuffix(".py")
+        for parts in (file.parts for file in distribution.files or ())
+        if parts[-1] == "__init__.py" or (len(parts) == 1 and parts[0].endswith(".py"))
     ]
     own = _underscored(distribution.metadata["Name"])
     return own if own in names else next(iter(names), "")
 
 
-def _find_source(distribution: Distribution, module: str) -> Path | None:
+def _find_source(distribution: IDistribution, module: str) -> Path | None:
     places = (f"{module}/__init__.py", f"{module}.py")
     paths = (Path(str(distribution.locate_file(place))) for place in places)
     return next((path for path in paths if module and path.is_file()), None)
@@ -158,7 +159,7 @@ def _list_required() -> set[str]:
     """Return the distributions that packages with EPs of epctx require, extras
     included.
     """
-    from importlib.metadata import distributions
+    from importlib_metadata import distributions
 
     required: set[str] = set()
     for package in distributions():
