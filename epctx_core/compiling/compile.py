@@ -15,14 +15,21 @@ from epctx_core.compiling.emit import (
     NO_GRAPHS,
     ContextModel,
     GraphsByModel,
-    check_names,
     make_context_model,
 )
 from epctx_core.compiling.group import Group, check_shared_options, join_group
 from epctx_core.compiling.initializers import check_weights_fit, make_placement
+from epctx_core.compiling.naming import check_names
 from epctx_core.compiling.provenance import PassThrough, check_mix
 from epctx_core.compiling.read_back import compare_shapes, read_back
-from epctx_core.compiling.report import CompileReport, OutputFile, make_report
+from epctx_core.compiling.report import (
+    CompileReport,
+    OutputFile,
+    count_nodes,
+    describe_partition,
+    describe_refusal,
+    warn_of_plain_model,
+)
 from epctx_core.context.callbacks import WriteCallback, deliver
 from epctx_core.context.receipts import make_model_receipt, note, note_published
 from epctx_core.engines.cpu_engine import CpuEngine
@@ -132,7 +139,7 @@ class Compile:
                 work.progress("write", 0, 1)
                 self.write()
                 work.progress("write", 1, 1)
-            return make_report(self)
+            return self.make_report()
 
     def choose(self) -> None:
         """Choose the EPs, and refuse mistakes that do not depend on the source."""
@@ -214,11 +221,10 @@ class Compile:
             )
             self.destination = self.existing.destination
             if self.group is None:
-                named = choices if self.writes_binaries else ()
                 self.destination.check(
                     {
                         c.name: self.destination.binary_name(c.binary_suffix)
-                        for c in named
+                        for c in (choices if self.writes_binaries else ())
                     }
                 )
             yield (
@@ -284,7 +290,7 @@ class Compile:
                 hint=hint,
             )
         check_names(model, assignment)
-        check_mix(self, assignment)
+        check_mix(self.work, self.existing)
         check_weights_fit(
             assignment,
             self.destination.placement,
@@ -303,13 +309,12 @@ class Compile:
             if is_written:
                 self.publish()
             else:
-                where = self.work.model.source.where
                 _log.warning(
                     (
                         "nothing was compiled of %s, so there is no context model to "
                         "write."
                     ),
-                    where,
+                    self.work.model.source.where,
                 )
         elif self.work.config.stop_sharing:
             self.group.stop(self, is_member=is_written)
@@ -331,7 +336,7 @@ class Compile:
             Fail, InvalidArgument: see `place_initializers`.
         """
         self.existing.keep(outputs.open_payload)
-        self.context = make_context_model(self, outputs, earlier)
+        self.context = make_context_model(self.work, self.existing, outputs, earlier)
         return self.context
 
     def publish(
@@ -363,27 +368,29 @@ class Compile:
                     before_writing=self.work.cancel.raise_if_requested,
                 )
                 stack.enter_context(publication)
-            flags = {
-                "embedded": self.embedded,
-                "in_files": self.writes_binaries,
-                "final": named is None,
-            }
-            outputs = Outputs(destination, publication, **flags)
+            outputs = Outputs(
+                destination,
+                publication,
+                embedded=self.embedded,
+                in_files=self.writes_binaries,
+                final=named is None,
+            )
             with self.time_stage("write"):
                 context = self.describe(outputs, earlier)
             with self.time_stage("read_back"):
-                names, tensors = context.to_read, context.source_tensors
                 providers = self.work.providers
-                compare_shapes(self.work.assignment, names, providers)
-                read_back(context.proto, names, context.written, providers, tensors)
+                compare_shapes(self.work.assignment, context.to_read, providers)
+                read_back(
+                    context.proto,
+                    context.to_read,
+                    context.written,
+                    providers,
+                    context.source_tensors,
+                )
             with self.time_stage("write"):
                 self.finish(context, outputs)
                 self.work.cancel.raise_if_requested()
-                models = (
-                    []
-                    if publication is None or destination.model is None
-                    else [destination.model]
-                )
+                models = [] if destination.model is None else [destination.model]
                 if publication is not None and (models or outputs.files):
                     states = publication.commit(models)
                     note_published(states, context.digests)
@@ -437,6 +444,41 @@ class Compile:
             self.files += (
                 OutputFile(path=path, bytes=model.size, digest=digest.hexdigest()),
             )
+
+    def make_report(self) -> CompileReport:
+        """Return the report; warn if nothing was compiled."""
+        work, context = self.work, self.context
+        delivered = self.payloads if self.deliver is not None else ()
+        outputs = (*(() if delivered else self.payloads), *self.files)
+        required: list[str] = []
+        if context is not None:
+            required = [
+                *(() if delivered else self.existing.files),
+                *context.pending,
+                *(file.path for file in outputs),
+                *context.named_files,
+            ]
+
+        report = CompileReport(
+            output=self.destination.path,
+            folder=self.destination.folder,
+            outputs=outputs,
+            partitions=tuple(map(describe_partition, work.assignment.partitions)),
+            assignments=count_nodes(work.assignment),
+            refusals=tuple(map(describe_refusal, work.assignment.refusals)),
+            timings=dict(self.seconds),
+            required_files=tuple(dict.fromkeys(required)),
+            delivered=delivered,
+            source_files=() if context is None else context.source_files,
+            kept_nodes=tuple(record.name for record in self.existing.records),
+            skipped_providers=work.skipped,
+            providers=tuple(c.record for c in work.providers.choices.values()),
+            graph_transformers=work.providers.transformers,
+            contradictions=tuple(work.model.types.contradictions.values()),
+        )
+        if not report.compiled:
+            warn_of_plain_model(report)
+        return report
 
     def _stop_if_cancelled(self, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
         for chunk in chunks:

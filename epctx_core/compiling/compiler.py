@@ -23,7 +23,7 @@ from epctx_core.compiling.initializers import (
     LocationFunc,
     make_placement,
 )
-from epctx_core.compiling.report import CompileReport, OutputFile, make_report
+from epctx_core.compiling.report import CompileReport, OutputFile
 from epctx_core.context.named_files import is_plain_name
 from epctx_core.errors import Fail, InvalidArgument, convert_errors
 from epctx_core.options import (
@@ -576,7 +576,7 @@ class ShareGroup:
         self._progress("write", 1, 1)
         self._report = ShareReport(
             folder=self._members[0].destination.folder or Path(),
-            members=tuple(map(make_report, self._members)),
+            members=tuple(m.make_report() for m in self._members),
             binaries=tuple(OutputFile.from_entry(each.finish()) for each in payloads),
             saved_bytes=count_saved_bytes(
                 (m.work.assignment.partitions for m in self._members), payloads

@@ -221,7 +221,7 @@ class Group:
                 last.destination.use_names_of(named), group_models=group_models
             )
             payloads = write_all_payloads(
-                last, Outputs(destination, publication), graphs
+                last.work.providers, Outputs(destination, publication), graphs
             )
             entries = {writer.name: writer.finish() for writer in payloads.values()}
             earlier = self._read_earlier()

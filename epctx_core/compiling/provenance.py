@@ -57,14 +57,13 @@ from epctx_core.sessions.loading import find_context_folder, make_reading
 from epctx_core.sessions.source import require_one_state
 
 if TYPE_CHECKING:
-    from epctx_core.compiling.compile import Compile
     from epctx_core.compiling.destination import Destination
     from epctx_core.context.manifest import PayloadKey
     from epctx_core.context.payload_files import LoadedPayload
     from epctx_core.graph.index import SubgraphPath
-    from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.providers import ProviderChoice
     from epctx_core.sessions.source import OpenModel
+    from epctx_core.sessions.work import Work
 
 
 @dataclass(kw_only=True)
@@ -365,7 +364,7 @@ def _rewrite(node: NodeProto, **values: int | bytes | None) -> NodeProto:
     return copy
 
 
-def check_mix(compile_: Compile, assignment: Assignment) -> None:
+def check_mix(work: Work, existing: PassThrough) -> None:
     """Check, before anything is compiled, that the nodes that EPs add to a context
     model load together with those it has.
 
@@ -373,13 +372,13 @@ def check_mix(compile_: Compile, assignment: Assignment) -> None:
         InvalidGraph: another distribution of an EP made the nodes that are there, or
             the EP does not support them any more.
     """
-    model, manifest = compile_.work.model, compile_.existing.manifest
+    model, manifest = work.model, existing.manifest
     if not model.context_nodes:
         return
     infos = read_compatibility_info(model.source.proto)
     made = manifest.providers if manifest is not None else {}
-    for ep in dict.fromkeys(partition.ep for partition in assignment.partitions):
-        choice = compile_.work.providers.choices[ep]
+    for ep in dict.fromkeys(partition.ep for partition in work.assignment.partitions):
+        choice = work.providers.choices[ep]
         maker = made.get(ep, {}).get("distribution")
         unsupported = (
             i
@@ -405,77 +404,93 @@ def check_mix(compile_: Compile, assignment: Assignment) -> None:
         raise InvalidGraph(problem, ep=ep, path=model.source.path, hint=hint)
 
 
-def add_metadata(
+def describe_providers(
     proto: ModelProto,
-    compile_: Compile,
-    payloads: Sequence[PayloadEntry],
-    used: Mapping[str, SourceReference],
-    pending: Sequence[str],
+    work: Work,
+    existing: PassThrough,
     texts: Mapping[str, str | None],
-) -> None:
-    """Write the manifest and compatibility texts of a context model, and keep those of
-    its source.
+) -> dict[str, Mapping[str, Any]]:
+    """Return the manifest's facts about the EPs that compiled partitions, and write
+    each EP's compatibility text.
 
     Args:
-        proto: gets them.
-        compile_: its compile.
-        payloads: those of nodes that were there already, then those that were written.
-        used: the weights that payloads left in the source.
-        pending: names of the payloads that a share group writes at its end.
+        proto: gets the texts; those of its source are kept.
+        work: the EPs.
+        existing: the EPContext nodes that the source has already.
         texts: by EP, the compatibility text of its nodes; None or no entry: its class
             is asked.
     """
-    if not any(opset.domain == DOMAIN for opset in proto.opset_import):
-        proto.opset_import.add(domain=DOMAIN, version=OPSET_VERSION)
-    assignment, providers = compile_.work.assignment, compile_.work.providers
-    exist = bool(compile_.existing.records)
-    old = compile_.existing.manifest or Manifest(
-        source_digest="", providers={}, payloads=()
-    )
-    facts: dict[str, Mapping[str, Any]] = dict(old.providers)
-    for ep, choice in providers.choices.items():
-        partitions = assignment.of(ep)
+    facts: dict[str, Mapping[str, Any]] = {}
+    for ep, choice in work.providers.choices.items():
+        partitions = work.assignment.of(ep)
         if partitions:
             facts[ep] = _describe_provider(choice)
-        elif exist:
+        elif existing.records:
             # The metadata of this EP describes the nodes of the source.
             continue
+
         info = texts.get(ep)
         if info is None:  # EPs without partitions are asked, too.
-            hook, given = "get_compatibility_info", (partitions, choice.options)
-            info = call_class_method(choice.record, choice.cls, hook, *given)
-        if info:
-            earlier = [
-                text
-                for text in read_compatibility_info(proto).get(ep, ())
-                if text != info
-            ]
-            set_metadata(proto, COMPATIBILITY_PREFIX + ep, info)
-            # Its earlier text is kept if nodes of the source remain that it describes.
-            if exist and earlier:
-                set_metadata(proto, EARLIER_PREFIX + ep, json.dumps(earlier))
+            info = call_class_method(
+                choice.record,
+                choice.cls,
+                "get_compatibility_info",
+                partitions,
+                choice.options,
+            )
+        if not info:
+            continue
+        earlier = [
+            text for text in read_compatibility_info(proto).get(ep, ()) if text != info
+        ]
+        set_metadata(proto, COMPATIBILITY_PREFIX + ep, info)
+        # Its earlier text is kept if nodes of the source remain that it describes.
+        if existing.records and earlier:
+            set_metadata(proto, EARLIER_PREFIX + ep, json.dumps(earlier))
+    return facts
+
+
+def add_manifest(
+    proto: ModelProto, work: Work, existing: PassThrough, new: Manifest
+) -> None:
+    """Write the manifest of a context model, joined with that of its source.
+
+    Args:
+        proto: gets it.
+        work: the EPs.
+        existing: the EPContext nodes that the source has already.
+        new: what this compile has to say; all payloads, those of nodes that were there
+            already first.
+    """
+    if not any(opset.domain == DOMAIN for opset in proto.opset_import):
+        proto.opset_import.add(domain=DOMAIN, version=OPSET_VERSION)
+    old = existing.manifest or Manifest(source_digest="", providers={}, payloads=())
+    running = {
+        ep for part in work.assignment.graphs for ep, _ in part.kernel_nodes.values()
+    }
+    with_kernels = (ep for ep in work.providers.choices if ep in running)
+    payloads = new.payloads
     if len(payloads) == 1:
         payloads = [replace(payloads[0], references=())]
-    running = {ep for part in assignment.graphs for ep, _ in part.kernel_nodes.values()}
-    with_kernels = [ep for ep in providers.choices if ep in running]
-    manifest = Manifest(
-        source_digest=compile_.work.model.source.digest,
-        providers=facts,
+
+    manifest = replace(
+        new,
+        providers={**old.providers, **new.providers},
         payloads=payloads,
-        source_weights=_merge_source_weights(old, used),
-        pending=pending,
+        source_weights=_merge_source_weights(old, new.source_weights),
         graph_transformers=old.graph_transformers
-        or [asdict(each) for each in providers.transformers],
+        or [asdict(each) for each in work.providers.transformers],
         kernel_providers=tuple(dict.fromkeys((*old.kernel_providers, *with_kernels))),
-        custom_domains=_find_custom_domains(proto, compile_, old),
+        custom_domains=_find_custom_domains(proto, work, old),
     )
     set_metadata(proto, MANIFEST, dump_manifest(manifest))
-    if providers.weightless is not WeightlessMode.NONE:
-        set_metadata(proto, MODE_KEY, str(int(providers.weightless)))
+    weightless = work.providers.weightless
+    if weightless is not WeightlessMode.NONE:
+        set_metadata(proto, MODE_KEY, str(int(weightless)))
 
 
 def _find_custom_domains(
-    proto: ModelProto, compile_: Compile, old: Manifest
+    proto: ModelProto, work: Work, old: Manifest
 ) -> dict[str, str]:
     """Return the domains of custom operators that neither a partition nor a kernel of
     an EP has; see `Manifest`.
@@ -484,14 +499,14 @@ def _find_custom_domains(
         return {}
     kernels = (
         kernel
-        for part in compile_.work.assignment.graphs
+        for part in work.assignment.graphs
         for _, kernel in part.kernel_nodes.values()
     )
     operators = {(kernel.domain, kernel.op_type) for kernel in kernels}
-    found = make_engine(compile_.work.model.policy).find_libraries(proto, operators)
+    libraries = make_engine(work.model.policy).find_libraries(proto, operators)
     return {
         domain: Path(path).name or old.custom_domains.get(domain, "")
-        for domain, path in found.items()
+        for domain, path in libraries.items()
     }
 
 

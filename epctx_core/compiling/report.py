@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.options.choices import CPU_EP
 
 if TYPE_CHECKING:
-    from epctx_core.compiling.compile import Compile
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.registry.records import PluginRecord
+    from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.claims import RefusalRecord
     from epctx_core.sessions.providers import SkippedProvider
     from epctx_core.sessions.transformers import TransformerReport
@@ -172,24 +172,8 @@ class CompileReport:
         }
 
 
-def make_report(compile_: Compile) -> CompileReport:
-    """Return the report of a compile; warn if nothing was compiled."""
-    assignment, context = compile_.work.assignment, compile_.context
-    delivered = (
-        compile_.payloads
-        if compile_.deliver is not None and not compile_.embedded
-        else ()
-    )
-    outputs = (*([] if delivered else compile_.payloads), *compile_.files)
-    required: list[str] = []
-    if context is not None:
-        kept = () if delivered else compile_.existing.files
-        required = [
-            *kept,
-            *context.pending,
-            *(file.path for file in outputs),
-            *context.named_files,
-        ]
+def count_nodes(assignment: Assignment) -> dict[str, int]:
+    """Return the number of nodes that each EP runs; those left to the CPU EP last."""
     counts = Counter[str]()
     for partition in assignment.partitions:
         counts[partition.ep] += len(partition.node_indices)
@@ -197,31 +181,11 @@ def make_report(compile_: Compile) -> CompileReport:
         len(part.left_over()) + len(part.kernel_nodes) + len(part.executed)
         for part in assignment.graphs
     )
-    report = CompileReport(
-        output=compile_.destination.path,
-        folder=compile_.destination.folder,
-        outputs=outputs,
-        partitions=tuple(map(_describe_partition, assignment.partitions)),
-        assignments=dict(counts),
-        refusals=tuple(map(_describe_refusal, assignment.refusals)),
-        timings=dict(compile_.seconds),
-        required_files=tuple(dict.fromkeys(required)),
-        delivered=delivered,
-        source_files=() if context is None else context.source_files,
-        kept_nodes=tuple(record.name for record in compile_.existing.records),
-        skipped_providers=compile_.work.skipped,
-        providers=tuple(
-            choice.record for choice in compile_.work.providers.choices.values()
-        ),
-        graph_transformers=compile_.work.providers.transformers,
-        contradictions=tuple(assignment.main.graph.types.contradictions.values()),
-    )
-    if not report.compiled:
-        _warn_of_plain_model(report)
-    return report
+    return dict(counts)
 
 
-def _describe_partition(partition: GraphPartition) -> PartitionReport:
+def describe_partition(partition: GraphPartition) -> PartitionReport:
+    """Return the report of a partition."""
     graph = partition.graph
     return PartitionReport(
         name=partition.node_name,
@@ -233,7 +197,8 @@ def _describe_partition(partition: GraphPartition) -> PartitionReport:
     )
 
 
-def _describe_refusal(refusal: RefusalRecord) -> RefusalReport:
+def describe_refusal(refusal: RefusalRecord) -> RefusalReport:
+    """Return the report of a refusal."""
     name = refusal.graph.get_node_name
     return RefusalReport(
         ep=refusal.ep,
@@ -244,7 +209,8 @@ def _describe_refusal(refusal: RefusalRecord) -> RefusalReport:
     )
 
 
-def _warn_of_plain_model(report: CompileReport) -> None:
+def warn_of_plain_model(report: CompileReport) -> None:
+    """Log a warning that nothing was compiled, with the first reason."""
     asked = (
         ", ".join(record.name for record in report.providers) or "no EP was asked for"
     )

@@ -312,7 +312,7 @@ class PayloadSet:
         self._ep = ep
         self._file_name = file_name
         self._open_sink = open_sink
-        self._embedded = embedded
+        self.embedded = embedded
         self._names: set[str | None] = set()
         # Kept, so that no other object gets the identity of one.
         self._handles: list[_Payload] = []
@@ -351,7 +351,7 @@ class PayloadSet:
         self._names.add(key)
         file_name = self._file_name(name)
         sink = self._open_sink(file_name) if self._open_sink is not None else None
-        writer = PayloadWriter(file_name, sink, embedded=self._embedded, ep=self._ep)
+        writer = PayloadWriter(file_name, sink, embedded=self.embedded, ep=self._ep)
         handle = _Payload(writer)
         self._handles.append(handle)
         self.writers[id(handle)] = writer

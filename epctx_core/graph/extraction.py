@@ -356,11 +356,9 @@ class GraphPartition(NodeGroup):
     ) -> None:
         super().__init__(graph, nodes, keep_initializers=keep_initializers)
         self.ep = ep
-        self.prefix = ""
-        self.number = 0
+        self.prefix, self.number = "", 0
         self.token: object = None
-        self.stated_name = ""
-        self.stated_node_name = ""
+        self._names: tuple[str, str] | None = None
 
     def __repr__(self) -> str:
         return f"<partition {self.number} of {self.ep}: {len(self.node_indices)} nodes>"
@@ -384,15 +382,19 @@ class GraphPartition(NodeGroup):
 
     @property
     def graph_name(self) -> str:
-        """Name of its graph in a payload: the EP's (`stated_name`), or its own."""
-        return self.stated_name or self.name
+        """Name of its graph in a payload: the EP's, or its own."""
+        return self.name if self._names is None else self._names[0]
 
     @property
     def node_name(self) -> str:
         """Name of its EPContext node: that of its graph, as in onnxruntime, or its
         own.
         """
-        return self.stated_node_name or self.name
+        return self.name if self._names is None else self._names[1]
+
+    def rename(self, graph_name: str = "", node_name: str = "") -> None:
+        """Set the names that an EP gave its graph, or take them away."""
+        self._names = (graph_name, node_name) if graph_name else None
 
 
 _OMITTED = -1
