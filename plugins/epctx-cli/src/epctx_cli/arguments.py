@@ -169,7 +169,9 @@ def add_verbose(parser: argparse.ArgumentParser, *, default: object) -> None:
 
 
 def add_providers(parser: argparse.ArgumentParser, *, ep_help: str) -> None:
-    """Add `--ep`, `-c`, `-p`, `--custom-ops-library` and `--host-plugin`."""
+    """Add `--ep`, `-c`, `-p`, `--free-dimension`, `--custom-ops-library` and
+    `--host-plugin`.
+    """
     of_library = "a library of custom operators for onnxruntime; may be repeated"
     of_session = "a session option, such as ep.context_embed_mode=1; may be repeated"
     of_host = (
@@ -177,10 +179,14 @@ def add_providers(parser: argparse.ArgumentParser, *, ep_help: str) -> None:
         "repeated, the outermost first"
     )
     of_ep = "an option of one EP, such as QNN.htp_arch=73; may be repeated"
+    of_dimension = (
+        "the length of an open dimension of the model, such as batch=1; may be repeated"
+    )
     for names, form, meaning in (
         (("--ep",), "EP", ep_help),
         (("-c", "--config"), "KEY=VALUE", of_session),
         (("-p", "--provider-option"), "EP.KEY=VALUE", of_ep),
+        (("--free-dimension",), "NAME=LENGTH", of_dimension),
         (("--custom-ops-library",), "FILE", of_library),
         (("--host-plugin",), "NAME", of_host),
     ):
@@ -211,8 +217,8 @@ def whole_number(text: str) -> int:
 
 
 def session_options(arguments: argparse.Namespace, console: Console) -> SessionOptions:
-    """Return the session options of `--ep`, `-c`, `-p`, `--custom-ops-library` and
-    `--host-plugin`.
+    """Return the session options of `--ep`, `-c`, `-p`, `--free-dimension`,
+    `--custom-ops-library` and `--host-plugin`.
 
     Raises:
         InvalidArgument: one of them is malformed, unknown, or given twice.
@@ -225,6 +231,8 @@ def session_options(arguments: argparse.Namespace, console: Console) -> SessionO
     for text in arguments.config:
         key, value = _split(text, "-c")
         session.add_session_config_entry(key, value)
+    for text in arguments.free_dimension:
+        session.add_free_dimension_override_by_name(*_length(text))
     for path in arguments.custom_ops_library:
         session.register_custom_ops_library(path)
     for name in arguments.host_plugin:
@@ -245,6 +253,17 @@ def _split(text: str, flag: str) -> tuple[str, str]:
     if not equals or not key:
         raise InvalidArgument(f"{flag} {text!r} is not of the form KEY=VALUE.")
     return key, value
+
+
+def _length(text: str) -> tuple[str, int]:
+    """Return name and length of `NAME=LENGTH`; a name may contain `=`."""
+    name, _, length = text.rpartition("=")
+    if not name or not length.isdecimal():
+        raise InvalidArgument(
+            f"--free-dimension {text!r} is not of the form NAME=LENGTH, such as "
+            "batch=1."
+        )
+    return name, int(length)
 
 
 def provider_options(

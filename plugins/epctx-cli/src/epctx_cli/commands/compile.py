@@ -234,11 +234,10 @@ def _check(
     arguments.config = [
         entry for entry in arguments.config if not entry.startswith("ep.context_")
     ]
-    compiled, plain = (
-        session_options(arguments, console),
-        session_options(arguments, console),
-    )
+    plain = session_options(arguments, console)
     plain.providers = []
+    arguments.free_dimension = []  # the compiled model has these lengths already
+    compiled = session_options(arguments, console)
     # Without the optimiser, whose fusions round quantised values differently.
     plain.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
     if report.source_files:

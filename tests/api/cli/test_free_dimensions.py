@@ -1,0 +1,72 @@
+"""`--free-dimension` of the commands that make sessions or compile."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+
+@pytest.fixture
+def batched(tmp_path):
+    """The path of a model with the open dimensions `batch` and `a=b`."""
+    path = tmp_path / "batched.onnx"
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+        batched (float[batch,N] x) => (float[batch,N] y) { y = Relu(x) }"""
+    model = onnx.parser.parse_model(text)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[1].dim_param = "a=b"
+    onnx.save(model, path)
+    return path
+
+
+LENGTHS = ("--free-dimension", "batch=3", "--free-dimension", "a=b=4")
+
+
+def test_a_compile_fixes_open_dimensions_and_its_check_has_the_same_lengths(
+    epctx, batched, tmp_path
+):
+    compiled = epctx("compile", batched, "--ep", "QNN", "--check", *LENGTHS)
+
+    (x,) = onnx.load(tmp_path / "batched_ctx.onnx").graph.input
+    assert compiled.code == 0, compiled.err
+    assert [d.dim_value for d in x.type.tensor_type.shape.dim] == [3, 4]
+
+
+def test_a_run_has_inputs_of_these_lengths(epctx, batched):
+    said = epctx("run", batched, "--ep", "QNN", *LENGTHS)
+
+    assert said.code == 0, said.err
+    assert "x float32[3, 4]" in said.out
+
+
+def test_explain_asks_an_ep_that_takes_only_static_shapes_with_these_lengths(
+    epctx, batched
+):
+    open_ = epctx("explain", batched, "--ep", "QNN", "--json")
+    fixed = epctx("explain", batched, "--ep", "QNN", "--json", *LENGTHS)
+
+    assert (open_.json["left"], fixed.json["left"]) == (1, 0)
+
+
+@pytest.mark.parametrize("text", ["batch", "=3", "batch=", "batch=-1", "batch=n"])
+def test_an_override_of_another_form_is_refused(epctx, batched, text):
+    said = epctx("run", batched, "--free-dimension", text)
+
+    assert said.code == 2
+    assert f"--free-dimension '{text}' is not of the form NAME=LENGTH" in said.err
+
+
+def test_two_lengths_of_one_dimension_are_refused(epctx, batched):
+    said = epctx(
+        "run", batched, "--free-dimension", "batch=1", "--free-dimension", "batch=2"
+    )
+
+    assert said.code == 2
+    assert "batch" in said.err
+
+
+def test_an_unknown_dimension_is_refused_by_name(epctx, batched):
+    said = epctx("run", batched, "--free-dimension", "sequence=1")
+
+    assert said.code == 2
+    assert "no input of the model has the dimension 'sequence'" in said.err
