@@ -337,6 +337,17 @@ def test_checks_of_an_ability_that_the_author_declares_missing_are_skipped_with_
     assert not report.ok
 
 
+def test_an_ep_that_its_machine_lacks_fails_one_check_and_the_later_ones_are_skipped():
+    report = check_provider(FAULTS["HasNoDevice"][0])
+
+    assert [result.name for result in report.failed] == [
+        "it_is_available_on_this_machine"
+    ]
+    assert {r.reason for r in report.results if r.group == "payloads"} == {
+        "it cannot run here: no NPU was found"
+    }
+
+
 def test_an_error_of_an_ep_is_a_failed_check_that_names_the_hook():
     class Broken(SmallProvider):
         @hookimpl

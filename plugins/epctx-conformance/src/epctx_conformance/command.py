@@ -70,7 +70,7 @@ def add_arguments(parser: CommandParser) -> None:
     length.add_argument(
         "--quick",
         action="store_true",
-        help="leave out ONNX's own cases, which take longest; less than 20 s",
+        help="leave out ONNX's own cases; about half a minute of CPU time is left",
     )
     length.add_argument(
         "--full", action="store_true", help="every model that the kit has, not a sample"

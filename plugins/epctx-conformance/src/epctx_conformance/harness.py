@@ -54,6 +54,8 @@ class Harness:
         options: its options.
         full: whether every model is run, not a sample.
         before: EPs that are asked before this one.
+        unavailable: why the EP cannot be used on this machine, once the check of its
+            availability failed; empty before, and if it can.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Harness:
         self.options = dict(options or {})
         self.full = full
         self.before: tuple[type[ExecutionProvider], ...] = ()
+        self.unavailable = ""
         self._models = tuple(models)
         self._taken: dict[Block, bool] = {}
         # A check that was left behind may still write while it is removed.

@@ -94,6 +94,8 @@ def run_check(check: Check, harness: Harness) -> CheckResult:
         ended.append(
             (Outcome.SKIPPED, f"its author declares Requirements({lacking}=False)", "")
         )
+    elif harness.unavailable:
+        ended.append((Outcome.SKIPPED, harness.unavailable, ""))
     else:
         thread = threading.Thread(
             target=lambda: ended.append(_outcome(check, harness)),

@@ -99,6 +99,36 @@ def check_options(harness: Harness) -> None:
                 )
 
 
+@check("signatures", "it declares its availability for each purpose")
+def check_availability(harness: Harness) -> None:
+    """The same each time, and with a reason if it is not available."""
+    for purpose in Purpose:
+        first, second = (harness.provider.availability(purpose) for _ in range(2))
+        if not isinstance(first, Availability):
+            raise CheckFailed(
+                f"availability({purpose}) gave {first!r} instead of an Availability."
+            )
+        if first != second:
+            raise CheckFailed(f"availability({purpose}) gave {first}, then {second}.")
+        if not first.available and not first.reason:
+            raise CheckFailed(
+                f"it is not available for {purpose.value} and gives no reason."
+            )
+
+
+@check("signatures", "it is available on this machine")
+def check_available(harness: Harness) -> None:
+    """Without this no later check can run; each is skipped and says so."""
+    for purpose in [Purpose.RUN] + [
+        Purpose.EXPORT,
+        Purpose.LOAD,
+    ] * harness.requirements.export:
+        found = harness.provider.availability(purpose)
+        if not found.available:
+            harness.unavailable = f"it cannot {purpose.value} here: {found.reason}"
+            raise CheckFailed(harness.unavailable, hint=found.hint)
+
+
 @check("signatures", "it accepts each choice of an option, or refuses it with a reason")
 def check_every_choice(harness: Harness) -> None:
     """An instance is made with each choice; any error but InvalidArgument is a bug."""
@@ -137,37 +167,6 @@ def check_foreign_sources(harness: Harness) -> None:
             raise CheckFailed(
                 f"accepts_source({source!r}) is true.",
                 hint="Accept the EP's own names, whole, and no other.",
-            )
-
-
-@check("signatures", "it declares its availability for each purpose")
-def check_availability(harness: Harness) -> None:
-    """The same each time, and with a reason if it is not available."""
-    for purpose in Purpose:
-        first, second = (harness.provider.availability(purpose) for _ in range(2))
-        if not isinstance(first, Availability):
-            raise CheckFailed(
-                f"availability({purpose}) gave {first!r} instead of an Availability."
-            )
-        if first != second:
-            raise CheckFailed(f"availability({purpose}) gave {first}, then {second}.")
-        if not first.available and not first.reason:
-            raise CheckFailed(
-                f"it is not available for {purpose.value} and gives no reason."
-            )
-
-
-@check("signatures", "it is available on this machine")
-def check_available(harness: Harness) -> None:
-    """Without this most other checks cannot run."""
-    for purpose in [Purpose.RUN] + [
-        Purpose.EXPORT,
-        Purpose.LOAD,
-    ] * harness.requirements.export:
-        found = harness.provider.availability(purpose)
-        if not found.available:
-            raise CheckFailed(
-                f"it cannot {purpose.value} here: {found.reason}", hint=found.hint
             )
 
 
