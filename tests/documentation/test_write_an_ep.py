@@ -330,6 +330,191 @@ def test_a_program_for_another_chip_is_refused_before_its_payload_is_read(
         run_declared(fixed, output, [4, 2])
 
 
+@pytest.mark.parametrize(
+    ("chip", "info", "verdict"),
+    [
+        ("f100", "fixed 2 f100", "EP_SUPPORTED_OPTIMAL"),
+        ("f100", "fixed 1 f100", "EP_SUPPORTED_PREFER_RECOMPILATION"),
+        ("f100", "fixed 3 f100", "EP_UNSUPPORTED"),
+        ("f100", "fixed 2 f200", "EP_UNSUPPORTED"),
+        (None, "fixed 2 f200", "EP_SUPPORTED_OPTIMAL"),
+        (None, "fixed 3 f200", "EP_UNSUPPORTED"),
+        ("f100", "acme 2", "EP_NOT_APPLICABLE"),
+        ("f100", "fixed " + "9" * 5000 + " f100", "EP_NOT_APPLICABLE"),
+    ],
+)
+def test_the_rule_for_versions_and_chips_has_all_four_verdicts(
+    fixed, provider, monkeypatch, chip, info, verdict
+):
+    cls = provider("fixed", "FixedProvider")
+    monkeypatch.setattr(sys.modules["fixed"], "find_chip", lambda: chip)
+
+    assert cls.validate_compatibility(info, {"chip": "f100"}).name == verdict
+
+
+def test_a_build_machine_without_the_chip_compiles_and_verifies_and_cannot_load(
+    fixed, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sys.modules["fixed"], "find_chip", lambda: None)
+    registry, _ = fixed
+    options = epctx.SessionOptions()
+    options.add_provider("Fixed", {"chip": "f200"})
+
+    output = compile_declared((registry, options), tmp_path)
+
+    assert epctx.verify_model(output, registry=registry).ok
+    with pytest.raises(epctx.NotImplementedByProvider, match="no Fixed chip found"):
+        run_declared(fixed, output, [4, 2])
+
+
+def test_an_omitted_input_has_no_type_and_does_not_refuse_its_node(fixed):
+    text = """
+    <ir_version: 9, opset_import: ["" : 17]>
+    network (float[2,4] x) => (float[2,3] y) <float[4,3] w = {0,1,2,3,4,5,6,7,8,9,10,11}> {
+        y = Gemm(x, w, )
+    }"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+
+    explanation = epctx.explain_model(model, fixed[1], registry=fixed[0])
+
+    assert [node.ep for node in explanation.nodes] == ["FixedExecutionProvider"]
+
+
+NOTES = """
+<ir_version: 9, opset_import: ["" : 17]>
+network (float[2] x, float[2] replaced) => (float[2] y)
+    <float[2] replaced = {7,8}, float[2] w = {1,2}, float[2] same = {1,2}>
+{
+    c = Constant<value = float[2] {3, 4}>()
+    a = Add(x, w)
+    b = Add(a, c)
+    d = Add(b, same)
+    y = Add(d, replaced)
+}
+"""
+"""A weight, an equal one, a constant, and an input with a default."""
+
+
+def notes_provider(seen):
+    """Return an EP that appends to `seen` what the page says of its arguments."""
+    from epctx_core.plugin import (
+        Availability,
+        Compatibility,
+        CompiledPartition,
+        EPContextNode,
+        ExecutionProvider,
+        hookimpl,
+        supported_partitions,
+    )
+
+    class NotesProvider(ExecutionProvider):
+        name = "NotesExecutionProvider"
+        vendor = "Notes"
+        loads_without_device = True
+
+        @classmethod
+        def availability(cls, purpose):
+            seen.append(purpose.name)
+            return Availability(True)
+
+        @classmethod
+        def get_compatibility_info(cls, partitions, options):
+            return "notes"
+
+        @classmethod
+        def validate_compatibility(cls, info, options):
+            seen.append("validate")
+            return Compatibility.EP_SUPPORTED_OPTIMAL
+
+        @hookimpl
+        def get_capability(self, graph):
+            return supported_partitions(graph, lambda node: node.op_type == "Add")
+
+        @hookimpl
+        def compile(self, partitions):
+            self.partitions = partitions
+            return [CompiledPartition(lambda inputs: inputs) for _ in partitions]
+
+        @hookimpl
+        def get_ep_context_nodes(self, writer):
+            payload = writer.payload()
+            payload.write(b"abc")
+            (partition,) = self.partitions
+            offsets = {
+                name: payload.write_tensor(view)
+                for name, view in partition.weights.items()
+            }
+            seen.append(([value.name for value in partition.inputs], offsets))
+            return [EPContextNode(partition, payload)]
+
+        @hookimpl
+        def load_context(self, nodes, reader):
+            seen.extend(bytes(reader.payload(node).view) for node in nodes)
+            return [CompiledPartition(lambda inputs: inputs) for _ in nodes]
+
+    return NotesProvider
+
+
+@pytest.fixture
+def notes():
+    """The model, and the registry, options and record of an EP that takes notes."""
+    seen = []
+    registry = epctx.Registry(entry_points=False)
+    registry.register(notes_provider(seen))
+    options = epctx.SessionOptions()
+    options.add_provider("Notes")
+    return onnx.parser.parse_model(NOTES).SerializeToString(), registry, options, seen
+
+
+def test_weights_are_constants_of_any_kind_and_are_written_once_and_not_aligned(
+    notes, tmp_path
+):
+    model, registry, options, seen = notes
+    output = tmp_path / "notes_ctx.onnx"
+
+    epctx.ModelCompiler(options, model, registry=registry).compile_to_file(output)
+
+    purpose, (inputs, offsets), read_back = seen
+    assert purpose == "EXPORT"
+    assert inputs == ["x", "replaced"]
+    assert offsets == {"w": 3, "c": 11, "same": 3}
+    assert read_back == b"abc" + np.float32([1, 2, 3, 4]).tobytes()
+
+
+def test_each_purpose_is_that_of_the_page(notes, tmp_path):
+    model, registry, options, seen = notes
+    output = tmp_path / "notes_ctx.onnx"
+    both = options.copy()
+    both.add_session_config_entry("ep.context_enable", "1")
+    both.add_session_config_entry("ep.context_file_path", str(tmp_path / "b_ctx.onnx"))
+    compiler = epctx.ModelCompiler(options, model, registry=registry)
+    calls = {
+        "compile": lambda: compiler.compile_to_file(output),
+        "explain": lambda: epctx.explain_model(model, options, registry=registry),
+        "verify": lambda: epctx.verify_model(output, registry=registry),
+        "load": lambda: epctx.InferenceSession(output, registry=registry).close(),
+        "run": lambda: epctx.InferenceSession(
+            model, options, registry=registry
+        ).close(),
+        "both": lambda: epctx.InferenceSession(model, both, registry=registry).close(),
+    }
+
+    found = {}
+    for name, call in calls.items():
+        seen.clear()
+        call()
+        found[name] = {item for item in seen if isinstance(item, str)}
+
+    assert found == {
+        "compile": {"EXPORT"},
+        "explain": {"EXPORT"},
+        "verify": {"EXPORT", "validate"},
+        "load": {"LOAD", "validate"},
+        "run": {"RUN"},
+        "both": {"RUN"},
+    }
+
+
 def test_the_packages_entry_point_leads_to_the_class(folder, provider):
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
 
