@@ -4,6 +4,7 @@ compatibility.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from epctx_conformance.models import BLOCKS, single
@@ -249,4 +250,30 @@ def check_foreign_infos(harness: Harness) -> None:
                     "Return EP_NOT_APPLICABLE for a text that is not the EP's, "
                     "EP_UNSUPPORTED for one it cannot judge."
                 ),
+            )
+
+
+@check(
+    "signatures",
+    "it has a verdict on its own text with any other numbers",
+    needs=("partitions", "export", "compatibility"),
+)
+def check_altered_infos(harness: Harness) -> None:
+    """A text out of a model that anybody may have made; Python itself refuses to
+    convert numbers of more than 4,300 digits.
+    """
+    info = _info(harness)
+    for number in ("0", "9" * 20, "9" * 5000):
+        altered = re.sub("[0-9]+", number, info)
+        try:
+            verdict = _validate(harness, altered)
+        except Exception as error:
+            raise CheckFailed(
+                f"validate_compatibility({altered!r:.40}) raised "
+                f"{type(error).__name__}: {error}",
+                hint="Return EP_UNSUPPORTED for a number that no version has.",
+            ) from error
+        if not isinstance(verdict, Compatibility):
+            raise CheckFailed(
+                f"validate_compatibility({altered!r:.40}) is {verdict!r}."
             )

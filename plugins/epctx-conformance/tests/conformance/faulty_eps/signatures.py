@@ -118,3 +118,19 @@ class SupportsEverything(SmallProvider):
     @classmethod
     def validate_compatibility(cls, info, options):
         return Compatibility.EP_SUPPORTED_OPTIMAL
+
+
+@fault("it_has_a_verdict_on_its_own_text_with_any_other_numbers")
+class ReadsNumbersOfAnyLength(SmallProvider):
+    @classmethod
+    def get_compatibility_info(cls, partitions, options):
+        return "small 1"
+
+    @classmethod
+    def validate_compatibility(cls, info, options):
+        name, _, version = info.partition(" ")
+        if name != "small" or not version.isdecimal():
+            return Compatibility.EP_NOT_APPLICABLE
+        if int(version) == 1:
+            return Compatibility.EP_SUPPORTED_OPTIMAL
+        return Compatibility.EP_UNSUPPORTED
