@@ -4,8 +4,9 @@ An EP or a host needs none of them; `epctx_core`, `epctx_core.plugin` and
 `epctx_core.errors` are the public names. A package that imports this module requires
 exactly its own version of the core.
 
-`CpuEngine`, `ProviderSession`:
-    an EP instance for claims alone, or in another process (epctx-cli, epctx-isolation).
+`CpuEngine`:
+    the engine that EPs are lent, for claims alone or in another process (epctx-cli,
+    epctx-isolation).
 `GraphIndex`, `GraphPartition`, `GraphSlice`, `Node`:
     a copy of a model in another process (epctx-isolation).
 `HOOKS`:
@@ -13,14 +14,15 @@ exactly its own version of the core.
     epctx-isolation).
 `MappedFile`:
     reading a payload that is sealed; that copy's weights (epctx-cli, epctx-isolation).
-`MarkedMethod`:
-    the type of what `implemented_hooks` returns (epctx-conformance).
 `ModelFolder`:
     opening only what lies in a model's folder (epctx-cli).
 `ModelSource`:
-    a digest of a model with its weights, and the state of its files (epctx-cache).
+    a digest of a model with its weights, and the state of its files; a check of every
+    byte of an entry (epctx-cache).
 `Publication`:
     putting a sealed or converted model in its place (epctx-cli, epctx-onnxruntime).
+`ProviderSession`:
+    an EP instance in another process (epctx-isolation).
 `PrivatePayloads`:
     loading in a session what an EP compiled in another process (epctx-isolation).
 `ProviderChoice`:
@@ -34,15 +36,10 @@ exactly its own version of the core.
 `Weight`:
     weights that another process sent, or that the optimiser computed (epctx-isolation,
     epctx-onnxruntime).
-`check_files`:
-    checking every byte of an entry (epctx-cache).
 `check_folder`:
     saying that a file cannot be written before any work is done for it (epctx-cli).
-`CompileCancellation`, `assign_nodes`, `optimise_model`:
-    asking EPs for claims alone, as a compile does (epctx-cli).
 `choose_providers`:
-    the EPs that a compile will have, with options and versions (epctx-cache,
-    epctx-cli).
+    the EPs that a compile will have, with options and versions (epctx-cache).
 `describe_distrust`, `make_private_folder`, `remove_tree`, `get_user_folder`:
     folders of one user alone (epctx-cache).
 `find_problems`:
@@ -58,23 +55,15 @@ exactly its own version of the core.
     hints that name a package to install (epctx-cli).
 `infer_safely`:
     onnx's inference without what ends the process (epctx-onnxruntime).
-`internal_error`:
-    reporting a mistake of epctx in the words of the core (epctx-cli).
 `known_ep`:
     keeping vendors' names from new plugins (epctx-cli).
-`OpenModel`, `open_model`:
-    reading a model that is to be sealed, explained or converted (epctx-cli,
-    epctx-onnxruntime).
-`read_manifest`:
-    knowing which bytes of a payload are weights before damaging it (epctx-conformance).
 `parse_json`:
     counting what a message has before it is decoded (epctx-isolation).
-`suggestion`:
-    suggesting what was meant by a misspelt name (epctx-cli, epctx-conformance).
-`copy_options`:
-    options of a host (epctx-cache, epctx-cli).
-`parse_providers`:
-    EPs as `InferenceSession` takes them (epctx-cache).
+`read_request`:
+    options and EPs of a host as `InferenceSession` takes them (epctx-cache, epctx-cli).
+`Work`:
+    reading a model that is to be sealed, explained or converted, and asking EPs for
+    their claims (epctx-cli, epctx-onnxruntime).
 """
 
 from __future__ import annotations
@@ -90,7 +79,6 @@ if TYPE_CHECKING:
     from epctx_core.context.payload_writer import *
     from epctx_core.context.scratch import *
     from epctx_core.engines.cpu_engine import *
-    from epctx_core.errors import *
     from epctx_core.forwarding import *
     from epctx_core.graph.extraction import *
     from epctx_core.graph.index import *
@@ -105,16 +93,14 @@ if TYPE_CHECKING:
     from epctx_core.publish.publication import *
     from epctx_core.registry.explaining import *
     from epctx_core.registry.importing import *
-    from epctx_core.sessions.assignment import *
     from epctx_core.sessions.host import *
     from epctx_core.sessions.inspection import *
-    from epctx_core.sessions.optimise import *
     from epctx_core.sessions.providers import *
-    from epctx_core.sessions.source import *
+    from epctx_core.sessions.work import *
 
 _HOME = {
     "epctx_core.compiling.destination": ("check_folder",),
-    "epctx_core.context.manifest": ("parse_json", "read_manifest"),
+    "epctx_core.context.manifest": ("parse_json",),
     "epctx_core.context.paths": ("ModelFolder",),
     "epctx_core.context.payload_writer": ("PrivatePayloads",),
     "epctx_core.context.scratch": (
@@ -123,7 +109,6 @@ _HOME = {
         "get_user_folder",
     ),
     "epctx_core.engines.cpu_engine": ("CpuEngine",),
-    "epctx_core.errors": ("internal_error", "suggestion"),
     "epctx_core.forwarding": ("import_installed",),
     "epctx_core.installing": ("install_command",),
     "epctx_core.graph.index": ("GraphIndex", "Node"),
@@ -138,25 +123,17 @@ _HOME = {
     "epctx_core.publish.publication": ("Publication",),
     "epctx_core.registry.explaining": ("known_ep",),
     "epctx_core.registry.importing": (
-        "MarkedMethod",
         "find_problems",
         "implemented_hooks",
     ),
-    "epctx_core.sessions.assignment": ("assign_nodes",),
-    "epctx_core.sessions.host": (
-        "CompileCancellation",
-        "copy_options",
-        "host_call",
-        "parse_providers",
-    ),
-    "epctx_core.sessions.inspection": ("ModelSource", "check_files"),
-    "epctx_core.sessions.optimise": ("optimise_model",),
+    "epctx_core.sessions.host": ("host_call", "read_request"),
+    "epctx_core.sessions.inspection": ("ModelSource",),
     "epctx_core.sessions.providers": (
         "ProviderChoice",
         "ProviderSession",
         "choose_providers",
     ),
-    "epctx_core.sessions.source": ("OpenModel", "open_model"),
+    "epctx_core.sessions.work": ("Work",),
 }
 if not TYPE_CHECKING:  # they take a computed list for an empty one
     __all__ = [name for names in _HOME.values() for name in names]

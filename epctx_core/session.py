@@ -12,7 +12,6 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
-from epctx_core.options import SessionOptions
 from epctx_core.options.choices import CPU_EP
 from epctx_core.options.strict import Strict, log_without_effect
 from epctx_core.plugin.base_engine import run_with_options
@@ -24,6 +23,7 @@ from epctx_core.sessions.providers import stem
 from epctx_core.sessions.work import Work
 
 if TYPE_CHECKING:
+    from epctx_core.options import SessionOptions
     from epctx_core.options.run import RunOptions
     from epctx_core.sessions.host import ModelMetadata, NodeArg
     from epctx_core.sessions.inspection import OrtEpAssignedSubgraph
@@ -87,15 +87,10 @@ class InferenceSession(Strict):
                 )
             log_without_effect(f"InferenceSession({name}=...)", _TUNING[name])
         model = host.check_model_argument(path_or_bytes)
-        self._options = host.copy_options(
-            SessionOptions() if sess_options is None else sess_options
+        self._options, requested = host.read_request(
+            sess_options, providers, provider_options
         )
-        work = Work(
-            model,
-            self._options,
-            registry,
-            host.parse_providers(self._options, providers, provider_options),
-        )
+        work = Work(model, self._options, registry, requested)
         exporter = None
         if self._options.config().context_enable:
             # Loading and running need nothing of compiling to files.
@@ -209,12 +204,10 @@ class InferenceSession(Strict):
         Raises:
             InvalidArgument: they are others.
         """
-        requested = (
-            host.parse_providers(SessionOptions(), providers, provider_options) or ()
-        )
+        _, requested = host.read_request(None, providers, provider_options)
         named = {
             stem(name): {k: str(v) for k, v in options.items()}
-            for name, options in requested
+            for name, options in requested or ()
         }
         own = {stem(ep): options for ep, options in self.get_provider_options().items()}
         if [*(named | {stem(CPU_EP): {}})] != [*own] or any(

@@ -206,7 +206,7 @@ def test_the_core_keeps_to_its_budget_of_concepts():
     assert 40_000 < expressions <= 75_000
     assert 50 < modules <= 125
     assert 100 < classes <= 200
-    assert 10 < len(ext.__all__) <= 42
+    assert 10 < len(ext.__all__) <= 32
     assert len(program["circles"]()) <= 9  # a ratchet: it only ever goes down
 
 

@@ -331,25 +331,27 @@ def check_function(name: str, function: F) -> F:
     return function
 
 
-def parse_providers(
-    options: SessionOptions,
+def read_request(
+    options: SessionOptions | None,
     providers: Sequence[str | ProviderRequest] | None,
     provider_options: Sequence[Mapping[str, object]] | None,
-) -> list[ProviderRequest] | None:
-    """Return the host's EPs with their options; None if it named none.
+) -> tuple[SessionOptions, Sequence[ProviderRequest] | None]:
+    """Return a copy of a host's options, and its EPs with theirs; None if it named
+    none.
 
     Raises:
-        InvalidArgument: they are given twice, or not in a form that `InferenceSession`
-            takes.
+        InvalidArgument: the options are not epctx's; or EPs are given twice, or not in
+            a form that `InferenceSession` takes.
     """
+    own = copy_options(SessionOptions() if options is None else options)
     if providers is None and provider_options is None:
-        return list(options.providers) or None
+        return own, list(own.providers) or None
     if isinstance(providers, str):
         raise InvalidArgument(
             f"providers must be a list of EPs, not a string: [{providers!r:.80}]."
         )
     items = _list_of("EPs", "providers", () if providers is None else providers)
-    if options.providers:
+    if own.providers:
         raise InvalidArgument(
             "EPs were given both to the session options and as providers.",
             hint=(
@@ -364,7 +366,7 @@ def parse_providers(
         raise InvalidArgument(
             f"there are {len(items)} providers and {len(further)} provider_options."
         )
-    return [
+    return own, [
         _name_and_options(item, more) for item, more in zip(items, further, strict=True)
     ]
 

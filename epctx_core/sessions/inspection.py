@@ -334,6 +334,42 @@ class ModelSource:
             self._path, self._config.external_initializers_folder
         ).status(location)
 
+    @staticmethod
+    def check_files(path: Path, *, once: bool = False) -> None:
+        """Check the files beside a context model against the digests in the model.
+
+        Args:
+            path: the context model.
+            once: True to skip files with a receipt, which this machine has checked
+                before; False to read every byte.
+
+        Raises:
+            InvalidGraph, NoSuchFile: a file is another one or is missing.
+            OSError: one cannot be read.
+        """
+        model = parse_model(path.read_bytes(), path)
+        manifest, folder = read_manifest(model), ModelFolder(path.parent, path)
+        for entry in manifest.payloads if manifest is not None else ():
+            if not entry.embedded:
+                with folder.open(entry.name, what="the context binary") as file:
+                    mapped = MappedFile(file.fileno(), file.path)
+                entry.check_size(mapped.view)
+                if not (
+                    once and is_noted(make_file_receipt(mapped.status, entry.root))
+                ):
+                    IN_PLACE.check(
+                        mapped.view,
+                        mapped,
+                        entry,
+                        partial(entry.mismatch_error, node=None),
+                        beside=False,
+                    )
+        if (seal := read_seal(model)) is not None:
+            depth = Verification.ONCE if once else Verification.FULL
+            WeightsFolder(path, None, seal=seal, verification=depth).open(
+                seal.name, ""
+            ).close()
+
     @require_text_names()
     def read(self) -> tuple[str, bool, Mapping[str, os.stat_result]]:
         """Read the model and its weights; within a `host_call`, a compile does not
@@ -396,40 +432,6 @@ class ModelSource:
             any(map(is_context_node, walk_nodes(chain.from_iterable(roots)))),
             statuses,
         )
-
-
-def check_files(path: Path, *, once: bool = False) -> None:
-    """Check the files beside a context model against the digests in the model.
-
-    Args:
-        path: the context model.
-        once: True to skip files with a receipt, which this machine has checked before;
-            False to read every byte.
-
-    Raises:
-        InvalidGraph, NoSuchFile: a file is another one or is missing.
-        OSError: one cannot be read.
-    """
-    model = parse_model(path.read_bytes(), path)
-    manifest, folder = read_manifest(model), ModelFolder(path.parent, path)
-    for entry in manifest.payloads if manifest is not None else ():
-        if not entry.embedded:
-            with folder.open(entry.name, what="the context binary") as file:
-                mapped = MappedFile(file.fileno(), file.path)
-            entry.check_size(mapped.view)
-            if not (once and is_noted(make_file_receipt(mapped.status, entry.root))):
-                IN_PLACE.check(
-                    mapped.view,
-                    mapped,
-                    entry,
-                    partial(entry.mismatch_error, node=None),
-                    beside=False,
-                )
-    if (seal := read_seal(model)) is not None:
-        depth = Verification.ONCE if once else Verification.FULL
-        WeightsFolder(path, None, seal=seal, verification=depth).open(
-            seal.name, ""
-        ).close()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,6 +101,7 @@ class Work:
         self.requested, self.progress = requested, progress
         self.cancel = CompileCancellation(session.cancellation)
         self.config = session.config()
+        self.choices: list[ProviderChoice] = []
 
     def choose(self, purpose: Purpose | None) -> Sequence[ProviderChoice]:
         """Look up, import and check the EPs that the host named.
@@ -120,7 +121,7 @@ class Work:
         self.providers = ProviderSession(
             self.session, self.registry, progress=self.progress, cancel=self.cancel
         )
-        self.choices: list[ProviderChoice] = []
+        self.choices = []
         self.choices, self.skipped = choose_providers(
             self.requested or (), self.session, self.registry, purpose
         )

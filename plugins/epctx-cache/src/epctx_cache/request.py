@@ -28,9 +28,8 @@ from epctx_core import (
 from epctx_core.ext import (
     ProviderChoice,
     choose_providers,
-    copy_options,
     describe_distrust,
-    parse_providers,
+    read_request,
 )
 from epctx_core.plugin import Purpose
 
@@ -69,8 +68,7 @@ def cacheable(
         InvalidArgument: they are wrong, or their results cannot be cached.
         Fail: a library of custom operators does not exist any more.
     """
-    copy = copy_options(SessionOptions() if options is None else options)
-    requested = parse_providers(copy, providers, provider_options)
+    copy, requested = read_request(options, providers, provider_options)
     copy.providers = []
     for name, given in requested or ():
         copy.add_provider(name, given)

@@ -11,8 +11,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from epctx_cli import streams
-from epctx_core.errors import EpctxError, InvalidArgument, NotImplementedByProvider
-from epctx_core.ext import suggestion
+from epctx_core.errors import (
+    EpctxError,
+    InvalidArgument,
+    NotImplementedByProvider,
+    suggestion,
+)
 
 if TYPE_CHECKING:
     from epctx_cli.command_table import Command

@@ -25,9 +25,10 @@ from epctx_core.errors import (
     InvalidArgument,
     PluginError,
     concealed,
+    internal_error,
     one_line,
+    suggestion,
 )
-from epctx_core.ext import internal_error, suggestion
 
 
 def run(argv: list[str]) -> int:

@@ -114,38 +114,21 @@ def explain_model(
         >>> [(node.name, node.refusals) for node in explanation.left]
         [('nms', (('QNNExecutionProvider', 'NonMaxSuppression is not supported'),))]
     """
-    session = (
-        SessionOptions() if sess_options is None else ext.copy_options(sess_options)
-    )
-    cancel = ext.CompileCancellation(session.cancellation)
-    with (
-        closing(ext.ProviderSession(session, registry, cancel=cancel)) as providers,
-        cancel.by_interrupt(),
-    ):
-        choices, _ = ext.choose_providers(session.providers, session, registry, purpose)
-        model = ext.open_model(
-            path_or_bytes,
-            session.config(),
-            lambda: frozenset(
-                function
-                for choice in choices
-                for function in choice.cls.keeps_functions
-            ),
-        )
-        engine = ext.CpuEngine(EnginePolicy(**session.config().engine_settings))
-        providers.start(choices, purpose=purpose, model=model.identity, engine=engine)
-        model = ext.optimise_model(
-            model, providers, GraphOptimizationLevel.ORT_DISABLE_ALL
-        )
-        return Explanation(
-            eps=tuple(providers.choices), nodes=tuple(_explain(model, providers))
-        )
+    session, requested = ext.read_request(sess_options, None, None)
+    work = ext.Work(path_or_bytes, session, registry, requested)
+    with work.cancel.by_interrupt():
+        work.choose(purpose)
+        with closing(work):
+            work.open()
+            work.start(ext.CpuEngine(EnginePolicy(**work.config.engine_settings)))
+            work.optimise(GraphOptimizationLevel.ORT_DISABLE_ALL)
+            return Explanation(
+                eps=tuple(work.providers.choices), nodes=tuple(_explain(work))
+            )
 
 
-def _explain(
-    model: ext.OpenModel, providers: ext.ProviderSession
-) -> Iterator[NodeExplanation]:
-    assignment = ext.assign_nodes(model, providers, list(providers.choices))
+def _explain(work: ext.Work) -> Iterator[NodeExplanation]:
+    assignment, model = work.assign(), work.model
     sources = {
         (record.path, record.index): record.source for record in model.context_nodes
     }

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from epctx_core import SessionOptions, __version__
+from epctx_core import SessionOptions, __version__, default_registry
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, convert_errors
-from epctx_core.ext import MappedFile, ModelFolder, Publication, open_model
+from epctx_core.ext import MappedFile, ModelFolder, Publication, Work
 
 KEY = "epctx.sealed"
 """Key in the metadata of a sealed model."""
@@ -164,7 +164,9 @@ def _list_payloads(path: Path) -> Iterator[dict[str, Any]]:
         InvalidArgument: there is none.
     """
     folder, seen = ModelFolder(path.parent, path), set[tuple[str, bool]]()
-    for record in open_model(path, SessionOptions().config()).context_nodes:
+    for record in (
+        Work(path, SessionOptions(), default_registry, ()).open().context_nodes
+    ):
         if not record.main_context:
             continue
         name = (

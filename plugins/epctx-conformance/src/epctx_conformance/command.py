@@ -21,8 +21,7 @@ from epctx_cli.command import (
 )
 
 from epctx_conformance.libraries.arguments import add_library
-from epctx_core.errors import InvalidArgument
-from epctx_core.ext import suggestion
+from epctx_core.errors import InvalidArgument, suggestion
 
 if TYPE_CHECKING:
     from epctx_conformance import CheckResult, Requirements

@@ -18,7 +18,6 @@ from epctx_core.plugin import ComputeCapability, Refusal
 if TYPE_CHECKING:
     from epctx_conformance.harness import Harness
     from epctx_conformance.models import SmallModel
-    from epctx_core.ext import MarkedMethod
     from epctx_core.plugin import ExecutionProvider, ProviderContext
 
 Act: TypeAlias = "Callable[..., Any]"
@@ -89,9 +88,7 @@ def observe_calls(
     return subclass, watch
 
 
-def _wrap(
-    hook: str, method: MarkedMethod, watch: Watch, act: Act | None
-) -> Callable[..., Any]:
+def _wrap(hook: str, method: Any, watch: Watch, act: Act | None) -> Callable[..., Any]:
     """Return an implementation with the hook's whole signature around the EP's own."""
     names = HOOKS[hook].arguments
     taken = [parameter.name for parameter in method.parameters]

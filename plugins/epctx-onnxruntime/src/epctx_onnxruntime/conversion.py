@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import onnxruntime
 
-from epctx_core import GraphOptimizationLevel, SessionOptions
+from epctx_core import GraphOptimizationLevel, SessionOptions, default_registry
 from epctx_core.errors import (
     Fail,
     InvalidArgument,
     NotImplementedByProvider,
     convert_errors,
 )
-from epctx_core.ext import Publication, open_model
+from epctx_core.ext import Publication, Work
 from epctx_onnxruntime.graphs import is_detached
 from epctx_onnxruntime.guards import folds_recurrent
 from epctx_onnxruntime.versions import CPU_EP, FATAL_ONLY
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from epctx_core.ext import OpenModel
     from epctx_core.plugin import TensorView
 
 ONNX, ORT = ".onnx", ".ort"
@@ -88,7 +87,8 @@ def convert_model(
                 "It is the family of processors of an .ort file; leave it out for any."
             ),
         )
-    opened = open_model(source, SessionOptions().config())
+    work = Work(source, SessionOptions(), default_registry, ())
+    opened = work.open()
     with source.open("rb") as file:
         from_ort = file.read(8)[4:] == _ORT_IDENTIFIER
     _check_convertible(opened, source, kind, from_ort=from_ort)
@@ -108,9 +108,7 @@ def convert_model(
     return target
 
 
-def _check_convertible(
-    opened: OpenModel, source: Path, kind: str, *, from_ort: bool
-) -> None:
+def _check_convertible(opened: Any, source: Path, kind: str, *, from_ort: bool) -> None:
     """Raise InvalidArgument, Fail or NotImplementedByProvider for a model that cannot
     be converted.
     """

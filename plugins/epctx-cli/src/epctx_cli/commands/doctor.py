@@ -45,8 +45,8 @@ from epctx_cli.libraries import (
 )
 from epctx_cli.plugin_trial import Trial, try_all
 from epctx_core import default_registry
-from epctx_core.errors import InvalidArgument, one_line
-from epctx_core.ext import install_command, suggestion
+from epctx_core.errors import InvalidArgument, one_line, suggestion
+from epctx_core.ext import install_command
 
 if TYPE_CHECKING:
     from epctx_cli.console import Console

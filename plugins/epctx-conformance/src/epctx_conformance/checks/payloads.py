@@ -20,9 +20,8 @@ from epctx_conformance.contained import Cases, Harm, try_cases
 from epctx_conformance.harness import disagreement
 from epctx_conformance.models import separated
 from epctx_conformance.table import CheckFailed, check
-from epctx_core import verify_model
+from epctx_core import inspect_model, verify_model
 from epctx_core.errors import EpctxError, InvalidGraph
-from epctx_core.ext import read_manifest
 from epctx_core.plugin import CORE_ATTRIBUTES
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def take_apart(path: Path) -> Parts:
         file.name: file.read_bytes() for file in path.parent.iterdir() if file != path
     }
     largest = max(payloads, key=lambda name: len(payloads[name]))
-    manifest = read_manifest(proto)
+    manifest = inspect_model(path).manifest
     entry = manifest.find_entry(largest, embedded=False) if manifest else None
     segments = entry.segments if entry else ()
     weights = tuple(

@@ -23,8 +23,7 @@ from epctx_conformance.libraries.ways import KIT, NATIVE, WAYS, Way
 from epctx_conformance.report import Outcome
 from epctx_conformance.runner import run_check
 from epctx_conformance.table import GROUPS, Requirements, all_checks, chosen_checks
-from epctx_core.errors import InvalidArgument
-from epctx_core.ext import suggestion
+from epctx_core.errors import InvalidArgument, suggestion
 
 if TYPE_CHECKING:
     from epctx_conformance.harness import Harness

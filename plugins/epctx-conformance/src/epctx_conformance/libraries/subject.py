@@ -21,8 +21,8 @@ from importlib_metadata import PackageNotFoundError, version
 
 from epctx_conformance.libraries.arguments import CASES
 from epctx_core import default_registry
-from epctx_core.errors import InvalidArgument, NotImplementedByProvider
-from epctx_core.ext import import_installed, suggestion
+from epctx_core.errors import InvalidArgument, NotImplementedByProvider, suggestion
+from epctx_core.ext import import_installed
 from epctx_core.plugin import ProviderOption, Purpose
 
 if TYPE_CHECKING:
