@@ -15,7 +15,7 @@ from epctx_core.errors import EpctxError, PluginError
 from epctx_core.ext import import_installed
 
 if TYPE_CHECKING:
-    from importlib.metadata import Distribution
+    from importlib_metadata import IDistribution
 
     from epctx_cli.arguments import CommandParser
 
@@ -72,7 +72,7 @@ class Command(NamedTuple):
                 import_installed(module, needed_by=f"`epctx {self.name}`"), function
             )(parser)
         else:
-            from importlib.metadata import EntryPoint
+            from importlib_metadata import EntryPoint
 
             try:
                 EntryPoint(self.name, self.target, GROUP).load()(parser)
@@ -184,9 +184,7 @@ OWN = (
         "epctx_cache.command:add_clear_arguments",
         "epctx-cache",
     ),
-    Command(
-        "plugins", ("list, describe and check Execution Providers, or start a new one")
-    ),
+    Command("plugins", "list, describe and check plugins, or start a new one"),
     Command(
         "plugins list",
         "list the installed plugins",
@@ -228,7 +226,7 @@ def added_commands() -> list[Command]:
 
     Those with the name of one of epctx's own are included, though they are never used.
     """
-    from importlib.metadata import distributions
+    from importlib_metadata import distributions
 
     found = [
         command
@@ -239,7 +237,7 @@ def added_commands() -> list[Command]:
     return sorted({(c.name, c.package): c for c in reversed(found)}.values())
 
 
-def _commands_of(distribution: Distribution) -> Iterator[Command]:
+def _commands_of(distribution: IDistribution) -> Iterator[Command]:
     try:
         if GROUP not in (distribution.read_text("entry_points.txt") or ""):
             return

@@ -1,4 +1,4 @@
-"""Entry points of installed packages: EPs, engines and graph transformers.
+"""Entry points of installed packages: EPs, and plugins of the other kinds.
 
 Reads metadata only, and imports nothing heavy.
 """
@@ -7,18 +7,49 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from importlib.metadata import Distribution, EntryPoint, distributions
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from importlib_metadata import distributions
+
+from epctx_cli.command_table import GROUP
 
 if TYPE_CHECKING:
+    from importlib_metadata import EntryPoint, IDistribution
+
     from epctx_core import PluginRecord
 
 EP_GROUP = "epctx.execution_providers"
 ENGINE_GROUP = "epctx.engines"
 TRANSFORMER_GROUP = "epctx.graph_transformers"
+COMMAND_GROUP = GROUP
 
 
-def find_entries(*groups: str) -> Iterator[tuple[Distribution, EntryPoint]]:
+class Kind(NamedTuple):
+    """Kind of plugins beside EPs.
+
+    Attributes:
+        label: its name for people.
+        key: its key in JSON.
+        group: the entry-point group.
+    """
+
+    label: str
+    key: str
+    group: str
+
+
+KINDS = (
+    Kind("engine", "engines", ENGINE_GROUP),
+    Kind("graph transformer", "graph_transformers", TRANSFORMER_GROUP),
+    Kind("command", "commands", COMMAND_GROUP),
+    Kind("host plugin", "host_plugins", "epctx.host_plugins"),
+    Kind("model format", "model_formats", "epctx.model_formats"),
+    Kind("isolation", "isolations", "epctx.isolation"),
+)
+"""The kinds beside EPs, in the order of `epctx plugins list`."""
+
+
+def find_entries(*groups: str) -> Iterator[tuple[IDistribution, EntryPoint]]:
     """Yield the entry points of groups, each with its distribution; those of unreadable
     metadata are left out.
     """
@@ -33,15 +64,17 @@ def find_entries(*groups: str) -> Iterator[tuple[Distribution, EntryPoint]]:
                 ]
 
 
-def describe(found: Iterable[tuple[Distribution, EntryPoint]]) -> list[dict[str, str]]:
-    """Return name, distribution, version and entry point of each graph transformer
-    among entry points, sorted.
+def describe(
+    found: Iterable[tuple[IDistribution, EntryPoint]], group: str
+) -> list[dict[str, str]]:
+    """Return name, distribution, version and entry point of each entry of a group,
+    sorted.
     """
     keys = ("name", "distribution", "version", "entry_point")
     rows = {
         (e.name, p.metadata["Name"], p.version, e.value)
         for p, e in found
-        if e.group == TRANSFORMER_GROUP
+        if e.group == group
     }
     return [dict(zip(keys, row, strict=True)) for row in sorted(rows)]
 

@@ -8,16 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import (
-    Distribution,
-    EntryPoint,
-    PackageNotFoundError,
-    distribution,
-    distributions,
-)
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from importlib_metadata import PackageNotFoundError, distribution, distributions
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
@@ -26,6 +20,7 @@ from epctx_cli.entry_points import EP_GROUP, find_entries
 from epctx_core.ext import install_command
 
 if TYPE_CHECKING:
+    from importlib_metadata import EntryPoint, IDistribution
     from packaging.specifiers import SpecifierSet
 
 CORE = "epctx-core"
@@ -100,7 +95,7 @@ def unmet_requirements() -> list[Library]:
         for library in (*(libraries() or ()), *libraries_of_eps())
     }
     found: dict[tuple[str, str], Library] = {}
-    packages: dict[str, Distribution] = {}
+    packages: dict[str, IDistribution] = {}
     for package in distributions():
         with suppress(Exception):  # metadata of other packages fails in many ways
             packages.setdefault(canonicalize_name(package.metadata["Name"]), package)
@@ -113,7 +108,7 @@ def unmet_requirements() -> list[Library]:
     return [found[key] for key in sorted(found)]
 
 
-def _is_ours(package: Distribution) -> bool:
+def _is_ours(package: IDistribution) -> bool:
     """Return whether a package requires epctx-core, or has entry points for it."""
     return "[epctx." in (package.read_text("entry_points.txt") or "") or any(
         canonicalize_name(Requirement(need).name) == CORE
@@ -128,7 +123,7 @@ def _is_met(library: Library) -> bool:
     return library.fits is not False
 
 
-def _requirements(package: Distribution, extra: str) -> Iterator[Library]:
+def _requirements(package: IDistribution, extra: str) -> Iterator[Library]:
     """Yield the requirements of a package with an extra of epctx-core."""
     for need in map(Requirement, package.requires or ()):
         if need.marker is None or need.marker.evaluate({"extra": extra}):
@@ -206,7 +201,7 @@ def libraries_of_eps() -> list[EpLibrary]:
 
 
 def _libraries_of_entry(
-    package: Distribution, entry: EntryPoint
+    package: IDistribution, entry: EntryPoint
 ) -> Iterator[EpLibrary]:
     # Not entry.extras, which takes a name with a dash apart before Python 3.12.
     extras = [

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from epctx_isolation.process_group import ProcessGroup
 
@@ -90,17 +90,45 @@ def try_all(
     return [trial for trial, _ in outcomes]
 
 
+class Answer(NamedTuple):
+    """Reply of a child, and its standard error.
+
+    Attributes:
+        reply: the object that it printed; empty if there is none.
+        ending: why there is none; empty if there is one.
+        written: its standard error.
+    """
+
+    reply: Mapping[str, Any]
+    ending: str
+    written: str
+
+
 def _try(record: PluginRecord, timeout: float) -> tuple[Trial, str]:
     """Return a trial, and the standard error of its child."""
-    request = json.dumps(
+    answer = ask_child(
         {
-            "path": sys.path,
             "name": record.name,
             "distribution": record.distribution,
             "chosen": record.usable,
-        }
+        },
+        timeout,
     )
-    command = [sys.executable, "-c", _CHILD, request]
+    if answer.ending:
+        broken = {"state": "broken", "reason": answer.ending}
+        return _trial(record, broken), answer.written
+    return _trial(record, answer.reply), answer.written
+
+
+def ask_child(request: Mapping[str, Any], timeout: float = TIMEOUT) -> Answer:
+    """Have a process of its own answer a request of `report`.
+
+    Args:
+        request: for `report`.
+        timeout: seconds until the process is ended.
+    """
+    text = json.dumps({"path": sys.path, **request})
+    command = [sys.executable, "-c", _CHILD, text]
     # Files, not pipes: a child of the child may keep a pipe open long after both are
     # gone.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -111,7 +139,7 @@ def _try(record: PluginRecord, timeout: float) -> tuple[Trial, str]:
             reply = json.loads(_read(out))
             begin, end = reply.pop("written")
             output = _read(err)[begin:end].decode(errors="replace")
-            return _trial(record, {**reply, "output": output}), written
+            return Answer({**reply, "output": output}, "", written)
         ending = (
             f"its process {child.ending}"
             if in_time
@@ -121,7 +149,7 @@ def _try(record: PluginRecord, timeout: float) -> tuple[Trial, str]:
             (line for line in reversed(written.splitlines()) if line.strip()), ""
         )
         reason = f"{ending} while it was tried" + (f": {last.strip()}" if last else "")
-        return _trial(record, {"state": "broken", "reason": reason}), written
+        return Answer({}, reason, written)
 
 
 def _read(file: IO[bytes]) -> bytes:
@@ -161,13 +189,19 @@ def report(request: Mapping[str, Any]) -> None:
 
     Args:
         request: `name` and `distribution` of the record, and whether it is the one
-            `chosen` for its name.
+            `chosen` for its name; or `group`, `name` and `value` of an entry point of
+            another kind.
     """
     from epctx_cli.ending import end_in_any_case
     from epctx_cli.streams import reserved_stdout
 
     with reserved_stdout():
-        reply = json.dumps(_load_plugin(request))
+        if "group" in request:
+            from epctx_cli.entry_trial import load_entry
+
+            reply = json.dumps(load_entry(request))
+        else:
+            reply = json.dumps(_load_plugin(request))
     sys.stdout.write(reply)
     sys.stdout.flush()
     end_in_any_case(0)

@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from importlib_metadata import distributions
 from packaging.utils import canonicalize_name
 
 import epctx_core
@@ -27,6 +27,7 @@ from epctx_cli.command_table import OWN, added_commands
 from epctx_cli.entry_points import (
     ENGINE_GROUP,
     EP_GROUP,
+    KINDS,
     TRANSFORMER_GROUP,
     describe,
     explain_finder,
@@ -106,7 +107,7 @@ def add_arguments(parser: CommandParser) -> None:
 def run(_arguments: argparse.Namespace, console: Console) -> int:
     """Check everything; 1 if something has to be fixed."""
     facts, found, vendors = _facts(), libraries(), libraries_of_eps()
-    transformers = describe(find_entries(TRANSFORMER_GROUP))
+    transformers = describe(find_entries(TRANSFORMER_GROUP), TRANSFORMER_GROUP)
     variables = {
         name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIX)
     }
@@ -430,7 +431,7 @@ def _check_packages(trials: Sequence[Trial]) -> Iterator[Finding]:
     providing |= {
         canonicalize_name(command.package) for command in (*OWN, *added_commands())
     }
-    helping = find_entries(ENGINE_GROUP, TRANSFORMER_GROUP)
+    helping = find_entries(*(kind.group for kind in KINDS))
     providing |= {canonicalize_name(package.metadata["Name"]) for package, _ in helping}
     needed_by_others = {
         needed for name in (*ours, CORE) for needed in needs.get(name, ())

@@ -15,7 +15,7 @@ from epctx_cli import text
 from epctx_cli.arguments import CommandParser, add_common, require_plugin
 from epctx_cli.entry_points import (
     EP_GROUP,
-    TRANSFORMER_GROUP,
+    KINDS,
     describe,
     explain_finder,
     find_entries,
@@ -27,9 +27,10 @@ from epctx_core.errors import PluginError
 from epctx_core.ext import install_command
 
 if TYPE_CHECKING:
-    from importlib.metadata import Distribution, EntryPoint
+    from importlib_metadata import EntryPoint, IDistribution
 
     from epctx_cli.console import Console
+    from epctx_cli.entry_trial import EntryTrial
     from epctx_cli.plugin_trial import Trial
     from epctx_core import PluginRecord
     from epctx_core.plugin import Availability
@@ -63,11 +64,16 @@ def list_plugins(arguments: argparse.Namespace, console: Console) -> int:
         from epctx_cli.plugin_trial import try_all
 
         records = [trial.record for trial in try_all(records, log=console.debug)]
-    entries = list(find_entries(EP_GROUP, TRANSFORMER_GROUP))
-    left_out, transformers = _find_left_out(records, entries), describe(entries)
+    entries = list(find_entries(EP_GROUP, *(kind.group for kind in KINDS)))
+    left_out = _find_left_out(records, entries)
     _print_list(records, console, loaded=arguments.load)
-    rows = [(t["name"], t["distribution"], t["version"]) for t in transformers]
-    console.table(("graph transformer", "distribution", "version"), rows)
+    others = {kind.key: describe(entries, kind.group) for kind in KINDS}
+    for kind in KINDS:
+        rows = [
+            (each["name"], each["distribution"], each["version"])
+            for each in others[kind.key]
+        ]
+        console.table((kind.label, "distribution", "version"), rows)
     if left_out:
         lines = [f"  {each['name']}: {each['install']}" for each in left_out]
         console.say(
@@ -80,9 +86,7 @@ def list_plugins(arguments: argparse.Namespace, console: Console) -> int:
             )
         )
     found = [record.as_dict() for record in records]
-    console.result(
-        {"plugins": found, "left_out": left_out, "graph_transformers": transformers}
-    )
+    console.result({"plugins": found, "left_out": left_out, **others})
     return ExitCode.DONE
 
 
@@ -132,7 +136,7 @@ def _print_list(
 
 
 def _find_left_out(
-    records: Sequence[PluginRecord], entries: Iterable[tuple[Distribution, EntryPoint]]
+    records: Sequence[PluginRecord], entries: Iterable[tuple[IDistribution, EntryPoint]]
 ) -> list[dict[str, str]]:
     """Return the EPs that have no record because their entry point names an extra that
     is not installed.
@@ -162,7 +166,10 @@ def add_info_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "name",
         metavar="NAME",
-        help="an EP (QNN), <distribution>:<EP>, or a distribution",
+        help=(
+            "an EP (QNN) or a plugin of another kind, <distribution>:<name>, or a "
+            "distribution"
+        ),
     )
     add_common(parser)
     parser.set_defaults(run=describe_plugin)
@@ -170,9 +177,12 @@ def add_info_arguments(parser: CommandParser) -> None:
 
 def describe_plugin(arguments: argparse.Namespace, console: Console) -> int:
     """Describe the plugins of a name; 3 if none of them can be used."""
+    from epctx_cli.entry_trial import find_named, try_entry
     from epctx_cli.plugin_trial import try_all
 
-    trials = try_all(_find_records(arguments.name), log=console.debug)
+    named = find_named(arguments.name)
+    records = _find_records(arguments.name, is_required=not named)
+    trials = try_all(records, log=console.debug)
     described = []
     for trial in trials:
         _print_report(trial, console)
@@ -182,17 +192,49 @@ def describe_plugin(arguments: argparse.Namespace, console: Console) -> int:
             **trial.description,
         }
         described.append({**facts, "traceback": trial.traceback})
-    console.result({"plugins": described})
-    return (
-        ExitCode.DONE
-        if any(trial.record.usable for trial in trials)
-        else ExitCode.PLUGIN
+    others = [try_entry(kind, entry, log=console.debug) for kind, entry in named]
+    for other in others:
+        _print_entry(other, console)
+    console.result(
+        {"plugins": described, "others": [other.as_dict() for other in others]}
     )
+    usable = [trial.record.usable for trial in trials]
+    usable += [not other.reason for other in others]
+    return ExitCode.DONE if any(usable) else ExitCode.PLUGIN
 
 
-def _find_records(name: str) -> list[PluginRecord]:
+def _print_entry(trial: EntryTrial, console: Console) -> None:
+    """Print the description of a plugin that is no EP."""
+    entry = trial.entry
+    facts = [
+        ("kind", trial.kind.label),
+        ("state", f"broken: {trial.reason}" if trial.reason else "loaded"),
+        ("distribution", f"{entry['distribution']} {entry['version']}"),
+        ("entry point", entry["entry_point"]),
+    ]
+    labels = {"provides": "engine", "summary": "summary", "doc": "description"}
+    facts += [
+        (label, trial.facts[key])
+        for key, label in labels.items()
+        if trial.facts.get(key)
+    ]
+    console.table(("", ""), facts, title=entry["name"])
+    if not trial.reason:
+        return
+    console.say(f"\nFix or reinstall {entry['distribution']}.")
+    if trial.traceback and console.verbose:
+        console.say("\n" + text.indented(trial.traceback.rstrip()))
+    elif trial.traceback:
+        console.say("-v shows the traceback.")
+
+
+def _find_records(name: str, *, is_required: bool) -> list[PluginRecord]:
     """Return the records of a name, usable or not; a distribution may provide several
     EPs.
+
+    Args:
+        name: of an EP or a distribution.
+        is_required: whether to raise an error if there is none.
     """
     from packaging.utils import canonicalize_name
 
@@ -203,6 +245,8 @@ def _find_records(name: str) -> list[PluginRecord]:
         if record.distribution is not None
         and canonicalize_name(record.distribution) == package
     ]
+    if not found and not is_required:
+        return []
     if not found:
         require_plugin(name)
         return [default_registry.resolve(name)]

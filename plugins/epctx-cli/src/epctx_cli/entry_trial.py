@@ -1,0 +1,139 @@
+"""Trial of a plugin that is no EP: its entry point is loaded and described in a process
+of its own.
+
+Knows no command.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from importlib_metadata import EntryPoint
+
+from epctx_cli.entry_points import (
+    COMMAND_GROUP,
+    ENGINE_GROUP,
+    KINDS,
+    Kind,
+    describe,
+    find_entries,
+)
+from epctx_cli.plugin_trial import ask_child
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryTrial:
+    """Result of loading one entry point.
+
+    Attributes:
+        kind: of the plugin.
+        entry: its name, distribution, version and entry point.
+        facts: what it says of itself: `doc`, and `provides` of an engine or `summary`
+            of a command; empty if it could not be imported.
+        reason: why it could not be imported; or empty.
+        traceback: of that.
+    """
+
+    kind: Kind
+    entry: Mapping[str, str]
+    facts: Mapping[str, str]
+    reason: str = ""
+    traceback: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """Return its form in JSON."""
+        return {
+            "kind": self.kind.label,
+            **self.entry,
+            "state": "broken" if self.reason else "loaded",
+            "reason": self.reason,
+            **self.facts,
+            "traceback": self.traceback,
+        }
+
+
+def find_named(name: str) -> list[tuple[Kind, dict[str, str]]]:
+    """Return the plugins beside EPs that have a name, which may be a distribution, or
+    `<distribution>:<name>`.
+    """
+    from packaging.utils import canonicalize_name
+
+    package, colon, word = name.rpartition(":")
+    entries = list(find_entries(*(kind.group for kind in KINDS)))
+    found = []
+    for kind in KINDS:
+        for entry in describe(entries, kind.group):
+            distribution = canonicalize_name(entry["distribution"])
+            is_named = entry["name"].lower() == word.lower()
+            is_of_package = distribution == canonicalize_name(package or name)
+            if is_named and is_of_package if colon else is_named or is_of_package:
+                found.append((kind, entry))
+    return found
+
+
+def try_entry(
+    kind: Kind, entry: Mapping[str, str], *, log: Callable[[str], None]
+) -> EntryTrial:
+    """Load an entry point in a process of its own, and have it described.
+
+    Args:
+        kind: of the plugin.
+        entry: as `describe` gives it.
+        log: called with what its import wrote to standard error.
+    """
+    answer = ask_child(
+        {"group": kind.group, "name": entry["name"], "value": entry["entry_point"]}
+    )
+    if answer.written.strip():
+        log(f"{entry['name']} wrote:\n{answer.written.rstrip()}")
+    return EntryTrial(
+        kind=kind,
+        entry=entry,
+        facts=answer.reply.get("facts", {}),
+        reason=answer.ending or answer.reply.get("reason", ""),
+        traceback=answer.reply.get("traceback", ""),
+    )
+
+
+def load_entry(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Load an entry point in this process, and describe it; the child calls this.
+
+    Args:
+        request: its `group`, `name` and `value`.
+    """
+    group, name = request["group"], request["name"]
+    try:
+        found = EntryPoint(name, request["value"], group).load()
+        facts = {"doc": _read_first_paragraph(found)}
+        if group == ENGINE_GROUP:
+            facts["provides"] = str(found.name)
+        if group == COMMAND_GROUP:
+            facts["summary"] = _read_summary(name, found)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a broken plugin fails in many ways
+        return {
+            "reason": f"{type(error).__name__}: {error}".rstrip(": "),
+            "traceback": "".join(traceback.format_exception(error)),
+            "written": (0, 0),
+        }
+    return {"facts": facts, "written": (0, 0)}
+
+
+def _read_first_paragraph(found: Any) -> str:
+    """Return the first paragraph of an object's own docstring, else of its module's."""
+    own = inspect.getdoc(found) if callable(found) or inspect.ismodule(found) else None
+    module = inspect.getmodule(found)
+    text = own or inspect.getdoc(module) or ""
+    return " ".join(text.partition("\n\n")[0].split())
+
+
+def _read_summary(name: str, declare: Callable[[Any], None]) -> str:
+    """Return the description that a command gives its parser."""
+    from epctx_cli.arguments import CommandParser
+
+    parser = CommandParser(prog=f"epctx {name}")
+    declare(parser)
+    return parser.description or ""
