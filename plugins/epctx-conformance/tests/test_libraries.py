@@ -248,8 +248,8 @@ def test_the_command_line_of_a_failure_reproduces_it(report, process, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "give either NAME or --ep"),
-        (["QNN", "--ep", "CPU"], "give either NAME or --ep"),
+        ([], "give NAME, or one of --ep"),
+        (["QNN", "--ep", "CPU"], "give NAME, or one of --ep"),
         (["QNN", "--html", "page.html"], "--html needs --ep"),
         (["--ep", "CPU", "--full"], "--full needs NAME"),
         (["--ep", "CPU", "--tolerance", "-1"], "'-1' is not a number from 0"),

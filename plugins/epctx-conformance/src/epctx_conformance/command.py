@@ -1,12 +1,12 @@
-"""Command `epctx plugins check`: runs the conformance kit on one plugin, with `--ep`
-and ONNX's cases.
+"""Command `epctx plugins check`: runs the conformance kit on one plugin, of any kind,
+and ONNX's cases with `--ep`.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING
@@ -20,11 +20,13 @@ from epctx_cli.command import (
     require_plugin,
 )
 
+from epctx_conformance.kinds.command import add_kinds, find_kind, make_run, name_of
 from epctx_conformance.libraries.arguments import add_library
 from epctx_core.errors import InvalidArgument, suggestion
 
 if TYPE_CHECKING:
-    from epctx_conformance import CheckResult, Requirements
+    from epctx_conformance import CheckResult, ConformanceReport, Requirements
+    from epctx_conformance.table import Check
 
 
 _LONG = ("node_models",)
@@ -75,12 +77,30 @@ def add_arguments(parser: CommandParser) -> None:
         "--full", action="store_true", help="every model that the kit has, not a sample"
     )
     add_common(parser)
+    add_kinds(parser)
     add_library(parser, run)
+    run_on_ep = parser.get_default("run")
+    parser.set_defaults(
+        run=lambda arguments, console: (
+            run_kind(arguments, console, kind)
+            if (kind := find_kind(arguments))
+            else run_on_ep(arguments, console)
+        )
+    )
+
+
+def run_kind(arguments: argparse.Namespace, console: Console, kind: str) -> int:
+    """Check a plugin that is no EP; 1 if it does not keep the contract."""
+    chosen = make_run(arguments, kind)
+    with console.progress() as line, _only_errors(console):
+        checks = chosen.kit.choose(chosen.only)
+        report = chosen.check(_progress(line, console, checks))
+    return _conclude(report, console, f"--{kind} {name_of(arguments, kind)}")
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Check the plugin; 1 if it does not keep the contract."""
-    from epctx_conformance import check_provider
+    from epctx_conformance import check_provider, chosen_checks
     from epctx_core import default_registry
 
     name = arguments.name
@@ -97,16 +117,27 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             models=arguments.model,
             only=only,
             full=arguments.full,
-            progress=_progress(line, console, only),
+            progress=_progress(line, console, chosen_checks(only)),
         )
+    return _conclude(report, console, name)
+
+
+def _conclude(report: ConformanceReport, console: Console, given: str) -> int:
+    """Print a report and what to do next; return the exit code.
+
+    Args:
+        report: of the run.
+        console: the command's.
+        given: the arguments that name the plugin.
+    """
     for text in report.text().splitlines():
         console.say(text)
     if report.failed:
-        console.say(f"Next: epctx plugins check {name} --only {report.failed[0].name}")
+        console.say(f"Next: epctx plugins check {given} --only {report.failed[0].name}")
     elif not report.ok:
         console.error(
             "no check passed, so nothing was shown; --model gives the kit a model "
-            "that the EP takes."
+            "that the plugin takes."
         )
     console.result(report.as_dict())
     return ExitCode.DONE if report.ok else ExitCode.FAILED
@@ -128,14 +159,12 @@ def _only_errors(console: Console) -> Iterator[None]:
 
 
 def _progress(
-    line: Callable[[str, int, int], None], console: Console, only: list[str] | None
+    line: Callable[[str, int, int], None], console: Console, checks: Sequence[Check]
 ) -> Callable[[CheckResult], None]:
     """Return a function that shows how far the kit is: the group of the next check,
     which may take long.
     """
-    from epctx_conformance import chosen_checks
-
-    checks, done = chosen_checks(only), count(1)
+    done = count(1)
     line(checks[0].group, 0, len(checks))
 
     def show(result: CheckResult) -> None:

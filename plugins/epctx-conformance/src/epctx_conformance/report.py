@@ -14,7 +14,7 @@ LIMITS = (
         "with files, sockets or threads."
     ),
 )
-"""Limits of the kit; every report lists them."""
+"""Limits of the kit; every report of an EP lists them."""
 
 
 class Outcome(Enum):
@@ -61,17 +61,19 @@ class CheckResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ConformanceReport:
-    """Results of the kit for one EP.
+    """Results of the kit for one EP, or one plugin of another kind.
 
     Attributes:
-        ep: the EP's name, or the class's if it has none.
-        vendor: of the EP.
+        ep: the EP's name, or the class's if it has none; the name of another plugin.
+        vendor: of the EP; the version of another plugin's package, or empty.
         results: one for each check, in the order of the table.
+        kind: `EP`, `engine`, `graph transformer` or `command`.
     """
 
     ep: str
     vendor: str
     results: tuple[CheckResult, ...]
+    kind: str = "EP"
 
     @property
     def ok(self) -> bool:
@@ -93,15 +95,21 @@ class ConformanceReport:
         """Return the report for people: a line for each check by group, then the names
         of those that failed, then the count.
         """
+        name = self.ep if self.kind == "EP" else f"the {self.kind} {self.ep}"
         lines = [
-            f"Conformance of {self.ep}" + (f" ({self.vendor})" if self.vendor else "")
+            f"Conformance of {name}" + (f" ({self.vendor})" if self.vendor else "")
         ]
         for group, results in groupby(self.results, key=lambda result: result.group):
             lines += ["", group, *map(_line, results)]
         if self.failed:
             lines += ["", "failed", *(f"  {result.name}" for result in self.failed)]
-        lines += ["", *(f"Note: {limit}" for limit in LIMITS), self.summary()]
+        lines += ["", *(f"Note: {limit}" for limit in self.limits), self.summary()]
         return "\n".join(lines)
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """Limits of the checks, as sentences."""
+        return LIMITS if self.kind == "EP" else ()
 
     def summary(self) -> str:
         """Return the count in one line."""
@@ -117,12 +125,13 @@ class ConformanceReport:
         """Return the form that `epctx plugins check --json` prints."""
         return {
             "schema": 1,
+            "kind": self.kind,
             "ep": self.ep,
             "vendor": self.vendor,
             "ok": self.ok,
             "counts": {outcome.value: self.count(outcome) for outcome in Outcome},
             "checks": [result.as_dict() for result in self.results],
-            "limits": list(LIMITS),
+            "limits": list(self.limits),
         }
 
 

@@ -80,37 +80,55 @@ def check_provider(  # noqa: PLR0913 - public: the options of a run of the kit
 
 
 def run_check(check: Check, harness: Harness) -> CheckResult:
-    """Run one check and return how it ended; only Ctrl-C passes.
-
-    It runs in a thread of its own, which is left behind if it takes too long.
-    """
-    start = time.perf_counter()
+    """Run one check of an EP and return how it ended; only Ctrl-C passes."""
     lacking = next(
         (need for need in check.needs if not getattr(harness.requirements, need)), None
     )
-    limit = harness.requirements.seconds
-    ended: list[tuple[Outcome, str, str]] = []
     if lacking is not None:
-        ended.append(
-            (Outcome.SKIPPED, f"its author declares Requirements({lacking}=False)", "")
+        return make_result(
+            check,
+            (Outcome.SKIPPED, f"its author declares Requirements({lacking}=False)", ""),
         )
-    elif harness.unavailable:
-        ended.append((Outcome.SKIPPED, harness.unavailable, ""))
-    else:
-        thread = threading.Thread(
-            target=lambda: ended.append(_outcome(check, harness)),
-            name=f"epctx check {check.name}",
-            daemon=True,
-        )
-        thread.start()
-        thread.join(limit)
+    if harness.unavailable:
+        return make_result(check, (Outcome.SKIPPED, harness.unavailable, ""))
+    return run_in_thread(
+        check, lambda: _outcome(check, harness), harness.requirements.seconds
+    )
+
+
+def run_in_thread(
+    check: Check, judge: Callable[[], tuple[Outcome, str, str]], limit: float
+) -> CheckResult:
+    """Run one check in a thread of its own, which is left behind if it takes too long.
+
+    Args:
+        check: the check.
+        judge: runs it, and returns outcome, reason and hint.
+        limit: in seconds.
+    """
+    start = time.perf_counter()
+    ended: list[tuple[Outcome, str, str]] = []
+    thread = threading.Thread(
+        target=lambda: ended.append(judge()),
+        name=f"epctx check {check.name}",
+        daemon=True,
+    )
+    thread.start()
+    thread.join(limit)
     # Counts only if nothing was appended before.
     hint = (
         "If the EP needs that long, raise Requirements(seconds=...); otherwise find "
         "out why it waits."
     )
     ended.append((Outcome.FAILED, f"the check was not over after {limit:g} s", hint))
-    outcome, reason, hint = ended[0]
+    return make_result(check, ended[0], time.perf_counter() - start)
+
+
+def make_result(
+    check: Check, ended: tuple[Outcome, str, str], seconds: float = 0.0
+) -> CheckResult:
+    """Return the result of a check from outcome, reason and hint."""
+    outcome, reason, hint = ended
     return CheckResult(
         group=check.group,
         name=check.name,
@@ -118,7 +136,7 @@ def run_check(check: Check, harness: Harness) -> CheckResult:
         outcome=outcome,
         reason=reason,
         hint=hint,
-        seconds=time.perf_counter() - start,
+        seconds=seconds,
     )
 
 
@@ -131,12 +149,26 @@ _CONTEXT_HOOKS = frozenset({"compile", "get_ep_context_nodes", "load_context"})
 
 
 def _outcome(check: Check, harness: Harness) -> tuple[Outcome, str, str]:
+    """Return how a check of an EP ended, why, and what to do."""
+
+    def explain(error: BaseException) -> str:
+        if not isinstance(error, NotImplementedByProvider):
+            return ""
+        missing = _CONTEXT_HOOKS - implemented_hooks(harness.provider).keys()
+        return _UNDECLARED if missing else ""
+
+    return judge_call(lambda: check.function(harness), explain)
+
+
+def judge_call(
+    call: Callable[[], None], explain: Callable[[BaseException], str] = lambda _: ""
+) -> tuple[Outcome, str, str]:
     """Return how a check ended, why, and what to do.
 
-    Of an error: the last frames of the first cause.
+    Of an error: the last frames of the first cause, unless `explain` has a better hint.
     """
     try:
-        check.function(harness)
+        call()
     except Skipped as skipped:
         return Outcome.SKIPPED, str(skipped), ""
     except CheckFailed as failed:
@@ -149,10 +181,7 @@ def _outcome(check: Check, harness: Harness) -> tuple[Outcome, str, str]:
         where = " < ".join(
             f"{f.name} (line {f.lineno} of {f.filename})" for f in reversed(frames)
         )
-        hint = f"Raised in {where}." if where else ""
-        if isinstance(error, NotImplementedByProvider):
-            missing = _CONTEXT_HOOKS - implemented_hooks(harness.provider).keys()
-            hint = _UNDECLARED if missing else hint
+        hint = explain(error) or (f"Raised in {where}." if where else "")
         return Outcome.FAILED, f"{type(error).__name__}: {error}".strip(), hint
     return Outcome.PASSED, "", ""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_conformance import checks
 
@@ -126,7 +126,7 @@ class Check:
     """Check of the kit.
 
     Attributes:
-        group: one of `GROUPS`.
+        group: one of `GROUPS`; of the kit's own for another kind of plugin.
         title: the behaviour of an EP that passes, as a sentence without its full stop.
         needs: the fields of `Requirements` without which it is skipped.
         function: the check itself.
@@ -135,7 +135,7 @@ class Check:
     group: str
     title: str
     needs: tuple[str, ...]
-    function: CheckFunction
+    function: Callable[[Any], None]
 
     @property
     def name(self) -> str:

@@ -38,6 +38,16 @@ def _cases() -> Sequence[Case]:
     return tuple(load_cases(("node",)).values())
 
 
+def node_cases(letters: str, *, full: bool) -> list[Case]:
+    """Return onnx's cases whose names begin with some letters; a sample, always the
+    same one, unless all are asked for.
+    """
+    cases = [
+        case for case in _cases() if case.name.removeprefix("test_")[:1] in letters
+    ]
+    return cases if full else _sample(cases)
+
+
 def _sample(cases: Sequence[Case]) -> list[Case]:
     """Return some of the cases, always the same ones, in order."""
     chosen = np.random.default_rng(0).choice(
@@ -80,11 +90,8 @@ def _assess(harness: Harness, case: Case) -> tuple[bool, str | None]:
 
 def _part(letters: str) -> CheckFunction:
     def function(harness: Harness) -> None:
-        cases = [
-            case for case in _cases() if case.name.removeprefix("test_")[:1] in letters
-        ]
         claimed, faults = 0, []
-        for case in cases if harness.full else _sample(cases):
+        for case in node_cases(letters, full=harness.full):
             is_claimed, fault = _assess(harness, case)
             claimed += is_claimed
             faults += [f"{case.name}: {fault}"] if fault else []
@@ -103,9 +110,14 @@ def _part(letters: str) -> CheckFunction:
     return function
 
 
+def range_of(letters: str) -> str:
+    """Return the first letter and the last one, for titles."""
+    return letters[0] if len(letters) == 1 else f"{letters[0]} to {letters[-1]}"
+
+
 for _letters in PARTS:
-    _range = _letters[0] if len(_letters) == 1 else f"{_letters[0]} to {_letters[-1]}"
     check(
         "node_models",
-        f"onnx's own cases, {_range}: what it claims gives the expected outputs",
+        f"onnx's own cases, {range_of(_letters)}: what it claims gives the expected "
+        "outputs",
     )(_part(_letters))

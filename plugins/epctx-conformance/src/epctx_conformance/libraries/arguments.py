@@ -28,7 +28,8 @@ def add_library(
     """
     parser.epilog = (
         "NAME runs the kit in this process. --ep runs the kit and ONNX's own cases in "
-        "child processes, on an EP of onnxruntime or an installed one. Exits with 1 "
+        "child processes, on an EP of onnxruntime or an installed one. --engine, "
+        "--transformer and --command run the checks of their kind. Exits with 1 "
         "if a check failed, or a case is WRONG or a CRASH."
     )
     _add_options(parser.add_argument_group("kit and cases"))
@@ -115,7 +116,7 @@ def check_usage(arguments: argparse.Namespace) -> None:
     """
     if bool(arguments.name) == bool(arguments.ep):
         raise InvalidArgument(
-            "give either NAME or --ep.",
+            "give NAME, or one of --ep, --engine, --transformer and --command.",
             hint="epctx plugins check QNN, or epctx plugins check --ep QNN.",
         )
     with_other = _OF_CASES if arguments.name else _OF_NAME

@@ -1,0 +1,1 @@
+"""Kits for plugins that are no EPs: engines, graph transformers and commands."""
