@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from command_line import main
 
+KINDS = ("ep", "engine", "command", "transformer")
+
 
 @dataclass(frozen=True)
 class Written:
@@ -32,9 +34,10 @@ def create_plugin(capsys):
     it said.
     """
 
-    def create(word, folder):
+    def create(word, folder, kind="ep"):
         capsys.readouterr()
-        code = main(["plugins", "new", word, "-o", str(folder), "--json"])
+        chosen = ["--kind", kind] if kind != "ep" else []
+        code = main(["plugins", "new", word, *chosen, "-o", str(folder), "--json"])
         captured = capsys.readouterr()
         if code:
             raise RuntimeError(code, captured.err)
@@ -69,8 +72,36 @@ def test_a_complete_package_is_written(create_plugin, tmp_path):
     assert os.access(plugin.folder / "ci" / "test", os.X_OK)
 
 
-def test_nothing_of_the_template_is_left_in_it(create_plugin, tmp_path):
-    texts = written(create_plugin("zebra-npu", tmp_path))
+@pytest.mark.parametrize("kind", ["engine", "command", "transformer"])
+def test_a_complete_package_is_written_for_each_other_kind(
+    create_plugin, tmp_path, kind
+):
+    plugin = create_plugin("zebra", tmp_path, kind)
+
+    assert set(plugin.files) == {
+        ".github/workflows/test.yml",
+        ".gitignore",
+        "LICENSE",
+        "README.md",
+        "ci/test",
+        "pyproject.toml",
+        "src/epctx_zebra/__init__.py",
+        f"src/epctx_zebra/{kind}.py",
+        "src/epctx_zebra/py.typed",
+        f"tests/test_{kind}.py",
+    }
+    check = f"epctx plugins check --{kind} zebra\n"
+    assert (plugin.folder / "ci" / "test").read_text().endswith(check)
+
+
+def test_a_command_may_not_have_the_name_of_one_of_epctxs_own(create_plugin, tmp_path):
+    with pytest.raises(RuntimeError, match="epctx has a command 'compile' of its own"):
+        create_plugin("compile", tmp_path, "command")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_of_the_template_is_left_in_it(create_plugin, tmp_path, kind):
+    texts = written(create_plugin("zebra-npu", tmp_path, kind))
 
     assert not [
         name
@@ -103,10 +134,11 @@ def test_its_ep_has_fewer_than_sixty_lines(create_plugin, tmp_path):
     )
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_its_code_passes_the_linter_the_formatter_and_the_type_checker(
-    create_plugin, tmp_path
+    create_plugin, tmp_path, kind
 ):
-    folder = create_plugin("acme", tmp_path).folder
+    folder = create_plugin("acme", tmp_path, kind).folder
 
     def clean(*command):
         done = subprocess.run(

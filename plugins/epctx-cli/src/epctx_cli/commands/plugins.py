@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
 from epctx_cli.arguments import CommandParser, add_common, require_plugin
+from epctx_cli.command_table import OWN
 from epctx_cli.entry_points import (
     EP_GROUP,
     KINDS,
@@ -23,7 +24,7 @@ from epctx_cli.entry_points import (
 )
 from epctx_cli.exit_codes import ExitCode
 from epctx_core import default_registry, plugins
-from epctx_core.errors import PluginError
+from epctx_core.errors import InvalidArgument, PluginError
 from epctx_core.ext import install_command
 
 if TYPE_CHECKING:
@@ -336,9 +337,15 @@ def _value(value: object) -> str:
 
 def add_new_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx plugins new`."""
-    parser.epilog = "The new package is complete, and its EP works."
+    parser.epilog = "The new package is complete, and its plugin works."
     parser.add_argument(
         "name", metavar="NAME", help="a word such as acme, for the package epctx-acme"
+    )
+    parser.add_argument(
+        "--kind",
+        choices=("ep", "engine", "command", "transformer"),
+        default="ep",
+        help="the kind of plugin (default: ep)",
     )
     parser.add_argument(
         "-o",
@@ -355,19 +362,28 @@ def start_plugin(arguments: argparse.Namespace, console: Console) -> int:
     """Write the package, and print the next steps."""
     from epctx_cli.templates import create_plugin
 
-    names, folder, files = create_plugin(arguments.name, arguments.output)
-    console.say(
-        f"{names['distribution']}: {names['ep']}, which works as it is, on the CPU "
-        "kernels of the core."
-    )
+    word, kind = arguments.name, arguments.kind
+    if kind == "command" and word in {own.name for own in OWN}:
+        raise InvalidArgument(
+            f"epctx has a command {word!r} of its own.", hint="Choose another name."
+        )
+    names, folder, files = create_plugin(word, arguments.output, kind)
+    made = {
+        "ep": f"{names['ep']}, which works as it is, on the CPU kernels of the core",
+        "engine": f"the engine {word}, which works as it is, on numpy",
+        "command": f"the command `epctx {word}`, which works as it is",
+        "transformer": f"the graph transformer {names['name']}, which works as it is",
+    }
+    console.say(f"{names['distribution']}: {made[kind]}.")
     console.table(("",), [(name,) for name in files], title=f"{folder}/")
     console.say(
         "\nNext:\n"
         f"  pip install --editable {shlex.quote(f'{folder}[test]')}\n"
-        f"  epctx plugins check {names['camel']}\n"
+        f"  epctx plugins check {names['camel'] if kind == 'ep' else names['check']}\n"
         f"  python -m pytest {shlex.quote(str(folder))}\n"
-        f"{folder / 'README.md'} describes the way from there to your device."
+        f"{folder / 'README.md'} describes the way from there to your own."
     )
-    shown = {key: names[key] for key in ("distribution", "module", "ep")}
-    console.result({"folder": str(folder), **shown, "files": files})
+    keys = ("distribution", "module", "ep" if kind == "ep" else "name")
+    shown = {key: names[key] for key in keys}
+    console.result({"folder": str(folder), "kind": kind, **shown, "files": files})
     return ExitCode.DONE

@@ -1,7 +1,7 @@
-"""Template of `epctx plugins new`: a complete package with an EP that works.
+"""Templates of `epctx plugins new`: a complete package with a plugin that works.
 
-Has the names that follow from one word, and the files under `plugin/`. Knows nothing of
-the command line.
+Has the names that follow from one word, the files that all kinds share under `common/`,
+and those of each kind in a folder of its name. Knows nothing of the command line.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from epctx_core.ext import known_ep
 from epctx_core.plugin import PLUGIN_API
 
 LONGEST = 40
+KINDS = ("ep", "engine", "command", "transformer")
+"""Kinds of plugins that have a template."""
 _WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _OWN_WORDS = frozenset({"core", "cpu", "sim"})
 _ENDING = ".in"
@@ -34,13 +36,14 @@ class _Text(Template):
 
 
 def create_plugin(
-    word: str, parent: str | os.PathLike[str] = "."
+    word: str, parent: str | os.PathLike[str] = ".", kind: str = "ep"
 ) -> tuple[dict[str, str], Path, list[str]]:
     """Write a complete package into a new folder `epctx-<word>`.
 
     Args:
         word: a name such as `acme`; all others follow from it.
         parent: the folder around it; made if necessary.
+        kind: one of `KINDS`.
 
     Returns:
         The names of its parts, its folder, and its files in order, relative to the
@@ -52,14 +55,8 @@ def create_plugin(
         Fail: the folder exists, or cannot be written.
     """
     _refuse_bad_word(word)
-    names, root = _names(word), Path(__file__).with_name("plugin")
-    texts = {}
-    for path in sorted(root.rglob(f"*{_ENDING}")):
-        target = path.relative_to(root).as_posix().removesuffix(_ENDING)
-        target = re.sub(rf"(^|/){_HIDDEN}", r"\1.", target).replace(
-            "__module__", names["module"]
-        )
-        texts[target] = _Text(path.read_text("utf-8")).substitute(names)
+    names = _names(word, kind)
+    texts = _fill("common", names) | _fill(kind, names)
     folder = Path(parent) / names["distribution"]
     if os.path.lexists(folder):
         raise Fail(
@@ -89,18 +86,37 @@ def create_plugin(
     return names, folder, sorted(texts)
 
 
-def _names(word: str) -> dict[str, str]:
+def _fill(folder: str, names: dict[str, str]) -> dict[str, str]:
+    """Return the files of a folder of templates by their paths, with names filled
+    in.
+    """
+    root, texts = Path(__file__).with_name(folder), {}
+    for path in sorted(root.rglob(f"*{_ENDING}")):
+        target = path.relative_to(root).as_posix().removesuffix(_ENDING)
+        target = re.sub(rf"(^|/){_HIDDEN}", r"\1.", target).replace(
+            "__module__", names["module"]
+        )
+        texts[target] = _Text(path.read_text("utf-8")).substitute(names)
+    return texts
+
+
+def _names(word: str, kind: str) -> dict[str, str]:
     """Return the names in the files of the template: for `acme` epctx-acme, epctx_acme,
     Acme, ACME0001 and so on.
     """
     parts = word.split("-")
     camel = "".join(part.capitalize() for part in parts)
+    function = word.replace("-", "_")
+    name = {"ep": camel, "transformer": function}.get(kind, word)
     major, minor = __version__.split(".")[:2]
     return {
         "word": word,
         "distribution": f"epctx-{word}",
         "module": f"epctx_{word.replace('-', '_')}",
         "camel": camel,
+        "function": function,
+        "name": name,
+        "check": f"{camel}ExecutionProvider" if kind == "ep" else f"--{kind} {name}",
         "ep": f"{camel}ExecutionProvider",
         "provider": f"{camel}Provider",
         "magic": f"{''.join(parts).upper():_<4.4}0001",
