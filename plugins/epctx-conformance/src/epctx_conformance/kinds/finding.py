@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from importlib_metadata import distributions
 
-from epctx_core.errors import InvalidArgument, PackageMissing, PluginError
-from epctx_core.ext import suggestion
+from epctx_core.errors import InvalidArgument, PackageMissing, PluginError, suggestion
 
 if TYPE_CHECKING:
     from importlib_metadata import EntryPoint
