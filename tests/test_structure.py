@@ -359,6 +359,23 @@ def test_a_posix_call_is_noticed():
     assert found == {"fcntl", "os.O_NOFOLLOW", "dir_fd", "madvise", "mmap.MADV_FREE"}
 
 
+def test_names_of_distributions_stand_in_the_table_for_hints_alone():
+    """Behaviour of packages is found by entry points. Forwards name modules, and the
+    documentation of options what they are for.
+    """
+    distributions = {path.name for path in ROOT.glob("plugins/epctx-*")}
+    naming = {
+        shown(path)
+        for path in CORE.rglob("*.py")
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node.value.partition("[")[0] in distributions
+    }
+
+    assert naming == {"epctx_core/installing.py"}
+
+
 def test_package_metadata_is_read_by_discovery_and_for_hints_alone():
     readers = {
         shown(path)

@@ -58,9 +58,9 @@ _log = logging.getLogger("epctx.engines")
 
 def get_install_command() -> str:
     """Return the command that installs the engine of epctx-onnxruntime."""
-    from epctx_core.installing import install_command
+    from epctx_core.installing import PROVIDED_BY, install_command
 
-    return install_command("epctx-core[ort]")
+    return install_command(PROVIDED_BY[GROUP, ONNXRUNTIME])
 
 
 @cache
