@@ -133,7 +133,8 @@ class EpctxError(Exception):
         hint: str | None = None,
     ) -> None:
         if _concealed:
-            message, hint = concealed(message), hint and concealed(hint)
+            message = concealed(message)
+            hint = hint and concealed(hint)
         if len(message) > LONGEST_MESSAGE:
             message = (
                 f"{message[:LONGEST_MESSAGE]} [and {len(message) - LONGEST_MESSAGE:,} "
@@ -142,7 +143,10 @@ class EpctxError(Exception):
         message = one_line(message)
         super().__init__(message)
         self.message = message
-        self.node, self.ep, self.path, self.hint = node, ep, path, hint
+        self.node = node
+        self.ep = ep
+        self.path = path
+        self.hint = hint
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.hint}" if self.hint else self.message
@@ -255,7 +259,9 @@ class PluginError(EpctxError):
         **facts: Any,
     ) -> None:
         super().__init__(message, **facts)
-        self.hook, self.distribution, self.version = hook, distribution, version
+        self.hook = hook
+        self.distribution = distribution
+        self.version = version
 
 
 def suggestion(name: str, known: object, cutoff: float = 0.6) -> str:

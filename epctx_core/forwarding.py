@@ -78,10 +78,8 @@ def import_installed(module: str, *, needed_by: str) -> ModuleType:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        package, missing = (
-            module.partition(".")[0],
-            (error.name or "").partition(".")[0],
-        )
+        package = module.partition(".")[0]
+        missing = (error.name or "").partition(".")[0]
         if not missing or missing == package != error.name:
             raise
         distribution = package.replace("_", "-")

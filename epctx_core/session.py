@@ -98,7 +98,8 @@ class InferenceSession(Strict):
 
             exporter = prepare_export(work)
         self._state: SessionState | None = load_session(work, exporter)
-        self._inputs, self._outputs = self._state.inputs, self._state.outputs
+        self._inputs = self._state.inputs
+        self._outputs = self._state.outputs
         self._defaults = self._state.defaults
         self._order = host.make_feed_order(self._inputs, self._defaults)
         # The threads of calls under way. append and remove are atomic, so that a run
@@ -176,10 +177,12 @@ class InferenceSession(Strict):
                 f"{type(input_feed).__name__}."
             )
         self._open()
-        feeds, begun = dict(input_feed), threading.Event()
+        feeds = dict(input_feed)
+        begun = threading.Event()
 
         def work() -> None:
-            results, error = [], ""
+            results = []
+            error = ""
             # `close` waits for what was accepted, so the call counts from here on.
             self._running.append(get_ident())
             begun.set()
@@ -361,7 +364,8 @@ class InferenceSession(Strict):
         with self._closing:
             while self._running:
                 time.sleep(_POLL_SECONDS)
-            state, self._state = self._state, None
+            state = self._state
+            self._state = None
             if state is not None:
                 state.providers.close()
 

@@ -182,7 +182,8 @@ class Compile:
                 is a context model already.
             InvalidGraph, NotImplementedByProvider: see `PassThrough`.
         """
-        model, choices = self.work.model, self.work.choices
+        model = self.work.model
+        choices = self.work.choices
         destination = replace(
             self._resolve_destination(
                 model.source.name, has_payloads=bool(choices or model.context_nodes)
@@ -271,7 +272,8 @@ class Compile:
 
     def check(self) -> None:
         """Raise if the results of the assignment could not be written."""
-        model, assignment = self.work.model, self.work.assignment
+        model = self.work.model
+        assignment = self.work.assignment
         providers = self.work.providers
         if (
             not assignment.partitions
@@ -447,7 +449,8 @@ class Compile:
 
     def make_report(self) -> CompileReport:
         """Return the report; warn if nothing was compiled."""
-        work, context = self.work, self.context
+        work = self.work
+        context = self.context
         delivered = self.payloads if self.deliver is not None else ()
         outputs = (*(() if delivered else self.payloads), *self.files)
         required: list[str] = []

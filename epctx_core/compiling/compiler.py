@@ -511,7 +511,9 @@ class ShareGroup:
                 member.open()
                 member.compile(stack.enter_context(member.settle()))
             self._open.push(stack.pop_all())
-        self._eps, self._folder, self._group = eps, member.destination.folder, group
+        self._eps = eps
+        self._folder = member.destination.folder
+        self._group = group
         self._group.add(member)
         self._members.append(member)
 

@@ -48,7 +48,8 @@ def check_folder(folder: Path) -> None:
         )
         reason = "" if nearest.is_dir() else f"used: {str(nearest)!r} is not a folder"
     except (OSError, ValueError) as error:
-        nearest, reason = folder, f"created: {error}"
+        nearest = folder
+        reason = f"created: {error}"
     for part in folder.relative_to(nearest).parts:
         check_name(part, folder)
     if reason:
@@ -231,7 +232,8 @@ class Destination:
         """Raise for a mistake in the output that does not depend on the source; see
         `check`.
         """
-        folder, path = self.folder, self.path
+        folder = self.folder
+        path = self.path
         if folder is None:
             return
         check_folder(folder)

@@ -175,12 +175,13 @@ def make_context_model(
         PluginError: an EP describes its nodes wrongly.
         Fail, InvalidArgument: see `place_initializers`.
     """
-    source, assignment = work.model.source, work.assignment
+    source = work.model.source
     parts = [
         _describe(work, choice, outputs, earlier, is_only=not existing.records)
         for choice in work.providers.choices.values()
-        if assignment.of(choice.name)
+        if work.assignment.of(choice.name)
     ]
+
     written: dict[bytes, PayloadWriter] = {}
     used: dict[str, SourceReference] = {}
     source_tensors: dict[str, TensorView] = {}
@@ -195,14 +196,17 @@ def make_context_model(
                 written[writer.get_cache_value()] = writer
 
     proto = _place_nodes(work, existing, parts)
+
     entries = [entry for part in parts for entry in part.entries]
     # Without `final` nothing was written: an entry has only the payload's name.
     pending = () if outputs.final else tuple(entry.name for entry in entries)
     entries = [] if pending else entries
+
     destination = outputs.destination
     placed, initializers, named_files = place_initializers(
         proto, source.weights, destination.placement, outputs.create, destination.folder
     )
+
     if parts or existing.records:
         write_dependencies(
             proto,
@@ -219,7 +223,8 @@ def make_context_model(
             pending=pending,
         )
         add_manifest(proto, work, existing, new)
-        write_kernel_types(proto, list_remaining_operators(assignment))
+        write_kernel_types(proto, list_remaining_operators(work.assignment))
+
     return ContextModel(
         proto=proto,
         payloads=(*existing.written, *entries),
@@ -283,7 +288,9 @@ class ProviderPart:
     def __init__(
         self, ep: str, descriptions: Descriptions, common: Mapping[str, str]
     ) -> None:
-        self.ep, self.descriptions, self._common = ep, descriptions, common
+        self.ep = ep
+        self.descriptions = descriptions
+        self._common = common
         self._writers = descriptions.payloads.writers
         self.nodes: dict[GraphPartition, Replacement] = {}
         self.entries: list[PayloadEntry] = []
@@ -299,7 +306,9 @@ class ProviderPart:
     def add(self, description: EPContextNode) -> None:
         """Make the node of one partition."""
         partition: Any = description.partition
-        main, cache, key = bool(description.main_context), None, id(description.payload)
+        main = bool(description.main_context)
+        cache = None
+        key = id(description.payload)
         if description.payload is not None:
             users = self._users.setdefault(key, [])
             cache = self._writers[key].get_cache_value()
@@ -307,7 +316,8 @@ class ProviderPart:
             # them carries it where it is embedded.
             carries = main and self._carriers.setdefault(key, partition) is partition
             if self.descriptions.payloads.embedded and not carries:
-                main, cache = False, None
+                main = False
+                cache = None
             if not main:
                 users.append(partition.node_name)
         if not main:
@@ -376,7 +386,8 @@ def _describe(
         earlier: graphs of the share group's models before this one.
         is_only: whether no other compile wrote payloads of the model.
     """
-    partitions, source = work.assignment.of(choice.name), work.model.source
+    partitions = work.assignment.of(choice.name)
+    source = work.model.source
     before = earlier.get(choice.name, ())
     with compute_digests_ahead(
         weight for p in partitions for weight in p.weights.values()

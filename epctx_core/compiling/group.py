@@ -89,7 +89,8 @@ def read_published(path: Path, digest: str) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
-        data, reason = b"", str(error)
+        data = b""
+        reason = str(error)
     if hashlib.sha256(data).hexdigest() != digest:
         raise Fail(
             f"the share group's model {str(path)!r} cannot be completed: {reason}.",
@@ -180,7 +181,8 @@ class Group:
             context = member.publish(named, self._graphs)
             # Only now: of a member that failed, nothing may count.
             self.add(member)
-            self._naming, self._graphs = named, _add_names(self._graphs, member)
+            self._naming = named
+            self._graphs = _add_names(self._graphs, member)
             if context.pending and member.destination.folder is not None:
                 file = member.files[-1]
                 path = Path(os.path.realpath(member.destination.folder)) / file.path
@@ -308,7 +310,8 @@ class Group:
     def close(self) -> None:
         """Release what EPs keep for the group; further calls do nothing."""
         with self._lock:
-            in_use, self._workspaces_in_use = self._workspaces_in_use, {}
+            in_use = self._workspaces_in_use
+            self._workspaces_in_use = {}
         for workspace in in_use.values():
             close_quietly(workspace.close, "closing what an EP kept for a share group")
 

@@ -226,7 +226,8 @@ def place_initializers(
         for tensor in graph.initializer:
             if tensor.name not in known:
                 continue
-            weight, location = known[tensor.name], None
+            weight = known[tensor.name]
+            location = None
             if placement.locate is not None:
                 location = _ask(weight, placement.locate, folder)
                 named.update({} if location is None else {location[0]: None})
@@ -271,11 +272,9 @@ def _ask(
     if info is None:
         return None
     try:
-        path, offset, size = (
-            os.fsdecode(info.filepath),
-            index(info.file_offset),
-            index(info.byte_size),
-        )
+        path = os.fsdecode(info.filepath)
+        offset = index(info.file_offset)
+        size = index(info.byte_size)
     except (AttributeError, TypeError):
         problem = (
             f"gave {info!r:.80}, which is not an OrtExternalInitializerInfo of a path "

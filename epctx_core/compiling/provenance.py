@@ -163,7 +163,8 @@ class PassThrough:
         self.files: list[str] = []
         self._payloads: list[_KeptPayload] = []
         if self.records:
-            given, most = model.source, config.input_budget.manifest_entries
+            given = model.source
+            most = config.input_budget.manifest_entries
             self.manifest = find_manifest(given.proto, given.path, given.digest, most)
             for record in self.records:
                 # Nobody but the model knows them, and what is written has to verify.
@@ -220,7 +221,8 @@ class PassThrough:
             if carried.target is None:
                 marker = make_marker()
                 self.contents[marker] = carried.payload
-                entry, first = carried.verify(), carried.nodes[0]
+                entry = carried.verify()
+                first = carried.nodes[0]
                 # A record's name is made up where the node has none: the next reader
                 # would make another.
                 is_named = (
@@ -284,7 +286,8 @@ class PassThrough:
         for record in sorted(self.records, key=lambda r: not r.main_context):
             if not record.cache and not record.main_context:
                 continue
-            name, payload = record.file_name, reader.load(record)
+            name = record.file_name
+            payload = reader.load(record)
             file = None if name is None else check_file_name(name, record.name)
             key = (record.name, True) if file is None else (file, False)
             if key in found:
@@ -372,7 +375,8 @@ def check_mix(work: Work, existing: PassThrough) -> None:
         InvalidGraph: another distribution of an EP made the nodes that are there, or
             the EP does not support them any more.
     """
-    model, manifest = work.model, existing.manifest
+    model = work.model
+    manifest = existing.manifest
     if not model.context_nodes:
         return
     infos = read_compatibility_info(model.source.proto)

@@ -134,7 +134,8 @@ def compare_shapes(
     if not providers.session.config().read_back:
         return
     for partition, compiled in assignment.compiled.items():
-        run, inputs = compiled.run, _make_zeros(partition.inputs)
+        run = compiled.run
+        inputs = _make_zeros(partition.inputs)
         if run is None or inputs is None or partition.node_name not in names:
             continue
         providers.cancel.raise_if_requested()
@@ -172,7 +173,8 @@ def _open_payloads(
     made: dict[PayloadKey, LoadedPayload] = {}
     for cache, record in {r.cache: r for r in records if r.cache is not None}.items():
         writer = written[cache]
-        key, entry = get_payload_key(record), writer.finish()
+        key = get_payload_key(record)
+        entry = writer.finish()
         payload = LoadedPayload(
             key[0], writer.get_written(), digest=entry.root, scratch=scratch
         )

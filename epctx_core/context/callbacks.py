@@ -151,7 +151,8 @@ class OrtEpContextDataBuffer:
     def expire(self) -> bytearray | None:
         """Return the allocated bytes, if any; the callback has returned."""
         self._max_size = None
-        content, self._content = self._content, None
+        content = self._content
+        self._content = None
         return content
 
 

@@ -79,7 +79,9 @@ def _read_operators(data: Any) -> tuple[OperatorTypes, ...]:
 
 
 def _read_operator(entry: dict[str, Any]) -> OperatorTypes:
-    version, inputs, outputs = entry["since_version"], entry["inputs"], entry["outputs"]
+    version = entry["since_version"]
+    inputs = entry["inputs"]
+    outputs = entry["outputs"]
     lists = isinstance(inputs, list) and isinstance(outputs, list)
     if (
         not lists

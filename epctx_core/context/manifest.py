@@ -254,7 +254,8 @@ def _group_segments(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
         size += segment.length
         if size >= BLOCK:
             yield batch
-            batch, size = [], 0
+            batch = []
+            size = 0
     if batch:
         yield batch
 
@@ -470,7 +471,8 @@ def find_manifest(
         ReplacedBinaryError: the one beside it is of another model.
         InvalidGraph: the manifest is damaged, or the one beside it cannot be read.
     """
-    manifest, beside = read_manifest(model, most), f"{path}{SIDECAR}"
+    manifest = read_manifest(model, most)
+    beside = f"{path}{SIDECAR}"
     if path is None or manifest is not None or not os.path.lexists(beside):
         return manifest
     name = f"{path.name}{SIDECAR}"

@@ -24,7 +24,8 @@ GROUP: Final = "epctx.model_formats"
 ONNX: Final = "ONNX"
 _IR_VERSION: Final = b"\x08"
 """The first byte of the field `ir_version`."""
-_ORT, _ORT_IDENTIFIER = "ORT", b"ORTM"
+_ORT = "ORT"
+_ORT_IDENTIFIER = b"ORTM"
 """The format of ONNX Runtime (`.ort`), and its bytes 4 to 7; known here so that an
 error can name the package that decodes it.
 """

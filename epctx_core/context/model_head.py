@@ -14,9 +14,11 @@ from epctx_core.graph.wire import BYTES, walk_fields
 WINDOW: Final = 1 << 14
 """Bytes read at once, so that fields that lie together cost one read."""
 
-_GRAPH, _METADATA = 7, 14
+_GRAPH = 7
+_METADATA = 14
 """Numbers of fields of onnx's ModelProto."""
-_KEY, _VALUE = 1, 2
+_KEY = 1
+_VALUE = 2
 """Numbers of fields of onnx's StringStringEntryProto."""
 
 
@@ -110,13 +112,15 @@ def scan_metadata(
 
 def _make_reader(file: BinaryIO) -> Callable[[int, int], bytes]:
     """Return a function that reads so many bytes from an offset on."""
-    window, begin = b"", 0
+    window = b""
+    begin = 0
 
     def read(offset: int, length: int) -> bytes:
         nonlocal window, begin
         if not begin <= offset <= begin + len(window) - length:
             file.seek(offset)
-            window, begin = file.read(max(length, WINDOW)), offset
+            window = file.read(max(length, WINDOW))
+            begin = offset
             if len(window) < length:
                 raise ValueError("it was cut while it was read")
         return window[offset - begin : offset - begin + length]

@@ -81,11 +81,9 @@ DEPENDENCIES_KEY = "external_dependencies"
 """ONNX Runtime's metadata key for what a compiled model needs besides its file; from
 1.32 on in each.
 """
-SOURCE_MODEL, EXTERNAL_WEIGHTS, CONTEXT_BINARY = (
-    "source_model",
-    "external_weights",
-    "ep_context_binary",
-)
+SOURCE_MODEL = "source_model"
+EXTERNAL_WEIGHTS = "external_weights"
+CONTEXT_BINARY = "ep_context_binary"
 """The words for it, in the order in which ONNX Runtime writes them."""
 
 
@@ -150,10 +148,8 @@ def list_payload_files(graph: GraphProto) -> Iterator[str]:
     for _, _, node in walk_indexed_nodes(graph):
         if is_context_node(node):
             attributes = {a.name: a for a in node.attribute}
-            mode, cache = (
-                attributes.get("embed_mode"),
-                attributes.get("ep_cache_context"),
-            )
+            mode = attributes.get("embed_mode")
+            cache = attributes.get("ep_cache_context")
             if mode is not None and mode.i != 1 and cache is not None:
                 yield cache.s.decode(errors="replace")
 

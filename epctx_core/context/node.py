@@ -256,7 +256,8 @@ def find_wrong_types(
 def _format_type(kind: TypeProto) -> str:
     if not kind.HasField("tensor_type"):
         return str(kind.WhichOneof("value")).removesuffix("_type")
-    elem_type, names = kind.tensor_type.elem_type, TensorProto.DataType
+    elem_type = kind.tensor_type.elem_type
+    names = TensorProto.DataType
     return (
         names.Name(elem_type).lower() if elem_type in names.values() else str(elem_type)
     )
@@ -267,7 +268,8 @@ def _read_attributes(name: str, node: NodeProto) -> tuple[dict[str, Any], bytes 
     values: dict[str, Any] = {"main_context": 1, "embed_mode": 1, "source": ""}
     cache: bytes | None = None
     for attribute in node.attribute:
-        key, kind = attribute.name, attribute.type
+        key = attribute.name
+        kind = attribute.type
         if isinstance(key, bytes):
             raise _node_error(
                 name, f"has the attribute {key!r}, whose name is not UTF-8"

@@ -59,7 +59,8 @@ class SerializedModel:
             for chunk in (piece,) if isinstance(piece, memoryview) else piece.chunks():
                 if length + len(chunk) > _JOINED and waiting:
                     yield memoryview(b"".join(waiting))
-                    waiting, length = [], 0
+                    waiting = []
+                    length = 0
                 if len(chunk) > _JOINED:
                     yield chunk
                 else:
@@ -101,7 +102,8 @@ def _replace_markers(
         content = markers[0][2]
         return [content], content.nbytes
     pieces: list[Embeddable] = []
-    kept, done = start, 0
+    kept = start
+    done = 0
     for _, kind, offset, length in walk_fields(
         lambda at, count: data[at : at + count].tobytes(), start, end
     ):
@@ -114,7 +116,8 @@ def _replace_markers(
             )
             before = data[kept : offset - len(_encode_varint(length))]
             pieces += [before, memoryview(_encode_varint(size)), *inner]
-            kept, done = offset + length, last
+            kept = offset + length
+            done = last
         if done == len(markers):
             break
     pieces.append(data[kept:end])
@@ -148,7 +151,8 @@ def make_context_node(
             payload has another name than the node.
         cache: the payload or the file's name, None for a reference.
     """
-    frame.op_type, frame.domain = OP_TYPE, DOMAIN
+    frame.op_type = OP_TYPE
+    frame.domain = DOMAIN
     values: dict[str, Any] = {
         **attributes,
         "partition_name": attributes.get("partition_name") or frame.name,

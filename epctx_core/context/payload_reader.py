@@ -215,7 +215,8 @@ class PayloadReader:
                 publication has that one.
             Fail: it cannot be brought into memory, or the host's callback raised.
         """
-        file_name, node = record.file_name, record.name
+        file_name = record.file_name
+        node = record.name
         if not record.cache:
             raise InvalidGraph(
                 f"EPContext node {node!r} has main_context=1 and "
@@ -324,12 +325,11 @@ class PayloadReader:
         """Check a payload as far as the host wants; return whether every byte of it is
         known to be right.
         """
-        mode, checks, node = (
-            self._reading.verification,
-            self._reading.checks,
-            record.name,
-        )
-        file, view = payload.mapped, payload.view
+        mode = self._reading.verification
+        checks = self._reading.checks
+        node = record.name
+        file = payload.mapped
+        view = payload.view
         in_place = record.embed_mode or self._reading.map_binaries
         if mode is Verification.HEAD and in_place and self._reading.early:
             entry.check_head(view, node)
@@ -356,7 +356,8 @@ class PayloadReader:
 
         def refuse(segment: Segment) -> ReplacedBinaryError:
             error = entry.mismatch_error(segment, node)
-            error.ep, error.path = self._ep, None if file is None else file.path
+            error.ep = self._ep
+            error.path = None if file is None else file.path
             return error
 
         verified = checks.check(view, file, entry, refuse, beside=beside)

@@ -91,10 +91,8 @@ class PayloadWriter:
         # An empty array has a shape that cannot be cast.
         view = whole.cast("B") if whole.nbytes else memoryview(b"")
         while view:
-            part, view = (
-                view[: BLOCK - self._block_length],
-                view[BLOCK - self._block_length :],
-            )
+            part = view[: BLOCK - self._block_length]
+            view = view[BLOCK - self._block_length :]
             self._block.update(part)
             self._block_length += len(part)
             if self._block_length == BLOCK:
@@ -173,7 +171,8 @@ class PayloadWriter:
         )
 
     def _put_weight(self, weight: Weight) -> None:
-        mapping, copy_mapped = weight.mapping, getattr(self._sink, "copy_mapped", None)
+        mapping = weight.mapping
+        copy_mapped = getattr(self._sink, "copy_mapped", None)
         if mapping is None or copy_mapped is None:
             for chunk in weight.chunks():
                 self._put(chunk)
@@ -187,7 +186,8 @@ class PayloadWriter:
         """Append a weight that an EP made: its digest is a claim, and the manifest must
         not pass on a wrong one.
         """
-        start, sha = self.size, hashlib.sha256()
+        start = self.size
+        sha = hashlib.sha256()
         for chunk in view.chunks():
             sha.update(chunk)
             self._put(memoryview(chunk))
@@ -227,7 +227,8 @@ class PayloadWriter:
 
     def _put(self, chunk: memoryview) -> None:
         self._check_room(len(chunk))
-        left, sink = chunk, self._open_sink()
+        left = chunk
+        sink = self._open_sink()
         while left:
             left = left[sink.write(left) :]
         self.size += len(chunk)
@@ -258,8 +259,10 @@ class _Payload:
 
     def __init__(self, writer: PayloadWriter) -> None:
         self._writer = writer
-        self.write, self.align = writer.write, writer.align
-        self.write_tensor, self.add_file = writer.write_tensor, writer.add_file
+        self.write = writer.write
+        self.align = writer.align
+        self.write_tensor = writer.write_tensor
+        self.add_file = writer.add_file
 
     @property
     def size(self) -> int:
@@ -273,8 +276,10 @@ class _ContextWriter:
     __slots__ = ("final", "graphs_by_model", "payload", "reference")
 
     def __init__(self, payloads: PayloadSet) -> None:
-        self.final, self.graphs_by_model = payloads.final, payloads.graphs_by_model
-        self.payload, self.reference = payloads.payload, payloads.references.reference
+        self.final = payloads.final
+        self.graphs_by_model = payloads.graphs_by_model
+        self.payload = payloads.payload
+        self.reference = payloads.references.reference
 
 
 class PayloadSet:

@@ -332,8 +332,10 @@ class DigestChecks:
             InvalidGraph: a payload is damaged: the first in the order of `check`.
             ModelLoadCanceled: the host asked to stop.
         """
-        checks, self._under_way = self._under_way, []
-        receipts, self._receipts = self._receipts, set()
+        checks = self._under_way
+        self._under_way = []
+        receipts = self._receipts
+        self._receipts = set()
         for found, refuse, _ in checks:
             while not found.done():
                 if self._cancellation is not None:
@@ -358,7 +360,8 @@ def _make_receipts_after(content: MappedFile, digest: str, begun: int) -> list[s
     that is as young gets none, and the next load checks it again. A link made
     meanwhile, as for an EP that wants a file, changes the ctime, too.
     """
-    before, after = content.status, os.fstat(content.descriptor)
+    before = content.status
+    after = os.fstat(content.descriptor)
     untouched = (
         before.st_ctime_ns == after.st_ctime_ns or before.st_nlink != after.st_nlink
     )

@@ -80,7 +80,8 @@ def make_scratch_folder() -> Iterator[Path]:
 
     `tempfile.TemporaryDirectory` would remove it at the end of a forked child, too.
     """
-    folder, owner = tempfile.mkdtemp(prefix="epctx-"), os.getpid()
+    folder = tempfile.mkdtemp(prefix="epctx-")
+    owner = os.getpid()
 
     def remove() -> None:
         if os.getpid() == owner:
@@ -133,7 +134,8 @@ class PrivateWorkspace:
     def close(self) -> None:
         """Close all objects, the youngest first; all are closed even if one raises."""
         with self._lock:
-            objects, self._objects = self._objects, {}
+            objects = self._objects
+            self._objects = {}
             self._graphs.clear()
         with ExitStack() as stack:
             for obj, close in objects.values():

@@ -157,7 +157,8 @@ _GRAPH = 7
 """Number of a field of onnx's ModelProto."""
 _INITIALIZER = 5
 """Number of a field of onnx's GraphProto."""
-_NAME, _RAW_DATA = 8, 9
+_NAME = 8
+_RAW_DATA = 9
 """Numbers of fields of onnx's TensorProto."""
 
 
@@ -229,7 +230,8 @@ def _tensor(
     names: Collection[str] | None,
 ) -> Iterator[tuple[TensorProto, int, int]]:
     head = bytearray()
-    name, raw = "", (0, 0)
+    name = ""
+    raw = (0, 0)
     for number, kind, offset, length in fields:
         if (number, kind) == (_RAW_DATA, BYTES):
             raw = (offset, length)
@@ -360,7 +362,8 @@ class SourceWeights:
                 if self._path is not None
                 else self._open_beside_model() as file
             ):
-                model, path = MappedFile(file.fileno(), file.path), Path(file.path)
+                model = MappedFile(file.fileno(), file.path)
+                path = Path(file.path)
         return read_weights(
             model,
             names,

@@ -246,7 +246,8 @@ class WeightsFolder:
             raise _mismatch_error(seal, "its size or its end differs", file.path)
         if self._verification is Verification.HEAD:
             return
-        mapped, path = MappedFile(file.fileno(), file.path), file.path
+        mapped = MappedFile(file.fileno(), file.path)
+        path = file.path
 
         def refuse(segment: Segment) -> ReplacedBinaryError:
             end = segment.offset + segment.length

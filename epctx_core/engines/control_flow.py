@@ -81,15 +81,14 @@ def run_scan(
         RuntimeException: the values that are sliced have different lengths.
     """
     count = len(inputs) - int(attributes["num_scan_inputs"])
-    states, sources = list(inputs[:count]), inputs[count:]
+    states = list(inputs[:count])
+    sources = inputs[count:]
 
     def get_setting(name: str, values: Sequence[Any]) -> Sequence[int]:
         return attributes.get(f"scan_{name}") or [0] * len(values)
 
-    axes, directions = (
-        get_setting("input_axes", sources),
-        get_setting("input_directions", sources),
-    )
+    axes = get_setting("input_axes", sources)
+    directions = get_setting("input_directions", sources)
     sliced = [
         np.moveaxis(value, axis, 0)[:: -1 if backwards else 1]
         for value, axis, backwards in zip(sources, axes, directions, strict=True)
@@ -113,10 +112,8 @@ def run_scan(
             kept.append(row)
     if not length:
         states = [copy.copy(value) for value in states]
-    axes, directions = (
-        get_setting("output_axes", rows),
-        get_setting("output_directions", rows),
-    )
+    axes = get_setting("output_axes", rows)
+    directions = get_setting("output_directions", rows)
     joined = []
     for kept, axis, backwards, type_ in zip(
         rows, axes, directions, types[count:], strict=True

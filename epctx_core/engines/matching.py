@@ -50,7 +50,9 @@ class KernelMatcher:
         self.own: Sequence[OperatorTypes] = (
             registry.operators if registry is not None else ()
         )
-        self._registry, self._carried, self._types = registry, carried, types
+        self._registry = registry
+        self._carried = carried
+        self._types = types
 
     def for_graph(self, types: TypeTable) -> KernelMatcher:
         """Return a matcher of the same kernels for another graph."""
@@ -101,7 +103,8 @@ class KernelMatcher:
     ) -> str | None:
         """Return why a kernel does not fit, None if it does."""
         version = node.opset_version if table is None else table.since_version
-        since, end = kernel.since_version, kernel.end_version
+        since = kernel.since_version
+        end = kernel.end_version
         # An end that is not stated is unknown: of an operator with a table, it covers
         # nothing but the start.
         last = end if end is not None else version if table is None else since

@@ -284,7 +284,8 @@ def _scan_batch(
     after its own length.
     """
     given["scan_input_directions"], results = directions, []
-    count, most = len(inputs) - given["num_scan_inputs"], inputs[-1].shape[1]
+    count = len(inputs) - given["num_scan_inputs"]
+    most = inputs[-1].shape[1]
     for row, length in enumerate(
         [most] * len(inputs[-1]) if lengths is None else lengths
     ):

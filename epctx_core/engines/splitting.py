@@ -135,10 +135,8 @@ def _lacking_error(
         if not any(_has_kernel(graph, index, engine, known) for engine in engines)
     )
     node = next(lacking, None)
-    what, cure = (
-        _list_nodes(model),
-        f"install onnxruntime's kernels: {get_install_command()}",
-    )
+    what = _list_nodes(model)
+    cure = f"install onnxruntime's kernels: {get_install_command()}"
     if node is not None:
         custom = [
             each
@@ -263,7 +261,8 @@ def _make_index(model: ModelProto, engine: BaseEngine) -> GraphIndex:
 
 def _find_stuck_nodes(part: NodeGroup, engine: BaseEngine) -> list[int]:
     """Return the nodes at a part's boundary that an engine cannot pass values over."""
-    graph, values = part.graph, (*part.inputs, *part.outputs)
+    graph = part.graph
+    values = (*part.inputs, *part.outputs)
     names = {
         value.name for value in values if not engine.can_pass(value.type.elem_type)
     }

@@ -27,7 +27,8 @@ _MOST_LEVELS = 100
 """Levels of messages that protobuf decodes."""
 _CHUNK = 1 << 20
 _WIRE_TYPE = 7
-_GROUP, _GROUP_END = 3, 4
+_GROUP = 3
+_GROUP_END = 4
 """Marks around a group, which no message of ONNX has: protobuf keeps all in between
 unread.
 """
@@ -132,9 +133,12 @@ def _count_messages(data: bytes, allowed: dict[str, int]) -> dict[str, int]:
     """Step through the fields of a model until it ends, is damaged, or has more of
     something than is allowed.
     """
-    node, graph = NodeProto.DESCRIPTOR, GraphProto.DESCRIPTOR
+    node = NodeProto.DESCRIPTOR
+    graph = GraphProto.DESCRIPTOR
     counts = dict.fromkeys(allowed, 0)
-    schema, at, end = _read_schema(ModelProto.DESCRIPTOR), 0, len(data)
+    schema = _read_schema(ModelProto.DESCRIPTOR)
+    at = 0
+    end = len(data)
     outside: list[tuple[_Schema, int]] = []
     try:
         while outside or at < end:
@@ -177,7 +181,8 @@ def _count_messages(data: bytes, allowed: dict[str, int]) -> dict[str, int]:
                 counts["bodies"] += inner is graph
                 if length:
                     outside.append((schema, end))
-                    schema, end = _read_schema(inner), at + length
+                    schema = _read_schema(inner)
+                    end = at + length
     except IndexError:
         pass
     return counts

@@ -320,12 +320,10 @@ def _find_outputs(graph: GraphIndex, nodes: Sequence[int]) -> tuple[str, ...]:
 
     Results of Constant nodes are available in every group that reads them.
     """
-    made, consumers, results, constants = (
-        graph.outputs,
-        graph.consumers,
-        graph.results,
-        graph.constants,
-    )
+    made = graph.outputs
+    consumers = graph.consumers
+    results = graph.results
+    constants = graph.constants
     inside = set(nodes)
     leaving = [
         name
@@ -356,7 +354,8 @@ class GraphPartition(NodeGroup):
     ) -> None:
         super().__init__(graph, nodes, keep_initializers=keep_initializers)
         self.ep = ep
-        self.prefix, self.number = "", 0
+        self.prefix = ""
+        self.number = 0
         self.token: object = None
         self._names: tuple[str, str] | None = None
 
@@ -366,7 +365,8 @@ class GraphPartition(NodeGroup):
     @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical form."""
-        form, known = self.plain_form, self.graph.digests
+        form = self.plain_form
+        known = self.graph.digests
         digest = known.get(form) if form is not None else None
         digest = digest or _digest_nodes(
             self.graph, self.node_indices, self.inputs, self.outputs
@@ -411,7 +411,9 @@ def _number_names(
         node its signature and the numbers of its inputs and outputs. The signature
         includes how many there are, so that only equal groups have equal forms.
     """
-    signatures, inputs, outputs = graph.signatures, graph.inputs, graph.outputs
+    signatures = graph.signatures
+    inputs = graph.inputs
+    outputs = graph.outputs
     numbers = {"": _OMITTED}
     entering: list[str] = []
     form: list[int] = []
@@ -442,7 +444,8 @@ def _digest_nodes(
     Neither names nor options.
     """
     form = _CanonicalForm(graph.opset_imports)
-    numbers, weights = form.numbers, graph.weights
+    numbers = form.numbers
+    weights = graph.weights
     for value in inputs:
         form.add(f"in {numbers[value.name]} {value.type.elem_type} {value.shape}")
     # Initializers of text, which are no weights.

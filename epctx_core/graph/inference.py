@@ -325,7 +325,8 @@ def _may_agree(declared: TypeProto, inferred: TypeProto) -> bool:
     """Return whether there are runs in which both shapes are true: a length that is
     open in one of them may be that of the other.
     """
-    one, other = make_tensor_type(declared).shape, make_tensor_type(inferred).shape
+    one = make_tensor_type(declared).shape
+    other = make_tensor_type(inferred).shape
     if one is None or other is None:
         return True
     return len(one) == len(other) and all(

@@ -122,7 +122,8 @@ def read_model(
         InvalidGraph: it was written to while it was read.
     """
     if isinstance(model, bytes):
-        data, path = model, None
+        data = model
+        path = None
     else:
         with open_model_file(model) as (file, path):
             before = os.fstat(file.fileno())

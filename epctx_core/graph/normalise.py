@@ -271,7 +271,8 @@ def _make_weight(tensor: TensorProto, array: np.ndarray) -> Weight:
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
     except (KeyError, TypeError, ValueError):
         dtype = np.dtype(object)
-    found, expected = (array.dtype, array.shape), (dtype, tuple(tensor.dims))
+    found = (array.dtype, array.shape)
+    expected = (dtype, tuple(tensor.dims))
     if found != expected:
         raise InvalidArgument(
             f"add_initializer: the value of {tensor.name!r} is "
@@ -295,7 +296,8 @@ def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
     lengths = dict(overrides.dimensions)
     seen: set[str] = set()
     for dimension in _list_dimensions(graph.input):
-        name, denotation = dimension.dim_param, dimension.denotation
+        name = dimension.dim_param
+        denotation = dimension.denotation
         seen |= {name, denotation}
         length = (
             None

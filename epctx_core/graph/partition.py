@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 NodeGroups: TypeAlias = "Sequence[Sequence[int]]"
 """Indices of nodes, for each group or for each node."""
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
-_INTO, _OUT_OF = "QuantizeLinear", "DequantizeLinear"
+_INTO = "QuantizeLinear"
+_OUT_OF = "DequantizeLinear"
 
 
 class QuantizedGroup(NamedTuple):
@@ -202,7 +203,9 @@ def shift_late(predecessors: NodeGroups, keys: list[int]) -> None:
     """
     latest: list[int | None] = [None] * len(keys)
     for i in range(len(keys) - 1, -1, -1):
-        key, bound, preds = keys[i], latest[i], predecessors[i]
+        key = keys[i]
+        bound = latest[i]
+        preds = predecessors[i]
         if bound is not None and bound > key + 1 and all(keys[p] != key for p in preds):
             key = keys[i] = bound if not (bound - key) & 1 else bound - 1
         for p in preds:

@@ -135,14 +135,17 @@ def _inline_files(
     """Copy the bytes of tensors in files into the protobuf; each tensor gets a copy,
     even of the same bytes.
     """
-    copied, known, limit = 0, 0, COPIED_LIMIT
+    copied = 0
+    known = 0
+    limit = COPIED_LIMIT
     for tensor in tensors:
         if not is_detached(tensor):
             continue
         weight = read_weight(tensor, opened, open_external)
         copied += weight.nbytes
         if len(opened) > known:
-            known, limit = len(opened), limit + next(reversed(opened.values())).size
+            known = len(opened)
+            limit = limit + next(reversed(opened.values())).size
         if copied > limit:
             raise InvalidGraph(
                 "tensors in attributes and bodies name the same bytes of files again "
@@ -226,10 +229,8 @@ def _make_dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> Tenso
         )
         flat = np.ravel_multi_index(tuple(indices.T), shape) if inside else indices
     else:
-        inside, flat = (
-            bool(((indices >= 0) & (indices < math.prod(shape))).all()),
-            indices,
-        )
+        inside = bool(((indices >= 0) & (indices < math.prod(shape))).all())
+        flat = indices
     if not inside or indices.dtype != np.int64 or flat.shape != (values.size,):
         raise InvalidGraph(
             f"the sparse tensor {name!r} of shape {list(shape)} has elements outside "

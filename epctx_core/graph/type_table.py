@@ -71,8 +71,11 @@ class TypeTable:
         trusted: Container[str] | None = None,
     ) -> None:
         self._values = {value.name: value for value in reversed(list(values))}
-        self._graph, self._outer, self._infer = graph, outer, infer
-        self._proven, self._trusted = proven, trusted
+        self._graph = graph
+        self._outer = outer
+        self._infer = infer
+        self._proven = proven
+        self._trusted = trusted
         self.contradictions: Mapping[str, str] = {}
         self._subgraphs: dict[int, dict[str, TypeTable]] = {}
         if graph is not None and outer is not None:
@@ -183,7 +186,8 @@ class TypeTable:
 
     def _complete(self, infer: Callable[[], TypeTable]) -> None:
         """Take over the inferred table, which includes all declarations."""
-        inferred, self._infer = infer(), None
+        inferred = infer()
+        self._infer = None
         self._values, self._graph = inferred._values, inferred._graph  # noqa: SLF001 - of the same class
         self._proven, self._trusted = inferred._proven, None  # noqa: SLF001
         # Earlier results were declared types, which inference may have refuted.
@@ -313,7 +317,8 @@ def _find_note(value: ValueInfoProto) -> str:
 
 
 def _read_note(value: ValueInfoProto, note: str) -> TypeProto:
-    element, known = value.type.tensor_type.elem_type, make_tensor_type(value.type)
+    element = value.type.tensor_type.elem_type
+    known = make_tensor_type(value.type)
     try:
         lengths = json.loads(note)
         if element and type(lengths) is list and len(lengths) <= MAX_RANK:
@@ -358,7 +363,8 @@ def make_declared_types(
     given = {value.name for value in proto.graph.input} | {
         tensor.name for tensor in proto.graph.initializer
     }
-    values, known = list_typed_values(proto.graph), given.union(trusted)
+    values = list_typed_values(proto.graph)
+    known = given.union(trusted)
     declaring = restore_declared(proto.graph)
     if declaring is proto.graph:
         return TypeTable(values, infer=infer, trusted=known)

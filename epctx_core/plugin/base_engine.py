@@ -177,7 +177,8 @@ def run_with_options(
     """Return `run(feeds, options)`, with the options as `current_options`; a nested run
     has its own.
     """
-    outer, _CURRENT.options = current_options(), options
+    outer = current_options()
+    _CURRENT.options = options
     try:
         return run(feeds, options)
     finally:

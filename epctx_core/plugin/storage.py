@@ -331,7 +331,8 @@ def write_blobs(
         TypeError: facts, or those of a blob, that are not a mapping.
         ValueError: facts for a missing blob, or a table above 16 MiB.
     """
-    table, content = {}, dict[str, Any](blobs)
+    table = {}
+    content = dict[str, Any](blobs)
     facts = {} if facts is None else facts
     if not isinstance(facts, Mapping):
         raise TypeError(f"facts are of type {type(facts).__name__}, not a mapping")
@@ -344,13 +345,12 @@ def write_blobs(
     if strange := facts.keys() - content.keys():
         raise ValueError(f"there are facts for {min(strange)!r:.200}, but no such blob")
     for name, blob in content.items():
-        offset, length = payload.align(_ALIGNMENT), None
+        offset = payload.align(_ALIGNMENT)
+        length = None
         if hasattr(blob, "chunks"):
-            offset, length, digest = (
-                payload.write_tensor(blob),
-                blob.nbytes,
-                blob.digest,
-            )
+            offset = payload.write_tensor(blob)
+            length = blob.nbytes
+            digest = blob.digest
         elif isinstance(blob, (str, os.PathLike)):
             with Path(blob).open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -398,11 +398,9 @@ class Blobs(Mapping[str, memoryview]):
     """
 
     def __init__(self, payload: PayloadView, *, kind: str = "") -> None:
-        self._name, self._view, self._trusted = (
-            payload.name,
-            payload.view,
-            payload.verified,
-        )
+        self._name = payload.name
+        self._view = payload.view
+        self._trusted = payload.verified
         self._checked = set[tuple[int, int, str]]()
         try:
             self._table = self._read(kind)
@@ -480,7 +478,8 @@ class Blobs(Mapping[str, memoryview]):
             )
         table: dict[str, dict[str, Any]] = content["blobs"]
         for name, entry in table.items():
-            offset, size = entry["offset"], entry["length"]
+            offset = entry["offset"]
+            size = entry["length"]
             if (
                 type(offset) is not int
                 or type(size) is not int

@@ -196,7 +196,8 @@ class StagedFile(io.FileIO):
         view = memoryview(buffer)
         if not view.nbytes:
             return 0
-        view, done = view.cast("B"), 0
+        view = view.cast("B")
+        done = 0
         with report_errors("writing a file", self._folder):
             while done < len(view):
                 self._before_writing()
@@ -343,7 +344,8 @@ def remove_tree(folder: Path) -> None:
     Not `shutil.rmtree`: that recurses, so a deeply nested folder would end in a
     RecursionError.
     """
-    pending, seen = [folder], []
+    pending = [folder]
+    seen = []
     while pending:
         current = pending.pop()
         seen.append(current)

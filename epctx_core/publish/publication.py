@@ -124,7 +124,8 @@ def roll_forward(folder: Path, staging: Path, journal: Journal) -> None:
         OSError: a step failed.
     """
     for name, existed in journal.items():
-        staged, final = staging / NEW / name, folder / name
+        staged = staging / NEW / name
+        final = folder / name
         if get_mode(staged) is None:
             continue
         files.make_folders(folder, name)
@@ -154,7 +155,9 @@ def roll_back(folder: Path, staging: Path, journal: Journal) -> None:
         OSError: a step failed; calling again continues.
     """
     for name, existed in reversed(journal.items()):
-        staged, kept, final = staging / NEW / name, staging / OLD / name, folder / name
+        staged = staging / NEW / name
+        kept = staging / OLD / name
+        final = folder / name
         if get_mode(staged) is not None:  # never renamed, or taken back already
             if not existed and files.is_same_file(staged, final):
                 final.unlink()
@@ -341,7 +344,8 @@ class Publication:
         for name in binaries:
             with suppress(OSError):
                 # Renaming a file changed its status.
-                now, before = (self.folder / name).stat(), stamped[name]
+                now = (self.folder / name).stat()
+                before = stamped[name]
                 if (
                     before
                     and os.path.samestat(now, before)
@@ -400,7 +404,8 @@ class Publication:
 
     def _carry_out(self, journal: Journal) -> dict[str, os.stat_result | None]:
         """Perform all steps; return the status of the files when they were complete."""
-        folder, staging = self.folder, self._staging
+        folder = self.folder
+        staging = self._staging
         with files.report_errors("writing the files to disk", folder):
             for file in self._files.values():
                 file.close()

@@ -180,7 +180,8 @@ def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
         dist: the distribution.
         where: folders that are searched for what extras require.
     """
-    name, version = _read_field(dist, "name"), _read_field(dist, "version")
+    name = _read_field(dist, "name")
+    version = _read_field(dist, "version")
     label = name or "unnamed distribution"
     providers: dict[str, list[EntryPoint]] = {}
     try:
@@ -319,8 +320,10 @@ def _make_record(
     """Return the record of one EP, for which `mine` has one entry unless the metadata
     is wrong.
     """
-    name, value = mine[0].name, mine[0].value
-    target, problem = _parse_class_path(value), ""
+    name = mine[0].name
+    value = mine[0].value
+    target = _parse_class_path(value)
+    problem = ""
     if len(mine) > 1:
         problem = f"its group {EP_GROUP} has {name!r} more than once"
     elif not EP_NAME.fullmatch(name):

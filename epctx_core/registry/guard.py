@@ -67,10 +67,8 @@ def blame(record: PluginRecord, hook: str) -> Iterator[None]:
         yield
     except EpctxError as error:
         # Its texts may be older than a secret's first use.
-        error.message, error.hint = (
-            concealed(error.message),
-            error.hint and concealed(error.hint),
-        )
+        error.message = concealed(error.message)
+        error.hint = error.hint and concealed(error.hint)
         error.ep = record.name if error.ep is None else error.ep
         if isinstance(error, PluginError):
             error.hook = error.hook or hook

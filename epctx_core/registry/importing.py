@@ -276,7 +276,8 @@ def _hook_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
     marked = list(find_marked_methods(cls))
     implemented = [method.hook for method in marked]
     for method in marked:
-        name, hook = method.attribute, method.hook
+        name = method.attribute
+        hook = method.hook
         if hook in CLASS_METHODS:
             hint = f"{hook} is called on the class: write @classmethod instead."
             yield f"{name} is marked with @hookimpl but is no hook", hint

@@ -114,7 +114,9 @@ class ProviderHooks(pluggy.PluginManager):
         return super().parse_hookimpl_opts(plugin, name)
 
     def _make_check(self, hook: str) -> Callable[[], Generator[None, Any, Any]]:
-        record, row, last = self.record, HOOKS[hook], self._last
+        record = self.record
+        row = HOOKS[hook]
+        last = self._last
         is_wrapped = hook in self.hosts
 
         def check() -> Generator[None, Any, Any]:
@@ -198,7 +200,8 @@ def _bind(method: MarkedMethod, provider: ExecutionProvider) -> Callable[..., An
     if isinstance(bound, (FunctionType, MethodType)):
         return bound
 
-    names, given = list(HOOKS[method.hook].arguments), method.parameters
+    names = list(HOOKS[method.hook].arguments)
+    given = method.parameters
 
     # pluggy passes the arguments of the function that is wrapped: all of them.
     @functools.wraps(vars(HookSpecs)[method.hook])
@@ -320,7 +323,8 @@ class ProviderInstances:
             InvalidArgument: also for a PluginError of the block, where a host plugin
                 changed the result.
         """
-        result, manager = self.call(ep, hook, **arguments), self._managers[ep]
+        result = self.call(ep, hook, **arguments)
+        manager = self._managers[ep]
         if hook in manager.hosts and manager.was_changed(result):
             with manager.blame_hosts(hook):
                 yield result
@@ -335,7 +339,8 @@ class ProviderInstances:
         raised again at the end.
         """
         with self._lock:
-            waiting, self._waiting = self._waiting, []
+            waiting = self._waiting
+            self._waiting = []
         interrupt: KeyboardInterrupt | None = None
         for ep in reversed(waiting):
             if self.implements(ep, "shutdown"):
@@ -347,7 +352,8 @@ class ProviderInstances:
                 except KeyboardInterrupt as error:
                     interrupt = error
         if waiting:  # else another thread is shutting them down
-            managers, self._managers = self._managers, {}
+            managers = self._managers
+            self._managers = {}
             for manager in managers.values():
                 manager.close()
         try:

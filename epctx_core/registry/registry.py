@@ -119,7 +119,8 @@ class Registry:
         """
         importlib.invalidate_caches()
         with self._locks.get():
-            self._selected, self._is_stale = None, True
+            self._selected = None
+            self._is_stale = True
             self._select()
 
     def _select(self) -> dict[RecordKey, PluginRecord]:
@@ -154,7 +155,8 @@ class Registry:
             for record in records:
                 # Of two with one key, the EP comes before a complaint about it.
                 self._found.setdefault(record.key, Entry(record))
-            self._selection, self._is_stale = selection, False
+            self._selection = selection
+            self._is_stale = False
             if self._entry_points and selection != Selection():
                 from epctx_core.registry.explaining import find_misspelt
 

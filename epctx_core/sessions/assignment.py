@@ -218,7 +218,8 @@ def assign_nodes(
     # Nodes that are there already have the numbers before, if epctx wrote them.
     prefix = providers.session.config().node_name_prefix
     for number, partition in enumerate(assignment.partitions, len(model.context_nodes)):
-        partition.prefix, partition.number = prefix, number
+        partition.prefix = prefix
+        partition.number = number
     return assignment
 
 

@@ -88,7 +88,8 @@ class Claims:
             self.single.extend(nodes)
 
     def _claim(self, item: ComputeCapability) -> list[int]:
-        nodes, problem = sorted(self._indices(item.nodes)), ""
+        nodes = sorted(self._indices(item.nodes))
+        problem = ""
         if not nodes:
             problem = "a set of no nodes"
         elif item.token is not None and not item.exact:
@@ -171,7 +172,9 @@ class Claims:
         return contract_error(self._record, "get_capability", what)
 
     def _indices(self, nodes: Any) -> list[int]:
-        graph, most, problem = self._graph, len(self._claimed), ""
+        graph = self._graph
+        most = len(self._claimed)
+        problem = ""
         indices: list[int] = []
         try:
             nodes = list(islice(nodes, most + 1))
@@ -245,7 +248,8 @@ def apply_partition_limits(
     """Release an EP's partitions that are too small or too many for the host, in the
     main graph and in subgraphs.
     """
-    smallest, most = config.partition_min_nodes, config.partition_max_count
+    smallest = config.partition_min_nodes
+    most = config.partition_max_count
     if smallest <= 1 and most is None:
         return
     graphs = list(assignment.main.executed_graphs())
@@ -290,7 +294,8 @@ def ask_ep(
         providers: the live EPs.
         compiles: False if only claims with `fuse=False` count.
     """
-    instances, record = providers.instances, providers.instances.record(ep)
+    instances = providers.instances
+    record = providers.instances.record(ep)
     hook = "get_capability"
     has_kernels = instances.implements(ep, "get_kernel_registry")
     registry = instances.call(ep, "get_kernel_registry") if has_kernels else None
@@ -427,7 +432,8 @@ def _partitions(
     groups: NodeGroups | None = None
     if not claims.exact and sorted(claims.fused[keep]) == list(view.grouped):
         # Groups of the view need no second check, and may be taken apart again.
-        groups, units = units, view.units
+        groups = units
+        units = view.units
     else:
         units = keep_whole_groups(part, units, claims)
     while True:

@@ -71,7 +71,8 @@ class ModelMetadata:
 
 def describe_value(name: str, types: TypeTable) -> NodeArg:
     """Return the name, type and shape of an input or output."""
-    tensor, proto = types.get(name), types.get_proto(name)
+    tensor = types.get(name)
+    proto = types.get_proto(name)
     text = "unknown" if proto is None else _spelled(proto)
     return NodeArg(
         name=name, type=text, shape=list(tensor.shape or ()), tensor_type=tensor
@@ -306,10 +307,8 @@ def check_class(name: str, value: object, expected: type[R]) -> R:
         InvalidArgument: it is not.
     """
     if not isinstance(value, expected):
-        found, cls = (
-            f"{type(value).__module__}.{type(value).__name__}",
-            expected.__name__,
-        )
+        found = f"{type(value).__module__}.{type(value).__name__}"
+        cls = expected.__name__
         raise InvalidArgument(
             f"{name} is an object of type {found}, not a {cls}.",
             hint=f"Give an epctx_core.{cls}; that of onnxruntime is another class.",
@@ -446,10 +445,8 @@ def host_call(doing: str) -> Iterator[None]:
     Each skipped EP is named once, each weight digested once, and only typed errors
     leave it; see `convert_errors`.
     """
-    logged, digests = (
-        logged_names.set(logged_names.get(set())),
-        known_digests.set(known_digests.get({})),
-    )
+    logged = logged_names.set(logged_names.get(set()))
+    digests = known_digests.set(known_digests.get({}))
     try:
         with convert_errors(doing):
             yield

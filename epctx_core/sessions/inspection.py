@@ -319,7 +319,8 @@ class ModelSource:
     """
 
     def __init__(self, model: ModelInput, options: SessionOptions) -> None:
-        self._model, self._config = model, options.config()
+        self._model = model
+        self._config = options.config()
         self._path = None if isinstance(model, bytes) else Path(model)
 
     def status(self, location: str) -> os.stat_result | None:
@@ -348,7 +349,8 @@ class ModelSource:
             OSError: one cannot be read.
         """
         model = parse_model(path.read_bytes(), path)
-        manifest, folder = read_manifest(model), ModelFolder(path.parent, path)
+        manifest = read_manifest(model)
+        folder = ModelFolder(path.parent, path)
         for entry in manifest.payloads if manifest is not None else ():
             if not entry.embedded:
                 with folder.open(entry.name, what="the context binary") as file:

@@ -130,7 +130,8 @@ def _build(work: Work, exporter: Exporter | None) -> SessionState:
 
 def _make_policy(work: Work) -> EnginePolicy:
     """Return the settings of the session's engine."""
-    shares, latency = work.config.share_contexts, work.config.prefer_latency
+    shares = work.config.share_contexts
+    latency = work.config.prefer_latency
     return EnginePolicy(
         **work.config.engine_settings,
         intra_op_num_threads=work.session.intra_op_num_threads,
@@ -190,7 +191,8 @@ def _prepare(
 
 def _plan(work: Work, planner: Planner) -> SessionState:
     """Return the session over what was prepared."""
-    model, instances = work.model, work.providers.instances
+    model = work.model
+    instances = work.providers.instances
     with pause_collection(model.node_count):
         plan = planner.plan(work.assignment.main)
     assigned = None

@@ -155,8 +155,10 @@ def load_context_nodes(work: Work, folder: ModelFolder | None) -> StepsByGraph:
         PluginError: an EP failed or broke the contract.
     """
     steps: StepsByGraph = {}
-    model, providers = work.model, work.providers
-    nodes, manifest = work.nodes, work.manifest
+    model = work.model
+    providers = work.providers
+    nodes = work.nodes
+    manifest = work.manifest
     named = {
         ep: {record.name: record for record in records} for ep, records in nodes.items()
     }

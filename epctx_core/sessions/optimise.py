@@ -208,7 +208,8 @@ def _accepted(
     except InvalidGraph as error:
         raise refusal(f"gave a wrong model: {error.message}") from error
     for kind in ("input", "output"):
-        before, after = _boundary(model, kind), _boundary(changed, kind)
+        before = _boundary(model, kind)
+        after = _boundary(changed, kind)
         if before != after:
             raise refusal(
                 f"gave a model with other {kind}s: {list(after)} instead of "

@@ -150,7 +150,8 @@ class Plan:
             except (Exception, SystemExit, GeneratorExit) as error:
                 raise _step_failed(spec, error, options) from error
             # Otherwise an output without a reader would live through the next step.
-            result, results = None, ()
+            result = None
+            results = ()
             for slot in frees:
                 values[slot] = None
         if self._given:
@@ -245,10 +246,8 @@ def add_checks(
     dtype, shape = (
         (outputs[0].dtype, outputs[0].shape) if len(outputs) == 1 else (None, None)
     )
-    array, check = (
-        np.ndarray,
-        _Results(owner, hook, outputs, spec.name if is_loaded else None).check,
-    )
+    array = np.ndarray
+    check = _Results(owner, hook, outputs, spec.name if is_loaded else None).check
     run = spec.run
 
     def run_and_check(
@@ -307,7 +306,8 @@ class _Results(NamedTuple):
             InvalidGraph: they differ from the declarations of a context model, or have
                 another shape than type inference gives.
         """
-        problem, given = "", type(results).__name__
+        problem = ""
+        given = type(results).__name__
         found: list[Any] = to_plain(results)
         if type(found) is not list:
             problem = f"gave a {given} instead of a list of arrays"
@@ -335,7 +335,8 @@ class _Results(NamedTuple):
         Raises:
             InvalidGraph: see `check`.
         """
-        name, expected = output.name, output.type
+        name = output.name
+        expected = output.type
         if isinstance(result, np.ndarray):
             # A result is to be no input, nor a view of memory that an input is in.
             arrays = [value for value in inputs if isinstance(value, np.ndarray)]
@@ -475,7 +476,8 @@ class Planner:
     ) -> None:
         """Add the compiled partitions."""
         for partition, runnable in compiled.items():
-            owner, name = self.instances.record(partition.ep), repr(partition)
+            owner = self.instances.record(partition.ep)
+            name = repr(partition)
             run = cast("RunStep", runnable.run)
             spec = StepSpec(
                 name, partition.ep, run, partition.input_names, partition.output_names
@@ -510,7 +512,8 @@ class Planner:
         """Return the plan of a graph whose groups were all taken; those of the
         subgraphs in it are made first.
         """
-        graph, steps = part.graph, self._steps[part.graph]
+        graph = part.graph
+        steps = self._steps[part.graph]
         for node in part.executed:
             # Few models have control flow around an EP's work.
             from epctx_core.sessions.steps import control_flow_step

@@ -252,7 +252,8 @@ def skip_unavailable(
         As `choose_providers`.
     """
     optional = set(map(stem, session.config().optional_providers))
-    available, all_skipped = [], list(skipped)
+    available = []
+    all_skipped = list(skipped)
     for choice in choices:
         try:
             if stem(choice.requested) in optional:
@@ -382,12 +383,15 @@ class ProviderSession:
         cancel: CancellationFlag | None = None,
         host_plugins: Sequence[HostPlugin] | None = None,
     ) -> None:
-        self.session, self.registry, self.progress = session, registry, progress
+        self.session = session
+        self.registry = registry
+        self.progress = progress
         self.cancel = cancel or session.cancellation
         if host_plugins is None:
             # A host that names classes of its own may pass None.
             registered = registry.host_plugins if registry else ()
-            given, named = session.host_plugins, {NAMES_VARIABLE, TRACE_VARIABLE}
+            given = session.host_plugins
+            named = {NAMES_VARIABLE, TRACE_VARIABLE}
             host_plugins = ()
             if registered or given or not named.isdisjoint(os.environ):
                 # Few processes have any.
@@ -429,7 +433,8 @@ class ProviderSession:
             PluginError: an EP's constructor or its `availability` raised.
             PackageMissing: an EP is to be isolated, and what does so is not installed.
         """
-        session, registry = self.session, self.registry
+        session = self.session
+        registry = self.registry
         user = (
             f"a {'compile' if purpose is Purpose.EXPORT else 'session'} of "
             f"{model.name!r}"
@@ -636,7 +641,8 @@ def _conceal_in_record(record: logging.LogRecord) -> bool:
         text = record.getMessage()
     except Exception as error:  # noqa: BLE001 - without this filter, too, logging survives a plugin's wrong call
         text = f"a message that cannot be formatted: {guard.describe(error)}"
-    record.msg, record.args = concealed(text), ()
+    record.msg = concealed(text)
+    record.args = ()
     if record.exc_info and record.exc_info[1] is not None:
         record.exc_text = concealed(
             "".join(traceback.format_exception(record.exc_info[1])).rstrip()

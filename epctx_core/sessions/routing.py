@@ -108,7 +108,8 @@ def no_provider_error(
         (skip for skip in skipped if stem(skip.name) == stem(node.source)), None
     )
     if skip is not None:
-        why, hint = f"The optional EP {skip.name} was skipped: {skip.reason}", skip.hint
+        why = f"The optional EP {skip.name} was skipped: {skip.reason}"
+        hint = skip.hint
     else:
         why, hint = registry.explain_missing(node.source, listed)
     source = repr(node.source) if node.source else "no source"

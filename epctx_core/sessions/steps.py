@@ -46,7 +46,8 @@ def kernel_step(
     Raises:
         PluginError: the kernel is not callable.
     """
-    name, create = graph.get_node_name(node), "KernelDef.create"
+    name = graph.get_node_name(node)
+    create = "KernelDef.create"
     with blame(owner, create):
         compute = kernel.create(Node(graph, node))
     if not callable(compute):
@@ -67,7 +68,8 @@ def cpu_step(planner: Planner, graph: GraphIndex, nodes: Sequence[int]) -> StepS
     Raises:
         NotImplementedByProvider: an operator that no engine has.
     """
-    first, prepared = nodes[0], planner.prepared
+    first = nodes[0]
+    prepared = planner.prepared
     name = graph.get_node_name(first)
     one = _form_of_one(graph, first) if len(nodes) == 1 else None
     if one in prepared:
@@ -123,7 +125,8 @@ def _form_of_one(graph: GraphIndex, node: int) -> tuple[GraphIndex | int, ...] |
     """
     if graph.signatures[node] == SPECIAL:
         return None
-    inputs, outputs = graph.inputs[node], graph.outputs[node]
+    inputs = graph.inputs[node]
+    outputs = graph.outputs[node]
     names = {*inputs, *outputs}
     if (
         len(names) < len(inputs) + len(outputs)
@@ -131,7 +134,8 @@ def _form_of_one(graph: GraphIndex, node: int) -> tuple[GraphIndex | int, ...] |
         or not graph.constants.isdisjoint(names)
     ):
         return None
-    consumers, results = graph.consumers, graph.results
+    consumers = graph.consumers
+    results = graph.results
     if not all(name in consumers or name in results for name in outputs):
         return None
     # A table makes equal types one object.
@@ -187,8 +191,10 @@ def control_flow_step(
             input_types=[index.types.get(value) for value in index.input_names],
             output_types=[index.types.get(value) for value in index.output_names],
         )
-    proto, called = graph.nodes[node], graph.get_node_name(node)
-    given, expected = len(explicit), len(graph.outputs[node])
+    proto = graph.nodes[node]
+    called = graph.get_node_name(node)
+    given = len(explicit)
+    expected = len(graph.outputs[node])
     # An If's branches take nothing; a Loop's body gives the condition, too.
     needs = {"If": (0, expected), "Loop": (given, expected + 1)}.get(
         proto.op_type, (given, expected)

@@ -117,14 +117,13 @@ def transform(
         PackageMissing, InvalidArgument: see `choose_transformers`.
         ModelLoadCanceled: the host asked to stop.
     """
-    config, reports = providers.session.config(), []
+    config = providers.session.config()
+    reports = []
     for choice in choose_transformers(providers.session):
-        record, cls, before, instances = (
-            choice.record,
-            choice.cls,
-            model,
-            ProviderInstances(providers.instances.host_plugins),
-        )
+        record = choice.record
+        cls = choice.cls
+        before = model
+        instances = ProviderInstances(providers.instances.host_plugins)
         if config.isolation is not Isolation.NONE and record.distribution is not None:
             cls = isolate(choice, config, Purpose.EXPORT)
         context = providers.context_of(

@@ -97,8 +97,11 @@ class Work:
         requested: Sequence[ProviderRequest] | None,
         progress: Progress = no_progress,
     ) -> None:
-        self.source, self.session, self.registry = source, session, registry
-        self.requested, self.progress = requested, progress
+        self.source = source
+        self.session = session
+        self.registry = registry
+        self.requested = requested
+        self.progress = progress
         self.cancel = CompileCancellation(session.cancellation)
         self.config = session.config()
         self.choices: list[ProviderChoice] = []
@@ -113,7 +116,8 @@ class Work:
         Raises:
             InvalidArgument, PluginError: see `choose_providers`.
         """
-        self.purpose, self._is_decided = purpose or Purpose.RUN, purpose is not None
+        self.purpose = purpose or Purpose.RUN
+        self._is_decided = purpose is not None
         self.manifest: Manifest | None = None
         self.nodes: dict[str, list[ContextNodeRecord]] = {}
         self.kernel_providers: list[str] = []

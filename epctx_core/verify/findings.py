@@ -24,7 +24,9 @@ from epctx_core.plugin import Finding, Severity
 if TYPE_CHECKING:
     from pathlib import Path
 
-_ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
+_ERROR = Severity.ERROR
+_WARNING = Severity.WARNING
+_INFO = Severity.INFO
 CODES: Mapping[str, Severity] = MappingProxyType(
     {
         # The model.

@@ -243,7 +243,8 @@ def _open(subject: Subject, data: bytes, other: EntryPoint | None) -> None:
     """Open a decoded model as a load does, and note why a load would refuse it; `other`
     is its format if that is not ONNX.
     """
-    config, findings = subject.config, subject.findings
+    config = subject.config
+    findings = subject.findings
 
     def kept() -> Collection[FunctionId]:
         with findings.collect_of_plugin("plugin-broken"):
@@ -361,7 +362,8 @@ def find_payloads(subject: Subject) -> None:
     Args:
         subject: the model; gets a reader, which keeps the payloads, and reports.
     """
-    config, findings = subject.config, subject.findings
+    config = subject.config
+    findings = subject.findings
     subject.reader = reader = PayloadReader(
         {record.name: record for record in subject.records},
         folder=subject.folder,
@@ -441,7 +443,8 @@ def _read_payload(record: ContextNodeRecord, subject: Subject) -> None:
                 "to have all checked."
             ),
         )
-    file, folder = payload.mapped, subject.folder
+    file = payload.mapped
+    folder = subject.folder
     if (
         file
         and folder
@@ -464,7 +467,8 @@ def check_manifest(subject: Subject, data: bytes) -> Manifest | None:
     """Return the manifest if it can be used, and note what is wrong with it, or with
     the model that it was sealed for.
     """
-    findings, proto = subject.findings, subject.proto
+    findings = subject.findings
+    proto = subject.proto
     text = get_metadata(proto, MANIFEST) or get_metadata(proto, SEALED)
     with (
         findings.collect("manifest-damaged"),

@@ -174,7 +174,8 @@ def route_nodes(subject: Subject) -> None:
     Raises:
         InvalidArgument: an option of an EP is wrong.
     """
-    findings, work = subject.findings, subject.work
+    findings = subject.findings
+    work = subject.work
     with findings.collect_of_plugin("plugin-broken"):
         work.choose(None)
         work.manifest = subject.manifest
@@ -218,7 +219,8 @@ def ask_providers(subject: Subject) -> dict[str, str]:
 
 def _validate(choice: ProviderChoice, info: str, subject: Subject) -> None:
     """Note an EP's verdict on its compatibility information."""
-    findings, work = subject.findings, subject.work
+    findings = subject.findings
+    work = subject.work
     first = work.nodes[choice.name][0].name
     verdict = Compatibility.EP_SUPPORTED_OPTIMAL
     with (
@@ -259,7 +261,8 @@ def _look_into(choice: ProviderChoice, subject: Subject) -> list[str]:
     """Have an EP look into its payloads; return the primaries into whose payloads it
     looked.
     """
-    findings, work = subject.findings, subject.work
+    findings = subject.findings
+    work = subject.work
     if choice.name in work.find_contained():
         # As in a load; the rehearsal passes over it, too.
         findings.add(
@@ -323,7 +326,8 @@ def rehearse_load(subject: Subject) -> dict[str, str]:
         InvalidArgument: an option of an EP is wrong.
         ModelLoadCanceled: the host asked to stop.
     """
-    work, findings = subject.work, subject.findings
+    work = subject.work
+    findings = subject.findings
     loaded: dict[str, str] = {}
     if subject.opened is None or findings.has_errors:
         return loaded
@@ -344,7 +348,8 @@ def rehearse_load(subject: Subject) -> dict[str, str]:
 
 def _load_eps(subject: Subject, engine: CpuEngine) -> dict[str, str]:
     """Have the EPs load their nodes that need no device for it; see `rehearse_load`."""
-    work, findings = subject.work, subject.findings
+    work = subject.work
+    findings = subject.findings
     loaded: dict[str, str] = {}
     contained: set[str] = set()
     # An EP that cannot do it on this machine is not a fault of the file.
@@ -383,7 +388,8 @@ def _load_eps(subject: Subject, engine: CpuEngine) -> dict[str, str]:
 
 def _prepare(subject: Subject, engine: CpuEngine) -> None:
     """Prepare what is left to the CPU EP, and plan all."""
-    work, model = subject.work, subject.work.model
+    work = subject.work
+    model = subject.work.model
     with subject.findings.collect_of_plugin("model-invalid"), require_text_names():
         assignment = work.assign(settled=work.providers.instances.names)
         groups = [(part, part.cpu_groups()) for part in assignment.graphs]

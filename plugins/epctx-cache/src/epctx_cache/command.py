@@ -26,7 +26,9 @@ from epctx_core.errors import Fail
 Result = TypeVar("Result")
 _SHORT = 12
 """Digits of a key in the table."""
-_MINUTE, _HOUR, _DAY = 60, 3600, 24 * 3600
+_MINUTE = 60
+_HOUR = 3600
+_DAY = 24 * 3600
 
 
 def add_gc_arguments(parser: CommandParser) -> None:

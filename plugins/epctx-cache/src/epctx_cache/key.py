@@ -77,7 +77,8 @@ def ingredients(
     distributions = [
         c.record.distribution for c in choices if c.record.distribution is not None
     ]
-    overrides, entries = options.model_overrides, options.config_entries
+    overrides = options.model_overrides
+    entries = options.config_entries
     written, _, _ = cache_entries(entries)
     libraries = map(Path, options.config().custom_ops_libraries)
     # Installed code has the state of its distribution, and here none of its own.
@@ -248,7 +249,8 @@ def _find_installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         return "", (), ()
     folder = _editable_folder(found)
     try:
-        version, requires = str(found.version), found.requires or ()
+        version = str(found.version)
+        requires = found.requires or ()
         listed = found.read_text("RECORD") or ""
     except (KeyError, OSError, TypeError, ValueError):
         # Versions of the library raise differently.

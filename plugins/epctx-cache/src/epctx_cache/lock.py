@@ -30,7 +30,8 @@ T = TypeVar("T")
 
 LOGGED_AFTER = 5.0
 """Seconds after which a waiting process logs which process it waits for."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
+_FIRST_PAUSE = 0.01
+_LONGEST_PAUSE = 0.25
 _log = logging.getLogger("epctx.cache")
 
 
@@ -136,7 +137,9 @@ def key_lock(
         ModelLoadCanceled: the host canceled while this waited.
         OSError: the lock file cannot be made, or its file system has no locks.
     """
-    begun, logged, pause = time.monotonic(), False, _FIRST_PAUSE
+    begun = time.monotonic()
+    logged = False
+    pause = _FIRST_PAUSE
     while (lock := FileLock.take(path, create=True)) is None:
         if (found := appeared()) is not None:
             yield found

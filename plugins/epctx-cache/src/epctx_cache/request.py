@@ -229,7 +229,8 @@ class Request:
         """
         for _ in range(_ATTEMPTS):
             state = self._source.identity()
-            index, trust_stat = self._store.index_folder, self.settings.trust_stat
+            index = self._store.index_folder
+            trust_stat = self.settings.trust_stat
             self._content = content_of(self._source, index, trust_stat=trust_stat)
             if self._content.has_context_nodes:
                 return
@@ -248,7 +249,8 @@ class Request:
         """Return the entry of the model's content; None if the model changed while it
         was compiled.
         """
-        digest, secret = self._content.digest, self._store.secret
+        digest = self._content.digest
+        secret = self._store.secret
         parts = keys.ingredients(digest, self.choices, self.options, self.level, secret)
         key = keys.key_of(parts)
         with suppress(store.CorruptEntryError):  # logged when it is replaced

@@ -453,7 +453,8 @@ class EntryStore:
         """Remove leftovers of killed processes: entries in staging without a lock, and
         unlocked lock files.
         """
-        staging, locks = self._staging, self.locks_folder
+        staging = self._staging
+        locks = self.locks_folder
         for outgoing in staging.glob(f"{_OUTGOING}*"):
             remove_tree(outgoing)
         for key in {

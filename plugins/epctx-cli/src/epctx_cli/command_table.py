@@ -241,7 +241,8 @@ def _commands_of(distribution: IDistribution) -> Iterator[Command]:
     try:
         if GROUP not in (distribution.read_text("entry_points.txt") or ""):
             return
-        package, version = distribution.metadata["Name"], distribution.version
+        package = distribution.metadata["Name"]
+        version = distribution.version
         entries = distribution.entry_points.select(group=GROUP)
     except Exception:  # noqa: BLE001 - metadata of other packages fails in many ways
         return

@@ -99,7 +99,8 @@ def compare(name: str, a: Any, b: Any, tolerance: Tolerance) -> Difference:
         exact = Tolerance(absolute=0.0, relative=0.0)
         return _assess(name, a, b, np.asarray(a != b, np.float64), np.zeros(1), exact)
     wide = np.complex128 if a.dtype.kind == "c" else np.float64
-    x, y = a.astype(wide), b.astype(wide)
+    x = a.astype(wide)
+    y = b.astype(wide)
     return _assess(name, a, b, _distance(a, b, x, y), np.abs(y), tolerance)
 
 
@@ -225,7 +226,9 @@ def compare_models(
         EpctxError: a model cannot be loaded or run; see `InferenceSession`.
     """
     inputs: Mapping[str, Any] | None = None
-    results, providers, plugins = [], [], []
+    results = []
+    providers = []
+    plugins = []
     for model, options in (a, b):
         with InferenceSession(model, options) as session:
             if inputs is None:
@@ -264,7 +267,8 @@ def first_difference(
     Raises:
         EpctxError: a model cannot be run with further outputs.
     """
-    first, second = _Probe(a), _Probe(b)
+    first = _Probe(a)
+    second = _Probe(b)
     common = [
         name
         for name in first.produced

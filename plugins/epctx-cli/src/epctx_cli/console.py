@@ -41,7 +41,8 @@ class Console:
     def __init__(self, *, as_json: bool = False, verbose: bool = False) -> None:
         self.as_json = as_json
         self.verbose = verbose
-        self._out, self._err = sys.stdout, sys.stderr
+        self._out = sys.stdout
+        self._err = sys.stderr
         self._begun = False
         self._result: dict[str, Any] | None = None
         self._progress: rich.progress.Progress | None = None
@@ -161,7 +162,8 @@ class Console:
             TextColumn("{task.fields[share]}"),
         )
         with Progress(*columns, console=_layout(self._err), transient=True) as shown:
-            task, last = shown.add_task("", share=""), ""
+            task = shown.add_task("", share="")
+            last = ""
 
             def show(stage: str, done: int, total: int) -> None:
                 nonlocal last
@@ -187,7 +189,8 @@ class Console:
     @contextmanager
     def _without_progress(self) -> Iterator[None]:
         """Hide the progress while something else is written."""
-        shown, self._progress = self._progress, None
+        shown = self._progress
+        self._progress = None
         if shown is not None:
             shown.stop()
         try:

@@ -105,7 +105,8 @@ def load_entry(request: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         request: its `group`, `name` and `value`.
     """
-    group, name = request["group"], request["name"]
+    group = request["group"]
+    name = request["name"]
     try:
         found = EntryPoint(name, request["value"], group).load()
         facts = {"doc": _read_first_paragraph(found)}

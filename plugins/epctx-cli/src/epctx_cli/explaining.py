@@ -128,7 +128,8 @@ def explain_model(
 
 
 def _explain(work: ext.Work) -> Iterator[NodeExplanation]:
-    assignment, model = work.assign(), work.model
+    assignment = work.assign()
+    model = work.model
     sources = {
         (record.path, record.index): record.source for record in model.context_nodes
     }

@@ -264,7 +264,8 @@ def _observe(load: Callable[[], object]) -> dict[str, Any]:
     for shared in ("numpy", "onnx", "epctx_core.plugin"):
         with suppress(ImportError):
             import_module(shared)
-    begin, start = _count_written(), time.perf_counter()
+    begin = _count_written()
+    start = time.perf_counter()
     with reserved_stdout():  # its end flushes the buffers of native libraries
         load()
     seconds = time.perf_counter() - start

@@ -111,18 +111,21 @@ def seal_model(
         raise InvalidArgument(
             f"a model to seal is a path, not {model!r:.80}, and so is the output."
         )
-    path, target = Path(model), Path(model if output is None else output)
+    path = Path(model)
+    target = Path(model if output is None else output)
     if beside and output is not None:
         raise InvalidArgument(
             "a seal goes beside a model or into a copy of it, not both."
         )
     # Before any of it is read; what is no file is refused then.
-    state, payloads = path.is_file() and _read_state(path), list(_list_payloads(path))
+    state = path.is_file() and _read_state(path)
+    payloads = list(_list_payloads(path))
     data = path.read_bytes()
     if beside:
         sealed, place = _seal_beside(path, data, payloads, force=force)
     else:
-        sealed, place = _seal_inside(path, data, payloads, force=force), target
+        sealed = _seal_inside(path, data, payloads, force=force)
+        place = target
         _check_target(target, path, sealed, payloads)
     written = not _has_content(place, sealed)
     if written:
@@ -163,7 +166,8 @@ def _list_payloads(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         InvalidArgument: there is none.
     """
-    folder, seen = ModelFolder(path.parent, path), set[tuple[str, bool]]()
+    folder = ModelFolder(path.parent, path)
+    seen = set[tuple[str, bool]]()
     for record in (
         Work(path, SessionOptions(), default_registry, ()).open().context_nodes
     ):
@@ -212,7 +216,8 @@ def _check_binary(content: MappedFile, node: str, path: Path) -> None:
     stored = getattr(content.status, "st_blocks", content.size) * 512
     name = os.path.basename(content.path)  # noqa: PTH119 - a name, as the model has it
     if content.is_at(path) or content.is_at(path.with_name(path.name + SUFFIX)):
-        problem, hint = "is the model itself or its manifest", "Compile it again."
+        problem = "is the model itself or its manifest"
+        hint = "Compile it again."
     elif content.size >= _SPARSE_FROM and stored * _MOST_HOLES < content.size:
         problem = (
             f"is nearly all holes: of its {content.size:,} bytes the disk has "
@@ -235,7 +240,8 @@ def _make_payload_entry(name: str, content: memoryview | MappedFile) -> dict[str
     """
     file = content if isinstance(content, MappedFile) else None
     view = content.view if isinstance(content, MappedFile) else content
-    root, segments = hashlib.sha256(), list[tuple[int, str]]()
+    root = hashlib.sha256()
+    segments = list[tuple[int, str]]()
     for start in range(0, len(view), _BLOCK):
         block = view[start : start + _BLOCK]
         segments.append((len(block), hashlib.sha256(block).hexdigest()))
@@ -268,10 +274,8 @@ def _seal_beside(
     path: Path, data: bytes, payloads: Sequence[dict[str, Any]], *, force: bool
 ) -> tuple[bytes, Path]:
     """Return the file beside a model: its bytes and its path."""
-    place, sealed = (
-        path.with_name(path.name + SUFFIX),
-        f"{_make_text(data, payloads)}\n".encode(),
-    )
+    place = path.with_name(path.name + SUFFIX)
+    sealed = f"{_make_text(data, payloads)}\n".encode()
     if _read_manifests(data):
         raise InvalidArgument(
             f"{path.name} has a manifest of its own, so that one beside it would not "
@@ -290,7 +294,8 @@ def _seal_inside(
     """Return the bytes of the sealed model."""
     from onnx import ModelProto
 
-    own, plain = _read_manifests(data), data
+    own = _read_manifests(data)
+    plain = data
     if own:
         entry = _make_entry(own.get(KEY, ""))
         if _COMPILED not in own and data.endswith(entry):
@@ -383,7 +388,8 @@ def _check_target(
     Raises:
         InvalidArgument: it cannot, or would.
     """
-    problem, hint = "", "Seal it with --beside (beside=True)."
+    problem = ""
+    hint = "Seal it with --beside (beside=True)."
     missing = [
         payload["name"]
         for payload in payloads
@@ -398,10 +404,8 @@ def _check_target(
     elif target == path and target.is_symlink():
         problem = "it is a link, as in a cache of files that must not change"
     elif missing:
-        problem, hint = (
-            f"its folder does not have the context binary {missing[0]!r}",
-            "Copy it there first.",
-        )
+        problem = f"its folder does not have the context binary {missing[0]!r}"
+        hint = "Copy it there first."
     if problem:
         raise InvalidArgument(
             f"{target} cannot be written: {problem}.", path=target, hint=hint

@@ -70,7 +70,8 @@ def _discard(stream: TextIO) -> None:
         os.close(null)
 
 
-_STDOUT, _STDERR = 1, 2
+_STDOUT = 1
+_STDERR = 2
 
 
 @contextmanager

@@ -233,7 +233,8 @@ def describe_changes(before: dict[str, str], after: dict[str, str]) -> list[str]
     """Describe what is different, each in a few words."""
     found = []
     for name in {**before, **after}:
-        old, new = before.get(name, "nothing"), after.get(name, "nothing")
+        old = before.get(name, "nothing")
+        new = after.get(name, "nothing")
         if old != new:
             found.append(
                 f"{name} ({old} became {new})"

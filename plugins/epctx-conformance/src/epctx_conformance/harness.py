@@ -425,7 +425,8 @@ def _compare(result: Any, expected: Any, tolerance: float, step: float) -> str |
     if expected.dtype.kind in "OSUb":
         return None if np.array_equal(result, expected) else "has other elements"
     dtype = np.complex128 if expected.dtype.kind == "c" else np.float64
-    ours, theirs = result.astype(dtype), expected.astype(dtype)
+    ours = result.astype(dtype)
+    theirs = expected.astype(dtype)
     finite = np.isfinite(theirs)
     if not np.array_equal(np.isfinite(ours), finite) or not np.array_equal(
         ours[~finite], theirs[~finite], equal_nan=True

@@ -149,10 +149,8 @@ class GraphBuilder:
 
         Integers lie between -5 and 5, and are not 0.
         """
-        numbers, signs = (
-            self._numbers.uniform(0.2, 1.2, shape),
-            self._numbers.choice([-1, 1], shape),
-        )
+        numbers = self._numbers.uniform(0.2, 1.2, shape)
+        signs = self._numbers.choice([-1, 1], shape)
         if np.dtype(dtype).kind in "iu":
             numbers = np.rint(numbers * 4)
         return self.constant((numbers * signs).astype(dtype))
@@ -414,7 +412,8 @@ def chain(
     seed: int = 0,
 ) -> SmallModel:
     """Blocks one after another."""
-    graph, shape = GraphBuilder(seed), block.shape if shape is None else shape
+    graph = GraphBuilder(seed)
+    shape = block.shape if shape is None else shape
     value = block.enter(graph, graph.input("x", shape))
     for _ in range(length):
         value = block.add(graph, value)

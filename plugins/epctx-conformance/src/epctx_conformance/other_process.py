@@ -121,7 +121,8 @@ def _address(provider: type[Any]) -> dict[str, str | None]:
     Raises:
         Skipped: it cannot, as it is made by a function or defined in a script.
     """
-    name, module = provider.__qualname__, sys.modules.get(provider.__module__)
+    name = provider.__qualname__
+    module = sys.modules.get(provider.__module__)
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -200,7 +201,8 @@ def observe(harness: Harness) -> Observation:
         CheckFailed: the process ended without a result.
     """
     folders = {name: harness.folder() for name in ("current", "temporary", "model")}
-    model, inputs = folders["model"] / "m.onnx", harness.folder() / "inputs.npz"
+    model = folders["model"] / "m.onnx"
+    inputs = harness.folder() / "inputs.npz"
     model.write_bytes(harness.network.data)
     np.savez(inputs, **harness.network.feeds())  # type: ignore[arg-type]
     job = {
@@ -269,7 +271,8 @@ def _observe(job: dict[str, Any]) -> dict[str, Any]:
     """
     with np.load(job["inputs"]) as arrays:
         feeds = dict(arrays)
-    registry, audit = Registry(entry_points=False), Audit(tempfile.gettempdir())
+    registry = Registry(entry_points=False)
+    audit = Audit(tempfile.gettempdir())
     with InferenceSession(job["model"], registry=registry) as session:
         session.run(
             None, feeds

@@ -177,7 +177,8 @@ class Channel:
         self, length: int, nodes: int | None
     ) -> tuple[dict[str, Any], int | None]:
         """Return a head, and the bytes that the limit leaves for blobs."""
-        longest, most = LONGEST_HEAD, MOST_ENTRIES
+        longest = LONGEST_HEAD
+        most = MOST_ENTRIES
         if nodes is not None:
             longest = min(longest, SMALL_HEAD + nodes * _BYTES_FOR_NODE)
             most = min(most, SMALL_ENTRIES + nodes * _ENTRIES_FOR_NODE)
@@ -291,7 +292,8 @@ def decode_error(message: Message) -> EpctxError:
     Raises:
         ProtocolError: the message is not about an error.
     """
-    cls, fields = _CLASSES.get(message.text("error")), message.head.get("fields")
+    cls = _CLASSES.get(message.text("error"))
+    fields = message.head.get("fields")
     if cls is None or type(fields) is not dict:
         raise ProtocolError(f"an error {message.text('error')!r:.80}")
     allowed = _FIELDS + (_PLUGIN_FIELDS if issubclass(cls, PluginError) else ())

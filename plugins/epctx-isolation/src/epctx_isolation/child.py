@@ -27,7 +27,8 @@ def main() -> None:
     """Do what the host asks for."""
     # Standard input and output are the line from and to the host; those of the plugin
     # are redirected from it.
-    source, sink = os.dup(0), os.dup(1)
+    source = os.dup(0)
+    sink = os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)

@@ -56,7 +56,8 @@ _CHUNK = 8 << 20
 def pack_weights(weights: Iterable[TensorView]) -> Packet:
     """Return a packet of weights: by file and offset, or as bytes."""
     files: dict[int, tuple[int, MappedFile]] = {}
-    rows, inline = [], []
+    rows = []
+    inline = []
     for weight in cast("Iterable[Weight]", weights):
         location = None
         if weight.mapping is None:
@@ -99,7 +100,8 @@ def pack_payload(payload: PayloadView) -> Packet:
     """Return a packet of a payload: a weight of its name, with its bytes as
     elements.
     """
-    mapped, view = getattr(payload, "mapped", None), payload.view
+    mapped = getattr(payload, "mapped", None)
+    view = payload.view
     return pack_weights(
         [
             Weight(
@@ -286,7 +288,8 @@ class ReceivedModel:
             partition = GraphPartition(
                 graph, item["nodes"], ep=ep, keep_initializers=item["keep"]
             )
-            partition.prefix, partition.number = item["prefix"], item["number"]
+            partition.prefix = item["prefix"]
+            partition.number = item["number"]
             partition.token = None if item["token"] is None else tokens[item["token"]]
             for name, digest in item["digests"].items():
                 graph.weights[name].lazy_digest.known = digest
@@ -371,7 +374,8 @@ class RemotePayload:
 
     def write(self, buffer: bytes | bytearray | memoryview) -> int:
         """Append bytes; return the offset of the first."""
-        offset, whole = self.size, memoryview(buffer)
+        offset = self.size
+        whole = memoryview(buffer)
         view = whole.cast("B") if whole.nbytes else memoryview(b"")
         if len(self._buffer) + len(view) > _BUFFERED:
             self.flush()
@@ -402,7 +406,8 @@ class RemotePayload:
         One of the model's own does not pass through this process.
         """
         self.flush()
-        key, head = self._model.weight_key(view), {"payload": self.number}
+        key = self._model.weight_key(view)
+        head = {"payload": self.number}
         if key is not None:
             reply = self._host.ask("write_tensor", {**head, "weight": key})
         else:
@@ -457,7 +462,8 @@ class RemotePayloadView:
         self._host = host
         self._number = reply.number("payload")
         (content,) = unpack_weights(reply.head, reply.blobs)
-        self.name, self.view = content.name, content.array().data
+        self.name = content.name
+        self.view = content.array().data
         self.digest: str | None = reply.head["digest"]
         self.verified = reply.flag("verified")
         self.is_file = reply.flag("is_file")

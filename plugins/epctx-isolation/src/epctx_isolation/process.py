@@ -265,8 +265,11 @@ class _Watch:
 
     def begin(self, seconds: float, cancel: Cancellation | None) -> None:
         with self._changed:
-            self._deadline, self._seconds = time.monotonic() + seconds, seconds
-            self._cancel, self._stopping, self._ended = cancel, None, None
+            self._deadline = time.monotonic() + seconds
+            self._seconds = seconds
+            self._cancel = cancel
+            self._stopping = None
+            self._ended = None
             self._changed.notify()
 
     def end(self) -> None:
@@ -275,7 +278,8 @@ class _Watch:
 
     def close(self) -> None:
         with self._changed:
-            self._closed, self._deadline = True, None
+            self._closed = True
+            self._deadline = None
             self._changed.notify()
         self._thread.join()
 
@@ -335,7 +339,8 @@ class _Line:
         end.
         """
         if self._pair is None:
-            self._source, self._sink = process.stdout, process.stdin
+            self._source = process.stdout
+            self._sink = process.stdin
         else:
             near, far = self._pair
             far.close()

@@ -163,7 +163,8 @@ class Proxy(ExecutionProvider):
 
     def ask(self, hook: str, **arguments: Any) -> Any:
         """Call a hook in the other process; return its result."""
-        row, request = HOOKS[hook], Request(self)
+        row = HOOKS[hook]
+        request = Request(self)
         plain = {
             name: ARGUMENTS[row.arguments[name]].send(request, arguments[name])
             for name in arguments
@@ -203,7 +204,8 @@ class Proxy(ExecutionProvider):
         Raises:
             ProtocolError: the message is malformed.
         """
-        first, items = message.number("first"), message.items("runnables")
+        first = message.number("first")
+        items = message.items("runnables")
         return [
             CompiledPartition(partial(self._run, number) if item else None)
             if isinstance(item, bool)
@@ -227,7 +229,8 @@ class Proxy(ExecutionProvider):
         if outputs is None:
             return results
 
-        given, expected = _types(results), _types(outputs)
+        given = _types(results)
+        expected = _types(outputs)
         if given != expected:  # numpy would repeat and convert what does not fit
             wrong = ProtocolError(f"results {given!r:.200} for {expected!r:.200}")
             raise self.remote.refuse("run", wrong) from wrong

@@ -238,7 +238,8 @@ class RemoteProvider:
         """Serve the EP until the call is over; return its result, or the error to
         raise.
         """
-        self._raised, self._failure = [], None
+        self._raised = []
+        self._failure = None
         handlers = {"progress": self._report_progress, "log": self._log, **handlers}
         nodes = self._nodes if hook in _ABOUT_GRAPHS else 0
         while True:
@@ -307,7 +308,8 @@ class RemoteProvider:
         """Log a record with the EP's own logger, or with one below it that exists:
         `getLogger` makes a logger, and another one for each dot in its name.
         """
-        name, text = message.text("logger"), message.text("text")
+        name = message.text("logger")
+        text = message.text("text")
         logger = self._context.logger
         known = logging.Logger.manager.loggerDict.get(name)
         if isinstance(known, logging.Logger) and name.startswith(f"{logger.name}."):

@@ -118,7 +118,8 @@ def _describe_error(
     elif not isinstance(error, EpctxError):
         blamed = RuntimeException if hook == "run" else PluginError
         fault = blamed(f"{service.record.label} failed in {hook}: {describe(error)}")
-        fault.__cause__, error = error, fault
+        fault.__cause__ = error
+        error = fault
     return encode_error(error)
 
 
@@ -198,7 +199,8 @@ class Service:
         elif hook == "shutdown":
             self.session.close()
         else:
-            row, plain = HOOKS[hook], message.head["arguments"]
+            row = HOOKS[hook]
+            plain = message.head["arguments"]
             codecs = {name: ARGUMENTS[row.arguments[name]] for name in plain}
             arguments = {
                 name: codec.receive(self, message, plain[name])
@@ -213,7 +215,8 @@ class Service:
     def model(self) -> ReceivedModel:
         """The model that the host sent last, indexed when it is first needed."""
         if self.received is not None:
-            message, self.received = self.received, None
+            message = self.received
+            self.received = None
             self._model = ReceivedModel(message.head, message.blobs)
         return self._model
 
@@ -375,7 +378,8 @@ class Host:
             try:
                 return self._wait_for_reply(iter(chunks))
             finally:
-                waiting, self._waiting = self._waiting, None
+                waiting = self._waiting
+                self._waiting = None
                 for message in waiting:
                     self._channel.send(*message)
 

@@ -35,10 +35,8 @@ _PROTOS = {
         onnx.TypeProto,
     )
 }
-_PLAIN, _SIDES = (
-    ("name", "partition_name", "source", "main_context"),
-    ("inputs", "outputs"),
-)
+_PLAIN = ("name", "partition_name", "source", "main_context")
+_SIDES = ("inputs", "outputs")
 
 
 def encode_attribute(value: Any) -> Any:
@@ -169,10 +167,12 @@ def encode_arrays(arrays: Sequence[np.ndarray]) -> tuple[list[Any], list[np.ndar
         TypeError: an element of an array of text is not text.
         UnicodeError: UTF-8 cannot hold it.
     """
-    types, blobs = [], []
+    types = []
+    blobs = []
     for array in arrays:
         if array.dtype.kind in TEXT_KINDS:
-            elem_type, blob = int(onnx.TensorProto.STRING), _encode_text(array)
+            elem_type = int(onnx.TensorProto.STRING)
+            blob = _encode_text(array)
         else:
             elem_type = int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
             blob = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -199,7 +199,8 @@ def decode_arrays(message: Message) -> list[np.ndarray]:
 def _decode_array(item: object, blob: memoryview) -> np.ndarray:
     if type(item) is not list or len(item) != 2 or type(item[0]) is not int:  # noqa: PLR2004 - type and shape
         raise ProtocolError(f"{item!r:.80} is not the type of an array")
-    elem_type, shape = item[0], whole_numbers(item[1])
+    elem_type = item[0]
+    shape = whole_numbers(item[1])
     try:
         if elem_type == onnx.TensorProto.STRING:
             return _decode_text(shape, blob)

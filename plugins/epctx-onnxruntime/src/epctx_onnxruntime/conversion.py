@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from epctx_core.plugin import TensorView
 
-ONNX, ORT = ".onnx", ".ort"
+ONNX = ".onnx"
+ORT = ".ort"
 _ORT_IDENTIFIER = b"ORTM"
 """Bytes 4 to 8 of an `.ort` file."""
 _MOST_BYTES = (1 << 31) - 1
@@ -70,7 +71,8 @@ def convert_model(
             a kernel for each node.
         Fail: the output cannot be written, or would have 2 GiB or more.
     """
-    source, target = Path(model), Path(output)
+    source = Path(model)
+    target = Path(output)
     kind = target.suffix.lower()
     if kind not in {ONNX, ORT}:
         raise InvalidArgument(
@@ -92,7 +94,8 @@ def convert_model(
     with source.open("rb") as file:
         from_ort = file.read(8)[4:] == _ORT_IDENTIFIER
     _check_convertible(opened, source, kind, from_ort=from_ort)
-    proto, weights = opened.source.proto, opened.source.weights
+    proto = opened.source.proto
+    weights = opened.source.weights
     content = (
         _serialize_with_weights(proto, weights, source) if from_ort else str(source)
     )

@@ -151,7 +151,8 @@ def _guard_nodes(
     if one of those is 0.
     """
     for step, shape in enumerate(shapes):
-        checked, lengths = f"{name}.{step}", f"{name}.{step} shape"
+        checked = f"{name}.{step}"
+        lengths = f"{name}.{step} shape"
         value = numpy_helper.from_array(np.array(shape, np.int64))
         yield helper.make_node("Constant", [], [lengths], value=value)
         yield helper.make_node(

@@ -238,7 +238,8 @@ def hand_over(
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", PLACEHOLDER.anchor
     )
-    names, values = [], []
+    names = []
+    values = []
     for tensor in model.graph.initializer:
         if not is_detached(tensor):
             continue

@@ -215,7 +215,8 @@ class _Decoder:
         values = {
             self._text(value.Name()): value for value in self._each(graph, "NodeArgs")
         }
-        inputs, outputs = self._texts(graph, "Inputs"), self._texts(graph, "Outputs")
+        inputs = self._texts(graph, "Inputs")
+        outputs = self._texts(graph, "Outputs")
         for tensor in self._each(graph, "Initializers"):
             self._tensor(tensor, proto.initializer.add(), detach=nested == 0)
         for sparse in self._each(graph, "SparseInitializers"):
@@ -252,7 +253,8 @@ class _Decoder:
             self._attribute(attribute, proto.attribute.add(), nested)
 
     def _attribute(self, attribute: Any, proto: AttributeProto, nested: int) -> None:
-        proto.name, proto.type = self._text(attribute.Name()), attribute.Type()
+        proto.name = self._text(attribute.Name())
+        proto.type = attribute.Type()
         self._set_texts(proto, doc_string=attribute.DocString())
         if proto.type in _NUMBERS:
             field = _NUMBERS[proto.type]
@@ -277,7 +279,8 @@ class _Decoder:
             )
 
     def _tensor(self, tensor: Any, proto: TensorProto, *, detach: bool = False) -> None:
-        proto.name, proto.data_type = self._text(tensor.Name()), tensor.DataType()
+        proto.name = self._text(tensor.Name())
+        proto.data_type = tensor.DataType()
         self._set_texts(proto, doc_string=tensor.DocString())
         proto.dims.extend(self._numbers(tensor, "Dims"))
         if tensor.ExternalDataOffset() >= 0:

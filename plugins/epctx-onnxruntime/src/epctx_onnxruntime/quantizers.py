@@ -76,7 +76,8 @@ def _cast(node: NodeProto, known: Mapping[str, int]) -> bool:
     del node.input[1:]
     del node.attribute[:]
     node.attribute.append(onnx.helper.make_attribute("to", kind))
-    node.op_type, node.domain = "Cast", ""
+    node.op_type = "Cast"
+    node.domain = ""
     return True
 
 

@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_TEXT, _DOCUMENT, _ARRAY, _BINARY, _BOOL, _NULL = 0x02, 0x03, 0x04, 0x05, 0x08, 0x0A
-_INT32, _INT64 = 0x10, 0x12
+_TEXT = 0x02
+_DOCUMENT = 0x03
+_ARRAY = 0x04
+_BINARY = 0x05
+_BOOL = 0x08
+_NULL = 0x0A
+_INT32 = 0x10
+_INT64 = 0x12
 _INT = struct.Struct("<i")
 _NUMBERS = {
     0x01: struct.Struct("<d"),
@@ -45,13 +51,15 @@ def _encode_element(key: str, value: str | int | Mapping[str, Any]) -> bytes:
         raise ValueError(f"the key {key!r:.200} has a NUL, which BSON does not allow")
     if isinstance(value, str):
         text = value.encode() + b"\0"
-        kind, data = _TEXT, _INT.pack(len(text)) + text
+        kind = _TEXT
+        data = _INT.pack(len(text)) + text
     elif isinstance(value, int):
         # As MongoDB's and Intel's writers do: the shortest type that has the value.
         kind = _INT32 if -(1 << 31) <= value < 1 << 31 else _INT64
         data = _NUMBERS[kind].pack(value)
     else:
-        kind, data = _DOCUMENT, encode(value)
+        kind = _DOCUMENT
+        data = encode(value)
     return bytes([kind]) + key.encode() + b"\0" + data
 
 
@@ -75,7 +83,8 @@ def _decode_document(data: bytes, start: int, end: int, levels: int) -> dict[str
         raise ValueError(f"no document of {size:,} bytes begins at byte {start:,}")
 
     found: dict[str, Any] = {}
-    at, last = start + _INT.size, end - 1
+    at = start + _INT.size
+    last = end - 1
     while at < last:
         key_end = data.find(b"\0", at + 1, last)
         if key_end < 0:
@@ -83,7 +92,8 @@ def _decode_document(data: bytes, start: int, end: int, levels: int) -> dict[str
         key = data[at + 1 : key_end].decode()
         if key in found:
             raise ValueError(f"the key {key!r:.200} is there twice")
-        kind, at = data[at], key_end + 1
+        kind = data[at]
+        at = key_end + 1
         value_end = _find_end(data, kind, at, last)
         found[key] = _decode_value(data, kind, at, value_end, levels)
         at = value_end

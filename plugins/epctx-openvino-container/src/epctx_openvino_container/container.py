@@ -162,7 +162,8 @@ def _check_places(entries: Mapping[str, Any], length: int, name: str) -> None:
     places = []
     for blob, entry in entries.items():
         found = entry if isinstance(entry, dict) else {}
-        offset, size = found.get("data_offset"), found.get("size")
+        offset = found.get("data_offset")
+        size = found.get("size")
         if type(offset) is not int or type(size) is not int:
             raise make_error(
                 name, f"its table has no offset and size of the blob {blob!r:.200}"

@@ -46,7 +46,8 @@ def read_partition(partition: Partition) -> Source:
     Raises:
         RuntimeError: OpenVINO does not read it.
     """
-    model, kept = partition.model(), []
+    model = partition.model()
+    kept = []
     _cast_to_bool_by_float(model, partition)
     for tensor in model.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:

@@ -78,10 +78,8 @@ def _has_peepholes(_graph: GraphView, node: NodeView) -> bool:
 
 def _skips_the_end(_graph: GraphView, node: NodeView) -> bool:
     """Return whether the last of the windows may begin behind the input."""
-    kernel, strides = (
-        node.attributes.get("kernel_shape", []),
-        node.attributes.get("strides", []),
-    )
+    kernel = node.attributes.get("kernel_shape", [])
+    strides = node.attributes.get("strides", [])
     return bool(node.attributes.get("ceil_mode", 0)) and any(
         step > length for step, length in zip(strides, kernel, strict=False)
     )

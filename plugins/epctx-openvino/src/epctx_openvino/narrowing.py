@@ -255,7 +255,8 @@ def _width_of_constant(value: np.ndarray | int | list[Any]) -> Width:
         return Width.CONSTANT
     if array.dtype.kind not in "biuf":
         return Width.ANY
-    lowest, highest = float(array.min()), float(array.max())
+    lowest = float(array.min())
+    highest = float(array.max())
     if lowest >= -_MOST_OF_A_CONSTANT and highest <= _MOST_OF_A_CONSTANT:
         return Width.CONSTANT
     return Width.BITS_32 if lowest >= -_LIMIT and highest <= _LIMIT else Width.ANY

@@ -116,7 +116,8 @@ class RunnableModel:
             request = self._idle.pop()
         except IndexError:
             request = self._make_request()
-        native, results = request.native, []
+        native = request.native
+        results = []
         try:
             for port, array in zip(self._inputs, inputs, strict=True):
                 if port is not None:

@@ -65,7 +65,8 @@ def _check(section: str, properties: Mapping[str, Any]) -> None:
 
 def _depth(value: Any) -> int:
     """Return how many objects are nested in a value that `json` could read."""
-    deepest, pending = 0, [(value, 0)]
+    deepest = 0
+    pending = [(value, 0)]
     while pending:
         inner, above = pending.pop()
         if isinstance(inner, dict):

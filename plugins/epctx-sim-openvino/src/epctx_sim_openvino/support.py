@@ -84,7 +84,8 @@ class Support(NodeSupport):
         )
 
     def _bad_value(self, node: NodeView, name: str, device: str) -> str | None:
-        value, rules = self._graph.value(name), DEVICES[device]
+        value = self._graph.value(name)
+        rules = DEVICES[device]
         constant = is_constant(self._graph, name)
         if value.elem_type is None:
             return f"{node.op_type}: the type of a value is not known before a run"
@@ -98,7 +99,8 @@ class Support(NodeSupport):
     def _bad_shape(
         self, node: NodeView, shape: tuple[Dimension, ...] | None, device: str
     ) -> str | None:
-        operator, rules = node.op_type, DEVICES[device]
+        operator = node.op_type
+        rules = DEVICES[device]
         if shape == () and operator not in rules.scalars:
             return f"{operator}: OpenVINO does not take a scalar here on {device}"
         if shape and 0 in shape and operator not in rules.empty:

@@ -149,7 +149,8 @@ class _Match:
             ):
                 self.nodes[node.index] = node
                 return True
-            self.nodes, self.root = dict(before[0]), before[1]
+            self.nodes = dict(before[0])
+            self.root = before[1]
         return False
 
     def is_closed(self, last: NodeView, results: frozenset[str]) -> bool:

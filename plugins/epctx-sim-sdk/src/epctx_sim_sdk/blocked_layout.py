@@ -34,7 +34,8 @@ _DEFAULTS: dict[str, int] = {
     "count_include_pad": 0,
     "channels_last": 0,
 }
-_SLICE_INPUTS, _CLIP_INPUTS = 10, 11
+_SLICE_INPUTS = 10
+_CLIP_INPUTS = 11
 _RANK = 4
 
 Rearrange = Callable[[np.ndarray], np.ndarray]
@@ -188,7 +189,8 @@ class _Plain:
         self._add("Identity", [node.input[0]], [node.output[0]])
 
     def _out_of_blocks(self, node: NodeProto, channels: int) -> None:
-        source, target = node.input[0], node.output[0]
+        source = node.input[0]
+        target = node.output[0]
         if self._channels.get(source) == channels:
             self._add("Identity", [source], [target])
         elif self._opset < _SLICE_INPUTS:
@@ -219,7 +221,8 @@ class _Plain:
             raise NotPlainError(
                 f"the weight {name!r} of a convolution is not in blocks"
             )
-        shape, group = tuple(tensor.dims), attributes.get("group", 1)
+        shape = tuple(tensor.dims)
+        group = attributes.get("group", 1)
         per_input = shape[1] % self._block == 0 and not (group > 1 and shape[1] == 1)
         if not per_input and shape[1] >= self._block:
             raise NotPlainError(

@@ -657,7 +657,8 @@ def _read_foot(view: memoryview, *, verified: bool) -> Foot:
         raise _UnreadableError(
             "is damaged: the sizes in its foot contradict each other"
         )
-    fields, digest = raw[: _FIELDS.size], raw[_FIELDS.size : -len(END)]
+    fields = raw[: _FIELDS.size]
+    digest = raw[_FIELDS.size : -len(END)]
     if (
         not verified
         and _digest(view[foot.structures_start : -FOOT_SIZE], fields) != digest

@@ -193,7 +193,8 @@ class ContextLoader:
             self._check_boundary(node, container, entry)
             return self._device.load(container, entry)
         except InvalidGraph as error:
-            error.node, error.ep = error.node or node.name, error.ep or self._policy.ep
+            error.node = error.node or node.name
+            error.ep = error.ep or self._policy.ep
             raise
 
     def _judge_claims(self, node: ContextNode, container: Container) -> None:

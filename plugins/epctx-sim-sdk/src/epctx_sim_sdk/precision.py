@@ -108,7 +108,8 @@ def store_as_half(
             or tensor.name in keep
         ):
             continue
-        full, half = tensor.name, f"{tensor.name}:float16"
+        full = tensor.name
+        half = f"{tensor.name}:float16"
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             result[half] = HalfTensor(result.pop(full))
             tensor.data_type = onnx.TensorProto.FLOAT16

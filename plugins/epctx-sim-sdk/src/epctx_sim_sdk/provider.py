@@ -183,7 +183,8 @@ class SimulatedProvider(ExecutionProvider, ABC):
 
         if graph.parent_node is None:
             return supported_partitions(graph, self.support(graph))
-        vendor, holder = self._made_by["vendor"], graph.parent_node.op_type
+        vendor = self._made_by["vendor"]
+        holder = graph.parent_node.op_type
         return [
             Refusal(
                 f"{vendor} compiles the main graph only, and this is in a body of "

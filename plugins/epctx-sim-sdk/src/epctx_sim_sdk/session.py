@@ -47,7 +47,10 @@ class SimSession:
     def __init__(
         self, ep: str, context: ProviderContext, device: Device, *, fp16: bool = False
     ) -> None:
-        self._ep, self._context, self.device, self._fp16 = ep, context, device, fp16
+        self._ep = ep
+        self._context = context
+        self.device = device
+        self._fp16 = fp16
         self.graphs: list[SimGraph] = []
 
     @cached_property

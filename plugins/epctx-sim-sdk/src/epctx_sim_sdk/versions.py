@@ -164,7 +164,8 @@ def relation(found: str | None, needed: str | None) -> Relation:
         return Relation.MISSING
     if _NUMBER.fullmatch(found) and _NUMBER.fullmatch(needed):
         return _order((int(found),), (int(needed),), Relation.OLDER, Relation.NEWER)
-    theirs, ours = Version.parse(found), Version.parse(needed)
+    theirs = Version.parse(found)
+    ours = Version.parse(needed)
     if theirs is None or ours is None:
         return Relation.OTHER
     if theirs.major != ours.major:
@@ -190,7 +191,8 @@ def judge(
     """
     worst = Judgement(verdict=OPTIMAL)
     for field in dict.fromkeys(field for field, _ in rules):
-        found, needed = made_by.get(field), runtime.get(field)
+        found = made_by.get(field)
+        needed = runtime.get(field)
         related = relation(found, needed)
         verdict = rules.get((field, related), OPTIMAL)
         if verdict > worst.verdict:

@@ -71,8 +71,10 @@ def write_container(
             "already."
         )
     payload.write(head())
-    weights, structures = _Weights(payload, reference), _Structures()
-    total, done = sum(len(graph.weights) for graph in graphs), 0
+    weights = _Weights(payload, reference)
+    structures = _Structures()
+    total = sum(len(graph.weights) for graph in graphs)
+    done = 0
     places: list[tuple[tuple[str, int], ...]] = []
     for graph in graphs:
         placed = []
@@ -154,7 +156,8 @@ class _Weights:
         return self._number_of[weight]
 
     def _entry(self, view: TensorView) -> Weight | SourceWeight:
-        source, shape = self._reference(view), tuple(view.shape)
+        source = self._reference(view)
+        shape = tuple(view.shape)
         if source is not None:
             return SourceWeight(
                 source=source,

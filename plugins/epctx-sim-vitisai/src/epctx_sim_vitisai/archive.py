@@ -264,11 +264,9 @@ def _check_origin(view: memoryview) -> None:
 def _decode(content: bytes) -> Description:
     try:
         found: Any = read_json(content)
-        prefix, key, graphs = (
-            found["cache_file_prefix"],
-            found["cache_key"],
-            found["graphs"],
-        )
+        prefix = found["cache_file_prefix"]
+        key = found["cache_key"]
+        graphs = found["graphs"]
         models = tuple(map(tuple, found.get("models", ())))
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise tar.BadTarError(f"is damaged: its {CONTEXT!r} cannot be read") from error

@@ -199,7 +199,8 @@ class NodeLoader:
             missing = description.missing(found)
             # What is read back before it is published are some of the nodes.
             if missing is not None and self._gets_all:
-                first, count = next(iter(found.values())), len(description.graphs)
+                first = next(iter(found.values()))
+                count = len(description.graphs)
                 yield _refused(
                     first,
                     f"the model has nodes for {len(found)} of the {count} graphs that "
@@ -220,7 +221,8 @@ class NodeLoader:
         return prefix, self._index(node, archive)
 
     def _index(self, node: ContextNode, archive: Archive) -> int:
-        index, graphs = node.attributes.get("index"), archive.description.graphs
+        index = node.attributes.get("index")
+        graphs = archive.description.graphs
         if not isinstance(index, int):
             raise _refused(node, "it has no index.", _RECOMPILE)
         if not 0 <= index < len(graphs):

@@ -33,7 +33,8 @@ class Recording:
     def write(self, buffer: Buffer) -> int:
         """Note bytes; return the offset of the first."""
         content = bytes(buffer)
-        offset, self.size = self.size, self.size + len(content)
+        offset = self.size
+        self.size = self.size + len(content)
         self._steps.append(content)
         return offset
 

@@ -82,10 +82,8 @@ class Sealer:
         """
         from cryptography.exceptions import InvalidTag
 
-        nonce, content = (
-            bytes(view[len(MAGIC) : len(MAGIC) + NONCE]),
-            view[len(MAGIC) + NONCE :],
-        )
+        nonce = bytes(view[len(MAGIC) : len(MAGIC) + NONCE])
+        content = view[len(MAGIC) + NONCE :]
         if len(nonce) < NONCE or len(content) < TAG or len(content) > MAX_CONTENT:
             raise UnsealingError
         try:

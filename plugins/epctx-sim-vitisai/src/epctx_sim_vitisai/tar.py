@@ -18,7 +18,8 @@ BLOCK = 512
 END = bytes(2 * BLOCK)
 MAX_MEMBERS = 16
 _LONGEST_NAME = 100
-_MAGIC_AT, _MAGIC = 257, b"ustar"
+_MAGIC_AT = 257
+_MAGIC = b"ustar"
 _KINDS = {
     tarfile.LNKTYPE: "a hard link",
     tarfile.SYMTYPE: "a symbolic link",
@@ -72,7 +73,8 @@ def members(view: memoryview) -> Mapping[str, memoryview]:
         name, size = _read_header(block, offset)
         if name in found:
             raise BadTarError(f"holds two members called {name!r}")
-        start, offset = offset + BLOCK, offset + BLOCK + size + len(padding(size))
+        start = offset + BLOCK
+        offset = offset + BLOCK + size + len(padding(size))
         if offset > len(view):
             raise BadTarError(
                 f"is truncated: its member {name!r} of {size} bytes does not end in it"

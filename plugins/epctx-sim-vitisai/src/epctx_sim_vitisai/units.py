@@ -32,7 +32,8 @@ from epctx_sim_vitisai.operators import (
 if TYPE_CHECKING:
     from epctx_core.plugin import GraphView, NodeView
 
-_INTO, _OUT_OF = "QuantizeLinear", "DequantizeLinear"
+_INTO = "QuantizeLinear"
+_OUT_OF = "DequantizeLinear"
 _GLUE = {
     _INTO: "no operator that this EP takes gives it its value",
     _OUT_OF: "no operator that this EP takes reads it",

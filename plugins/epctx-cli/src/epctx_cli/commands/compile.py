@@ -84,11 +84,9 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
     session = session_options(arguments, console)
     output = _output(arguments, session)
     with console.progress() as progress:
-        model, embed, weights = (
-            arguments.model,
-            arguments.embed or None,
-            arguments.external_initializers,
-        )
+        model = arguments.model
+        embed = arguments.embed or None
+        weights = arguments.external_initializers
         compiler = ModelCompiler(
             session, model, embed, weights, flags=flags, progress=progress
         )

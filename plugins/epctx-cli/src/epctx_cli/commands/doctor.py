@@ -106,7 +106,9 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(_arguments: argparse.Namespace, console: Console) -> int:
     """Check everything; 1 if something has to be fixed."""
-    facts, found, vendors = _facts(), libraries(), libraries_of_eps()
+    facts = _facts()
+    found = libraries()
+    vendors = libraries_of_eps()
     transformers = describe(find_entries(TRANSFORMER_GROUP), TRANSFORMER_GROUP)
     variables = {
         name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIX)
@@ -505,10 +507,8 @@ def _check_variables(
                 f"unknown.{suggestion(name, VARIABLES)}",
                 f"Unset it, or use one of {', '.join(VARIABLES)}.",
             )
-    engine, engines = (
-        variables.get("EPCTX_ENGINE"),
-        {"onnx.reference", *(name for name, _ in _engines())},
-    )
+    engine = variables.get("EPCTX_ENGINE")
+    engines = {"onnx.reference", *(name for name, _ in _engines())}
     if engine and engine not in engines:
         yield _problem(
             f"EPCTX_ENGINE names {engine!r}, an engine that is not "

@@ -145,10 +145,8 @@ def _find_left_out(
     listed = {(record.name, record.distribution) for record in records}
     found: dict[tuple[str, str], str] = {}
     for package, entry in entries:
-        key, extras = (
-            (entry.name, package.metadata["Name"]),
-            entry.value.partition("[")[2],
-        )
+        key = (entry.name, package.metadata["Name"])
+        extras = entry.value.partition("[")[2]
         if entry.group == EP_GROUP and extras and key not in listed:
             found[key] = install_command(f"{key[1]}[{extras.strip()}")
     return [
@@ -259,7 +257,8 @@ def _find_records(name: str, *, is_required: bool) -> list[PluginRecord]:
 
 
 def _print_report(trial: Trial, console: Console) -> None:
-    record, about = trial.record, trial.description
+    record = trial.record
+    about = trial.description
     facts = [
         ("state", record.state.value + (f": {record.reason}" if record.reason else "")),
         ("distribution", record.origin),
@@ -362,7 +361,8 @@ def start_plugin(arguments: argparse.Namespace, console: Console) -> int:
     """Write the package, and print the next steps."""
     from epctx_cli.templates import create_plugin
 
-    word, kind = arguments.name, arguments.kind
+    word = arguments.name
+    kind = arguments.kind
     if kind == "command" and word in {own.name for own in OWN}:
         raise InvalidArgument(
             f"epctx has a command {word!r} of its own.", hint="Choose another name."

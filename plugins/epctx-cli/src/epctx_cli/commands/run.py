@@ -207,7 +207,8 @@ def run_compare(arguments: argparse.Namespace, console: Console) -> int:
     comparison = compare_models(
         a, b, tolerance=tolerance, input_path=arguments.input, seed=arguments.seed
     )
-    equal, inside = all(d.equal for d in comparison.differences), None
+    equal = all(d.equal for d in comparison.differences)
+    inside = None
     if not equal:
         try:
             inside = first_difference(a, b, comparison.inputs, tolerance)

@@ -90,7 +90,8 @@ def _fill(folder: str, names: dict[str, str]) -> dict[str, str]:
     """Return the files of a folder of templates by their paths, with names filled
     in.
     """
-    root, texts = Path(__file__).with_name(folder), {}
+    root = Path(__file__).with_name(folder)
+    texts = {}
     for path in sorted(root.rglob(f"*{_ENDING}")):
         target = path.relative_to(root).as_posix().removesuffix(_ENDING)
         target = re.sub(rf"(^|/){_HIDDEN}", r"\1.", target).replace(

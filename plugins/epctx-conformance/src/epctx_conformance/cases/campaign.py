@@ -118,7 +118,8 @@ def run_all(
     done = {(r.case, r.route): r for r in read(kept)}
     _cut_tail(kept)
     left = [task for task in tasks if task not in done]
-    lock, children = Lock(), _Children()
+    lock = Lock()
+    children = _Children()
 
     def run_batch(batch: Sequence[Task]) -> None:
         for result in _in_children(batch, catalogue, seconds, children):

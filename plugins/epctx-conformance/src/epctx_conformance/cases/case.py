@@ -87,7 +87,8 @@ def _difference_of_arrays(found: np.ndarray, expected: np.ndarray, case: Case) -
     else:
         rtol = max(case.rtol, BFLOAT16_RTOL if expected.dtype.name == "bfloat16" else 0)
         if expected.dtype.type.__module__ != "numpy":
-            found, expected = found.astype(np.float32), expected.astype(np.float32)
+            found = found.astype(np.float32)
+            expected = expected.astype(np.float32)
         same = np.allclose(found, expected, rtol=rtol, atol=case.atol, equal_nan=True)
     return "" if same else "other values"
 

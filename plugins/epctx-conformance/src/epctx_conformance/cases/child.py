@@ -40,7 +40,8 @@ def main() -> None:
     direct = Result(case="", route="", outcome="")
     print("ready", file=lines, flush=True)
     for name, name_of_route in asked["tasks"]:
-        case, route = find(name), catalogue.routes[name_of_route]
+        case = find(name)
+        route = catalogue.routes[name_of_route]
         faulthandler.dump_traceback_later(asked["seconds"], exit=True)
         with _own_folder():
             result = _known(route, direct, name) or catalogue.run(case, route)
@@ -61,7 +62,8 @@ def _own_folder() -> Iterator[None]:
     are listed at each new one.
     """
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        outer, tempfile.tempdir = tempfile.tempdir, folder
+        outer = tempfile.tempdir
+        tempfile.tempdir = folder
         os.environ["EPCTX_RECEIPTS"] = f"{folder}/receipts"
         try:
             yield

@@ -38,7 +38,8 @@ def load_cases(kinds: Iterable[str] = KINDS) -> dict[str, Case]:
 
 
 def _as_case(case: TestCase) -> Case:
-    model, data = partial(_model_bytes, case), partial(_data_of, case)
+    model = partial(_model_bytes, case)
+    data = partial(_data_of, case)
     return Case(name=case.name, model=model, data=data, rtol=case.rtol, atol=case.atol)
 
 

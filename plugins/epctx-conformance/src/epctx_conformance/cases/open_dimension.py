@@ -65,7 +65,8 @@ def _serialise(model: onnx.ModelProto) -> bytes:
 def _open(case: Case) -> _Opened | None:
     """Return a case's model with a symbol for its rows, or None."""
     model = onnx.load_from_string(case.model())
-    rows, names = 0, set()
+    rows = 0
+    names = set()
     given = next(iter(case.data()), Data(inputs={}, outputs=[])).inputs
     for value in model.graph.input:
         dimensions = value.type.tensor_type.shape.dim

@@ -58,7 +58,8 @@ _ONLY_SHAPES = frozenset({"Shape", "Size"})
 an activation.
 """
 
-_INTO, _OUT_OF = "QuantizeLinear", "DequantizeLinear"
+_INTO = "QuantizeLinear"
+_OUT_OF = "DequantizeLinear"
 _STANDARD_16_BITS = 21
 """The operator set from which ONNX's own quantizers have 16 bits; before, those of
 com.microsoft do.
@@ -199,7 +200,8 @@ def _add_twins(index: Index, name: str, case: Case, folder: Path) -> Index:
         for value in model.graph.input
     ):
         return index
-    twins, failed = dict(index.twins), dict(index.failed)
+    twins = dict(index.twins)
+    failed = dict(index.failed)
     check = cache(partial(_check_case, case))
     for end in PRECISIONS:
         try:

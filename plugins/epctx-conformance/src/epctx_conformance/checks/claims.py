@@ -35,7 +35,8 @@ OPSETS = (13, 14, 15, 16, 17, 18, 19, 20, 21)
 
 
 def _structures(harness: Harness) -> list[SmallModel]:
-    block, barrier = harness.block, harness.barrier_or_none
+    block = harness.block
+    barrier = harness.barrier_or_none
     models = [
         structures.chain(block),
         structures.side_by_side(block),
@@ -82,7 +83,8 @@ def check_pure(harness: Harness) -> None:
 
     def twice(honest: Any, graph: GraphView, **_others: Any) -> Any:
         before = _content(graph)
-        first, second = honest(), honest()
+        first = honest()
+        second = honest()
         if comparable(first) != comparable(second):
             raise CheckFailed(
                 "get_capability gave two answers to the same graph.",
@@ -197,12 +199,14 @@ def check_refusals(harness: Harness) -> None:
 def check_names_do_not_matter(harness: Harness) -> None:
     """The same graph with other names, and with nodes that have none."""
     model = structures.chain(harness.block)
-    renamed, nameless = model.copy("renamed"), model.copy("without_node_names")
+    renamed = model.copy("renamed")
+    nameless = model.copy("without_node_names")
     rename_values(renamed.proto.graph, lambda name: f"other/names:0 ü {name}")
     for node, other in zip(
         renamed.proto.graph.node, nameless.proto.graph.node, strict=True
     ):
-        node.name, other.name = f"other/names:0 ü {node.name}", ""
+        node.name = f"other/names:0 ü {node.name}"
+        other.name = ""
     expected, *others = (
         [
             sorted(node.index for node in item.nodes)
@@ -467,7 +471,8 @@ def check_versions(harness: Harness) -> None:
     nothing.
     """
     for definition in _definitions(harness):
-        first, end = definition.since_version, definition.end_version
+        first = definition.since_version
+        end = definition.end_version
         if not definition.domain:
             first = max(
                 first, min(schema.since_version for schema in _schemas(definition))

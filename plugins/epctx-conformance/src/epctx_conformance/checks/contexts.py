@@ -160,7 +160,8 @@ def check_same_nodes(harness: Harness) -> None:
     """The hook may be called any number of times, with writers of the kit's own, and
     writes the same bytes.
     """
-    nodes, payloads = [], []
+    nodes = []
+    payloads = []
 
     def twice(honest: Any, **arguments: Any) -> Any:
         for _ in range(2):
@@ -256,7 +257,8 @@ def check_another_process(harness: Harness) -> None:
     """It has nothing of this process: no instance, no class attribute, no file but the
     model's.
     """
-    path, feeds = harness.compile(harness.network), harness.network.feeds()
+    path = harness.compile(harness.network)
+    feeds = harness.network.feeds()
     inputs, outputs = (
         harness.folder() / name for name in ("inputs.npz", "outputs.npz")
     )
@@ -314,7 +316,8 @@ def check_bytes(harness: Harness) -> None:
     """`ep.context_file_path` says where the model would be; a compile to bytes puts
     binaries there.
     """
-    model, target = harness.network, harness.folder() / "m_ctx.onnx"
+    model = harness.network
+    target = harness.folder() / "m_ctx.onnx"
     config = {"ep.context_file_path": str(target)}
     content = harness.compiler(model, config=config).compile_to_bytes()
     harness.expect_run(
@@ -349,7 +352,8 @@ def check_callbacks(harness: Harness) -> None:
 @check("contexts", "a session may run after its context model is written", needs=NEEDS)
 def check_runs_after_describing(harness: Harness) -> None:
     """A session that writes a context model beside running goes on."""
-    model, target = harness.network, harness.folder() / "m_ctx.onnx"
+    model = harness.network
+    target = harness.folder() / "m_ctx.onnx"
     config = {"ep.context_enable": "1", "ep.context_file_path": str(target)}
     harness.expect_run(model, "run by a session that also writes", config=config)
     harness.expect_run(model, "written by a session and loaded", target)
@@ -367,14 +371,16 @@ def check_folder_gone(harness: Harness) -> None:
 @check("contexts", "a binary may be read instead of mapped", needs=NEEDS)
 def check_not_mapped(harness: Harness) -> None:
     """`ep.context_file_mapping=0`."""
-    path, config = harness.compile(harness.network), {"ep.context_file_mapping": "0"}
+    path = harness.compile(harness.network)
+    config = {"ep.context_file_mapping": "0"}
     harness.expect_run(harness.network, "loaded without a mapping", path, config=config)
 
 
 @check("contexts", "a model may have external weights", needs=NEEDS)
 def check_external_weights(harness: Harness) -> None:
     """The files are gone when the context model is loaded."""
-    folder, model = harness.folder(), single(harness.large_block)
+    folder = harness.folder()
+    model = single(harness.large_block)
     onnx.save(
         deepcopy(model.proto),
         folder / "m.onnx",
@@ -641,7 +647,8 @@ def check_renamed(harness: Harness) -> None:
     and outputs by their order.
     """
     model = side_by_side(harness.block)
-    path, feeds = harness.compile(model), model.feeds()
+    path = harness.compile(model)
+    feeds = model.feeds()
     proto = onnx.load(path)
     for number, node in enumerate(proto.graph.node):
         node.name = f"renamed_{number}"

@@ -60,8 +60,10 @@ def _assess(harness: Harness, case: Case) -> tuple[bool, str | None]:
     """Return whether the EP claims something of a case, and what is wrong with its
     results, compiled and loaded.
     """
-    model, data = SmallModel(case.name, load_from_string(case.model())), case.data()[0]
-    feeds, expected = data.inputs, data.outputs
+    model = SmallModel(case.name, load_from_string(case.model()))
+    data = case.data()[0]
+    feeds = data.inputs
+    expected = data.outputs
     tolerance = max(harness.requirements.tolerance, case.rtol)
     try:
         if not harness.claimed(model):
@@ -90,7 +92,8 @@ def _assess(harness: Harness, case: Case) -> tuple[bool, str | None]:
 
 def _part(letters: str) -> CheckFunction:
     def function(harness: Harness) -> None:
-        claimed, faults = 0, []
+        claimed = 0
+        faults = []
         for case in node_cases(letters, full=harness.full):
             is_claimed, fault = _assess(harness, case)
             claimed += is_claimed

@@ -246,7 +246,9 @@ def _damage_head(parts: Parts, _full: bool) -> Damages:
 
 def _damage_anywhere(parts: Parts, full: bool) -> Damages:
     """Change bytes outside of weights, and the last ones, and exchange two pieces."""
-    content, size, count = parts.content, len(parts.content), _MANY * (4 if full else 1)
+    content = parts.content
+    size = len(parts.content)
+    count = _MANY * (4 if full else 1)
     offsets = map(int, np.random.default_rng(0).integers(0, size, 4 * count))
     outside = [
         offset
@@ -256,7 +258,9 @@ def _damage_anywhere(parts: Parts, full: bool) -> Damages:
     yield from _flip_each(
         parts, [*outside[:count], *range(max(0, size - _HEAD_BYTES), size)]
     )
-    first, second, third = size // 4, size // 2, 3 * size // 4
+    first = size // 4
+    second = size // 2
+    third = 3 * size // 4
     exchanged = (
         content[:first]
         + content[second:third]
@@ -368,7 +372,8 @@ def check_verified(harness: Harness) -> None:
 )
 def check_another_model(harness: Harness) -> None:
     """One that differs in its weights alone, and one that has more partitions, too."""
-    block, barrier = harness.weighted_block, harness.barrier
+    block = harness.weighted_block
+    barrier = harness.barrier
     models = (
         separated(block, barrier, count, seed=seed)
         for count, seed in ((2, 0), (2, 1), (3, 1))
@@ -379,7 +384,8 @@ def check_another_model(harness: Harness) -> None:
 
 def foreign_payloads(harness: Harness, path: str, others: Sequence[str]) -> Cases:
     """Yield loads of one model with the payloads of others."""
-    mine, what = take_apart(Path(path)), "the payload of another model"
+    mine = take_apart(Path(path))
+    what = "the payload of another model"
     for other in others:
         content = take_apart(Path(other)).content
         yield what, partial(_expect_refused_payload, harness, mine, content, what)
@@ -422,7 +428,9 @@ def _strip_attributes(node: onnx.NodeProto) -> None:
 def _change_attributes(node: onnx.NodeProto) -> None:
     for attribute in node.attribute:
         if attribute.name not in CORE_ATTRIBUTES:
-            attribute.s, attribute.i, attribute.f = b"\xff unknown", -1, float("nan")
+            attribute.s = b"\xff unknown"
+            attribute.i = -1
+            attribute.f = float("nan")
 
 
 _EDITS: tuple[tuple[str, Callable[[onnx.NodeProto], None], str], ...] = (
@@ -483,10 +491,8 @@ def check_embedded(harness: Harness) -> None:
 
 def embedded_payloads(harness: Harness, path: str) -> Cases:
     """Yield the load of a damaged embedded payload."""
-    proto, what = (
-        _without_manifest(onnx.load(path)),
-        "a damaged payload inside the model",
-    )
+    proto = _without_manifest(onnx.load(path))
+    what = "a damaged payload inside the model"
     for attribute in (
         attribute for node in _context_nodes(proto) for attribute in node.attribute
     ):
@@ -503,7 +509,8 @@ def check_good_after_bad(harness: Harness) -> None:
 
 def good_after_bad(harness: Harness, path: str, inputs: str) -> Cases:
     """Yield the load of a damaged payload, and behind it that of the good one."""
-    parts, what = take_apart(Path(path)), "a damaged payload"
+    parts = take_apart(Path(path))
+    what = "a damaged payload"
     expected = _run_intact(harness, parts, inputs)["expected"]
     other, watch = harness.observed()
     yield (

@@ -346,7 +346,8 @@ def _expect_exact(harness: Harness, model: SmallModel, feeds: Feeds) -> None:
     digits than a float has.
     """
     with np.errstate(all="ignore"):
-        results, reference = harness.run(model, feeds), harness.reference(model, feeds)
+        results = harness.run(model, feeds)
+        reference = harness.reference(model, feeds)
     dtypes = {np.asarray(expected).dtype for expected in reference}
     tolerance = harness.requirements.tolerance
     if np.dtype(np.float64) in dtypes:
@@ -700,7 +701,8 @@ def _find_changed_result(_harness: Harness, runnable: Runnable) -> str | None:
     "run(inputs, outputs): with `outputs`, write the results there and return them.",
 )
 def _find_ignored_output(harness: Harness, runnable: Runnable) -> str | None:
-    inputs, outputs = runnable.example(), [array.copy() for array in runnable.outputs]
+    inputs = runnable.example()
+    outputs = [array.copy() for array in runnable.outputs]
     expected = runnable.run(inputs, None)
     returned = runnable.run(inputs, outputs)
     if (
@@ -727,7 +729,8 @@ def _find_wrong_boundary(_harness: Harness, runnable: Runnable) -> str | None:
     for index, (expected, result) in enumerate(
         zip(runnable.outputs, results, strict=True)
     ):
-        dtype, shape = getattr(result, "dtype", None), getattr(result, "shape", None)
+        dtype = getattr(result, "dtype", None)
+        shape = getattr(result, "shape", None)
         if (dtype, shape) != (
             expected.dtype,
             expected.shape,

@@ -287,7 +287,8 @@ def check_weights_once(harness: Harness) -> None:
 
 def _with_a_second_output(model: SmallModel) -> SmallModel:
     """Return a model of more work on the same weights."""
-    second, again = model.copy("second"), model.copy("again").proto.graph
+    second = model.copy("second")
+    again = model.copy("again").proto.graph
     kept = {value.name for value in (*again.input, *again.initializer)}
     rename_values(again, lambda name: name if name in kept else f"again_{name}")
     for node in again.node:

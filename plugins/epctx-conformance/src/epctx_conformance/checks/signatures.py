@@ -54,7 +54,8 @@ def check_vendor(harness: Harness) -> None:
 @check("signatures", "it sets simulated if its vendor says so")
 def check_simulated(harness: Harness) -> None:
     """Hosts prefer a real EP to a simulated one of the same name, by `simulated`."""
-    vendor, simulated = harness.provider.vendor, harness.provider.simulated
+    vendor = harness.provider.vendor
+    simulated = harness.provider.simulated
     if "simulated" in vendor.lower() and simulated is not True:
         raise CheckFailed(
             f"its vendor is {vendor!r}, and simulated is {simulated!r}.",

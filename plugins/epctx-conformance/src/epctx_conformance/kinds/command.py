@@ -120,7 +120,8 @@ def make_run(arguments: argparse.Namespace, kind: str) -> Run:
     if kind == "engine":
         from epctx_conformance.kinds import engines
 
-        cls, only = load_entry(ENGINES, name, kind), _choose(engines.KIT, arguments)
+        cls = load_entry(ENGINES, name, kind)
+        only = _choose(engines.KIT, arguments)
         return Run(
             engines.KIT,
             only,

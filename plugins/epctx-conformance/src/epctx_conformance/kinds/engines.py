@@ -53,7 +53,8 @@ KIT = Kit(
     ),
 )  # fmt: skip
 _NAMED = re.compile(r"\S.* \S*\d\S*")
-_RUNS, _THREADS = 32, 4
+_RUNS = 32
+_THREADS = 4
 INLINE = 1024
 """Bytes up to which the core leaves weights in models."""
 
@@ -428,7 +429,8 @@ def _assess(subject: EngineSubject, case: Case) -> str | None:
     """Return what is wrong with a case, empty for nothing; None for one that the engine
     refuses.
     """
-    model, data = onnx.load_from_string(case.model()), case.data()[0]
+    model = onnx.load_from_string(case.model())
+    data = case.data()[0]
     values = (*model.graph.input, *model.graph.output)
     if not all(subject.engine.can_pass(_elem_type(value)) for value in values):
         return None
@@ -505,7 +507,8 @@ def _detach(
     """Return a model whose large weights are beside it, as the core gives models to
     engines, and those.
     """
-    own, weights = deepcopy(model), {}
+    own = deepcopy(model)
+    weights = {}
     for tensor in own.graph.initializer:
         array = numpy_helper.to_array(tensor).copy()
         if array.nbytes <= INLINE:

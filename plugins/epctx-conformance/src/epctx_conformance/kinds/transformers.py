@@ -331,7 +331,8 @@ def _assess(subject: TransformerSubject, case: Case) -> str | None:
     """Return what is wrong with a case, empty for nothing; None for one that the
     transformer leaves as it is.
     """
-    data, feeds = case.model(), case.data()[0].inputs
+    data = case.model()
+    feeds = case.data()[0].inputs
     model = onnx.load_from_string(data)
     try:
         result = subject.call(model)
@@ -391,7 +392,8 @@ def detach(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, ArrayView
     """Return a model whose large weights are beside it, and all of its weights, as the
     core gives them to a transformer.
     """
-    own, weights = deepcopy(model), {}
+    own = deepcopy(model)
+    weights = {}
     for tensor in own.graph.initializer:
         if tensor.data_type == TensorProto.STRING:
             continue

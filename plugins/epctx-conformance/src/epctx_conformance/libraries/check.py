@@ -71,7 +71,8 @@ def check_library(  # noqa: PLR0913 - public: the options of a check
         >>> report = check_library(subject)
         >>> Path("acme.html").write_text(make_page(report))
     """
-    facts, fingerprint = subject.describe(), subject.compute_fingerprint()
+    facts = subject.describe()
+    fingerprint = subject.compute_fingerprint()
     cases, checks = _choose(subject, only, quick=quick)
     chosen = [Way(name, fingerprint) for name in _choose_ways(subject, ways)]
     of_kit = [(check, str(Way(KIT, fingerprint))) for check in checks]

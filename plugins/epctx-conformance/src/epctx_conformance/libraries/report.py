@@ -91,7 +91,8 @@ class LibraryReport:
         lost: dict[str, dict[str, list[str]]] = {}
         given: dict[str, list[str]] = {}
         for trial in self.trials:
-            verdict, way = judge(trial), self.find_way(trial)
+            verdict = judge(trial)
+            way = self.find_way(trial)
             taken = trial.notes.get("nodes", {"taken": []})["taken"]
             if way == NATIVE and verdict is Verdict.PASS:
                 given[trial.case] = taken

@@ -104,7 +104,8 @@ class Subject:
         Raises:
             NotImplementedByProvider: the EP cannot be used on this machine.
         """
-        provider, options = self.provider, self.typed_options()
+        provider = self.provider
+        options = self.typed_options()
         availability = provider.availability(Purpose.RUN)
         if not availability:
             raise NotImplementedByProvider(

@@ -78,8 +78,11 @@ class _Trial:
     """A case in one way: what was found so far."""
 
     def __init__(self, case: Case, way: Way, subject: Subject) -> None:
-        self._case, self._way, self._subject = case, way, subject
-        self._model, self._sets = case.model(), case.data()
+        self._case = case
+        self._way = way
+        self._subject = subject
+        self._model = case.model()
+        self._sets = case.data()
         graph = onnx.ModelProto.FromString(self._model).graph
         self._is_random = any(node.op_type in _RANDOM for node in graph.node)
         self.nodes = Assignment()
@@ -209,7 +212,8 @@ def measure_error(found: Any, expected: Any) -> float | None:
     ):
         return None
     try:
-        a, b = found.astype(np.float64), expected.astype(np.float64)
+        a = found.astype(np.float64)
+        b = expected.astype(np.float64)
     except (TypeError, ValueError):
         return None
     finite = np.isfinite(b)
@@ -219,8 +223,6 @@ def measure_error(found: Any, expected: Any) -> float | None:
         return None
     if not finite.any():
         return 0.0
-    off, largest = (
-        np.abs(a - b, where=finite, out=np.zeros_like(a)).max(),
-        np.abs(b[finite]).max(),
-    )
+    off = np.abs(a - b, where=finite, out=np.zeros_like(a)).max()
+    largest = np.abs(b[finite]).max()
     return float(off / largest) if largest else float(off > 0)

@@ -149,7 +149,9 @@ def _open_native(
 ) -> Any:
     import onnxruntime
 
-    plugin, provider, typed = subject.plugin, subject.provider, subject.typed_options()
+    plugin = subject.plugin
+    provider = subject.provider
+    typed = subject.typed_options()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _SILENT
     # Nodes would be fused and folded before the EP is asked.
@@ -253,7 +255,8 @@ def _note_assignment(found: Assignment, session: Any, ep: str) -> None:
 
 
 def _read_profiles(found: Assignment, folder: Path, ep: str) -> None:
-    ran, others = 0, Counter[str]()
+    ran = 0
+    others = Counter[str]()
     for path in folder.glob("profile*.json"):
         # A session that could not be made leaves an empty file.
         for event in json.loads(path.read_bytes() or b"[]"):
@@ -263,4 +266,5 @@ def _read_profiles(found: Assignment, folder: Path, ep: str) -> None:
                 ran += 1
             else:
                 others[event["args"].get("op_name", "?")] += 1
-    found.ran, found.elsewhere = ran, dict(others)
+    found.ran = ran
+    found.elsewhere = dict(others)

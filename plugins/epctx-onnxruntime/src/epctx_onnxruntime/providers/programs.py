@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from epctx_core.plugin import GraphView, NodeView, ProviderContext
 
-DOMAIN, CONTEXT = "com.microsoft", "EPContext"
+DOMAIN = "com.microsoft"
+CONTEXT = "EPContext"
 INFO_KEY = "ep_compatibility_info."
 _PATH_KEY = "ep.context_file_path"
 _LEVELS = onnxruntime.GraphOptimizationLevel

@@ -371,7 +371,8 @@ def _join(names: Sequence[str]) -> str:
 def _describe_payload(node: ContextNode, reader: ContextReader) -> Finding:
     """Return what is known of a primary's payload without Qualcomm's code."""
     payload = reader.payload(node)
-    severity, code = Severity.INFO, "container-not-checked"
+    severity = Severity.INFO
+    code = "container-not-checked"
     if not _is_multi(node):
         return Finding(
             severity,

@@ -58,7 +58,8 @@ def list_eps(infos: Iterable[Path]) -> Iterator[tuple[str, str, str, str, str]]:
     for name, wheel in wheels.items():
         if name in required:
             continue
-        about, path = (wheel.distribution, wheel.version), _underscored(name)
+        about = (wheel.distribution, wheel.version)
+        path = _underscored(name)
         for ep in wheel.eps:
             yield *about, ep, f"{__name__}:{path}.{ep}", ""
         if not wheel.eps:
