@@ -7,11 +7,21 @@ names of `epctx_core.ext` and the circles of imports within its rooms.
 from __future__ import annotations
 
 import ast
+import io
+import tokenize
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 CORE = ROOT / "epctx_core"
+_NO_CODE = {
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.COMMENT,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
 PACKAGES = (CORE, *sorted(ROOT.glob("plugins/*/src/*")))
 
 
@@ -32,6 +42,31 @@ def size(package: Path) -> Size:
         modules=len(trees),
         classes=sum(isinstance(node, ast.ClassDef) for node in nodes),
     )
+
+
+def density(package: Path) -> float:
+    """Return the expressions in a line of code: blank lines, comments and docstrings do
+    not count.
+    """
+    expressions = lines = 0
+    for path in package.rglob("*.py"):
+        source = path.read_text()
+        nodes = list(ast.walk(ast.parse(source)))
+        expressions += sum(isinstance(node, ast.expr) for node in nodes)
+        docstrings = {
+            line
+            for node in nodes
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            for line in range(node.lineno, (node.end_lineno or 0) + 1)
+        }
+        code = {
+            line
+            for token in tokenize.generate_tokens(io.StringIO(source).readline)
+            if token.type not in _NO_CODE
+            for line in range(token.start[0], token.end[0] + 1)
+        }
+        lines += len(code - docstrings)
+    return expressions / lines
 
 
 def circles() -> set[frozenset[str]]:
@@ -55,10 +90,10 @@ def circles() -> set[frozenset[str]]:
 if __name__ == "__main__":
     from epctx_core import ext
 
-    print(f"{'':26}{'expressions':>13}{'modules':>9}{'classes':>9}")
+    print(f"{'':26}{'expressions':>13}{'modules':>9}{'classes':>9}{'a line':>9}")
     for package in PACKAGES:
         found = size(package)
         counts = f"{found.expressions:13,}{found.modules:9}{found.classes:9}"
-        print(f"{package.name:26}{counts}")
+        print(f"{package.name:26}{counts}{density(package):9.2f}")
     print(f"\nnames of epctx_core.ext: {len(ext.__all__)}")
     print(f"circles of imports within rooms: {len(circles())}")

@@ -207,6 +207,7 @@ def test_the_core_keeps_to_its_budget_of_concepts():
     assert 50 < modules <= 125
     assert 100 < classes <= 200
     assert 10 < len(ext.__all__) <= 32
+    assert program["density"](CORE) <= 3.7  # expressions in a line of code
     assert len(program["circles"]()) <= 9  # a ratchet: it only ever goes down
 
 
