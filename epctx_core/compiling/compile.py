@@ -20,7 +20,7 @@ from epctx_core.compiling.emit import (
 from epctx_core.compiling.group import Group, check_shared_options, join_group
 from epctx_core.compiling.initializers import check_weights_fit, make_placement
 from epctx_core.compiling.naming import check_names
-from epctx_core.compiling.provenance import PassThrough, check_mix
+from epctx_core.compiling.provenance import PassThrough, check_mix, find_existing
 from epctx_core.compiling.read_back import compare_shapes, read_back
 from epctx_core.compiling.report import (
     CompileReport,
@@ -149,7 +149,12 @@ class Compile:
     def check_destination(self, *, has_payloads: bool = True) -> None:
         """Raise for a mistake in the output that does not depend on the source."""
         if self.work.config.share_contexts or self.group is not None:
-            check_shared_options(self)
+            check_shared_options(
+                self.work.config,
+                embedded=self.embedded,
+                is_delivered=self.deliver is not None,
+                is_streamed=self.sink is not None,
+            )
         self._resolve_destination("", has_payloads=has_payloads).check_path()
 
     @property
@@ -180,7 +185,7 @@ class Compile:
         Raises:
             InvalidArgument, Fail: see `Destination.check`; a share group's model that
                 is a context model already.
-            InvalidGraph, NotImplementedByProvider: see `PassThrough`.
+            InvalidGraph, NotImplementedByProvider: see `find_existing`.
         """
         model = self.work.model
         choices = self.work.choices
@@ -213,7 +218,7 @@ class Compile:
                     # group may be over by then.
                     stack.callback(setattr, self, "group", None)
                 self.group.share_digests(model)
-            self.existing = PassThrough(
+            self.existing = find_existing(
                 model,
                 destination,
                 self.work.config,
@@ -370,6 +375,8 @@ class Compile:
                     before_writing=self.work.cancel.raise_if_requested,
                 )
                 stack.enter_context(publication)
+            # Its folder may have changed since the compile began.
+            destination.check_model()
             outputs = Outputs(
                 destination,
                 publication,

@@ -579,7 +579,9 @@ class ShareGroup:
         self._report = ShareReport(
             folder=self._members[0].destination.folder or Path(),
             members=tuple(m.make_report() for m in self._members),
-            binaries=tuple(OutputFile.from_entry(each.finish()) for each in payloads),
+            binaries=tuple(
+                OutputFile.from_entry(each.make_entry()) for each in payloads
+            ),
             saved_bytes=count_saved_bytes(
                 (m.work.assignment.partitions for m in self._members), payloads
             ),
@@ -666,7 +668,7 @@ def count_saved_bytes(
     stored = Counter(
         (payload.ep, segment.digest, segment.length)
         for payload in payloads
-        for segment in payload.finish().segments
+        for segment in payload.make_entry().segments
         if segment.is_weight
     )
 

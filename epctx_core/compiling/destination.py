@@ -374,12 +374,6 @@ class Outputs:
     files: list[str] = field(init=False, default_factory=list)
     in_memory: dict[str, MemorySink] = field(init=False, default_factory=dict)
 
-    def __post_init__(self) -> None:
-        """Check the model's path once more: its folder may have changed since the
-        compile began.
-        """
-        self.destination.check_model()
-
     def open_payload(self, name: str) -> BinaryIO:
         """Open the file or buffer for a payload.
 

@@ -360,7 +360,7 @@ class ProviderPart:
             is_only: whether no other compile wrote payloads of the model.
         """
         for key, names in self._users.items():
-            entry = self._writers[key].finish()
+            entry = self._writers[key].make_entry()
             name = self._carriers[key].node_name if entry.embedded else entry.name
             references = tuple(names) if len(self._users) > 1 else ()
             self.entries.append(replace(entry, name=name, references=references))
@@ -447,7 +447,7 @@ def write_all_payloads(
                     HOOK,
                     f"wrote nothing into the payload {writer.name!r}",
                 )
-            writer.finish()
+            writer.make_entry()
             written[writer.get_cache_value()] = writer
     return written
 

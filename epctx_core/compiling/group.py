@@ -14,10 +14,10 @@ import logging
 import os
 import threading
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from onnx import ModelProto
 
@@ -42,31 +42,39 @@ from epctx_core.sessions.shared_workspaces import (
 )
 
 if TYPE_CHECKING:
-    from epctx_core.compiling.compile import Compile
     from epctx_core.context.payload_writer import PayloadWriter
+    from epctx_core.options import SessionConfig
     from epctx_core.sessions.providers import ProviderChoice
     from epctx_core.sessions.source import OpenModel
+    from epctx_core.sessions.work import Work
 
 _log = logging.getLogger("epctx.sharing")
 
 
-def check_shared_options(compile_: Compile) -> None:
+def check_shared_options(
+    config: SessionConfig, *, embedded: bool, is_delivered: bool, is_streamed: bool
+) -> None:
     """Raise InvalidArgument for options that leave nothing to share, before a model is
     read.
+
+    Args:
+        config: the host's options.
+        embedded: whether payloads are stored in the model.
+        is_delivered: whether they go to a write callback.
+        is_streamed: whether the model goes to bytes or a stream.
     """
-    check_not_isolated(compile_.work.config)
+    check_not_isolated(config)
     for problem, is_set in {
         (
             "ep.context_embed_mode=1 and ep.share_ep_contexts=1 contradict each other"
-        ): compile_.embedded,
-        "a share group cannot hand payloads to a write callback": compile_.deliver
-        is not None,
+        ): embedded,
+        "a share group cannot hand payloads to a write callback": is_delivered,
         (
             "a model of a share group cannot be compiled to bytes or to a stream"
-        ): compile_.sink is not None,
+        ): is_streamed,
         (
             "ep.enable_weightless_mode and ep.share_ep_contexts=1 contradict each other"
-        ): compile_.work.config.weightless is not WeightlessMode.NONE,
+        ): config.weightless is not WeightlessMode.NONE,
     }.items():
         if is_set:
             raise InvalidArgument(
@@ -100,6 +108,27 @@ def read_published(path: Path, digest: str) -> bytes:
             "models together.",
         )
     return data
+
+
+class Member(Protocol):
+    """Compile of one model of a share group; see `Compile`."""
+
+    work: Work
+    destination: Destination
+    payloads: tuple[OutputFile, ...]
+    files: tuple[OutputFile, ...]
+
+    def time_stage(self, name: str) -> AbstractContextManager[None]:
+        """Add the time spent inside to a stage."""
+
+    def describe(self, outputs: Outputs, earlier: GraphsByModel) -> ContextModel:
+        """Return the context model, not yet written."""
+
+    def publish(self, named: Destination, earlier: GraphsByModel) -> ContextModel:
+        """Write the context model and its files."""
+
+    def finish(self, context: ContextModel, outputs: Outputs) -> None:
+        """Write the model itself."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -167,13 +196,13 @@ class Group:
             )
         self.close()
 
-    def add(self, member: Compile) -> None:
+    def add(self, member: Member) -> None:
         """Add a member whose partitions were compiled."""
         with self._lock:
             if member.destination.path is not None:
                 self.models.append(member.destination.path)
 
-    def publish(self, member: Compile) -> None:
+    def publish(self, member: Member) -> None:
         """Publish a member at once, its binaries pending."""
         with self._lock:
             self._refuse_finished(member)
@@ -189,7 +218,7 @@ class Group:
                 self._published[path] = file.digest, context.to_read
 
     def finish(
-        self, members: Sequence[Compile], last: Compile
+        self, members: Sequence[Member], last: Member
     ) -> tuple[PayloadWriter, ...]:
         """Write binaries and models in one publication: these members' and those
         published before; return what wrote the binaries.
@@ -222,10 +251,12 @@ class Group:
             destination = replace(
                 last.destination.use_names_of(named), group_models=group_models
             )
+            destination.check_model()
             payloads = write_all_payloads(
                 last.work.providers, Outputs(destination, publication), graphs
             )
-            entries = {writer.name: writer.finish() for writer in payloads.values()}
+            entries = {writer.name: writer.make_entry() for writer in payloads.values()}
+
             earlier = self._read_earlier()
             written = [
                 (context.proto, context.to_read, member.work.providers)
@@ -238,44 +269,36 @@ class Group:
             for proto, to_read, providers in written:
                 complete_manifest(proto, entries)
                 read_back(proto, to_read, payloads, providers)
+
             for member, each, context in models:
                 member.finish(context, each)
             for path, proto in earlier.items():
                 with publication.create(path.name) as file:
                     file.write(proto.SerializeToString(deterministic=True))
             last.work.cancel.raise_if_requested()
-            if names := [
-                *(m.files[-1].path for m in members),
-                *(path.name for path in earlier),
-            ]:
-                states = publication.commit(names)
-                digests = {
-                    name: digest
-                    for *_, c in models
-                    for name, digest in c.digests.items()
-                }
-                note_published(
-                    states,
-                    {
-                        **digests,
-                        **{entry.name: entry.root for entry in entries.values()},
-                    },
-                )
+
+            names = [member.files[-1].path for member in members]
+            names += [path.name for path in earlier]
+            digests = {entry.name: entry.root for entry in entries.values()}
+            for _, _, context in models:
+                digests |= context.digests
+            if names:
+                note_published(publication.commit(names), digests)
             self.finished = True
         return tuple(payloads.values())
 
     def _describe(
-        self, members: Sequence[Compile], publication: Publication, named: Destination
-    ) -> tuple[list[tuple[Compile, Outputs, ContextModel]], GraphsByModel]:
+        self, members: Sequence[Member], publication: Publication, named: Destination
+    ) -> tuple[list[tuple[Member, Outputs, ContextModel]], GraphsByModel]:
         """Return the members' context models without payloads, and the graphs of the
         group with theirs.
         """
         graphs = self._graphs
         models = []
         for member in members:
-            outputs = Outputs(
-                member.destination.use_names_of(named), publication, final=False
-            )
+            destination = member.destination.use_names_of(named)
+            destination.check_model()
+            outputs = Outputs(destination, publication, final=False)
             context = member.describe(outputs, graphs)
             compare_shapes(
                 member.work.assignment, context.to_read, member.work.providers
@@ -291,7 +314,7 @@ class Group:
             for path, (digest, _) in self._published.items()
         }
 
-    def stop(self, last: Compile, *, is_member: bool) -> None:
+    def stop(self, last: Member, *, is_member: bool) -> None:
         """Write the end by the EPs of a last model, and that model too if it is a
         member.
         """
@@ -299,7 +322,7 @@ class Group:
             self._refuse_finished(last)
             if is_member:
                 last.payloads = tuple(
-                    OutputFile.from_entry(writer.finish())
+                    OutputFile.from_entry(writer.make_entry())
                     for writer in self.finish([last], last)
                 )
                 self.add(last)
@@ -315,7 +338,7 @@ class Group:
         for workspace in in_use.values():
             close_quietly(workspace.close, "closing what an EP kept for a share group")
 
-    def _refuse_finished(self, member: Compile) -> None:
+    def _refuse_finished(self, member: Member) -> None:
         if self.finished:
             source = member.work.model.source
             raise Fail(
@@ -337,7 +360,7 @@ class Group:
             raise
 
 
-def _add_names(graphs: GraphsByModel, member: Compile) -> GraphsByModel:
+def _add_names(graphs: GraphsByModel, member: Member) -> GraphsByModel:
     """Return the names of the graphs of all members, with those of one more, whose
     nodes EPs described.
     """

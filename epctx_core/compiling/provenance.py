@@ -120,88 +120,44 @@ class PassThrough:
     Args:
         model: the model; one without such nodes has nothing that passes through.
         destination: of the new model.
-        config: says where the model's binaries lie.
+        manifest: that of the model, None without one.
+        payloads: those of the nodes, each with its place in the new model.
         embedded: whether payloads are stored in the model.
-        delivered: whether those that are not go to a callback of the host's.
+        folder: that of the new model; None without one, or if payloads go to a callback
+            of the host's.
 
     Attributes:
         records: the nodes.
-        manifest: manifest of the model, None without one.
-        destination: the destination with the names of the payloads that pass through.
         nodes: for each graph, a node's index to the node as it is written, where that
             is not as it was.
         entries: of payloads, for the manifest.
         contents: marker of each embedded payload, and the payload.
         written: the entries of files that were written now, a part of `entries`.
         files: names of the files that the nodes name, relative to the new model.
-
-    Raises:
-        InvalidArgument: a model from bytes names files, and nothing says where they
-            lie.
-        InvalidGraph: a payload is missing or altered, or the type of a node's output is
-            not declared.
-        Fail: embedded payloads are more than a model can hold.
-        NotImplementedByProvider: a node is in a subgraph that is not rebuilt here.
     """
 
     def __init__(
         self,
         model: OpenModel,
         destination: Destination,
-        config: SessionConfig,
+        manifest: Manifest | None,
+        payloads: Sequence[_KeptPayload],
         *,
         embedded: bool,
-        delivered: bool = False,
+        folder: Path | None,
     ) -> None:
         self._model = model
+        self._payloads = payloads
+        self._embedded = embedded
+        self._folder = folder
+        self.destination = destination
+        self.manifest = manifest
         self.records: Sequence[ContextNodeRecord] = model.context_nodes
-        self.manifest: Manifest | None = None
         self.nodes: dict[SubgraphPath, dict[int, NodeProto]] = {}
         self.entries: list[PayloadEntry] = []
         self.contents: dict[bytes, LoadedPayload] = {}
         self.written: list[PayloadEntry] = []
         self.files: list[str] = []
-        self._payloads: list[_KeptPayload] = []
-        if self.records:
-            given = model.source
-            most = config.input_budget.manifest_entries
-            self.manifest = find_manifest(given.proto, given.path, given.digest, most)
-            for record in self.records:
-                # Nobody but the model knows them, and what is written has to verify.
-                types = model.graph_of(record).types
-                for _, error in find_wrong_types(record, types):
-                    raise error
-            self._payloads = self._find_payloads(config)
-        if embedded:
-            check_size(
-                sum(c.payload.nbytes for c in self._payloads),
-                embedded=True,
-                at_least=True,
-            )
-        self._embedded = embedded
-        self._folder = folder = None if delivered else destination.folder
-        taken = {c.file.casefold() for c in self._payloads if c.file is not None}
-        for carried in () if embedded else self._payloads:
-            if carried.file is not None:
-                carried.target = carried.file
-                carried.stays = carried.lies_in(folder)
-            else:
-                source = carried.nodes[0].source
-                suffix = source if is_payload_name(source) else "context"
-                carried.target = find_free_name(
-                    partial(destination.binary_name, suffix), None, taken
-                )
-                taken.add(carried.target.casefold())
-        kept = {c.target: c.stays for c in self._payloads if c.target is not None}
-        read = (c.payload.mapped.path for c in self._payloads if c.payload.mapped)
-        self.destination = replace(
-            destination,
-            source_files=(*destination.source_files, *read),
-            kept=tuple(kept),
-            copied=()
-            if delivered
-            else tuple(name for name, stays in kept.items() if not stays),
-        )
 
     def keep(self, open_file: Callable[[str], BinaryIO]) -> None:
         """Embed or copy each payload, verified on the way by the manifest's digests.
@@ -265,41 +221,6 @@ class PassThrough:
                     ep_cache_context=cache,
                 )
 
-    def _find_payloads(self, config: SessionConfig) -> list[_KeptPayload]:
-        """Find the payloads, each with all nodes that carry it."""
-        records = {record.name: record for record in self.records}
-        folder = find_context_folder(self._model, config, compiles=True)
-        mapped = replace(
-            config, entries={**config.entries, SessionConfig.map_binaries.key: "1"}
-        )
-        reading = make_reading(self._model, mapped)
-        reader = PayloadReader(
-            records,
-            folder=folder,
-            manifest=self.manifest,
-            scratch=ExitStack(),
-            reading=reading,
-        )
-        found: dict[PayloadKey, _KeptPayload] = {}
-        # Primaries first, so that one of them carries a payload that several nodes
-        # share.
-        for record in sorted(self.records, key=lambda r: not r.main_context):
-            if not record.cache and not record.main_context:
-                continue
-            name = record.file_name
-            payload = reader.load(record)
-            file = None if name is None else check_file_name(name, record.name)
-            key = (record.name, True) if file is None else (file, False)
-            if key in found:
-                found[key].nodes.append(record)
-                continue
-            entry = reader.find_entry(record)
-            found[key] = _KeptPayload(
-                nodes=[record], file=file, payload=payload, entry=entry
-            )
-        require_one_state(self._model.opened, self._model.source.where)
-        return list(found.values())
-
     def _keep_file(
         self, carried: _KeptPayload, name: str, open_file: Callable[[str], BinaryIO]
     ) -> PayloadEntry | None:
@@ -344,6 +265,121 @@ class PassThrough:
             else [node.name for node in carried.nodes[1:]]
         )
         return replace(entry, references=tuple(dict.fromkeys((*names, *shared))))
+
+
+def find_existing(
+    model: OpenModel,
+    destination: Destination,
+    config: SessionConfig,
+    *,
+    embedded: bool,
+    delivered: bool,
+) -> PassThrough:
+    """Return the EPContext nodes that a model has already, with their payloads.
+
+    Args:
+        model: the model.
+        destination: of the new model.
+        config: says where the model's binaries lie.
+        embedded: whether payloads are stored in the new model.
+        delivered: whether those that are not go to a callback of the host's.
+
+    Raises:
+        InvalidArgument: a model from bytes names files, and nothing says where they
+            lie.
+        InvalidGraph: a payload is missing or altered, or the type of a node's output is
+            not declared.
+        Fail: embedded payloads are more than a model can hold.
+        NotImplementedByProvider: a node is in a subgraph that is not rebuilt here.
+    """
+    manifest: Manifest | None = None
+    payloads: list[_KeptPayload] = []
+    if model.context_nodes:
+        source = model.source
+        most = config.input_budget.manifest_entries
+        manifest = find_manifest(source.proto, source.path, source.digest, most)
+        for record in model.context_nodes:
+            # Nobody but the model knows them, and what is written has to verify.
+            types = model.graph_of(record).types
+            for _, error in find_wrong_types(record, types):
+                raise error
+        payloads = _find_payloads(model, manifest, config)
+
+    folder = None if delivered else destination.folder
+    if embedded:
+        nbytes = sum(each.payload.nbytes for each in payloads)
+        check_size(nbytes, embedded=True, at_least=True)
+    else:
+        _place_files(payloads, destination, folder)
+    kept = {each.target: each.stays for each in payloads if each.target is not None}
+    read = (each.payload.mapped.path for each in payloads if each.payload.mapped)
+    copied = (name for name, stays in kept.items() if not stays and not delivered)
+    names = replace(
+        destination,
+        source_files=(*destination.source_files, *read),
+        kept=tuple(kept),
+        copied=tuple(copied),
+    )
+    return PassThrough(
+        model, names, manifest, payloads, embedded=embedded, folder=folder
+    )
+
+
+def _find_payloads(
+    model: OpenModel, manifest: Manifest | None, config: SessionConfig
+) -> list[_KeptPayload]:
+    """Return the payloads of a model, each with all nodes that carry it."""
+    records = {record.name: record for record in model.context_nodes}
+    folder = find_context_folder(model, config, compiles=True)
+    mapped = replace(
+        config, entries={**config.entries, SessionConfig.map_binaries.key: "1"}
+    )
+    reading = make_reading(model, mapped)
+    reader = PayloadReader(
+        records,
+        folder=folder,
+        manifest=manifest,
+        scratch=ExitStack(),
+        reading=reading,
+    )
+    found: dict[PayloadKey, _KeptPayload] = {}
+    # Primaries first, so that one of them carries a payload that several nodes
+    # share.
+    for record in sorted(model.context_nodes, key=lambda r: not r.main_context):
+        if not record.cache and not record.main_context:
+            continue
+        name = record.file_name
+        payload = reader.load(record)
+        file = None if name is None else check_file_name(name, record.name)
+        key = (record.name, True) if file is None else (file, False)
+        if key in found:
+            found[key].nodes.append(record)
+            continue
+        entry = reader.find_entry(record)
+        found[key] = _KeptPayload(
+            nodes=[record], file=file, payload=payload, entry=entry
+        )
+    require_one_state(model.opened, model.source.where)
+    return list(found.values())
+
+
+def _place_files(
+    payloads: Sequence[_KeptPayload], destination: Destination, folder: Path | None
+) -> None:
+    """Decide the file of each payload: a binary keeps its name, what was embedded gets
+    a free one.
+    """
+    taken = {each.file.casefold() for each in payloads if each.file is not None}
+    for each in payloads:
+        if each.file is not None:
+            each.target = each.file
+            each.stays = each.lies_in(folder)
+            continue
+        source = each.nodes[0].source
+        suffix = source if is_payload_name(source) else "context"
+        make = partial(destination.binary_name, suffix)
+        each.target = find_free_name(make, None, taken)
+        taken.add(each.target.casefold())
 
 
 def _rewrite(node: NodeProto, **values: int | bytes | None) -> NodeProto:

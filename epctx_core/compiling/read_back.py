@@ -174,7 +174,7 @@ def _open_payloads(
     for cache, record in {r.cache: r for r in records if r.cache is not None}.items():
         writer = written[cache]
         key = get_payload_key(record)
-        entry = writer.finish()
+        entry = writer.make_entry()
         payload = LoadedPayload(
             key[0], writer.get_written(), digest=entry.root, scratch=scratch
         )

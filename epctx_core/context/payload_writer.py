@@ -133,8 +133,8 @@ class PayloadWriter:
                 self.write(chunk)
         return offset
 
-    def finish(self) -> PayloadEntry:
-        """Close the digests; return the manifest's entry of this payload."""
+    def make_entry(self) -> PayloadEntry:
+        """Return the manifest's entry of this payload, all of which was written."""
         self._end_block()
         return PayloadEntry(
             name=self.name,

@@ -56,8 +56,8 @@ FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
 
 def close_with_seal(writer: PayloadWriter) -> PayloadEntry:
     """Append the seal to a file of initializers and close its digests."""
-    writer.write(_make_mark(writer.finish()))
-    return writer.finish()
+    writer.write(_make_mark(writer.make_entry()))
+    return writer.make_entry()
 
 
 def strip_seal(entry: PayloadEntry) -> PayloadEntry:

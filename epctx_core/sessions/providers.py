@@ -222,10 +222,10 @@ def choose_providers(
                 SkippedProvider(name=name, reason=error.message, hint=error.hint)
             )
             continue
-        choice = choose_provider(record, given, session, registry)
+        choice = choose_provider(record, given, session, registry, requested=name)
         if any(choice.name == other.name for other in choices):
             raise InvalidArgument(f"{choice.name} was asked for twice.", ep=choice.name)
-        choices.append(replace(choice, requested=name))
+        choices.append(choice)
     if purpose is None:
         return choices, tuple(skipped)
     return skip_unavailable(choices, skipped, session, registry, purpose)
@@ -251,7 +251,7 @@ def skip_unavailable(
     Returns:
         As `choose_providers`.
     """
-    optional = set(map(stem, session.config().optional_providers))
+    optional = list(map(stem, session.config().optional_providers))
     available = []
     all_skipped = list(skipped)
     for choice in choices:
@@ -265,6 +265,8 @@ def skip_unavailable(
                     name=choice.requested, reason=error.message, hint=error.hint
                 )
             )
+    # In the host's order, whatever kept them out.
+    all_skipped.sort(key=lambda skip: optional.index(stem(skip.name)))
 
     logged = logged_names.get(set())
     for skip in all_skipped:
@@ -301,8 +303,13 @@ def choose_provider(
     given: Mapping[str, object],
     session: SessionOptions,
     registry: Registry,
+    *,
+    requested: str = "",
 ) -> ProviderChoice:
-    """Import one EP and check the options for it; see `choose_providers`."""
+    """Import one EP and check the options for it; see `choose_providers`.
+
+    Secret options are concealed for as long as the result lives.
+    """
     cls = registry.load(record)
     merged = {**session.provider_config_entries(cls.name), **given}
     for option in cls.options:
@@ -312,7 +319,10 @@ def choose_provider(
             )
     options = parse_provider_options(cls.name, cls.options, merged)
     choice = ProviderChoice(
-        record=replace(record, vendor=cls.vendor), cls=cls, options=options
+        record=replace(record, vendor=cls.vendor),
+        cls=cls,
+        options=options,
+        requested=requested,
     )
     conceal(
         (str(options[option.name]) for option in cls.options if option.secret), choice
