@@ -86,6 +86,7 @@ class InferenceSession(Strict):
                     hint="See help(epctx_core.InferenceSession).",
                 )
             log_without_effect(f"InferenceSession({name}=...)", _TUNING[name])
+
         model = host.check_model_argument(path_or_bytes)
         self._options, requested = host.read_request(
             sess_options, providers, provider_options
@@ -97,11 +98,13 @@ class InferenceSession(Strict):
             from epctx_core.compiling.compile import prepare_export
 
             exporter = prepare_export(work)
+
         self._state: SessionState | None = load_session(work, exporter)
         self._inputs = self._state.inputs
         self._outputs = self._state.outputs
         self._defaults = self._state.defaults
         self._order = host.make_feed_order(self._inputs, self._defaults)
+
         # The threads of calls under way. append and remove are atomic, so that a run
         # takes no lock.
         self._running: deque[int] = deque()
@@ -176,6 +179,7 @@ class InferenceSession(Strict):
                 "input_feed must map names to arrays, not be of type "
                 f"{type(input_feed).__name__}."
             )
+
         self._open()
         feeds = dict(input_feed)
         begun = threading.Event()
@@ -303,6 +307,7 @@ class InferenceSession(Strict):
         """
         providers = self._open().providers
         items = options.items() if isinstance(options, Mapping) else ()
+
         # Without the values, which may be secret.
         faults = [
             f"{key!r:.80} of type {type(key).__name__} has a value of type "
@@ -321,6 +326,7 @@ class InferenceSession(Strict):
                 f"value must be text: {fault}.",
                 hint='Give text, such as {"ep.dynamic.workload_type": "Efficient"}.',
             )
+
         from epctx_core.sessions.ep_queries import set_dynamic_options
 
         set_dynamic_options(providers, options)

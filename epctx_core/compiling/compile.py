@@ -296,6 +296,7 @@ class Compile:
                 path=model.source.path,
                 hint=hint,
             )
+
         check_names(model, assignment)
         check_mix(self.work, self.existing)
         check_weights_fit(
@@ -425,6 +426,7 @@ class Compile:
                     "this compile writes itself.",
                     hint="Write initializers into a file of another name.",
                 )
+
         for name, sink in outputs.in_memory.items():
             self.work.cancel.raise_if_requested()
             if self.deliver is not None:

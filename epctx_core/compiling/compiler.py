@@ -511,6 +511,7 @@ class ShareGroup:
                 member.open()
                 member.compile(stack.enter_context(member.settle()))
             self._open.push(stack.pop_all())
+
         self._eps = eps
         self._folder = member.destination.folder
         self._group = group
@@ -571,6 +572,7 @@ class ShareGroup:
                 "a share group without a model cannot be written.",
                 hint="compile() its models first, or discard() it.",
             )
+
         last = self._members[-1]
         self._progress("write", 0, 1)
         with last.work.cancel.by_interrupt():
@@ -613,12 +615,14 @@ class ShareGroup:
                     'name="...")'
                 ),
             )
+
         if name is not None and not is_plain_name(name):
             raise InvalidArgument(
                 f"a context model cannot be named after {name!r:.80}, which is not a "
                 "plain file name.",
                 hint="Give a name without a folder.",
             )
+
         folder = self._folder or (Path() if path is None else path.parent)
         output = (
             folder
@@ -638,6 +642,7 @@ class ShareGroup:
                         "the model's own sess_options."
                     ),
                 )
+
         return make_destination(
             path,
             str(output),

@@ -65,7 +65,9 @@ class Descriptions:
                 f"described {len(described)} nodes for its {len(self._partitions)} "
                 "partitions" + (f"; {missing[0].name} is missing" if missing else "")
             )
+
         ordered = [by_partition[id(p)] for p in self._partitions]
+
         # A load finds payloads through their primaries alone.
         found = {
             id(node.payload)
@@ -82,6 +84,7 @@ class Descriptions:
             if self.payloads.final and not writer.size:
                 # A load takes an empty file for one that was lost.
                 raise self._error(f"wrote nothing into the payload {writer.name!r}")
+
         if not found:
             raise self._error(
                 "gave no node a payload, so that nothing could be loaded again"
@@ -96,6 +99,7 @@ class Descriptions:
                 "gave nodes of one model different texts as compatibility_info: "
                 f"{shown}"
             )
+
         (self.compatibility_info,) = texts
         return ordered
 
@@ -125,6 +129,7 @@ class Descriptions:
                         f"({error})"
                     )
                     raise self._error(problem) from error
+
         name = self._check_text(node.graph_name, "graph_name")
         if name is not None and not (name and name.isprintable()):
             raise self._error(

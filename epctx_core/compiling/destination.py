@@ -244,6 +244,7 @@ class Destination:
                 path=path,
                 hint="Choose another path: the source would be lost.",
             )
+
         if path is not None and not self.replace and path.exists():
             raise Fail(
                 f"the context model {str(path)!r} exists already.",
@@ -442,7 +443,9 @@ def make_destination(
                 "Give an output path, or set the session option 'ep.context_file_path'."
             ),
         )
+
     given = path if output is None else output
+
     # A name without an extension is mostly a folder that somebody forgot to make.
     if (
         path is not None
@@ -454,6 +457,7 @@ def make_destination(
             path=given,
             hint="Give the path of the file, such as folder/model_ctx.onnx.",
         )
+
     home = path.parent if path is not None else binaries.parent if binaries else None
     return Destination(
         folder=home,

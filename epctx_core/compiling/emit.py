@@ -320,6 +320,7 @@ class ProviderPart:
                 cache = None
             if not main:
                 users.append(partition.node_name)
+
         if not main:
             self._references.append(partition.node_name)
 
@@ -414,6 +415,7 @@ def _describe(
         for description in described:
             part.add(description)
         part.make_entries(is_only=is_only)
+
     check_graph_names(work.model, choice, partitions, before)
     return part
 

@@ -413,6 +413,7 @@ def join_group(
         ):
             group = groups[key] = Group()
         group.compiling.add(model)
+
     try:
         if replaced is not None and replaced is not group and not replaced.compiling:
             # Whoever uses it still closes it.

@@ -179,14 +179,17 @@ def make_placement(
                 "Give one of them: the function says for each initializer where it is."
             ),
         )
+
     if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0:
         raise InvalidArgument(
             "external_initializers_size_threshold must be a number of bytes from 0 "
             f"on, not {threshold!r:.80}."
         )
+
     if locate is not None:
         return InitializerPlacement(locate=locate)
     name = option if file is None else file
+
     # In the one spelling that file and model agree on.
     name = None if name is None else normalise_path(name)
     return InitializerPlacement(file=name, threshold=0 if file is None else threshold)
@@ -250,6 +253,7 @@ def place_initializers(
                 marker = make_marker()
                 replace_data(tensor, TensorProto(raw_data=marker))
                 contents[marker] = weight
+
     entry = None if writer is None else close_with_seal(writer)
     write_seal(model, entry)
     return contents, entry, tuple(named)
@@ -281,17 +285,20 @@ def _ask(
             "and two numbers"
         )
         raise _location_error(weight.name, problem) from None
+
     if size != weight.nbytes or not 0 <= offset <= _LAST_OFFSET:
         problem = (
             f"gave byte_size {size:,} at offset {offset:,} for {weight.nbytes:,} bytes"
         )
         raise _location_error(weight.name, problem)
+
     name = path
     if Path(path).is_absolute() and "\0" not in path and folder is not None:
         # The path as given first: a file in the folder may be a link into a cache.
         name = os.path.relpath(path, folder)
         if name.startswith(".."):
             name = os.path.relpath(os.path.realpath(path), os.path.realpath(folder))
+
     try:
         name = normalise_path(name.replace(os.sep, "/"))
     except InvalidArgument:
@@ -301,6 +308,7 @@ def _ask(
             f"gave {path!r:.200}, which is not a file in the context model's folder"
         )
         raise _location_error(weight.name, problem)
+
     return name, offset
 
 
@@ -344,6 +352,7 @@ def check_weights_fit(
         taken = [
             w for w in every if weightless is WeightlessMode.NONE or w.extent is None
         ]
+
     # Only weights of the main graph lie outside of the protobuf.
     graph = assignment.main.graph
     read = (name for node in assignment.main.left_over() for name in graph.inputs[node])

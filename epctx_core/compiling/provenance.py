@@ -311,6 +311,7 @@ def find_existing(
         check_size(nbytes, embedded=True, at_least=True)
     else:
         _place_files(payloads, destination, folder)
+
     kept = {each.target: each.stays for each in payloads if each.target is not None}
     read = (each.payload.mapped.path for each in payloads if each.payload.mapped)
     copied = (name for name, stays in kept.items() if not stays and not delivered)
@@ -343,6 +344,7 @@ def _find_payloads(
         reading=reading,
     )
     found: dict[PayloadKey, _KeptPayload] = {}
+
     # Primaries first, so that one of them carries a payload that several nodes
     # share.
     for record in sorted(model.context_nodes, key=lambda r: not r.main_context):
@@ -359,6 +361,7 @@ def _find_payloads(
         found[key] = _KeptPayload(
             nodes=[record], file=file, payload=payload, entry=entry
         )
+
     require_one_state(model.opened, model.source.where)
     return list(found.values())
 

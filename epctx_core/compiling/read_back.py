@@ -211,6 +211,7 @@ def _read(
             ep,
         )
         return
+
     try:
         with providers.context_to_read(ep) as context, ExitStack() as stack:
             context.cancel.raise_if_requested()

@@ -111,6 +111,7 @@ class OrtEpContextDataBuffer:
                 "the buffer for the payload was allocated before: allocate is called "
                 "once."
             )
+
         if size > most:
             raise Fail(
                 f"the payload has {int(size):,} bytes, which exceeds the configured "
@@ -120,6 +121,7 @@ class OrtEpContextDataBuffer:
                     "have."
                 ),
             )
+
         self._content = bytearray(size)
 
     def write(self, buffer: bytes | bytearray | memoryview, offset: int = 0) -> None:

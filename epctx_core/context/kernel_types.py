@@ -92,11 +92,13 @@ def _read_operator(entry: dict[str, Any]) -> OperatorTypes:
             f"an operator has no version, or no lists of at most {MOST_PARAMETERS} "
             "parameters"
         )
+
     if not all(
         isinstance(text, str)
         for text in (entry["domain"], entry["op_type"], *inputs, *outputs)
     ):
         raise TypeError("an operator has a name that is not text")
+
     return OperatorTypes(
         domain=entry["domain"],
         op_type=entry["op_type"],

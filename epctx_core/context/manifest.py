@@ -491,6 +491,7 @@ def find_manifest(
             path=beside,
             hint="Fetch it again, or remove it if the model needs none.",
         ) from error
+
     manifest = _read_text(text, f"the manifest {name!r}", _read_manifest, most)
     if (
         manifest
@@ -506,6 +507,7 @@ def find_manifest(
                 "--force` makes its manifest anew."
             ),
         )
+
     return manifest
 
 
@@ -517,12 +519,14 @@ def _read_manifest(data: Any) -> Manifest | None:
         )
         _log.warning(f"{said} A later epctx-core reads it.", data["version"], VERSION)
         return None
+
     references: Mapping[str, SourceReference] = {}
     if (stated := data.get("source_weights", {})) != {}:
         # Few models leave weights in their source.
         from epctx_core.context.weightless import read_references
 
         references = read_references(stated)
+
     seal = data.get("sealed")
     return Manifest(
         sealed=None

@@ -102,11 +102,13 @@ def scan_metadata(
         raise InvalidProtobuf(
             f"{where} is not an ONNX model: {error}.", hint="Fetch it again."
         ) from None
+
     if not has_graph:
         raise InvalidGraph(
             f"{where} is not an ONNX model: it has no graph.",
             hint="Is it of another kind?",
         )
+
     return found
 
 

@@ -159,6 +159,7 @@ def make_names_unique(records: Sequence[ContextNodeRecord]) -> list[ContextNodeR
             taken.add(name)
         seen.add(name)
         apart.append(record if name == record.name else replace(record, name=name))
+
     return apart
 
 

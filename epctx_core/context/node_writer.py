@@ -120,6 +120,7 @@ def _replace_markers(
             done = last
         if done == len(markers):
             break
+
     pieces.append(data[kept:end])
     return pieces, sum(piece.nbytes for piece in pieces)
 

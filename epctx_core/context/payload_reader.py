@@ -226,6 +226,7 @@ class PayloadReader:
                 node=node,
                 hint="Compile the model again.",
             )
+
         if self._manifest is not None and file_name is not None:
             self._manifest.check_not_pending(get_payload_key(record)[0], node)
         payload = self._find(record)
@@ -237,6 +238,7 @@ class PayloadReader:
                 path=payload.mapped.path if payload.mapped else None,
                 hint="Fetch it again, or compile the model again.",
             )
+
         return self._check_content(record, payload)
 
     def _find(self, record: ContextNodeRecord) -> LoadedPayload:
@@ -260,6 +262,7 @@ class PayloadReader:
                     "model would have."
                 ),
             )
+
         with self._folder.open(name, what=BINARY, node=record.name) as file:
             if self.find_entry(record) is None:
                 look_up = partial(
@@ -304,6 +307,7 @@ class PayloadReader:
                 if recovered is None:
                     raise
                 payload = recovered
+
         self.loaded[key] = payload
         return payload
 
@@ -341,6 +345,7 @@ class PayloadReader:
         ):
             entry.check_whole(view, node, forget=None if file is None else file.forget)
             return True
+
         receipt = (
             self._model_receipt
             if file is None
@@ -348,6 +353,7 @@ class PayloadReader:
         )
         if receipt and is_noted(receipt):
             return True
+
         # While files are being replaced, another copy may be the right one, and the EP
         # must not get the wrong one.
         beside = self._reading.early and checks.is_beside(len(view))

@@ -349,6 +349,7 @@ class PayloadSet:
             hint = (
                 "Put all graphs into one payload; a second one needs a name of its own."
             )
+
         if wrong:
             raise PluginError(
                 f"{self._ep} {wrong}.", ep=self._ep, hook=_HOOK, hint=hint

@@ -315,6 +315,7 @@ class DigestChecks:
                 )
             self._under_way.append((self._pool.submit(find_first), refuse, receipts))
             return False
+
         if (segment := find_first()) is not None:
             raise refuse(segment)
         note(receipts())

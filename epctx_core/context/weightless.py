@@ -138,6 +138,7 @@ class SourceReferences:
             or view.source_name is None
         ):
             return None
+
         extent = view.extent
         location = self._locations.get(extent.file, "") if extent is not None else ""
         if self._mode is WeightlessMode.EXTERNAL_ONLY and not location:
@@ -198,6 +199,7 @@ def read_weights(
         raise InvalidProtobuf(
             f"{where} is not an ONNX model: {error}.", hint="Fetch it again."
         ) from error
+
     if others.initializer:
         found |= detach_weights(others, open_external, files=False)
     return found

@@ -159,6 +159,7 @@ class WeightsFolder:
     def open(self, location: str, tensor: str) -> OpenedFile:
         """Open a file of weights; see `epctx_core.graph.weights.OpenExternal`."""
         tensor = decode_name(tensor)
+
         # Weights of an `.ort` file lie in itself, wherever those in other files are;
         # at its path another file may lie by now.
         if location == self._own_name and self._own is not None:
@@ -170,12 +171,14 @@ class WeightsFolder:
             )
             self._opened.locations.setdefault(file.path, location)
             return file
+
         if self._folder is None:
             raise InvalidArgument(
                 f"the model given as bytes keeps the weight {tensor!r} in the file "
                 f"{location!r}, and bytes have no folder.",
                 hint=f"Set the session option {FOLDER_OPTION!r}.",
             )
+
         file = self._folder.open(location, what="the weights file", node=tensor)
         if self._seal is not None and os.path.normpath(location) == self._seal.name:
             # Its seal says which model it belongs to.
@@ -186,6 +189,7 @@ class WeightsFolder:
                 status = os.fstat(file.fileno())
                 stack.pop_all()
             self._opened.add(status, partial(self.status, location))
+
         self._opened.locations.setdefault(file.path, location)
         return file
 

@@ -57,6 +57,7 @@ def run_loop(
         for rows, row in zip(scanned, results[count:], strict=True):
             rows.append(row)
         iteration += 1
+
     if not iteration:
         # They are still inputs, which a result never aliases.
         carried = [copy.copy(value) for value in carried]
@@ -110,6 +111,7 @@ def run_scan(
         states = list(results[:count])
         for kept, row in zip(rows, results[count:], strict=True):
             kept.append(row)
+
     if not length:
         states = [copy.copy(value) for value in states]
     axes = get_setting("output_axes", rows)
@@ -120,6 +122,7 @@ def run_scan(
     ):
         moved = np.moveaxis(_stack(kept[::-1] if backwards else kept, type_), 0, axis)
         joined.append(np.ascontiguousarray(moved).reshape(moved.shape))
+
     return [*states, *joined]
 
 

@@ -100,6 +100,7 @@ def find_engine(named: str | None) -> EntryPoint | None:
             f"{suggestion(name, known)}",
             hint=get_install_command() if name == ONNXRUNTIME else others,
         )
+
     *others_too, first = found
     if others_too:
         _log.warning(
@@ -111,6 +112,7 @@ def find_engine(named: str | None) -> EntryPoint | None:
             first,
             " or ".join(others_too),
         )
+
     return found[first]
 
 
@@ -268,6 +270,7 @@ class CpuEngine:
                 f"{self._engine.layout or self._engine.name}.",
                 hint="Compile the source model again on this machine.",
             )
+
         # Each array is fetched once, however many parts the model is prepared in.
         detached = [
             tensor.name for tensor in model.graph.initializer if is_detached(tensor)

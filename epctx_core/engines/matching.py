@@ -96,6 +96,7 @@ class KernelMatcher:
             if misfit is None:
                 return kernel, misfits
             misfits.append(misfit)
+
         return None, misfits
 
     def _find_misfit(

@@ -71,6 +71,7 @@ class ReferenceEngine(BaseEngine):
                 tensor.CopyFrom(
                     onnx.numpy_helper.from_array(weights[tensor.name], tensor.name)
                 )
+
         version = read_opset_imports(own).get("", 0)
         operators = [operator for operator, below in _CORRECTIONS if version < below]
         try:
@@ -301,6 +302,7 @@ def _scan_batch(
             for y in found[count:]
         ]
         results.append([*found[:count], *steps])
+
     return tuple(map(np.stack, zip(*results, strict=True)))
 
 

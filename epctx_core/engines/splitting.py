@@ -102,6 +102,7 @@ def prepare_in_parts(
             refusal.message,
         )
         return whole
+
     # Only results of Constant nodes are weights here: other initializers are copied as
     # they are.
     runs = [
@@ -149,6 +150,7 @@ def _lacking_error(
         if custom and (library or engines[0].runs_custom_ops):
             cure = f"register its library {library!r:.300}".removesuffix(" ''")
             cure += ": SessionOptions.register_custom_ops_library(path)"
+
     return NotImplementedByProvider(
         f"no engine can run {what}: "
         f"{'; '.join(refusal.message for refusal in refusals)}",
@@ -294,6 +296,7 @@ def _has_kernel(
                 name in graph.constants,
             )
         )
+
     # Kernels may also ask for certain attributes, or for inputs that are constant or
     # have a known rank.
     key = (

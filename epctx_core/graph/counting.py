@@ -185,4 +185,5 @@ def _count_messages(data: bytes, allowed: dict[str, int]) -> dict[str, int]:
                     end = at + length
     except IndexError:
         pass
+
     return counts

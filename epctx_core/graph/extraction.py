@@ -152,6 +152,7 @@ class GraphSlice:
                         "`consumers` show taken ones, too."
                     ),
                 )
+
         quantized = self.index.quantized
         self.left_out = quantized.find_incomplete(by_index, self.taken)
         self.units = quantized.make_units(
@@ -284,12 +285,14 @@ class NodeGroup:
                     else make_detached_tensor(weight)
                 )
                 graph.initializer.append(tensor)
+
         special = {name for name in self.weight_names if name not in self.graph.weights}
         if special:
             # Text is not a weight: it stays whole in the protobuf.
             graph.initializer.extend(
                 t for name, t in self.graph.special_tensors.items() if name in special
             )
+
         model.functions.extend(find_used_functions(graph.node, self.graph.functions))
         return model
 
@@ -428,6 +431,7 @@ def _number_names(
             if name:
                 numbers[name] = len(numbers)
             form.append(numbers[name])
+
     return entering, numbers, form
 
 
@@ -448,6 +452,7 @@ def _digest_nodes(
     weights = graph.weights
     for value in inputs:
         form.add(f"in {numbers[value.name]} {value.type.elem_type} {value.shape}")
+
     # Initializers of text, which are no weights.
     special = graph.special_tensors
     for index in nodes:
@@ -464,6 +469,7 @@ def _digest_nodes(
                 form.add(f"constant {numbers[name]}")
                 form.add(_serialize_without_names(special[name]))
         form.add_node(graph.nodes[index], graph.inputs[index], graph.outputs[index])
+
     for value in outputs:
         form.add(f"out {numbers[value.name]} {value.type.elem_type} {value.shape}")
     for function in find_used_functions(

@@ -279,6 +279,7 @@ class GraphIndex:
     ) -> None:
         self.graph = graph
         self.types = types
+
         # Not kept: it would be a cycle, which keeps a model's weights alive until the
         # next collection.
         outer = owner if isinstance(owner, GraphIndex) else None
@@ -295,6 +296,7 @@ class GraphIndex:
         self.domains = [node.domain for node in self.nodes]
         self.names = [node.name for node in self.nodes]
         self.operators = frozenset(zip(self.domains, self.op_types, strict=True))
+
         # A slice of names is made in C; a tuple would be made name by name.
         self.explicit_inputs: list[Sequence[str]] = [
             node.input[:] for node in self.nodes
@@ -308,6 +310,7 @@ class GraphIndex:
         initializers = {t.name for t in graph.initializer}
         _check_text(self.producer, initializers, input_names, self.names)
         self.captured: tuple[str, ...] = ()
+
         # Since IR version 4 an initializer that is also a graph input is a default the
         # caller may override.
         self.constants = (
@@ -349,6 +352,7 @@ class GraphIndex:
                         helper.get_attribute_value(attribute), _NUMBERS[attribute.name]
                     )
                     graph.initializer.append(numpy_helper.from_array(value, name))
+
         made = read_initializers(graph)
         self.constants |= made.keys()
         self.weights = {**self.weights, **made}
@@ -488,6 +492,7 @@ class GraphIndex:
         ):
             if operator in some and self.nodes[i].attribute:
                 signatures[i] = SPECIAL
+
         return signatures
 
     @cached_property
@@ -631,6 +636,7 @@ def decode_attribute(attribute: AttributeProto) -> Any:
             ) from None
         array.setflags(write=False)
         return array
+
     if attribute.type in (AttributeProto.INT, AttributeProto.FLOAT):
         return value
     if hasattr(value, "CopyFrom"):

@@ -75,6 +75,7 @@ def remove_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto:
     """
     probe: ModelProto = copy_message(model)
     _remove_defaults(probe)
+
     # A name lets inference see that two lengths computed from one open length are
     # equal.
     dims = [
@@ -90,6 +91,7 @@ def remove_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto:
             if value.name not in trusted:
                 forget_shape(value.type)
         _restate_given_values(graph)
+
     return probe
 
 
@@ -116,6 +118,7 @@ def _remove_defaults(model: ModelProto) -> None:
                 f"the input {default.name!r} is declared {declared}, and its default "
                 f"value is {actual}."
             )
+
     kept = [t for t in model.graph.initializer if t.name not in inputs]
     del model.graph.initializer[:]
     model.graph.initializer.extend(kept)
@@ -201,6 +204,7 @@ def _make_hint(
     }:
         # A type that operators refute was refused before: it is an initializer's.
         return declared, target, type_, False, True
+
     if not (
         type_.HasField("tensor_type") and declared.type.tensor_type.HasField("shape")
     ):
@@ -222,6 +226,7 @@ def _make_hint(
             adds_length = True
         elif dim.dim_value != hint.dim_value or is_open(dim):
             refuted = True
+
     return declared, target, type_, adds_length, refuted
 
 
@@ -287,6 +292,7 @@ def infer_types(
     proven = _infer_completely(probe, resolve, operators)
     declaring = restore_declared(proto.graph)
     found = list(_find_hints(declaring, proven.graph, names))
+
     # Asked before the declarations are corrected. A tensor needs no other witness.
     graphs = walk_graphs(proto.graph) if any(wrong for *_, wrong in found) else ()
     tensors = {tensor.name for _, graph in graphs for tensor in graph.initializer}
@@ -309,6 +315,7 @@ def infer_types(
             target.type.CopyFrom(type_)
         if is_refuted:
             declaration.type.CopyFrom(type_)
+
     for value, declared in zip(proven.graph.input, proto.graph.input, strict=False):
         value.CopyFrom(declared)
     known = types_of(proven.graph)
@@ -382,12 +389,14 @@ def _infer_completely(
         for operator in operators
     ):
         resolve(inferred)
+
     if hidden:
         show_hidden(inferred)
         # What was unknown may be declared now.
         if hide_untyped(inferred, operators) < hidden:
             inferred = _infer(inferred, data_prop=False)
         show_hidden(inferred)
+
     return inferred
 
 

@@ -276,6 +276,7 @@ def detach_model(
         else:
             check_model(source, None if detached else data)
         source.digest = whole.digest
+
     return source
 
 

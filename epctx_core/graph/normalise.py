@@ -83,12 +83,14 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
     if not proto.functions:
         return
     _check_size(source)
+
     # Their nodes are about to be the model's.
     known = {o.domain for o in proto.opset_import}
     for opset in chain(*(function.opset_import for function in proto.functions)):
         if opset.domain not in known:
             known.add(opset.domain)
             proto.opset_import.add(domain=opset.domain, version=opset.version)
+
     # Attributes that calls leave out get their defaults: onnx's inliner drops them.
     defaults = {
         (f.domain, f.name, f.overload): f.attribute_proto for f in proto.functions
@@ -114,6 +116,7 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
             f"the functions of {source.where} cannot be inlined: {text}",
             path=source.path,
         ) from error
+
     source.proto = inlined
     left = find_used_functions(inlined.graph.node, inlined.functions)
     del inlined.functions[:]
@@ -193,6 +196,7 @@ def measure_calls(
             f"the function {name!r} of the domain {domain!r} calls itself, directly "
             "or not."
         ) from None
+
     _, first = _count_nodes(nodes, known)
     return sum(sizes[key][0] for key in first), sum(sizes[key][1] for key in first)
 
@@ -280,12 +284,14 @@ def _make_weight(tensor: TensorProto, array: np.ndarray) -> Weight:
             f"{expected[0]}{list(expected[1])}.",
             hint="Pass an array of the same type and shape.",
         )
+
     if array.nbytes == compute_raw_size(tensor.data_type, array.shape):
         data: bytes | memoryview = (
             array.reshape(-1).view(np.uint8).data if array.size else b""
         )
     else:  # types of less than a byte are packed
         data = onnx.numpy_helper.from_array(array).raw_data
+
     return Weight(tensor.name, tensor.data_type, array.shape, data)
 
 
@@ -313,6 +319,7 @@ def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
                 f"lengths, {lengths[name]} and {length}.",
                 hint="Set a length by name or by denotation, not both.",
             )
+
     for what, given in (
         ("dimension", overrides.dimensions),
         ("denotation", overrides.denotations),
@@ -327,6 +334,7 @@ def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
                         "it."
                     ),
                 )
+
     for dimension in _list_dimensions([*graph.input, *graph.output, *graph.value_info]):
         if dimension.dim_param in lengths:
             dimension.dim_value = lengths[dimension.dim_param]
@@ -432,6 +440,7 @@ def _sort(graph: GraphProto | FunctionProto, given: set[str]) -> dict[str, None]
         reads.append(read)
         for name in filter(None, node.output):
             producer.setdefault(name, index)
+
     needs = [
         [producer[name] for name in read if name in producer and name not in given]
         for read in reads
@@ -466,6 +475,7 @@ def _order_nodes(nodes: Sequence[NodeProto], needs: NodeGroups) -> list[int]:
             node=node.name,
             hint="Export the model again; only Loop and Scan carry values back.",
         ) from None
+
     order: list[int] = []
     ready = sorted(sorter.get_ready())
     while ready:
@@ -473,6 +483,7 @@ def _order_nodes(nodes: Sequence[NodeProto], needs: NodeGroups) -> list[int]:
         sorter.done(order[-1])
         for index in sorter.get_ready():
             heappush(ready, index)
+
     return order
 
 
@@ -517,4 +528,5 @@ def hide_unknown_operators(proto: ModelProto) -> frozenset[tuple[str, str, int]]
             or (owner.domain, owner.name, owner.overload) in names
         ):
             hidden |= found
+
     return frozenset(hidden)

@@ -92,12 +92,14 @@ class QuantizedGroups:
                 left_out.update(
                     (i, reason) for i in (group.target, *group.sinks) if i in chosen
                 )
+
         for source, targets in self._targets_by_source.items():
             if source in chosen and not any(
                 t in chosen and t not in left_out for t in targets
             ):
                 first = min(targets)
                 left_out[source] = left_out.get(first) or self._explain(first, first)
+
         return left_out
 
     def make_units(self, nodes: Iterable[int]) -> NodeGroups:
@@ -287,6 +289,7 @@ class Partitioner:
             for node, key in _find_keys(self._predecessors, claimed):
                 merged.setdefault(key, []).append(node)
             return sorted(merged.values())
+
         needs, order = self._sort(units)
         position = [0] * len(order)
         for index, unit in enumerate(order):
@@ -362,6 +365,7 @@ def _sort_units(
         sorted({unit_of[p] for node in nodes for p in predecessors[node]} - {unit})
         for unit, nodes in enumerate(members)
     ]
+
     # A stack of (unit, iterator over what it needs) instead of recursion: chains are
     # long.
     done = bytearray(len(members))
@@ -385,4 +389,5 @@ def _sort_units(
                 done[unit] = 2
                 order.append(unit)
                 stack.pop()
+
     return needs, order

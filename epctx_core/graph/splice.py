@@ -118,9 +118,11 @@ def splice_graph(
             add().CopyFrom(node)
         else:
             node.write(add())
+
     taken, read = _find_constants(graph, order, replacements)
     target.input.extend(v for v in graph.graph.input if v.name not in taken)
     target.initializer.extend(t for t in graph.graph.initializer if t.name not in taken)
+
     # Results of Constant nodes that were replaced.
     replaced = read & graph.producer.keys()
     gone = (
@@ -194,12 +196,14 @@ def _splice_values(
             if v.name in present and v.type.WhichOneof("value")
         )
         target.value_info.extend(kept)
+
     types = graph.types
     for value in target.value_info:
         if value.name in names and list_lengths(
             types.get_proven(value.name)
         ) != list_lengths(make_tensor_type(value.type)):
             value.type.CopyFrom(types.get_proven_proto(value.name) or value.type)
+
     typed = {v.name: v for values in (target.value_info, target.output) for v in values}
     for name in names:
         proto = types.get_proven_proto(name)
@@ -208,6 +212,7 @@ def _splice_values(
         elif proto is not None and typed[name].type.WhichOneof("value") is None:
             # Outputs need no declared type, as long as inference finds it.
             typed[name].type.CopyFrom(proto)
+
     # EPs compiled for what was declared, and get that at a load, too.
     for value in chain(target.value_info, target.output):
         if value.name in names:

@@ -214,6 +214,7 @@ def _make_dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> Tenso
             "numbers, as in onnxruntime.",
             hint="Store it dense, as an initializer of the main graph.",
         )
+
     values = read_weight(sparse.values, {}, _refuse_file).array()
     if size > most:
         raise InvalidGraph(
@@ -222,6 +223,7 @@ def _make_dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> Tenso
             "out.",
             hint="Store it dense, as an initializer of the main graph.",
         )
+
     indices = read_weight(sparse.indices, {}, _refuse_file).array()
     if indices.ndim == 2:  # noqa: PLR2004 - an index for each dimension
         inside = indices.shape[1] == len(shape) and bool(
@@ -231,11 +233,13 @@ def _make_dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> Tenso
     else:
         inside = bool(((indices >= 0) & (indices < math.prod(shape))).all())
         flat = indices
+
     if not inside or indices.dtype != np.int64 or flat.shape != (values.size,):
         raise InvalidGraph(
             f"the sparse tensor {name!r} of shape {list(shape)} has elements outside "
             "of it."
         )
+
     array = np.zeros(math.prod(shape), values.dtype)
     array[flat] = values.reshape(-1)
     return onnx.numpy_helper.from_array(array.reshape(shape), name)
@@ -318,12 +322,14 @@ def _read_external(
             mapped = files[location] = MappedFile(file.fileno(), file.path)
         finally:
             file.close()
+
     if length != size:
         fault = (
             f"of shape {list(shape)} needs {size:,} bytes; its external data has "
             f"{length:,}"
         )
         raise _tensor_error(tensor, fault)
+
     if offset + size > mapped.size:
         raise InvalidGraph(
             f"initializer {tensor.name!r} ends at byte {offset + size:,} of "
@@ -334,6 +340,7 @@ def _read_external(
                 "both again."
             ),
         )
+
     data = mapped.view[offset : offset + size]
     return Weight(
         tensor.name, tensor.data_type, shape, data, mapped=mapped, offset=offset

@@ -84,6 +84,7 @@ class TypeTable:
                 list_given_names(graph), *(node.output for node in graph.node)
             ):
                 self._values.setdefault(name, ValueInfoProto(name=name))
+
         self._types: dict[str, TensorType] = {}
         self._interned: dict[bytes, TensorType] = (
             outer._interned if outer is not None else {}  # noqa: SLF001
@@ -154,6 +155,7 @@ class TypeTable:
                 )
                 for name, subgraph in held
             }
+
         subgraphs = self._subgraphs[node]
         if attribute not in subgraphs:
             subgraphs[attribute] = TypeTable((), None, self)
@@ -206,6 +208,7 @@ class TypeTable:
         if made is None:
             made = self._interned[key] = make_tensor_type(proto)
         self._types[name] = made
+
         # A context model may have very many values, nearly all of them trusted.
         may_be_hint = self._proven is not None or not (
             self._trusted is None or name in self._trusted
@@ -216,6 +219,7 @@ class TypeTable:
             made = self._types[name] = self._interned.setdefault(
                 key, replace(made, is_proven=False)
             )
+
         return made
 
 

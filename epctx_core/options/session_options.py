@@ -261,6 +261,7 @@ class SessionOptions(Strict):
                     "its `__name__`."
                 ),
             )
+
         if (
             name is not transformer
             and self._transformers.setdefault(name, transformer) != transformer
@@ -270,6 +271,7 @@ class SessionOptions(Strict):
                 "session options.",
                 hint="Give each an attribute `name` of its own.",
             )
+
         option = SessionConfig.graph_transformers
         self.add_session_config_entry(
             option.key, ",".join([*option.value_in(self._entries), name])
@@ -346,6 +348,7 @@ class SessionOptions(Strict):
                 f"add_initializer: {name!r} was passed before.",
                 hint="Pass one value for each initializer.",
             )
+
         import numpy as np
 
         given = value.numpy() if callable(getattr(value, "numpy", None)) else value
@@ -362,6 +365,7 @@ class SessionOptions(Strict):
                     "numbers."
                 ),
             )
+
         self._initializers[name] = np.ascontiguousarray(given).reshape(given.shape)
 
     def add_external_initializers(

@@ -342,6 +342,7 @@ def write_blobs(
                 f"facts of the blob {name!r:.200} are of type {type(own).__name__}, "
                 "not a mapping"
             )
+
     if strange := facts.keys() - content.keys():
         raise ValueError(f"there are facts for {min(strange)!r:.200}, but no such blob")
     for name, blob in content.items():
@@ -365,12 +366,14 @@ def write_blobs(
             "sha256": digest,
             "facts": dict(facts.get(name, {})),
         }
+
     text = json.dumps({"blobs": table, "kind": kind}, sort_keys=True).encode()
     if len(text) > _LONGEST_TABLE:
         raise ValueError(
             f"the table would have {len(text):,} bytes, and may have "
             f"{_LONGEST_TABLE:,}: put facts in a blob"
         )
+
     payload.write(text + _FOOT.pack(len(text), hashlib.sha256(text).digest(), _MAGIC))
 
 
@@ -488,6 +491,7 @@ class Blobs(Mapping[str, memoryview]):
                 raise ValueError(f"the blob {name!r:.200} lies outside of the payload")
             if type(entry["sha256"]) is not str or type(entry["facts"]) is not dict:
                 raise ValueError(f"what it says of the blob {name!r:.200}")
+
         # Each byte is digested once: blobs lie apart, but for equal weights under
         # several names.
         last = 0
@@ -497,6 +501,7 @@ class Blobs(Mapping[str, memoryview]):
             if size and offset < last:
                 raise ValueError(f"two blobs overlap at byte {offset:,}")
             last = max(last, offset + size)
+
         return table
 
     def _error(self, what: str) -> InvalidGraph:

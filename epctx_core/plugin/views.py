@@ -187,6 +187,7 @@ def supported_partitions(
             refused.setdefault(
                 verdict or f"{node.op_type} is not supported", []
             ).append(node)
+
     groups = graph.convex_groups(supported) if supported else []
     return [
         *(

@@ -93,6 +93,7 @@ def _suggest_fix(code: int | None, folder: Path) -> str:
             "Free some space on that disk, or choose another output folder, then "
             "compile again."
         )
+
     if code in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return f"Make {folder} writable for this user, or choose another output folder."
     if code == errno.ENOENT and folder.is_dir():
@@ -100,11 +101,13 @@ def _suggest_fix(code: int | None, folder: Path) -> str:
             f"{folder} takes no new files, or something removes them. Choose another "
             "output folder."
         )
+
     if code == errno.ENOENT:
         return (
             "Something removed the folder meanwhile. Check that the folder exists, "
             "then compile again."
         )
+
     return "Check the disk and the folder, then compile again."
 
 

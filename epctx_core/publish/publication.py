@@ -84,6 +84,7 @@ def read_journal(folder: Path, staging: Path, file_name: str) -> Journal | None:
         return (
             None  # InvalidArgument, for a name that leaves the folder, is a ValueError
         )
+
     is_ours = isinstance(journal, dict) and all(
         isinstance(existed, bool) for existed in journal.values()
     )
@@ -93,6 +94,7 @@ def read_journal(folder: Path, staging: Path, file_name: str) -> Journal | None:
         or not _can_be_followed(folder, staging, names)
     ):
         return None
+
     return journal
 
 
@@ -293,6 +295,7 @@ class Publication:
             file = files.StagedFile(
                 self._staging / NEW / key, self.folder, self._before_writing
             )
+
         self._stack.enter_context(file)
         self._files[key] = file
         return file
@@ -332,12 +335,14 @@ class Publication:
                 name: self._has_file(name, name in claimed)
                 for name in (*binaries, *models)
             }
+
         self._is_over = True  # from here on, leaving must not discard a journal
         try:
             stamped = self._carry_out(journal)
         except BaseException as exc:
             self._take_back(journal, exc)
             raise
+
         self._is_over = False
         self._discard()
         states = {}
@@ -352,6 +357,7 @@ class Publication:
                     and now.st_mtime_ns == before.st_mtime_ns
                 ):
                     states[name] = now
+
         return states
 
     def _lock_folder(self, stack: ExitStack, made: list[Path]) -> None:
@@ -413,12 +419,14 @@ class Publication:
             for name in journal:
                 files.sync(staging / NEW / name)
             files.sync_folders(staging / NEW, journal)
+
         with files.report_errors("keeping what will be replaced", folder):
             for name, existed in journal.items():
                 files.make_folders(staging / OLD, name)
                 if existed:
                     files.keep_copy(folder / name, staging / OLD / name)
             files.sync_folders(staging / OLD, journal)
+
         with files.report_errors("writing the journal", folder):
             files.sync(staging)
             files.sync(folder)

@@ -193,6 +193,7 @@ def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
         return [
             _make_broken_record(label, label, version, _explain_unreadable(dist, error))
         ]
+
     for entry in entries:
         if entry.group == EP_GROUP:
             providers.setdefault(entry.name, []).append(entry)
@@ -214,6 +215,7 @@ def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
             record = _make_record(mine, sources, label, version)
             said = _SAID.get(simulated.get(ep, ""))
             records.append(replace(record, simulated=said))
+
     targets = {
         _parse_class_path(entry.value) for mine in providers.values() for entry in mine
     } - {None}
@@ -226,6 +228,7 @@ def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
                 "that name or class"
             )
             records.append(_make_broken_record(entry.name, label, version, reason))
+
     if name is not None:
         return [*records, *_ask_finders(entries, name, version, where)]
     reason = (
@@ -337,6 +340,7 @@ def _make_record(
             f"its entry point {name!r} has the value {value!r}, which is not of the "
             "form module:Class"
         )
+
     if problem or target is None:
         return _make_broken_record(name, distribution, version, problem)
     further = sorted(

@@ -45,11 +45,13 @@ def find_entry(group: str, name: str, kind: str) -> EntryPoint:
             else "Install the package that has it. Installed are: "
             f"{', '.join(known) or 'none'}.",
         )
+
     if len(found) > 1:
         raise InvalidArgument(
             f"the {kind} {name!r} is ambiguous: {' and '.join(sorted(found))} have it.",
             hint=f"Name the package, too: {min(found)}:{name}",
         )
+
     return next(iter(found.values()))
 
 

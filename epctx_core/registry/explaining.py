@@ -67,6 +67,7 @@ def _get_install_hint(name: str, other: str) -> str:
             f"({install_command(package)}) for the source {ep!r}, which does not read "
             f"payloads made for {vendor} hardware."
         )
+
     return (
         f"epctx has no package for {ep} ({vendor}): install the vendor's plugin for "
         f"epctx if there is one ({reserved} is reserved for it), or use an "
@@ -159,11 +160,13 @@ def unresolved_error(
             f"{_join_names(packages)}.",
             hint="Write <distribution>:<EP name>, or the EP name alone.",
         )
+
     if len(types) > 1:
         return InvalidArgument(
             f"{name!r} can mean {' or '.join(types)}.",
             hint="Give the exact EP name; its case is significant here.",
         )
+
     if types:
         return unusable_error(named)
     if is_name_of(short, CPU_EP):
@@ -293,6 +296,7 @@ def explain_missing(
                 "attribute 'source'."
             ),
         )
+
     near = [
         r for r in records if any(s.casefold() == source.casefold() for s in r.sources)
     ]
@@ -312,6 +316,7 @@ def explain_missing(
                 "every installed plugin."
             ),
         )
+
     if near:
         names = _join_names(sorted({repr(s) for r in usable for s in r.sources}))
         return (
@@ -324,6 +329,7 @@ def explain_missing(
                 f"{usable[0].name!r} among the session's providers?"
             ),
         )
+
     sources = sorted({s for r in records if r.usable for s in r.sources})
     why = (
         "No installed plugin accepts the source "

@@ -201,6 +201,7 @@ def check_result(record: PluginRecord, hook: Hook, result: Any) -> Any:
                 hook=hook.name,
                 hint="Return a list or tuple, an empty one for nothing.",
             )
+
     if not hook.caller_checks:
         check_result_types(record, hook, result)
     return result

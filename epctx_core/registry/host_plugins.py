@@ -70,6 +70,7 @@ def check_host_plugin(plugin: object, name: str = "") -> HostPlugin:
     finally:
         # A manager is a cycle, and would keep the plugin.
         vars(manager.hook).clear()
+
     if not callers:
         raise _wrong_plugin_error(name, "it has no method with @hookimpl(wrapper=True)")
     for hook, methods in callers.items():
@@ -77,6 +78,7 @@ def check_host_plugin(plugin: object, name: str = "") -> HostPlugin:
             raise _wrong_plugin_error(
                 name, f"its {hook} is not marked with @hookimpl(wrapper=True)"
             )
+
     return HostPlugin(name=name, plugin=plugin, hooks=frozenset(callers))
 
 

@@ -126,6 +126,7 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
         return [
             (f"it is not a subclass of epctx_core.plugin.ExecutionProvider{but}", hint)
         ]
+
     version: object = cls.api_version
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         hint = f"Write api_version = {PLUGIN_API}, the PLUGIN_API it was written for."
@@ -139,6 +140,7 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
         return [
             (fault, "Upgrade epctx-core, or install an older version of the plugin.")
         ]
+
     problems = [
         (f"{attribute} is {getattr(cls, attribute, None)!r:.80}, not {expected}", hint)
         for attribute, is_right, expected, hint in _ATTRIBUTES
@@ -156,6 +158,7 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
                 ),
             )
         ]
+
     problems += _schema_problems("options", cls.options)
     problems += _schema_problems("dynamic_options", cls.dynamic_options)
     for method in CLASS_METHODS:
@@ -164,6 +167,7 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
         ):
             hint = f"Write @classmethod above {method}: it is called on the class."
             problems.append((f"{method} is not a class method", hint))
+
     return [*problems, *_hook_problems(cls)]
 
 
@@ -332,6 +336,7 @@ def _implementation_problems(method: MarkedMethod) -> Iterator[Problem]:
             f"{name} is marked with {' and '.join(method.marks)}, which means nothing",
             "Write @hookimpl alone: an EP's hooks are called for it alone.",
         )
+
     if not hasattr(type(method.static), "__get__"):
         yield f"{name} is not a method", "Write it with def, in the class."
         return
@@ -346,6 +351,7 @@ def _implementation_problems(method: MarkedMethod) -> Iterator[Problem]:
             f"{name} has a yield, so calling it would do nothing",
             "Return a list instead.",
         )
+
     try:
         parameters = method.parameters
     except (ValueError, TypeError) as error:
@@ -354,6 +360,7 @@ def _implementation_problems(method: MarkedMethod) -> Iterator[Problem]:
             "Wrap it in a Python function.",
         )
         return
+
     yield from _parameter_problems(name, method.hook, parameters)
 
 

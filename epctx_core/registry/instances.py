@@ -93,16 +93,19 @@ class ProviderHooks(pluggy.PluginManager):
         self.hosts: dict[str, list[str]] = {}
         self._last = threading.local()
         specifications = {hook: vars(HookSpecs)[hook] for hook in methods}
+
         # A class of them would be a cycle.
         self.add_hookspecs(_Methods(specifications))  # type: ignore[arg-type]
 
         bound = {hook: _bind(method, provider) for hook, method in methods.items()}
         self.register(_Methods(bound), record.name)
+
         # pluggy calls first what was registered last.
         for number, host in reversed(list(enumerate(host_plugins))):
             for hook in host.hooks & self.hooks:
                 self.hosts.setdefault(hook, []).insert(0, host.name)
             self.register(host.plugin, f"host plugin {number}")
+
         # The last of those that want to be called last is the innermost.
         checks = {hook: self._make_check(hook) for hook in methods}
         self.register(_Methods(checks, wrapper=True, trylast=True), "epctx-core")
@@ -147,6 +150,7 @@ class ProviderHooks(pluggy.PluginManager):
             ):
                 raise self._host_error(hook, f"raised {describe(error)}") from error
             raise
+
         if is_wrapped and self.was_changed(result):
             with self.blame_hosts(hook):
                 result = check_result(self.record, HOOKS[hook], result)
@@ -351,11 +355,13 @@ class ProviderInstances:
                     )
                 except KeyboardInterrupt as error:
                     interrupt = error
+
         if waiting:  # else another thread is shutting them down
             managers = self._managers
             self._managers = {}
             for manager in managers.values():
                 manager.close()
+
         try:
             if interrupt is not None:
                 raise interrupt

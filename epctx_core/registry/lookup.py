@@ -129,6 +129,7 @@ class Selection:
                 if record is winner
                 else _mark_duplicate(record, why, passed_over=True)
             )
+
         real = [r for r in rivals if not r.simulated]
         if len(real) == 1 and all(r.simulated is not None for r in rivals):
             why = f"it is simulated, and {real[0].origin} is not"
@@ -137,6 +138,7 @@ class Selection:
                 if record is real[0]
                 else _mark_duplicate(record, why, passed_over=False)
             )
+
         why = f"{' and '.join(r.origin for r in rivals)} provide {record.name}"
         broken = [
             r.origin
@@ -148,6 +150,7 @@ class Selection:
                 f"; whether {' and '.join(broken)} is simulated is not known, as it "
                 "is broken"
             )
+
         return _mark_duplicate(record, why, passed_over=False)
 
 
@@ -211,6 +214,7 @@ def route_source(
         found = _pick_single(source, tier, ordered=ordered)
         if found is not None:
             return found
+
     near = [
         r for r in records if any(s.casefold() == source.casefold() for s in r.sources)
     ]

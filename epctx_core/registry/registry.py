@@ -377,6 +377,7 @@ class Registry:
             raise InvalidArgument(
                 f"expected the path of a folder or a wheel, not {path!r:.80}."
             ) from None
+
         hint = (
             "Pass a folder made by `pip install --target`, or a wheel; install a "
             "project with `pip install -e`."
@@ -393,6 +394,7 @@ class Registry:
                 path=location,
                 hint=hint,
             )
+
         with self._locks.get():
             self._selected = None
             if location not in sys.path:
@@ -401,6 +403,7 @@ class Registry:
                 self._paths.append(location)
             self._is_stale = True
             view = self._select()
+
         for sentence in sorted({explain_hidden(r, location) for r in found} - {""}):
             _log.warning(
                 "%s. Uninstall that one, or use an environment without it.", sentence

@@ -203,6 +203,7 @@ def assign_nodes(
         from epctx_core.context.kernel_types import read_kernel_types
 
         carried = read_kernel_types(model.source.proto)
+
     assignment = Assignment(
         main=GraphAssignment(model.graph, reserved), carried=carried
     )
@@ -212,9 +213,11 @@ def assign_nodes(
             from epctx_core.sessions.claims import ask_ep
 
             ask_ep(assignment, ep, providers, compiles=ep not in kernels_only)
+
     for part in assignment.graphs:
         assignment.partitions += part.partitions
     assignment.partitions.sort(key=lambda p: (*chain(*p.graph.path), p.node_indices[0]))
+
     # Nodes that are there already have the numbers before, if epctx wrote them.
     prefix = providers.session.config().node_name_prefix
     for number, partition in enumerate(assignment.partitions, len(model.context_nodes)):

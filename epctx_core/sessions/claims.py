@@ -99,6 +99,7 @@ class Claims:
             )
         elif item.exact and not item.fuse:
             problem = f"{self.describe(nodes[0])} with fuse=False and exact=True"
+
         for index in nodes:
             if self._claimed[index]:
                 problem = (
@@ -106,6 +107,7 @@ class Claims:
                     or f"{self.describe(index)} twice or takes it from another EP"
                 )
             self._claimed[index] = True
+
         if problem:
             raise self.broken(f"claims {problem}")
         return nodes
@@ -190,6 +192,7 @@ class Claims:
                     )
         except (TypeError, AttributeError):
             problem = "something else than nodes of the graph"
+
         if not problem and len(nodes) > most:
             problem = f"more nodes than the graph has, which are {most}"
         for index in indices:
@@ -254,6 +257,7 @@ def apply_partition_limits(
         return
     graphs = list(assignment.main.executed_graphs())
     own = [(part, p) for part in graphs for p in part.partitions if p.ep == ep]
+
     # Of equal size the first in the model are kept: sorting is stable.
     own.sort(key=lambda item: -len(item[1].node_indices))
     dropped: dict[int, list[GraphPartition]] = {}
@@ -270,6 +274,7 @@ def apply_partition_limits(
             RefusalRecord(ep=ep, reason=reason, graph=part.graph, nodes=tuple(nodes))
         )
         dropped.setdefault(id(part), []).append(partition)
+
     # Subgraphs come before the graphs that contain them.
     for part in reversed(graphs) if dropped else ():
         part.release(dropped.get(id(part), ()))
@@ -335,6 +340,7 @@ def ask_ep(
                 )
             part.kernel_nodes[index] = ep, kernel
         part.take([[index] for index in claims.single])
+
     apply_partition_limits(assignment, ep, providers.session.config())
     _trace_refusals([r for r in assignment.refusals if r.ep == ep])
 

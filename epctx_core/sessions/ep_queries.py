@@ -135,6 +135,7 @@ def get_model_compatibility(
         *([] if info is None else [info]),
         *read_compatibility_texts(choice.name, said),
     ]
+
     # The numbers rise with what speaks against the model.
     return max(
         (choice.validate(text) for text in texts),
@@ -261,6 +262,7 @@ def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) 
             hint="Its EPs: "
             f"{', '.join(providers.instances.names) or 'the CPU EP alone'}.",
         )
+
     declared = {
         ep: {o.name: o for o in providers.choices[ep].cls.dynamic_options}
         for ep in takers
@@ -273,6 +275,7 @@ def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) 
                 f"{key!r}.{suggestion(key, known)}",
                 hint=f"Those of {', '.join(declared)}: {', '.join(known)}.",
             )
+
     # All are checked before any EP gets one.
     for ep, own in declared.items():
         for key in own.keys() & options.keys():

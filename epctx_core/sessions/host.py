@@ -186,6 +186,7 @@ def _converted(
             "run takes a mapping of input names to arrays, not a "
             f"{type(feeds).__name__}."
         )
+
     for name in feeds:
         if name not in known:
             raise unknown_name_error("input", name, known)
@@ -195,6 +196,7 @@ def _converted(
                 f"the input {argument.name!r} ({argument.tensor_type}) is missing.",
                 hint=f"The model's inputs: {', '.join(known)}.",
             )
+
     return [
         _array(a, feeds[a.name]) if a.name in feeds else defaults[a.name]
         for a in arguments
@@ -231,12 +233,14 @@ def _array(argument: NodeArg, value: Any) -> Any:
             f"{str(error).rstrip('.')}.",
             hint="Give a numpy array, or a list of numbers nested evenly.",
         ) from error
+
     if not has_type(array, expected):
         raise InvalidArgument(
             f"the input {argument.name!r} is {array.dtype}; the model takes "
             f"{expected.dtype}.",
             hint=f"Convert it: array.astype({str(expected.dtype)!r}).",
         )
+
     if not has_shape(array, expected):
         raise InvalidArgument(
             f"the input {argument.name!r} has the shape {list(array.shape)}; the "
@@ -246,6 +250,7 @@ def _array(argument: NodeArg, value: Any) -> Any:
                 "session options fixes it."
             ),
         )
+
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
@@ -358,6 +363,7 @@ def read_request(
                 "not both."
             ),
         )
+
     further: list[object] = [{}] * len(items)
     if provider_options is not None:
         further = _list_of("mappings", "provider_options", provider_options)

@@ -245,6 +245,7 @@ def _node_info(
                 size = os.fstat(file.fileno()).st_size
         except InvalidGraph as error:
             problem = error.message
+
     return ContextNodeInfo(
         name=decode_name(record.name),
         body=_body_name(graphs, record),
@@ -366,6 +367,7 @@ class ModelSource:
                         partial(entry.mismatch_error, node=None),
                         beside=False,
                     )
+
         if (seal := read_seal(model)) is not None:
             depth = Verification.ONCE if once else Verification.FULL
             WeightsFolder(path, None, seal=seal, verification=depth).open(
@@ -417,6 +419,7 @@ class ModelSource:
             if location != own:
                 offset = weight.mapping[1] if weight.mapping else 0
                 weights.setdefault((location, offset, weight.nbytes), weight)
+
         share_digests(weights.values())
         with compute_digests_ahead(weights.values()):
             for (location, offset, length), weight in sorted(weights.items()):
@@ -497,6 +500,7 @@ def list_assigned_subgraphs(
             (CPU_EP, part.graph, [i])
             for i in sorted({*part.left_over(), *part.executed})
         ]
+
     order = [*eps, CPU_EP]
     return [
         OrtEpAssignedSubgraph(

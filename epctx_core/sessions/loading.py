@@ -179,6 +179,7 @@ def load_context_nodes(work: Work, folder: ModelFolder | None) -> StepsByGraph:
         )
         for ep, records in named.items()
     }
+
     # All are checked now, or begin to be, if the host wants that.
     for ep, reader in readers.items():
         reader.check_all(ep)
@@ -206,6 +207,7 @@ def load_context_nodes(work: Work, folder: ModelFolder | None) -> StepsByGraph:
                 spec, owner, f"the run of {record.name!r}", graph.types, is_loaded=True
             )
             steps.setdefault(graph, {})[record.index] = step
+
     return steps
 
 

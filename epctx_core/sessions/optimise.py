@@ -114,6 +114,7 @@ def optimise_model(
                 hint="Use ORT_DISABLE_ALL, or compile the model that it was made from.",
             )
         return model
+
     model = transform(model, providers, partial(_changed_by, level=int(level)))
     if whole:
         model = _optimised(model, check_level(level, model.policy.engine))
@@ -207,6 +208,7 @@ def _accepted(
         changed = index_model(source, model.policy)
     except InvalidGraph as error:
         raise refusal(f"gave a wrong model: {error.message}") from error
+
     for kind in ("input", "output"):
         before = _boundary(model, kind)
         after = _boundary(changed, kind)
@@ -215,6 +217,7 @@ def _accepted(
                 f"gave a model with other {kind}s: {list(after)} instead of "
                 f"{list(before)}, or of other types"
             )
+
     return changed
 
 
@@ -246,6 +249,7 @@ def _weights(
             raise refusal(f"gave a model with {strange}")
         # Weights of the optimiser and of a source are both the core's.
         weights[tensor.name] = old
+
     inline = [tensor for tensor in graph.initializer if not is_detached(tensor)]
     del graph.initializer[:]
     graph.initializer.extend(inline)
@@ -260,6 +264,7 @@ def _weights(
             and old.digest == weight.digest
         )
         weights[name] = old if same else weight
+
     graph.initializer.extend(detached)
     return weights
 

@@ -83,6 +83,7 @@ class Plan:
     ) -> None:
         self.captured = captured
         inputs = (*inputs, *captured)
+
         # Slot 0 is the omitted optional input: always None. The model's inputs follow
         # it.
         slots: dict[str, int] = {"": 0}
@@ -106,11 +107,13 @@ class Plan:
             raise InvalidGraph(
                 f"{reader} reads {name!r}, which nothing gives.", node=reader
             ) from None
+
         self._template: list[Any] = [None] * len(slots)
         for name, value in constants.items():
             self._template[slots[name]] = value
         self._input_count = len(inputs)
         self._given = given & set(self._outputs)
+
         # The step of a plan that does nothing but hand everything through one step.
         self._only: StepSpec | None = None
         if len(self.steps) == 1 and not self._given and not steps[0].nested:
@@ -154,6 +157,7 @@ class Plan:
             results = ()
             for slot in frees:
                 values[slot] = None
+
         if self._given:
             # Inputs and constants are returned as copies: results are the caller's own.
             for slot in self._given:
@@ -324,6 +328,7 @@ class _Results(NamedTuple):
                         f"was given memory for the output {output.name!r} and gave "
                         "back another array"
                     )
+
         if problem:
             raise contract_error(self.owner, self.hook, problem)
         return found
@@ -351,6 +356,7 @@ class _Results(NamedTuple):
                 f"gave a {type(result).__name__} instead of an array for the output "
                 f"{name!r}"
             )
+
         if expected.dtype is None:
             return ""
         if not result.flags.c_contiguous:
@@ -523,7 +529,9 @@ class Planner:
                 for name, subgraph in part.subgraphs[node].items()
             }
             steps[node] = control_flow_step(graph, node, plans)
+
         firsts = [group[0] for group in part.execution_order()]
+
         # A Constant node that no EP took is not a step: its output is a constant of its
         # readers.
         specs = [
@@ -535,6 +543,7 @@ class Planner:
             from epctx_core.sessions.steps import use_ep_memory
 
             specs = use_ep_memory(specs, graph.types, self.instances)
+
         needed = {name for spec in specs for name in spec.inputs} | set(
             graph.output_names
         )

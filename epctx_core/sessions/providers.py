@@ -226,6 +226,7 @@ def choose_providers(
         if any(choice.name == other.name for other in choices):
             raise InvalidArgument(f"{choice.name} was asked for twice.", ep=choice.name)
         choices.append(choice)
+
     if purpose is None:
         return choices, tuple(skipped)
     return skip_unavailable(choices, skipped, session, registry, purpose)
@@ -265,6 +266,7 @@ def skip_unavailable(
                     name=choice.requested, reason=error.message, hint=error.hint
                 )
             )
+
     # In the host's order, whatever kept them out.
     all_skipped.sort(key=lambda skip: optional.index(stem(skip.name)))
 
@@ -317,6 +319,7 @@ def choose_provider(
             log_without_effect(
                 f"the option {option.name!r} of {cls.name}", option.doc.rstrip(".")
             )
+
     options = parse_provider_options(cls.name, cls.options, merged)
     choice = ProviderChoice(
         record=replace(record, vendor=cls.vendor),
@@ -408,6 +411,7 @@ class ProviderSession:
                 from epctx_core.registry.host_plugins import list_host_plugins
 
                 host_plugins = list_host_plugins(registered, given)
+
         self.instances = ProviderInstances(host_plugins)
         self.choices: dict[str, ProviderChoice] = {}
         self.transformers: tuple[TransformerReport, ...] = ()
@@ -457,6 +461,7 @@ class ProviderSession:
             from epctx_core.sessions.ep_queries import check_weightless_mode
 
             self.weightless = check_weightless_mode(choices, config.weightless)
+
         if config.isolation is not Isolation.NONE:
             # It is missed before any EP is asked whether it is available.
             import_isolation(config, f"ep.isolate={config.isolation.value}")

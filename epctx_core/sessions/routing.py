@@ -87,6 +87,7 @@ def find_kernel_provider(
         raise
     except EpctxError as error:
         reason = error.message
+
     text = (
         "kernels of %s ran nodes of this model when it was compiled; the session runs "
         "without it: %s"

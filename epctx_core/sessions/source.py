@@ -201,6 +201,7 @@ def open_state(
             path=path,
             hint="Leave the option out: the bytes say the format.",
         )
+
     # Payloads in a model are most of it, and each decoded copy of the model holds
     # another copy of them.
     checked = (
@@ -227,6 +228,7 @@ def open_state(
             "; ".join(wrong[:_SHOWN]),
             more,
         )
+
     return model
 
 
@@ -405,6 +407,7 @@ def index_model(source: SourceModel, policy: EnginePolicy) -> OpenModel:
         graph = GraphIndex(
             source.proto.graph, types=types, weights=source.weights, owner=source.proto
         )
+
     given = graph.constants.union(graph.producer, graph.input_names)
     for name in graph.output_names:
         if name not in given:
@@ -413,4 +416,5 @@ def index_model(source: SourceModel, policy: EnginePolicy) -> OpenModel:
                 "input or initializer.",
                 path=source.path,
             )
+
     return OpenModel(source=source, types=types, graph=graph, policy=policy)

@@ -78,6 +78,7 @@ def cpu_step(planner: Planner, graph: GraphIndex, nodes: Sequence[int]) -> StepS
         )
     group = NodeGroup(graph, nodes)
     form = group.form
+
     # A form is valid within its graph only.
     run = None if form is None else prepared.get((graph, form))
     if run is None:
@@ -90,6 +91,7 @@ def cpu_step(planner: Planner, graph: GraphIndex, nodes: Sequence[int]) -> StepS
             raise NotImplementedByProvider(
                 message, node=error.node, hint=error.hint
             ) from error
+
     if form is not None:
         prepared[graph, form] = run
         if one is not None:
@@ -134,10 +136,12 @@ def _form_of_one(graph: GraphIndex, node: int) -> tuple[GraphIndex | int, ...] |
         or not graph.constants.isdisjoint(names)
     ):
         return None
+
     consumers = graph.consumers
     results = graph.results
     if not all(name in consumers or name in results for name in outputs):
         return None
+
     # A table makes equal types one object.
     return (
         graph,
@@ -191,10 +195,12 @@ def control_flow_step(
             input_types=[index.types.get(value) for value in index.input_names],
             output_types=[index.types.get(value) for value in index.output_names],
         )
+
     proto = graph.nodes[node]
     called = graph.get_node_name(node)
     given = len(explicit)
     expected = len(graph.outputs[node])
+
     # An If's branches take nothing; a Loop's body gives the condition, too.
     needs = {"If": (0, expected), "Loop": (given, expected + 1)}.get(
         proto.op_type, (given, expected)
@@ -206,6 +212,7 @@ def control_flow_step(
                 f"the {name} of {called!r} has {found[0]} inputs and {found[1]} "
                 f"outputs; its node needs {needs[0]} and {needs[1]}."
             )
+
     if proto.op_type == "If":
         run = _if(subgraphs["then_branch"], subgraphs["else_branch"])
     elif proto.op_type == "Loop":
@@ -220,6 +227,7 @@ def control_flow_step(
         run = _repeat(
             body, lambda each, own: run_scan(each, own, attributes, body.output_types)
         )
+
     return drop_omitted_outputs(
         StepSpec(
             called,
@@ -329,6 +337,7 @@ def _in_memory(
             return spec
         shape = tuple(dim for dim in kind.shape if isinstance(dim, int))
         buffers.append((owner or np.empty, shape, kind.dtype))
+
     run = spec.run
 
     def run_into_memory(inputs: Sequence[Any], _outputs: object) -> Sequence[Any]:

@@ -145,5 +145,6 @@ def transform(
             record.label,
             "changed" if changed else "unchanged",
         )
+
     providers.transformers = tuple(reports)
     return model

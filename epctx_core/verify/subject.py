@@ -216,6 +216,7 @@ def _require_survival(subject: Subject, data: bytes) -> None:
     )
     if is_noted(receipt):
         return
+
     # A receipt is for the bytes of the model; its weights are not looked at.
     is_loaded, end = isolation.try_reading(
         data if subject.path is None else os.path.abspath(subject.path),  # noqa: PTH100 - links stay
@@ -235,6 +236,7 @@ def _require_survival(subject: Subject, data: bytes) -> None:
                 "the limits are ep.isolate_timeout_seconds and ep.isolate_max_bytes."
             ),
         )
+
     if is_loaded:
         note([receipt])
 
@@ -378,6 +380,7 @@ def find_payloads(subject: Subject) -> None:
             opened=subject.files,
         ),
     )
+
     # An exception of the host's callback is the host's.
     refused = (
         (InvalidGraph,) if config.data_reader is not None else (InvalidGraph, Fail)
@@ -443,6 +446,7 @@ def _read_payload(record: ContextNodeRecord, subject: Subject) -> None:
                 "to have all checked."
             ),
         )
+
     file = payload.mapped
     folder = subject.folder
     if (
@@ -508,6 +512,7 @@ def check_manifest(subject: Subject, data: bytes) -> Manifest | None:
                 ),
             )
         return manifest
+
     return None
 
 

@@ -138,6 +138,7 @@ def _verify(subject: Subject) -> list[PayloadReport]:
         ):
             subject.reader.source_tensor(name)
         has_source = True
+
     if has_source:
         looked = ask_providers(subject) | rehearse_load(subject)
     return _make_reports(subject, looked)
@@ -276,6 +277,7 @@ def _look_into(choice: ProviderChoice, subject: Subject) -> list[str]:
             ),
         )
         return []
+
     nodes = select_nodes(choice.name, work.nodes[choice.name], subject)
     primaries = [node.name for node in nodes if node.main_context]
     if not primaries or subject.opened is None:
@@ -310,6 +312,7 @@ def _look_into(choice: ProviderChoice, subject: Subject) -> list[str]:
                 "nodes were not looked into.",
                 node=nodes[0].name,
             )
+
     return []
 
 
@@ -352,6 +355,7 @@ def _load_eps(subject: Subject, engine: CpuEngine) -> dict[str, str]:
     findings = subject.findings
     loaded: dict[str, str] = {}
     contained: set[str] = set()
+
     # An EP that cannot do it on this machine is not a fault of the file.
     with (
         findings.collect_of_plugin("plugin-broken"),
@@ -366,6 +370,7 @@ def _load_eps(subject: Subject, engine: CpuEngine) -> dict[str, str]:
         ]
         work.start(engine)
         contained = work.find_contained()
+
     for ep, choice in work.providers.choices.items():
         if ep not in work.nodes or ep in contained or findings.has_errors:
             continue
@@ -383,6 +388,7 @@ def _load_eps(subject: Subject, engine: CpuEngine) -> dict[str, str]:
             loaded |= {
                 node.name: choice.record.origin for node in nodes if node.main_context
             }
+
     return loaded
 
 
