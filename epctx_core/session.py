@@ -306,27 +306,6 @@ class InferenceSession(Strict):
             PluginError: an EP failed.
         """
         providers = self._open().providers
-        items = options.items() if isinstance(options, Mapping) else ()
-
-        # Without the values, which may be secret.
-        faults = [
-            f"{key!r:.80} of type {type(key).__name__} has a value of type "
-            f"{type(value).__name__}"
-            for key, value in items
-            if not (isinstance(key, str) and isinstance(value, str))
-        ]
-        if faults or not items:
-            fault = (
-                faults[0]
-                if faults
-                else f"this is an object of type {type(options).__name__}"
-            )
-            raise InvalidArgument(
-                "dynamic options are a mapping that is not empty, in which key and "
-                f"value must be text: {fault}.",
-                hint='Give text, such as {"ep.dynamic.workload_type": "Efficient"}.',
-            )
-
         from epctx_core.sessions.ep_queries import set_dynamic_options
 
         set_dynamic_options(providers, options)

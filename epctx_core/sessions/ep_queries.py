@@ -248,9 +248,11 @@ def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) 
 
     Raises:
         NotImplementedByProvider: no EP of the session takes dynamic options.
-        InvalidArgument: no EP has such an option, or a value is not allowed.
+        InvalidArgument: they are not a mapping of texts; no EP has such an option, or a
+            value is not allowed.
         PluginError: an EP failed.
     """
+    _check_texts(options)
     takers = [
         ep
         for ep in providers.instances.names
@@ -294,6 +296,30 @@ def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) 
                 ep=ep,
                 hint=f"Given were {sorted(part)}.",
             ) from error
+
+
+def _check_texts(options: object) -> None:
+    """Check that dynamic options are a mapping of texts, which is not empty."""
+    items = options.items() if isinstance(options, Mapping) else ()
+
+    # Without the values, which may be secret.
+    faults = [
+        f"{key!r:.80} of type {type(key).__name__} has a value of type "
+        f"{type(value).__name__}"
+        for key, value in items
+        if not (isinstance(key, str) and isinstance(value, str))
+    ]
+    if faults or not items:
+        fault = (
+            faults[0]
+            if faults
+            else f"this is an object of type {type(options).__name__}"
+        )
+        raise InvalidArgument(
+            "dynamic options are a mapping that is not empty, in which key and "
+            f"value must be text: {fault}.",
+            hint='Give text, such as {"ep.dynamic.workload_type": "Efficient"}.',
+        )
 
 
 _LEVELS = (
