@@ -12,7 +12,7 @@
 # make minimums  the suite with the oldest libraries that pyproject.toml allows; DRAWN=500 for that many of its tests
 # make release build every wheel into dist/ and check them where nothing else is installed
 # make docs    write the tables of docs/ that come from the code
-# make size    expressions, modules and classes of the core and of each package
+# make size    expressions, modules, classes, and expressions in a line of code, of the core and of each package
 # make clean   remove what these made
 
 PYTHON ?= python3

@@ -65,12 +65,16 @@ def list_installed_names(home: Mapping[str, Iterable[str]]) -> list[str]:
     ]
 
 
-def import_installed(module: str, *, needed_by: str) -> ModuleType:
-    """Import a module that may belong to another package of epctx.
+def import_installed(
+    module: str, *, needed_by: str, distribution: str = ""
+) -> ModuleType:
+    """Import a module that may belong to another package.
 
     Args:
         module: its name.
         needed_by: the name, option or command that needs it.
+        distribution: the package; empty for one of epctx, which is named after its
+            module.
 
     Raises:
         PackageMissing: the package is not installed, or a library that it requires.
@@ -82,7 +86,7 @@ def import_installed(module: str, *, needed_by: str) -> ModuleType:
         missing = (error.name or "").partition(".")[0]
         if not missing or missing == package != error.name:
             raise
-        distribution = package.replace("_", "-")
+        distribution = distribution or package.replace("_", "-")
         lacking = (
             f"the package {distribution}"
             if missing == package

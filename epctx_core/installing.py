@@ -84,6 +84,11 @@ def install_command(*requirements: str, pip: str = "pip") -> str:
     return f"{pip} install {shlex.join(dict.fromkeys(arguments))}"
 
 
+def install_engine_command() -> str:
+    """Return the command that installs the engine of epctx-onnxruntime."""
+    return install_command(PROVIDED_BY["epctx.engines", "onnxruntime"])
+
+
 def _find_origin() -> Path | None:
     """Return the folder or file that epctx-core was installed from (PEP 610); None for
     an index, or if it is no longer there.

@@ -17,6 +17,7 @@ from epctx_core.context.named_files import (
     find_free_name,
     find_models_naming,
     is_plain_name,
+    is_utf8,
     make_binary_name,
     make_context_model_path,
 )
@@ -82,11 +83,6 @@ def is_one_file(target: Path, other: str | Path | None) -> bool:
         return other is not None and target.samefile(other)
     except OSError:  # one of them does not exist
         return False
-
-
-def is_utf8(name: str) -> bool:
-    """Return whether a model can hold a name."""
-    return name.encode(errors="replace").decode() == name
 
 
 @dataclass(frozen=True, kw_only=True)

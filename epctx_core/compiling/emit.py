@@ -24,7 +24,7 @@ from epctx_core.compiling.provenance import (
     describe_providers,
 )
 from epctx_core.context.kernel_types import write_kernel_types
-from epctx_core.context.manifest import Manifest
+from epctx_core.context.manifest import Manifest, SourceReference
 from epctx_core.context.named_files import (
     SOURCE_MODEL,
     read_dependencies,
@@ -39,7 +39,6 @@ from epctx_core.context.node_writer import (
 from epctx_core.context.payload_writer import PayloadSet, PayloadWriter
 from epctx_core.context.weightless import (
     FILE_ATTRIBUTE,
-    SourceReference,
     SourceReferences,
     list_source_files,
 )
@@ -449,7 +448,6 @@ def write_all_payloads(
                     HOOK,
                     f"wrote nothing into the payload {writer.name!r}",
                 )
-            writer.make_entry()
             written[writer.get_cache_value()] = writer
     return written
 

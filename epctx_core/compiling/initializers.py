@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnx import ModelProto, TensorProto
 
-from epctx_core.compiling.destination import is_utf8
+from epctx_core.context.named_files import is_utf8
 from epctx_core.context.node_writer import Embeddable, make_marker
 from epctx_core.context.payload_writer import PayloadWriter
 from epctx_core.context.unfinished import normalise_path
-from epctx_core.context.weights_folder import close_with_seal, write_seal
+from epctx_core.context.weights_folder import make_mark, write_seal
 from epctx_core.errors import Fail, InvalidArgument
-from epctx_core.graph.index import walk_graphs
 from epctx_core.graph.tensor_bytes import read_initializers
+from epctx_core.graph.walks import walk_graphs
 from epctx_core.graph.weights import (
     Weight,
     is_detached,
@@ -195,6 +195,12 @@ def make_placement(
     return InitializerPlacement(file=name, threshold=0 if file is None else threshold)
 
 
+def _close_with_seal(writer: PayloadWriter) -> PayloadEntry:
+    """Append the seal to a file of initializers; return the entry of all of it."""
+    writer.write(make_mark(writer.make_entry()))
+    return writer.make_entry()
+
+
 def place_initializers(
     model: ModelProto,
     weights: Weights,
@@ -254,7 +260,7 @@ def place_initializers(
                 replace_data(tensor, TensorProto(raw_data=marker))
                 contents[marker] = weight
 
-    entry = None if writer is None else close_with_seal(writer)
+    entry = None if writer is None else _close_with_seal(writer)
     write_seal(model, entry)
     return contents, entry, tuple(named)
 

@@ -28,6 +28,7 @@ from epctx_core.context.manifest import (
     MANIFEST,
     Manifest,
     PayloadEntry,
+    SourceReference,
     find_manifest,
     read_compatibility_info,
     read_manifest,
@@ -44,11 +45,11 @@ from epctx_core.context.node_writer import make_marker
 from epctx_core.context.paths import ModelFolder, check_file_name
 from epctx_core.context.payload_reader import PayloadReader
 from epctx_core.context.payload_writer import digest_payload, dump_manifest
-from epctx_core.context.weightless import MODE_KEY, SourceReference
+from epctx_core.context.weightless import MODE_KEY
 from epctx_core.engines.cpu_engine import make_engine
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, PluginError
-from epctx_core.graph.index import ONNX_DOMAINS
 from epctx_core.graph.splice import copy_field
+from epctx_core.graph.walks import ONNX_DOMAINS
 from epctx_core.options import SessionConfig, WeightlessMode
 from epctx_core.plugin import Compatibility
 from epctx_core.registry.guard import call_class_method
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from epctx_core.compiling.destination import Destination
     from epctx_core.context.manifest import PayloadKey
     from epctx_core.context.payload_files import LoadedPayload
-    from epctx_core.graph.index import SubgraphPath
+    from epctx_core.graph.walks import SubgraphPath
     from epctx_core.sessions.providers import ProviderChoice
     from epctx_core.sessions.source import OpenModel
     from epctx_core.sessions.work import Work

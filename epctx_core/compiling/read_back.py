@@ -35,9 +35,9 @@ from epctx_core.errors import (
     PluginError,
 )
 from epctx_core.graph.garbage import resume_collection
-from epctx_core.graph.index import walk_indexed_nodes
 from epctx_core.graph.model_io import require_text_names
 from epctx_core.graph.type_table import make_declared_types
+from epctx_core.graph.walks import walk_indexed_nodes
 from epctx_core.options import Isolation
 from epctx_core.plugin import (
     ContextNode,

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.registry.records import PluginRecord
-    from epctx_core.sessions.assignment import Assignment
-    from epctx_core.sessions.claims import RefusalRecord
-    from epctx_core.sessions.providers import SkippedProvider
-    from epctx_core.sessions.transformers import TransformerReport
+    from epctx_core.sessions.assignment import Assignment, RefusalRecord
+    from epctx_core.sessions.providers import SkippedProvider, TransformerReport
 
 _log = logging.getLogger("epctx.compile")
 

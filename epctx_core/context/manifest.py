@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
 from epctx_core.graph.mapping import open_model_file
+from epctx_core.graph.weights import compute_raw_size
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from onnx import ModelProto
 
-    from epctx_core.context.weightless import SourceReference
 
 _log = logging.getLogger("epctx.context")
 MANIFEST = "epctx.manifest"
@@ -180,6 +180,54 @@ PayloadKey: TypeAlias = "tuple[str, bool]"
 """Name of a payload in a manifest, and whether it is embedded."""
 ProviderFacts: TypeAlias = "Mapping[str, Mapping[str, Any]]"
 """EP name to what a manifest says about it: its distribution, options and target."""
+
+
+class SourceReference(NamedTuple):
+    """Weight of the source model, as the manifest describes it.
+
+    Attributes:
+        digest: SHA-256 (hex) of its raw bytes.
+        location: the file of weights that holds it, as the source names it; empty for
+            an inline one.
+        offset: of the bytes in that file.
+    """
+
+    digest: str
+    elem_type: int
+    shape: tuple[int, ...]
+    location: str
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the raw bytes."""
+        return compute_raw_size(self.elem_type, self.shape)
+
+
+def read_references(data: Mapping[str, Sequence[Any]]) -> dict[str, SourceReference]:
+    """Return references by name out of a manifest's JSON.
+
+    Raises:
+        ValueError, TypeError: they are not as the manifest writes them.
+    """
+    found: dict[str, SourceReference] = {}
+    for name, (digest, elem_type, shape, location, offset) in data.items():
+        numbers = [elem_type, offset, *shape]
+        are_numbers = all(
+            type(number) is int and 0 <= number < 1 << 63 for number in numbers
+        )
+        if (
+            not are_numbers
+            or elem_type >> 31
+            or not isinstance(digest, str)
+            or not isinstance(location, str)
+        ):
+            raise ValueError(
+                f"the weight {name!r:.80} of the source is not described by numbers "
+                "and texts"
+            )
+        found[name] = SourceReference(digest, elem_type, tuple(shape), location, offset)
+    return found
 
 
 class Segment(NamedTuple):
@@ -523,8 +571,6 @@ def _read_manifest(data: Any) -> Manifest | None:
     references: Mapping[str, SourceReference] = {}
     if (stated := data.get("source_weights", {})) != {}:
         # Few models leave weights in their source.
-        from epctx_core.context.weightless import read_references
-
         references = read_references(stated)
 
     seal = data.get("sealed")

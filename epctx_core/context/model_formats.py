@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from onnx import ModelProto
@@ -10,6 +11,7 @@ from onnx import ModelProto
 from epctx_core.errors import EpctxError
 from epctx_core.graph.model_io import describe_path, parse_model
 from epctx_core.options import InputBudget
+from epctx_core.plugin import OperatorTypes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +24,9 @@ GROUP: Final = "epctx.model_formats"
 `epctx_core.plugin.ModelFormat`.
 """
 ONNX: Final = "ONNX"
+_KIND = "model format"
+_FIELDS_SEEN = 256
+"""Fields of a file that are looked at until one is a graph: a model has few before."""
 _IR_VERSION: Final = b"\x08"
 """The first byte of the field `ir_version`."""
 _ORT = "ORT"
@@ -33,7 +38,10 @@ _log = logging.getLogger("epctx.context")
 
 
 def find_format(
-    data: bytes, path: Path | None, budget: InputBudget | None = None
+    data: bytes,
+    path: Path | None,
+    budget: InputBudget | None = None,
+    named: str | None = None,
 ) -> EntryPoint | None:
     """Return the format that a model is in; None for ONNX, also for damaged ONNX.
 
@@ -43,38 +51,50 @@ def find_format(
         data: the whole file.
         path: where it was read from, None for bytes.
         budget: limits of the decoded model; None for the defaults.
+        named: the format that the host named; the others are not asked.
 
     Raises:
         InvalidGraph: a model in ONNX exceeds the budget.
-        PackageMissing: it is in ONNX Runtime's format, and no package that decodes it
-            is installed.
+        PackageMissing: the format that the host named is not installed; or the model is
+            in ONNX Runtime's format, and no package that decodes it is installed.
     """
-    if not _is_onnx(data):
-        from epctx_core.registry.discovery import list_entries
-        from epctx_core.registry.entries import describe_entry, import_entry
-
-        for _, entry in list_entries(GROUP):
-            try:
-                if entry.load().recognizes(data):
-                    return entry
-            except Exception as error:  # noqa: BLE001 - a broken package must not hide what is wrong with the file
-                _log.warning(
-                    "%s is broken: %s: %s",
-                    describe_entry(entry, "model format"),
-                    type(error).__name__,
-                    error,
-                )
-        if data[4:8] == _ORT_IDENTIFIER:
-            what = f"{describe_path(path)}, which is in ONNX Runtime's own format"
-            import_entry(GROUP, _ORT, "model format", needed_by=f"{what} (.ort),")
-
+    other = None if _is_onnx(data) else _ask_formats(data, path, named)
     budget = budget or InputBudget()
     # A message, node or text takes two bytes at least. Most models are small, for their
     # weights lie beside them.
-    if len(data) // 2 > budget.free:
+    if other is None and len(data) // 2 > budget.free:
         from epctx_core.graph.counting import check_budget
 
         check_budget(data, budget, path)
+    return other
+
+
+def _ask_formats(
+    data: bytes, path: Path | None, named: str | None
+) -> EntryPoint | None:
+    """Return the installed format that recognises a model; see `find_format`."""
+    from epctx_core.registry.discovery import list_entries
+    from epctx_core.registry.entries import (
+        blame_entry,
+        find_entry,
+        import_entry,
+    )
+
+    entries = [entry for _, entry in list_entries(GROUP)]
+    if named is not None and named != ONNX:
+        entries = [find_entry(GROUP, named, _KIND)]
+    for entry in entries:
+        try:
+            with blame_entry(entry, _KIND):
+                if entry.load().recognizes(data):
+                    return entry
+        except EpctxError as error:
+            # A broken package must not hide what is wrong with the file.
+            _log.warning("%s", error.message)
+
+    if data[4:8] == _ORT_IDENTIFIER:
+        what = f"{describe_path(path)}, which is in ONNX Runtime's own format (.ort),"
+        import_entry(GROUP, _ORT, _KIND, needed_by=what)
     return None
 
 
@@ -103,18 +123,19 @@ def decode_model(
         return parse_model(data, path)
 
     from epctx_core.graph.counting import make_counter
+    from epctx_core.registry.entries import blame_entry, entry_error
 
     count = make_counter(len(data), budget or InputBudget(), path)
-    try:
+    with blame_entry(other, _KIND):
         model_format: ModelFormat = other.load()
-        proto, operators = model_format.decode(data, path, count)
-    except (EpctxError, MemoryError):
-        raise
-    except Exception as error:
-        from epctx_core.registry.entries import entry_error
-
-        hint = "This is a fault of the package that decodes the format."
-        raise entry_error(other, "model format", error, hint) from error
+        proto, given = model_format.decode(data, path, count)
+        operators = list(given)
+    if not isinstance(proto, ModelProto) or not all(
+        isinstance(each, OperatorTypes) for each in operators
+    ):
+        problem = f"decoded {describe_path(path)} to something else than a model"
+        hint = "See epctx_core.plugin.ModelFormat.decode."
+        raise entry_error(other, _KIND, problem, hint)
 
     if operators:
         from epctx_core.context.kernel_types import write_kernel_types
@@ -130,12 +151,11 @@ def _is_onnx(data: bytes) -> bool:
         return True
     from epctx_core.graph.wire import BYTES, walk_fields
 
+    fields = walk_fields(lambda start, size: data[start : start + size], 0, len(data))
     try:
         return any(
             (number, kind) == (ModelProto.GRAPH_FIELD_NUMBER, BYTES)
-            for number, kind, _, _ in walk_fields(
-                lambda offset, length: data[offset : offset + length], 0, len(data)
-            )
+            for number, kind, _, _ in islice(fields, _FIELDS_SEEN)
         )
     except ValueError:
         return False

@@ -40,6 +40,7 @@ def read_metadata(
             be read.
         InvalidProtobuf: neither a protobuf message nor in a format that is installed.
         InvalidGraph: a protobuf message without a graph, or a value that is not text.
+        PackageMissing, PluginError: see `find_format`, `decode_model`.
     """
     try:
         if isinstance(model, bytes):
@@ -53,7 +54,7 @@ def read_metadata(
             return scan_metadata(
                 file, os.fstat(file.fileno()).st_size, is_selected, where=path.name
             )
-    except InvalidProtobuf:
+    except (InvalidProtobuf, InvalidGraph):
         # They import onnx.
         from epctx_core.context.model_formats import decode_model, find_format
         from epctx_core.graph.model_io import read_model

@@ -19,7 +19,7 @@ from epctx_core.context.manifest import get_metadata, set_metadata
 from epctx_core.context.node import is_context_node
 from epctx_core.context.paths import has_drive
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.index import walk_indexed_nodes, walk_tensors
+from epctx_core.graph.walks import walk_indexed_nodes, walk_tensors
 from epctx_core.graph.weights import is_detached
 
 _PAYLOAD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -68,6 +68,11 @@ def is_plain_name(name: object) -> bool:
         and not set(name) & {"/", "\\", "\0"}
         and not has_drive(name)
     )
+
+
+def is_utf8(name: str) -> bool:
+    """Return whether a model can hold a name."""
+    return name.encode(errors="replace").decode() == name
 
 
 def is_payload_name(name: object) -> bool:

@@ -19,12 +19,8 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.index import (
-    SubgraphPath,
-    decode_attribute,
-    decode_text,
-    walk_indexed_nodes,
-)
+from epctx_core.graph.index import decode_attribute, decode_text
+from epctx_core.graph.walks import SubgraphPath, walk_indexed_nodes
 
 if TYPE_CHECKING:
     from epctx_core.graph.type_table import TypeTable

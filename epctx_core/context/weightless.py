@@ -13,14 +13,15 @@ gets it, and used where it lies.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, TensorProto
 
+from epctx_core.context.manifest import SourceReference
 from epctx_core.context.weights_folder import FOLDER_OPTION, WeightsFolder
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NoSuchFile
 from epctx_core.graph.mapping import MappedFile, OpenedFile
@@ -29,7 +30,6 @@ from epctx_core.graph.weights import (
     OpenExternal,
     Weight,
     compute_digests_ahead,
-    compute_raw_size,
 )
 from epctx_core.graph.wire import BYTES, walk_fields
 from epctx_core.options import WeightlessMode
@@ -45,54 +45,6 @@ MODE_KEY = "weightless_mode"
 """ONNX Runtime's metadata key for the mode that a model was compiled with."""
 FILE_ATTRIBUTE = "onnx_model_filename"
 """Attribute of an EPContext node that names the source model's file."""
-
-
-class SourceReference(NamedTuple):
-    """Weight of the source model, as the manifest describes it.
-
-    Attributes:
-        digest: SHA-256 (hex) of its raw bytes.
-        location: the file of weights that holds it, as the source names it; empty for
-            an inline one.
-        offset: of the bytes in that file.
-    """
-
-    digest: str
-    elem_type: int
-    shape: tuple[int, ...]
-    location: str
-    offset: int
-
-    @property
-    def nbytes(self) -> int:
-        """Length of the raw bytes."""
-        return compute_raw_size(self.elem_type, self.shape)
-
-
-def read_references(data: Mapping[str, Sequence[Any]]) -> dict[str, SourceReference]:
-    """Return references by name out of a manifest's JSON.
-
-    Raises:
-        ValueError, TypeError: they are not as the manifest writes them.
-    """
-    found: dict[str, SourceReference] = {}
-    for name, (digest, elem_type, shape, location, offset) in data.items():
-        numbers = [elem_type, offset, *shape]
-        are_numbers = all(
-            type(number) is int and 0 <= number < 1 << 63 for number in numbers
-        )
-        if (
-            not are_numbers
-            or elem_type >> 31
-            or not isinstance(digest, str)
-            or not isinstance(location, str)
-        ):
-            raise ValueError(
-                f"the weight {name!r:.80} of the source is not described by numbers "
-                "and texts"
-            )
-        found[name] = SourceReference(digest, elem_type, tuple(shape), location, offset)
-    return found
 
 
 def list_source_files(

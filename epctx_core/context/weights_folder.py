@@ -49,19 +49,11 @@ from epctx_core.options import Verification
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from epctx_core.context.payload_writer import PayloadWriter
-
 FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
 
 
-def close_with_seal(writer: PayloadWriter) -> PayloadEntry:
-    """Append the seal to a file of initializers and close its digests."""
-    writer.write(_make_mark(writer.make_entry()))
-    return writer.make_entry()
-
-
 def strip_seal(entry: PayloadEntry) -> PayloadEntry:
-    """Return the entry without its seal of a file that `close_with_seal` ended."""
+    """Return the entry without its seal of a file that ends in one."""
     *segments, seal = entry.segments
     return replace(entry, segments=tuple(segments), size=entry.size - seal.length)
 
@@ -102,12 +94,13 @@ def _read_entry(data: Any) -> PayloadEntry:
     entry = PayloadEntry(
         name=str(data["name"]), embedded=False, size=size, segments=segments
     )
-    if (data["bytes"], data["digest"]) != (size + len(_make_mark(entry)), entry.root):
+    if (data["bytes"], data["digest"]) != (size + len(make_mark(entry)), entry.root):
         raise ValueError("size and digest are not those of the segments")
     return entry
 
 
-def _make_mark(entry: PayloadEntry) -> bytes:
+def make_mark(entry: PayloadEntry) -> bytes:
+    """Return the seal of a file with these contents."""
     return f"epctx initializers {entry.root}\n".encode()
 
 
@@ -242,7 +235,7 @@ class WeightsFolder:
         return file
 
     def _verify(self, file: OpenedFile, seal: PayloadEntry, *, beside: bool) -> None:
-        mark = _make_mark(seal)
+        mark = make_mark(seal)
         is_whole = os.fstat(file.fileno()).st_size == seal.size + len(mark)
         if is_whole:
             file.seek(seal.size)

@@ -24,6 +24,7 @@ from epctx_core.errors import (
     suggestion,
 )
 from epctx_core.graph.weights import is_detached
+from epctx_core.installing import install_engine_command
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.registry.discovery import EntryPoint, list_entries
 
@@ -56,13 +57,6 @@ _LAYOUT = "epctx.cpu_layout"
 _log = logging.getLogger("epctx.engines")
 
 
-def get_install_command() -> str:
-    """Return the command that installs the engine of epctx-onnxruntime."""
-    from epctx_core.installing import PROVIDED_BY, install_command
-
-    return install_command(PROVIDED_BY[GROUP, ONNXRUNTIME])
-
-
 @cache
 def read_environment() -> str:
     """Return the engine that the environment names; read once."""
@@ -75,8 +69,8 @@ def find_engine(named: str | None) -> EntryPoint | None:
     nothing of it.
 
     Args:
-        named: by the session option; None for the one in EPCTX_ENGINE, else
-            epctx-onnxruntime's.
+        named: by the session option; None for the one in EPCTX_ENGINE, else the one
+            that is called `onnxruntime`, if any.
 
     Raises:
         PackageMissing: the named engine is not installed.
@@ -98,7 +92,7 @@ def find_engine(named: str | None) -> EntryPoint | None:
             f"the engine {name!r}, named by "
             f"{'session.engine' if named else _VARIABLE}, is not installed."
             f"{suggestion(name, known)}",
-            hint=get_install_command() if name == ONNXRUNTIME else others,
+            hint=install_engine_command() if name == ONNXRUNTIME else others,
         )
 
     *others_too, first = found
@@ -162,7 +156,7 @@ def make_engine(policy: EnginePolicy) -> BaseEngine:
         raise InvalidArgument(
             "custom operators need the engine on onnxruntime, and the engine here is "
             f"{engine.name}.",
-            hint=f"{get_install_command()}, and set session.engine to "
+            hint=f"{install_engine_command()}, and set session.engine to "
             f"{ONNXRUNTIME!r}; or register no library of custom operators.",
         )
     return engine(policy)
@@ -189,7 +183,8 @@ def blame_engine(named: str | None) -> Iterator[None]:
             "This is a fault of the engine; its own exception is the cause of this "
             f"error. Without it: session.engine={BUILT_IN}"
         )
-        raise entry_error(entry, "engine", error, hint) from error
+        what = f"failed: {type(error).__name__}: {error}"
+        raise entry_error(entry, "engine", what, hint) from error
 
 
 class PreparedHandle:
@@ -241,7 +236,7 @@ class CpuEngine:
                     "all operators%s"
                 ),
                 engine.name,
-                f"; onnxruntime's kernels are faster: {get_install_command()}"
+                f"; onnxruntime's kernels are faster: {install_engine_command()}"
                 if is_missing
                 else "",
             )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from epctx_core.errors import PluginError
-from epctx_core.graph.index import find_schema
+from epctx_core.graph.walks import find_schema
 from epctx_core.plugin import OperatorTypes
 
 if TYPE_CHECKING:

@@ -24,14 +24,14 @@ from onnx.reference.ops.op_scatter_elements import scatter_elements
 
 from epctx_core.engines.control_flow import Body, run_loop, run_scan
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.index import (
+from epctx_core.graph.type_table import make_tensor_type
+from epctx_core.graph.walks import (
     DEFAULT_DOMAINS,
     EXECUTABLE,
     copy_message,
     read_opset_imports,
     walk_nodes,
 )
-from epctx_core.graph.type_table import make_tensor_type
 from epctx_core.graph.weights import is_detached
 from epctx_core.plugin import BaseEngine, write_in_place
 

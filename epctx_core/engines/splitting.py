@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import onnx
 from onnx import AttributeProto, ModelProto
 
-from epctx_core.engines.cpu_engine import get_install_command
 from epctx_core.engines.reference_engine import ReferenceEngine
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.extraction import NodeGroup
-from epctx_core.graph.index import (
-    ONNX_DOMAINS,
-    GraphIndex,
-    copy_message,
-    iter_subgraphs,
-    walk_nodes,
-)
+from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.inference import infer_safely, infer_types
 from epctx_core.graph.model_io import SourceModel, check_model, get_structure
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.tensor_bytes import make_dense
+from epctx_core.graph.walks import (
+    ONNX_DOMAINS,
+    copy_message,
+    iter_subgraphs,
+    walk_nodes,
+)
+from epctx_core.installing import install_engine_command
 from epctx_core.plugin import write_in_place
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _lacking_error(
     )
     node = next(lacking, None)
     what = _list_nodes(model)
-    cure = f"install onnxruntime's kernels: {get_install_command()}"
+    cure = f"install onnxruntime's kernels: {install_engine_command()}"
     if node is not None:
         custom = [
             each

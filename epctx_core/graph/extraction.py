@@ -17,15 +17,14 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.graph.index import (
-    SPECIAL,
-    GraphIndex,
-    Node,
+from epctx_core.graph.index import SPECIAL, GraphIndex, Node
+from epctx_core.graph.quantized import find_quantized_groups
+from epctx_core.graph.walks import (
     copy_message,
+    find_used_functions,
     iter_subgraphs,
     shorten_domain,
 )
-from epctx_core.graph.normalise import find_used_functions
 from epctx_core.graph.weights import (
     INLINE_LIMIT,
     Weight,
@@ -153,7 +152,7 @@ class GraphSlice:
                     ),
                 )
 
-        quantized = self.index.quantized
+        quantized = find_quantized_groups(self.index)
         self.left_out = quantized.find_incomplete(by_index, self.taken)
         self.units = quantized.make_units(
             index for index in by_index if index not in self.left_out

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from epctx_core.graph.index import (
+from epctx_core.graph.walks import (
     find_schema,
     iter_subgraphs,
     read_opset_imports,

@@ -8,221 +8,43 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 from onnx import AttributeProto, GraphProto, TensorProto, helper, numpy_helper
 
 from epctx_core.errors import InvalidGraph
+from epctx_core.graph.walks import (
+    DEFAULT_DOMAINS,
+    EXECUTABLE,
+    SubgraphPath,
+    can_have_subgraphs,
+    copy_message,
+    find_free_names,
+    find_outer_names,
+    find_schema,
+    iter_named_subgraphs,
+    read_opset_imports,
+    shorten_domain,
+)
 from epctx_core.graph.weights import Weight, is_detached
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, ModelProto, NodeProto, SparseTensorProto
+    from onnx import FunctionProto, ModelProto, NodeProto
 
-    from epctx_core.graph.partition import QuantizedGroups
     from epctx_core.graph.type_table import TypeTable
-
-EXECUTABLE = {"If": 1, "Loop": 1, "Scan": 9}
-"""Operators whose subgraphs are partitioned, each from this version of the default
-domain on.
-
-A session executes them itself when their subgraphs contain an EP's partitions. Scan-8
-had other inputs.
-"""
 
 SPECIAL = -2
 """The signature of every node with attributes: two of those may differ in more than
 their connections.
 """
 
-SubgraphPath: TypeAlias = "tuple[tuple[int, str], ...]"
-"""Path from a main graph to a subgraph: for each level the index of the node and the
-attribute.
-"""
-
-_GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
-_OTHERS_WITHOUT = frozenset({("com.microsoft", "EPContext")})
-"""Operators outside ONNX that a model has by the thousand."""
-
-
-def can_have_subgraphs(domain: str, op_type: str) -> bool:
-    """Return whether an operator can have graph attributes, without looking at them; an
-    unknown one can.
-    """
-    if domain:
-        return (domain, op_type) not in _OTHERS_WITHOUT
-    return op_type in _list_operators_with_subgraphs()
-
-
-@cache
-def _list_operators_with_subgraphs() -> frozenset[str]:
-    types = {onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS}
-    return frozenset(
-        schema.name
-        for schema in onnx.defs.get_all_schemas_with_history()
-        if not schema.domain
-        and not types.isdisjoint(a.type for a in schema.attributes.values())
-    )
-
-
-def iter_named_subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
-    """Yield a node's subgraphs with the name of the attribute; in a list, with the
-    index: `name[1]`.
-    """
-    for attribute in node.attribute:
-        if attribute.type in _GRAPH_KINDS:
-            if attribute.type == AttributeProto.GRAPH:
-                yield attribute.name, attribute.g
-            for index, graph in enumerate(attribute.graphs):
-                yield f"{attribute.name}[{index}]", graph
-
-
-def iter_subgraphs(node: NodeProto) -> Iterator[GraphProto]:
-    """Yield the graphs in a node's attributes."""
-    return (graph for _, graph in iter_named_subgraphs(node))
-
-
-def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Yield nodes and those in their subgraphs, at any depth: each before those inside
-    it.
-    """
-    for node in nodes:
-        yield node
-        for subgraph in iter_subgraphs(node):
-            yield from walk_nodes(subgraph.node)
-
-
-def walk_graphs(
-    graph: GraphProto, path: SubgraphPath = ()
-) -> Iterator[tuple[SubgraphPath, GraphProto]]:
-    """Yield a graph and all subgraphs in it, at any depth, each before those inside
-    it.
-    """
-    yield path, graph
-    for index, node in enumerate(graph.node):
-        if can_have_subgraphs(node.domain, node.op_type):
-            for name, subgraph in iter_named_subgraphs(node):
-                yield from walk_graphs(subgraph, (*path, (index, name)))
-
-
-def walk_indexed_nodes(
-    graph: GraphProto, path: SubgraphPath = ()
-) -> Iterator[tuple[SubgraphPath, int, NodeProto]]:
-    """Yield all nodes with the path to their graph and their index in it; a graph's own
-    before those of its subgraphs.
-    """
-    for where, each in walk_graphs(graph, path):
-        for index, node in enumerate(each.node):
-            yield where, index, node
-
-
-def find_outer_names(node: NodeProto) -> tuple[str, ...]:
-    """Return the names of the enclosing scope that a node's subgraphs read, in order of
-    first use.
-    """
-    return tuple(
-        dict.fromkeys(chain.from_iterable(map(find_free_names, iter_subgraphs(node))))
-    )
-
-
-def find_free_names(graph: GraphProto) -> Iterator[str]:
-    """Yield the names that a graph reads and does not define before, in order, some of
-    them twice.
-    """
-    defined = set(list_given_names(graph))
-    for node in graph.node:
-        for name in (*node.input, *find_outer_names(node)):
-            if name and name not in defined:
-                yield name
-        defined.update(node.output)
-    for value in graph.output:
-        if value.name and value.name not in defined:
-            yield value.name
-
-
-def list_given_names(graph: GraphProto) -> Iterable[str]:
-    """Yield the names that a graph defines without a node: inputs and initializers."""
-    sparse = (tensor.values for tensor in graph.sparse_initializer)
-    return (each.name for each in chain(graph.input, graph.initializer, sparse))
-
-
-def walk_tensors(
-    graph: GraphProto, functions: Sequence[FunctionProto] = ()
-) -> Iterator[TensorProto]:
-    """Yield every tensor of a model: initializers, sparse ones, those in attributes,
-    subgraphs and functions.
-    """
-    yield from graph.initializer
-    yield from walk_inner_tensors(graph, functions)
-
-
-def walk_inner_tensors(
-    graph: GraphProto, functions: Sequence[FunctionProto] = ()
-) -> Iterator[TensorProto]:
-    """Yield all of them but the main graph's initializers."""
-    yield from _split_sparse(graph.sparse_initializer)
-    for node in walk_nodes(
-        chain(graph.node, *(function.node for function in functions))
-    ):
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            if attribute.HasField("sparse_tensor"):
-                yield from _split_sparse([attribute.sparse_tensor])
-            yield from attribute.tensors
-        for subgraph in iter_subgraphs(node):
-            yield from subgraph.initializer
-            yield from _split_sparse(subgraph.sparse_initializer)
-
-
-def _split_sparse(tensors: Iterable[SparseTensorProto]) -> Iterator[TensorProto]:
-    for sparse in tensors:
-        yield from (sparse.values, sparse.indices)
-
-
 OPERATORS = frozenset({("", "Constant"), ("ai.onnx", "Constant")})
 _NUMBERS: dict[str, Any] = dict.fromkeys(("value_float", "value_floats"), np.float32)
 _NUMBERS |= dict.fromkeys(("value_int", "value_ints"), np.int64)
-
-
-DEFAULT_DOMAINS = ("", "ai.onnx")
-
-
-ONNX_DOMAINS = frozenset(
-    {
-        "",
-        "ai.onnx",
-        "ai.onnx.ml",
-        "ai.onnx.preview",
-        "ai.onnx.preview.training",
-        "ai.onnx.training",
-    }
-)
-"""The domains of ONNX itself."""
-
-
-def shorten_domain(domain: str) -> str:
-    """Return a domain by one name: the empty string for the default one."""
-    return "" if domain == "ai.onnx" else domain
-
-
-def find_schema(domain: str, op_type: str, version: int) -> onnx.defs.OpSchema | None:
-    """Return ONNX's definition of an operator in a version of its domain, None for one
-    that onnx does not know.
-    """
-    try:
-        return onnx.defs.get_schema(op_type, version, shorten_domain(domain))
-    except (onnx.defs.SchemaError, TypeError):
-        return None
-
-
-def read_opset_imports(model: ModelProto | FunctionProto) -> dict[str, int]:
-    """Return domain to version; the default domain is the empty string."""
-    return {shorten_domain(o.domain): o.version for o in model.opset_import}
 
 
 class GraphIndex:
@@ -278,6 +100,8 @@ class GraphIndex:
         path: SubgraphPath = (),
     ) -> None:
         self.graph = graph
+        # Of few graphs anybody asks for them; see `find_quantized_groups`.
+        self.quantized: Any = None
         self.types = types
 
         # Not kept: it would be a cycle, which keeps a model's weights alive until the
@@ -453,13 +277,6 @@ class GraphIndex:
     def get_node_name(self, index: int) -> str:
         """Return a node's name; one without a name is named by operator and index."""
         return self.names[index] or f"{self.op_types[index]}_{index}"
-
-    @cached_property
-    def quantized(self) -> QuantizedGroups:
-        """Operators grouped with the quantization around them."""
-        from epctx_core.graph.partition import QuantizedGroups
-
-        return QuantizedGroups(self)
 
     @cached_property
     def signatures(self) -> list[int]:
@@ -642,13 +459,6 @@ def decode_attribute(attribute: AttributeProto) -> Any:
     if hasattr(value, "CopyFrom"):
         return copy_message(value)
     return [copy_message(v) if hasattr(v, "CopyFrom") else v for v in value]
-
-
-def copy_message(message: Any) -> Any:
-    """Return a copy of a protobuf message."""
-    copy = type(message)()
-    copy.CopyFrom(message)
-    return copy
 
 
 def decode_text(data: bytes) -> str | bytes:

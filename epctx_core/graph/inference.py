@@ -25,13 +25,6 @@ from epctx_core.graph.hidden_nodes import (
     hide_untyped,
     show_hidden,
 )
-from epctx_core.graph.index import (
-    copy_message,
-    find_schema,
-    list_given_names,
-    read_opset_imports,
-    walk_graphs,
-)
 from epctx_core.graph.model_io import get_structure
 from epctx_core.graph.preconditions import (
     Operators,
@@ -47,6 +40,13 @@ from epctx_core.graph.type_table import (
     make_tensor_type,
     restore_declared,
     types_of,
+)
+from epctx_core.graph.walks import (
+    copy_message,
+    find_schema,
+    list_given_names,
+    read_opset_imports,
+    walk_graphs,
 )
 from epctx_core.graph.weights import is_detached
 

@@ -19,19 +19,22 @@ from google.protobuf.message import DecodeError, Message
 from onnx import FunctionProto, GraphProto, ModelProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph, InvalidProtobuf
-from epctx_core.graph.index import (
-    DEFAULT_DOMAINS,
-    can_have_subgraphs,
-    copy_message,
-    read_opset_imports,
-    walk_graphs,
-    walk_tensors,
-)
 from epctx_core.graph.mapping import (
     ModelInput,
     OpenedFiles,
     identify_file,
     open_model_file,
+)
+from epctx_core.graph.walks import (
+    DEFAULT_DOMAINS,
+    DENSE_OR_SPARSE,
+    ELEMENT_TYPES,
+    can_have_subgraphs,
+    copy_message,
+    read_opset_imports,
+    walk_graphs,
+    walk_tensors,
+    walk_types,
 )
 from epctx_core.graph.weights import (
     MAX_RANK,
@@ -50,14 +53,6 @@ LARGE_STRUCTURE = 8 << 20
 """Bytes of a model without its weights from which it is decoded twice rather than kept
 during the check.
 """
-ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
-"""The element types of ONNX, and 0 for one that is left open."""
-DENSE_OR_SPARSE = frozenset({"tensor_type", "sparse_tensor_type"})
-_HELD_TYPE = {
-    "sequence_type": "elem_type",
-    "optional_type": "elem_type",
-    "map_type": "value_type",
-}
 _DAMAGED = "The file is damaged, or a faulty tool wrote it; export the model again."
 MOST_BYTES = (1 << 31) - 1
 """Largest message that protobuf reads."""
@@ -379,18 +374,6 @@ def _find_computed_ranks(graphs: Sequence[GraphProto]) -> Iterator[tuple[str, in
         )
         if is_shaped and node.input[-1] in long and node.output:
             yield node.output[0], long[node.input[-1]]
-
-
-def walk_types(type_: TypeProto) -> Iterator[tuple[str, TypeProto]]:
-    """Yield a type and those nested in it (sequence, optional, map) at any depth, each
-    with the name of its field.
-    """
-    while True:
-        which = type_.WhichOneof("value") or ""
-        yield which, type_
-        if which not in _HELD_TYPE:
-            return
-        type_ = getattr(getattr(type_, which), _HELD_TYPE[which])
 
 
 def check_model(source: SourceModel, data: bytes | None = None) -> None:

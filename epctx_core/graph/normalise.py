@@ -1,352 +1,46 @@
-"""Model in the one form that later stages expect: nodes sorted, functions inlined, the
-host's values applied.
+"""Forms that onnxruntime accepts and the ONNX checker refuses, brought into the one
+that later stages expect.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import (
-    Collection,
-    Container,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
-from itertools import chain
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx
 import onnx.inliner
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
-from epctx_core.errors import InvalidArgument, InvalidGraph, suggestion
-from epctx_core.graph.index import (
+from epctx_core.errors import InvalidGraph
+from epctx_core.graph.walks import (
+    DENSE_OR_SPARSE,
     ONNX_DOMAINS,
     copy_message,
     find_schema,
+    find_used_functions,
     iter_subgraphs,
     list_given_names,
     read_opset_imports,
     shorten_domain,
     walk_graphs,
     walk_nodes,
-)
-from epctx_core.graph.model_io import DENSE_OR_SPARSE, SourceModel, walk_types
-from epctx_core.graph.tensor_bytes import COPIED_LIMIT
-from epctx_core.graph.weights import (
-    INLINE_LIMIT,
-    Weight,
-    compute_raw_size,
-    is_detached,
-    make_detached_tensor,
-    replace_data,
+    walk_types,
 )
 
 if TYPE_CHECKING:
     from epctx_core.graph.partition import NodeGroups
-    from epctx_core.graph.weights import Weights
-    from epctx_core.options import ModelOverrides
 
 _log = logging.getLogger("epctx.graph")
 
-FunctionId = tuple[str, str]
-"""Domain and name of a function."""
-
 _HIDDEN = "epctx.hidden"
 """Domain in which onnx's checker looks for no operators."""
-
-MOST_NODES = 1 << 18
-"""Nodes that inlined functions may have.
-
-A few functions that call each other twice make a million.
-"""
-
-
-def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> None:
-    """Inline functions, in place; functions without calls are dropped.
-
-    A function may import other operator versions than the model: see `adopt_versions`.
-
-    Args:
-        source: a model without its large weights.
-        kept: functions whose calls stay.
-
-    Raises:
-        InvalidGraph: a function is not valid, or the calls are too many nodes.
-    """
-    proto = source.proto
-    if not proto.functions:
-        return
-    _check_size(source)
-
-    # Their nodes are about to be the model's.
-    known = {o.domain for o in proto.opset_import}
-    for opset in chain(*(function.opset_import for function in proto.functions)):
-        if opset.domain not in known:
-            known.add(opset.domain)
-            proto.opset_import.add(domain=opset.domain, version=opset.version)
-
-    # Attributes that calls leave out get their defaults: onnx's inliner drops them.
-    defaults = {
-        (f.domain, f.name, f.overload): f.attribute_proto for f in proto.functions
-    }
-    for node in walk_nodes(chain(proto.graph.node, *(f.node for f in proto.functions))):
-        given = {a.name for a in node.attribute}
-        missing = defaults.get((node.domain, node.op_type, node.overload), ())
-        node.attribute.extend(a for a in missing if a.name not in given)
-    adopt_versions(
-        (f for f in proto.functions if (f.domain, f.name) not in kept),
-        source.opset_imports,
-    )
-    calls = [key for f in proto.functions if (key := (f.domain, f.name)) in kept]
-    try:
-        inlined = (
-            onnx.inliner.inline_selected_functions(proto, calls, exclude=True)
-            if calls
-            else onnx.inliner.inline_local_functions(proto)
-        )
-    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-        text = " ".join(str(error).split())
-        raise InvalidGraph(
-            f"the functions of {source.where} cannot be inlined: {text}",
-            path=source.path,
-        ) from error
-
-    source.proto = inlined
-    left = find_used_functions(inlined.graph.node, inlined.functions)
-    del inlined.functions[:]
-    inlined.functions.extend(left)
-    for node in walk_nodes(inlined.graph.node):
-        # Functions call the default domain "ai.onnx", too.
-        node.domain = shorten_domain(node.domain)
-
-
-def _check_size(source: SourceModel) -> None:
-    """Check the size before anything follows the calls: shape inference does, even
-    those that stay.
-    """
-    functions = source.proto.functions
-    nodes, size = measure_calls(source.proto.graph.node, functions)
-    most = COPIED_LIMIT + sum(function.ByteSize() for function in functions)
-    if nodes > MOST_NODES or size > most:
-        raise InvalidGraph(
-            f"the functions of {source.where} become {nodes:,} nodes of {size:,} "
-            f"bytes when inlined; at most {MOST_NODES:,} nodes and {most:,} bytes are "
-            "allowed.",
-            path=source.path,
-            hint="Export the model without functions, if it is meant to be as large.",
-        )
-
-
-def find_used_functions(
-    nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]
-) -> list[FunctionProto]:
-    """Return the functions that nodes call, directly or through others, in the model's
-    order.
-    """
-    if not functions:
-        return []
-    known = {(f.domain, f.name, f.overload): f for f in functions}
-    used: set[tuple[str, str, str]] = set()
-    pending = [nodes]
-    while pending:
-        for node in walk_nodes(pending.pop()):
-            key = (node.domain, node.op_type, node.overload)
-            if key in known and key not in used:
-                used.add(key)
-                pending.append(known[key].node)
-    return [f for key, f in known.items() if key in used]
-
-
-def measure_calls(
-    nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]
-) -> tuple[int, int]:
-    """Return the number of nodes and bytes that calls become when all functions are
-    inlined.
-
-    Counted are the functions' nodes, the calls on the way, and the defaults of
-    attributes.
-
-    Args:
-        nodes: those of the main graph.
-        functions: the model's.
-
-    Raises:
-        InvalidGraph: functions call each other in a circle.
-    """
-    known = {(f.domain, f.name, f.overload): f for f in functions}
-    contents = {key: _count_nodes(f.node, known) for key, f in known.items()}
-    sizes: dict[tuple[str, str, str], tuple[int, int]] = {}
-    try:
-        for key in TopologicalSorter(
-            {key: callees for key, (_, callees) in contents.items()}
-        ).static_order():
-            own, callees = contents[key]
-            inner = [sizes[callee] for callee in callees]
-            total = own + sum(n for n, _ in inner)
-            sizes[key] = total, known[key].ByteSize() + sum(size for _, size in inner)
-    except CycleError as error:
-        domain, name, _ = error.args[1][0]
-        raise InvalidGraph(
-            f"the function {name!r} of the domain {domain!r} calls itself, directly "
-            "or not."
-        ) from None
-
-    _, first = _count_nodes(nodes, known)
-    return sum(sizes[key][0] for key in first), sum(sizes[key][1] for key in first)
-
-
-def _count_nodes(
-    nodes: Iterable[NodeProto], known: Container[tuple[str, str, str]]
-) -> tuple[int, list[tuple[str, str, str]]]:
-    """Return the number of nodes, those in subgraphs included, and the functions they
-    call, once for each call.
-    """
-    keys = [(node.domain, node.op_type, node.overload) for node in walk_nodes(nodes)]
-    return len(keys), [key for key in keys if key in known]
-
-
-def check_initializers(
-    proto: ModelProto, initializers: Mapping[str, np.ndarray]
-) -> Weights:
-    """Return a host's values as weights; an initializer in a file gets the bytes, so
-    that no file is needed.
-
-    Args:
-        proto: as it was read; changed in place.
-        initializers: name to array.
-
-    Raises:
-        InvalidArgument: the model has no such initializer, or one of another type or
-            shape.
-    """
-    tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
-    given: Weights = {}
-    for name, array in initializers.items():
-        if name not in tensors:
-            raise InvalidArgument(
-                "add_initializer: the model's main graph has no initializer "
-                f"{name!r}.{suggestion(name, tensors)}",
-                hint="Pass the value of an input to run.",
-            )
-        given[name] = _make_weight(tensors[name], array)
-        if is_detached(tensors[name]):
-            replace_data(tensors[name], given[name].make_tensor_proto())
-    return given
-
-
-def apply_overrides(
-    source: SourceModel, overrides: ModelOverrides, given: Weights
-) -> None:
-    """Apply values and lengths to a model that was read and checked.
-
-    Raises:
-        InvalidArgument: no input has such a dimension, or one gets two lengths.
-    """
-    for tensor in source.proto.graph.initializer:
-        weight = given.get(tensor.name)
-        if weight is not None:
-            source.weights[weight.name] = weight
-            is_large = weight.nbytes > INLINE_LIMIT
-            replace_data(
-                tensor,
-                make_detached_tensor(weight)
-                if is_large
-                else weight.make_tensor_proto(),
-            )
-    _set_lengths(source.proto.graph, overrides)
-
-
-def digest_overrides(digest: str, overrides: ModelOverrides, weights: Weights) -> str:
-    """Return the digest (hex) of a model together with the host's overrides."""
-    values = {name: weights[name].digest for name in overrides.initializers}
-    lengths = {**overrides.dimensions}, {**overrides.denotations}
-    parts = [digest, *(repr(sorted(part.items())) for part in (values, *lengths))]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _make_weight(tensor: TensorProto, array: np.ndarray) -> Weight:
-    try:
-        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
-    except (KeyError, TypeError, ValueError):
-        dtype = np.dtype(object)
-    found = (array.dtype, array.shape)
-    expected = (dtype, tuple(tensor.dims))
-    if found != expected:
-        raise InvalidArgument(
-            f"add_initializer: the value of {tensor.name!r} is "
-            f"{found[0]}{list(found[1])}; the model's initializer is "
-            f"{expected[0]}{list(expected[1])}.",
-            hint="Pass an array of the same type and shape.",
-        )
-
-    if array.nbytes == compute_raw_size(tensor.data_type, array.shape):
-        data: bytes | memoryview = (
-            array.reshape(-1).view(np.uint8).data if array.size else b""
-        )
-    else:  # types of less than a byte are packed
-        data = onnx.numpy_helper.from_array(array).raw_data
-
-    return Weight(tensor.name, tensor.data_type, array.shape, data)
-
-
-def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
-    """Set the lengths of open dimensions, wherever the graph names them."""
-    if not overrides.dimensions and not overrides.denotations:
-        return
-    lengths = dict(overrides.dimensions)
-    seen: set[str] = set()
-    for dimension in _list_dimensions(graph.input):
-        name = dimension.dim_param
-        denotation = dimension.denotation
-        seen |= {name, denotation}
-        length = (
-            None
-            if dimension.HasField("dim_value")
-            else overrides.denotations.get(denotation)
-        )
-        if length is not None and not name:
-            dimension.dim_value = length
-        # The name of an open dimension means the same length everywhere.
-        elif length is not None and lengths.setdefault(name, length) != length:
-            raise InvalidArgument(
-                f"free dimension override: the dimension {name!r} would get two "
-                f"lengths, {lengths[name]} and {length}.",
-                hint="Set a length by name or by denotation, not both.",
-            )
-
-    for what, given in (
-        ("dimension", overrides.dimensions),
-        ("denotation", overrides.denotations),
-    ):
-        for name in given:
-            if name not in seen:
-                raise InvalidArgument(
-                    f"free dimension override: no input of the model has the {what} "
-                    f"{name!r}.{suggestion(name, seen)}",
-                    hint=(
-                        "It names an open dimension of an input, as get_inputs shows "
-                        "it."
-                    ),
-                )
-
-    for dimension in _list_dimensions([*graph.input, *graph.output, *graph.value_info]):
-        if dimension.dim_param in lengths:
-            dimension.dim_value = lengths[dimension.dim_param]
-
-
-def _list_dimensions(
-    values: Iterable[onnx.ValueInfoProto],
-) -> Iterator[onnx.TensorShapeProto.Dimension]:
-    for value in values:
-        if value.type.HasField("tensor_type"):
-            yield from value.type.tensor_type.shape.dim
-
 
 _FREE_INITIALIZERS = 4
 """The IR version from which an initializer need not be an input, and an input with one

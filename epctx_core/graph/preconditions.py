@@ -15,7 +15,7 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.index import (
+from epctx_core.graph.walks import (
     can_have_subgraphs,
     iter_subgraphs,
     shorten_domain,

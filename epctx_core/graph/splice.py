@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto
 
-from epctx_core.graph.index import GraphIndex, copy_message, find_outer_names
 from epctx_core.graph.type_table import (
     list_lengths,
     make_tensor_type,
     mark_declared,
 )
+from epctx_core.graph.walks import copy_message, find_outer_names
 
 if TYPE_CHECKING:
     from epctx_core.graph.extraction import GraphPartition
+    from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.partition import NodeGroups
 
 

@@ -23,12 +23,12 @@ from onnx import (
 )
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.index import (
+from epctx_core.graph.mapping import MappedFile, OpenedFile
+from epctx_core.graph.walks import (
     can_have_subgraphs,
     iter_subgraphs,
     walk_inner_tensors,
 )
-from epctx_core.graph.mapping import MappedFile, OpenedFile
 from epctx_core.graph.weights import (
     INLINE_LIMIT,
     MAX_RANK,

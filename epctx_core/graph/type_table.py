@@ -19,14 +19,16 @@ import onnx
 from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.index import (
+from epctx_core.graph.walks import (
+    DENSE_OR_SPARSE,
+    ELEMENT_TYPES,
     SubgraphPath,
     copy_message,
     iter_named_subgraphs,
     list_given_names,
     walk_graphs,
+    walk_types,
 )
-from epctx_core.graph.model_io import DENSE_OR_SPARSE, ELEMENT_TYPES, walk_types
 from epctx_core.graph.weights import MAX_RANK
 from epctx_core.plugin import UNKNOWN_TYPE, TensorType
 

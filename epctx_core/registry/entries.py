@@ -4,9 +4,12 @@ attributing its faults to its package.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from epctx_core.errors import (
+    EpctxError,
     InvalidArgument,
     PackageMissing,
     PluginError,
@@ -55,12 +58,14 @@ def find_entry(group: str, name: str, kind: str) -> EntryPoint:
     return next(iter(found.values()))
 
 
-def import_entry(group: str, name: str, kind: str, *, needed_by: str) -> Any:
-    """Return the object of the one entry of a group that has a name; see `find_entry`.
+def import_entry(
+    group: str, name: str, kind: str, *, needed_by: str
+) -> tuple[EntryPoint, Any]:
+    """Return the one entry of a group that has a name, and its object.
 
     Args:
         group: the group.
-        name: the entry's.
+        name: the entry's, or `<distribution>:<name>`.
         kind: a noun for what the group has, for messages.
         needed_by: the option or file that needs it.
 
@@ -68,6 +73,7 @@ def import_entry(group: str, name: str, kind: str, *, needed_by: str) -> Any:
         PackageMissing: no installed package has it, or a library of its package is
             missing.
         InvalidArgument: several packages have it.
+        PluginError: it cannot be imported.
     """
     try:
         entry = find_entry(group, name, kind)
@@ -76,20 +82,43 @@ def import_entry(group: str, name: str, kind: str, *, needed_by: str) -> Any:
         if package is None:
             raise
         raise missing_package(f"the package {package}", needed_by, package) from error
-    # For an error that names the package; it is there then.
-    import_installed(entry.module, needed_by=needed_by)
-    return entry.load()
+    dist: Any = entry.dist
+    with blame_entry(entry, kind):
+        # For an error that names the package; it is there then.
+        import_installed(entry.module, needed_by=needed_by, distribution=dist.name)
+        return entry, entry.load()
 
 
-def entry_error(
-    entry: EntryPoint, kind: str, error: Exception, hint: str
-) -> PluginError:
-    """Return the error that attributes an exception to the package of an entry
-    point.
+@contextmanager
+def blame_entry(entry: EntryPoint, kind: str) -> Iterator[None]:
+    """Attribute untyped exceptions, and an end of the process, to the package of an
+    entry point.
+
+    Raises:
+        PluginError: something else than an error of epctx was raised.
+    """
+    try:
+        yield
+    except (EpctxError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        problem = f"failed: {type(error).__name__}: {error}"
+        hint = "This is a fault of that package; its own exception is the cause."
+        raise entry_error(entry, kind, problem, hint) from error
+
+
+def entry_error(entry: EntryPoint, kind: str, problem: str, hint: str) -> PluginError:
+    """Return the error for a fault of the package of an entry point.
+
+    Args:
+        entry: the entry point.
+        kind: a noun for what its group has.
+        problem: completes "the <kind> 'x' of package 1.0 ...".
+        hint: what to do next.
     """
     dist: Any = entry.dist
     return PluginError(
-        f"{describe_entry(entry, kind)} failed: {type(error).__name__}: {error}.",
+        f"{describe_entry(entry, kind)} {problem}.",
         distribution=dist.name,
         version=dist.version,
         hint=hint,

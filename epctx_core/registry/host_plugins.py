@@ -119,7 +119,9 @@ def _load_named_plugins() -> Iterator[HostPlugin]:
         EpctxError: see `load_host_plugin`.
     """
     if os.environ.get(TRACE_VARIABLE, "").strip() not in ("", "0"):
-        tracer = import_entry(GROUP, "trace", "host plugin", needed_by=TRACE_VARIABLE)
+        _, tracer = import_entry(
+            GROUP, "trace", "host plugin", needed_by=TRACE_VARIABLE
+        )
         yield check_host_plugin(tracer(), "trace")
     yield from map(load_host_plugin, split_names(os.environ.get(NAMES_VARIABLE, "")))
 

@@ -158,7 +158,7 @@ class Registry:
             self._selection = selection
             self._is_stale = False
             if self._entry_points and selection != Selection():
-                from epctx_core.registry.explaining import find_misspelt
+                from epctx_core.registry.misspelt import find_misspelt
 
                 for sentence in find_misspelt(
                     selection,
@@ -700,7 +700,7 @@ class Registry:
         """Return a sentence for each name in EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS or
         EPCTX_PREFER that matches no record.
         """
-        from epctx_core.registry.explaining import find_misspelt
+        from epctx_core.registry.misspelt import find_misspelt
 
         records = self.records()  # reads the environment, too
         return find_misspelt(self._selection, records)

@@ -8,7 +8,7 @@ which an EP or an engine takes whole.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -16,19 +16,36 @@ from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import KERNEL_TYPES, get_metadata
 from epctx_core.errors import Fail, ModelRequiresCompilation
-from epctx_core.graph.garbage import pause_collection
 from epctx_core.options.choices import CPU_EP
 
 if TYPE_CHECKING:
     from epctx_core.engines.matching import KernelMatcher
     from epctx_core.graph.extraction import GraphPartition
-    from epctx_core.graph.index import GraphIndex, SubgraphPath
+    from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.partition import NodeGroups, Partitioner
+    from epctx_core.graph.walks import SubgraphPath
     from epctx_core.options import SessionConfig
     from epctx_core.plugin import CompiledPartition, KernelDef, OperatorTypes
-    from epctx_core.sessions.claims import RefusalRecord
-    from epctx_core.sessions.providers import ProviderSession
     from epctx_core.sessions.source import OpenModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusalRecord:
+    """Nodes of a graph that an EP did not take, with the reason.
+
+    Attributes:
+        of_group: whether the core refused them, as parts of a quantized group that the
+            EP does not take whole.
+        follows: those of `nodes` that only serve nodes which the EP refused for another
+            reason, each with the first of those.
+    """
+
+    ep: str
+    reason: str
+    graph: GraphIndex
+    nodes: tuple[int, ...]
+    of_group: bool = False
+    follows: dict[int, int] = field(default_factory=dict, compare=False)
 
 
 class GraphAssignment:
@@ -171,29 +188,13 @@ class Assignment:
         return [p for p in self.partitions if p.ep == ep]
 
 
-def assign_nodes(
-    model: OpenModel,
-    providers: ProviderSession,
-    eps: Sequence[str],
-    *,
-    kernels_only: Collection[str] = (),
-) -> Assignment:
-    """Ask EPs for their claims and make partitions of them.
-
-    Each EP is asked once for each graph, for subgraphs before the graph that holds
-    them. No EP can claim existing EPContext nodes.
-
-    Args:
-        model: the model.
-        providers: the live EPs.
-        eps: those to ask, in order of priority.
-        kernels_only: the EPs of which only claims with `fuse=False` count.
+def begin_assignment(model: OpenModel) -> Assignment:
+    """Return the assignment of a model before any EP was asked: its EPContext nodes are
+    taken.
 
     Raises:
-        PluginError: the result of an EP breaks the contract.
         InvalidGraph: the model's metadata about operators is damaged.
     """
-    providers.cancel.raise_if_requested()
     reserved: dict[SubgraphPath, list[int]] = {}
     for record in model.context_nodes:
         reserved.setdefault(record.path, []).append(record.index)
@@ -203,27 +204,24 @@ def assign_nodes(
         from epctx_core.context.kernel_types import read_kernel_types
 
         carried = read_kernel_types(model.source.proto)
+    return Assignment(main=GraphAssignment(model.graph, reserved), carried=carried)
 
-    assignment = Assignment(
-        main=GraphAssignment(model.graph, reserved), carried=carried
-    )
-    with pause_collection(model.node_count):
-        for ep in eps:
-            # Most loads ask no EP.
-            from epctx_core.sessions.claims import ask_ep
 
-            ask_ep(assignment, ep, providers, compiles=ep not in kernels_only)
+def complete_assignment(assignment: Assignment, prefix: str, first: int) -> None:
+    """Collect and number the partitions, after all EPs were asked.
 
+    Args:
+        assignment: the assignment.
+        prefix: what their names begin with.
+        first: the first number: EPContext nodes that are there already have those
+            before, if epctx wrote them.
+    """
     for part in assignment.graphs:
         assignment.partitions += part.partitions
     assignment.partitions.sort(key=lambda p: (*chain(*p.graph.path), p.node_indices[0]))
-
-    # Nodes that are there already have the numbers before, if epctx wrote them.
-    prefix = providers.session.config().node_name_prefix
-    for number, partition in enumerate(assignment.partitions, len(model.context_nodes)):
+    for number, partition in enumerate(assignment.partitions, first):
         partition.prefix = prefix
         partition.number = number
-    return assignment
 
 
 def check_allowed(

@@ -9,7 +9,6 @@ with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,8 +19,10 @@ from epctx_core.graph.extraction import GraphPartition, GraphSlice
 from epctx_core.graph.garbage import resume_collection
 from epctx_core.graph.index import GraphIndex, Node
 from epctx_core.graph.partition import CyclicGroupsError
+from epctx_core.graph.quantized import find_quantized_groups
 from epctx_core.plugin import ComputeCapability, Purpose, Refusal
 from epctx_core.registry.guard import blame, contract_error, to_plain
+from epctx_core.sessions.assignment import RefusalRecord
 
 if TYPE_CHECKING:
     from epctx_core.graph.partition import NodeGroups
@@ -32,25 +33,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _SERVING = frozenset({"Constant", "DequantizeLinear"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class RefusalRecord:
-    """Nodes of a graph that an EP did not take, with the reason.
-
-    Attributes:
-        of_group: whether the core refused them, as parts of a quantized group that the
-            EP does not take whole.
-        follows: those of `nodes` that only serve nodes which the EP refused for another
-            reason, each with the first of those.
-    """
-
-    ep: str
-    reason: str
-    graph: GraphIndex
-    nodes: tuple[int, ...]
-    of_group: bool = False
-    follows: dict[int, int] = field(default_factory=dict, compare=False)
 
 
 class Claims:
@@ -216,7 +198,7 @@ def keep_whole_groups(
         units: disjoint sets of nodes; a set is refused whole, never split.
         claims: records a set that is refused.
     """
-    while bad := part.graph.quantized.find_incomplete(
+    while bad := find_quantized_groups(part.graph).find_incomplete(
         chain.from_iterable(units), part.taken
     ):
         units = claims.without(bad, units, of_group=True)
@@ -225,7 +207,7 @@ def keep_whole_groups(
 
 def _joined(graph: GraphIndex, units: NodeGroups) -> NodeGroups:
     """Join sets until no unit of a quantized group lies in two of them."""
-    if not graph.quantized.groups:
+    if not find_quantized_groups(graph).groups:
         return units
     index = {i: number for number, unit in enumerate(units) for i in unit}
     joined = list(range(len(units)))
@@ -235,7 +217,7 @@ def _joined(graph: GraphIndex, units: NodeGroups) -> NodeGroups:
             joined[number] = number = joined[joined[number]]
         return number
 
-    for members in graph.quantized.make_units(index):
+    for members in find_quantized_groups(graph).make_units(index):
         first = root(index[members[0]])
         for i in members[1:]:
             joined[root(index[i])] = first

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core._version import __version__
@@ -39,6 +39,7 @@ from epctx_core.sessions.providers import (
     ProviderSession,
     choose_provider,
 )
+from epctx_core.sessions.weightless_modes import format_weightless_modes
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ContextNode, ContextReader, ProviderContext
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 LOOK = "verify_payloads"
 _DYNAMIC = "set_dynamic_options"
-_OPTION = "ep.enable_weightless_mode"
 CompiledModelCompatibility = Compatibility
 """Public name of `Compatibility`."""
 
@@ -205,43 +205,6 @@ def look_into(
     return found
 
 
-def check_weightless_mode(
-    choices: Sequence[ProviderChoice], asked: WeightlessMode
-) -> WeightlessMode:
-    """Return the weightless mode, checked against the modes that EPs support.
-
-    Raises:
-        NotImplementedByProvider: an EP does not know weightless mode.
-        InvalidArgument: an EP knows it, but not this mode.
-    """
-    for choice in choices:
-        modes = choice.cls.weightless_modes
-        if modes is None:
-            raise NotImplementedByProvider(
-                f"{choice.name} does not know weightless mode, which {_OPTION} asks "
-                "for.",
-                ep=choice.name,
-                hint=f"Leave {_OPTION} and ep.enable_weightless out, or compile "
-                "without this EP.",
-            )
-        if asked not in modes:
-            raise InvalidArgument(
-                f"{choice.name} does not support weightless mode {int(asked)} "
-                f"({asked.name}); it supports: {format_weightless_modes(modes)}.",
-                ep=choice.name,
-                hint=f"Set {_OPTION} to a mode that it supports, or leave it out.",
-            )
-    return asked
-
-
-def format_weightless_modes(modes: Collection[WeightlessMode] | None) -> str:
-    """Return the modes that an EP supports in ONNX Runtime's words."""
-    names = sorted(
-        mode.name.lower() for mode in modes or () if mode is not WeightlessMode.NONE
-    )
-    return "_or_".join(names) or "none"
-
-
 def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) -> None:
     """Give each EP the options that it declares; one that declares none gets all, and
     checks them itself.
@@ -322,13 +285,7 @@ def _check_texts(options: object) -> None:
         )
 
 
-_LEVELS = (
-    logging.DEBUG,
-    logging.INFO,
-    logging.WARNING,
-    logging.ERROR,
-    logging.CRITICAL,
-)
+_MOST_SEVERE = 4
 _NO_TELEMETRY = "epctx collects nothing"
 
 
@@ -358,11 +315,12 @@ def set_default_logger_severity(severity: int) -> None:
     Raises:
         InvalidArgument: it is another number.
     """
-    if not is_whole(severity) or not 0 <= severity < len(_LEVELS):
+    if not is_whole(severity) or not 0 <= severity <= _MOST_SEVERE:
         raise InvalidArgument(
-            f"a logger's severity is 0 to {len(_LEVELS) - 1}, not {severity!r:.80}."
+            f"a logger's severity is 0 to {_MOST_SEVERE}, not {severity!r:.80}."
         )
-    logging.getLogger("epctx").setLevel(_LEVELS[severity])
+    # Levels of Python are the tens from DEBUG to CRITICAL.
+    logging.getLogger("epctx").setLevel(logging.DEBUG * (int(severity) + 1))
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:

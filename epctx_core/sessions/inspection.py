@@ -28,13 +28,6 @@ from epctx_core.context.receipts import IN_PLACE, is_noted, make_file_receipt
 from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, list_source_files
 from epctx_core.context.weights_folder import WeightsFolder, read_seal
 from epctx_core.errors import InvalidGraph, convert_errors, one_line
-from epctx_core.graph.index import (
-    GraphIndex,
-    SubgraphPath,
-    walk_graphs,
-    walk_nodes,
-    walk_tensors,
-)
 from epctx_core.graph.mapping import MappedFile, OpenedFiles
 from epctx_core.graph.model_io import (
     decode_name,
@@ -45,6 +38,7 @@ from epctx_core.graph.model_io import (
 )
 from epctx_core.graph.tensor_bytes import read_weight
 from epctx_core.graph.type_table import make_tensor_type
+from epctx_core.graph.walks import SubgraphPath, walk_graphs, walk_nodes, walk_tensors
 from epctx_core.graph.weights import (
     Weight,
     compute_digests_ahead,
@@ -61,6 +55,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ValueInfoProto
 
     from epctx_core.context.manifest import ProviderFacts
+    from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.mapping import ModelInput
     from epctx_core.sessions.assignment import Assignment
 

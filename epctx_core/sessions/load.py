@@ -16,7 +16,8 @@ from epctx_core.plugin import EnginePolicy, Purpose
 from epctx_core.sessions.assignment import check_allowed
 from epctx_core.sessions.host import describe_model, describe_value, host_call
 from epctx_core.sessions.loading import find_context_folder, load_context_nodes
-from epctx_core.sessions.plan import Planner, PlanRun, add_run_hooks
+from epctx_core.sessions.plan import PlanRun, add_run_hooks
+from epctx_core.sessions.planner import Planner
 from epctx_core.sessions.providers import ProviderSession, make_private_workspace
 from epctx_core.sessions.source import read_one_state, require_one_state
 
@@ -130,14 +131,15 @@ def _build(work: Work, exporter: Exporter | None) -> SessionState:
 
 def _make_policy(work: Work) -> EnginePolicy:
     """Return the settings of the session's engine."""
-    shares = work.config.share_contexts
     latency = work.config.prefer_latency
     return EnginePolicy(
         **work.config.engine_settings,
         intra_op_num_threads=work.session.intra_op_num_threads,
         # Prepacked weights are a copy of each session's own: in a share group only on
         # request.
-        prefer_latency=False if shares and latency is None else latency,
+        prefer_latency=False
+        if work.config.share_contexts and latency is None
+        else latency,
         optimizes=work.session.graph_optimization_level
         > GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
         custom_domains=work.manifest.custom_domains if work.manifest else {},

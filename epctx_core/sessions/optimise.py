@@ -14,7 +14,6 @@ from onnx import GraphProto, ModelProto
 
 from epctx_core.engines.cpu_engine import (
     blame_engine,
-    get_install_command,
     load_engine_class,
     make_engine,
 )
@@ -25,10 +24,11 @@ from epctx_core.errors import (
     InvalidGraph,
     NotImplementedByProvider,
 )
-from epctx_core.graph.index import copy_message
 from epctx_core.graph.model_io import check_model, check_opsets
 from epctx_core.graph.tensor_bytes import detach_weights
+from epctx_core.graph.walks import copy_message
 from epctx_core.graph.weights import INLINE_LIMIT, is_detached
+from epctx_core.installing import install_engine_command
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.registry.guard import contract_error
 from epctx_core.sessions.source import OpenModel, index_model
@@ -80,7 +80,7 @@ def check_level(
         raise InvalidArgument(
             f"graph_optimization_level is {level.name}, and the engine "
             f"{load_engine_class(engine).name} has no optimiser.",
-            hint=f"{get_install_command()}, or use ORT_DISABLE_ALL.",
+            hint=f"{install_engine_command()}, or use ORT_DISABLE_ALL.",
         )
     return level
 
@@ -200,7 +200,7 @@ def _accepted(
         check_opsets(found, source.path)
         kept = {(f.domain, f.name) for f in original.functions}
         if any((f.domain, f.name) not in kept for f in found.functions):
-            from epctx_core.graph.normalise import inline_functions
+            from epctx_core.graph.functions import inline_functions
 
             inline_functions(source, kept)
         source.weights = _weights(source.proto.graph, known, refusal)

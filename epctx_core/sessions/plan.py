@@ -5,27 +5,21 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-import onnx
 
 from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
-from epctx_core.plugin import CompiledPartition, ValueInfo
+from epctx_core.plugin import ValueInfo
 from epctx_core.registry.guard import contract_error, describe, to_plain
 from epctx_core.sessions.host import has_shape, has_type
 
 if TYPE_CHECKING:
-    from epctx_core.engines.cpu_engine import CpuEngine
-    from epctx_core.engines.matching import KernelMatcher
-    from epctx_core.graph.extraction import GraphPartition
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.graph.partition import NodeGroups
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.options.run import RunOptions
     from epctx_core.registry.instances import ProviderInstances
     from epctx_core.registry.records import PluginRecord
-    from epctx_core.sessions.assignment import GraphAssignment
 
 RunStep = Callable[[Sequence[Any], Any], Sequence[Any]]
 PlanRun = Callable[[Sequence[Any], "RunOptions | None"], list[Any]]
@@ -452,119 +446,6 @@ def drop_omitted_outputs(step: StepSpec) -> StepSpec:
 
 StepsByGraph: TypeAlias = "dict[GraphIndex, dict[int, StepSpec]]"
 """For each graph, a node's index in it to its step."""
-
-
-class Planner:
-    """Steps of a session's graphs, by graph and by the first node that they represent.
-
-    Args:
-        engine: prepares what is left to the CPU EP.
-        instances: the live EPs.
-        steps: those that are known already (loaded nodes).
-        matchers: EP name to its kernels, for saying why none of them fits.
-    """
-
-    def __init__(
-        self,
-        engine: CpuEngine,
-        instances: ProviderInstances,
-        steps: StepsByGraph,
-        matchers: Mapping[str, KernelMatcher],
-    ) -> None:
-        self.engine = engine
-        self.instances = instances
-        self.matchers = matchers
-        self.prepared: dict[object, RunStep] = {}
-        self._steps = steps
-
-    def add_compiled(
-        self, compiled: Mapping[GraphPartition, CompiledPartition]
-    ) -> None:
-        """Add the compiled partitions."""
-        for partition, runnable in compiled.items():
-            owner = self.instances.record(partition.ep)
-            name = repr(partition)
-            run = cast("RunStep", runnable.run)
-            spec = StepSpec(
-                name, partition.ep, run, partition.input_names, partition.output_names
-            )
-            step = add_checks(spec, owner, f"the run of {name}", partition.graph.types)
-            self._steps.setdefault(partition.graph, {})[partition.node_indices[0]] = (
-                step
-            )
-
-    def prepare(self, part: GraphAssignment, cpu_groups: NodeGroups) -> None:
-        """Prepare the steps of one graph that are not in partitions: EPs' kernels and
-        groups for the CPU EP.
-
-        Raises:
-            NotImplementedByProvider: an operator that neither an engine nor an EP's
-                kernel has.
-        """
-        steps = self._steps.setdefault(part.graph, {})
-        if not part.kernel_nodes and not cpu_groups:
-            return
-        # Nothing is left over of most context models.
-        from epctx_core.sessions.steps import cpu_step, kernel_step
-
-        for node, (ep, kernel) in part.kernel_nodes.items():
-            steps[node] = kernel_step(
-                self.instances.record(ep), kernel, part.graph, node
-            )
-        for group in cpu_groups:
-            steps[group[0]] = cpu_step(self, part.graph, group)
-
-    def plan(self, part: GraphAssignment) -> Plan:
-        """Return the plan of a graph whose groups were all taken; those of the
-        subgraphs in it are made first.
-        """
-        graph = part.graph
-        steps = self._steps[part.graph]
-        for node in part.executed:
-            # Few models have control flow around an EP's work.
-            from epctx_core.sessions.steps import control_flow_step
-
-            plans = {
-                name: self.plan(subgraph)
-                for name, subgraph in part.subgraphs[node].items()
-            }
-            steps[node] = control_flow_step(graph, node, plans)
-
-        firsts = [group[0] for group in part.execution_order()]
-
-        # A Constant node that no EP took is not a step: its output is a constant of its
-        # readers.
-        specs = [
-            steps[i] for i in firsts if i in steps or i not in graph.node_constants
-        ]
-        if any(
-            self.instances.implements(ep, "allocate") for ep in self.instances.names
-        ):
-            from epctx_core.sessions.steps import use_ep_memory
-
-            specs = use_ep_memory(specs, graph.types, self.instances)
-
-        needed = {name for spec in specs for name in spec.inputs} | set(
-            graph.output_names
-        )
-        known = (needed & graph.constants).difference(*[spec.outputs for spec in specs])
-        return Plan(
-            specs,
-            inputs=graph.input_names,
-            captured=[
-                name
-                for name in graph.captured
-                if name in needed and name not in graph.constants
-            ],
-            outputs=graph.output_names,
-            constants={name: _constant(graph, name) for name in sorted(known)},
-        )
-
-
-def _constant(graph: GraphIndex, name: str) -> np.ndarray:
-    if name in graph.weights:
-        return graph.weights[name].array()
-    return onnx.numpy_helper.to_array(graph.special_tensors[name])
 
 
 def add_run_hooks(run: PlanRun, instances: ProviderInstances) -> PlanRun:

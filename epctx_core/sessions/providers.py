@@ -34,6 +34,7 @@ from epctx_core.plugin import (
     BuildInfo,
     Compatibility,
     CompiledPartition,
+    ExecutionProvider,
     ProviderContext,
     Purpose,
 )
@@ -46,16 +47,18 @@ from epctx_core.registry.lookup import NAMES_VARIABLE, TRACE_VARIABLE
 
 if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import CpuEngine
-    from epctx_core.plugin import ExecutionProvider, ModelIdentity, ProcessIsolation
+    from epctx_core.plugin import ModelIdentity, ProcessIsolation
+    from epctx_core.registry.discovery import EntryPoint
     from epctx_core.registry.host_plugins import HostPlugin
     from epctx_core.registry.records import PluginRecord
     from epctx_core.registry.registry import Registry
-    from epctx_core.sessions.transformers import TransformerReport
 _log = logging.getLogger("epctx.providers")
 
 
 ISOLATION_GROUP = "epctx.isolation"
 """One entry for each `epctx_core.plugin.ProcessIsolation`."""
+ISOLATION = "isolation"
+"""Noun for it in messages."""
 _WHY = (
     "works in its own process unless ep.context_trust_unverified=1: a payload without "
     "digests could end this one"
@@ -172,6 +175,23 @@ class SkippedProvider:
     def as_dict(self) -> dict[str, Any]:
         """Return its form in JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerReport:
+    """A graph transformer that was called.
+
+    Attributes:
+        name: of its entry point, or of the host's object.
+        distribution: the package that has it; None for an object of the host.
+        version: that of the package, or the object's attribute `version`; or None.
+        changed: whether it changed the model.
+    """
+
+    name: str
+    distribution: str | None
+    version: str | None
+    changed: bool
 
 
 def stem(name: str) -> str:
@@ -458,9 +478,13 @@ class ProviderSession:
         config = session.config()
         if purpose is not Purpose.LOAD and config.weightless is not WeightlessMode.NONE:
             # A load needs no mode: payloads say what they left out.
-            from epctx_core.sessions.ep_queries import check_weightless_mode
+            from epctx_core.sessions.weightless_modes import check_weightless_mode
 
-            self.weightless = check_weightless_mode(choices, config.weightless)
+            for choice in choices:
+                check_weightless_mode(
+                    choice.name, choice.cls.weightless_modes, config.weightless
+                )
+            self.weightless = config.weightless
 
         if config.isolation is not Isolation.NONE:
             # It is missed before any EP is asked whether it is available.
@@ -616,28 +640,42 @@ def isolate(
 
     Raises:
         PackageMissing: what isolates EPs is not installed.
+        PluginError: it failed.
     """
     mode = Isolation.ALL if contain else config.isolation
     needed_by = f"{choice.name} {_WHY}; it" if contain else f"ep.isolate={mode.value}"
-    return import_isolation(config, needed_by).isolate(
-        choice.record,
-        choice.cls,
-        purpose,
-        mode=mode.value,
-        seconds=config.isolation_seconds,
-        max_bytes=config.isolation_bytes,
-    )
+    from epctx_core.registry.entries import blame_entry, entry_error
+
+    entry, isolation = import_isolation(config, needed_by)
+    with blame_entry(entry, ISOLATION):
+        cls: Any = isolation.isolate(
+            choice.record,
+            choice.cls,
+            purpose,
+            mode=mode.value,
+            seconds=config.isolation_seconds,
+            max_bytes=config.isolation_bytes,
+        )
+    is_ep = isinstance(cls, type) and issubclass(cls, ExecutionProvider)
+    if not is_ep or (contain and cls is choice.cls):
+        problem = f"gave {cls!r:.80} for {choice.name}, which it was to isolate"
+        hint = "It returns a class of proxies; see epctx_core.plugin.ProcessIsolation."
+        raise entry_error(entry, ISOLATION, problem, hint)
+    return cls  # type: ignore[no-any-return]
 
 
-def import_isolation(config: SessionConfig, needed_by: str) -> ProcessIsolation:
-    """Return what isolates EPs and reads strange models; see `import_entry`."""
+def import_isolation(
+    config: SessionConfig, needed_by: str
+) -> tuple[EntryPoint, ProcessIsolation]:
+    """Return what isolates EPs and reads strange models, after its entry point; see
+    `import_entry`.
+    """
     # Most sessions isolate nothing.
     from epctx_core.registry.entries import import_entry
 
-    isolation: ProcessIsolation = import_entry(
-        ISOLATION_GROUP, config.isolated_by, "isolation", needed_by=needed_by
+    return import_entry(
+        ISOLATION_GROUP, config.isolated_by, ISOLATION, needed_by=needed_by
     )
-    return isolation
 
 
 def ep_logger(name: str) -> logging.Logger:

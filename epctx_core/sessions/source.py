@@ -26,14 +26,10 @@ from epctx_core.context.receipts import IN_PLACE, DigestChecks
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NotImplementedByProvider
 from epctx_core.graph import model_io
 from epctx_core.graph.garbage import pause_collection
-from epctx_core.graph.index import (
-    EXECUTABLE,
-    GraphIndex,
-    walk_graphs,
-    walk_indexed_nodes,
-)
+from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.mapping import OpenedFiles
 from epctx_core.graph.type_table import TypeTable, is_only_declared, make_declared_types
+from epctx_core.graph.walks import EXECUTABLE, walk_graphs, walk_indexed_nodes
 from epctx_core.options import ModelOverrides, SessionConfig
 from epctx_core.plugin import EnginePolicy, ModelIdentity
 
@@ -43,9 +39,9 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from epctx_core.context.weights_folder import WeightsFolder
+    from epctx_core.graph.functions import FunctionId
     from epctx_core.graph.mapping import ModelInput, OpenedFile
     from epctx_core.graph.model_io import SourceModel
-    from epctx_core.graph.normalise import FunctionId
     from epctx_core.graph.weights import OpenExternal, Weights
 
 _log = logging.getLogger("epctx.graph")
@@ -112,7 +108,7 @@ class OpenModel:
         """Name, digest and operator sets of the model, for EPs."""
         digest = self.source.digest
         if self.overrides:
-            from epctx_core.graph.normalise import digest_overrides
+            from epctx_core.graph.overrides import digest_overrides
 
             digest = digest_overrides(digest, self.overrides, self.source.weights)
         return ModelIdentity(
@@ -154,17 +150,6 @@ def require_one_state(opened: OpenedFiles, where: str) -> None:
         )
 
 
-def open_model(
-    path_or_bytes: ModelInput,
-    config: SessionConfig,
-    kept_functions: Callable[[], Collection[FunctionId]] = frozenset,
-) -> OpenModel:
-    """Read a model as it is at one moment; see `open_state`."""
-    return read_one_state(
-        lambda opened: open_state(path_or_bytes, config, kept_functions, opened=opened)
-    )
-
-
 @model_io.require_text_names()
 def open_state(
     path_or_bytes: ModelInput,
@@ -193,8 +178,10 @@ def open_state(
         ReplacedBinaryError: a file was replaced meanwhile.
     """
     data, path = model_io.read_model(path_or_bytes, opened)
-    other = find_format(data, path, config.input_budget)
-    if config.model_format not in {None, other.name if other else ONNX}:
+    named = config.model_format
+    other = find_format(data, path, config.input_budget, named)
+    is_other = other is not None
+    if named is not None and is_other is (named == ONNX):
         raise InvalidProtobuf(
             f"session.load_model_format is {config.model_format}, and "
             f"{model_io.describe_path(path)} is not in that format.",
@@ -240,19 +227,19 @@ def open_proto(
     *,
     changed: bool = False,
 ) -> OpenModel:
-    """Return a decoded model, checked, typed and indexed; see `open_model`.
+    """Return a decoded model, checked, typed and indexed; see `open_state`.
 
     Args:
         proto: the model.
         detach: `detach_model` of it; lacks only whether the model was changed since it
             was decoded.
-        config: see `open_model`.
-        kept_functions: see `open_model`.
+        config: see `open_state`.
+        kept_functions: see `open_state`.
         changed: whether the bytes that `detach` has are not the model.
     """
     given: Weights = {}
     if config.overrides:
-        from epctx_core.graph.normalise import apply_overrides, check_initializers
+        from epctx_core.graph.overrides import apply_overrides, check_initializers
 
         given = check_initializers(proto, config.overrides.initializers)
     source = detach(changed=changed or bool(given))
@@ -261,7 +248,7 @@ def open_proto(
     if config.overrides:
         apply_overrides(source, config.overrides, given)
     if source.proto.functions:
-        from epctx_core.graph.normalise import inline_functions
+        from epctx_core.graph.functions import inline_functions
 
         inline_functions(source, kept_functions())
     model = index_model(source, EnginePolicy(**config.engine_settings))
@@ -336,9 +323,9 @@ def _require_operators(source: SourceModel, policy: EnginePolicy) -> None:
     from epctx_core.engines.cpu_engine import (
         BUILT_IN,
         blame_engine,
-        get_install_command,
         make_engine,
     )
+    from epctx_core.installing import install_engine_command
 
     with blame_engine(policy.engine):
         engine = make_engine(policy)
@@ -354,7 +341,7 @@ def _require_operators(source: SourceModel, policy: EnginePolicy) -> None:
         )
         if engine.name.startswith(BUILT_IN):
             raise NotImplementedByProvider(
-                said, hint=f"If it is one of onnxruntime's, {get_install_command()}."
+                said, hint=f"If it is one of onnxruntime's, {install_engine_command()}."
             )
         raise InvalidGraph(said, path=source.path)
 

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from epctx_core.engines.control_flow import Body, run_loop, run_scan, take_only
-from epctx_core.errors import InvalidGraph, NotImplementedByProvider
+from epctx_core.errors import InvalidGraph
 from epctx_core.graph.extraction import NodeGroup
 from epctx_core.graph.index import SPECIAL, GraphIndex, Node, decode_attribute
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.guard import blame, contract_error
 from epctx_core.sessions.plan import (
     Plan,
-    Planner,
     RunStep,
     StepSpec,
     add_checks,
@@ -31,6 +30,8 @@ from epctx_core.sessions.plan import (
 )
 
 if TYPE_CHECKING:
+    from epctx_core.engines.cpu_engine import CpuEngine
+    from epctx_core.engines.matching import KernelMatcher
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.options.run import RunOptions
     from epctx_core.plugin import KernelDef, TensorType
@@ -61,15 +62,24 @@ def kernel_step(
     return add_checks(spec, owner, f"the kernel {kernel} of {name!r}", graph.types)
 
 
-def cpu_step(planner: Planner, graph: GraphIndex, nodes: Sequence[int]) -> StepSpec:
-    """Return the step of a group of nodes that are left to the CPU EP; small equal
-    groups are prepared once.
+def cpu_step(
+    engine: CpuEngine,
+    prepared: dict[object, RunStep],
+    graph: GraphIndex,
+    nodes: Sequence[int],
+) -> StepSpec:
+    """Return the step of a group of nodes that are left to the CPU EP.
+
+    Args:
+        engine: prepares it.
+        prepared: small groups that were prepared, by their forms; gets this one.
+        graph: their graph.
+        nodes: the group.
 
     Raises:
         NotImplementedByProvider: an operator that no engine has.
     """
     first = nodes[0]
-    prepared = planner.prepared
     name = graph.get_node_name(first)
     one = _form_of_one(graph, first) if len(nodes) == 1 else None
     if one in prepared:
@@ -82,15 +92,7 @@ def cpu_step(planner: Planner, graph: GraphIndex, nodes: Sequence[int]) -> StepS
     # A form is valid within its graph only.
     run = None if form is None else prepared.get((graph, form))
     if run is None:
-        try:
-            run = planner.engine.prepare_group(group.model(), group.weights).run
-        except NotImplementedByProvider as error:
-            message = error.message + _refusals_of_kernels(
-                planner, graph, nodes, error.node
-            )
-            raise NotImplementedByProvider(
-                message, node=error.node, hint=error.hint
-            ) from error
+        run = engine.prepare_group(group.model(), group.weights).run
 
     if form is not None:
         prepared[graph, form] = run
@@ -99,20 +101,31 @@ def cpu_step(planner: Planner, graph: GraphIndex, nodes: Sequence[int]) -> StepS
     return StepSpec(name, CPU_EP, run, group.input_names, group.output_names)
 
 
-def _refusals_of_kernels(
-    planner: Planner, graph: GraphIndex, group: Sequence[int], named: str | None
+def list_refusals(
+    matchers: Mapping[str, KernelMatcher],
+    instances: ProviderInstances,
+    graph: GraphIndex,
+    group: Sequence[int],
+    named: str | None,
 ) -> str:
-    """Return the reasons for which EPs' kernels of the operators do not fit, as text
-    for an error.
+    """Return the reasons for which EPs' kernels of a group's operators do not fit, as
+    text for an error.
+
+    Args:
+        matchers: EP name to its kernels.
+        instances: the live EPs.
+        graph: the group's graph.
+        group: the nodes.
+        named: the name of the node that the error is about, if it is about one.
     """
     nodes = [Node(graph, i) for i in group if graph.names[i] == named] or [
         Node(graph, i) for i in group
     ]
     return "".join(
-        f"; {planner.instances.record(ep).label} has kernels of {node.op_type}, none "
-        f"fits: {reason}"
+        f"; {instances.record(ep).label} has kernels of {node.op_type}, none fits: "
+        f"{reason}"
         for node in nodes
-        for ep, matcher in planner.matchers.items()
+        for ep, matcher in matchers.items()
         if (reason := matcher.for_graph(graph.types).refusal(node)) is not None
     )
 

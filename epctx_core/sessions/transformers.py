@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import pkgutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.engines.cpu_engine import CpuEngine
@@ -15,7 +15,11 @@ from epctx_core.plugin import ExecutionProvider, Purpose, hookimpl
 from epctx_core.registry.entries import find_entry
 from epctx_core.registry.instances import ProviderInstances
 from epctx_core.registry.records import make_record
-from epctx_core.sessions.providers import ProviderChoice, isolate
+from epctx_core.sessions.providers import (
+    ProviderChoice,
+    TransformerReport,
+    isolate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,23 +36,6 @@ GROUP = "epctx.graph_transformers"
 `epctx_core.plugin.GraphTransformer`.
 """
 _log = logging.getLogger("epctx.graph")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransformerReport:
-    """A graph transformer that was called.
-
-    Attributes:
-        name: of its entry point, or of the host's object.
-        distribution: the package that has it; None for an object of the host.
-        version: that of the package, or the object's attribute `version`; or None.
-        changed: whether it changed the model.
-    """
-
-    name: str
-    distribution: str | None
-    version: str | None
-    changed: bool
 
 
 class TransformerProvider(ExecutionProvider):

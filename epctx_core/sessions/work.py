@@ -10,9 +10,10 @@ from epctx_core.context.manifest import find_manifest, read_compatibility_info
 from epctx_core.context.payload_reader import find_entry
 from epctx_core.context.receipts import IN_PLACE
 from epctx_core.errors import InvalidGraph
+from epctx_core.graph.garbage import pause_collection
 from epctx_core.options import Isolation
 from epctx_core.plugin import Compatibility, Purpose
-from epctx_core.sessions.assignment import assign_nodes
+from epctx_core.sessions.assignment import begin_assignment, complete_assignment
 from epctx_core.sessions.host import CompileCancellation
 from epctx_core.sessions.providers import (
     ProviderSession,
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.receipts import DigestChecks
     from epctx_core.engines.cpu_engine import CpuEngine
+    from epctx_core.graph.functions import FunctionId
     from epctx_core.graph.mapping import ModelInput, OpenedFiles
-    from epctx_core.graph.normalise import FunctionId
     from epctx_core.options import GraphOptimizationLevel, SessionOptions
     from epctx_core.registry import PluginRecord, Registry
     from epctx_core.sessions.assignment import Assignment
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         Progress,
         ProviderChoice,
         ProviderRequest,
+        SkippedProvider,
         WorkspaceOf,
     )
     from epctx_core.sessions.source import OpenModel
@@ -59,9 +61,9 @@ class Work:
     """One model and the EPs that work on it, stage by stage.
 
     The stages, in order: `choose`, `open`, `route`, `start`, `optimise`, `assign`,
-    `compile`, `close`. Each returns its value and keeps it for those after it. Whoever
-    drives them leaves out what it does not need: a compile routes no nodes, and a load
-    of a context model optimises nothing. `choose` begins anew.
+    `compile`, `close`. Each returns its value and keeps it for those after it. Drivers
+    skip stages that they do not need: a compile routes no nodes, a load of a context
+    model optimises nothing, and a model can be opened without any EP.
 
     Args:
         source: the model, a path or bytes.
@@ -104,28 +106,43 @@ class Work:
         self.progress = progress
         self.cancel = CompileCancellation(session.cancellation)
         self.config = session.config()
+        self._reset()
+
+    def _reset(self) -> None:
+        self.purpose = Purpose.RUN
         self.choices: list[ProviderChoice] = []
+        self.skipped: tuple[SkippedProvider, ...] = ()
+        self.manifest: Manifest | None = None
+        self.nodes: dict[str, list[ContextNodeRecord]] = {}
+        self.kernel_providers: list[str] = []
+        self._eps_by_source: dict[str, str] = {}
+
+    def begin(self) -> ProviderSession:
+        """Begin anew: no EP is chosen, and nothing is open.
+
+        Raises:
+            EpctxError: a host plugin cannot be had; see `list_host_plugins`.
+        """
+        self._reset()
+        self.providers = ProviderSession(
+            self.session, self.registry, progress=self.progress, cancel=self.cancel
+        )
+        return self.providers
 
     def choose(self, purpose: Purpose | None) -> Sequence[ProviderChoice]:
-        """Look up, import and check the EPs that the host named.
+        """Begin anew: look up, import and check the EPs that the host named.
 
         Args:
             purpose: of the EPs; None for a session, which loads a context model and
                 runs any other: `route` decides.
 
         Raises:
+            EpctxError: see `begin`.
             InvalidArgument, PluginError: see `choose_providers`.
         """
+        self.begin()
         self.purpose = purpose or Purpose.RUN
         self._is_decided = purpose is not None
-        self.manifest: Manifest | None = None
-        self.nodes: dict[str, list[ContextNodeRecord]] = {}
-        self.kernel_providers: list[str] = []
-        self._eps_by_source: dict[str, str] = {}
-        self.providers = ProviderSession(
-            self.session, self.registry, progress=self.progress, cancel=self.cancel
-        )
-        self.choices = []
         self.choices, self.skipped = choose_providers(
             self.requested or (), self.session, self.registry, purpose
         )
@@ -146,7 +163,12 @@ class Work:
         """
 
         def find_kept_functions() -> Collection[FunctionId]:
-            return collect_kept_functions(self.choices)
+            # A call that an EP keeps is a single node to all others: only those count
+            # that will be there.
+            available, _ = skip_unavailable(
+                self.choices, self.skipped, self.session, self.registry, self.purpose
+            )
+            return collect_kept_functions(available)
 
         def read(files: OpenedFiles) -> OpenModel:
             return open_state(
@@ -351,19 +373,33 @@ class Work:
         return self.model
 
     def assign(self, settled: Collection[str] = ()) -> Assignment:
-        """Ask EPs for their claims and make partitions of them; see `assign_nodes`.
+        """Ask EPs for their claims and make partitions of them.
+
+        Each EP is asked once for each graph, for subgraphs before the graph that holds
+        them. No EP can claim existing EPContext nodes.
 
         Args:
-            settled: EPs that are asked for kernels only.
+            settled: EPs that are asked for kernels only: of their claims only those
+                with `fuse=False` count.
+
+        Raises:
+            PluginError: the result of an EP breaks the contract.
+            InvalidGraph: the model's metadata about operators is damaged.
         """
+        self.cancel.raise_if_requested()
         instances = self.providers.instances
-        eps = [
-            ep
-            for ep in instances.names
-            if ep not in settled or instances.implements(ep, "get_kernel_registry")
-        ]
-        self.assignment = assign_nodes(
-            self.model, self.providers, eps, kernels_only=settled
+        self.assignment = begin_assignment(self.model)
+        with pause_collection(self.model.node_count):
+            for ep in instances.names:
+                compiles = ep not in settled
+                if compiles or instances.implements(ep, "get_kernel_registry"):
+                    # Most loads ask no EP.
+                    from epctx_core.sessions.claims import ask_ep
+
+                    ask_ep(self.assignment, ep, self.providers, compiles=compiles)
+
+        complete_assignment(
+            self.assignment, self.config.node_name_prefix, len(self.model.context_nodes)
         )
         return self.assignment
 
@@ -380,5 +416,6 @@ class Work:
         return self.assignment
 
     def close(self) -> None:
-        """Shut the EPs down; further calls do nothing."""
-        self.providers.close()
+        """Shut the EPs down; do nothing if there are none, or if that is done."""
+        if hasattr(self, "providers"):
+            self.providers.close()

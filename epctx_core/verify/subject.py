@@ -71,7 +71,6 @@ from epctx_core.errors import (
     NotImplementedByProvider,
     PackageMissing,
 )
-from epctx_core.graph.index import SubgraphPath, walk_indexed_nodes
 from epctx_core.graph.model_io import (
     decode_name,
     describe_path,
@@ -80,14 +79,17 @@ from epctx_core.graph.model_io import (
     require_text_names,
 )
 from epctx_core.graph.type_table import types_of
+from epctx_core.graph.walks import SubgraphPath, walk_indexed_nodes
 from epctx_core.options import SessionConfig, Verification
 from epctx_core.plugin import EnginePolicy
+from epctx_core.registry.entries import blame_entry
 from epctx_core.sessions.loading import (
     check_has_folder,
     find_folder,
     make_tensor_source,
 )
 from epctx_core.sessions.providers import (
+    ISOLATION,
     collect_kept_functions,
     import_isolation,
 )
@@ -100,8 +102,8 @@ if TYPE_CHECKING:
 
     from epctx_core.context.manifest import PayloadKey
     from epctx_core.context.paths import ModelFolder
+    from epctx_core.graph.functions import FunctionId
     from epctx_core.graph.mapping import OpenedFiles
-    from epctx_core.graph.normalise import FunctionId
     from epctx_core.registry.discovery import EntryPoint
     from epctx_core.sessions.work import Work
 
@@ -194,16 +196,20 @@ def read_subject(work: Work, findings: Findings, files: OpenedFiles) -> Subject 
 
 def _require_survival(subject: Subject, data: bytes) -> None:
     """Have a process of its own read a model that this machine meets for the first
-    time, where an isolation is installed: native code may not survive it.
+    time, where epctx-isolation is installed: native code may not survive it.
 
     Raises:
         InvalidGraph: the process did not survive.
+        PackageMissing: the isolation that the host named is not installed.
+        PluginError: the isolation failed.
     """
     config = subject.config
     try:
-        isolation = import_isolation(config, needed_by="verify")
+        entry, isolation = import_isolation(config, needed_by="verify")
     except PackageMissing:
-        return
+        if config.isolated_by == SessionConfig.isolated_by.default:
+            return
+        raise
     engine = make_engine(EnginePolicy(**config.engine_settings))
     limits = {SessionConfig.isolation_seconds.key, SessionConfig.isolation_bytes.key}
     settings = {
@@ -218,14 +224,15 @@ def _require_survival(subject: Subject, data: bytes) -> None:
         return
 
     # A receipt is for the bytes of the model; its weights are not looked at.
-    is_loaded, end = isolation.try_reading(
-        data if subject.path is None else os.path.abspath(subject.path),  # noqa: PTH100 - links stay
-        subject.work.session,
-        seconds=min(
-            config.isolation_seconds, READING_SECONDS + len(data) / BYTES_PER_SECOND
-        ),
-        max_bytes=config.isolation_bytes or READING_BYTES + 16 * len(data),
-    )
+    with blame_entry(entry, ISOLATION):
+        is_loaded, end = isolation.try_reading(
+            data if subject.path is None else os.path.abspath(subject.path),  # noqa: PTH100 - links stay
+            subject.work.session,
+            seconds=min(
+                config.isolation_seconds, READING_SECONDS + len(data) / BYTES_PER_SECOND
+            ),
+            max_bytes=config.isolation_bytes or READING_BYTES + 16 * len(data),
+        )
     if end:
         where = describe_path(subject.path)
         raise InvalidGraph(

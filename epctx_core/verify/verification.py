@@ -27,7 +27,8 @@ from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.instances import ProviderInstances
 from epctx_core.sessions.ep_queries import look_into
 from epctx_core.sessions.loading import load_nodes
-from epctx_core.sessions.plan import Planner, StepSpec
+from epctx_core.sessions.plan import StepSpec
+from epctx_core.sessions.planner import Planner
 from epctx_core.sessions.routing import accept, suboptimal_error
 from epctx_core.sessions.source import READ_ATTEMPTS, require_one_state
 from epctx_core.sessions.work import Work
@@ -103,6 +104,8 @@ def _verify_once(
     # As a load reads it all: any name in the model may not be UTF-8.
     with findings.collect("model-invalid"), require_text_names():
         work = Work(path_or_bytes, session, registry, session.providers or None)
+        # A host plugin that cannot be had is no finding about the model.
+        work.begin()
         subject = read_subject(work, findings, files)
         if subject is not None:
             with closing(work):
@@ -354,8 +357,8 @@ def _load_eps(subject: Subject, engine: CpuEngine) -> dict[str, str]:
     work = subject.work
     findings = subject.findings
     loaded: dict[str, str] = {}
-    contained: set[str] = set()
-
+    contained = work.find_contained()
+    is_started = False
     # An EP that cannot do it on this machine is not a fault of the file.
     with (
         findings.collect_of_plugin("plugin-broken"),
@@ -369,7 +372,9 @@ def _load_eps(subject: Subject, engine: CpuEngine) -> dict[str, str]:
             if choice.name in work.settled and choice.cls.loads_without_device
         ]
         work.start(engine)
-        contained = work.find_contained()
+        is_started = True
+    if not is_started:
+        return loaded
 
     for ep, choice in work.providers.choices.items():
         if ep not in work.nodes or ep in contained or findings.has_errors:

@@ -65,6 +65,7 @@ AREAS = {
             "sessions/assignment.py",
             "sessions/claims.py",
             "graph/partition.py",
+            "graph/quantized.py",
         ),
         (
             "graph/test_partition.py",
@@ -80,7 +81,12 @@ AREAS = {
         ),
     ),
     "routing": Area(
-        ("sessions/loading.py", "registry/lookup.py"),
+        (
+            "sessions/work.py",
+            "sessions/routing.py",
+            "sessions/loading.py",
+            "registry/lookup.py",
+        ),
         (
             "registry/test_routing.py",
             "registry/test_lookup.py",

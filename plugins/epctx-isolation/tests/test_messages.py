@@ -34,11 +34,12 @@ from epctx_isolation.values import (
     encode_attribute,
 )
 
+from epctx_core import Registry
 from epctx_core.errors import InvalidGraph, PluginError
+from epctx_core.ext import Work
 from epctx_core.graph.extraction import GraphSlice
 from epctx_core.graph.partition import Partitioner
 from epctx_core.options import SessionOptions
-from epctx_core.sessions.source import open_model
 
 
 def received(data, limit=None, nodes=0):
@@ -52,9 +53,8 @@ def framed(head):
 
 @pytest.fixture(scope="module")
 def view():
-    graph = open_model(
-        chain(["Add", "Relu", "Mul"]).SerializeToString(), SessionOptions().config()
-    ).graph
+    model = chain(["Add", "Relu", "Mul"]).SerializeToString()
+    graph = Work(model, SessionOptions(), Registry(), ()).open().graph
     return GraphSlice(graph, Partitioner(graph.predecessors), [False] * 3)
 
 

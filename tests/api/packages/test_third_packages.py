@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 import epctx_core as epctx
+from epctx_core.graph import wire
 
 NEG = onnx.parser.parse_model(
     '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) '
@@ -203,10 +204,59 @@ def test_a_broken_format_hides_nothing_about_a_damaged_file(site, python, tmp_pa
     said = python(LOAD, damaged)
 
     assert (
-        "WARNING the model format 'ACME' of acme-format 1.2 is broken: "
+        "WARNING the model format 'ACME' of acme-format 1.2 failed: "
         "ZeroDivisionError: division by zero" in said
     )
     assert "InvalidProtobuf: damaged.onnx is not an ONNX model" in said
+
+
+def test_a_format_that_ends_the_process_at_import_hides_nothing_either(
+    site, python, tmp_path
+):
+    code = "raise SystemExit('no license')"
+    site("acme-format", "acme_format", code, model_formats={"ACME": "acme_format"})
+    damaged = tmp_path / "damaged.onnx"
+    damaged.write_bytes(b"\xff" * 40)
+
+    said = python(LOAD, damaged)
+
+    assert "failed: SystemExit: no license" in said
+    assert "InvalidProtobuf: damaged.onnx is not an ONNX model" in said
+
+
+def test_a_format_that_gives_no_model_is_blamed(acme_format, site, python):
+    code = "def recognizes(data): return True\ndef decode(*_): return {}, []"
+    site("odd-format", "odd_format", code, model_formats={"ODD": "odd_format"})
+
+    said = python(LOAD, acme_format, "session.load_model_format=ODD")
+
+    assert (
+        "PluginError: the model format 'ODD' of odd-format 1.2 decoded model.acme to "
+        "something else than a model." in said
+    )
+
+
+def test_the_format_that_a_host_names_is_asked_alone(acme_format, python):
+    said = python(LOAD, acme_format, "session.load_model_format=ACNE")
+
+    assert (
+        "PackageMissing: the model format 'ACNE' is not installed. Did you mean 'ACME'?"
+        in said
+    )
+
+
+def test_of_millions_of_fields_without_a_graph_few_are_looked_at(tmp_path, monkeypatch):
+    hostile = tmp_path / "hostile.onnx"
+    hostile.write_bytes(b"\x10\x01" * (1 << 20))
+    seen, walk = [], wire.walk_fields
+    monkeypatch.setattr(
+        wire, "walk_fields", lambda *a: (seen.append(f) or f for f in walk(*a))
+    )
+
+    with pytest.raises((epctx.errors.InvalidGraph, epctx.errors.InvalidProtobuf)):
+        epctx.InferenceSession(hostile)
+
+    assert 0 < len(seen) < 1000
 
 
 def test_no_format_is_imported_for_an_onnx_model(acme_format, python, tmp_path):
@@ -283,3 +333,57 @@ def test_an_isolation_that_is_not_there_is_named_with_those_that_are(
         in said
     )
     assert not (tmp_path / "c.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("import no_such_library", "no_such_library (required by acme-isolation)"),
+        ("1 / 0", "failed: ZeroDivisionError: division by zero"),
+        ("def isolate(*_, **__): raise OSError('no room')", "failed: OSError: no room"),
+        ("def isolate(*_, **__): return 'a class'", "gave 'a class' for"),
+    ],
+)
+def test_a_fault_of_an_isolation_names_its_package(site, python, tmp_path, code, why):
+    site("acme-isolation", "acme_isolation", code, isolation={"acme": "acme_isolation"})
+    onnx.save(NEG, tmp_path / "m.onnx")
+
+    said = python(COMPILE, tmp_path / "m.onnx", tmp_path / "c.onnx")
+
+    assert why in said.splitlines()[-1] or why in said
+    assert "acme-isolation" in said
+    assert "InternalError" not in said
+
+
+VERIFY = """
+options = epctx.SessionOptions()
+options.add_session_config_entry("ep.isolate_by", sys.argv[2])
+print(epctx.verify_model(sys.argv[1], options).ok)
+"""
+
+
+def test_verify_needs_the_isolation_that_a_host_named(acme_isolation, python, tmp_path):
+    onnx.save(NEG, tmp_path / "m.onnx")
+
+    said = python(VERIFY, tmp_path / "m.onnx", "acmee")
+
+    assert "PackageMissing: the isolation 'acmee' is not installed." in said
+
+
+def test_verify_blames_an_isolation_that_fails(site, python, tmp_path):
+    code = "def try_reading(*_, **__): return None"
+    site("acme-isolation", "acme_isolation", code, isolation={"acme": "acme_isolation"})
+    onnx.save(NEG, tmp_path / "m.onnx")
+
+    said = python(VERIFY, tmp_path / "m.onnx", "acme")
+
+    assert "PluginError: the isolation 'acme' of acme-isolation 1.2 failed" in said
+
+
+@pytest.mark.parametrize("named", ["no_such_plugin", "acme-isolation:no"])
+def test_verify_names_a_host_plugin_that_is_not_installed(python, tmp_path, named):
+    onnx.save(NEG, tmp_path / "m.onnx")
+
+    said = python(VERIFY, tmp_path / "m.onnx", "process", EPCTX_HOST_PLUGINS=named)
+
+    assert f"PackageMissing: the host plugin {named!r} is not installed." in said

@@ -93,7 +93,7 @@ def convert_model(
     opened = work.open()
     with source.open("rb") as file:
         from_ort = file.read(8)[4:] == _ORT_IDENTIFIER
-    _check_convertible(opened, source, kind, from_ort=from_ort)
+    _check_convertible(work, source, kind, from_ort=from_ort)
     proto = opened.source.proto
     weights = opened.source.weights
     content = (
@@ -111,21 +111,24 @@ def convert_model(
     return target
 
 
-def _check_convertible(opened: Any, source: Path, kind: str, *, from_ort: bool) -> None:
+def _check_convertible(work: Work, source: Path, kind: str, *, from_ort: bool) -> None:
     """Raise InvalidArgument, Fail or NotImplementedByProvider for a model that cannot
     be converted.
     """
-    if opened.context_nodes and kind == ORT:
+    nodes = work.model.context_nodes
+    if nodes and kind == ORT:
         raise InvalidArgument(
             f"{source.name} is a context model: onnxruntime cannot write EPContext "
             f"nodes to an {ORT} file.",
-            node=opened.context_nodes[0].name,
+            node=nodes[0].name,
             hint="Convert the model that it was compiled from, and compile the result.",
         )
     if kind == ONNX and not from_ort:
         raise InvalidArgument(f"{source.name} is an ONNX model already.", path=source)
-    _check_size(sum(weight.nbytes for weight in opened.source.weights.values()), source)
-    if kind == ORT and folds_recurrent(opened.source.proto):
+    _check_size(
+        sum(weight.nbytes for weight in work.model.source.weights.values()), source
+    )
+    if kind == ORT and folds_recurrent(work.model.source.proto):
         raise NotImplementedByProvider(
             f"{source.name} has a recurrent operator with constants alone for inputs: "
             "onnxruntime computes it while it converts, and ends the process if they "

@@ -1,0 +1,168 @@
+"""Values and lengths that a host sets in place of parts of a model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import (
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import onnx.inliner
+from onnx import GraphProto, ModelProto, TensorProto
+
+from epctx_core.errors import InvalidArgument, suggestion
+from epctx_core.graph.weights import (
+    INLINE_LIMIT,
+    Weight,
+    compute_raw_size,
+    is_detached,
+    make_detached_tensor,
+    replace_data,
+)
+
+if TYPE_CHECKING:
+    from epctx_core.graph.model_io import SourceModel
+    from epctx_core.graph.weights import Weights
+    from epctx_core.options import ModelOverrides
+
+
+def check_initializers(
+    proto: ModelProto, initializers: Mapping[str, np.ndarray]
+) -> Weights:
+    """Return a host's values as weights; an initializer in a file gets the bytes, so
+    that no file is needed.
+
+    Args:
+        proto: as it was read; changed in place.
+        initializers: name to array.
+
+    Raises:
+        InvalidArgument: the model has no such initializer, or one of another type or
+            shape.
+    """
+    tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
+    given: Weights = {}
+    for name, array in initializers.items():
+        if name not in tensors:
+            raise InvalidArgument(
+                "add_initializer: the model's main graph has no initializer "
+                f"{name!r}.{suggestion(name, tensors)}",
+                hint="Pass the value of an input to run.",
+            )
+        given[name] = _make_weight(tensors[name], array)
+        if is_detached(tensors[name]):
+            replace_data(tensors[name], given[name].make_tensor_proto())
+    return given
+
+
+def apply_overrides(
+    source: SourceModel, overrides: ModelOverrides, given: Weights
+) -> None:
+    """Apply values and lengths to a model that was read and checked.
+
+    Raises:
+        InvalidArgument: no input has such a dimension, or one gets two lengths.
+    """
+    for tensor in source.proto.graph.initializer:
+        weight = given.get(tensor.name)
+        if weight is not None:
+            source.weights[weight.name] = weight
+            is_large = weight.nbytes > INLINE_LIMIT
+            replace_data(
+                tensor,
+                make_detached_tensor(weight)
+                if is_large
+                else weight.make_tensor_proto(),
+            )
+    _set_lengths(source.proto.graph, overrides)
+
+
+def digest_overrides(digest: str, overrides: ModelOverrides, weights: Weights) -> str:
+    """Return the digest (hex) of a model together with the host's overrides."""
+    values = {name: weights[name].digest for name in overrides.initializers}
+    lengths = {**overrides.dimensions}, {**overrides.denotations}
+    parts = [digest, *(repr(sorted(part.items())) for part in (values, *lengths))]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _make_weight(tensor: TensorProto, array: np.ndarray) -> Weight:
+    try:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    except (KeyError, TypeError, ValueError):
+        dtype = np.dtype(object)
+    found = (array.dtype, array.shape)
+    expected = (dtype, tuple(tensor.dims))
+    if found != expected:
+        raise InvalidArgument(
+            f"add_initializer: the value of {tensor.name!r} is "
+            f"{found[0]}{list(found[1])}; the model's initializer is "
+            f"{expected[0]}{list(expected[1])}.",
+            hint="Pass an array of the same type and shape.",
+        )
+
+    if array.nbytes == compute_raw_size(tensor.data_type, array.shape):
+        data: bytes | memoryview = (
+            array.reshape(-1).view(np.uint8).data if array.size else b""
+        )
+    else:  # types of less than a byte are packed
+        data = onnx.numpy_helper.from_array(array).raw_data
+
+    return Weight(tensor.name, tensor.data_type, array.shape, data)
+
+
+def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
+    """Set the lengths of open dimensions, wherever the graph names them."""
+    if not overrides.dimensions and not overrides.denotations:
+        return
+    lengths = dict(overrides.dimensions)
+    seen: set[str] = set()
+    for dimension in _list_dimensions(graph.input):
+        name = dimension.dim_param
+        denotation = dimension.denotation
+        seen |= {name, denotation}
+        length = (
+            None
+            if dimension.HasField("dim_value")
+            else overrides.denotations.get(denotation)
+        )
+        if length is not None and not name:
+            dimension.dim_value = length
+        # The name of an open dimension means the same length everywhere.
+        elif length is not None and lengths.setdefault(name, length) != length:
+            raise InvalidArgument(
+                f"free dimension override: the dimension {name!r} would get two "
+                f"lengths, {lengths[name]} and {length}.",
+                hint="Set a length by name or by denotation, not both.",
+            )
+
+    for what, given in (
+        ("dimension", overrides.dimensions),
+        ("denotation", overrides.denotations),
+    ):
+        for name in given:
+            if name not in seen:
+                raise InvalidArgument(
+                    f"free dimension override: no input of the model has the {what} "
+                    f"{name!r}.{suggestion(name, seen)}",
+                    hint=(
+                        "It names an open dimension of an input, as get_inputs shows "
+                        "it."
+                    ),
+                )
+
+    for dimension in _list_dimensions([*graph.input, *graph.output, *graph.value_info]):
+        if dimension.dim_param in lengths:
+            dimension.dim_value = lengths[dimension.dim_param]
+
+
+def _list_dimensions(
+    values: Iterable[onnx.ValueInfoProto],
+) -> Iterator[onnx.TensorShapeProto.Dimension]:
+    for value in values:
+        if value.type.HasField("tensor_type"):
+            yield from value.type.tensor_type.shape.dim

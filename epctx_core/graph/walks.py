@@ -1,0 +1,253 @@
+"""Walks over the graphs, nodes, tensors and types of a protobuf model, at any depth;
+and ONNX's domains and operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import onnx
+from onnx import AttributeProto, GraphProto, TensorProto
+
+if TYPE_CHECKING:
+    from onnx import FunctionProto, ModelProto, NodeProto, SparseTensorProto, TypeProto
+
+EXECUTABLE = {"If": 1, "Loop": 1, "Scan": 9}
+"""Operators whose subgraphs are partitioned, each from this version of the default
+domain on.
+
+A session executes them itself when their subgraphs contain an EP's partitions. Scan-8
+had other inputs.
+"""
+
+SubgraphPath: TypeAlias = "tuple[tuple[int, str], ...]"
+"""Path from a main graph to a subgraph: for each level the index of the node and the
+attribute.
+"""
+
+_GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+_OTHERS_WITHOUT = frozenset({("com.microsoft", "EPContext")})
+"""Operators outside ONNX that a model has by the thousand."""
+
+
+ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
+"""The element types of ONNX, and 0 for one that is left open."""
+DENSE_OR_SPARSE = frozenset({"tensor_type", "sparse_tensor_type"})
+_HELD_TYPE = {
+    "sequence_type": "elem_type",
+    "optional_type": "elem_type",
+    "map_type": "value_type",
+}
+
+
+def can_have_subgraphs(domain: str, op_type: str) -> bool:
+    """Return whether an operator can have graph attributes, without looking at them; an
+    unknown one can.
+    """
+    if domain:
+        return (domain, op_type) not in _OTHERS_WITHOUT
+    return op_type in _list_operators_with_subgraphs()
+
+
+@cache
+def _list_operators_with_subgraphs() -> frozenset[str]:
+    types = {onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS}
+    return frozenset(
+        schema.name
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if not schema.domain
+        and not types.isdisjoint(a.type for a in schema.attributes.values())
+    )
+
+
+def iter_named_subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
+    """Yield a node's subgraphs with the name of the attribute; in a list, with the
+    index: `name[1]`.
+    """
+    for attribute in node.attribute:
+        if attribute.type in _GRAPH_KINDS:
+            if attribute.type == AttributeProto.GRAPH:
+                yield attribute.name, attribute.g
+            for index, graph in enumerate(attribute.graphs):
+                yield f"{attribute.name}[{index}]", graph
+
+
+def iter_subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    """Yield the graphs in a node's attributes."""
+    return (graph for _, graph in iter_named_subgraphs(node))
+
+
+def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Yield nodes and those in their subgraphs, at any depth: each before those inside
+    it.
+    """
+    for node in nodes:
+        yield node
+        for subgraph in iter_subgraphs(node):
+            yield from walk_nodes(subgraph.node)
+
+
+def walk_graphs(
+    graph: GraphProto, path: SubgraphPath = ()
+) -> Iterator[tuple[SubgraphPath, GraphProto]]:
+    """Yield a graph and all subgraphs in it, at any depth, each before those inside
+    it.
+    """
+    yield path, graph
+    for index, node in enumerate(graph.node):
+        if can_have_subgraphs(node.domain, node.op_type):
+            for name, subgraph in iter_named_subgraphs(node):
+                yield from walk_graphs(subgraph, (*path, (index, name)))
+
+
+def walk_indexed_nodes(
+    graph: GraphProto, path: SubgraphPath = ()
+) -> Iterator[tuple[SubgraphPath, int, NodeProto]]:
+    """Yield all nodes with the path to their graph and their index in it; a graph's own
+    before those of its subgraphs.
+    """
+    for where, each in walk_graphs(graph, path):
+        for index, node in enumerate(each.node):
+            yield where, index, node
+
+
+def find_outer_names(node: NodeProto) -> tuple[str, ...]:
+    """Return the names of the enclosing scope that a node's subgraphs read, in order of
+    first use.
+    """
+    return tuple(
+        dict.fromkeys(chain.from_iterable(map(find_free_names, iter_subgraphs(node))))
+    )
+
+
+def find_free_names(graph: GraphProto) -> Iterator[str]:
+    """Yield the names that a graph reads and does not define before, in order, some of
+    them twice.
+    """
+    defined = set(list_given_names(graph))
+    for node in graph.node:
+        for name in (*node.input, *find_outer_names(node)):
+            if name and name not in defined:
+                yield name
+        defined.update(node.output)
+    for value in graph.output:
+        if value.name and value.name not in defined:
+            yield value.name
+
+
+def list_given_names(graph: GraphProto) -> Iterable[str]:
+    """Yield the names that a graph defines without a node: inputs and initializers."""
+    sparse = (tensor.values for tensor in graph.sparse_initializer)
+    return (each.name for each in chain(graph.input, graph.initializer, sparse))
+
+
+def walk_tensors(
+    graph: GraphProto, functions: Sequence[FunctionProto] = ()
+) -> Iterator[TensorProto]:
+    """Yield every tensor of a model: initializers, sparse ones, those in attributes,
+    subgraphs and functions.
+    """
+    yield from graph.initializer
+    yield from walk_inner_tensors(graph, functions)
+
+
+def walk_inner_tensors(
+    graph: GraphProto, functions: Sequence[FunctionProto] = ()
+) -> Iterator[TensorProto]:
+    """Yield all of them but the main graph's initializers."""
+    yield from _split_sparse(graph.sparse_initializer)
+    for node in walk_nodes(
+        chain(graph.node, *(function.node for function in functions))
+    ):
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            if attribute.HasField("sparse_tensor"):
+                yield from _split_sparse([attribute.sparse_tensor])
+            yield from attribute.tensors
+        for subgraph in iter_subgraphs(node):
+            yield from subgraph.initializer
+            yield from _split_sparse(subgraph.sparse_initializer)
+
+
+def _split_sparse(tensors: Iterable[SparseTensorProto]) -> Iterator[TensorProto]:
+    for sparse in tensors:
+        yield from (sparse.values, sparse.indices)
+
+
+def find_used_functions(
+    nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]
+) -> list[FunctionProto]:
+    """Return the functions that nodes call, directly or through others, in the model's
+    order.
+    """
+    if not functions:
+        return []
+    known = {(f.domain, f.name, f.overload): f for f in functions}
+    used: set[tuple[str, str, str]] = set()
+    pending = [nodes]
+    while pending:
+        for node in walk_nodes(pending.pop()):
+            key = (node.domain, node.op_type, node.overload)
+            if key in known and key not in used:
+                used.add(key)
+                pending.append(known[key].node)
+    return [f for key, f in known.items() if key in used]
+
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+ONNX_DOMAINS = frozenset(
+    {
+        "",
+        "ai.onnx",
+        "ai.onnx.ml",
+        "ai.onnx.preview",
+        "ai.onnx.preview.training",
+        "ai.onnx.training",
+    }
+)
+"""The domains of ONNX itself."""
+
+
+def shorten_domain(domain: str) -> str:
+    """Return a domain by one name: the empty string for the default one."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def find_schema(domain: str, op_type: str, version: int) -> onnx.defs.OpSchema | None:
+    """Return ONNX's definition of an operator in a version of its domain, None for one
+    that onnx does not know.
+    """
+    try:
+        return onnx.defs.get_schema(op_type, version, shorten_domain(domain))
+    except (onnx.defs.SchemaError, TypeError):
+        return None
+
+
+def read_opset_imports(model: ModelProto | FunctionProto) -> dict[str, int]:
+    """Return domain to version; the default domain is the empty string."""
+    return {shorten_domain(o.domain): o.version for o in model.opset_import}
+
+
+def walk_types(type_: TypeProto) -> Iterator[tuple[str, TypeProto]]:
+    """Yield a type and those nested in it (sequence, optional, map) at any depth, each
+    with the name of its field.
+    """
+    while True:
+        which = type_.WhichOneof("value") or ""
+        yield which, type_
+        if which not in _HELD_TYPE:
+            return
+        type_ = getattr(getattr(type_, which), _HELD_TYPE[which])
+
+
+def copy_message(message: Any) -> Any:
+    """Return a copy of a protobuf message."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
