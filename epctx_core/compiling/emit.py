@@ -405,7 +405,10 @@ def _describe(
             blame(choice.record, HOOK),
         ):
             described = descriptions.check(results)
-        name_partitions(work.assignment, partitions, descriptions.graph_names)
+        names = name_partitions(work.assignment, descriptions.graph_names)
+        for partition in partitions:
+            partition.given_names = names.get(partition)
+        check_graph_names(work.model, choice, partitions, before)
 
         common: dict[str, str] = {}
         if references.used and source.path is not None:
@@ -415,7 +418,6 @@ def _describe(
             part.add(description)
         part.make_entries(is_only=is_only)
 
-    check_graph_names(work.model, choice, partitions, before)
     return part
 
 

@@ -69,33 +69,31 @@ def strip_number(name: str) -> str:
 
 
 def name_partitions(
-    assignment: Assignment,
-    partitions: Sequence[GraphPartition],
-    graph_names: Mapping[GraphPartition, str],
-) -> None:
-    """Give partitions of one EP the names that it gave their graphs, and their nodes
-    the same, as in onnxruntime.
+    assignment: Assignment, graph_names: Mapping[GraphPartition, str]
+) -> dict[GraphPartition, tuple[str, str]]:
+    """Return the names of the graphs that an EP named, and of their nodes: the same, as
+    in onnxruntime.
 
     A node keeps the core's name if the host wants a prefix, or if the name is taken, by
     another EP's too.
 
     Args:
         assignment: that of the model.
-        partitions: those of the EP.
-        graph_names: the names, as far as it gave any.
+        graph_names: the names that it gave, as far as it gave any.
     """
-    for partition in partitions:
-        partition.rename()
     if not graph_names:
-        return
+        return {}
     taken = {p.node_name for p in assignment.partitions}
     taken.update(
         part.graph.names[index] for part, index in iterate_remaining(assignment.main)
     )
+    names = {}
     for partition, graph_name in graph_names.items():
         is_free = not partition.prefix and graph_name not in taken
-        partition.rename(graph_name, graph_name if is_free else partition.name)
-        taken.add(partition.node_name)
+        node_name = graph_name if is_free else partition.name
+        names[partition] = graph_name, node_name
+        taken.add(node_name)
+    return names
 
 
 def check_graph_names(

@@ -89,13 +89,13 @@ def read_back(
         Fail: the system returns other bytes than were written.
         ModelLoadCanceled: the host asked to stop.
     """
-    if not written or not providers.session.config().read_back:
+    if not written or not providers.config.read_back:
         return
     records: dict[str, dict[str, ContextNodeRecord]] = {}
     placed = (item for item in walk_indexed_nodes(proto.graph) if item[2].name in names)
     for record in read_indexed_nodes(placed):
         records.setdefault(record.source, {})[record.name] = record
-    policy = EnginePolicy(**providers.session.config().engine_settings)
+    policy = EnginePolicy(**providers.config.engine_settings)
     types = make_declared_types(proto, lambda: infer_model_types(proto, policy))
     manifest = read_manifest(proto)
     with ExitStack() as scratch:
@@ -131,7 +131,7 @@ def compare_shapes(
         InvalidGraph: a result has another shape than inference gives.
         ModelLoadCanceled: the host asked to stop.
     """
-    if not providers.session.config().read_back:
+    if not providers.config.read_back:
         return
     for partition, compiled in assignment.compiled.items():
         run = compiled.run
@@ -201,7 +201,7 @@ def _read(
     """Have one EP read its nodes: whole, or as far as it checks payloads."""
     choice = providers.choices[ep]
     whole = choice.cls.loads_without_device
-    is_isolated = providers.session.config().isolation is not Isolation.NONE
+    is_isolated = providers.config.isolation is not Isolation.NONE
     if is_isolated and not whole:
         _log.debug(
             (

@@ -344,6 +344,13 @@ class GraphPartition(NodeGroup):
     """Group of nodes that one EP compiles; implements `epctx_core.plugin.Partition`.
 
     The name is computed on first use, because it requires a digest of the weights.
+
+    Attributes:
+        ep: the EP.
+        prefix, number: begin and end of the name.
+        token: what the EP gave with the claim.
+        given_names: that of its graph in a payload and that of its node, where the EP
+            named the graph.
     """
 
     def __init__(
@@ -359,7 +366,7 @@ class GraphPartition(NodeGroup):
         self.prefix = ""
         self.number = 0
         self.token: object = None
-        self._names: tuple[str, str] | None = None
+        self.given_names: tuple[str, str] | None = None
 
     def __repr__(self) -> str:
         return f"<partition {self.number} of {self.ep}: {len(self.node_indices)} nodes>"
@@ -385,18 +392,14 @@ class GraphPartition(NodeGroup):
     @property
     def graph_name(self) -> str:
         """Name of its graph in a payload: the EP's, or its own."""
-        return self.name if self._names is None else self._names[0]
+        return self.name if self.given_names is None else self.given_names[0]
 
     @property
     def node_name(self) -> str:
         """Name of its EPContext node: that of its graph, as in onnxruntime, or its
         own.
         """
-        return self.name if self._names is None else self._names[1]
-
-    def rename(self, graph_name: str = "", node_name: str = "") -> None:
-        """Set the names that an EP gave its graph, or take them away."""
-        self._names = (graph_name, node_name) if graph_name else None
+        return self.name if self.given_names is None else self.given_names[1]
 
 
 _OMITTED = -1

@@ -323,7 +323,7 @@ def ask_ep(
             part.kernel_nodes[index] = ep, kernel
         part.take([[index] for index in claims.single])
 
-    apply_partition_limits(assignment, ep, providers.session.config())
+    apply_partition_limits(assignment, ep, providers.config)
     _trace_refusals([r for r in assignment.refusals if r.ep == ep])
 
 

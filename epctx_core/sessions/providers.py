@@ -400,6 +400,7 @@ class ProviderSession:
             the session's options name.
 
     Attributes:
+        config: the session's options, read.
         instances: the live EPs.
         choices: the chosen EPs, by name.
         transformers: graph transformers that were called, in order.
@@ -417,6 +418,7 @@ class ProviderSession:
         host_plugins: Sequence[HostPlugin] | None = None,
     ) -> None:
         self.session = session
+        self.config = session.config()
         self.registry = registry
         self.progress = progress
         self.cancel = cancel or session.cancellation
@@ -467,7 +469,6 @@ class ProviderSession:
             PluginError: an EP's constructor or its `availability` raised.
             PackageMissing: an EP is to be isolated, and what does so is not installed.
         """
-        session = self.session
         registry = self.registry
         user = (
             f"a {'compile' if purpose is Purpose.EXPORT else 'session'} of "
@@ -475,7 +476,7 @@ class ProviderSession:
         )
         for choice in choices:
             self._stack.enter_context(registry.in_use(choice.record, by=user))
-        config = session.config()
+        config = self.config
         if purpose is not Purpose.LOAD and config.weightless is not WeightlessMode.NONE:
             # A load needs no mode: payloads say what they left out.
             from epctx_core.sessions.weightless_modes import check_weightless_mode

@@ -104,7 +104,7 @@ def transform(
         PackageMissing, InvalidArgument: see `choose_transformers`.
         ModelLoadCanceled: the host asked to stop.
     """
-    config = providers.session.config()
+    config = providers.config
     reports = []
     for choice in choose_transformers(providers.session):
         record = choice.record
