@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
 from epctx_core.errors import InvalidGraph
+from epctx_core.plugin import hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,6 +96,22 @@ def write_versions(folder: Path, **external: object) -> None:
     for version, value in VERSIONS.items():
         path = folder / version / "model.onnx"
         write_model(path, value, save_as_external_data=True, **external)
+
+
+def write_context_models(folder: Path) -> None:
+    """Write each version into a folder of its own as a context model without digests,
+    its binary beside it.
+    """
+    for version, value in VERSIONS.items():
+        source = write_model(folder / version / "model.onnx", value)
+        options = epctx.SessionOptions()
+        options.add_session_config_entry("ep.context_embed_mode", "0")
+        options.add_provider("QNN")
+        target = folder / version / "model_ctx.onnx"
+        epctx.ModelCompiler(options, source).compile_to_file(target)
+        model = onnx.load(target, load_external_data=False)
+        del model.metadata_props[:]
+        onnx.save(model, target)
 
 
 @contextmanager
@@ -209,16 +226,7 @@ def test_a_compile_takes_the_weights_of_the_folder_that_the_model_came_from(fold
 
 
 def test_binaries_without_digests_are_those_of_the_folder_of_their_model(folders):
-    for version, value in VERSIONS.items():
-        source = write_model(folders / version / "model.onnx", value)
-        options = epctx.SessionOptions()
-        options.add_session_config_entry("ep.context_embed_mode", "0")
-        options.add_provider("QNN")
-        target = folders / version / "model_ctx.onnx"
-        epctx.ModelCompiler(options, source).compile_to_file(target)
-        model = onnx.load(target, load_external_data=False)
-        del model.metadata_props[:]
-        onnx.save(model, target)
+    write_context_models(folders)
 
     with replaced(folders / "current", [folders / "new", folders / "old"]):
         path = folders / "current" / "model_ctx.onnx"
@@ -255,3 +263,31 @@ def test_weights_that_are_gone_with_their_model_are_those_of_the_next(tmp_path):
         patch.setattr(os, "open", publish_new)
         assert load(target) == "new"
     assert done
+
+
+def test_each_ep_of_an_attempt_that_is_given_up_is_shut_down_once(tmp_path):
+    write_context_models(tmp_path)
+    target = shutil.copytree(tmp_path / "old", tmp_path / "current")
+    calls = []
+
+    class Replaces:
+        @hookimpl(wrapper=True)
+        def load_context(self, ep):
+            calls.append("load")
+            if calls.count("load") == 1:
+                for path in (tmp_path / "new").iterdir():
+                    path.replace(target / path.name)
+            return (yield)
+
+        @hookimpl(wrapper=True)
+        def shutdown(self, ep):
+            calls.append("shutdown")
+            return (yield)
+
+    options = epctx.SessionOptions()
+    options.add_host_plugin(Replaces())
+    with epctx.InferenceSession(target / "model_ctx.onnx", options) as session:
+        assert version_of(session) == "new"
+        assert calls == ["load", "shutdown", "load"]
+
+    assert calls == ["load", "shutdown", "load", "shutdown"]
