@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
 
-from epctx_conformance.checks.node_models import PARTS, node_cases, range_of
 from epctx_conformance.harness import disagreement
+from epctx_conformance.kinds.detached import INLINE, detach
 from epctx_conformance.kinds.kit import Kit
 from epctx_conformance.models import (
     BLOCKS,
@@ -55,8 +54,6 @@ KIT = Kit(
 _NAMED = re.compile(r"\S.* \S*\d\S*")
 _RUNS = 32
 _THREADS = 4
-INLINE = 1024
-"""Bytes up to which the core leaves weights in models."""
 
 
 class EngineSubject:
@@ -102,7 +99,7 @@ class EngineSubject:
         """
         large = [_single(block, "large") for block in LARGE_BLOCKS[:2]]  # on float32
         found = [model for model in large if self.accepts(model.proto)]
-        found += [model for model in self.accepted if _detach(model.proto)[1]]
+        found += [model for model in self.accepted if _detach(model)[1]]
         if not found:
             raise Skipped(
                 f"the engine accepts no model with a weight of more than {INLINE} bytes"
@@ -258,7 +255,7 @@ def _computes(subject: EngineSubject) -> None:
 @KIT.check("values", "weights that are given beside the model are used")
 def _takes_weights(subject: EngineSubject) -> None:
     for model in subject.weighted:
-        detached, weights = _detach(model.proto)
+        detached, weights = _detach(model)
         prepared = subject.engine.prepare(detached, weights)
         feeds = model.feeds()
         results = subject.run(prepared, feeds)
@@ -378,7 +375,7 @@ def _releases(subject: EngineSubject) -> None:
     with suppress(Skipped):
         models += subject.weighted
     for model in models:
-        detached, weights = _detach(model.proto)
+        detached, weights = _detach(model)
         prepared = subject.engine.prepare(detached, weights)
         subject.run(prepared, model.feeds())
         kept = [weakref.ref(array) for array in weights.values()]
@@ -399,30 +396,6 @@ def _releases(subject: EngineSubject) -> None:
 
 # -- onnx's own cases
 # --------------------------------------------------------------------------------------
-
-
-def _part(letters: str) -> Callable[[EngineSubject], None]:
-    def function(subject: EngineSubject) -> None:
-        cases = node_cases(letters, full=subject.full)
-        found = [fault for c in cases if (fault := _assess(subject, c)) is not None]
-        if faults := list(filter(None, found)):
-            raise CheckFailed(
-                f"{len(faults)} of {len(found)} cases that the engine accepts are "
-                f"wrong: {'; '.join(faults[:5])}",
-                hint="Refuse in prepare what it cannot run: NotImplementedByProvider.",
-            )
-        if not found:
-            raise Skipped("the engine accepts none of these cases")
-
-    return function
-
-
-for _letters in PARTS:
-    KIT.check(
-        "node_models",
-        f"onnx's own cases, {range_of(_letters)}: what it accepts gives the expected "
-        "outputs",
-    )(_part(_letters))
 
 
 def _assess(subject: EngineSubject, case: Case) -> str | None:
@@ -447,6 +420,15 @@ def _assess(subject: EngineSubject, case: Case) -> str | None:
     except Exception as error:  # noqa: BLE001 - a run of what it accepted may not fail
         fault = f"a run raises {type(error).__name__}: {error}"
     return f"{case.name}: {fault}" if fault and _is_telling(case, data) else ""
+
+
+KIT.check_cases(
+    "node_models",
+    "what it accepts gives the expected outputs",
+    _assess,
+    counted="the engine accepts",
+    hint="Refuse in prepare what it cannot run: NotImplementedByProvider.",
+)
 
 
 def _elem_type(value: onnx.ValueInfoProto) -> int | None:
@@ -501,26 +483,13 @@ def _prepared(
     ]
 
 
-def _detach(
-    model: onnx.ModelProto,
-) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Return a model whose large weights are beside it, as the core gives models to
-    engines, and those.
-    """
-    own = deepcopy(model)
-    weights = {}
-    for tensor in own.graph.initializer:
-        array = numpy_helper.to_array(tensor).copy()
-        if array.nbytes <= INLINE:
-            continue
-        weights[tensor.name] = array
-        tensor.ClearField("raw_data")
-        for field in ("float_data", "int32_data", "int64_data", "double_data"):
-            tensor.ClearField(field)
-        tensor.data_location = TensorProto.EXTERNAL
-        tensor.external_data.add(key="location", value="epctx-weight")
-        array.flags.writeable = False
-    return own, weights
+def _detach(model: SmallModel) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Return a model as the core gives models to engines, and its large weights."""
+    detached, weights = detach(model.proto)
+    values = {name: weight.values for name, weight in weights.items()}
+    return detached, {
+        name: array for name, array in values.items() if array.nbytes > INLINE
+    }
 
 
 def _freeze(value: Any) -> Any:

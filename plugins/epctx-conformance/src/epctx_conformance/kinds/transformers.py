@@ -10,19 +10,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
-from epctx_conformance.checks.node_models import PARTS, node_cases, range_of
 from epctx_conformance.harness import disagreement
+from epctx_conformance.kinds.detached import detach
 from epctx_conformance.kinds.kit import Kit
 from epctx_conformance.models import (
     BARRIERS,
@@ -45,15 +43,11 @@ from epctx_core import InferenceSession, Registry, SessionOptions
 from epctx_core.errors import EpctxError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from epctx_conformance.cases.case import Case
     from epctx_conformance.report import CheckResult, ConformanceReport
     from epctx_core.plugin import GraphTransformer
 
 TOLERANCE = 1e-3
-INLINE = 1024
-"""Bytes up to which the core leaves weights in models."""
 LEVELS = (0, 1, 2, 99)
 """Numbers of `GraphOptimizationLevel`."""
 KIT = Kit("graph transformer", ("function", "models", "weights", "results"))
@@ -64,46 +58,6 @@ _CHILD = (
     "from epctx_conformance.kinds.transformers import digest_in_child\n"
     "print('\\n' + digest_in_child(request))\n"
 )
-
-
-@dataclass(frozen=True)
-class ArrayView:
-    """Weight in memory; implements `epctx_core.plugin.TensorView`."""
-
-    name: str
-    values: np.ndarray
-    elem_type: int
-    source_name: str | None = None
-    extent: None = None
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Element type."""
-        return self.values.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The dimensions."""
-        return self.values.shape
-
-    @property
-    def nbytes(self) -> int:
-        """Length of the bytes."""
-        return self.values.nbytes
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the bytes."""
-        return hashlib.sha256(self.values.tobytes()).hexdigest()
-
-    def array(self) -> np.ndarray:
-        """Return the read-only values."""
-        return self.values
-
-    def chunks(self, size: int = 1 << 20) -> Iterator[memoryview]:
-        """Yield the bytes in parts."""
-        data = memoryview(self.values.tobytes())
-        yield from (data[at : at + size] for at in range(0, len(data), size))
 
 
 class TransformerSubject:
@@ -304,29 +258,6 @@ def _computes_the_same(subject: TransformerSubject) -> None:
             raise CheckFailed(f"the changed model {model.name} is wrong: {fault}.")
 
 
-def _part(letters: str) -> Callable[[TransformerSubject], None]:
-    def function(subject: TransformerSubject) -> None:
-        cases = node_cases(letters, full=subject.full)
-        found = [fault for c in cases if (fault := _assess(subject, c)) is not None]
-        if faults := list(filter(None, found)):
-            raise CheckFailed(
-                f"{len(faults)} of {len(found)} cases that it changes are wrong: "
-                f"{'; '.join(faults[:5])}",
-                hint="Leave alone what the transformer cannot change rightly.",
-            )
-        if not found:
-            raise Skipped("it changes none of these cases")
-
-    return function
-
-
-for _letters in PARTS:
-    KIT.check(
-        "results",
-        f"onnx's own cases, {range_of(_letters)}: what it changes computes the same",
-    )(_part(_letters))
-
-
 def _assess(subject: TransformerSubject, case: Case) -> str | None:
     """Return what is wrong with a case, empty for nothing; None for one that the
     transformer leaves as it is.
@@ -352,6 +283,15 @@ def _assess(subject: TransformerSubject, case: Case) -> str | None:
         return f"{case.name}: {type(error).__name__}: {error.message}"
     fault = disagreement(results, expected, tolerance=TOLERANCE)
     return f"{case.name}: {fault}" if fault else ""
+
+
+KIT.check_cases(
+    "results",
+    "what it changes computes the same",
+    _assess,
+    counted="it changes",
+    hint="Leave alone what the transformer cannot change rightly.",
+)
 
 
 def _run(
@@ -386,31 +326,6 @@ def _sample_models() -> list[SmallModel]:
         with_constant_nodes(single(block)),
         in_subgraphs(block),
     ]  # fmt: skip
-
-
-def detach(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, ArrayView]]:
-    """Return a model whose large weights are beside it, and all of its weights, as the
-    core gives them to a transformer.
-    """
-    own = deepcopy(model)
-    weights = {}
-    for tensor in own.graph.initializer:
-        if tensor.data_type == TensorProto.STRING:
-            continue
-        array = numpy_helper.to_array(tensor).copy()
-        array.flags.writeable = False
-        weights[tensor.name] = ArrayView(tensor.name, array, tensor.data_type)
-        if array.nbytes > INLINE:
-            tensor.CopyFrom(
-                TensorProto(
-                    name=tensor.name,
-                    dims=tensor.dims,
-                    data_type=tensor.data_type,
-                    data_location=TensorProto.EXTERNAL,
-                )
-            )
-            tensor.external_data.add(key="location", value="epctx-weight")
-    return own, weights
 
 
 def _as_type(value: onnx.ValueInfoProto) -> tuple[str, bytes]:
