@@ -16,7 +16,7 @@ from epctx_onnxruntime.versions import fit_versions
 from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
-from epctx_core.graph import normalise, tensor_bytes
+from epctx_core.graph import functions, tensor_bytes
 
 HUGE = 1 << 62
 
@@ -83,7 +83,7 @@ def test_functions_that_become_a_million_nodes_are_refused_before_anything_follo
     with pytest.raises(epctx.InvalidGraph, match="become") as caught:
         loads(model)
 
-    assert f"{normalise.MOST_NODES:,}" in str(caught.value)
+    assert f"{functions.MOST_NODES:,}" in str(caught.value)
     assert "model-invalid" in [
         f.code for f in epctx.verify_model(model.SerializeToString()).findings
     ]
@@ -119,7 +119,7 @@ def test_a_large_attribute_of_a_function_is_not_copied_for_each_call_without_end
 def test_functions_within_the_bound_are_counted_and_run():
     model = doubling(8)
 
-    assert normalise.measure_calls(model.graph.node, model.functions)[0] == 2**7 + (
+    assert functions.measure_calls(model.graph.node, model.functions)[0] == 2**7 + (
         2**8 - 2
     )
     with epctx.InferenceSession(model.SerializeToString()) as session:
@@ -135,7 +135,7 @@ def test_functions_that_call_each_other_in_a_circle_are_refused(circle):
     model = with_functions(definitions, "A")
 
     with pytest.raises(epctx.InvalidGraph):
-        normalise.measure_calls(model.graph.node, model.functions)
+        functions.measure_calls(model.graph.node, model.functions)
     with pytest.raises(epctx.InvalidGraph):
         loads(model)
 
@@ -159,7 +159,7 @@ def test_a_chain_of_functions_in_deep_bodies_is_counted_without_recursion():
         [(f"F{i}", deep(calls(f"F{i + 1}"))) for i in range(90)], "F0"
     )
 
-    assert normalise.measure_calls(model.graph.node, model.functions)[0] > 90
+    assert functions.measure_calls(model.graph.node, model.functions)[0] > 90
 
 
 @pytest.mark.parametrize(

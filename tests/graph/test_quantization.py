@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from epctx_core.graph.extraction import GraphSlice
 from epctx_core.graph.partition import Partitioner
+from epctx_core.graph.quantized import find_quantized_groups
 
 INT8 = 3
 FREE = [False] * 50
@@ -57,7 +58,7 @@ def one_group():
 def members(graph):
     return [
         [graph.nodes[i].name for i in (*group.sources, group.target, *group.sinks)]
-        for group in graph.quantized.groups
+        for group in find_quantized_groups(graph).groups
     ]
 
 
@@ -72,9 +73,9 @@ def test_an_operator_between_dequantize_and_quantize_is_a_group():
 def test_a_graph_without_quantization_has_no_groups():
     graph = indexed(model([node("Relu", ["x"], ["y"])], ["x"], ["y"]))
 
-    assert graph.quantized.groups == []
-    assert graph.quantized.find_incomplete([0], FREE) == {}
-    assert graph.quantized.make_units([0]) == [[0]]
+    assert find_quantized_groups(graph).groups == []
+    assert find_quantized_groups(graph).find_incomplete([0], FREE) == {}
+    assert find_quantized_groups(graph).make_units([0]) == [[0]]
 
 
 def test_an_operator_whose_float_result_is_read_is_in_no_group():
@@ -112,8 +113,13 @@ def test_a_scale_that_a_node_computes_makes_no_group():
 def test_a_whole_group_is_one_unit_and_other_nodes_are_one_each():
     graph = one_group()
 
-    assert graph.quantized.make_units(range(6)) == [[1, 2, 3], [0], [4], [5]]
-    assert graph.quantized.find_incomplete(range(6), FREE) == {}
+    assert find_quantized_groups(graph).make_units(range(6)) == [
+        [1, 2, 3],
+        [0],
+        [4],
+        [5],
+    ]
+    assert find_quantized_groups(graph).find_incomplete(range(6), FREE) == {}
 
 
 def test_what_is_left_of_a_group_is_left_out_with_the_reason():
@@ -124,7 +130,9 @@ def test_what_is_left_of_a_group_is_left_out_with_the_reason():
         (3, "QuantizeLinear 'q1'"),
         (2, "Relu 'r'"),
     ):
-        left_out = graph.quantized.find_incomplete(set(range(6)) - {missing}, FREE)
+        left_out = find_quantized_groups(graph).find_incomplete(
+            set(range(6)) - {missing}, FREE
+        )
 
         assert set(left_out) == {1, 2, 3} - {missing}
         for reason in left_out.values():
@@ -138,7 +146,7 @@ def test_a_dequantize_that_somebody_has_taken_breaks_no_group():
     graph = one_group()
     taken = [i == 1 for i in range(6)]
 
-    assert graph.quantized.find_incomplete([0, 2, 3, 4, 5], taken) == {}
+    assert find_quantized_groups(graph).find_incomplete([0, 2, 3, 4, 5], taken) == {}
 
 
 def shared():
@@ -158,16 +166,22 @@ def test_a_shared_dequantize_belongs_to_every_group_and_stands_with_its_first_re
     graph = shared()
 
     assert members(graph) == [["d1", "r", "q1"], ["d1", "d2", "a", "q2"]]
-    assert graph.quantized.make_units(range(7)) == [[1, 2, 3], [4, 5, 6], [0]]
+    assert find_quantized_groups(graph).make_units(range(7)) == [
+        [1, 2, 3],
+        [4, 5, 6],
+        [0],
+    ]
 
 
 def test_a_shared_dequantize_is_taken_for_the_group_that_is_whole():
     graph = shared()
 
-    assert names(graph, graph.quantized.find_incomplete({0, 1, 3, 4, 5, 6}, FREE)) == [
-        "q1"
-    ]
-    assert names(graph, graph.quantized.find_incomplete({0, 1, 2, 3, 4, 5}, FREE)) == [
+    assert names(
+        graph, find_quantized_groups(graph).find_incomplete({0, 1, 3, 4, 5, 6}, FREE)
+    ) == ["q1"]
+    assert names(
+        graph, find_quantized_groups(graph).find_incomplete({0, 1, 2, 3, 4, 5}, FREE)
+    ) == [
         "a",
         "d2",
     ]
@@ -176,7 +190,9 @@ def test_a_shared_dequantize_is_taken_for_the_group_that_is_whole():
 def test_without_its_shared_dequantize_no_group_is_taken():
     graph = shared()
 
-    assert names(graph, graph.quantized.find_incomplete({0, 2, 3, 4, 5, 6}, FREE)) == [
+    assert names(
+        graph, find_quantized_groups(graph).find_incomplete({0, 2, 3, 4, 5, 6}, FREE)
+    ) == [
         "a",
         "d2",
         "q1",
@@ -234,13 +250,15 @@ def test_claims_are_whole_and_units_can_always_be_partitioned(case):
     graph, expected = case
     taken = [False] * len(graph.nodes)
 
-    kept = expected - graph.quantized.find_incomplete(expected, taken).keys()
-    units = graph.quantized.make_units(sorted(kept))
+    kept = (
+        expected - find_quantized_groups(graph).find_incomplete(expected, taken).keys()
+    )
+    units = find_quantized_groups(graph).make_units(sorted(kept))
     groups = Partitioner(graph.predecessors).group(units)
 
-    assert graph.quantized.find_incomplete(kept, taken) == {}
+    assert find_quantized_groups(graph).find_incomplete(kept, taken) == {}
     assert sorted(i for group in groups for i in group) == sorted(kept)
-    for group in graph.quantized.groups:
+    for group in find_quantized_groups(graph).groups:
         inside = kept & {group.target, *group.sinks}
         assert inside in (set(), {group.target, *group.sinks})
         assert not inside or kept.issuperset(group.sources)
