@@ -11,7 +11,6 @@ from onnx import ModelProto
 from epctx_core.errors import EpctxError
 from epctx_core.graph.model_io import describe_path, parse_model
 from epctx_core.options import InputBudget
-from epctx_core.plugin import OperatorTypes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,6 +122,7 @@ def decode_model(
         return parse_model(data, path)
 
     from epctx_core.graph.counting import make_counter
+    from epctx_core.plugin import OperatorTypes
     from epctx_core.registry.entries import blame_entry, entry_error
 
     count = make_counter(len(data), budget or InputBudget(), path)

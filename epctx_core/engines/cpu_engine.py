@@ -24,7 +24,6 @@ from epctx_core.errors import (
     suggestion,
 )
 from epctx_core.graph.weights import is_detached
-from epctx_core.installing import install_engine_command
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.registry.discovery import EntryPoint, list_entries
 
@@ -86,6 +85,9 @@ def find_engine(named: str | None) -> EntryPoint | None:
     if not found and not chosen:
         return None
     if not found:
+        # A load needs no hint.
+        from epctx_core.installing import install_engine_command
+
         known = sorted({*(entry.name for _, entry in entries), BUILT_IN})
         others = f"Install the package that has it, or use one of: {', '.join(known)}."
         raise PackageMissing(
@@ -153,6 +155,8 @@ def make_engine(policy: EnginePolicy) -> BaseEngine:
     """
     engine = load_engine_class(policy.engine)
     if policy.custom_ops_libraries and not engine.runs_custom_ops:
+        from epctx_core.installing import install_engine_command
+
         raise InvalidArgument(
             "custom operators need the engine on onnxruntime, and the engine here is "
             f"{engine.name}.",
@@ -227,6 +231,8 @@ class CpuEngine:
     def _engine(self) -> BaseEngine:
         engine = make_engine(self.policy)
         if engine.name.startswith(BUILT_IN):
+            from epctx_core.installing import install_engine_command
+
             asked = BUILT_IN in (self.policy.engine, read_environment())
             is_missing = not asked and find_engine(self.policy.engine) is None
             _log.log(

@@ -23,7 +23,6 @@ from epctx_core.errors import (
 from epctx_core.options import (
     CancellationFlag,
     Isolation,
-    SessionConfig,
     SessionOptions,
     WeightlessMode,
 )
@@ -47,22 +46,13 @@ from epctx_core.registry.lookup import NAMES_VARIABLE, TRACE_VARIABLE
 
 if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import CpuEngine
-    from epctx_core.plugin import ModelIdentity, ProcessIsolation
-    from epctx_core.registry.discovery import EntryPoint
+    from epctx_core.plugin import ModelIdentity
     from epctx_core.registry.host_plugins import HostPlugin
     from epctx_core.registry.records import PluginRecord
     from epctx_core.registry.registry import Registry
 _log = logging.getLogger("epctx.providers")
 
 
-ISOLATION_GROUP = "epctx.isolation"
-"""One entry for each `epctx_core.plugin.ProcessIsolation`."""
-ISOLATION = "isolation"
-"""Noun for it in messages."""
-_WHY = (
-    "works in its own process unless ep.context_trust_unverified=1: a payload without "
-    "digests could end this one"
-)
 _SUFFIX = "executionprovider"
 _CPU_NAMES = frozenset({CPU_EP.lower(), "cpu"})
 
@@ -487,20 +477,20 @@ class ProviderSession:
                 )
             self.weightless = config.weightless
 
-        if config.isolation is not Isolation.NONE:
+        isolates = config.isolation is not Isolation.NONE
+        if isolates:
             # It is missed before any EP is asked whether it is available.
+            from epctx_core.sessions.isolation import import_isolation
+
             import_isolation(config, f"ep.isolate={config.isolation.value}")
         for choice in choices:
             check_availability(choice.record, purpose, registry)
-            contain = choice.name in contained and config.isolation is not Isolation.ALL
-            if contain:
-                _log.info("%s %s.", choice.name, _WHY)
-            isolated = contain or config.isolation is not Isolation.NONE
-            cls = (
-                isolate(choice, config, purpose, contain=contain)
-                if isolated
-                else choice.cls
-            )
+            contain = choice.name in contained
+            cls = choice.cls
+            if contain or isolates:
+                from epctx_core.sessions.isolation import isolate
+
+                cls = isolate(choice.record, cls, config, purpose, contain=contain)
             workspace = workspace_of(choice)
             self._stack.callback(
                 guard.close_quietly,
@@ -621,62 +611,6 @@ class ProviderSession:
             self.instances.shutdown()
         finally:
             self._stack.close()
-
-
-def isolate(
-    choice: ProviderChoice,
-    config: SessionConfig,
-    purpose: Purpose,
-    *,
-    contain: bool = False,
-) -> type[ExecutionProvider]:
-    """Return the class by whose instances an EP works in another process.
-
-    Args:
-        choice: the EP.
-        config: says how much of its work, and the limits.
-        purpose: of the instances.
-        contain: whether all its work is done there, whatever the host set; see
-            `ProviderSession.start`.
-
-    Raises:
-        PackageMissing: what isolates EPs is not installed.
-        PluginError: it failed.
-    """
-    mode = Isolation.ALL if contain else config.isolation
-    needed_by = f"{choice.name} {_WHY}; it" if contain else f"ep.isolate={mode.value}"
-    from epctx_core.registry.entries import blame_entry, entry_error
-
-    entry, isolation = import_isolation(config, needed_by)
-    with blame_entry(entry, ISOLATION):
-        cls: Any = isolation.isolate(
-            choice.record,
-            choice.cls,
-            purpose,
-            mode=mode.value,
-            seconds=config.isolation_seconds,
-            max_bytes=config.isolation_bytes,
-        )
-    is_ep = isinstance(cls, type) and issubclass(cls, ExecutionProvider)
-    if not is_ep or (contain and cls is choice.cls):
-        problem = f"gave {cls!r:.80} for {choice.name}, which it was to isolate"
-        hint = "It returns a class of proxies; see epctx_core.plugin.ProcessIsolation."
-        raise entry_error(entry, ISOLATION, problem, hint)
-    return cls  # type: ignore[no-any-return]
-
-
-def import_isolation(
-    config: SessionConfig, needed_by: str
-) -> tuple[EntryPoint, ProcessIsolation]:
-    """Return what isolates EPs and reads strange models, after its entry point; see
-    `import_entry`.
-    """
-    # Most sessions isolate nothing.
-    from epctx_core.registry.entries import import_entry
-
-    return import_entry(
-        ISOLATION_GROUP, config.isolated_by, ISOLATION, needed_by=needed_by
-    )
 
 
 def ep_logger(name: str) -> logging.Logger:

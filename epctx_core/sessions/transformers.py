@@ -15,10 +15,10 @@ from epctx_core.plugin import ExecutionProvider, Purpose, hookimpl
 from epctx_core.registry.entries import find_entry
 from epctx_core.registry.instances import ProviderInstances
 from epctx_core.registry.records import make_record
+from epctx_core.sessions.isolation import isolate
 from epctx_core.sessions.providers import (
     ProviderChoice,
     TransformerReport,
-    isolate,
 )
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def transform(
         before = model
         instances = ProviderInstances(providers.instances.host_plugins)
         if config.isolation is not Isolation.NONE and record.distribution is not None:
-            cls = isolate(choice, config, Purpose.EXPORT)
+            cls = isolate(record, cls, config, Purpose.EXPORT)
         context = providers.context_of(
             choice, Purpose.EXPORT, model.identity, CpuEngine(model.policy)
         )

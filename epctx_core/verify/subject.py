@@ -83,16 +83,13 @@ from epctx_core.graph.walks import SubgraphPath, walk_indexed_nodes
 from epctx_core.options import SessionConfig, Verification
 from epctx_core.plugin import EnginePolicy
 from epctx_core.registry.entries import blame_entry
+from epctx_core.sessions.isolation import ISOLATION, import_isolation
 from epctx_core.sessions.loading import (
     check_has_folder,
     find_folder,
     make_tensor_source,
 )
-from epctx_core.sessions.providers import (
-    ISOLATION,
-    collect_kept_functions,
-    import_isolation,
-)
+from epctx_core.sessions.providers import collect_kept_functions
 from epctx_core.sessions.source import OpenModel, open_proto, weights_opener
 from epctx_core.verify.findings import Findings, PayloadReport
 

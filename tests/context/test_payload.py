@@ -11,7 +11,7 @@ from epctx_core.errors import Fail
 
 
 def test_nothing_written_is_a_payload_of_no_bytes():
-    entry = PayloadWriter("n", io.BytesIO(), embedded=True).finish()
+    entry = PayloadWriter("n", io.BytesIO(), embedded=True).make_entry()
 
     assert (entry.size, entry.segments) == (0, ())
 

@@ -17,7 +17,7 @@ def written(*pieces, name="a_x.bin"):
     writer = PayloadWriter(name, sink, embedded=True)
     for piece in pieces:
         writer.write(piece)
-    return writer.finish(), sink.getvalue()
+    return writer.make_entry(), sink.getvalue()
 
 
 def weight_in_file(path, offset, length, name="w"):
