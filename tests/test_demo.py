@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from installed import install_distribution
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -49,18 +51,17 @@ def test_the_demo_compiles_moves_and_runs_three_real_networks_one_of_them_on_two
 
 
 def test_the_demo_begins_with_a_vendors_ep_where_one_is_installed(tmp_path):
-    metadata = tmp_path / "installed" / "epctx_openvino-0.1.0.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: epctx-openvino\nVersion: 0.1.0\n"
-    )
-    (metadata / "entry_points.txt").write_text(
-        "[epctx.execution_providers]\nOpenVINOExecutionProvider = "
-        "epctx_openvino:OpenVINOExecutionProvider\n"
+    entries = {"OpenVINOExecutionProvider": "epctx_openvino:OpenVINOExecutionProvider"}
+    folder = tmp_path / "installed"
+    install_distribution(
+        folder,
+        "epctx-openvino",
+        {"epctx.execution_providers": entries},
+        version="0.1.0",
     )
 
     said = run_demo(
-        tmp_path, path=[metadata.parent, ROOT / "plugins" / "epctx-openvino" / "src"]
+        tmp_path, path=[folder, ROOT / "plugins" / "epctx-openvino" / "src"]
     )
 
     first, rest = said.split("The simulated EPs")

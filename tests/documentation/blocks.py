@@ -9,6 +9,8 @@ import tomllib
 from pathlib import Path
 from textwrap import indent
 
+from installed import install_distribution
+
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PAGES = ["../README.md", *sorted(page.name for page in DOCS.glob("*.md"))]
 _BLOCK = re.compile(
@@ -80,12 +82,6 @@ def install(page: str, folder: Path) -> None:
     for name, text in files(page).items():
         (folder / name).write_text(text)
     project = tomllib.loads(files(page)["pyproject.toml"])["project"]
-    name, version = project["name"], project["version"]
-    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    install_distribution(
+        folder, project["name"], project["entry-points"], version=project["version"]
     )
-    ((group, entries),) = project["entry-points"].items()
-    lines = [f"[{group}]", *(f"{entry} = {value}" for entry, value in entries.items())]
-    (info / "entry_points.txt").write_text("\n".join([*lines, ""]))

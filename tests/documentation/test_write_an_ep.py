@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from documentation.blocks import blocks, commands, files, snippets
+from installed import install_distribution
 
 import epctx_core as epctx
 from epctx_core.testing import Requirements, check_provider
@@ -531,18 +532,11 @@ def test_a_context_model_of_the_vendors_own_tool_is_routed_by_the_second_group(
         for block in blocks(PAGE)
         if block["kind"] == "toml" and "entry-points" in block["text"]
     ]
-    info = tmp_path / "epctx_acme-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: epctx-acme\nVersion: 0.1.0\n"
-    )
-    lines = [
-        line
+    entries = {
+        group: next(each[group] for each in groups if group in each)
         for group in ("epctx.execution_providers", "epctx.ep_sources")
-        for entries in [next(each[group] for each in groups if group in each)]
-        for line in (f"[{group}]", *(f"{k} = {v}" for k, v in entries.items()))
-    ]
-    (info / "entry_points.txt").write_text("\n".join([*lines, ""]))
+    }
+    install_distribution(tmp_path, "epctx-acme", entries, version="0.1.0")
     monkeypatch.syspath_prepend(str(tmp_path))
 
     sources = {record.name: record.sources for record in epctx.Registry().records()}
@@ -550,17 +544,10 @@ def test_a_context_model_of_the_vendors_own_tool_is_routed_by_the_second_group(
 
 
 def test_the_commands_work_once_the_package_is_there(folder, tmp_path):
-    info = folder / "epctx_acme-0.1.0.dist-info"
-    info.mkdir()
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: epctx-acme\nVersion: 0.1.0\n"
-    )
-    points = project["entry-points"]["epctx.execution_providers"]
-    lines = [f"{name} = {value}" for name, value in points.items()]
-    (info / "entry_points.txt").write_text(
-        "\n".join(["[epctx.execution_providers]", *lines, ""])
-    )
+    group = "epctx.execution_providers"
+    entries = {group: project["entry-points"][group]}
+    install_distribution(folder, "epctx-acme", entries, version="0.1.0")
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
 
     after = commands(PAGE)[commands(PAGE).index("epctx plugins info acme") :]

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from end_to_end.small_models import chain, saved
+from installed import install_distribution
 
 import epctx_core as epctx
 from epctx_core import ModelLoadCanceled
@@ -57,14 +58,9 @@ def test_an_isolated_transformer_that_hangs_ends_with_the_cancellation(
     model, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("epctx_isolation.process.GRACE_SECONDS", 0.2)
-    info, begun = tmp_path / "hanging-1.0.dist-info", tmp_path / "begun"
-    info.mkdir()
-    (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: hanging\nVersion: 1.0\n"
-    )
-    (info / "entry_points.txt").write_text(
-        "[epctx.graph_transformers]\nhang = hanging_transformer:hang\n"
-    )
+    begun = tmp_path / "begun"
+    entries = {"epctx.graph_transformers": {"hang": "hanging_transformer:hang"}}
+    install_distribution(tmp_path, "hanging", entries)
     (tmp_path / "hanging_transformer.py").write_text(HANGING.format(path=str(begun)))
     monkeypatch.syspath_prepend(str(tmp_path))
     options = epctx.SessionOptions()

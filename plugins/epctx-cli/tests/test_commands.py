@@ -15,6 +15,7 @@ import pytest
 from epctx_cli import command
 from epctx_cli.command_table import OWN
 from install_commands import pip_install
+from installed import install_distribution
 
 PLUGINS = Path(__file__).parents[2]
 WORKING = """
@@ -41,15 +42,8 @@ def package(tmp_path):
     def install(name, code, commands=("weigh",), folder="site"):
         site = tmp_path / folder
         module = name.replace("-", "_")
-        info = site / f"{module}-1.0.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
-        )
-        lines = [f"{command} = {module}:add_arguments" for command in commands]
-        (info / "entry_points.txt").write_text(
-            "\n".join(["[epctx.commands]", *lines, ""])
-        )
+        entries = dict.fromkeys(commands, f"{module}:add_arguments")
+        install_distribution(site, name, {"epctx.commands": entries})
         (site / f"{module}.py").write_text(code)
         return site
 

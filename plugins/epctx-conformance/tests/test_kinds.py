@@ -14,6 +14,7 @@ from conformance.faulty_kinds import (
 from epctx_conformance.kinds import commands, engines, transformers
 from epctx_conformance.report import Outcome
 from epctx_onnxruntime.engine import OnnxRuntimeEngine
+from installed import install_distribution
 
 from epctx_core.errors import PackageMissing
 
@@ -62,14 +63,8 @@ def command(tmp_path, monkeypatch):
 
     def install(number, before="", after=""):
         module = f"acme_letters_{number}"
-        info = tmp_path / "acme_letters-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(
-            "Metadata-Version: 2.1\nName: acme-letters\nVersion: 1.0\n"
-        )
-        (info / "entry_points.txt").write_text(
-            f"[epctx.commands]\nletters = {module}:add_arguments\n"
-        )
+        entries = {"epctx.commands": {"letters": f"{module}:add_arguments"}}
+        install_distribution(tmp_path, "acme-letters", entries)
         assert before in COMMAND
         (tmp_path / f"{module}.py").write_text(COMMAND.replace(before, after, 1))
         monkeypatch.syspath_prepend(tmp_path)

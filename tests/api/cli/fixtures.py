@@ -16,6 +16,7 @@ from typing import Any
 import onnx
 import pytest
 from command_line import main
+from installed import install_distribution
 
 PROVIDER = """
 from epctx_core.plugin import Availability, CompiledPartition, ExecutionProvider, hookimpl, supported_partitions
@@ -123,17 +124,12 @@ def site(tmp_path):
         name.
         """
         module = distribution.replace("-", "_")
-        info = folder / f"{module}-1.0.dist-info"
-        info.mkdir()
-        fields = ["Metadata-Version: 2.1", f"Name: {distribution}", "Version: 1.0"]
-        fields += [f"Requires-Dist: {each}" for each in requires]
+        fields = [f"Requires-Dist: {each}" for each in requires]
         if npu:
             fields += ["Provides-Extra: npu", f'Requires-Dist: {npu}; extra == "npu"']
-        (info / "METADATA").write_text("\n".join([*fields, ""]))
         target = f"{module}:Provider" + (" [npu]" if npu else "")
-        (info / "entry_points.txt").write_text(
-            f"[epctx.execution_providers]\n{name} = {target}\n"
-        )
+        entries = {"epctx.execution_providers": {name: target}}
+        install_distribution(folder, distribution, entries, fields=fields)
         text = PROVIDER.format(name=name, body=body) if code is None else code
         (folder / f"{module}.py").write_text(text)
         return folder
@@ -148,12 +144,8 @@ def distribution():
     """
 
     def install(folder, name, version="1.0", *, requires=()):
-        info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
-        info.mkdir()
-        fields = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
-        (info / "METADATA").write_text(
-            "\n".join([*fields, *(f"Requires-Dist: {each}" for each in requires), ""])
-        )
+        fields = [f"Requires-Dist: {each}" for each in requires]
+        install_distribution(folder, name, {}, version=version, fields=fields)
 
     return install
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli.fixtures import PROVIDER
+from installed import install_distribution
 from onnxruntime_wheels import MODULE, install_wheel
 
 import epctx_core
@@ -98,13 +99,9 @@ def test_an_engine_that_the_environment_misspells_is_a_problem(doctor):
 
 
 def test_a_package_that_has_an_engine_needs_no_ep(doctor, tmp_path):
-    info = tmp_path / "acme_engine-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: acme-engine\nVersion: 1.0\nRequires-Dist: "
-        "epctx-core\n"
-    )
-    (info / "entry_points.txt").write_text("[epctx.engines]\nacme = acme_engine:Acme\n")
+    entries = {"epctx.engines": {"acme": "acme_engine:Acme"}}
+    fields = ["Requires-Dist: epctx-core"]
+    install_distribution(tmp_path, "acme-engine", entries, fields=fields)
 
     assert found(doctor("--json", path=[tmp_path]), "note") == found(
         doctor("--json"), "note"
@@ -408,11 +405,11 @@ def test_installed_graph_transformers_are_listed_and_their_packages_are_not_rema
     doctor, epctx, distribution, tmp_path
 ):
     for name in ("acme-graphs", "other-graphs"):
-        distribution(tmp_path, name, "1.2", requires=["epctx-core>=0.1"])
-        entries = f"[epctx.graph_transformers]\nfold = {name.replace('-', '_')}:fold\n"
-        (
-            tmp_path / f"{name.replace('-', '_')}-1.2.dist-info" / "entry_points.txt"
-        ).write_text(entries)
+        entries = {
+            "epctx.graph_transformers": {"fold": f"{name.replace('-', '_')}:fold"}
+        }
+        fields = ["Requires-Dist: epctx-core>=0.1"]
+        install_distribution(tmp_path, name, entries, version="1.2", fields=fields)
 
     said = doctor("--json", path=[tmp_path])
     listed = epctx("plugins", "list", "--json", path=[tmp_path])

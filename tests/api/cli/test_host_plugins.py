@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from installed import install_distribution
 
 from epctx_core import SessionOptions
 
@@ -37,15 +38,10 @@ class Refuses:
 def package(tmp_path):
     """A folder with a package of three host plugins."""
     folder = tmp_path / "site"
-    info = folder / "acme_hosts-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: acme-hosts\nVersion: 1.0\n"
-    )
-    (info / "entry_points.txt").write_text(
-        "[epctx.host_plugins]\nfirst = acme_hosts:First\nsecond = acme_hosts:Second\n"
-        "refuses = acme_hosts:Refuses\n"
-    )
+    names = {
+        name.lower(): f"acme_hosts:{name}" for name in ("First", "Second", "Refuses")
+    }
+    install_distribution(folder, "acme-hosts", {"epctx.host_plugins": names})
     (folder / "acme_hosts.py").write_text(PACKAGE)
     return folder
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from installed import install_distribution
 
 GROUPS = {
     "engines": "epctx.engines",
@@ -54,12 +55,8 @@ TARGETS = {
 def parts(tmp_path):
     """A folder with a package that has one plugin of each kind, `my-<kind>`."""
     folder = tmp_path / "parts"
-    info = folder / "acme_parts-1.0.dist-info"
-    info.mkdir(parents=True)
-    fields = ["Metadata-Version: 2.1", "Name: Acme_Parts", "Version: 1.0", ""]
-    (info / "METADATA").write_text("\n".join(fields))
-    lines = [f"[{GROUPS[key]}]\nmy-{key} = {TARGETS[key]}\n" for key in GROUPS]
-    (info / "entry_points.txt").write_text("\n".join(lines))
+    entries = {GROUPS[key]: {f"my-{key}": TARGETS[key]} for key in GROUPS}
+    install_distribution(folder, "Acme_Parts", entries)
     (folder / "acme_parts.py").write_text(CODE.lstrip())
     return folder
 
@@ -166,7 +163,7 @@ def test_one_that_ends_its_process_is_broken_and_the_command_goes_on(process, pa
 
 
 def test_packages_that_have_a_plugin_of_any_kind_are_not_remarked_on(process, parts):
-    metadata = parts / "acme_parts-1.0.dist-info" / "METADATA"
+    metadata = parts / "Acme_Parts-1.0.dist-info" / "METADATA"
     metadata.write_text(f"{metadata.read_text().rstrip()}\nRequires-Dist: epctx-core\n")
     points = metadata.with_name("entry_points.txt")
     points.write_text("[epctx.model_formats]\nmine = acme_parts\n")

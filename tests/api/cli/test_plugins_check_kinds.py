@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from installed import install_distribution
 
 MODULE = '''
 def transform(model, weights, level):
@@ -24,16 +25,12 @@ def hello(tmp_path):
     """A folder with a package that has a command, a graph transformer, and an engine
     that cannot be imported.
     """
-    info = tmp_path / "hello" / "acme_hello-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: acme-hello\nVersion: 1.0\n"
-    )
-    (info / "entry_points.txt").write_text(
-        "[epctx.commands]\nhello = acme_hello:add_arguments\n"
-        "[epctx.graph_transformers]\nnothing = acme_hello:transform\n"
-        "[epctx.engines]\nabsent = acme_absent:Engine\n"
-    )
+    entries = {
+        "epctx.commands": {"hello": "acme_hello:add_arguments"},
+        "epctx.graph_transformers": {"nothing": "acme_hello:transform"},
+        "epctx.engines": {"absent": "acme_absent:Engine"},
+    }
+    install_distribution(tmp_path / "hello", "acme-hello", entries)
     (tmp_path / "hello" / "acme_hello.py").write_text(MODULE)
     return tmp_path / "hello"
 

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from end_to_end.engine_eps import EngineProvider
 from end_to_end.small_models import chain, saved
+from installed import install_distribution
 
 import epctx_core as epctx
 from epctx_core.plugin import Compatibility, Finding, Severity, hookimpl
@@ -77,14 +78,8 @@ def wheel(folder, distribution, cls):
     """Return a folder with a distribution whose EP is a class of this module."""
     # A process imports a module once: each test needs others.
     module = f"{distribution.replace('-', '_')}_{next(_numbers)}"
-    info = folder / distribution / f"{distribution.replace('-', '_')}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n"
-    )
-    (info / "entry_points.txt").write_text(
-        f"[epctx.execution_providers]\n{NAME} = {module}:Provider\n"
-    )
+    entries = {"epctx.execution_providers": {NAME: f"{module}:Provider"}}
+    info = install_distribution(folder / distribution, distribution, entries)
     (info.parent / f"{module}.py").write_text(
         f"from contract.test_foreign_payloads import {cls.__name__} as Provider\n"
     )

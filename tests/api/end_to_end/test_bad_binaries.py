@@ -18,6 +18,7 @@ from end_to_end.routes import (
 )
 from end_to_end.small_models import SHAPE, example, saved
 from install_commands import pip_install
+from installed import install_distribution
 
 import epctx_core as epctx
 from epctx_core import (
@@ -153,16 +154,13 @@ def test_an_explicit_list_of_providers_is_exhaustive(pair):
 def broken_plugin(tmp_path, monkeypatch):
     """A plugin as pip installs it, whose import fails."""
     site = tmp_path / "site"
-    info = site / "epctx_broken_npu-2.1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: epctx-broken-npu\nVersion: 2.1\n"
-    )
-    (info / "entry_points.txt").write_text(
-        "[epctx.execution_providers]\nBrokenExecutionProvider = "
-        "epctx_broken_npu:Provider\n[epctx.ep_sources]\nBrokenNPU = "
-        "epctx_broken_npu:Provider\n"
-    )
+    entries = {
+        "epctx.execution_providers": {
+            "BrokenExecutionProvider": "epctx_broken_npu:Provider"
+        },
+        "epctx.ep_sources": {"BrokenNPU": "epctx_broken_npu:Provider"},
+    }
+    install_distribution(site, "epctx-broken-npu", entries, version="2.1")
     (site / "epctx_broken_npu.py").write_text(
         "raise ImportError('libnpu.so.4: cannot open shared object')\n"
     )

@@ -15,6 +15,7 @@ import pytest
 from end_to_end.engine_eps import Alpha
 from end_to_end.routes import refused, with_qnn, with_transformers
 from end_to_end.small_models import chain, example, finished, saved, tensor
+from installed import install_distribution
 from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
@@ -74,15 +75,8 @@ def install(tmp_path, monkeypatch):
 
     def install(distribution, *names, code=PACKAGE):
         module = distribution.replace("-", "_")
-        info = site / f"{module}-1.2.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n"
-        )
-        lines = [f"{name} = {module}:{name}" for name in names]
-        (info / "entry_points.txt").write_text(
-            "\n".join(["[epctx.graph_transformers]", *lines, ""])
-        )
+        entries = {"epctx.graph_transformers": {n: f"{module}:{n}" for n in names}}
+        install_distribution(site, distribution, entries, version="1.2")
         (site / f"{module}.py").write_text(code)
         modules.append(module)
 

@@ -14,6 +14,7 @@ import onnxruntime
 import pytest
 from engines.models_for_engines import WITHOUT_ONNXRUNTIME
 from install_commands import pip_install
+from installed import install_distribution
 from onnx import parser
 
 SOURCE = """
@@ -118,17 +119,11 @@ def packages(tmp_path):
     """
 
     def install(distribution, **entries):
-        info = tmp_path / "site" / f"{distribution.replace('-', '_')}-1.2.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n"
-        )
-        lines = [f"{name} = {value}" for name, value in entries.items()]
-        (info / "entry_points.txt").write_text(
-            "\n".join(["[epctx.engines]", *lines, ""])
-        )
-        (tmp_path / "site" / "acme_engine.py").write_text(ENGINE)
-        (tmp_path / "site" / "acme_wrong.py").write_text("import no_such_library\n")
+        site = tmp_path / "site"
+        groups = {"epctx.engines": entries}
+        install_distribution(site, distribution, groups, version="1.2")
+        (site / "acme_engine.py").write_text(ENGINE)
+        (site / "acme_wrong.py").write_text("import no_such_library\n")
 
     return install
 

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import onnx
 import pytest
+from installed import install_distribution
 
 import epctx_core as epctx
 
@@ -76,17 +77,8 @@ def site(tmp_path):
     folder = tmp_path / "site"
 
     def install(distribution, module, code, **entries):
-        info = folder / f"{distribution.replace('-', '_')}-1.2.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n"
-        )
-        lines = [
-            f"[epctx.{group}]\n{name} = {value}\n"
-            for group, names in entries.items()
-            for name, value in names.items()
-        ]
-        (info / "entry_points.txt").write_text("\n".join(lines))
+        groups = {f"epctx.{group}": names for group, names in entries.items()}
+        install_distribution(folder, distribution, groups, version="1.2")
         (folder / f"{module}.py").write_text(code)
 
     return install

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from end_to_end.engine_eps import Alpha
+from installed import install_distribution
 from kernel_eps.acme import Acme, X, compiled, model_of, with_eps
 from onnx import TensorProto, helper
 
@@ -49,13 +50,9 @@ def install(tmp_path, monkeypatch):
         module = distribution.replace("-", "_")
         modules.append(module)
         (tmp_path / f"{module}.py").write_text(PLUGIN)
-        info = tmp_path / f"{module}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n"
-        )
-        (info / "entry_points.txt").write_text(
-            f"[epctx.execution_providers]\nSpyExecutionProvider = {module}:Provider\n"
+        entries = {"SpyExecutionProvider": f"{module}:Provider"}
+        install_distribution(
+            tmp_path, distribution, {"epctx.execution_providers": entries}
         )
 
     yield install

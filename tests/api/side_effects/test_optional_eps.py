@@ -12,6 +12,7 @@ import pytest
 from command_line import main
 from end_to_end.engine_eps import Alpha
 from end_to_end.small_models import chain, example, saved
+from installed import install_distribution
 
 import epctx_core as epctx
 from epctx_core.plugin import Availability, Purpose
@@ -128,14 +129,9 @@ def test_only_the_purpose_at_hand_counts(source):
 def test_a_broken_optional_plugin_is_skipped_with_its_reason(
     source, tmp_path, monkeypatch, caplog
 ):
-    info = tmp_path / "site" / "broken-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n"
-    )
-    (info / "entry_points.txt").write_text(
-        "[epctx.execution_providers]\nBrokenExecutionProvider = "
-        "no_such_module:Provider\n"
+    entries = {"BrokenExecutionProvider": "no_such_module:Provider"}
+    install_distribution(
+        tmp_path / "site", "broken", {"epctx.execution_providers": entries}
     )
     monkeypatch.syspath_prepend(tmp_path / "site")
 
