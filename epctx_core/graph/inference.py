@@ -20,16 +20,14 @@ from onnx import (
 )
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.hidden_nodes import (
-    has_needy_nodes,
-    hide_untyped,
-    show_hidden,
-)
 from epctx_core.graph.model_io import get_structure
 from epctx_core.graph.preconditions import (
     Operators,
     check_preconditions,
+    has_needy_nodes,
+    hide_untyped,
     list_operators,
+    show_hidden,
 )
 from epctx_core.graph.type_table import (
     TypeTable,
