@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from operator import is_not
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +162,7 @@ class ProviderHooks(pluggy.PluginManager):
         given = self._last.given
         if type(given) is not list or type(result) is not list:
             return given is not result
-        return len(given) != len(result) or any(map(_is_not, given, result))
+        return len(given) != len(result) or any(map(is_not, given, result))
 
     @contextmanager
     def blame_hosts(self, hook: str) -> Iterator[None]:
@@ -192,10 +193,6 @@ class ProviderHooks(pluggy.PluginManager):
     def close(self) -> None:
         """Release the EP and all that was registered: a manager is a cycle."""
         vars(self.hook).clear()
-
-
-def _is_not(one: object, other: object) -> bool:
-    return one is not other
 
 
 def _bind(method: MarkedMethod, provider: ExecutionProvider) -> Callable[..., Any]:
@@ -240,7 +237,6 @@ class ProviderInstances:
 
     def __init__(self, host_plugins: Sequence[HostPlugin] = ()) -> None:
         self.host_plugins = host_plugins
-        self._records: dict[str, PluginRecord] = {}
         self._managers: dict[str, ProviderHooks] = {}
         self._waiting: list[str] = []
         self._lock = threading.Lock()
@@ -252,7 +248,7 @@ class ProviderInstances:
 
     def record(self, name: str) -> PluginRecord:
         """Return the record of an EP."""
-        return self._records[name]
+        return self._managers[name].record
 
     def implements(self, ep: str, hook: str) -> bool:
         """Return whether an EP of this session has a hook; cheap enough for every
@@ -289,7 +285,6 @@ class ProviderInstances:
                 hint="Leave out __new__.",
             )
         self._managers[record.name] = ProviderHooks(record, provider, self.host_plugins)
-        self._records[record.name] = record
         self._waiting.append(record.name)
 
     def call(self, ep: str, hook: str, /, **arguments: Any) -> Any:
@@ -312,7 +307,7 @@ class ProviderInstances:
         manager = self._managers[ep]
         if hook not in manager.hooks:
             raise NotImplementedByProvider(
-                f"{self._records[ep].label} does not implement the hook {hook}.",
+                f"{manager.record.label} does not implement the hook {hook}.",
                 ep=ep,
                 hint="Use an EP that does, or ask the plugin's author for it.",
             )
@@ -351,7 +346,7 @@ class ProviderInstances:
                 try:
                     close_quietly(
                         partial(self.call, ep, "shutdown"),
-                        f"shutdown of {self._records[ep].label}",
+                        f"shutdown of {self.record(ep).label}",
                     )
                 except KeyboardInterrupt as error:
                     interrupt = error
