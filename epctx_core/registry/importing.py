@@ -299,10 +299,9 @@ def _hook_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
         else:
             yield from _implementation_problems(method)
     for hook, row in HOOKS.items():
-        if (
-            hook not in implemented
-            and inspect.getattr_static(cls, hook, None) is not None
-        ):
+        if hook in implemented:
+            continue
+        if inspect.getattr_static(cls, hook, None) is not None:
             hint = (
                 "Write @hookimpl above it, also above an override of a parent's "
                 "method, or rename it."
@@ -314,11 +313,7 @@ def _hook_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
                 ),
                 hint,
             )
-        elif (
-            hook not in implemented
-            and row.needed_for == "run"
-            and row.unless not in implemented
-        ):
+        elif row.needed_for == "run" and row.unless not in implemented:
             yield (
                 f"the required hook {hook} is missing",
                 f"Implement {hook}, marked with @hookimpl.",
