@@ -263,9 +263,7 @@ def explain_missing(
             ),
         )
 
-    near = [
-        r for r in records if any(s.casefold() == source.casefold() for s in r.sources)
-    ]
+    near = [r for r in records if r.resembles(source)]
     exact = [r for r in near if source in r.sources]
     usable = [r for r in exact or near if r.usable]
     if near and not usable:

@@ -122,39 +122,37 @@ class Selection:
         winner = next(
             (r for r in rivals if is_same_distribution(r.distribution, expected)), None
         )
+        is_chosen = winner is not None
+        real = [r for r in rivals if not r.simulated]
         if winner is not None:
             why = f"{winner.origin} was preferred"
-            return (
-                record
-                if record is winner
-                else _mark_duplicate(record, why, passed_over=True)
-            )
+        elif len(real) == 1 and all(r.simulated is not None for r in rivals):
+            winner = real[0]
+            why = f"it is simulated, and {winner.origin} is not"
+        else:
+            why = _explain_tie(record.name, rivals)
 
-        real = [r for r in rivals if not r.simulated]
-        if len(real) == 1 and all(r.simulated is not None for r in rivals):
-            why = f"it is simulated, and {real[0].origin} is not"
-            return (
-                record
-                if record is real[0]
-                else _mark_duplicate(record, why, passed_over=False)
-            )
-
-        why = f"{' and '.join(r.origin for r in rivals)} provide {record.name}"
-        broken = [
-            r.origin
-            for r in rivals
-            if r.state is PluginState.BROKEN and r.simulated is None
-        ]
-        if broken:
-            why += (
-                f"; whether {' and '.join(broken)} is simulated is not known, as it "
-                "is broken"
-            )
-
-        return _mark_duplicate(record, why, passed_over=False)
+        if record is winner:
+            return record
+        return _mark_duplicate(record, why, passed_over=is_chosen)
 
 
 _OUT = (PluginState.DISABLED, PluginState.REMOVED)
+
+
+def _explain_tie(ep: str, rivals: Sequence[PluginRecord]) -> str:
+    why = f"{' and '.join(r.origin for r in rivals)} provide {ep}"
+    broken = [
+        r.origin
+        for r in rivals
+        if r.state is PluginState.BROKEN and r.simulated is None
+    ]
+    if broken:
+        why += (
+            f"; whether {' and '.join(broken)} is simulated is not known, as it is "
+            "broken"
+        )
+    return why
 
 
 def _mark_duplicate(
@@ -215,9 +213,7 @@ def route_source(
         if found is not None:
             return found
 
-    near = [
-        r for r in records if any(s.casefold() == source.casefold() for s in r.sources)
-    ]
+    near = [r for r in records if r.resembles(source)]
     takers = (r for r in near if r.usable and accepts(r))
     found = (
         next(takers, None)

@@ -128,6 +128,10 @@ class PluginRecord:
         """EP name and origin for messages."""
         return f"{self.name} ({self.origin})"
 
+    def resembles(self, source: str) -> bool:
+        """Return whether a source is one of its keys, ignoring case."""
+        return source.casefold() in {key.casefold() for key in self.sources}
+
     def as_dict(self) -> dict[str, Any]:
         """Return the object that `epctx plugins list --json` prints."""
         names = (

@@ -51,7 +51,6 @@ from epctx_core.registry.records import (
     is_name_of,
     is_same_distribution,
     make_record,
-    normalise_name,
     sort_key,
 )
 
@@ -79,7 +78,7 @@ class Registry:
         # A child may inherit the lock of a thread that it does not have, and the tables
         # between two steps of a change. Each step leaves them whole; what is derived
         # from them is dropped before the first.
-        self._locks = PerProcess(threading.RLock)
+        self._lock = PerProcess(threading.RLock).get
         self._entry_points = entry_points
         self._paths: list[str] = []
         self._selection = Selection()
@@ -118,14 +117,14 @@ class Registry:
         paths stay.
         """
         importlib.invalidate_caches()
-        with self._locks.get():
+        with self._lock():
             self._selected = None
             self._is_stale = True
             self._select()
 
     def _select(self) -> dict[RecordKey, PluginRecord]:
         """Return all records after selection, in order."""
-        with self._locks.get():
+        with self._lock():
             if self._selected is None:
                 found = [entry.record for entry in self._discover().values()]
                 records = self._selection.apply(
@@ -191,7 +190,7 @@ class Registry:
         from epctx_core.registry.host_plugins import check_host_plugin
 
         host = check_host_plugin(plugin)
-        with self._locks.get():
+        with self._lock():
             if any(each.plugin is plugin for each in self._host_plugins):
                 raise InvalidArgument(f"the host plugin {host.name} is registered.")
             self._host_plugins = (*self._host_plugins, host)
@@ -202,7 +201,7 @@ class Registry:
         Raises:
             InvalidArgument: it is not registered.
         """
-        with self._locks.get():
+        with self._lock():
             kept = tuple(h for h in self._host_plugins if h.plugin is not plugin)
             if len(kept) == len(self._host_plugins):
                 raise InvalidArgument(
@@ -257,7 +256,7 @@ class Registry:
             raise InvalidArgument(
                 f"the EP name {CPU_EP} is built in; give the class another.", ep=CPU_EP
             )
-        with self._locks.get():
+        with self._lock():
             for record in self._select().values():
                 # What was found in a package that knows nothing of epctx gives way.
                 if (
@@ -286,7 +285,7 @@ class Registry:
             NotFound: the host registered no class of that name.
             Fail: a session, a compile or a share group uses it.
         """
-        with self._locks.get():
+        with self._lock():
             entry = self._registered.get(name)
             if entry is None:
                 raise NotFound(
@@ -343,7 +342,7 @@ class Registry:
         try:
             yield entry.record
         finally:
-            with self._locks.get():
+            with self._lock():
                 if self._registered.get(cls.name) is entry:
                     # Else the block has unregistered it.
                     if users := self._describe_users(entry):
@@ -395,7 +394,7 @@ class Registry:
                 hint=hint,
             )
 
-        with self._locks.get():
+        with self._lock():
             self._selected = None
             if location not in sys.path:
                 sys.path.append(location)
@@ -408,13 +407,14 @@ class Registry:
             _log.warning(
                 "%s. Uninstall that one, or use an environment without it.", sentence
             )
-        names = {
-            (record.name, normalise_name(record.distribution or "")) for record in found
-        }
         return [
             r
             for r in view.values()
-            if (r.name, normalise_name(r.distribution or "")) in names
+            if any(
+                r.name == f.name
+                and is_same_distribution(r.distribution, f.distribution)
+                for f in found
+            )
         ]
 
     @contextmanager
@@ -441,7 +441,7 @@ class Registry:
         Raises:
             InvalidArgument: that distribution is not installed or does not provide it.
         """
-        with self._locks.get():
+        with self._lock():
             records = [entry.record for entry in self._discover().values()]
             providing = find_by_name(ep, records)
             chosen = [
@@ -542,7 +542,7 @@ class Registry:
         return self._find_entry(record).record
 
     def _find_entry(self, record: PluginRecord) -> Entry:
-        with self._locks.get():
+        with self._lock():
             entry = (
                 self._registered.get(record.name)
                 if record.distribution is None
@@ -587,7 +587,7 @@ class Registry:
             return entry.cls
 
     def _store(self, entry: Entry, record: PluginRecord) -> None:
-        with self._locks.get():
+        with self._lock():
             self._selected = None
             entry.record = record
             if (
@@ -624,7 +624,7 @@ class Registry:
         said: Availability,
         text: str | None = None,
     ) -> None:
-        with self._locks.get():
+        with self._lock():
             entry = self._find_entry(record)
             if entry.record.usable:
                 # Unless a refresh has found meanwhile that it is gone.
@@ -659,10 +659,7 @@ class Registry:
                 for record in among
             ]
         else:
-            near = source.casefold()
-            records = self._settle_duplicates(
-                lambda record: near in {s.casefold() for s in record.sources}
-            )
+            records = self._settle_duplicates(lambda record: record.resembles(source))
         found = route_source(
             source,
             records,

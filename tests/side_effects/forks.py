@@ -120,7 +120,7 @@ def in_thread(block):
 
 def locked():
     """Fork while another thread is in the registry."""
-    with in_thread(default_registry._locks.get()):
+    with in_thread(default_registry._lock()):
         return in_child(use_registry)
 
 
