@@ -235,9 +235,7 @@ class NodeGroup:
         """Key that is equal for equal groups of one graph; None with weights."""
         if self._form is not None or self.weight_names or self.kept_names:
             return self.plain_form
-        return self._add_types(
-            (_digest_nodes(self.graph, self.node_indices, self.inputs, self.outputs),)
-        )
+        return self._add_types((_digest_nodes(self),))
 
     def _add_types(self, form: tuple[object, ...]) -> tuple[object, ...]:
         # A type table makes equal types once, so their identities represent them.
@@ -375,14 +373,12 @@ class GraphPartition(NodeGroup):
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical form."""
         form = self.plain_form
+        if form is None:
+            return _digest_nodes(self)
         known = self.graph.digests
-        digest = known.get(form) if form is not None else None
-        digest = digest or _digest_nodes(
-            self.graph, self.node_indices, self.inputs, self.outputs
-        )
-        if form is not None:
-            known[form] = digest
-        return digest
+        if form not in known:
+            known[form] = _digest_nodes(self)
+        return known[form]
 
     @cached_property
     def name(self) -> str:
@@ -437,27 +433,23 @@ def _number_names(
     return entering, numbers, form
 
 
-def _digest_nodes(
-    graph: GraphIndex,
-    nodes: Sequence[int],
-    inputs: Sequence[ValueInfo],
-    outputs: Sequence[ValueInfo],
-) -> str:
-    """Return SHA-256 (hex) over a partition's canonical form.
+def _digest_nodes(group: NodeGroup) -> str:
+    """Return SHA-256 (hex) over a group's canonical form.
 
     That is: operators, domains, versions, attributes, how values connect (by number,
     not by name), types of the boundary, and the weights' types, shapes and bytes.
     Neither names nor options.
     """
+    graph = group.graph
     form = _CanonicalForm(graph.opset_imports)
     numbers = form.numbers
     weights = graph.weights
-    for value in inputs:
+    for value in group.inputs:
         form.add(f"in {numbers[value.name]} {value.type.elem_type} {value.shape}")
 
     # Initializers of text, which are no weights.
     special = graph.special_tensors
-    for index in nodes:
+    for index in group.node_indices:
         for name in graph.inputs[index]:
             if name in numbers:
                 continue
@@ -472,10 +464,10 @@ def _digest_nodes(
                 form.add(_serialize_without_names(special[name]))
         form.add_node(graph.nodes[index], graph.inputs[index], graph.outputs[index])
 
-    for value in outputs:
+    for value in group.outputs:
         form.add(f"out {numbers[value.name]} {value.type.elem_type} {value.shape}")
     for function in find_used_functions(
-        (graph.nodes[i] for i in nodes), graph.functions
+        (graph.nodes[i] for i in group.node_indices), graph.functions
     ):
         form.add(function.SerializeToString(deterministic=True))
     return form.digest()
