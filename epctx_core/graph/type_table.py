@@ -115,7 +115,7 @@ class TypeTable:
         if value is not None and value.HasField("type"):
             return value.type
         if self._infer is not None and name:
-            self._complete(self._infer)
+            self._complete()
             return self.get_proto(name)
         return (
             self._outer.get_proto(name)
@@ -138,8 +138,7 @@ class TypeTable:
         """Return the table of a node's subgraph; for an unknown one, a table of the
         outer scope alone.
         """
-        if self._infer is not None:
-            self._complete(self._infer)
+        self._complete()
         if node not in self._subgraphs:
             held = (
                 iter_named_subgraphs(self._graph.node[node])
@@ -176,8 +175,7 @@ class TypeTable:
 
         See `types_of`. Not to be changed.
         """
-        if self._infer is not None:
-            self._complete(self._infer)
+        self._complete()
         graph = (
             self._graph
             if self._graph is not None
@@ -188,9 +186,11 @@ class TypeTable:
             *(self._proven.list_declaring_graphs() if self._proven is not None else ()),
         ]
 
-    def _complete(self, infer: Callable[[], TypeTable]) -> None:
-        """Take over the inferred table, which includes all declarations."""
-        inferred = infer()
+    def _complete(self) -> None:
+        """Take over the inferred table, which includes all declarations, once."""
+        if self._infer is None:
+            return
+        inferred = self._infer()
         self._infer = None
         self._values, self._graph = inferred._values, inferred._graph  # noqa: SLF001 - of the same class
         self._proven, self._trusted = inferred._proven, None  # noqa: SLF001
