@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import AttributeProto, GraphProto, TensorProto, helper, numpy_helper
 
-from epctx_core.errors import InvalidGraph
+from epctx_core.graph.model_io import decode_name, require_text_names
 from epctx_core.graph.walks import (
     DEFAULT_DOMAINS,
     EXECUTABLE,
@@ -342,14 +342,9 @@ def _check_text(*names: Iterable[str]) -> None:
     try:
         "".join(found)
     except TypeError:
-        wrong = next(name for name in found if not isinstance(name, str))
-        raise InvalidGraph(
-            f"the model has the name {wrong!r}, which is not UTF-8.",
-            hint=(
-                "The file is damaged, or a faulty tool wrote it; export the model "
-                "again."
-            ),
-        ) from None
+        with require_text_names():
+            for name in found:
+                decode_name(name)
 
 
 class Node:
