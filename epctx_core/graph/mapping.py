@@ -133,8 +133,7 @@ class MappedFile:
         Raises:
             InvalidGraph: size or time of change differ.
         """
-        now = os.fstat(self.descriptor)
-        if (now.st_size, now.st_mtime_ns) != (self.size, self.status.st_mtime_ns):
+        if identify_file(os.fstat(self.descriptor)) != self.identity:
             raise InvalidGraph(
                 f"the file {self.path!r} was written to while it was in use.",
                 path=self.path,

@@ -61,10 +61,10 @@ def _counts_within_pool(_node: NodeProto, attributes: _Attributes) -> bool:
     return all(one <= other for one, other in pairwise(starts))
 
 
-def _is_within(name: str, least: int, most: int) -> _Check:
-    """Return a check of an integer attribute, which may be missing."""
+def _is_axis_from(least: int, name: str) -> _Check:
+    """Return a check of an attribute that counts axes, which may be missing."""
     return lambda _node, attributes: (
-        name not in attributes or least <= attributes[name].i <= most
+        name not in attributes or least <= attributes[name].i <= MAX_RANK
     )
 
 
@@ -75,11 +75,11 @@ _PRECONDITIONS: dict[tuple[str, str], tuple[_Check, str]] = {
         "The equation string contains a comma-separated sequence of letters.",
     ),
     ("", "GatherND"): (
-        _is_within("batch_dims", 0, MAX_RANK),
+        _is_axis_from(0, "batch_dims"),
         "b < min(q, r) is to be honored.",
     ),
     ("", "LayerNormalization"): (
-        _is_within("axis", -MAX_RANK, MAX_RANK),
+        _is_axis_from(-MAX_RANK, "axis"),
         "If rank(X) is r, axis' allowed range is [-r, r).",
     ),
     ("", "Scan"): (

@@ -104,14 +104,14 @@ def walk_graphs(
 
 
 def walk_indexed_nodes(
-    graph: GraphProto, path: SubgraphPath = ()
+    graph: GraphProto,
 ) -> Iterator[tuple[SubgraphPath, int, NodeProto]]:
     """Yield all nodes with the path to their graph and their index in it; a graph's own
     before those of its subgraphs.
     """
-    for where, each in walk_graphs(graph, path):
+    for path, each in walk_graphs(graph):
         for index, node in enumerate(each.node):
-            yield where, index, node
+            yield path, index, node
 
 
 def find_outer_names(node: NodeProto) -> tuple[str, ...]:
