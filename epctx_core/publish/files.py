@@ -290,11 +290,14 @@ def claim(staged: Path, final: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
-        if get_mode(final) is not None:
-            raise FileExistsError(
-                errno.EEXIST, os.strerror(errno.EEXIST), str(final)
-            ) from None
+        require_free(final)
         staged.replace(final)
+
+
+def require_free(path: Path) -> None:
+    """Raise FileExistsError if something has a name."""
+    if get_mode(path) is not None:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
 
 
 def is_same_file(one: Path, other: Path) -> bool:

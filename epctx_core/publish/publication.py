@@ -7,7 +7,6 @@ Independent of the meaning of the files.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
@@ -285,12 +284,10 @@ class Publication:
                     path=self.folder,
                     hint="Use sub-folders that really lie in the output folder.",
                 )
+            if not replace:
+                files.require_free(self.folder / key)
             if get_mode(self.folder / key) is None:
                 self._free[key] = replace
-            elif not replace:
-                raise FileExistsError(
-                    errno.EEXIST, os.strerror(errno.EEXIST), str(self.folder / key)
-                )
             files.make_folders(self._staging / NEW, key)
             file = files.StagedFile(
                 self._staging / NEW / key, self.folder, self._before_writing
@@ -392,8 +389,8 @@ class Publication:
             Fail: something that is not a file has the name.
         """
         final = self.folder / name
-        if is_claimed and get_mode(final) is not None:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(final))
+        if is_claimed:
+            files.require_free(final)
         try:
             mode = final.stat().st_mode
         except FileNotFoundError:
