@@ -75,6 +75,28 @@ class Selection:
         allowed = [self._disable(record) for record in records]
         return [self._settle(record, allowed, chosen, registered) for record in allowed]
 
+    def list_misspelt(self, records: Sequence[PluginRecord]) -> list[str]:
+        """Return a sentence for each name that matches no record: most likely
+        misspelt.
+        """
+        named = [(ONLY_VARIABLE, name) for name in self.only or ()]
+        named += [(DISABLE_VARIABLE, name) for name in self.disabled]
+        found = [
+            f"{variable} names {name!r}, which is neither an installed EP nor its "
+            "distribution"
+            for variable, name in named
+            if not any(matches_record(name, record) for record in records)
+        ]
+        return found + [
+            f"{PREFER_VARIABLE} prefers {distribution!r} for {ep!r}, which it does not "
+            "provide"
+            for ep, distribution in self.preferred.items()
+            if not any(
+                is_same_distribution(distribution, r.distribution)
+                for r in find_by_name(ep, records)
+            )
+        ]
+
     def _disable(self, record: PluginRecord) -> PluginRecord:
         reason = ""
         if any(matches_record(name, record) for name in self.disabled):

@@ -157,12 +157,8 @@ class Registry:
             self._selection = selection
             self._is_stale = False
             if self._entry_points and selection != Selection():
-                from epctx_core.registry.misspelt import find_misspelt
-
-                for sentence in find_misspelt(
-                    selection,
-                    [*records, *(e.record for e in self._registered.values())],
-                ):
+                registered = [e.record for e in self._registered.values()]
+                for sentence in selection.list_misspelt([*records, *registered]):
                     _log.warning("%s.", sentence)
         return self._found
 
@@ -697,10 +693,8 @@ class Registry:
         """Return a sentence for each name in EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS or
         EPCTX_PREFER that matches no record.
         """
-        from epctx_core.registry.misspelt import find_misspelt
-
         records = self.records()  # reads the environment, too
-        return find_misspelt(self._selection, records)
+        return self._selection.list_misspelt(records)
 
     @staticmethod
     def explain_unusable(record: PluginRecord) -> tuple[str, str]:
