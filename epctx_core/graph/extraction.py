@@ -18,7 +18,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from epctx_core.errors import InvalidArgument
 from epctx_core.graph.index import SPECIAL, GraphIndex, Node
-from epctx_core.graph.quantized import find_quantized_groups
+from epctx_core.graph.partition import find_quantized_groups
 from epctx_core.graph.walks import (
     copy_message,
     find_used_functions,

@@ -12,7 +12,6 @@ from collections.abc import (
 )
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
 import onnx
 import onnx.inliner
@@ -33,9 +32,6 @@ from epctx_core.graph.walks import (
     walk_nodes,
     walk_types,
 )
-
-if TYPE_CHECKING:
-    from epctx_core.graph.partition import NodeGroups
 
 _log = logging.getLogger("epctx.graph")
 
@@ -154,7 +150,9 @@ def _sort(graph: GraphProto | FunctionProto, given: set[str]) -> dict[str, None]
     }
 
 
-def _order_nodes(nodes: Sequence[NodeProto], needs: NodeGroups) -> list[int]:
+def _order_nodes(
+    nodes: Sequence[NodeProto], needs: Sequence[Sequence[int]]
+) -> list[int]:
     """Return the nodes' indices, each behind those that it needs; a sorted graph keeps
     its order.
     """

@@ -18,8 +18,7 @@ from epctx_core.errors import PluginError, concealed
 from epctx_core.graph.extraction import GraphPartition, GraphSlice
 from epctx_core.graph.garbage import resume_collection
 from epctx_core.graph.index import GraphIndex, Node
-from epctx_core.graph.partition import CyclicGroupsError
-from epctx_core.graph.quantized import find_quantized_groups
+from epctx_core.graph.partition import CyclicGroupsError, find_quantized_groups
 from epctx_core.plugin import ComputeCapability, Purpose, Refusal
 from epctx_core.registry.guard import blame, contract_error, to_plain
 from epctx_core.sessions.assignment import RefusalRecord

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epctx_core.graph.extraction import GraphSlice
-from epctx_core.graph.partition import Partitioner
-from epctx_core.graph.quantized import find_quantized_groups
+from epctx_core.graph.partition import Partitioner, find_quantized_groups
 
 INT8 = 3
 FREE = [False] * 50

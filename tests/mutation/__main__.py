@@ -65,7 +65,6 @@ AREAS = {
             "sessions/assignment.py",
             "sessions/claims.py",
             "graph/partition.py",
-            "graph/quantized.py",
         ),
         (
             "graph/test_partition.py",
