@@ -74,7 +74,7 @@ from epctx_core.forwarding import make_forwarders as _make_forwarders
 
 if TYPE_CHECKING:
     from epctx_core.compiling.destination import *
-    from epctx_core.context.manifest import *
+    from epctx_core.context.metadata import *
     from epctx_core.context.paths import *
     from epctx_core.context.payload_writer import *
     from epctx_core.context.scratch import *
@@ -100,7 +100,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "epctx_core.compiling.destination": ("check_folder",),
-    "epctx_core.context.manifest": ("parse_json",),
+    "epctx_core.context.metadata": ("parse_json",),
     "epctx_core.context.paths": ("ModelFolder",),
     "epctx_core.context.payload_writer": ("PrivatePayloads",),
     "epctx_core.context.scratch": (

@@ -24,8 +24,8 @@ from epctx_core.compiling.initializers import (
     make_placement,
 )
 from epctx_core.compiling.report import CompileReport, OutputFile
-from epctx_core.context.named_files import is_plain_name
 from epctx_core.errors import Fail, InvalidArgument, convert_errors
+from epctx_core.file_names import is_plain_name
 from epctx_core.options import (
     GraphOptimizationLevel,
     OrtCompileApiFlags,

@@ -13,22 +13,19 @@ from typing import TYPE_CHECKING, BinaryIO
 from unicodedata import normalize
 
 from epctx_core.context.callbacks import MemorySink
-from epctx_core.context.named_files import (
+from epctx_core.context.dependencies import find_models_naming
+from epctx_core.context.unfinished import get_mode, resolve_without_links
+from epctx_core.errors import Fail, InvalidArgument
+from epctx_core.file_names import (
     find_free_name,
-    find_models_naming,
+    is_folder_name,
     is_plain_name,
     is_utf8,
+    list_parents,
     make_binary_name,
     make_context_model_path,
-)
-from epctx_core.context.paths import is_folder_name
-from epctx_core.context.unfinished import (
-    get_mode,
-    list_parents,
     normalise_path,
-    resolve_without_links,
 )
-from epctx_core.errors import Fail, InvalidArgument
 
 if TYPE_CHECKING:
     from epctx_core.compiling.initializers import InitializerPlacement

@@ -23,26 +23,21 @@ from epctx_core.compiling.provenance import (
     add_manifest,
     describe_providers,
 )
-from epctx_core.context.kernel_types import write_kernel_types
-from epctx_core.context.manifest import Manifest, SourceReference
-from epctx_core.context.named_files import (
+from epctx_core.context.dependencies import (
     SOURCE_MODEL,
     read_dependencies,
     write_dependencies,
 )
-from epctx_core.context.node_writer import (
-    Embeddable,
-    SerializedModel,
-    embed,
-    make_context_node,
-)
+from epctx_core.context.embedding import Embeddable, SerializedModel, embed
+from epctx_core.context.kernel_types import write_kernel_types
+from epctx_core.context.manifest import Manifest, SourceReference
+from epctx_core.context.node import make_context_node
 from epctx_core.context.payload_writer import PayloadSet, PayloadWriter
 from epctx_core.context.weightless import (
     FILE_ATTRIBUTE,
     SourceReferences,
     list_source_files,
 )
-from epctx_core.context.weights_folder import strip_seal
 from epctx_core.engines.matching import find_operator_types
 from epctx_core.graph.index import Node
 from epctx_core.graph.splice import (
@@ -58,7 +53,7 @@ from epctx_core.registry.guard import blame, contract_error
 
 if TYPE_CHECKING:
     from epctx_core.compiling.destination import Outputs
-    from epctx_core.context.manifest import PayloadEntry
+    from epctx_core.context.digests import PayloadEntry
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.plugin import (
         EPContextNode,
@@ -155,7 +150,7 @@ class ContextModel:
             entry.name: entry.root for entry in self.payloads if not entry.embedded
         }
         if self.initializers is not None:
-            files[self.initializers.name] = strip_seal(self.initializers).root
+            files[self.initializers.name] = self.initializers.root
         return files
 
 

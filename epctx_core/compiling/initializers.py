@@ -2,7 +2,7 @@
 where the host says.
 
 A model that is too large for a protobuf is refused as early as possible. Bytes are not
-copied on the way: the model holds a marker for them (`context.node_writer`), a file
+copied on the way: the model holds a marker for them (`context.embedding`), a file
 gets them streamed like a payload's weights.
 """
 
@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnx import ModelProto, TensorProto
 
-from epctx_core.context.named_files import is_utf8
-from epctx_core.context.node_writer import Embeddable, make_marker
+from epctx_core.context.embedding import Embeddable, make_marker
 from epctx_core.context.payload_writer import PayloadWriter
-from epctx_core.context.unfinished import normalise_path
-from epctx_core.context.weights_folder import make_mark, write_seal
+from epctx_core.context.weights_folder import make_checksum_line, write_checksum
 from epctx_core.errors import Fail, InvalidArgument
+from epctx_core.file_names import is_utf8, normalise_path
 from epctx_core.graph.tensor_bytes import read_initializers
 from epctx_core.graph.walks import walk_graphs
 from epctx_core.graph.weights import (
@@ -39,7 +38,7 @@ from epctx_core.sessions import host
 if TYPE_CHECKING:
     import numpy as np
 
-    from epctx_core.context.manifest import PayloadEntry
+    from epctx_core.context.digests import PayloadEntry
     from epctx_core.graph.weights import Weights
     from epctx_core.sessions.assignment import Assignment
 
@@ -195,9 +194,9 @@ def make_placement(
     return InitializerPlacement(file=name, threshold=0 if file is None else threshold)
 
 
-def _close_with_seal(writer: PayloadWriter) -> PayloadEntry:
-    """Append the seal to a file of initializers; return the entry of all of it."""
-    writer.write(make_mark(writer.make_entry()))
+def _add_checksum(writer: PayloadWriter) -> PayloadEntry:
+    """Append the checksum to a file of initializers; return the entry of all of it."""
+    writer.write(make_checksum_line(writer.make_entry()))
     return writer.make_entry()
 
 
@@ -260,8 +259,8 @@ def place_initializers(
                 replace_data(tensor, TensorProto(raw_data=marker))
                 contents[marker] = weight
 
-    entry = None if writer is None else _close_with_seal(writer)
-    write_seal(model, entry)
+    entry = None if writer is None else _add_checksum(writer)
+    write_checksum(model, entry)
     return contents, entry, tuple(named)
 
 

@@ -22,32 +22,34 @@ from onnx import ModelProto, NodeProto
 from onnx.helper import make_attribute
 
 from epctx_core.compiling.initializers import check_size
+from epctx_core.context.digests import PayloadEntry, ReplacedBinaryError, digest_payload
+from epctx_core.context.embedding import make_marker
 from epctx_core.context.manifest import (
-    COMPATIBILITY_PREFIX,
-    EARLIER_PREFIX,
     MANIFEST,
     Manifest,
-    PayloadEntry,
     SourceReference,
+    dump_manifest,
     find_manifest,
-    read_compatibility_info,
     read_manifest,
+)
+from epctx_core.context.metadata import (
+    COMPATIBILITY_PREFIX,
+    EARLIER_PREFIX,
+    read_compatibility_info,
     set_metadata,
 )
-from epctx_core.context.named_files import find_free_name, is_payload_name
 from epctx_core.context.node import (
     DOMAIN,
     OPSET_VERSION,
     ContextNodeRecord,
     find_wrong_types,
 )
-from epctx_core.context.node_writer import make_marker
-from epctx_core.context.paths import ModelFolder, check_file_name
+from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import PayloadReader
-from epctx_core.context.payload_writer import digest_payload, dump_manifest
 from epctx_core.context.weightless import MODE_KEY
 from epctx_core.engines.cpu_engine import make_engine
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, PluginError
+from epctx_core.file_names import check_file_name, find_free_name, is_payload_name
 from epctx_core.graph.splice import copy_field
 from epctx_core.graph.walks import ONNX_DOMAINS
 from epctx_core.options import SessionConfig, WeightlessMode
@@ -96,9 +98,11 @@ class _KeptPayload:
     def verify(self) -> PayloadEntry | None:
         """Return the entry of the manifest, checked against all bytes."""
         if self.entry is not None:
-            self.entry.check_whole(
-                self.payload.view, self.nodes[0].name, forget=self.forget
-            )
+            try:
+                self.entry.check_whole(self.payload.view, self.forget)
+            except ReplacedBinaryError as error:
+                error.node = self.nodes[0].name
+                raise
         return self.entry
 
     def lies_in(self, folder: Path | None) -> bool:

@@ -180,7 +180,7 @@ def _open_payloads(
         )
         payload.in_memory = payload.mapped is None and not writer.embedded
         try:
-            entry.check_head(payload.view, record.name)
+            entry.check_head(payload.view)
         except InvalidGraph as error:
             raise Fail(
                 f"the payload {writer.name!r} was written and reads back otherwise: "

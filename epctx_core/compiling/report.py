@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.options.choices import CPU_EP
 
 if TYPE_CHECKING:
-    from epctx_core.context.manifest import PayloadEntry
+    from epctx_core.context.digests import PayloadEntry
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import Assignment, RefusalRecord

@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.manifest import (
+from epctx_core.context.metadata import (
     KERNEL_TYPES,
     get_metadata,
     read_json,

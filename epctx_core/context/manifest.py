@@ -1,26 +1,28 @@
-"""Metadata of a context model: its entries, the compatibility information of EPs, and
-the manifest.
+"""Manifest of a context model: its JSON, read and written.
 
-The manifest describes the model's binaries and the EPs that made them: JSON under
-`epctx.manifest`. It holds no path and no time, so that the same work gives the same
-bytes anywhere. Digests are SHA-256: one a segment (each weight; other bytes in blocks
-of at most 1 MiB), one root over the list of them.
+It describes the model's binaries and the EPs that made them, under `epctx.manifest` in
+the model's metadata. It holds no path and no time, so that the same work gives the same
+bytes anywhere.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from epctx_core._version import __version__
+from epctx_core.context.digests import (
+    PayloadEntry,
+    ReplacedBinaryError,
+    dump_segments,
+    read_segments,
+)
+from epctx_core.context.metadata import get_metadata, read_json, read_text
 from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
 from epctx_core.graph.mapping import open_model_file
 from epctx_core.graph.weights import compute_raw_size
@@ -41,139 +43,9 @@ SIDECAR = ".epctx.json"
 """Suffix of the file that has it beside a model which must not be changed."""
 _LONGEST = 1 << 29
 """Bytes of such a file: more than the text of `MOST_PARTS` entries has."""
-INITIALIZERS = "epctx.initializers"
-KERNEL_TYPES = "epctx.kernel_type_constraints"
-COMPATIBILITY_PREFIX = "ep_compatibility_info."
-EARLIER_PREFIX = "epctx.earlier_compatibility_info."
-
-
-def get_metadata(model: ModelProto, key: str) -> str | bytes | None:
-    """Return one metadata entry, bytes if it is not UTF-8, None if there is none; of
-    several with one key, the first.
-    """
-    return next(
-        (entry.value for entry in model.metadata_props if entry.key == key), None
-    )
-
-
-def set_metadata(model: ModelProto, key: str, value: str) -> None:
-    """Set one metadata entry; an existing entry keeps its position."""
-    for entry in model.metadata_props:
-        if entry.key == key:
-            entry.value = value
-            return
-    model.metadata_props.add(key=key, value=value)
-
-
-MOST_PARTS = 1 << 23
-"""Entries of all lists and objects; each takes 20 to 100 bytes of memory, up to 30
-times its text.
-
-A manifest of a hundred thousand payloads, or of a hundred of 10 GiB each, has a quarter
-of them.
-"""
-
-
-def parse_json(text: str | bytes, most: int | None = None) -> Any:
-    """Return the value of a JSON text.
-
-    Args:
-        text: JSON.
-        most: entries that it may have; None for `MOST_PARTS`.
-
-    Raises:
-        ValueError: no JSON, or too many entries.
-        RecursionError: nested too deeply.
-    """
-    marks: tuple[Any, ...] = (
-        (b",", b":", b"[", b"{") if isinstance(text, bytes) else (",", ":", "[", "{")
-    )
-    most = MOST_PARTS if most is None else most
-    if len(text) > most and sum(map(text.count, marks)) > most:
-        raise ValueError(f"it has more than {most:,} entries")
-    return json.loads(text)
-
-
-_T = TypeVar("_T")
-
-
-def read_json(
-    model: ModelProto, key: str, read: Callable[[Any], _T], most: int | None = None
-) -> _T | None:
-    """Return the value of a metadata entry of JSON, None if there is no such entry.
-
-    Args:
-        model: has it in its metadata.
-        key: the entry's.
-        read: makes it of the parsed text.
-        most: entries that its lists and objects may have; see `parse_json`.
-
-    Raises:
-        InvalidGraph: it is damaged.
-    """
-    text = get_metadata(model, key)
-    return (
-        None
-        if text is None
-        else _read_text(text, f"the model's {key} metadata", read, most)
-    )
-
-
-def _read_text(
-    text: str | bytes, what: str, read: Callable[[Any], _T], most: int | None
-) -> _T:
-    try:
-        return read(parse_json(text, most))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidGraph(
-            f"{what} is damaged: {error!r:.200}.",
-            hint="Fetch the model again, or compile again.",
-        ) from error
-
-
-def read_compatibility_info(model: ModelProto) -> dict[str, list[str]]:
-    """Return the compatibility information of each EP, by EP name, the newest first.
-
-    Raises:
-        InvalidGraph: it is damaged.
-    """
-    # protobuf gives bytes for text that is not UTF-8.
-    metadata: dict[str, str | bytes] = {
-        entry.key: entry.value
-        for entry in model.metadata_props
-        if isinstance(entry.key, str)
-    }
-    prefixes = (COMPATIBILITY_PREFIX, EARLIER_PREFIX)
-    eps = dict.fromkeys(
-        key.removeprefix(p) for key in metadata for p in prefixes if key.startswith(p)
-    )
-    return {ep: read_compatibility_texts(ep, metadata) for ep in eps}
-
-
-def read_compatibility_texts(ep: str, metadata: Mapping[str, str | bytes]) -> list[str]:
-    """Return the same for one EP, from a model's metadata."""
-    newest = metadata.get(COMPATIBILITY_PREFIX + ep)
-    with suppress(ValueError, RecursionError):
-        texts = parse_json(metadata.get(EARLIER_PREFIX + ep, "[]"))
-        if isinstance(texts, list):
-            texts[:0] = [] if newest is None else [newest]
-            if all(isinstance(text, str) for text in texts):
-                return texts
-    raise InvalidGraph(
-        f"the model's metadata of what {ep} wrote about compatibility is damaged.",
-        hint="Fetch the model again.",
-    )
 
 
 VERSION = 1
-_DIGEST = re.compile("[0-9a-f]{64}")
-
-
-class ReplacedBinaryError(InvalidGraph):
-    """Payload or file of weights that is not the one that the model was written with.
-
-    A load that gets it checks whether a publication was under way before it gives up.
-    """
 
 
 PayloadKey: TypeAlias = "tuple[str, bool]"
@@ -228,197 +100,6 @@ def read_references(data: Mapping[str, Sequence[Any]]) -> dict[str, SourceRefere
             )
         found[name] = SourceReference(digest, elem_type, tuple(shape), location, offset)
     return found
-
-
-class Segment(NamedTuple):
-    """A range of a payload with its digest (hex)."""
-
-    offset: int
-    length: int
-    digest: str
-    is_weight: bool = False
-
-
-BLOCK = 1 << 20
-"""Bytes between weights are digested in blocks of this size."""
-
-_BLOCKS_CHECKED = 8
-"""Number of blocks that a load digests: at most 8 MiB, whatever the payload's size."""
-_CHUNK = 8 << 20
-_OTHER_BINARY = (
-    "The file does not belong to this model or was altered; fetch both again, or "
-    "compile again."
-)
-
-
-Forget: TypeAlias = Callable[[int, int], None]
-"""Function called with offset and length of bytes that need not stay in memory."""
-
-
-def compute_digest(
-    view: memoryview, segment: Segment, forget: Forget | None = None
-) -> str:
-    """Return the digest (hex) of a range of a payload."""
-    sha = hashlib.sha256()
-    end = segment.offset + segment.length
-    for start in range(segment.offset, end, _CHUNK):
-        chunk = view[start : min(end, start + _CHUNK)]
-        sha.update(chunk)
-        if forget is not None:
-            forget(start, len(chunk))
-    return sha.hexdigest()
-
-
-def find_damage(
-    view: memoryview, segments: Sequence[Segment], forget: Forget | None = None
-) -> Iterator[Segment]:
-    """Digest segments, several at once, and yield those that differ."""
-
-    def differing(batch: Sequence[Segment]) -> list[Segment]:
-        return [
-            segment
-            for segment in batch
-            if compute_digest(view, segment, forget) != segment.digest
-        ]
-
-    pool = ThreadPoolExecutor(
-        max_workers=os.cpu_count(), thread_name_prefix="epctx-digest"
-    )
-    try:
-        for found in pool.map(differing, _group_segments(segments)):
-            yield from found
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _group_segments(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-    """Yield segments in groups large enough that handing one to a thread costs nothing
-    beside digesting it.
-    """
-    batch: list[Segment] = []
-    size = 0
-    for segment in segments:
-        batch.append(segment)
-        size += segment.length
-        if size >= BLOCK:
-            yield batch
-            batch = []
-            size = 0
-    if batch:
-        yield batch
-
-
-def read_segments(data: Sequence[Sequence[Any]]) -> tuple[Segment, ...]:
-    """Return segments out of their JSON form; see `dump_segments`.
-
-    Raises:
-        ValueError, TypeError: they are damaged.
-    """
-    segments = []
-    offset = 0
-    for length, digest, *weight in data:
-        if not isinstance(length, int) or length < 0 or not _DIGEST.fullmatch(digest):
-            raise ValueError("a segment is not a length and a digest")
-        segments.append(Segment(offset, length, digest, bool(weight)))
-        offset += length
-    return tuple(segments)
-
-
-def dump_segments(segments: Sequence[Segment]) -> list[list[int | str]]:
-    """Return the JSON form of segments that follow each other; a third entry marks a
-    weight.
-    """
-    return [
-        [s.length, s.digest, 1] if s.is_weight else [s.length, s.digest]
-        for s in segments
-    ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PayloadEntry:
-    """Entry of the manifest about one payload.
-
-    Attributes:
-        name: the file's name relative to the model, or the node's name for an embedded
-            payload.
-        embedded: which of the two.
-        size: length in bytes.
-        segments: ranges and digests, in order, covering all bytes.
-        references: names of the nodes without a payload of their own whose graphs this
-            one holds; said only where the model has several payloads of one EP.
-    """
-
-    name: str
-    embedded: bool
-    size: int
-    segments: tuple[Segment, ...]
-    references: tuple[str, ...] = ()
-
-    @cached_property
-    def root(self) -> str:
-        """One digest (hex) over the list of segments."""
-        sha = hashlib.sha256()
-        for segment in self.segments:
-            sha.update(f"{segment.offset} {segment.length} {segment.digest}\n".encode())
-        return sha.hexdigest()
-
-    def check_head(self, view: memoryview, node: str | None = None) -> None:
-        """Check size, first segment and some blocks, which finds truncated and swapped
-        payloads.
-
-        The first segment does where a payload has a header of its own. For formats
-        without one, a few blocks spread over the payload are checked too. Weights are
-        not read.
-
-        Raises:
-            ReplacedBinaryError: they differ.
-        """
-        self.check_size(view, node)
-        # A weight without elements is a segment of no bytes, which proves nothing.
-        filled = [s for s in self.segments if s.length]
-        blocks = [s for s in filled[1:] if not s.is_weight]
-        step = max(1, -(-len(blocks) // (_BLOCKS_CHECKED - 1)))
-        # From the end, so that the last block is always among them.
-        for segment in (*filled[:1], *blocks[::-step]):
-            if compute_digest(view, segment) != segment.digest:
-                raise self.mismatch_error(segment, node)
-
-    def check_whole(
-        self, view: memoryview, node: str | None = None, *, forget: Forget | None = None
-    ) -> None:
-        """Check size and every segment, several at once.
-
-        Args:
-            view: the payload.
-            node: the EPContext node, for the message.
-            forget: called with offset and length of bytes that need not stay in memory.
-
-        Raises:
-            ReplacedBinaryError: they differ.
-        """
-        self.check_size(view, node)
-        for segment in find_damage(view, self.segments, forget):
-            raise self.mismatch_error(segment, node)
-
-    def check_size(self, view: memoryview, node: str | None = None) -> None:
-        """Raise ReplacedBinaryError if a payload has another size."""
-        if len(view) != self.size:
-            raise ReplacedBinaryError(
-                f"the context binary {self.name!r} has {len(view):,} bytes; the model "
-                f"was written with one of {self.size:,}.",
-                node=node,
-                hint=_OTHER_BINARY,
-            )
-
-    def mismatch_error(self, segment: Segment, node: str | None) -> ReplacedBinaryError:
-        """Return the error for a range that is another one."""
-        return ReplacedBinaryError(
-            f"the context binary {self.name!r} is not the one that the model was "
-            f"written with: its bytes {segment.offset:,} to "
-            f"{segment.offset + segment.length:,} have another digest.",
-            node=node,
-            hint=_OTHER_BINARY,
-        )
 
 
 class Seal(NamedTuple):
@@ -540,7 +221,7 @@ def find_manifest(
             hint="Fetch it again, or remove it if the model needs none.",
         ) from error
 
-    manifest = _read_text(text, f"the manifest {name!r}", _read_manifest, most)
+    manifest = read_text(text, f"the manifest {name!r}", _read_manifest, most)
     if (
         manifest
         and digest
@@ -604,3 +285,39 @@ def _read_entry(data: Mapping[str, Any]) -> PayloadEntry:
         segments=segments,
         references=tuple(map(str, data.get("references", ()))),
     )
+
+
+def dump_manifest(manifest: Manifest) -> str:
+    """Return the JSON text of a manifest; offsets follow from the lengths of
+    segments.
+    """
+    content: dict[str, Any] = {
+        "version": VERSION,
+        "core": __version__,
+        "source_model": manifest.source_digest,
+        "providers": {
+            ep: dict(facts) for ep, facts in sorted(manifest.providers.items())
+        },
+        "payloads": [
+            {
+                "name": entry.name,
+                "embedded": entry.embedded,
+                "bytes": entry.size,
+                "root": entry.root,
+                "segments": dump_segments(entry.segments),
+                **({"references": list(entry.references)} if entry.references else {}),
+            }
+            for entry in manifest.payloads
+        ],
+    }
+    if manifest.source_weights:
+        content["source_weights"] = dict(manifest.source_weights)
+    if manifest.pending:
+        content["pending"] = list(manifest.pending)
+    if manifest.kernel_providers:
+        content["kernel_providers"] = list(manifest.kernel_providers)
+    if manifest.custom_domains:
+        content["custom_domains"] = dict(manifest.custom_domains)
+    if manifest.graph_transformers:
+        content["graph_transformers"] = list(manifest.graph_transformers)
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))

@@ -1,5 +1,4 @@
-"""EPContext nodes, decoded from `onnx.NodeProto` for the core and EPs; `node_writer`
-encodes them.
+"""EPContext nodes: decoded from `onnx.NodeProto` for the core and EPs, and encoded.
 
 All ten attributes of the operator are known here, with its defaults; others are a
 vendor's own and are kept. `ep_cache_context` is a STRING attribute that may hold raw
@@ -316,3 +315,37 @@ def _node_error(name: str, what: str) -> InvalidGraph:
         node=name,
         hint="Compile the source model again.",
     )
+
+
+def make_context_node(
+    frame: NodeProto,
+    attributes: Mapping[str, Any],
+    *,
+    source: str,
+    main_context: bool,
+    embed_mode: bool,
+    cache: bytes | None,
+) -> NodeProto:
+    """Return an EPContext node; attributes stand in alphabetical order, so that bytes
+    are reproducible.
+
+    Args:
+        frame: its name, inputs, outputs and doc string; becomes the node.
+        attributes: the vendor's own, and `partition_name` where the graph in the
+            payload has another name than the node.
+        cache: the payload or the file's name, None for a reference.
+    """
+    frame.op_type = OP_TYPE
+    frame.domain = DOMAIN
+    values: dict[str, Any] = {
+        **attributes,
+        "partition_name": attributes.get("partition_name") or frame.name,
+        "embed_mode": int(embed_mode),
+        "main_context": int(main_context),
+        "source": source,
+    }
+    if cache is not None:
+        values["ep_cache_context"] = cache
+    for key in sorted(values):
+        frame.attribute.append(onnx.helper.make_attribute(key, values[key]))
+    return frame

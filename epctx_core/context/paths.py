@@ -9,36 +9,14 @@ is handed out is the open file, not a path to open again.
 from __future__ import annotations
 
 import os
-import re
 import stat
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from epctx_core.errors import InvalidGraph
+from epctx_core.file_names import check_file_name
 from epctx_core.graph.mapping import OpenedFile
 
-_DRIVE = re.compile(r"[A-Za-z]:" if os.name == "nt" else r"[A-Za-z]:[\\/]")
-"""On other systems than Windows, a colon is a character like any other, unless a path
-follows it.
-"""
-
-
-def has_drive(name: str) -> bool:
-    """Return whether a name begins with a drive, such as `C:/` (on Windows also
-    `C:`).
-    """
-    return _DRIVE.match(name) is not None
-
-
-def is_folder_name(path: str | os.PathLike[str]) -> bool:
-    """Return whether an output path can only mean a folder: it ends in a separator or
-    names an existing one.
-    """
-    text = os.fspath(path)
-    return text.endswith((os.sep, "/")) or os.path.isdir(text)  # noqa: PTH112 - Path.is_dir raises for over-long names
-
-
-MAX_NAME = 4096
 _HINT = "The file has to lie there as it was written. Fetch it again, or compile again."
 
 
@@ -164,38 +142,6 @@ class ModelFolder:
         return any(
             os.path.commonpath((real, base)) == str(base) for base in self._roots
         )
-
-
-def check_file_name(name: str, owner: str, node: str | None = None) -> str:
-    """Return a name in normal form if it can stay inside a folder.
-
-    Raises:
-        InvalidGraph: empty, over-long, absolute, with a drive or NUL, or `..` that
-            leaves.
-    """
-    # protobuf gives a text that is not UTF-8 as bytes.
-    given: object = name
-    reason = _find_fault(given) if isinstance(given, str) else "which is not UTF-8"
-    if reason:
-        raise InvalidGraph(
-            f"{owner} {name[:200]!r}, {reason}.",
-            node=node,
-            hint="A model may only name files in its own folder, relative to it.",
-        )
-    return os.path.normpath(name)
-
-
-def _find_fault(name: str) -> str:
-    if not name:
-        return "an empty name"
-    if "\0" in name or len(name) > MAX_NAME:
-        return "which no file system takes"
-    if Path(name).is_absolute() or name.startswith("\\") or has_drive(name):
-        return "an absolute path"
-    normal = os.path.normpath(name.replace("\\", "/"))
-    if normal == ".." or normal.startswith("../"):
-        return "which leaves the model's folder"
-    return "a folder" if normal == "." or name.endswith(("/", "\\")) else ""
 
 
 def _locate(descriptor: int, opened: str) -> str:

@@ -11,15 +11,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO
 
 from epctx_core.context.receipts import keep_receipt
 from epctx_core.context.scratch import make_scratch_folder
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import MappedFile, copy_range, read_chunks
 
-Content: TypeAlias = "memoryview | MappedFile"
-"""Bytes of a payload as they were found: in memory, or in a file."""
+if TYPE_CHECKING:
+    from epctx_core.context.digests import Content
+
 
 _ON_DISK = (
     "Free some space in the folder for temporary files, or have TMPDIR name another "

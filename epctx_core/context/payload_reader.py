@@ -11,33 +11,29 @@ import logging
 import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.context.manifest import (
-    Manifest,
+from epctx_core.context.digests import (
+    IN_PLACE,
+    Content,
+    DigestChecks,
     PayloadEntry,
     ReplacedBinaryError,
-    Segment,
+    find_right,
 )
-from epctx_core.context.payload_files import Content, LoadedPayload, read_privately
-from epctx_core.context.receipts import (
-    IN_PLACE,
-    DigestChecks,
-    is_noted,
-    make_file_receipt,
-    make_model_receipt,
-)
+from epctx_core.context.payload_files import LoadedPayload, read_privately
+from epctx_core.context.receipts import is_noted, make_file_receipt, make_model_receipt
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import MappedFile, OpenedFiles
 from epctx_core.options import DataReader, Verification
 from epctx_core.plugin import ContextNode, ValueInfo
 
 if TYPE_CHECKING:
-    from epctx_core.context.manifest import PayloadKey
+    from epctx_core.context.manifest import Manifest, PayloadKey
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
     from epctx_core.graph.type_table import TypeTable
@@ -112,18 +108,21 @@ class PayloadReader:
         )
         self.loaded: dict[PayloadKey, LoadedPayload] = {}
 
-    def _find_copies(self, name: str) -> Iterator[Path]:
+    def _find_copies(self, entry: PayloadEntry) -> Iterator[Path]:
         """Yield files that may hold a binary as it was before a publication that is
         under way or was killed.
         """
+        if (
+            self._folder is None
+            or entry.embedded
+            or self._reading.data_reader is not None
+        ):
+            return
+
         # Not needed where this machine has checked all binaries before.
         from epctx_core.context.unfinished import find_interrupted_copies
 
-        return (
-            find_interrupted_copies(self._folder.folder, name)
-            if self._folder is not None
-            else iter(())
-        )
+        yield from find_interrupted_copies(self._folder.folder, entry.name)
 
     def check_all(self, ep: str) -> None:
         """Check all payloads that the host wants to be checked before any is asked for,
@@ -285,30 +284,14 @@ class PayloadReader:
         self, record: ContextNodeRecord, payload: LoadedPayload
     ) -> LoadedPayload:
         """Check a payload, or find the right one, and keep it for later calls."""
-        name, embedded = key = get_payload_key(record)
         entry = self.find_entry(record)
         if entry is not None:
-            try:
-                payload.verified = self._check(record, entry, payload)
-            except ReplacedBinaryError as error:
-                error.ep = self._ep
-                if (
-                    embedded
-                    or self._reading.data_reader is not None
-                    or self._folder is None
-                ):
-                    raise
-                error.path = (
-                    payload.mapped.path
-                    if payload.mapped
-                    else str(self._folder.folder / name)
-                )
-                recovered = self._recover_copy(record, entry)
-                if recovered is None:
-                    raise
-                payload = recovered
-
-        self.loaded[key] = payload
+            payload = find_right(
+                payload,
+                self._open_copies(record, entry),
+                partial(self._check, record, entry),
+            )
+        self.loaded[get_payload_key(record)] = payload
         return payload
 
     def source_tensor(self, name: str) -> TensorView:
@@ -325,51 +308,50 @@ class PayloadReader:
 
     def _check(
         self, record: ContextNodeRecord, entry: PayloadEntry, payload: LoadedPayload
-    ) -> bool:
-        """Check a payload as far as the host wants; return whether every byte of it is
-        known to be right.
+    ) -> None:
+        """Check a payload as far as the host wants, and note whether every byte of it
+        is known to be right.
         """
-        mode = self._reading.verification
-        checks = self._reading.checks
-        node = record.name
-        file = payload.mapped
-        view = payload.view
-        in_place = record.embed_mode or self._reading.map_binaries
-        if mode is Verification.HEAD and in_place and self._reading.early:
-            entry.check_head(view, node)
-            return False
+        reading = self._reading
+        mode = reading.verification
+        is_given = payload.mapped is None and not record.embed_mode
+        # What was read into memory, and what an EP must not get before it is checked,
+        # is checked whole.
         if (
-            mode is not Verification.ONCE
-            or not in_place
-            or (file is None and not record.embed_mode)
+            not (record.embed_mode or reading.map_binaries)
+            or (mode is Verification.HEAD and not reading.early)
+            or (mode is Verification.ONCE and is_given)
         ):
-            entry.check_whole(view, node, forget=None if file is None else file.forget)
-            return True
+            mode = Verification.FULL
 
-        receipt = (
-            self._model_receipt
-            if file is None
-            else make_file_receipt(file.status, entry.root)
+        @contextmanager
+        def blame() -> Iterator[None]:
+            try:
+                yield
+            except ReplacedBinaryError as error:
+                error.node = record.name
+                error.ep = self._ep
+                error.path = self._find_path(entry, payload)
+                raise
+
+        payload.verified = reading.checks.check(
+            entry,
+            payload.content,
+            mode,
+            # While files are being replaced, another copy may be the right one, and the
+            # EP must not get the wrong one.
+            may_wait=lambda: reading.early and not any(self._find_copies(entry)),
+            receipt=self._model_receipt if record.embed_mode else "",
+            blame=blame,
         )
-        if receipt and is_noted(receipt):
-            return True
 
-        # While files are being replaced, another copy may be the right one, and the EP
-        # must not get the wrong one.
-        beside = self._reading.early and checks.is_beside(len(view))
-        beside = beside and (file is None or not any(self._find_copies(entry.name)))
-        (entry.check_head if beside else entry.check_size)(view, node)
-
-        def refuse(segment: Segment) -> ReplacedBinaryError:
-            error = entry.mismatch_error(segment, node)
-            error.ep = self._ep
-            error.path = None if file is None else file.path
-            return error
-
-        verified = checks.check(view, file, entry, refuse, beside=beside)
-        if file is None and receipt:
-            checks.note_when_right(receipt)
-        return verified
+    def _find_path(self, entry: PayloadEntry, payload: LoadedPayload) -> str | None:
+        """Return the path of a payload's file, None without one."""
+        if payload.mapped is not None:
+            return payload.mapped.path
+        if self._folder is None or entry.embedded or self._reading.data_reader:
+            return None
+        return str(self._folder.folder / entry.name)
 
     def _open(
         self, record: ContextNodeRecord, descriptor: int, path: str
@@ -395,19 +377,16 @@ class PayloadReader:
                 ),
             ) from error
 
-    def _recover_copy(
+    def _open_copies(
         self, record: ContextNodeRecord, entry: PayloadEntry
-    ) -> LoadedPayload | None:
-        """Return the right binary from the files of an unfinished publication, if one
-        has it, and as `_check`.
-        """
-        for copy in self._find_copies(entry.name):
-            with suppress(OSError, InvalidGraph):
-                with copy.open("rb") as file:
-                    payload = self._open(record, file.fileno(), str(copy))
-                payload.verified = self._check(record, entry, payload)
-                return payload
-        return None
+    ) -> Iterator[LoadedPayload]:
+        """Yield the copies of a binary that an unfinished publication has."""
+        for path in self._find_copies(entry):
+            copy = None
+            with suppress(OSError, InvalidGraph), path.open("rb") as file:
+                copy = self._open(record, file.fileno(), str(path))
+            if copy is not None:
+                yield copy
 
 
 def make_plugin_nodes(

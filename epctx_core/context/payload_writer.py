@@ -1,5 +1,4 @@
-"""Writing of payloads, once, front to back, with digests on the way; and the manifest's
-text.
+"""Writing of payloads, once, front to back, with digests on the way.
 
 Implements `Payload` and `ContextWriter` of `epctx_core.plugin`. Whether bytes go into a
 file or into the model depends on the sink; EPs cannot see which.
@@ -9,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,29 +16,28 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from onnx import NodeProto
 
-from epctx_core._version import __version__
-from epctx_core.context.manifest import (
+from epctx_core.context.digests import (
     BLOCK,
-    VERSION,
     PayloadEntry,
     Segment,
-    compute_digest,
-    dump_segments,
 )
-from epctx_core.context.named_files import is_payload_name
-from epctx_core.context.node import ContextNodeRecord, read_context_node
-from epctx_core.context.node_writer import make_context_node, make_marker
+from epctx_core.context.embedding import make_marker
+from epctx_core.context.node import (
+    ContextNodeRecord,
+    make_context_node,
+    read_context_node,
+)
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import PayloadReader, make_plugin_nodes
 from epctx_core.context.scratch import make_scratch_folder
 from epctx_core.context.weightless import SourceReferences
 from epctx_core.errors import Fail, NotImplementedByProvider, PluginError
+from epctx_core.file_names import is_payload_name
 from epctx_core.graph.mapping import CHUNK, MappedFile, start_writing_back
 from epctx_core.graph.weights import Weight
 from epctx_core.options import WeightlessMode
 
 if TYPE_CHECKING:
-    from epctx_core.context.manifest import Forget, Manifest
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.plugin import (
         ContextNode,
@@ -147,7 +144,7 @@ class PayloadWriter:
         """Return the value of `ep_cache_context`: the file's name, or a marker for the
         bytes.
 
-        See `epctx_core.context.node_writer`.
+        See `epctx_core.context.embedding`.
         """
         return self._marker if self.embedded else self.name.encode()
 
@@ -440,55 +437,3 @@ class PrivatePayloads:
     def close(self) -> None:
         """Remove all of it."""
         self._stack.close()
-
-
-def digest_payload(
-    name: str, view: memoryview, forget: Forget | None = None
-) -> PayloadEntry:
-    """Return the entry of a payload in a file, computed from its bytes."""
-    blocks = [
-        Segment(start, min(BLOCK, len(view) - start), "")
-        for start in range(0, len(view), BLOCK)
-    ]
-    segments = [
-        block._replace(digest=compute_digest(view, block, forget)) for block in blocks
-    ]
-    return PayloadEntry(
-        name=name, embedded=False, size=len(view), segments=tuple(segments)
-    )
-
-
-def dump_manifest(manifest: Manifest) -> str:
-    """Return the JSON text of a manifest; offsets follow from the lengths of
-    segments.
-    """
-    content: dict[str, Any] = {
-        "version": VERSION,
-        "core": __version__,
-        "source_model": manifest.source_digest,
-        "providers": {
-            ep: dict(facts) for ep, facts in sorted(manifest.providers.items())
-        },
-        "payloads": [
-            {
-                "name": entry.name,
-                "embedded": entry.embedded,
-                "bytes": entry.size,
-                "root": entry.root,
-                "segments": dump_segments(entry.segments),
-                **({"references": list(entry.references)} if entry.references else {}),
-            }
-            for entry in manifest.payloads
-        ],
-    }
-    if manifest.source_weights:
-        content["source_weights"] = dict(manifest.source_weights)
-    if manifest.pending:
-        content["pending"] = list(manifest.pending)
-    if manifest.kernel_providers:
-        content["kernel_providers"] = list(manifest.kernel_providers)
-    if manifest.custom_domains:
-        content["custom_domains"] = dict(manifest.custom_domains)
-    if manifest.graph_transformers:
-        content["graph_transformers"] = list(manifest.graph_transformers)
-    return json.dumps(content, sort_keys=True, separators=(",", ":"))

@@ -1,5 +1,5 @@
 """Receipts of files that were checked whole, so that a machine digests each of them
-once; and those checks.
+once.
 
 A receipt is an empty file. Its name is a digest over the state of the file that was
 checked (device, inode, size, times of change) and over what it was checked against:
@@ -15,43 +15,23 @@ import os
 import re
 import stat
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
 
-from epctx_core.context.manifest import PayloadEntry, Segment, find_damage
 from epctx_core.context.scratch import (
     describe_distrust,
     get_user_folder,
     is_own,
     make_private_folder,
 )
-from epctx_core.errors import InvalidGraph
-
-if TYPE_CHECKING:
-    from epctx_core.graph.mapping import MappedFile
-    from epctx_core.options import CancellationFlag
 
 FOLDER_VARIABLE = "EPCTX_RECEIPTS"
 LIMIT = 4096
 """Receipts in one folder beyond which the older half is removed."""
 
-SETTLED_NS = 2_000_000_000
-"""Nanoseconds without a change after which a later change is sure to show in a file's
-time: FAT counts in two seconds.
-"""
-
-BESIDE_FROM = 1 << 20
-"""Bytes from which a payload is digested beside the EP's own loading; less is done
-before a thread has started.
-"""
 
 _NAME = re.compile("[0-9a-f]{64}")
-_POLLED_EVERY = 0.05
 _log = logging.getLogger("epctx.context")
 _in_memory: dict[str, None] = {}
 _logged: set[str] = set()
@@ -163,7 +143,7 @@ def keep_receipt(descriptor: int, digest: str | None) -> Iterator[None]:
     noted = digest is not None and is_noted(old)
     yield
     after = os.fstat(descriptor)
-    if digest is None or not noted or not _is_same_content(before, after):
+    if digest is None or not noted or not is_same_content(before, after):
         return
 
     new = make_file_receipt(after, digest)
@@ -180,7 +160,8 @@ def _discard(receipt: str) -> None:
         (_get_trusted_folder() / receipt).unlink()
 
 
-def _is_same_content(before: os.stat_result, after: os.stat_result) -> bool:
+def is_same_content(before: os.stat_result, after: os.stat_result) -> bool:
+    """Return whether a file has the content that it had, as far as its status says."""
     return (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
 
 
@@ -209,169 +190,3 @@ def _get_trusted_folder() -> Path:
     if reason := describe_distrust(folder.lstat()):
         raise OSError(f"{folder} {reason}")
     return folder
-
-
-class DigestChecks:
-    """Context manager: the payloads of one load that are checked the first time a
-    machine sees them.
-
-    Those of some size are digested on threads, beside whatever the EPs do with them
-    meanwhile. If the load ends in another error, damage that is found goes before it:
-    it is the likelier cause.
-
-    Args:
-        cancellation: of the host; None if nobody waits with `finish`, so that all is
-            checked at once.
-    """
-
-    def __init__(self, cancellation: CancellationFlag | None = None) -> None:
-        self._cancellation = cancellation
-        self._stopped = threading.Event()
-        # The first damaged segment, later; the error for it; the receipts without one.
-        self._under_way: list[
-            tuple[
-                Future[Segment | None],
-                Callable[[Segment], InvalidGraph],
-                Callable[[], list[str]],
-            ]
-        ] = []
-        self._receipts: set[str] = set()
-        self._pool: ThreadPoolExecutor | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: object, error: BaseException | None, trace: object
-    ) -> None:
-        """Wait for the checks, or stop if the host cancels.
-
-        Raises:
-            InvalidGraph: a payload is damaged.
-        """
-        if error is not None:
-            # Not all payloads of the model need have been begun with.
-            self._receipts.clear()
-        try:
-            if error is None or isinstance(error, Exception):
-                self.finish()
-        except InvalidGraph as damage:
-            if damage is not error:
-                raise damage from error
-        finally:
-            self._stopped.set()
-            if self._pool is not None:
-                self._pool.shutdown(cancel_futures=True)
-
-    def is_beside(self, size: int) -> bool:
-        """Return whether a payload of that many bytes is checked beside the load."""
-        return (
-            self._cancellation is not None
-            and size >= BESIDE_FROM
-            and not self._stopped.is_set()
-        )
-
-    def check(
-        self,
-        view: memoryview,
-        file: MappedFile | None,
-        entry: PayloadEntry,
-        refuse: Callable[[Segment], InvalidGraph],
-        *,
-        beside: bool,
-    ) -> bool:
-        """Check a payload that this machine has not seen; return whether it is known to
-        be right.
-
-        Args:
-            view: the bytes, which the load holds.
-            file: the file that they are in; None for bytes in memory.
-            entry: its ranges and their digests.
-            refuse: makes the error for the first range that is another one.
-            beside: whether to check it on a thread, see `is_beside`; `finish` raises
-                the error then.
-
-        Raises:
-            InvalidGraph: it is damaged.
-        """
-        begun = time.time_ns()
-
-        def forget(offset: int, length: int) -> None:
-            if beside and self._stopped.is_set():
-                raise CancelledError
-            if file is not None:
-                file.forget(offset, length)
-
-        def find_first() -> Segment | None:
-            return next(find_damage(view, entry.segments, forget), None)
-
-        def receipts() -> list[str]:
-            return [] if file is None else _make_receipts_after(file, entry.root, begun)
-
-        if beside:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(
-                    max_workers=1, thread_name_prefix="epctx-check"
-                )
-            self._under_way.append((self._pool.submit(find_first), refuse, receipts))
-            return False
-
-        if (segment := find_first()) is not None:
-            raise refuse(segment)
-        note(receipts())
-        return True
-
-    def note_when_right(self, receipt: str) -> None:
-        """Leave a receipt if all checks succeed and somebody waits for them."""
-        if self._cancellation is not None:
-            self._receipts.add(receipt)
-
-    def finish(self) -> None:
-        """Wait for all checks, and leave their receipts; further calls do nothing.
-
-        Raises:
-            InvalidGraph: a payload is damaged: the first in the order of `check`.
-            ModelLoadCanceled: the host asked to stop.
-        """
-        checks = self._under_way
-        self._under_way = []
-        receipts = self._receipts
-        self._receipts = set()
-        for found, refuse, _ in checks:
-            while not found.done():
-                if self._cancellation is not None:
-                    self._cancellation.raise_if_requested()
-                with suppress(TimeoutError):
-                    found.exception(_POLLED_EVERY)
-            segment = found.result()
-            if segment is not None:
-                raise refuse(segment)
-        note([*receipts, *(receipt for _, _, passed in checks for receipt in passed())])
-
-
-IN_PLACE = DigestChecks()
-"""Checks for reading outside of a load, where nothing is checked beside."""
-
-
-def _make_receipts_after(content: MappedFile, digest: str, begun: int) -> list[str]:
-    """Return the receipt of a file that was right, if every change since the check
-    began would show in its times.
-
-    A file that was written to in the same tick of the clock looks as before. So one
-    that is as young gets none, and the next load checks it again. A link made
-    meanwhile, as for an EP that wants a file, changes the ctime, too.
-    """
-    before = content.status
-    after = os.fstat(content.descriptor)
-    untouched = (
-        before.st_ctime_ns == after.st_ctime_ns or before.st_nlink != after.st_nlink
-    )
-    if (
-        untouched
-        and _is_same_content(before, after)
-        # Whoever restores a file's mtime leaves a recent ctime, which links made
-        # meanwhile hide.
-        and max(before.st_mtime_ns, before.st_ctime_ns) < begun - SETTLED_NS
-    ):
-        return [make_file_receipt(after, digest)]
-    return []

@@ -1,5 +1,4 @@
-"""Files of an unfinished publication, as a reader finds them, and the names that they
-may have.
+"""Files of an unfinished publication, as a reader finds them.
 
 Knows nothing of journals; names may come from an untrusted one.
 """
@@ -8,59 +7,17 @@ from __future__ import annotations
 
 import errno
 import os
-import posixpath
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from epctx_core.context.paths import has_drive
-from epctx_core.errors import InvalidArgument
+from epctx_core.file_names import STAGING_PREFIX, normalise_path
 
-STAGING_PREFIX = ".epctx-"
 NEW = "new"
 OLD = "old"
 
-_MAX_PART_BYTES = 255
-_MAX_NAME_BYTES = 1024
 _NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
-
-
-def normalise_path(name: str) -> str:
-    """Return a name relative to the folder in its normal form: parts joined by "/", no
-    "." or "..".
-
-    Raises:
-        InvalidArgument: the name is empty, absolute, leaves the folder, ends in a
-            folder, lies in a staging folder, or no file system could hold it.
-    """
-    normal = posixpath.normpath(name)
-    reason = _find_fault(name, normal)
-    if reason:
-        raise InvalidArgument(
-            f"The file name {name!r:.200} can't be published: {reason}.",
-            hint="Use a name relative to the output folder, with / between its parts.",
-        )
-    return normal
-
-
-def _find_fault(name: str, normal: str) -> str:
-    try:
-        raw = os.fsencode(name)
-    except UnicodeEncodeError:
-        return "the file system can't spell it"
-    faults = {
-        "it is absolute": name.startswith("/") or has_drive(name),
-        "it holds a backslash or a zero byte": "\0" in name or "\\" in name,
-        "it names no file": name.rsplit("/", 1)[-1] in {"", ".", ".."},
-        "it is too long": len(raw) > _MAX_NAME_BYTES
-        or any(len(part) > _MAX_PART_BYTES for part in raw.split(b"/")),
-        "it leaves the folder": normal.startswith("../"),
-        f"names that begin with {STAGING_PREFIX} are reserved for staging": any(
-            part.lower().startswith(STAGING_PREFIX) for part in normal.split("/")
-        ),
-    }
-    return next((fault for fault, found in faults.items() if found), "")
 
 
 def get_mode(path: Path) -> int | None:
@@ -95,14 +52,6 @@ def resolve_without_links(root: Path, name: str) -> Path | None:
         if mode is not None and not stat.S_ISDIR(mode):
             return None
     return root / name
-
-
-def list_parents(name: str) -> list[str]:
-    """Return the sub-folders that a name lies in, outermost first: `a`, `a/b` for
-    `a/b/c`.
-    """
-    parts = name.split("/")[:-1]
-    return ["/".join(parts[: n + 1]) for n in range(len(parts))]
 
 
 def list_staging_folders(folder: Path) -> list[Path]:

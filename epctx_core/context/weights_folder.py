@@ -1,7 +1,7 @@
-"""Folder in which a model's external weights lie, and the seal of the file with
+"""Folder in which a model's external weights lie, and the checksum of the file with
 initializers that a compile wrote.
 
-The file for the initializers that a compile leaves in the model ends in a seal: a
+The file for the initializers that a compile leaves in the model ends in a checksum: a
 digest over the digests of all that is in it. The model's metadata has the same, so that
 a few bytes distinguish the file from that of another compile. It also has the digest of
 each weight, to check the whole file.
@@ -9,31 +9,28 @@ each weight, to check the whole file.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.manifest import (
-    INITIALIZERS,
+from epctx_core.context.digests import (
+    IN_PLACE,
+    DigestChecks,
     PayloadEntry,
     ReplacedBinaryError,
     Segment,
     dump_segments,
-    find_damage,
-    read_json,
+    find_right,
     read_segments,
 )
+from epctx_core.context.metadata import INITIALIZERS, read_json
 from epctx_core.context.paths import ModelFolder
-from epctx_core.context.receipts import (
-    IN_PLACE,
-    DigestChecks,
-    is_noted,
-    make_file_receipt,
-)
 from epctx_core.context.unfinished import find_interrupted_copies
 from epctx_core.errors import InvalidArgument, NoSuchFile
 from epctx_core.graph.mapping import (
@@ -52,35 +49,31 @@ if TYPE_CHECKING:
 FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
 
 
-def strip_seal(entry: PayloadEntry) -> PayloadEntry:
-    """Return the entry without its seal of a file that ends in one."""
-    *segments, seal = entry.segments
-    return replace(entry, segments=tuple(segments), size=entry.size - seal.length)
+def write_checksum(model: ModelProto, entry: PayloadEntry | None) -> None:
+    """Write the checksum of the file for initializers into a model's metadata.
 
-
-def write_seal(model: ModelProto, entry: PayloadEntry | None) -> None:
-    """Write the seal of the file for initializers into a model's metadata; None if it
-    has no such file.
+    Args:
+        model: gets it, and loses an earlier one.
+        entry: the file's, with its last line; None if the model has no such file.
     """
     others = [p for p in model.metadata_props if p.key != INITIALIZERS]
     del model.metadata_props[:]
     model.metadata_props.extend(others)
     if entry is not None:
-        sealed = strip_seal(entry)
+        weights = entry.segments[:-1]
         content = {
             "bytes": entry.size,
-            "digest": sealed.root,
+            "digest": _describe_weights(entry.name, weights).root,
             "name": entry.name,
-            "segments": dump_segments(sealed.segments),
+            "segments": dump_segments(weights),
         }
         model.metadata_props.add(
             key=INITIALIZERS, value=json.dumps(content, separators=(",", ":"))
         )
 
 
-def read_seal(model: ModelProto) -> PayloadEntry | None:
-    """Return the entry without its seal of a model's file for initializers, None
-    without such a file.
+def read_checksum(model: ModelProto) -> PayloadEntry | None:
+    """Return the entry of a model's file for initializers, None without such a file.
 
     Raises:
         InvalidGraph: the metadata is damaged.
@@ -89,19 +82,33 @@ def read_seal(model: ModelProto) -> PayloadEntry | None:
 
 
 def _read_entry(data: Any) -> PayloadEntry:
-    segments = read_segments(data["segments"])
-    size = sum(segment.length for segment in segments)
-    entry = PayloadEntry(
-        name=str(data["name"]), embedded=False, size=size, segments=segments
+    weights = _describe_weights(str(data["name"]), read_segments(data["segments"]))
+    line = make_checksum_line(weights)
+    last = Segment(weights.size, len(line), hashlib.sha256(line).hexdigest())
+    entry = replace(
+        weights, size=weights.size + len(line), segments=(*weights.segments, last)
     )
-    if (data["bytes"], data["digest"]) != (size + len(make_mark(entry)), entry.root):
+    if (data["bytes"], data["digest"]) != (entry.size, weights.root):
         raise ValueError("size and digest are not those of the segments")
     return entry
 
 
-def make_mark(entry: PayloadEntry) -> bytes:
-    """Return the seal of a file with these contents."""
-    return f"epctx initializers {entry.root}\n".encode()
+def _describe_weights(name: str, segments: Sequence[Segment]) -> PayloadEntry:
+    """Return the entry of a file for initializers without its last line."""
+    return PayloadEntry(
+        name=name,
+        embedded=False,
+        size=sum(segment.length for segment in segments),
+        segments=tuple(segments),
+        role="the weights file",
+    )
+
+
+def make_checksum_line(weights: PayloadEntry) -> bytes:
+    """Return the last line of a file with these weights, which tells it from that of
+    another compile.
+    """
+    return f"epctx initializers {weights.root}\n".encode()
 
 
 class WeightsFolder:
@@ -110,10 +117,10 @@ class WeightsFolder:
     Args:
         model: its path, None for a model from bytes.
         option: the folder that the host named, which replaces the model's.
-        seal: what is before the seal in the file that the model's own compile wrote, if
-            one did; see `read_seal`.
-        verification: how far the sealed file is checked; whole, before it is used, in
-            any mode but HEAD and ONCE.
+        checksum: that of the file that the model's own compile wrote, if one did; see
+            `read_checksum`.
+        verification: how far that file is checked; whole, before it is used, in any
+            mode but HEAD and ONCE.
         checks: of a load, which go on beside it.
         opened: the model's own file, which may have weights; gets the others.
 
@@ -126,13 +133,13 @@ class WeightsFolder:
         model: Path | None,
         option: str | None,
         *,
-        seal: PayloadEntry | None = None,
+        checksum: PayloadEntry | None = None,
         verification: Verification = Verification.HEAD,
         checks: DigestChecks = IN_PLACE,
         opened: OpenedFiles | None = None,
     ) -> None:
         self._opened = opened or OpenedFiles()
-        self._seal = seal
+        self._checksum = checksum
         self._verification = verification
         self._checks = checks
         self._faults: dict[FileIdentity, ReplacedBinaryError | None] = {}
@@ -173,9 +180,10 @@ class WeightsFolder:
             )
 
         file = self._folder.open(location, what="the weights file", node=tensor)
-        if self._seal is not None and os.path.normpath(location) == self._seal.name:
-            # Its seal says which model it belongs to.
-            file = self._find_sealed(file, self._seal, self._folder.folder)
+        checksum = self._checksum
+        if checksum is not None and os.path.normpath(location) == checksum.name:
+            # Its checksum says which model it belongs to.
+            file = self._find_right(file, checksum, self._folder.folder)
         else:
             with ExitStack() as stack:
                 stack.enter_context(file)
@@ -198,77 +206,55 @@ class WeightsFolder:
             else self._folder.status(location, what="the weights file")
         )
 
-    def _find_sealed(
-        self, file: OpenedFile, seal: PayloadEntry, folder: Path
+    def _find_right(
+        self, file: OpenedFile, checksum: PayloadEntry, folder: Path
     ) -> OpenedFile:
-        """Return the file of a seal: this one, or one of an unfinished publication."""
-        copies = list(find_interrupted_copies(folder, seal.name))
-        try:
-            return self._check_sealed(file, seal, beside=not copies)
-        except ReplacedBinaryError:
-            for copy in copies:
-                with suppress(OSError, ReplacedBinaryError):
-                    kept = os.open(copy, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-                    return self._check_sealed(
-                        OpenedFile(kept, str(copy)), seal, beside=False
-                    )
-            raise
-
-    def _check_sealed(
-        self, file: OpenedFile, seal: PayloadEntry, *, beside: bool
-    ) -> OpenedFile:
-        """Return a file that matches its seal; another one is closed, and checked only
-        once.
+        """Return the file of a checksum: this one, or one of an unfinished
+        publication.
         """
-        with ExitStack() as stack:
-            stack.enter_context(file)
-            state = identify_file(os.fstat(file.fileno()))
-            if state not in self._faults:
-                self._faults[state] = None
-                try:
-                    self._verify(file, seal, beside=beside)
-                except ReplacedBinaryError as fault:
-                    self._faults[state] = fault
-            if (known := self._faults[state]) is not None:
-                raise known.with_traceback(None)
-            stack.pop_all()
-        return file
+        copies = list(find_interrupted_copies(folder, checksum.name))
 
-    def _verify(self, file: OpenedFile, seal: PayloadEntry, *, beside: bool) -> None:
-        mark = make_mark(seal)
-        is_whole = os.fstat(file.fileno()).st_size == seal.size + len(mark)
-        if is_whole:
-            file.seek(seal.size)
-        if not is_whole or file.read(len(mark)) != mark:
-            raise _mismatch_error(seal, "its size or its end differs", file.path)
-        if self._verification is Verification.HEAD:
+        def open_copies() -> Iterator[OpenedFile]:
+            for copy in copies:
+                with suppress(OSError):
+                    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
+                    yield OpenedFile(os.open(copy, flags), str(copy))
+
+        def check(file: OpenedFile) -> None:
+            with ExitStack() as stack:
+                stack.enter_context(file)
+                self._check(file, checksum, may_wait=not copies)
+                stack.pop_all()
+
+        return find_right(file, open_copies(), check)
+
+    def _check(
+        self, file: OpenedFile, checksum: PayloadEntry, *, may_wait: bool
+    ) -> None:
+        """Check a file against its checksum, once for each state of it."""
+        state = identify_file(os.fstat(file.fileno()))
+        if (fault := self._faults.get(state)) is not None:
+            raise fault.with_traceback(None)
+        if state in self._faults:
             return
-        mapped = MappedFile(file.fileno(), file.path)
-        path = file.path
 
-        def refuse(segment: Segment) -> ReplacedBinaryError:
-            end = segment.offset + segment.length
-            return _mismatch_error(
-                seal,
-                f"its bytes {segment.offset:,} to {end:,} have another digest",
-                path,
+        @contextmanager
+        def blame() -> Iterator[None]:
+            try:
+                yield
+            except ReplacedBinaryError as error:
+                error.path = file.path
+                raise
+
+        self._faults[state] = None
+        try:
+            self._checks.check(
+                checksum,
+                MappedFile(file.fileno(), file.path),
+                self._verification,
+                may_wait=lambda: may_wait,
+                blame=blame,
             )
-
-        if self._verification is not Verification.ONCE:
-            for segment in find_damage(mapped.view, seal.segments, mapped.forget):
-                raise refuse(segment)
-        elif not is_noted(make_file_receipt(mapped.status, seal.root)):
-            beside = beside and self._checks.is_beside(seal.size)
-            self._checks.check(mapped.view, mapped, seal, refuse, beside=beside)
-
-
-def _mismatch_error(seal: PayloadEntry, fault: str, path: str) -> ReplacedBinaryError:
-    return ReplacedBinaryError(
-        f"the weights file {seal.name!r} is not the one that the model was written "
-        f"with: {fault}.",
-        path=path,
-        hint=(
-            "The file does not belong to this model or was cut; fetch both again, or "
-            "compile again."
-        ),
-    )
+        except ReplacedBinaryError as error:
+            self._faults[state] = error
+            raise

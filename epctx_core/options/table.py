@@ -6,8 +6,6 @@ an option's row.
 
 from __future__ import annotations
 
-import ntpath
-import posixpath
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from epctx_core.errors import InvalidArgument
+from epctx_core.file_names import find_unwritable
 from epctx_core.options.choices import (
     InputBudget,
     Isolation,
@@ -144,16 +143,8 @@ def _parse_file_name(value: str) -> str | None:
     """Return the name of a file inside the output model's folder; raise ValueError for
     any other name.
     """
-    if posixpath.isabs(value) or ntpath.isabs(value):
-        raise ValueError("is an absolute path")
-    if (
-        "\0" in value
-        or value.endswith(("/", "\\"))
-        or posixpath.basename(value) in {".", ".."}
-    ):
-        raise ValueError("is not a file name")
-    if posixpath.normpath(value).partition("/")[0] == "..":
-        raise ValueError("leaves the folder of the output model")
+    if value and (fault := find_unwritable(value)):
+        raise ValueError(fault)
     return value or None
 
 

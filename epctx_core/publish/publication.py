@@ -19,15 +19,13 @@ from typing import TYPE_CHECKING, BinaryIO, Self, TypeAlias
 from epctx_core.context.unfinished import (
     NEW,
     OLD,
-    STAGING_PREFIX,
     get_mode,
     is_file,
-    list_parents,
     list_staging_folders,
-    normalise_path,
     resolve_without_links,
 )
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
+from epctx_core.file_names import STAGING_PREFIX, list_parents, normalise_path
 from epctx_core.publish import files
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from epctx_core.context.manifest import KERNEL_TYPES, get_metadata
+from epctx_core.context.metadata import KERNEL_TYPES, get_metadata
 from epctx_core.errors import Fail, ModelRequiresCompilation
 from epctx_core.options.choices import CPU_EP
 

@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core._version import __version__
-from epctx_core.context.manifest import (
+from epctx_core.context.metadata import (
     COMPATIBILITY_PREFIX,
     EARLIER_PREFIX,
     read_compatibility_texts,
 )
 from epctx_core.context.model_head import read_metadata
+from epctx_core.context.weightless import format_weightless_modes
 from epctx_core.errors import (
     InvalidArgument,
     NotImplementedByProvider,
@@ -39,7 +40,6 @@ from epctx_core.sessions.providers import (
     ProviderSession,
     choose_provider,
 )
-from epctx_core.sessions.weightless_modes import format_weightless_modes
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ContextNode, ContextReader, ProviderContext

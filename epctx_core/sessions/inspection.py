@@ -10,23 +10,22 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from epctx_core.context.dependencies import list_external_locations, read_dependencies
+from epctx_core.context.digests import IN_PLACE
 from epctx_core.context.manifest import Manifest, find_manifest, read_manifest
 from epctx_core.context.model_formats import decode_model, find_format
-from epctx_core.context.named_files import list_external_locations, read_dependencies
 from epctx_core.context.node import (
     ContextNodeRecord,
     is_context_node,
     read_context_nodes,
 )
 from epctx_core.context.paths import ModelFolder
-from epctx_core.context.receipts import IN_PLACE, is_noted, make_file_receipt
 from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, list_source_files
-from epctx_core.context.weights_folder import WeightsFolder, read_seal
+from epctx_core.context.weights_folder import WeightsFolder, read_checksum
 from epctx_core.errors import InvalidGraph, convert_errors, one_line
 from epctx_core.graph.mapping import MappedFile, OpenedFiles
 from epctx_core.graph.model_io import (
@@ -344,6 +343,7 @@ class ModelSource:
             InvalidGraph, NoSuchFile: a file is another one or is missing.
             OSError: one cannot be read.
         """
+        mode = Verification.ONCE if once else Verification.FULL
         model = parse_model(path.read_bytes(), path)
         manifest = read_manifest(model)
         folder = ModelFolder(path.parent, path)
@@ -351,22 +351,11 @@ class ModelSource:
             if not entry.embedded:
                 with folder.open(entry.name, what="the context binary") as file:
                     mapped = MappedFile(file.fileno(), file.path)
-                entry.check_size(mapped.view)
-                if not (
-                    once and is_noted(make_file_receipt(mapped.status, entry.root))
-                ):
-                    IN_PLACE.check(
-                        mapped.view,
-                        mapped,
-                        entry,
-                        partial(entry.mismatch_error, node=None),
-                        beside=False,
-                    )
+                IN_PLACE.check(entry, mapped, mode)
 
-        if (seal := read_seal(model)) is not None:
-            depth = Verification.ONCE if once else Verification.FULL
-            WeightsFolder(path, None, seal=seal, verification=depth).open(
-                seal.name, ""
+        if (checksum := read_checksum(model)) is not None:
+            WeightsFolder(path, None, checksum=checksum, verification=mode).open(
+                checksum.name, ""
             ).close()
 
     @require_text_names()

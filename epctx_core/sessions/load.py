@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from epctx_core.context.receipts import DigestChecks
+from epctx_core.context.digests import DigestChecks
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.graph.garbage import pause_collection
 from epctx_core.options import GraphOptimizationLevel

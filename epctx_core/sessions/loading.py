@@ -10,13 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from epctx_core.context.paths import ModelFolder, is_folder_name
+from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import (
     PayloadReader,
     Reading,
     make_plugin_nodes,
 )
 from epctx_core.errors import InvalidArgument
+from epctx_core.file_names import is_folder_name
 from epctx_core.plugin import Purpose
 from epctx_core.sessions.plan import RunStep, StepSpec, add_checks
 

@@ -469,7 +469,7 @@ class ProviderSession:
         config = self.config
         if purpose is not Purpose.LOAD and config.weightless is not WeightlessMode.NONE:
             # A load needs no mode: payloads say what they left out.
-            from epctx_core.sessions.weightless_modes import check_weightless_mode
+            from epctx_core.context.weightless import check_weightless_mode
 
             for choice in choices:
                 check_weightless_mode(

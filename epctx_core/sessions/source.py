@@ -8,12 +8,9 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
-from epctx_core.context.manifest import (
-    INITIALIZERS,
-    MANIFEST,
-    ReplacedBinaryError,
-    get_metadata,
-)
+from epctx_core.context.digests import IN_PLACE, DigestChecks, ReplacedBinaryError
+from epctx_core.context.manifest import MANIFEST
+from epctx_core.context.metadata import INITIALIZERS, get_metadata
 from epctx_core.context.model_formats import ONNX, decode_model, find_format
 from epctx_core.context.node import (
     DOMAIN,
@@ -22,7 +19,6 @@ from epctx_core.context.node import (
     is_context_node,
     read_context_nodes,
 )
-from epctx_core.context.receipts import IN_PLACE, DigestChecks
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NotImplementedByProvider
 from epctx_core.graph import model_io
 from epctx_core.graph.garbage import pause_collection
@@ -274,12 +270,12 @@ def weights_opener(
     @cache
     def folder() -> WeightsFolder:
         # Many models hold all their weights.
-        from epctx_core.context.weights_folder import WeightsFolder, read_seal
+        from epctx_core.context.weights_folder import WeightsFolder, read_checksum
 
         return WeightsFolder(
             path,
             config.external_initializers_folder,
-            seal=read_seal(proto),
+            checksum=read_checksum(proto),
             verification=config.verification,
             checks=checks,
             opened=opened,

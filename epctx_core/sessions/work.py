@@ -6,9 +6,10 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from epctx_core.context.manifest import find_manifest, read_compatibility_info
+from epctx_core.context.digests import IN_PLACE
+from epctx_core.context.manifest import find_manifest
+from epctx_core.context.metadata import read_compatibility_info
 from epctx_core.context.payload_reader import find_entry
-from epctx_core.context.receipts import IN_PLACE
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.garbage import pause_collection
 from epctx_core.options import Isolation
@@ -36,9 +37,9 @@ from epctx_core.sessions.source import open_state, read_one_state
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from epctx_core.context.digests import DigestChecks
     from epctx_core.context.manifest import Manifest, ProviderFacts
     from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.context.receipts import DigestChecks
     from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.graph.functions import FunctionId
     from epctx_core.graph.mapping import ModelInput, OpenedFiles

@@ -18,19 +18,7 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import ModelProto, NodeProto
 
-from epctx_core.context.manifest import (
-    MANIFEST,
-    SEALED,
-    VERSION,
-    Manifest,
-    ReplacedBinaryError,
-    Seal,
-    find_manifest,
-    get_metadata,
-    parse_json,
-)
-from epctx_core.context.model_formats import decode_model, find_format
-from epctx_core.context.named_files import (
+from epctx_core.context.dependencies import (
     CONTEXT_BINARY,
     DEPENDENCIES_KEY,
     EXTERNAL_WEIGHTS,
@@ -38,6 +26,17 @@ from epctx_core.context.named_files import (
     list_external_locations,
     read_dependencies,
 )
+from epctx_core.context.digests import IN_PLACE, ReplacedBinaryError
+from epctx_core.context.manifest import (
+    MANIFEST,
+    SEALED,
+    VERSION,
+    Manifest,
+    Seal,
+    find_manifest,
+)
+from epctx_core.context.metadata import get_metadata, parse_json
+from epctx_core.context.model_formats import decode_model, find_format
 from epctx_core.context.node import (
     SWITCHES,
     ContextNodeRecord,
@@ -55,13 +54,7 @@ from epctx_core.context.payload_reader import (
     check_primaries,
     get_payload_key,
 )
-from epctx_core.context.receipts import (
-    IN_PLACE,
-    is_noted,
-    make_reading_receipt,
-    note,
-)
-from epctx_core.context.unfinished import STAGING_PREFIX
+from epctx_core.context.receipts import is_noted, make_reading_receipt, note
 from epctx_core.engines.cpu_engine import make_engine
 from epctx_core.errors import (
     Fail,
@@ -71,6 +64,7 @@ from epctx_core.errors import (
     NotImplementedByProvider,
     PackageMissing,
 )
+from epctx_core.file_names import STAGING_PREFIX
 from epctx_core.graph.model_io import (
     decode_name,
     describe_path,

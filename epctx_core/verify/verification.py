@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from epctx_core.context.kernel_types import read_kernel_types
-from epctx_core.context.manifest import read_compatibility_info
+from epctx_core.context.metadata import read_compatibility_info
 from epctx_core.context.payload_reader import make_plugin_nodes
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import NotImplementedByProvider, convert_errors

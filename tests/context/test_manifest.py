@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto
 
-from epctx_core.context.manifest import Manifest, set_metadata
-from epctx_core.context.payload_writer import BLOCK, digest_payload
+from epctx_core.context.digests import digest_payload
+from epctx_core.context.manifest import Manifest
+from epctx_core.context.metadata import set_metadata
+from epctx_core.context.payload_writer import BLOCK
 from epctx_core.errors import InvalidGraph
 
 

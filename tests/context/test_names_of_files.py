@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from epctx_core.context.named_files import (
+from epctx_core.file_names import (
     find_free_name,
+    is_folder_name,
     make_binary_name,
     make_context_model_path,
 )
-from epctx_core.context.paths import is_folder_name
 
 
 @pytest.mark.parametrize(

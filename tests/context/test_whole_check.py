@@ -32,7 +32,7 @@ def test_the_whole_check_finds_a_wrong_size_before_it_reads():
 
     with pytest.raises(InvalidGraph, match="has 99 bytes"):
         entry.check_whole(
-            memoryview(content)[1:], "n", forget=lambda *extent: reads.append(extent)
+            memoryview(content)[1:], forget=lambda *extent: reads.append(extent)
         )
 
     assert reads == []

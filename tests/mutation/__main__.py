@@ -26,6 +26,7 @@ from threading import Lock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+
 from mutation.mutants import Mutant, mutants_of
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +49,7 @@ class Area:
 
 AREAS = {
     "node codec": Area(
-        ("context/node.py", "context/named_files.py"),
+        ("context/node.py", "context/dependencies.py"),
         (
             "context/test_node.py",
             "context/test_payloads_read.py",

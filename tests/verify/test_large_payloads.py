@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import epctx_core as epctx
-from epctx_core.context import manifest
+from epctx_core.context import digests
 
 SIZE = 256 << 20
 WEIGHT = 32 << 20
@@ -110,7 +110,7 @@ def test_one_bit_of_it_is_found(large):
 
 def test_segments_are_digested_by_several_threads(large, monkeypatch):
     seen = set()
-    right = manifest.compute_digest
+    right = digests.compute_digest
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     barrier = threading.Barrier(3, timeout=20)
 
@@ -120,7 +120,7 @@ def test_segments_are_digested_by_several_threads(large, monkeypatch):
             barrier.wait()
         return right(view, segment, forget)
 
-    monkeypatch.setattr(manifest, "compute_digest", watched)
+    monkeypatch.setattr(digests, "compute_digest", watched)
 
     report = large.verify()
 

@@ -16,7 +16,7 @@ from epctx_cache import store
 from epctx_cache.store import RECORD
 
 import epctx_core as epctx
-from epctx_core.context import receipts
+from epctx_core.context import digests
 from epctx_core.plugin import hookimpl
 
 FILES = (RECORD, "model_ctx.onnx", "model_qnn.bin")
@@ -182,7 +182,7 @@ def test_checked_once_an_entry_is_read_again_only_where_it_has_changed(
 ):
     read = []
     monkeypatch.setattr(
-        receipts, "find_damage", lambda view, *_: read.append(len(view)) or iter(())
+        digests, "find_damage", lambda view, *_: read.append(len(view)) or iter(())
     )
     binary, record = entry / "model_qnn.bin", store.read_record(entry)
 

@@ -30,9 +30,9 @@ def folder(tmp_path):
 REFUSED = (
     "no file name in ep_cache_context.",
     "which no file system takes.",
-    "an absolute path.",
+    "which is an absolute path.",
     "which leaves the model's folder.",
-    ", a folder.",
+    "which is a folder.",
 )
 """End of a message if nobody looked for the file."""
 

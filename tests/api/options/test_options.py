@@ -50,12 +50,12 @@ def test_a_prefix_that_no_file_or_vendor_could_take_is_refused(options, prefix):
         ("C:/m.data", "is an absolute path"),
         ("C:\\m.data", "is an absolute path"),
         ("\\\\server\\share\\m.data", "is an absolute path"),
-        ("../m.data", "leaves the folder of the output model"),
-        ("sub/../../m.data", "leaves the folder of the output model"),
-        ("sub/", "is not a file name"),
-        (".", "is not a file name"),
-        ("sub/..", "is not a file name"),
-        ("a\0b", "is not a file name"),
+        ("../m.data", "leaves the model's folder"),
+        ("sub/../../m.data", "leaves the model's folder"),
+        ("sub/", "is a folder"),
+        (".", "is a folder"),
+        ("sub/..", "is a folder"),
+        ("a\0b", "no file system takes"),
     ],
 )
 def test_a_file_for_initializers_that_is_none_of_the_output_models_folder_is_refused(

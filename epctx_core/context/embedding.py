@@ -1,9 +1,7 @@
-"""Encoding of EPContext nodes, and payloads and weights put into a serialized model.
+"""Embedding of payloads and weights into a serialized model.
 
-Nodes are made one by one, or copied from a template where very many are alike.
-
-So that no copy of a payload passes through protobuf, a node or a tensor holds a marker
-in place of its bytes. Protobuf's encoding nests messages with their lengths in front:
+So that no copy of them passes through protobuf, a node or a tensor holds a marker in
+place of its bytes. Protobuf's encoding nests messages with their lengths in front:
 the lengths around a marker are all that changes.
 """
 
@@ -13,12 +11,8 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import onnx
-from onnx import NodeProto
-
-from epctx_core.context.node import DOMAIN, OP_TYPE
 from epctx_core.graph.wire import BYTES, walk_fields
 
 if TYPE_CHECKING:
@@ -132,37 +126,3 @@ def _encode_varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def make_context_node(
-    frame: NodeProto,
-    attributes: Mapping[str, Any],
-    *,
-    source: str,
-    main_context: bool,
-    embed_mode: bool,
-    cache: bytes | None,
-) -> NodeProto:
-    """Return an EPContext node; attributes stand in alphabetical order, so that bytes
-    are reproducible.
-
-    Args:
-        frame: its name, inputs, outputs and doc string; becomes the node.
-        attributes: the vendor's own, and `partition_name` where the graph in the
-            payload has another name than the node.
-        cache: the payload or the file's name, None for a reference.
-    """
-    frame.op_type = OP_TYPE
-    frame.domain = DOMAIN
-    values: dict[str, Any] = {
-        **attributes,
-        "partition_name": attributes.get("partition_name") or frame.name,
-        "embed_mode": int(embed_mode),
-        "main_context": int(main_context),
-        "source": source,
-    }
-    if cache is not None:
-        values["ep_cache_context"] = cache
-    for key in sorted(values):
-        frame.attribute.append(onnx.helper.make_attribute(key, values[key]))
-    return frame

@@ -1,86 +1,24 @@
-"""Names of the files of a model: those of new files, and those in a model, which nobody
-may replace.
+"""Files that a model depends on, as it names them: what it states, and which models
+name a file, so that nobody may replace it.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import re
-from collections.abc import Callable, Collection, Container, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto
 
-from epctx_core.context.manifest import get_metadata, set_metadata
+from epctx_core.context.metadata import get_metadata, set_metadata
 from epctx_core.context.node import is_context_node
-from epctx_core.context.paths import has_drive
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.walks import walk_indexed_nodes, walk_tensors
 from epctx_core.graph.weights import is_detached
-
-_PAYLOAD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
-
-def make_context_model_path(model: Path) -> Path:
-    """Return the default output: the input's name with its last extension replaced by
-    `_ctx.onnx`.
-    """
-    return model.with_name(f"{model.stem}_ctx.onnx")
-
-
-def make_binary_name(output: Path, suffix: str, name: str | None = None) -> str:
-    """Return `[model name]_[ep].bin`; the model name is the output's stem without one
-    trailing `_ctx`.
-
-    Args:
-        output: the context model's path.
-        suffix: the EP as its vendor spells it.
-        name: the EP's name for a further payload of one model.
-    """
-    stem = output.stem.removesuffix("_ctx")
-    return f"{stem}_{suffix}{f'_{name}' if name else ''}.bin"
-
-
-def find_free_name(
-    make: Callable[[str | None], str], name: str | None, taken: Container[str]
-) -> str:
-    """Return a binary's name that no other has, numbered if it must be.
-
-    Args:
-        make: makes a file's name from the payload's.
-        name: the payload's, as far as it has one.
-        taken: what others have, without upper case: folders that do not tell cases
-            apart are common enough.
-    """
-    numbered = (name if not n else f"{name}_{n}" if name else str(n) for n in count())
-    return next(free for free in map(make, numbered) if free.casefold() not in taken)
-
-
-def is_plain_name(name: object) -> bool:
-    """Return whether a name is that of a file, without any folder."""
-    return (
-        isinstance(name, str)
-        and name not in {"", ".", ".."}
-        and not set(name) & {"/", "\\", "\0"}
-        and not has_drive(name)
-    )
-
-
-def is_utf8(name: str) -> bool:
-    """Return whether a model can hold a name."""
-    return name.encode(errors="replace").decode() == name
-
-
-def is_payload_name(name: object) -> bool:
-    """Return whether an EP may give a payload this name, which becomes part of a file's
-    name.
-    """
-    return isinstance(name, str) and _PAYLOAD_NAME.fullmatch(name) is not None
-
 
 DEPENDENCIES_KEY = "external_dependencies"
 """ONNX Runtime's metadata key for what a compiled model needs besides its file; from

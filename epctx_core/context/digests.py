@@ -1,0 +1,459 @@
+"""Digests of a payload or of a file of weights, and checks against them.
+
+Digests are SHA-256: one a segment (each weight; other bytes in blocks of at most 1
+MiB), one root over the list of them. What this machine has checked has a receipt and is
+not digested again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
+
+from epctx_core.context.receipts import (
+    is_noted,
+    is_same_content,
+    make_file_receipt,
+    note,
+)
+from epctx_core.errors import InvalidGraph
+from epctx_core.graph.mapping import MappedFile
+from epctx_core.options import Verification
+
+if TYPE_CHECKING:
+    from epctx_core.options import CancellationFlag
+
+_T = TypeVar("_T")
+Content: TypeAlias = "memoryview | MappedFile"
+"""Bytes as they were found: in memory, or in a file."""
+Forget: TypeAlias = Callable[[int, int], None]
+"""Function called with offset and length of bytes that need not stay in memory."""
+
+BLOCK = 1 << 20
+"""Bytes between weights are digested in blocks of this size."""
+SETTLED_NS = 2_000_000_000
+"""Nanoseconds without a change after which a later change is sure to show in a file's
+time: FAT counts in two seconds.
+"""
+BESIDE_FROM = 1 << 20
+"""Bytes from which a payload is digested beside the EP's own loading; less is done
+before a thread has started.
+"""
+
+_BLOCKS_CHECKED = 8
+"""Number of blocks that a load digests: at most 8 MiB, whatever the payload's size."""
+_CHUNK = 8 << 20
+_POLLED_EVERY = 0.05
+"""Seconds between two checks of the host's flag while a load waits."""
+_DIGEST = re.compile("[0-9a-f]{64}")
+_OTHER_FILE = (
+    "The file does not belong to this model or was altered; fetch both again, or "
+    "compile again."
+)
+
+
+class ReplacedBinaryError(InvalidGraph):
+    """Payload or file of weights that is not the one that the model was written with.
+
+    A load that gets it checks whether a publication was under way before it gives up.
+    """
+
+
+class Segment(NamedTuple):
+    """A range of a payload with its digest (hex)."""
+
+    offset: int
+    length: int
+    digest: str
+    is_weight: bool = False
+
+
+def compute_digest(
+    view: memoryview, segment: Segment, forget: Forget | None = None
+) -> str:
+    """Return the digest (hex) of a range of a payload."""
+    sha = hashlib.sha256()
+    end = segment.offset + segment.length
+    for start in range(segment.offset, end, _CHUNK):
+        chunk = view[start : min(end, start + _CHUNK)]
+        sha.update(chunk)
+        if forget is not None:
+            forget(start, len(chunk))
+    return sha.hexdigest()
+
+
+def find_damage(
+    view: memoryview, segments: Sequence[Segment], forget: Forget | None = None
+) -> Iterator[Segment]:
+    """Digest segments, several at once, and yield those that differ."""
+
+    def differing(batch: Sequence[Segment]) -> list[Segment]:
+        return [
+            segment
+            for segment in batch
+            if compute_digest(view, segment, forget) != segment.digest
+        ]
+
+    pool = ThreadPoolExecutor(
+        max_workers=os.cpu_count(), thread_name_prefix="epctx-digest"
+    )
+    try:
+        for damaged in pool.map(differing, _group_segments(segments)):
+            yield from damaged
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _group_segments(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+    """Yield segments in groups large enough that handing one to a thread costs nothing
+    beside digesting it.
+    """
+    batch: list[Segment] = []
+    size = 0
+    for segment in segments:
+        batch.append(segment)
+        size += segment.length
+        if size >= BLOCK:
+            yield batch
+            batch = []
+            size = 0
+    if batch:
+        yield batch
+
+
+def read_segments(data: Sequence[Sequence[Any]]) -> tuple[Segment, ...]:
+    """Return segments out of their JSON form; see `dump_segments`.
+
+    Raises:
+        ValueError, TypeError: they are damaged.
+    """
+    segments = []
+    offset = 0
+    for length, digest, *weight in data:
+        if not isinstance(length, int) or length < 0 or not _DIGEST.fullmatch(digest):
+            raise ValueError("a segment is not a length and a digest")
+        segments.append(Segment(offset, length, digest, bool(weight)))
+        offset += length
+    return tuple(segments)
+
+
+def dump_segments(segments: Sequence[Segment]) -> list[list[int | str]]:
+    """Return the JSON form of segments that follow each other; a third entry marks a
+    weight.
+    """
+    return [
+        [s.length, s.digest, 1] if s.is_weight else [s.length, s.digest]
+        for s in segments
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PayloadEntry:
+    """Entry of the manifest about one payload, or that of the file for initializers.
+
+    Attributes:
+        name: the file's name relative to the model, or the node's name for an embedded
+            payload.
+        embedded: which of the two.
+        size: length in bytes.
+        segments: ranges and digests, in order, covering all bytes.
+        references: names of the nodes without a payload of their own whose graphs this
+            one holds; said only where the model has several payloads of one EP.
+        role: what it is, for messages.
+    """
+
+    name: str
+    embedded: bool
+    size: int
+    segments: tuple[Segment, ...]
+    references: tuple[str, ...] = ()
+    role: str = "the context binary"
+
+    @cached_property
+    def root(self) -> str:
+        """One digest (hex) over the list of segments."""
+        sha = hashlib.sha256()
+        for segment in self.segments:
+            sha.update(f"{segment.offset} {segment.length} {segment.digest}\n".encode())
+        return sha.hexdigest()
+
+    def check_head(self, view: memoryview) -> None:
+        """Check the size, the first segment and some blocks, which finds truncated and
+        swapped payloads.
+
+        The first segment does where a payload has a header of its own. For formats
+        without one, a few blocks spread over the payload are checked too. Weights are
+        not read, unless there is nothing else.
+
+        Raises:
+            ReplacedBinaryError: they differ.
+        """
+        self.check_size(view)
+
+        # A weight without elements is a segment of no bytes, which proves nothing.
+        filled = [s for s in self.segments if s.length]
+        blocks = [s for s in filled if not s.is_weight] or filled[:1]
+        step = max(1, -(-(len(blocks) - 1) // (_BLOCKS_CHECKED - 1)))
+
+        # From the end, so that the last block is always among them.
+        for segment in (*blocks[:1], *blocks[:0:-step]):
+            if compute_digest(view, segment) != segment.digest:
+                raise self._mismatch_error(segment)
+
+    def check_whole(self, view: memoryview, forget: Forget | None = None) -> None:
+        """Check the size and every segment, several at once.
+
+        Args:
+            view: the payload.
+            forget: called with offset and length of bytes that need not stay in memory.
+
+        Raises:
+            ReplacedBinaryError: they differ.
+        """
+        self.check_size(view)
+        for segment in find_damage(view, self.segments, forget):
+            raise self._mismatch_error(segment)
+
+    def check_size(self, view: memoryview) -> None:
+        """Raise ReplacedBinaryError if a payload has another size."""
+        if len(view) != self.size:
+            raise ReplacedBinaryError(
+                f"{self.role} {self.name!r} has {len(view):,} bytes; the model was "
+                f"written with one of {self.size:,}.",
+                hint=_OTHER_FILE,
+            )
+
+    def _mismatch_error(self, segment: Segment) -> ReplacedBinaryError:
+        return ReplacedBinaryError(
+            f"{self.role} {self.name!r} is not the one that the model was written "
+            f"with: its bytes {segment.offset:,} to "
+            f"{segment.offset + segment.length:,} have another digest.",
+            hint=_OTHER_FILE,
+        )
+
+
+def _get_view(content: Content) -> memoryview:
+    return content.view if isinstance(content, MappedFile) else content
+
+
+def digest_payload(
+    name: str, view: memoryview, forget: Forget | None = None
+) -> PayloadEntry:
+    """Return the entry of a payload in a file, computed from its bytes."""
+    blocks = [
+        Segment(start, min(BLOCK, len(view) - start), "")
+        for start in range(0, len(view), BLOCK)
+    ]
+    segments = [
+        block._replace(digest=compute_digest(view, block, forget)) for block in blocks
+    ]
+    return PayloadEntry(
+        name=name, embedded=False, size=len(view), segments=tuple(segments)
+    )
+
+
+def find_right(content: _T, copies: Iterable[_T], check: Callable[[_T], object]) -> _T:
+    """Return a content that passes a check, or else the first of its copies that does.
+
+    Args:
+        content: lies where it belongs.
+        copies: those that an unfinished publication has.
+        check: raises if one is wrong.
+
+    Raises:
+        ReplacedBinaryError: that of the content, if no copy is right either.
+    """
+    try:
+        check(content)
+    except ReplacedBinaryError:
+        for copy in copies:
+            with suppress(OSError, InvalidGraph):
+                check(copy)
+                return copy
+        raise
+    return content
+
+
+class DigestChecks:
+    """Context manager: the checks of one load, as far as the host wants them.
+
+    What a machine sees for the first time and is of some size is digested on a thread,
+    beside whatever the EPs do with it meanwhile. If the load ends in another error,
+    damage that is found goes before it: it is the likelier cause.
+
+    Args:
+        cancellation: of the host; None if nobody waits with `finish`, so that all is
+            checked at once.
+    """
+
+    def __init__(self, cancellation: CancellationFlag | None = None) -> None:
+        self._cancellation = cancellation
+        self._stopped = threading.Event()
+        # Ends with the receipts of what was right, or raises for what was not.
+        self._under_way: list[Future[list[str]]] = []
+        self._receipts: set[str] = set()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: object, error: BaseException | None, trace: object
+    ) -> None:
+        """Wait for the checks, or stop if the host cancels.
+
+        Raises:
+            InvalidGraph: a payload is damaged.
+        """
+        if error is not None:
+            # Not all payloads of the model need have been begun with.
+            self._receipts.clear()
+        try:
+            if error is None or isinstance(error, Exception):
+                self.finish()
+        except InvalidGraph as damage:
+            if damage is not error:
+                raise damage from error
+        finally:
+            self._stopped.set()
+            if self._pool is not None:
+                self._pool.shutdown(cancel_futures=True)
+
+    def check(
+        self,
+        entry: PayloadEntry,
+        content: Content,
+        mode: Verification,
+        *,
+        may_wait: Callable[[], bool] = lambda: False,
+        receipt: str = "",
+        blame: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> bool:
+        """Check a content as far as a mode says; return whether every byte of it is
+        known to be right.
+
+        Args:
+            entry: its size, ranges and digests.
+            content: the bytes, which the load holds.
+            mode: how far; ONCE skips what this machine has a receipt for.
+            may_wait: whether the load may use it before it is checked: it is then
+                digested on a thread, and `finish` raises the error.
+            receipt: that of bytes in memory, left if all checks of the load succeed.
+            blame: makes the block in which an error gets its node, EP and path.
+
+        Raises:
+            ReplacedBinaryError: it is another one.
+        """
+        is_file = isinstance(content, MappedFile)
+        if isinstance(content, MappedFile):
+            receipt = make_file_receipt(content.status, entry.root)
+        if mode is Verification.ONCE and receipt and is_noted(receipt):
+            return True
+
+        is_beside = (
+            mode is Verification.ONCE
+            and self._cancellation is not None
+            and entry.size >= BESIDE_FROM
+            and not self._stopped.is_set()
+            and may_wait()
+        )
+        if mode is Verification.HEAD or is_beside:
+            with blame():
+                entry.check_head(_get_view(content))
+        if mode is Verification.HEAD:
+            return False
+
+        if receipt and not is_file and self._cancellation is not None:
+            self._receipts.add(receipt)
+        digest = partial(self._digest, entry, content, blame, is_beside=is_beside)
+        if not is_beside:
+            note(digest())
+            return True
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(
+                max_workers=1, thread_name_prefix="epctx-check"
+            )
+        self._under_way.append(self._pool.submit(digest))
+        return False
+
+    def _digest(
+        self,
+        entry: PayloadEntry,
+        content: Content,
+        blame: Callable[[], AbstractContextManager[None]],
+        *,
+        is_beside: bool,
+    ) -> list[str]:
+        """Check every byte; return the receipt of a file, as far as it may have one."""
+        begun = time.time_ns()
+
+        def forget(offset: int, length: int) -> None:
+            if is_beside and self._stopped.is_set():
+                raise CancelledError
+            if isinstance(content, MappedFile):
+                content.forget(offset, length)
+
+        with blame():
+            entry.check_whole(_get_view(content), forget)
+        return (
+            _make_receipts_after(content, entry.root, begun)
+            if isinstance(content, MappedFile)
+            else []
+        )
+
+    def finish(self) -> None:
+        """Wait for all checks, and leave their receipts; further calls do nothing.
+
+        Raises:
+            InvalidGraph: a payload is damaged: the first in the order of `check`.
+            ModelLoadCanceled: the host asked to stop.
+        """
+        checks = self._under_way
+        self._under_way = []
+        receipts = self._receipts
+        self._receipts = set()
+        for check in checks:
+            while not check.done():
+                if self._cancellation is not None:
+                    self._cancellation.raise_if_requested()
+                with suppress(TimeoutError):
+                    check.exception(_POLLED_EVERY)
+            receipts.update(check.result())
+        note(receipts)
+
+
+IN_PLACE = DigestChecks()
+"""Checks for reading outside of a load, where nothing is checked beside."""
+
+
+def _make_receipts_after(content: MappedFile, digest: str, begun: int) -> list[str]:
+    """Return the receipt of a file that was right, if every change since the check
+    began would show in its times.
+
+    A file that was written to in the same tick of the clock looks as before. So one
+    that is as young gets none, and the next load checks it again. A link made
+    meanwhile, as for an EP that wants a file, changes the ctime, too.
+    """
+    before = content.status
+    after = os.fstat(content.descriptor)
+    untouched = (
+        before.st_ctime_ns == after.st_ctime_ns or before.st_nlink != after.st_nlink
+    )
+    if (
+        untouched
+        and is_same_content(before, after)
+        # Whoever restores a file's mtime leaves a recent ctime, which links made
+        # meanwhile hide.
+        and max(before.st_mtime_ns, before.st_ctime_ns) < begun - SETTLED_NS
+    ):
+        return [make_file_receipt(after, digest)]
+    return []
