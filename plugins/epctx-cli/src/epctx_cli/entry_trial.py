@@ -64,15 +64,15 @@ def find_named(name: str) -> list[tuple[Kind, dict[str, str]]]:
 
     package, colon, word = name.rpartition(":")
     entries = list(find_entries(*(kind.group for kind in KINDS)))
-    found = []
+    plugins = []
     for kind in KINDS:
         for entry in describe(entries, kind.group):
             distribution = canonicalize_name(entry["distribution"])
             is_named = entry["name"].lower() == word.lower()
             is_of_package = distribution == canonicalize_name(package or name)
             if is_named and is_of_package if colon else is_named or is_of_package:
-                found.append((kind, entry))
-    return found
+                plugins.append((kind, entry))
+    return plugins
 
 
 def try_entry(
@@ -85,17 +85,20 @@ def try_entry(
         entry: as `describe` gives it.
         log: called with what its import wrote to standard error.
     """
-    answer = ask_child(
-        {"group": kind.group, "name": entry["name"], "value": entry["entry_point"]}
-    )
-    if answer.written.strip():
-        log(f"{entry['name']} wrote:\n{answer.written.rstrip()}")
+    request = {
+        "group": kind.group,
+        "name": entry["name"],
+        "value": entry["entry_point"],
+    }
+    reply, written = ask_child(request)
+    if written.strip():
+        log(f"{entry['name']} wrote:\n{written.rstrip()}")
     return EntryTrial(
         kind=kind,
         entry=entry,
-        facts=answer.reply.get("facts", {}),
-        reason=answer.ending or answer.reply.get("reason", ""),
-        traceback=answer.reply.get("traceback", ""),
+        facts=reply.get("facts", {}),
+        reason=reply.get("reason", ""),
+        traceback=reply.get("traceback", ""),
     )
 
 
@@ -108,27 +111,30 @@ def load_entry(request: Mapping[str, Any]) -> dict[str, Any]:
     group = request["group"]
     name = request["name"]
     try:
-        found = EntryPoint(name, request["value"], group).load()
-        facts = {"doc": _read_first_paragraph(found)}
+        loaded = EntryPoint(name, request["value"], group).load()
+        facts = {"doc": _read_first_paragraph(loaded)}
         if group == ENGINE_GROUP:
-            facts["provides"] = str(found.name)
+            facts["provides"] = str(loaded.name)
         if group == COMMAND_GROUP:
-            facts["summary"] = _read_summary(name, found)
+            facts["summary"] = _read_summary(name, loaded)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a broken plugin fails in many ways
         return {
             "reason": f"{type(error).__name__}: {error}".rstrip(": "),
             "traceback": "".join(traceback.format_exception(error)),
-            "written": (0, 0),
         }
-    return {"facts": facts, "written": (0, 0)}
+    return {"facts": facts}
 
 
-def _read_first_paragraph(found: Any) -> str:
+def _read_first_paragraph(loaded: Any) -> str:
     """Return the first paragraph of an object's own docstring, else of its module's."""
-    own = inspect.getdoc(found) if callable(found) or inspect.ismodule(found) else None
-    module = inspect.getmodule(found)
-    text = own or inspect.getdoc(module) or ""
-    return " ".join(text.partition("\n\n")[0].split())
+    docstring: str | None = None
+    # Other objects have the docstring of their class.
+    if callable(loaded) or inspect.ismodule(loaded):
+        docstring = inspect.getdoc(loaded)
+    if not docstring:
+        docstring = inspect.getdoc(inspect.getmodule(loaded))
+    paragraph = (docstring or "").partition("\n\n")[0]
+    return " ".join(paragraph.split())
 
 
 def _read_summary(name: str, declare: Callable[[Any], None]) -> str:

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 from epctx_isolation.process_group import ProcessGroup
 
@@ -76,56 +76,43 @@ def try_all(
         timeout: seconds for each.
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        outcomes = list(
-            pool.map(
-                lambda r: (
-                    _try(r, timeout) if r.usable or r.undecided else (_trial(r, {}), "")
-                ),
-                records,
-            )
-        )
+        outcomes = list(pool.map(lambda record: _try(record, timeout), records))
+
     for trial, written in outcomes:
         if written.strip():
             log(f"{trial.record.label} wrote:\n{written.rstrip()}")
     return [trial for trial, _ in outcomes]
 
 
-class Answer(NamedTuple):
-    """Reply of a child, and its standard error.
-
-    Attributes:
-        reply: the object that it printed; empty if there is none.
-        ending: why there is none; empty if there is one.
-        written: its standard error.
-    """
-
-    reply: Mapping[str, Any]
-    ending: str
-    written: str
-
-
 def _try(record: PluginRecord, timeout: float) -> tuple[Trial, str]:
-    """Return a trial, and the standard error of its child."""
-    answer = ask_child(
-        {
-            "name": record.name,
-            "distribution": record.distribution,
-            "chosen": record.usable,
-        },
-        timeout,
-    )
-    if answer.ending:
-        broken = {"state": "broken", "reason": answer.ending}
-        return _trial(record, broken), answer.written
-    return _trial(record, answer.reply), answer.written
+    """Return the trial of a plugin, and the standard error of its child; one that
+    cannot be used has no child.
+    """
+    if not (record.usable or record.undecided):
+        untried = Trial(record=record, description={}, traceback=record.traceback or "")
+        return untried, ""
+
+    request = {
+        "name": record.name,
+        "distribution": record.distribution,
+        "chosen": record.usable,
+    }
+    reply, written = ask_child(request, timeout)
+    return _make_trial(record, reply), written
 
 
-def ask_child(request: Mapping[str, Any], timeout: float = TIMEOUT) -> Answer:
+def ask_child(
+    request: Mapping[str, Any], timeout: float = TIMEOUT
+) -> tuple[dict[str, Any], str]:
     """Have a process of its own answer a request of `report`.
 
     Args:
         request: for `report`.
         timeout: seconds until the process is ended.
+
+    Returns:
+        Its reply, or the state "broken" with the reason why it gave none; and its
+        standard error.
     """
     text = json.dumps({"path": sys.path, **request})
     command = [sys.executable, "-c", _CHILD, text]
@@ -134,22 +121,26 @@ def ask_child(request: Mapping[str, Any], timeout: float = TIMEOUT) -> Answer:
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = ProcessGroup(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         in_time = child.wait_and_end(timeout)
-        written = _read(err).decode(errors="replace")
-        with suppress(ValueError, KeyError, TypeError):
-            reply = json.loads(_read(out))
-            begin, end = reply.pop("written")
-            output = _read(err)[begin:end].decode(errors="replace")
-            return Answer({**reply, "output": output}, "", written)
-        ending = (
-            f"its process {child.ending}"
-            if in_time
-            else f"it took longer than {timeout:g} s"
-        )
-        last = next(
-            (line for line in reversed(written.splitlines()) if line.strip()), ""
-        )
-        reason = f"{ending} while it was tried" + (f": {last.strip()}" if last else "")
-        return Answer({}, reason, written)
+        printed = _read(out)
+        errors = _read(err)
+
+    written = errors.decode(errors="replace")
+    with suppress(ValueError, KeyError, TypeError):
+        reply = json.loads(printed)
+        begin, end = reply.pop("written")
+        output = errors[begin:end].decode(errors="replace")
+        return {**reply, "output": output}, written
+
+    ending = (
+        f"its process {child.ending}"
+        if in_time
+        else f"it took longer than {timeout:g} s"
+    )
+    reason = f"{ending} while it was tried"
+    lines = [line.strip() for line in written.splitlines() if line.strip()]
+    if lines:
+        reason += f": {lines[-1]}"
+    return {"state": "broken", "reason": reason}, written
 
 
 def _read(file: IO[bytes]) -> bytes:
@@ -157,22 +148,19 @@ def _read(file: IO[bytes]) -> bytes:
     return file.read()
 
 
-def _trial(record: PluginRecord, reply: Mapping[str, Any]) -> Trial:
-    """Return a trial with the reply of the child, which is empty for a plugin that was
-    not tried.
-    """
-    if reply:
-        record = replace(
-            record,
-            state=PluginState(reply["state"]),
-            reason=str(reply["reason"]),
-            vendor=reply.get("vendor"),
-            simulated=reply.get("simulated", record.simulated),
-            availability={
-                Purpose(purpose): Availability(**fields)
-                for purpose, fields in reply.get("availability", {}).items()
-            },
-        )
+def _make_trial(record: PluginRecord, reply: Mapping[str, Any]) -> Trial:
+    """Return the trial of a plugin with the reply of its child."""
+    record = replace(
+        record,
+        state=PluginState(reply["state"]),
+        reason=str(reply["reason"]),
+        vendor=reply.get("vendor"),
+        simulated=reply.get("simulated", record.simulated),
+        availability={
+            Purpose(purpose): Availability(**fields)
+            for purpose, fields in reply.get("availability", {}).items()
+        },
+    )
     return Trial(
         record=record,
         description=reply.get("description", {}),
@@ -199,15 +187,20 @@ def report(request: Mapping[str, Any]) -> None:
         if "group" in request:
             from epctx_cli.entry_trial import load_entry
 
-            reply = json.dumps(load_entry(request))
+            reply = load_entry(request)
         else:
-            reply = json.dumps(_load_plugin(request))
-    sys.stdout.write(reply)
+            reply = _load_plugin(request)
+        # Of an import that failed, and of an entry point, the part is not measured.
+        text = json.dumps({"written": (0, 0), **reply})
+    sys.stdout.write(text)
     sys.stdout.flush()
     end_in_any_case(0)
 
 
 def _load_plugin(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Load one plugin and ask for its availability; return the facts of its record and
+    what was observed.
+    """
     from epctx_core import default_registry
 
     def record() -> PluginRecord:
@@ -216,7 +209,7 @@ def _load_plugin(request: Mapping[str, Any]) -> dict[str, Any]:
 
     description: dict[str, Any] = {}
     problem: EpctxError | None = None
-    observed: dict[str, Any] = {"written": (0, 0)}
+    observations: dict[str, Any] = {}
     threads = set(threading.enumerate())
     try:
         if request["chosen"]:
@@ -224,7 +217,7 @@ def _load_plugin(request: Mapping[str, Any]) -> dict[str, Any]:
                 request["name"], distribution=request["distribution"]
             )
         with suppress(EpctxError):  # raised again below
-            observed = _observe(lambda: default_registry.load(record()))
+            observations = _observe(lambda: default_registry.load(record()))
         if not request["chosen"] and record().undecided:
             # imports the others of its name as a session would, to learn which are
             # simulated
@@ -235,19 +228,19 @@ def _load_plugin(request: Mapping[str, Any]) -> dict[str, Any]:
             default_registry.availability(record(), purpose)
     except EpctxError as error:
         problem = error
+
     after = record()
     facts = after.as_dict()
     if problem is not None and (after.usable or not after.reason):
         # Each user of a record puts its label before the reason.
-        said = problem.message.removeprefix(f"{after.label} ")
-        facts["reason"] = said.rstrip(".")
+        reason = problem.message.removeprefix(f"{after.label} ")
+        facts["reason"] = reason.rstrip(".")
     if problem is not None and after.usable:
         facts["state"] = PluginState.BROKEN.value
-    left = [t.name for t in threading.enumerate() if t not in threads]
     return {
         **facts,
-        **observed,
-        "threads": left,
+        **observations,
+        "threads": [t.name for t in threading.enumerate() if t not in threads],
         "description": description,
         "traceback": after.traceback,
     }
