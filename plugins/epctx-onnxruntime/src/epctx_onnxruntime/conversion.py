@@ -16,6 +16,7 @@ from epctx_core.errors import (
     convert_errors,
 )
 from epctx_core.ext import Publication, Work
+from epctx_onnxruntime import ort_format
 from epctx_onnxruntime.graphs import is_detached
 from epctx_onnxruntime.guards import folds_recurrent
 from epctx_onnxruntime.versions import CPU_EP, FATAL_ONLY
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 ONNX = ".onnx"
 ORT = ".ort"
-_ORT_IDENTIFIER = b"ORTM"
-"""Bytes 4 to 8 of an `.ort` file."""
 _MOST_BYTES = (1 << 31) - 1
 _UNWRITABLE = "Failed to save ORT format model"
 _PLATFORMS = (None, "arm", "amd64")
@@ -92,7 +91,7 @@ def convert_model(
     work = Work(source, SessionOptions(), default_registry, ())
     opened = work.open()
     with source.open("rb") as file:
-        from_ort = file.read(8)[4:] == _ORT_IDENTIFIER
+        from_ort = ort_format.recognizes(file.read(8))
     _check_convertible(work, source, kind, from_ort=from_ort)
     proto = opened.source.proto
     weights = opened.source.weights
