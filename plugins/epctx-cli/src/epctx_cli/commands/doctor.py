@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
@@ -413,30 +414,17 @@ def _check_packages(trials: Sequence[Trial]) -> Iterator[Finding]:
     Not for a library that another of them requires, nor for one that an extra of
     epctx-core installs.
     """
-    needs: dict[str, frozenset[str]] = {}
-    for each in distributions():
-        try:
-            needed = frozenset(
-                canonicalize_name(m[1])
-                for n in each.requires or ()
-                if (m := _NAME.match(n))
-            )
-            needs.setdefault(canonicalize_name(each.metadata["Name"]), needed)
-        except Exception:  # noqa: BLE001, S112 - metadata of other packages fails in many ways
-            continue
-    ours = {name for name, needed in needs.items() if CORE in needed}
-    providing = {
-        canonicalize_name(t.record.distribution)
-        for t in trials
-        if t.record.distribution
-    }
-    providing |= {
-        canonicalize_name(command.package) for command in (*OWN, *added_commands())
-    }
-    helping = find_entries(*(kind.group for kind in KINDS))
-    providing |= {canonicalize_name(package.metadata["Name"]) for package, _ in helping}
+    requirements = _find_requirements()
+    ours = {name for name, required in requirements.items() if CORE in required}
+
+    providers = {trial.record.distribution for trial in trials}
+    providers |= {command.package for command in OWN}
+    entries = find_entries(*(kind.group for kind in KINDS))
+    providers |= {package.metadata["Name"] for package, _ in entries}
+    providing = {canonicalize_name(name) for name in providers if name}
+
     needed_by_others = {
-        needed for name in (*ours, CORE) for needed in needs.get(name, ())
+        library for name in (*ours, CORE) for library in requirements.get(name, ())
     }
     for name in sorted(ours - providing - needed_by_others):
         yield _note(
@@ -446,6 +434,19 @@ def _check_packages(trials: Sequence[Trial]) -> Iterator[Finding]:
                 "entry point and install it again."
             ),
         )
+
+
+def _find_requirements() -> dict[str, frozenset[str]]:
+    """Return the names that each installed distribution requires, with or without an
+    extra.
+    """
+    requirements: dict[str, frozenset[str]] = {}
+    for package in distributions():
+        with suppress(Exception):  # metadata of other packages fails in many ways
+            matches = map(_NAME.match, package.requires or ())
+            names = frozenset(canonicalize_name(m[1]) for m in matches if m)
+            requirements.setdefault(canonicalize_name(package.metadata["Name"]), names)
+    return requirements
 
 
 def _check_commands() -> Iterator[Finding]:
