@@ -179,8 +179,13 @@ def describe_plugin(arguments: argparse.Namespace, console: Console) -> int:
     from epctx_cli.entry_trial import find_named, try_entry
     from epctx_cli.plugin_trial import try_all
 
-    named = find_named(arguments.name)
-    records = _find_records(arguments.name, is_required=not named)
+    name = arguments.name
+    named = find_named(name)
+    records = _find_records(name)
+    if not (records or named):
+        require_plugin(name)
+        records = [default_registry.resolve(name)]
+
     trials = try_all(records, log=console.debug)
     described = []
     for trial in trials:
@@ -227,33 +232,24 @@ def _print_entry(trial: EntryTrial, console: Console) -> None:
         console.say("-v shows the traceback.")
 
 
-def _find_records(name: str, *, is_required: bool) -> list[PluginRecord]:
-    """Return the records of a name, usable or not; a distribution may provide several
-    EPs.
-
-    Args:
-        name: of an EP or a distribution.
-        is_required: whether to raise an error if there is none.
+def _find_records(name: str) -> list[PluginRecord]:
+    """Return the records of an EP or of a distribution, which may provide several EPs;
+    usable or not.
     """
     from packaging.utils import canonicalize_name
 
     package = canonicalize_name(name)
-    found = default_registry.find(name) or [
+    records = default_registry.find(name) or [
         record
         for record in plugins()
         if record.distribution is not None
         and canonicalize_name(record.distribution) == package
     ]
-    if not found and not is_required:
-        return []
-    if not found:
-        require_plugin(name)
-        return [default_registry.resolve(name)]
-    if ":" in name:
+    if records and ":" in name:
         # It chooses among those that provide an EP; one that is broken is told, too.
         with suppress(PluginError):
             return [default_registry.resolve(name)]
-    return found
+    return records
 
 
 def _print_report(trial: Trial, console: Console) -> None:
