@@ -26,47 +26,54 @@ PACKAGES = (CORE, *sorted(ROOT.glob("plugins/*/src/*")))
 
 
 class Size(NamedTuple):
-    """Counts of one package."""
+    """Counts of one package.
+
+    Attributes:
+        expressions: nodes of the class `ast.expr`.
+        modules: files.
+        classes: also those in functions.
+        lines: of code, without blank lines, comments and docstrings.
+    """
 
     expressions: int
     modules: int
     classes: int
+    lines: int
+
+    @property
+    def density(self) -> float:
+        """Expressions in a line of code."""
+        return self.expressions / self.lines
 
 
 def size(package: Path) -> Size:
-    """Count a package's expressions (`ast.expr`), modules and classes."""
-    trees = [ast.parse(path.read_bytes()) for path in package.rglob("*.py")]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    return Size(
-        expressions=sum(isinstance(node, ast.expr) for node in nodes),
-        modules=len(trees),
-        classes=sum(isinstance(node, ast.ClassDef) for node in nodes),
-    )
-
-
-def density(package: Path) -> float:
-    """Return the expressions in a line of code: blank lines, comments and docstrings do
-    not count.
-    """
-    expressions = lines = 0
+    """Count a package's expressions, modules, classes and lines of code."""
+    expressions = modules = classes = lines = 0
     for path in package.rglob("*.py"):
-        source = path.read_text()
+        source = path.read_text("utf-8")
         nodes = list(ast.walk(ast.parse(source)))
         expressions += sum(isinstance(node, ast.expr) for node in nodes)
-        docstrings = {
-            line
-            for node in nodes
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-            for line in range(node.lineno, (node.end_lineno or 0) + 1)
-        }
-        code = {
-            line
-            for token in tokenize.generate_tokens(io.StringIO(source).readline)
-            if token.type not in _NO_CODE
-            for line in range(token.start[0], token.end[0] + 1)
-        }
-        lines += len(code - docstrings)
-    return expressions / lines
+        modules += 1
+        classes += sum(isinstance(node, ast.ClassDef) for node in nodes)
+        lines += _count_lines(source, nodes)
+    return Size(expressions, modules, classes, lines)
+
+
+def _count_lines(source: str, nodes: list[ast.AST]) -> int:
+    """Count the lines of code of a module with these nodes."""
+    docstrings = {
+        line
+        for node in nodes
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        for line in range(node.lineno, (node.end_lineno or 0) + 1)
+    }
+    code = {
+        line
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type not in _NO_CODE
+        for line in range(token.start[0], token.end[0] + 1)
+    }
+    return len(code - docstrings)
 
 
 def circles() -> set[frozenset[str]]:
@@ -92,8 +99,8 @@ if __name__ == "__main__":
 
     print(f"{'':26}{'expressions':>13}{'modules':>9}{'classes':>9}{'a line':>9}")
     for package in PACKAGES:
-        found = size(package)
-        counts = f"{found.expressions:13,}{found.modules:9}{found.classes:9}"
-        print(f"{package.name:26}{counts}{density(package):9.2f}")
+        counts = size(package)
+        columns = f"{counts.expressions:13,}{counts.modules:9}{counts.classes:9}"
+        print(f"{package.name:26}{columns}{counts.density:9.2f}")
     print(f"\nnames of epctx_core.ext: {len(ext.__all__)}")
     print(f"circles of imports within rooms: {len(circles())}")
