@@ -332,13 +332,15 @@ def _value(value: object) -> str:
 
 def add_new_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx plugins new`."""
+    from epctx_cli import templates
+
     parser.epilog = "The new package is complete, and its plugin works."
     parser.add_argument(
         "name", metavar="NAME", help="a word such as acme, for the package epctx-acme"
     )
     parser.add_argument(
         "--kind",
-        choices=("ep", "engine", "command", "transformer"),
+        choices=templates.KINDS,
         default="ep",
         help="the kind of plugin (default: ep)",
     )

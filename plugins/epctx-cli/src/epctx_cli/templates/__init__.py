@@ -1,7 +1,8 @@
 """Templates of `epctx plugins new`: a complete package with a plugin that works.
 
-Has the names that follow from one word, the files that all kinds share under `common/`,
-and those of each kind in a folder of its name. Knows nothing of the command line.
+Has the names that follow from one word, the files that kinds share under `common/`, and
+those of each kind, which come first, in a folder of its name. Knows nothing of the
+command line.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shutil
 from pathlib import Path
 from string import Template
 
+from epctx_cli.entry_points import COMMAND_GROUP, ENGINE_GROUP, TRANSFORMER_GROUP
 from epctx_core import __version__
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.ext import known_ep
@@ -20,6 +22,27 @@ from epctx_core.plugin import PLUGIN_API
 LONGEST = 40
 KINDS = ("ep", "engine", "command", "transformer")
 """Kinds of plugins that have a template."""
+_PROJECTS = {
+    "engine": {
+        "description": "The engine %%{word} for epctx: runs nodes that no EP takes.",
+        "dependencies": '"epctx-core%%{core}", "numpy", "onnx"',
+        "group": ENGINE_GROUP,
+        "attribute": "%%{camel}Engine",
+    },
+    "command": {
+        "description": "The command `epctx %%{word}`.",
+        "dependencies": '"epctx-cli%%{core}", "onnx"',
+        "group": COMMAND_GROUP,
+        "attribute": "add_arguments",
+    },
+    "transformer": {
+        "description": "The graph transformer %%{function} for epctx.",
+        "dependencies": '"epctx-core%%{core}", "onnx"',
+        "group": TRANSFORMER_GROUP,
+        "attribute": "%%{function}",
+    },
+}
+"""Parts of the `pyproject.toml` under `common/`; that of an EP is a file of its own."""
 _WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _OWN_WORDS = frozenset({"core", "cpu", "sim"})
 _ENDING = ".in"
@@ -55,8 +78,8 @@ def create_plugin(
         Fail: the folder exists, or cannot be written.
     """
     _refuse_bad_word(word)
-    names = _names(word, kind)
-    texts = _fill("common", names) | _fill(kind, names)
+    names = _derive_names(word, kind)
+    texts = _fill_templates(kind, names)
     folder = Path(parent) / names["distribution"]
     if os.path.lexists(folder):
         raise Fail(
@@ -86,39 +109,45 @@ def create_plugin(
     return names, folder, sorted(texts)
 
 
-def _fill(folder: str, names: dict[str, str]) -> dict[str, str]:
-    """Return the files of a folder of templates by their paths, with names filled
-    in.
-    """
-    root = Path(__file__).with_name(folder)
+def _fill_templates(kind: str, names: dict[str, str]) -> dict[str, str]:
+    """Return the files of a package by their paths, with names filled in."""
+    templates: dict[str, Path] = {}
+    for folder in ("common", kind):
+        root = Path(__file__).with_name(folder)
+        for path in sorted(root.rglob(f"*{_ENDING}")):
+            templates[path.relative_to(root).as_posix()] = path
+
+    project = {
+        key: _Text(text).substitute(names)
+        for key, text in _PROJECTS.get(kind, {}).items()
+    }
     texts = {}
-    for path in sorted(root.rglob(f"*{_ENDING}")):
-        target = path.relative_to(root).as_posix().removesuffix(_ENDING)
-        target = re.sub(rf"(^|/){_HIDDEN}", r"\1.", target).replace(
-            "__module__", names["module"]
-        )
-        texts[target] = _Text(path.read_text("utf-8")).substitute(names)
+    for name, path in templates.items():
+        target = re.sub(rf"(^|/){_HIDDEN}", r"\1.", name.removesuffix(_ENDING))
+        target = target.replace("__module__", names["module"])
+        texts[target] = _Text(path.read_text("utf-8")).substitute(names, **project)
     return texts
 
 
-def _names(word: str, kind: str) -> dict[str, str]:
+def _derive_names(word: str, kind: str) -> dict[str, str]:
     """Return the names in the files of the template: for `acme` epctx-acme, epctx_acme,
     Acme, ACME0001 and so on.
     """
     parts = word.split("-")
     camel = "".join(part.capitalize() for part in parts)
-    function = word.replace("-", "_")
-    name = {"ep": camel, "transformer": function}.get(kind, word)
+    function = "_".join(parts)
+    ep = f"{camel}ExecutionProvider"
+    name = function if kind == "transformer" else word
     major, minor = __version__.split(".")[:2]
     return {
         "word": word,
         "distribution": f"epctx-{word}",
-        "module": f"epctx_{word.replace('-', '_')}",
+        "module": f"epctx_{function}",
         "camel": camel,
         "function": function,
         "name": name,
-        "check": f"{camel}ExecutionProvider" if kind == "ep" else f"--{kind} {name}",
-        "ep": f"{camel}ExecutionProvider",
+        "check": ep if kind == "ep" else f"--{kind} {name}",
+        "ep": ep,
         "provider": f"{camel}Provider",
         "magic": f"{''.join(parts).upper():_<4.4}0001",
         "api": str(PLUGIN_API),
@@ -149,8 +178,8 @@ def _refuse_bad_word(word: str) -> None:
             f"the plugin name {word!r} is epctx's own.",
             hint="Name it after your device or company.",
         )
-    if (known := known_ep(word)) is not None:
-        ep, vendor, reserved = known
+    if (reservation := known_ep(word)) is not None:
+        ep, vendor, reserved = reservation
         raise InvalidArgument(
             f"the name {reserved} and the EP name {ep} are reserved for {vendor}.",
             hint="Name it after your device or company.",
