@@ -84,10 +84,10 @@ class CommandParser(argparse.ArgumentParser):
         words = Words(
             tuple(choices), tuple(name for name in options if name.startswith("--"))
         )
-        found = {path: words}
+        words_by_path = {path: words}
         for name, parser in choices.items():
-            found |= parser.list_words((*path, name))
-        return found
+            words_by_path |= parser.list_words((*path, name))
+        return words_by_path
 
     def add_flag(self, name: str, meaning: str) -> None:
         """Declare an option without a value, False by default."""
@@ -137,10 +137,12 @@ class CommandParser(argparse.ArgumentParser):
     def refuse_unknown(self, extras: Sequence[str]) -> NoReturn:
         """Raise InvalidArgument for an unknown argument, with the closest option."""
         first = extras[0].partition("=")[0]
-        known = [name for action in self._actions for name in action.option_strings]
+        options = [name for action in self._actions for name in action.option_strings]
         if first.startswith("-"):
-            found = suggestion(first, known)
-            self.error(f"unknown option {first!r}{'.' if found else ''}{found}")
+            correction = suggestion(first, options)
+            self.error(
+                f"unknown option {first!r}{'.' if correction else ''}{correction}"
+            )
         if "=" in extras[0]:
             self.error(
                 f"{first + '=…'!r} needs an option: write -c or -p before each "
@@ -243,12 +245,12 @@ def session_options(arguments: argparse.Namespace, console: Console) -> SessionO
         session.add_host_plugin(name)
     for key in session.ignored_config_entries:
         console.warn(f"the session option {key!r} has no effect.")
-    given = provider_options(arguments.provider_option, arguments.ep)
+    options = provider_options(arguments.provider_option, arguments.ep)
     optional = {_stem(name) for name in session.config().optional_providers}
     for name in arguments.ep:
         if _stem(name) not in optional:
             require_plugin(name)
-        session.add_provider(name, given[name])
+        session.add_provider(name, options[name])
     return session
 
 
@@ -282,12 +284,12 @@ def provider_options(
     for text in texts:
         left, value = _split(text, "-p")
         # An EP name may contain dots: those that were given show where it ends.
-        found = [
+        matches = [
             (name, key) for name in eps if (key := _key_after(left, name)) is not None
         ]
-        if not found:
+        if not matches:
             raise _no_such_ep(left, eps)
-        name, key = found[0]
+        name, key = matches[0]
         options[name][key] = value
     return options
 
@@ -321,11 +323,11 @@ def _no_such_ep(left: str, eps: Sequence[str]) -> InvalidArgument:
             f"-p {left + '=…'!r} is not of the form EP.KEY=VALUE, such as "
             "QNN.htp_arch=73."
         )
-    asked = f"only {', '.join(eps)} was given" if eps else "no EP was given"
-    close = suggestion(ep, eps)
+    selection = f"only {', '.join(eps)} was given" if eps else "no EP was given"
+    correction = suggestion(ep, eps)
     return InvalidArgument(
-        f"-p {left + '=…'!r} is an option of {ep}, but {asked}.{close}",
-        hint=None if close else f"Add --ep {ep}.",
+        f"-p {left + '=…'!r} is an option of {ep}, but {selection}.{correction}",
+        hint=None if correction else f"Add --ep {ep}.",
     )
 
 

@@ -126,9 +126,9 @@ def _read_arrays(path: str) -> dict[str, np.ndarray]:
             raise TypeError("it is not an archive of named arrays.")
         with zipfile.ZipFile(file) as archive:
             total = sum(member.file_size for member in archive.infolist())
-        if total > (most := _MOST_BEYOND_FILE + os.fstat(file.fileno()).st_size):
+        if total > (limit := _MOST_BEYOND_FILE + os.fstat(file.fileno()).st_size):
             raise ValueError(
-                f"its arrays have {total:,} bytes, and the limit is {most:,}."
+                f"its arrays have {total:,} bytes, and the limit is {limit:,}."
             )
     with np.load(path, allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}

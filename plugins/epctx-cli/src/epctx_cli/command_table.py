@@ -228,13 +228,13 @@ def added_commands() -> list[Command]:
     """
     from importlib_metadata import distributions
 
-    found = [
+    commands = [
         command
         for distribution in distributions()
         for command in _commands_of(distribution)
     ]
     # Of a distribution that is found twice, Python imports the first on sys.path.
-    return sorted({(c.name, c.package): c for c in reversed(found)}.values())
+    return sorted({(c.name, c.package): c for c in reversed(commands)}.values())
 
 
 def _commands_of(distribution: IDistribution) -> Iterator[Command]:

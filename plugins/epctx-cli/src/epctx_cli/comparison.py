@@ -69,13 +69,13 @@ def compare_all(
     """Compare results by name, in the order of `a`; a result of only one side
     differs.
     """
-    found = [
+    differences = [
         compare(name, value, b[name], tolerance)
         if name in b
         else _incomparable(name, "only the first model has it")
         for name, value in a.items()
     ]
-    return found + [
+    return differences + [
         _incomparable(name, "only the second model has it")
         for name in b
         if name not in a
@@ -283,10 +283,10 @@ def first_difference(
         return None
     results = first.values(names, inputs), second.values(names, inputs)
     for name, x, y in zip(names, *results, strict=True):
-        found = compare(name, x, y, tolerance)
-        if not found.equal:
+        difference = compare(name, x, y, tolerance)
+        if not difference.equal:
             origins = {"from_a": first.produced[name], "from_b": second.produced[name]}
-            return {**asdict(found), "compared": len(names), **origins}
+            return {**asdict(difference), "compared": len(names), **origins}
     return None
 
 

@@ -143,7 +143,7 @@ class Console:
             label = _lay_out(self._err, Text(label, style=_STYLES[kind])).rstrip("\n")
         first, _, rest = text.printable(message).partition("\n")
         self._write_error(
-            f"{label} {first}\n" + (f"{text.indented(rest)}\n" if rest else "")
+            f"{label} {first}\n" + (f"{text.indent(rest)}\n" if rest else "")
         )
 
     @contextmanager

@@ -40,7 +40,7 @@ def run(argv: list[str]) -> int:
     code: int = ExitCode.DONE
     try:
         with reserved_stdout() if console.as_json else nullcontext():
-            code = _guarded(argv, console)
+            code = _run_command(argv, console)
         console.finish()
     except UnwritableError as error:
         console.error(f"standard output could not be written: {error}.")
@@ -48,7 +48,7 @@ def run(argv: list[str]) -> int:
     return code
 
 
-def _guarded(argv: list[str], console: Console) -> int:
+def _run_command(argv: list[str], console: Console) -> int:
     arguments = argparse.Namespace()
     try:
         with _logging_to(console):
@@ -145,13 +145,13 @@ def _make_parser(commands: Iterable[Command]) -> CommandParser:
 
 def _show(error: EpctxError, console: Console) -> None:
     """Print an error as one block, and make it the result."""
-    known: dict[str, Any] = {"node": error.node, "EP": error.ep, "file": error.path}
+    subjects: dict[str, Any] = {"node": error.node, "EP": error.ep, "file": error.path}
     if isinstance(error, PluginError):
-        known["plugin"] = error.distribution
+        subjects["plugin"] = error.distribution
     lines = [error.message.rstrip()]
     lines += [
         f"{label}: {one_line(str(value))}"
-        for label, value in known.items()
+        for label, value in subjects.items()
         if value and str(value) not in lines[0]
     ]
     if error.hint:

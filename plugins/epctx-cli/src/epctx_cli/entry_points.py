@@ -65,7 +65,7 @@ def find_entries(*groups: str) -> Iterator[tuple[IDistribution, EntryPoint]]:
 
 
 def describe(
-    found: Iterable[tuple[IDistribution, EntryPoint]], group: str
+    entries: Iterable[tuple[IDistribution, EntryPoint]], group: str
 ) -> list[dict[str, str]]:
     """Return name, distribution, version and entry point of each entry of a group,
     sorted.
@@ -73,7 +73,7 @@ def describe(
     keys = ("name", "distribution", "version", "entry_point")
     rows = {
         (e.name, p.metadata["Name"], p.version, e.value)
-        for p, e in found
+        for p, e in entries
         if e.group == group
     }
     return [dict(zip(keys, row, strict=True)) for row in sorted(rows)]

@@ -57,7 +57,7 @@ def libraries() -> list[Library] | None:
     """Return the libraries that epctx-core requires or can use; None if it is
     importable, but not installed.
     """
-    found: dict[str, Library] = {}
+    requirements: dict[str, Library] = {}
     try:
         core = distribution(CORE)
     except PackageNotFoundError:
@@ -73,7 +73,7 @@ def libraries() -> list[Library] | None:
             for library in _requirements(ahead.pop(), extra):
                 is_new = (
                     library.name != CORE
-                    and found.setdefault(library.name, library) is library
+                    and requirements.setdefault(library.name, library) is library
                 )
                 if (
                     is_new
@@ -81,7 +81,7 @@ def libraries() -> list[Library] | None:
                     and library.version is not None
                 ):
                     ahead.append(distribution(library.name))
-    return list(found.values())
+    return list(requirements.values())
 
 
 def unmet_requirements() -> list[Library]:
@@ -94,7 +94,7 @@ def unmet_requirements() -> list[Library]:
         (canonicalize_name(library.user), canonicalize_name(library.name))
         for library in (*(libraries() or ()), *libraries_of_eps())
     }
-    found: dict[tuple[str, str], Library] = {}
+    unmet: dict[tuple[str, str], Library] = {}
     packages: dict[str, IDistribution] = {}
     for package in distributions():
         with suppress(Exception):  # metadata of other packages fails in many ways
@@ -104,8 +104,8 @@ def unmet_requirements() -> list[Library]:
             for library in _requirements(package, "") if _is_ours(package) else ():
                 key = user, canonicalize_name(library.name)
                 if key not in listed and not _is_met(library):
-                    found.setdefault(key, library)
-    return [found[key] for key in sorted(found)]
+                    unmet.setdefault(key, library)
+    return [unmet[key] for key in sorted(unmet)]
 
 
 def _is_ours(package: IDistribution) -> bool:
@@ -185,7 +185,7 @@ def libraries_of_eps() -> list[EpLibrary]:
     """Return what EPs require beside packages of epctx and the libraries of those,
     installed or not.
     """
-    found: dict[tuple[str, str, str], EpLibrary] = {}
+    requirements: dict[tuple[str, str, str], EpLibrary] = {}
     shared: set[str] | None = None
     for package, entry in find_entries(EP_GROUP):
         shared = (
@@ -196,8 +196,10 @@ def libraries_of_eps() -> list[EpLibrary]:
         with suppress(Exception):  # requirements of other packages fail in many ways
             for library in _libraries_of_entry(package, entry):
                 if library.name not in shared and not library.name.startswith(_OURS):
-                    found.setdefault((library.user, library.ep, library.name), library)
-    return [found[key] for key in sorted(found)]
+                    requirements.setdefault(
+                        (library.user, library.ep, library.name), library
+                    )
+    return [requirements[key] for key in sorted(requirements)]
 
 
 def _libraries_of_entry(

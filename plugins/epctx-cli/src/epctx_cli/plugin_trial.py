@@ -278,7 +278,7 @@ def describe(cls: type[ExecutionProvider]) -> dict[str, Any]:
     from epctx_core.ext import implemented_hooks
     from epctx_core.plugin import ExecutionProvider
 
-    asked = [
+    class_methods = [
         name
         for name, member in vars(ExecutionProvider).items()
         if isinstance(member, classmethod)
@@ -291,7 +291,7 @@ def describe(cls: type[ExecutionProvider]) -> dict[str, Any]:
         "hooks": sorted(implemented_hooks(cls)),
         "class_methods": [
             name
-            for name in asked
+            for name in class_methods
             if getattr(cls, name).__func__
             is not getattr(ExecutionProvider, name).__func__
         ],

@@ -70,7 +70,7 @@ class Refused(NamedTuple):
     follows: str | None = None
 
 
-def refused(refusals: Iterable[Refused]) -> list[str]:
+def describe_refusals(refusals: Iterable[Refused]) -> list[str]:
     """Return a line for each reason, those of the most nodes first.
 
     A refusal that follows from another one is counted there.
@@ -86,16 +86,16 @@ def refused(refusals: Iterable[Refused]) -> list[str]:
         groups.setdefault((each.ep, reason), []).append(each)
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
     return [
-        f"{ep}: {one_line(reason.rstrip('.'))} ({_refused_nodes(group)})"
+        f"{ep}: {one_line(reason.rstrip('.'))} ({_describe_nodes(group)})"
         for (ep, reason), group in ordered
     ]
 
 
-def _refused_nodes(group: Sequence[Refused]) -> str:
-    own = list(dict.fromkeys(each.node for each in group if not each.follows))
+def _describe_nodes(group: Sequence[Refused]) -> str:
+    names = list(dict.fromkeys(each.node for each in group if not each.follows))
     # In a subgraph, a node may have the name of another one outside.
-    own = own or [each.follows for each in group[:1] if each.follows]
-    words = f"{counted(len(own), 'node')}, such as {own[0]!r}"
+    names = names or [each.follows for each in group[:1] if each.follows]
+    words = f"{counted(len(names), 'node')}, such as {names[0]!r}"
     serving = {each.node: each.operator for each in group if each.follows}
     if not serving:
         return words
@@ -105,6 +105,6 @@ def _refused_nodes(group: Sequence[Refused]) -> str:
     return f"{words}, and {counted(count, 'node')} of the quantization around them"
 
 
-def indented(text: str, by: str = "  ") -> str:
-    """Return indented lines."""
+def indent(text: str, by: str = "  ") -> str:
+    """Indent each line that is not empty."""
     return "\n".join(by + line if line else line for line in text.split("\n"))

@@ -130,18 +130,18 @@ def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | Non
     """Return the output path, or None for the default; in a folder it has the default
     name.
     """
-    given = (
+    path = (
         session.config().context_file_path
         if arguments.output is None
         else str(arguments.output)
     )
-    if given is None:
+    if path is None:
         return None
-    if not given:
+    if not path:
         raise InvalidArgument("-o has no path.")
-    if given.endswith(("/", os.sep)) or os.path.isdir(given):  # noqa: PTH112 - Path.is_dir raises for over-long names
-        return str(Path(given, f"{Path(arguments.model).stem}_ctx.onnx"))
-    return given
+    if path.endswith(("/", os.sep)) or os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises for over-long names
+        return str(Path(path, f"{Path(arguments.model).stem}_ctx.onnx"))
+    return path
 
 
 def _print_compile(model: str, report: CompileReport, console: Console) -> None:
@@ -208,7 +208,7 @@ def _print_refusals(report: CompileReport, console: Console) -> None:
         for r in report.refusals
         for name, operator in zip(r.nodes, r.operators, strict=True)
     ]
-    lines = text.refused(refusals)
+    lines = text.describe_refusals(refusals)
     # An EP may give a reason without a node.
     lines += [f"{r.ep}: {one_line(r.reason)}" for r in report.refusals if not r.nodes]
     shown = lines if console.verbose else lines[:_SHOWN_REFUSALS]

@@ -18,7 +18,7 @@ _epctx() {{
     local word="${{COMP_WORDS[COMP_CWORD]}}" command="" commands="" options="" index
     for ((index = 1; index < COMP_CWORD; index++)); do
         case "$command/${{COMP_WORDS[index]}}" in
-            {known}) command="$command/${{COMP_WORDS[index]}}" ;;
+            {paths}) command="$command/${{COMP_WORDS[index]}}" ;;
         esac
     done
     case "$command" in
@@ -65,8 +65,8 @@ def _write_bash(words: Mapping[tuple[str, ...], Words]) -> str:
         f'options="{" ".join(each.options)}" ;;'
         for path, each in words.items()
     ]
-    known = " | ".join(f'"{_join(path)}"' for path in words if path)
-    return _BASH.format(known=known, cases="\n".join(cases))
+    paths = " | ".join(f'"{_join(path)}"' for path in words if path)
+    return _BASH.format(paths=paths, cases="\n".join(cases))
 
 
 def _join(path: tuple[str, ...]) -> str:

@@ -108,7 +108,7 @@ def add_arguments(parser: CommandParser) -> None:
 def run(_arguments: argparse.Namespace, console: Console) -> int:
     """Check everything; 1 if something has to be fixed."""
     facts = _facts()
-    found = libraries()
+    requirements = libraries()
     vendors = libraries_of_eps()
     transformers = describe(find_entries(TRANSFORMER_GROUP), TRANSFORMER_GROUP)
     variables = {
@@ -117,8 +117,8 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
     trials, findings = _plugins(console)
     findings = [
         *_check_environment(),
-        *check_libraries(found),
-        *(check_libraries(unmet_requirements()) if found is not None else ()),
+        *check_libraries(requirements),
+        *(check_libraries(unmet_requirements()) if requirements is not None else ()),
         *_check_libraries_of_eps(vendors),
         *_check_variables(variables, any_plugin=bool(trials)),
         *findings,
@@ -128,7 +128,7 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
     console.table(("", ""), list(facts.items()))
     needs = [
         (lib.name, lib.version or "-", lib.required, lib.extra or "everything")
-        for lib in found or ()
+        for lib in requirements or ()
     ]
     console.table(("library", "installed", "needed", "for"), needs)
     records = [trial.record for trial in trials]
@@ -148,7 +148,7 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
         {
             "ok": ok,
             "environment": facts,
-            "libraries": [asdict(library) for library in found or ()],
+            "libraries": [asdict(library) for library in requirements or ()],
             "libraries_of_eps": [asdict(library) for library in vendors],
             "plugins": [record.as_dict() for record in records],
             "graph_transformers": transformers,
@@ -163,7 +163,7 @@ def _print_findings(findings: Sequence[Finding], console: Console) -> None:
     for finding in sorted(findings, key=lambda f: f.severity != "problem"):
         console.say(f"\n{finding.severity}: {finding.message}")
         if finding.hint:
-            console.say(text.indented(finding.hint))
+            console.say(text.indent(finding.hint))
     counts = Counter(finding.severity for finding in findings)
     summary = " and ".join(
         text.counted(counts[word], word) for word in ("problem", "note") if counts[word]
@@ -217,9 +217,9 @@ def _plugins_under(prefix: Path) -> Iterator[str]:
     """Yield the distributions of another environment that provide EPs, as their
     metadata says.
     """
-    own = {Path(entry).resolve() for entry in sys.path if entry}
+    search_path = {Path(entry).resolve() for entry in sys.path if entry}
     for folder in prefix.glob("lib/python*/*-packages"):
-        if folder.resolve() not in own:
+        if folder.resolve() not in search_path:
             for points in folder.glob("*.dist-info/entry_points.txt"):
                 if EP_GROUP in points.read_text("utf-8", errors="replace"):
                     yield canonicalize_name(points.parent.name.partition("-")[0])
@@ -229,11 +229,11 @@ def _plugins_under(prefix: Path) -> Iterator[str]:
 # -------------------------------------------------------------------------------------
 
 
-def check_libraries(found: Sequence[Library] | None) -> Iterator[Finding]:
+def check_libraries(requirements: Sequence[Library] | None) -> Iterator[Finding]:
     """Yield a finding for each library that is missing or too old, with the command
     that fixes it.
     """
-    if found is None:
+    if requirements is None:
         yield _note(
             (
                 "epctx-core is run from its source and is not installed; versions of "
@@ -242,7 +242,7 @@ def check_libraries(found: Sequence[Library] | None) -> Iterator[Finding]:
             install_command(CORE),
         )
         return
-    for library in found:
+    for library in requirements:
         install = install_command(f"{library.name}{library.required}")
         if library.fits is False:
             yield _problem(
@@ -270,9 +270,9 @@ def check_libraries(found: Sequence[Library] | None) -> Iterator[Finding]:
             )
 
 
-def _check_libraries_of_eps(found: Sequence[EpLibrary]) -> Iterator[Finding]:
+def _check_libraries_of_eps(requirements: Sequence[EpLibrary]) -> Iterator[Finding]:
     """Yield a finding for each vendor's package that is missing or too old."""
-    for library in found:
+    for library in requirements:
         if library.fits is False:
             message = (
                 f"{library.name} {library.version} is installed; {library.label} "
@@ -453,24 +453,24 @@ def _check_commands() -> Iterator[Finding]:
     """Yield a finding for each command and engine of another package that cannot be
     used or is ambiguous.
     """
-    own = {command.name for command in OWN}
+    names = {command.name for command in OWN}
     added = added_commands()
-    packages: dict[tuple[str, str], list[str]] = {}
+    owners: dict[tuple[str, str], list[str]] = {}
     for command in added:
-        packages.setdefault(("command", command.name), []).append(
+        owners.setdefault(("command", command.name), []).append(
             f"{command.package} {command.version}"
         )
     for name, package in _engines():
-        packages.setdefault(("engine", name), []).append(package)
-    for (what, name), having in packages.items():
-        if what == "command" and name in own:
+        owners.setdefault(("engine", name), []).append(package)
+    for (kind, name), packages in owners.items():
+        if kind == "command" and name in names:
             yield _note(
-                f"the command {name!r} of {having[0]} is not used: epctx has one of "
+                f"the command {name!r} of {packages[0]} is not used: epctx has one of "
                 "that name."
             )
-        elif len(having) > 1:
+        elif len(packages) > 1:
             message = (
-                f"the {what} {name!r} is ambiguous: {' and '.join(having)} have it."
+                f"the {kind} {name!r} is ambiguous: {' and '.join(packages)} have it."
             )
             yield _problem(message, "Uninstall all but one of them.")
     for command in added:

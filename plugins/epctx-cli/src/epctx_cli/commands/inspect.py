@@ -116,8 +116,8 @@ def _print_inspect(
     console.table(
         ("compiled by", *(fact.replace("_", " ") for fact in facts)),
         [
-            (ep, *(str(known.get(fact) or "-") for fact in facts))
-            for ep, known in info.compiled_by.items()
+            (ep, *(str(compiler.get(fact) or "-") for fact in facts))
+            for ep, compiler in info.compiled_by.items()
         ],
     )
     facts = ["name", "distribution", "version"]
@@ -321,13 +321,13 @@ def _print_verify(model: str, report: VerifyReport, console: Console) -> None:
         for words in filter(None, (finding.message, finding.hint)):
             console.say(f"  {one_line(words)}")
     counts = Counter(finding.severity.value for finding in report.findings)
-    found = ", ".join(
+    summary = ", ".join(
         text.counted(counts[kind], word)
         for kind, word in _LABELS.items()
         if counts[kind]
     )
     verdict = "not ok" if not report.ok else "ok" if report.checked else "not checked"
-    console.say(f"\n{verdict}: {found or 'nothing found'}")
+    console.say(f"\n{verdict}: {summary or 'nothing found'}")
 
 
 _SHOWN_OPERATORS = 6
@@ -414,7 +414,7 @@ def _print_reasons(explanation: Explanation, console: Console) -> None:
     """List each reason once, in the order of the numbers of nodes; one that follows
     from another is counted there.
     """
-    lines = text.refused(
+    lines = text.describe_refusals(
         text.Refused(ep, reason, node.name, node.operator, node.follows.get(ep))
         for node in explanation.nodes
         for ep, reason in node.refusals

@@ -86,8 +86,13 @@ def list_plugins(arguments: argparse.Namespace, console: Console) -> int:
                 )
             )
         )
-    found = [record.as_dict() for record in records]
-    console.result({"plugins": found, "left_out": left_out, **others})
+    console.result(
+        {
+            "plugins": [record.as_dict() for record in records],
+            "left_out": left_out,
+            **others,
+        }
+    )
     return ExitCode.DONE
 
 
@@ -143,15 +148,15 @@ def _find_left_out(
     is not installed.
     """
     listed = {(record.name, record.distribution) for record in records}
-    found: dict[tuple[str, str], str] = {}
+    commands: dict[tuple[str, str], str] = {}
     for package, entry in entries:
         key = (entry.name, package.metadata["Name"])
         extras = entry.value.partition("[")[2]
         if entry.group == EP_GROUP and extras and key not in listed:
-            found[key] = install_command(f"{key[1]}[{extras.strip()}")
+            commands[key] = install_command(f"{key[1]}[{extras.strip()}")
     return [
-        {"name": ep, "distribution": package, "install": line}
-        for (ep, package), line in sorted(found.items())
+        {"name": ep, "distribution": package, "install": command}
+        for (ep, package), command in sorted(commands.items())
     ]
 
 
@@ -227,7 +232,7 @@ def _print_entry(trial: EntryTrial, console: Console) -> None:
         return
     console.say(f"\nFix or reinstall {entry['distribution']}.")
     if trial.traceback and console.verbose:
-        console.say("\n" + text.indented(trial.traceback.rstrip()))
+        console.say("\n" + text.indent(trial.traceback.rstrip()))
     elif trial.traceback:
         console.say("-v shows the traceback.")
 
@@ -276,10 +281,9 @@ def _print_report(trial: Trial, console: Console) -> None:
         for key, label in (*further, ("weightless_modes", "weightless modes")):
             facts += [(label, ", ".join(about[key]))] if about[key] else []
     facts += [("found by", record.finder)] if record.finder else []
-    able = record.availability.items()
     facts += [
-        (f"can {purpose.value}", _describe_availability(found))
-        for purpose, found in able
+        (f"can {purpose.value}", _describe_availability(availability))
+        for purpose, availability in record.availability.items()
     ]
     console.table(("", ""), facts, title=record.name)
     for title, key in (
@@ -291,7 +295,7 @@ def _print_report(trial: Trial, console: Console) -> None:
         for option in about.get(key, ()):
             _print_option(option, console)
     if trial.traceback and console.verbose:
-        console.say("\n" + text.indented(trial.traceback.rstrip()))
+        console.say("\n" + text.indent(trial.traceback.rstrip()))
     if record.usable:
         return
     _, advice = default_registry.explain_unusable(record)
@@ -361,7 +365,7 @@ def start_plugin(arguments: argparse.Namespace, console: Console) -> int:
 
     word = arguments.name
     kind = arguments.kind
-    if kind == "command" and word in {own.name for own in OWN}:
+    if kind == "command" and word in {command.name for command in OWN}:
         raise InvalidArgument(
             f"epctx has a command {word!r} of its own.", hint="Choose another name."
         )
