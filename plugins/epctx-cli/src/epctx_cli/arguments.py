@@ -76,15 +76,18 @@ class CommandParser(argparse.ArgumentParser):
         if self.command is not None:
             with suppress(EpctxError):
                 self.command.declare(self)
-        options = [name for action in self._actions for name in action.option_strings]
+        options = [
+            name
+            for action in self._actions
+            for name in action.option_strings
+            if name.startswith("--")
+        ]
         choices: dict[str, CommandParser] = {}
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - argparse has no public name for it
                 choices |= action.choices
-        words = Words(
-            tuple(choices), tuple(name for name in options if name.startswith("--"))
-        )
-        words_by_path = {path: words}
+
+        words_by_path = {path: Words(tuple(choices), tuple(options))}
         for name, parser in choices.items():
             words_by_path |= parser.list_words((*path, name))
         return words_by_path
@@ -127,10 +130,10 @@ class CommandParser(argparse.ArgumentParser):
                     for n, extra in enumerate(extras)
                     if extra.startswith("-") or "=" in extra
                 ),
-                None,
+                len(extras),
             )
             getattr(arguments, self.list_among_options).extend(extras[:wrong])
-            extras = [] if wrong is None else extras[wrong:]
+            extras = extras[wrong:]
         if extras:
             self.refuse_unknown(extras)
 
@@ -140,9 +143,8 @@ class CommandParser(argparse.ArgumentParser):
         options = [name for action in self._actions for name in action.option_strings]
         if first.startswith("-"):
             correction = suggestion(first, options)
-            self.error(
-                f"unknown option {first!r}{'.' if correction else ''}{correction}"
-            )
+            end = "." if correction else ""
+            self.error(f"unknown option {first!r}{end}{correction}")
         if "=" in extras[0]:
             self.error(
                 f"{first + '=…'!r} needs an option: write -c or -p before each "
@@ -308,8 +310,9 @@ def _key_after(left: str, ep: str) -> str | None:
         names += [f"{distribution}:{name}" for name in names]
 
     for name in names:
-        if left.casefold().startswith(f"{name}.") and len(left) > len(name) + 1:
-            return left[len(name) + 1 :]
+        prefix = f"{name}."
+        if left.casefold().startswith(prefix) and len(left) > len(prefix):
+            return left[len(prefix) :]
     return None
 
 
@@ -318,15 +321,15 @@ def _no_such_ep(left: str, eps: Sequence[str]) -> InvalidArgument:
     not shown.
     """
     ep, dot, _ = left.partition(".")
+    option = f"{left}=…"
     if not dot:
         return InvalidArgument(
-            f"-p {left + '=…'!r} is not of the form EP.KEY=VALUE, such as "
-            "QNN.htp_arch=73."
+            f"-p {option!r} is not of the form EP.KEY=VALUE, such as QNN.htp_arch=73."
         )
     selection = f"only {', '.join(eps)} was given" if eps else "no EP was given"
     correction = suggestion(ep, eps)
     return InvalidArgument(
-        f"-p {left + '=…'!r} is an option of {ep}, but {selection}.{correction}",
+        f"-p {option!r} is an option of {ep}, but {selection}.{correction}",
         hint=None if correction else f"Add --ep {ep}.",
     )
 
@@ -336,12 +339,13 @@ def no_ep(command: str) -> InvalidArgument:
     from epctx_core import get_available_providers
 
     installed = [name for name in get_available_providers() if name != CPU_EP]
+    hint = "Install a plugin, then see `epctx plugins list`."
+    if installed:
+        hint = f"Add --ep {installed[0].removesuffix('ExecutionProvider')}."
     return InvalidArgument(
         f"{command} needs an Execution Provider. Installed: "
         f"{', '.join(installed) or 'none'}.",
-        hint=f"Add --ep {installed[0].removesuffix('ExecutionProvider')}."
-        if installed
-        else "Install a plugin, then see `epctx plugins list`.",
+        hint=hint,
     )
 
 
@@ -349,7 +353,8 @@ def require_plugin(name: str) -> None:
     """Raise NotImplementedByProvider if no installed plugin provides an EP."""
     from epctx_core import default_registry
 
-    if _stem(name) == _stem(CPU_EP) or default_registry.find(name.rpartition(":")[2]):
+    ep = name.rpartition(":")[2]
+    if _stem(ep) == _stem(CPU_EP) or default_registry.find(ep):
         return
     try:
         default_registry.resolve(name)

@@ -45,11 +45,9 @@ def make_inputs(arguments: Sequence[NodeArg], seed: int) -> dict[str, np.ndarray
 
 def _random_values(argument: NodeArg, generator: np.random.Generator) -> np.ndarray:
     expected = argument.tensor_type
-    type_name = (
-        ""
-        if expected.elem_type is None
-        else onnx.TensorProto.DataType.Name(expected.elem_type)
-    )
+    type_name = ""
+    if expected.elem_type is not None:
+        type_name = onnx.TensorProto.DataType.Name(expected.elem_type)
     if expected.shape is None or not type_name.startswith(
         (*_REAL, "COMPLEX", "INT", "UINT", "BOOL")
     ):
@@ -63,6 +61,7 @@ def _random_values(argument: NodeArg, generator: np.random.Generator) -> np.ndar
                 "epctx_core.InferenceSession."
             ),
         )
+
     shape = tuple(d if isinstance(d, int) else 1 for d in expected.shape)
     if math.prod(shape) > _MOST_MADE:
         raise InvalidArgument(
@@ -70,15 +69,15 @@ def _random_values(argument: NodeArg, generator: np.random.Generator) -> np.ndar
             "random values.",
             hint="Use --input FILE.npz of epctx run or epctx compare.",
         )
+
     values: np.ndarray
     if type_name.startswith("COMPLEX"):
-        values = generator.standard_normal(shape) + 1j * generator.standard_normal(
-            shape
-        )
+        real = generator.standard_normal(shape)
+        imaginary = generator.standard_normal(shape)
+        values = real + 1j * imaginary
     elif type_name.startswith(_REAL):
-        values = generator.standard_normal(
-            shape, dtype=np.float64 if type_name == "DOUBLE" else np.float32
-        )
+        precision = np.float64 if type_name == "DOUBLE" else np.float32
+        values = generator.standard_normal(shape, dtype=precision)
     else:
         values = generator.integers(0, 2, shape, dtype=np.int8)
     return np.asarray(values).astype(expected.dtype)
@@ -126,7 +125,8 @@ def _read_arrays(path: str) -> dict[str, np.ndarray]:
             raise TypeError("it is not an archive of named arrays.")
         with zipfile.ZipFile(file) as archive:
             total = sum(member.file_size for member in archive.infolist())
-        if total > (limit := _MOST_BEYOND_FILE + os.fstat(file.fileno()).st_size):
+        limit = _MOST_BEYOND_FILE + os.fstat(file.fileno()).st_size
+        if total > limit:
             raise ValueError(
                 f"its arrays have {total:,} bytes, and the limit is {limit:,}."
             )

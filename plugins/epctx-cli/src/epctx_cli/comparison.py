@@ -6,6 +6,7 @@ A context model keeps the names of the values between its partitions. Prints not
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -57,10 +58,9 @@ class Difference:
         """Return the place of the first difference in words."""
         if self.first is None:
             return self.reason
-        return (
-            f"at {self.first['index']}: {_words(self.first['a'])} and "
-            f"{_words(self.first['b'])}"
-        )
+        a = _words(self.first["a"])
+        b = _words(self.first["b"])
+        return f"at {self.first['index']}: {a} and {b}"
 
 
 def compare_all(
@@ -89,19 +89,22 @@ def compare(name: str, a: Any, b: Any, tolerance: Tolerance) -> Difference:
     """
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
         return _compare_others(name, a, b, tolerance)
+
     if a.shape != b.shape:
-        return _incomparable(
-            name, f"the shapes are {list(a.shape)} and {list(b.shape)}"
-        )
+        shapes = f"{list(a.shape)} and {list(b.shape)}"
+        return _incomparable(name, f"the shapes are {shapes}")
     if a.dtype != b.dtype:
         return _incomparable(name, f"the types are {a.dtype} and {b.dtype}")
     if a.dtype.kind in "OUST":
         exact = Tolerance(absolute=0.0, relative=0.0)
-        return _assess(name, a, b, np.asarray(a != b, np.float64), np.zeros(1), exact)
+        distance = np.asarray(a != b, np.float64)
+        return _assess(name, a, b, distance, np.zeros(1), exact)
+
     wide = np.complex128 if a.dtype.kind == "c" else np.float64
     x = a.astype(wide)
     y = b.astype(wide)
-    return _assess(name, a, b, _distance(a, b, x, y), np.abs(y), tolerance)
+    distance = _distance(a, b, x, y)
+    return _assess(name, a, b, distance, np.abs(y), tolerance)
 
 
 def _distance(a: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -109,11 +112,11 @@ def _distance(a: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.
     with np.errstate(invalid="ignore", over="ignore"):
         # The difference of scalars is not an array.
         distance = np.asarray(np.abs(x - y))
-    distance[(x == y) | (np.isnan(x) & np.isnan(y))] = 0.0
+    equal = (x == y) | (np.isnan(x) & np.isnan(y))
+    distance[equal] = 0.0
     distance[np.isnan(distance)] = np.inf
-    if (
-        a.dtype.kind in "iu"
-    ):  # 64-bit integers may differ by less than the precision of a float64
+    if a.dtype.kind in "iu":
+        # 64-bit integers may differ by less than the precision of a float64.
         distance[(a != b) & (distance == 0.0)] = 1.0
     return distance
 
@@ -130,9 +133,9 @@ def _assess(
     finite = finite[np.isfinite(finite)]
     scale = float(finite.max(initial=0.0)) + _TINY
     largest = float(distance.max(initial=0.0))
-    beyond = np.atleast_1d(
-        distance > max(tolerance.absolute, tolerance.relative * scale)
-    )
+    limit = max(tolerance.absolute, tolerance.relative * scale)
+    beyond = np.atleast_1d(distance > limit)
+
     first = None
     if beyond.any():
         position = np.unravel_index(int(np.argmax(beyond)), beyond.shape)
@@ -153,7 +156,9 @@ def _assess(
 
 def _value(element: Any) -> Any:
     value = element.item() if hasattr(element, "item") else element
-    return value if isinstance(value, (bool, int, float, str)) else str(value)
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    return str(value)
 
 
 def _words(value: Any) -> str:
@@ -162,23 +167,28 @@ def _words(value: Any) -> str:
 
 def _compare_others(name: str, a: Any, b: Any, tolerance: Tolerance) -> Difference:
     """Compare sequences element by element, anything else as equal or not."""
-    if (
-        isinstance(a, (list, tuple))
-        and isinstance(b, (list, tuple))
-        and len(a) == len(b)
-    ):
-        parts = [
-            compare(f"{name}[{i}]", x, y, tolerance)
-            for i, (x, y) in enumerate(zip(a, b, strict=True))
-        ]
-        worst = max(parts, key=lambda p: (not p.equal, p.max_abs or 0.0), default=None)
-        if worst is not None and (not worst.equal or worst.max_abs is not None):
-            reason = "" if worst.equal else f"{worst.name}: {worst.describe()}"
-            return replace(worst, name=name, reason=reason, first=None)
-        return Difference(name=name, max_abs=0.0, max_rel=0.0, equal=True)
+    are_sequences = isinstance(a, (list, tuple)) and isinstance(b, (list, tuple))
+    if are_sequences and len(a) == len(b):
+        return _compare_elements(name, a, b, tolerance)
     if type(a) is type(b) and a == b:
         return Difference(name=name, max_abs=0.0, max_rel=0.0, equal=True)
     return _incomparable(name, "the values differ and are not tensors")
+
+
+def _compare_elements(
+    name: str, a: Sequence[Any], b: Sequence[Any], tolerance: Tolerance
+) -> Difference:
+    """Return the largest difference of the elements of two sequences of one length."""
+    parts = [
+        compare(f"{name}[{i}]", x, y, tolerance)
+        for i, (x, y) in enumerate(zip(a, b, strict=True))
+    ]
+    worst = max(parts, key=lambda p: (not p.equal, p.max_abs or 0.0), default=None)
+    if worst is None or (worst.equal and worst.max_abs is None):
+        return Difference(name=name, max_abs=0.0, max_rel=0.0, equal=True)
+
+    reason = "" if worst.equal else f"{worst.name}: {worst.describe()}"
+    return replace(worst, name=name, reason=reason, first=None)
 
 
 def _incomparable(name: str, reason: str) -> Difference:
@@ -278,15 +288,20 @@ def first_difference(
             for probe in (first, second)
         )
     ]
-    names = common[:: -(-len(common) // _MOST_VALUES) or 1]
+    step = max(1, math.ceil(len(common) / _MOST_VALUES))
+    names = common[::step]
     if not names:
         return None
     results = first.values(names, inputs), second.values(names, inputs)
     for name, x, y in zip(names, *results, strict=True):
         difference = compare(name, x, y, tolerance)
         if not difference.equal:
-            origins = {"from_a": first.produced[name], "from_b": second.produced[name]}
-            return {**asdict(difference), "compared": len(names), **origins}
+            return {
+                **asdict(difference),
+                "compared": len(names),
+                "from_a": first.produced[name],
+                "from_b": second.produced[name],
+            }
     return None
 
 
@@ -296,8 +311,8 @@ class _Probe:
     def __init__(self, model: Model) -> None:
         self._path, self._options = model
         self._proto = onnx.load(self._path, load_external_data=False)
-        graph = onnx.shape_inference.infer_shapes(self._proto, data_prop=True).graph
-        self._types = {value.name: value.type for value in graph.value_info}
+        inferred = onnx.shape_inference.infer_shapes(self._proto, data_prop=True)
+        self._types = {value.name: value.type for value in inferred.graph.value_info}
         self.outputs = {value.name for value in self._proto.graph.output}
         self.produced = {
             name: _node_label(n)
@@ -339,4 +354,5 @@ def _node_label(node: onnx.NodeProto) -> str:
     source = next(
         (a.s.decode(errors="replace") for a in node.attribute if a.name == "source"), ""
     )
-    return f"{node.op_type} {node.name!r}" + (f" ({source})" if source else "")
+    label = f"{node.op_type} {node.name!r}"
+    return f"{label} ({source})" if source else label

@@ -113,14 +113,14 @@ class Console:
             self.say()
         self.say(root)
         encoding = getattr(self._out, "encoding", None) or "utf-8"
-        branch, end = (
-            ("├──", "└──") if "└├─".encode(encoding, "ignore") else ("+--", "+--")
-        )
+        branch = end = "+--"
+        if "└├─".encode(encoding, "ignore"):
+            branch = "├──"
+            end = "└──"
         width = max((len(name) for name, _ in leaves), default=0)
         for index, (name, size) in enumerate(leaves, 1):
-            self.say(
-                f"{end if index == len(leaves) else branch} {name:<{width}}  {size}"
-            )
+            line = end if index == len(leaves) else branch
+            self.say(f"{line} {name:<{width}}  {size}")
 
     def warn(self, message: str) -> None:
         """Write a warning to standard error."""
@@ -142,9 +142,10 @@ class Console:
 
             label = _lay_out(self._err, Text(label, style=_STYLES[kind])).rstrip("\n")
         first, _, rest = text.printable(message).partition("\n")
-        self._write_error(
-            f"{label} {first}\n" + (f"{text.indent(rest)}\n" if rest else "")
-        )
+        block = f"{label} {first}\n"
+        if rest:
+            block += f"{text.indent(rest)}\n"
+        self._write_error(block)
 
     @contextmanager
     def progress(self) -> Iterator[Callable[[str, int, int], None]]:
@@ -167,11 +168,9 @@ class Console:
 
             def show(stage: str, done: int, total: int) -> None:
                 nonlocal last
-                number = (
-                    f"[{STAGES.index(stage) + 1}/{len(STAGES)}] "
-                    if stage in STAGES
-                    else ""
-                )
+                number = ""
+                if stage in STAGES:
+                    number = f"[{STAGES.index(stage) + 1}/{len(STAGES)}] "
                 share = f"{done}/{total}" if total > 1 else ""
                 # Shown at once for a new stage, else with the next frame.
                 shown.update(
@@ -252,24 +251,33 @@ def _in_order(other: TextIO | None) -> None:
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+    if stream is None or os.environ.get("TERM") == "dumb":
+        return False
+    return stream.isatty()
 
 
 def _layout(stream: TextIO | None, **options: Any) -> rich.console.Console:
     from rich.console import Console as Layout
 
     # No markup, no emoji codes: models contain any names.
-    plain: dict[str, Any] = {"color_system": None} if os.environ.get("NO_COLOR") else {}
+    if os.environ.get("NO_COLOR"):
+        options["color_system"] = None
     return Layout(
-        file=stream, markup=False, emoji=False, highlight=False, **plain, **options
+        file=stream,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        **options,
     )
 
 
 def _lay_out(stream: TextIO | None, shown: rich.console.RenderableType) -> str:
     """Return text that a stream can show, without spaces at the ends of lines."""
     written = io.StringIO()
-    _layout(written, width=_UNLIMITED, force_terminal=_is_terminal(stream)).print(shown)
-    return "".join(f"{line.rstrip()}\n" for line in written.getvalue().splitlines())
+    layout = _layout(written, width=_UNLIMITED, force_terminal=_is_terminal(stream))
+    layout.print(shown)
+    lines = written.getvalue().splitlines()
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def _jsonable(value: Any) -> Any:

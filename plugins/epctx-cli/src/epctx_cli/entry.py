@@ -81,10 +81,8 @@ def _parse(argv: list[str]) -> argparse.Namespace | int:
     name = next((argument for argument in argv if not argument.startswith("-")), None)
     if name not in commands:
         added = [command for command in added_commands() if command.can_be_typed]
-        if (
-            len(rivals := [f"{c.package} {c.version}" for c in added if c.name == name])
-            > 1
-        ):
+        rivals = [f"{c.package} {c.version}" for c in added if c.name == name]
+        if len(rivals) > 1:
             raise PluginError(
                 f"the command {name!r} is ambiguous: {' and '.join(rivals)} have it.",
                 hint="Uninstall all but one of them.",
@@ -145,7 +143,11 @@ def _make_parser(commands: Iterable[Command]) -> CommandParser:
 
 def _show(error: EpctxError, console: Console) -> None:
     """Print an error as one block, and make it the result."""
-    subjects: dict[str, Any] = {"node": error.node, "EP": error.ep, "file": error.path}
+    subjects: dict[str, Any] = {
+        "node": error.node,
+        "EP": error.ep,
+        "file": error.path,
+    }
     if isinstance(error, PluginError):
         subjects["plugin"] = error.distribution
     lines = [error.message.rstrip()]

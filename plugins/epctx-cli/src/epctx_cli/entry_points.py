@@ -106,7 +106,9 @@ def group_by_reason(
     groups: dict[tuple[str, str], list[PluginRecord]] = {}
     for record in records:
         groups.setdefault((record.name, record.reason), []).append(record)
-    return [
-        (f"{name} ({' and '.join(record.origin for record in group)})", group)
-        for (name, _), group in groups.items()
-    ]
+
+    labels = []
+    for (name, _), group in groups.items():
+        origins = " and ".join(record.origin for record in group)
+        labels.append((f"{name} ({origins})", group))
+    return labels

@@ -71,15 +71,10 @@ def libraries() -> list[Library] | None:
         ahead = [core]
         while ahead:
             for library in _requirements(ahead.pop(), extra):
-                is_new = (
-                    library.name != CORE
-                    and requirements.setdefault(library.name, library) is library
-                )
-                if (
-                    is_new
-                    and library.name.startswith(_OURS)
-                    and library.version is not None
-                ):
+                if library.name == CORE or library.name in requirements:
+                    continue
+                requirements[library.name] = library
+                if library.name.startswith(_OURS) and library.version is not None:
                     ahead.append(distribution(library.name))
     return list(requirements.values())
 
@@ -188,11 +183,8 @@ def libraries_of_eps() -> list[EpLibrary]:
     requirements: dict[tuple[str, str, str], EpLibrary] = {}
     shared: set[str] | None = None
     for package, entry in find_entries(EP_GROUP):
-        shared = (
-            {library.name for library in libraries() or ()}
-            if shared is None
-            else shared
-        )
+        if shared is None:
+            shared = {library.name for library in libraries() or ()}
         with suppress(Exception):  # requirements of other packages fail in many ways
             for library in _libraries_of_entry(package, entry):
                 if library.name not in shared and not library.name.startswith(_OURS):
@@ -206,10 +198,8 @@ def _libraries_of_entry(
     package: IDistribution, entry: EntryPoint
 ) -> Iterator[EpLibrary]:
     # Not entry.extras, which takes a name with a dash apart before Python 3.12.
-    extras = [
-        extra.strip() for extra in entry.value.partition("[")[2].rstrip("] ").split(",")
-    ]
+    extras = entry.value.partition("[")[2].rstrip("] ").split(",")
     for extra in extras:
-        for library in _requirements(package, extra):
+        for library in _requirements(package, extra.strip()):
             fields = asdict(library) | {"user": canonicalize_name(library.user)}
             yield EpLibrary(**fields, ep=entry.name)

@@ -23,22 +23,27 @@ def printable(text: str) -> str:
 
 def cell(value: Cell) -> str:
     """Return the text of a cell of a table."""
-    return one_line(f"{value:,}" if isinstance(value, int) else value)
+    text = f"{value:,}" if isinstance(value, int) else value
+    return one_line(text)
 
 
 def byte_size(count: int) -> str:
     """Return a number of bytes with a unit."""
-    value = float(count)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
+    if count < _KIBI:
+        return f"{count} bytes"
+
+    value = count / _KIBI
+    for unit in ("KiB", "MiB", "GiB"):
         if value < _KIBI:
-            return f"{count} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
+            return f"{value:.1f} {unit}"
         value /= _KIBI
     return f"{value:.1f} TiB"
 
 
 def counted(number: int, noun: str) -> str:
     """Return `1 node` or `3 nodes`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    ending = "" if number == 1 else "s"
+    return f"{number:,} {noun}{ending}"
 
 
 def number(value: float | None) -> str:
@@ -49,8 +54,10 @@ def number(value: float | None) -> str:
 def operators(names: Iterable[str], shown: int) -> str:
     """Return the counts of the most frequent operators."""
     counts = Counter(names).most_common()
-    listed = ", ".join(f"{number} {name}" for name, number in counts[:shown])
-    return listed + (", …" if len(counts) > shown else "")
+    parts = [f"{number} {name}" for name, number in counts[:shown]]
+    if len(counts) > shown:
+        parts.append("…")
+    return ", ".join(parts)
 
 
 class Refused(NamedTuple):
@@ -79,32 +86,39 @@ def describe_refusals(refusals: Iterable[Refused]) -> list[str]:
     reasons: dict[tuple[str, str], str] = {}
     for each in refusals:
         reasons.setdefault((each.ep, each.node), each.reason)
+
     groups: dict[tuple[str, str], list[Refused]] = {}
     for each in refusals:
-        cause = reasons.get((each.ep, each.follows or each.node), each.reason)
-        reason = cause if each.follows else each.reason
+        reason = each.reason
+        if each.follows:
+            reason = reasons.get((each.ep, each.follows), reason)
         groups.setdefault((each.ep, reason), []).append(each)
-    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
-    return [
-        f"{ep}: {one_line(reason.rstrip('.'))} ({_describe_nodes(group)})"
-        for (ep, reason), group in ordered
-    ]
+
+    lines = []
+    for (ep, reason), group in sorted(groups.items(), key=lambda item: -len(item[1])):
+        words = one_line(reason.rstrip("."))
+        lines.append(f"{ep}: {words} ({_describe_nodes(group)})")
+    return lines
 
 
 def _describe_nodes(group: Sequence[Refused]) -> str:
     names = list(dict.fromkeys(each.node for each in group if not each.follows))
-    # In a subgraph, a node may have the name of another one outside.
-    names = names or [each.follows for each in group[:1] if each.follows]
+    if not names:
+        # In a subgraph, a node may have the name of another one outside.
+        names = [each.follows for each in group[:1] if each.follows]
     words = f"{counted(len(names), 'node')}, such as {names[0]!r}"
+
     serving = {each.node: each.operator for each in group if each.follows}
     if not serving:
         return words
-    count = len(serving)
     if set(serving.values()) == {"Constant"}:
-        return f"{words}, and {counted(count, 'constant')} that only such nodes read"
-    return f"{words}, and {counted(count, 'node')} of the quantization around them"
+        constants = counted(len(serving), "constant")
+        return f"{words}, and {constants} that only such nodes read"
+    nodes = counted(len(serving), "node")
+    return f"{words}, and {nodes} of the quantization around them"
 
 
 def indent(text: str, by: str = "  ") -> str:
     """Indent each line that is not empty."""
-    return "\n".join(by + line if line else line for line in text.split("\n"))
+    lines = [f"{by}{line}" if line else "" for line in text.split("\n")]
+    return "\n".join(lines)

@@ -189,28 +189,38 @@ def _print_partitions(report: CompileReport, console: Console) -> None:
 
 
 def _print_assignments(report: CompileReport, console: Console) -> None:
-    by = {
-        r.name: (f"{r.distribution or ''} {r.version or ''}".strip(), r.vendor or "")
-        for r in report.providers
-    }
-    console.table(
-        ("taken by", "nodes", "plugin", "vendor"),
-        [
-            (ep, report.assignments.get(ep, 0), *by.get(ep, ("built in", "")))
-            for ep in dict.fromkeys([*by, *report.assignments])
-        ],
-    )
+    plugins = {}
+    for record in report.providers:
+        package = f"{record.distribution or ''} {record.version or ''}".strip()
+        plugins[record.name] = package, record.vendor or ""
+
+    rows = []
+    for ep in dict.fromkeys([*plugins, *report.assignments]):
+        nodes = report.assignments.get(ep, 0)
+        package, vendor = plugins.get(ep, ("built in", ""))
+        rows.append((ep, nodes, package, vendor))
+    console.table(("taken by", "nodes", "plugin", "vendor"), rows)
 
 
 def _print_refusals(report: CompileReport, console: Console) -> None:
     refusals = [
-        text.Refused(r.ep, r.reason, name, operator, r.follows.get(name))
-        for r in report.refusals
-        for name, operator in zip(r.nodes, r.operators, strict=True)
+        text.Refused(
+            ep=refusal.ep,
+            reason=refusal.reason,
+            node=node,
+            operator=operator,
+            follows=refusal.follows.get(node),
+        )
+        for refusal in report.refusals
+        for node, operator in zip(refusal.nodes, refusal.operators, strict=True)
     ]
     lines = text.describe_refusals(refusals)
     # An EP may give a reason without a node.
-    lines += [f"{r.ep}: {one_line(r.reason)}" for r in report.refusals if not r.nodes]
+    lines += [
+        f"{refusal.ep}: {one_line(refusal.reason)}"
+        for refusal in report.refusals
+        if not refusal.nodes
+    ]
     shown = lines if console.verbose else lines[:_SHOWN_REFUSALS]
     if shown:
         console.say("\nRefused:")
@@ -358,26 +368,24 @@ def run_share(arguments: argparse.Namespace, console: Console) -> int:
 def _pairs(argument: str | None, flag: str) -> list[str]:
     """Return `KEY|VALUE KEY|VALUE` as `KEY=VALUE` each."""
     words = (argument or "").split()
-    if bad := next(
-        (word for word in words if not word.partition("|")[1] or word[0] == "|"), None
-    ):
-        raise InvalidArgument(f"{flag} {bad!r} is not of the form KEY|VALUE.")
+    for word in words:
+        key, bar, _ = word.partition("|")
+        if not key or not bar:
+            raise InvalidArgument(f"{flag} {word!r} is not of the form KEY|VALUE.")
     return [word.replace("|", "=", 1) for word in words]
 
 
 def _print_share(models: Sequence[str], report: ShareReport, console: Console) -> None:
-    rows = [
-        (
+    rows = []
+    for model, member in zip(models, report.members, strict=True):
+        shares = [f"{ep} {count}" for ep, count in member.assignments.items()]
+        row = (
             model,
             member.output.name if member.output else "",
             len(member.partitions),
-            shares,
+            ", ".join(shares),
         )
-        for model, member in zip(models, report.members, strict=True)
-        for shares in [
-            ", ".join(f"{ep} {count}" for ep, count in member.assignments.items())
-        ]
-    ]
+        rows.append(row)
     console.table(("model", "context model", "partitions", "nodes run by"), rows)
     used = {
         partition.ep for member in report.members for partition in member.partitions

@@ -60,11 +60,13 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _write_bash(words: Mapping[tuple[str, ...], Words]) -> str:
-    cases = [
-        f'        "{_join(path)}") commands="{" ".join(each.commands)}" '
-        f'options="{" ".join(each.options)}" ;;'
-        for path, each in words.items()
-    ]
+    cases = []
+    for path, each in words.items():
+        commands = " ".join(each.commands)
+        options = " ".join(each.options)
+        cases.append(
+            f'        "{_join(path)}") commands="{commands}" options="{options}" ;;'
+        )
     paths = " | ".join(f'"{_join(path)}"' for path in words if path)
     return _BASH.format(paths=paths, cases="\n".join(cases))
 
@@ -78,14 +80,13 @@ def _write_fish(words: Mapping[tuple[str, ...], Words]) -> str:
     for path, each in words.items():
         seen = [f"__fish_seen_subcommand_from {name}" for name in path]
         condition = "; and ".join(seen) or "__fish_use_subcommand"
-        if path and each.commands:
-            names = " ".join(each.commands)
+        names = " ".join(each.commands)
+        if path and names:
             lines.append(
                 f"complete -c epctx -n '{condition}; and not "
                 f"__fish_seen_subcommand_from {names}' -a '{names}'"
             )
-        elif each.commands:
-            names = " ".join(each.commands)
+        elif names:
             lines.append(f"complete -c epctx -n '{condition}' -a '{names}'")
         lines += [
             f"complete -c epctx -n '{condition}' -l {option.removeprefix('--')}"

@@ -125,17 +125,11 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
         *_check_commands(),
     ]
     ok = all(finding.severity != "problem" for finding in findings)
+
     console.table(("", ""), list(facts.items()))
-    needs = [
-        (lib.name, lib.version or "-", lib.required, lib.extra or "everything")
-        for lib in requirements or ()
-    ]
-    console.table(("library", "installed", "needed", "for"), needs)
+    _print_libraries(requirements or (), console)
     records = [trial.record for trial in trials]
-    eps = [(r.name, r.origin, r.state.value, r.vendor or "-") for r in records]
-    console.table(("plugin", "distribution", "state", "vendor"), eps)
-    theirs = _list_libraries_of_eps(vendors, records)
-    console.table(("library of an EP", "installed", "needed", "for", "usable"), theirs)
+    _print_plugins(records, vendors, console)
     rows = [(t["name"], t["distribution"], t["version"]) for t in transformers]
     console.table(("graph transformer", "distribution", "version"), rows)
     values = [
@@ -144,6 +138,7 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
     ]
     console.table(("variable", "value", "meaning"), values)
     _print_findings(findings, console)
+
     console.result(
         {
             "ok": ok,
@@ -159,18 +154,54 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
     return ExitCode.DONE if ok else ExitCode.FAILED
 
 
+def _print_libraries(requirements: Sequence[Library], console: Console) -> None:
+    """Print what epctx-core requires, or can use."""
+    rows = [
+        (
+            library.name,
+            library.version or "-",
+            library.required,
+            library.extra or "everything",
+        )
+        for library in requirements
+    ]
+    console.table(("library", "installed", "needed", "for"), rows)
+
+
+def _print_plugins(
+    records: Sequence[PluginRecord], vendors: Sequence[EpLibrary], console: Console
+) -> None:
+    """Print the EPs, and the vendors' packages that they require."""
+    eps = [
+        (
+            record.name,
+            record.origin,
+            record.state.value,
+            record.vendor or "-",
+        )
+        for record in records
+    ]
+    console.table(("plugin", "distribution", "state", "vendor"), eps)
+    packages = _list_libraries_of_eps(vendors, records)
+    console.table(
+        ("library of an EP", "installed", "needed", "for", "usable"), packages
+    )
+
+
 def _print_findings(findings: Sequence[Finding], console: Console) -> None:
     for finding in sorted(findings, key=lambda f: f.severity != "problem"):
         console.say(f"\n{finding.severity}: {finding.message}")
         if finding.hint:
             console.say(text.indent(finding.hint))
+
     counts = Counter(finding.severity for finding in findings)
     summary = " and ".join(
-        text.counted(counts[word], word) for word in ("problem", "note") if counts[word]
+        text.counted(counts[severity], severity)
+        for severity in ("problem", "note")
+        if counts[severity]
     )
-    console.say(
-        f"\n{'not ok' if counts['problem'] else 'ok'}: {summary or 'nothing to fix'}"
-    )
+    verdict = "not ok" if counts["problem"] else "ok"
+    console.say(f"\n{verdict}: {summary or 'nothing to fix'}")
 
 
 # -- the interpreter and its environment
@@ -178,17 +209,17 @@ def _print_findings(findings: Sequence[Finding], console: Console) -> None:
 
 
 def _facts() -> dict[str, str]:
-    kind = (
-        "virtual environment"
-        if sys.prefix != sys.base_prefix
-        else "no virtual environment"
-    )
+    implementation = platform.python_implementation()
+    is_virtual = sys.prefix != sys.base_prefix
+    kind = "virtual environment" if is_virtual else "no virtual environment"
+    system = f"{platform.system()} {platform.release()}"
+    folder = Path(epctx_core.__file__).parent
     return {
-        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "python": f"{implementation} {platform.python_version()}",
         "executable": sys.executable,
         "environment": f"{sys.prefix} ({kind})",
-        "platform": f"{platform.system()} {platform.release()} on {platform.machine()}",
-        CORE: f"{epctx_core.__version__} in {Path(epctx_core.__file__).parent}",
+        "platform": f"{system} on {platform.machine()}",
+        CORE: f"{epctx_core.__version__} in {folder}",
     }
 
 
@@ -313,10 +344,8 @@ def _usable_here(ep: str, package: str, records: Sequence[PluginRecord]) -> str:
     }
     if answers and all(answers.values()):
         return "yes"
-    return (
-        ", ".join(purpose for purpose, available in answers.items() if available)
-        or "no"
-    )
+    purposes = [purpose for purpose, available in answers.items() if available]
+    return ", ".join(purposes) or "no"
 
 
 # -- plugins and commands
@@ -376,9 +405,10 @@ def _check_duplicates(records: Sequence[PluginRecord]) -> Iterator[Finding]:
             yield _problem(f"{why}.", hint)
         else:
             name = f'"{example.distribution}:{example.name}"'
+            pronoun = "it" if len(group) == 1 else "one of them"
             yield _note(
                 f"{label} is not used: {example.reason}.",
-                f"To use {'it' if len(group) == 1 else 'one of them'}, name it {name}.",
+                f"To use {pronoun}, name it {name}.",
             )
 
 
@@ -393,15 +423,16 @@ def _check_imports(trials: Sequence[Trial]) -> Iterator[Finding]:
                 "it.",
             )
         if trial.threads:
+            count = text.counted(len(trial.threads), "thread")
             yield _note(
-                f"{label} leaves {text.counted(len(trial.threads), 'thread')} running "
-                f"when it was only imported: {', '.join(map(repr, trial.threads))}.",
+                f"{label} leaves {count} running when it was only imported: "
+                f"{', '.join(map(repr, trial.threads))}.",
                 "Its authors: start threads in a session, and end them in `shutdown`.",
             )
-        if trial.import_output.strip():
+        if output := trial.import_output.strip():
             yield _note(
                 f"{label} writes to standard output or standard error when it is "
-                f"imported: {one_line(trial.import_output.strip())[:_SHOWN]!r}.",
+                f"imported: {one_line(output)[:_SHOWN]!r}.",
                 "Its authors: log to `ProviderContext.logger`. `epctx doctor -v` shows "
                 "all of it.",
             )
@@ -484,11 +515,11 @@ def _check_commands() -> Iterator[Finding]:
 
 def _engines() -> list[tuple[str, str]]:
     """Return the names of the engines of packages, each with its distribution."""
-    return list(
-        dict.fromkeys(
-            (e.name, p.metadata["Name"]) for p, e in find_entries(ENGINE_GROUP)
-        )
-    )
+    engines = [
+        (entry.name, package.metadata["Name"])
+        for package, entry in find_entries(ENGINE_GROUP)
+    ]
+    return list(dict.fromkeys(engines))
 
 
 # -- environment variables

@@ -63,11 +63,9 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
 
 def _sealer(info: ModelInfo) -> str | None:
     """Return the tool that gave digests to a model that another one compiled."""
-    return (
-        info.manifest.sealed.by
-        if info.manifest is not None and info.manifest.sealed is not None
-        else None
-    )
+    if info.manifest is None or info.manifest.sealed is None:
+        return None
+    return info.manifest.sealed.by
 
 
 def _transformers(info: ModelInfo) -> Sequence[Mapping[str, Any]]:
@@ -104,28 +102,14 @@ def _print_inspect(
 ) -> None:
     made_by = f", written by {info.producer}" if info.producer else ""
     nodes = text.counted(len(info.ep_contexts), "EPContext node")
-    console.say(
-        f"{model}: {nodes}, {text.counted(info.other_nodes, 'other node')}{made_by}"
-    )
+    others = text.counted(info.other_nodes, "other node")
+    console.say(f"{model}: {nodes}, {others}{made_by}")
     values = [("input", name, kind) for name, kind in info.inputs.items()]
     values += [("output", name, kind) for name, kind in info.outputs.items()]
     console.table(("", "", ""), values)
+
     _print_nodes(info.ep_contexts, console)
-    # With `-v` also digests of the options.
-    facts = [*_COMPILER, *(_COMPILER_IN_DETAIL if console.verbose else ())]
-    console.table(
-        ("compiled by", *(fact.replace("_", " ") for fact in facts)),
-        [
-            (ep, *(str(compiler.get(fact) or "-") for fact in facts))
-            for ep, compiler in info.compiled_by.items()
-        ],
-    )
-    facts = ["name", "distribution", "version"]
-    rows = [
-        tuple(str(each.get(fact) or "-") for fact in facts)
-        for each in _transformers(info)
-    ]
-    console.table(("graph transformer", *facts[1:]), rows)
+    _print_compilers(info, console)
     if sealer := _sealer(info):
         console.say(f"\nCompiled by an unknown tool, sealed by {one_line(sealer)}.")
     console.table(
@@ -145,25 +129,49 @@ def _print_inspect(
     _warn(info, files, console)
 
 
+def _print_compilers(info: ModelInfo, console: Console) -> None:
+    """Print the EPs and graph transformers of the compile."""
+    # With `-v` also digests of the options.
+    facts = [*_COMPILER, *(_COMPILER_IN_DETAIL if console.verbose else ())]
+    columns = [fact.replace("_", " ") for fact in facts]
+    rows = []
+    for ep, compiler in info.compiled_by.items():
+        values = [str(compiler.get(fact) or "-") for fact in facts]
+        rows.append((ep, *values))
+    console.table(("compiled by", *columns), rows)
+
+    facts = ["name", "distribution", "version"]
+    transformers = [
+        tuple(str(each.get(fact) or "-") for fact in facts)
+        for each in _transformers(info)
+    ]
+    console.table(("graph transformer", *facts[1:]), transformers)
+
+
 def _print_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
-    console.table(
-        ("EPContext node", "source", "payload", "size", "given to"),
-        [
-            (n.name, n.source or "-", _payload(n), _size(n.payload_bytes), _loader(n))
-            for n in nodes
-        ],
-    )
+    rows = [
+        (
+            node.name,
+            node.source or "-",
+            _payload(node),
+            _size(node.payload_bytes),
+            _loader(node),
+        )
+        for node in nodes
+    ]
+    console.table(("EPContext node", "source", "payload", "size", "given to"), rows)
     renamed = [(n.name, n.partition_name) for n in nodes if n.partition_name != n.name]
     console.table(("EPContext node", "partition_name"), renamed)
+
     groups: dict[object, list[ContextNodeInfo]] = {}
     for node in nodes:
         groups.setdefault((node.source, *_attributes(node)), []).append(node)
     for members in groups.values():
         attributes = [_attributes(node) for node in members]
-        rows = [
+        values = [
             (key, _values([each[key] for each in attributes])) for key in attributes[0]
         ]
-        console.table(("", ""), rows, title=_attributes_title(members, nodes))
+        console.table(("", ""), values, title=_attributes_title(members, nodes))
 
 
 def _size(count: int | None) -> str:
@@ -181,12 +189,11 @@ def _payload(node: ContextNodeInfo) -> str:
 def _loader(node: ContextNodeInfo) -> str:
     if node.plugin is None:
         return "no plugin"
-    simulated = ", simulated" if node.plugin["simulated"] else ""
+    distribution = node.plugin["distribution"] or "host"
     version = node.plugin["version"] or ""
-    return (
-        f"{node.plugin['distribution'] or 'host'} {version} "
-        f"({node.plugin['state']}{simulated})"
-    )
+    state = node.plugin["state"]
+    simulated = ", simulated" if node.plugin["simulated"] else ""
+    return f"{distribution} {version} ({state}{simulated})"
 
 
 def _attributes(node: ContextNodeInfo) -> dict[str, Any]:
@@ -221,11 +228,9 @@ def _shorten(value: object) -> str:
     if isinstance(value, bytes):
         return f"{text.byte_size(len(value))} of bytes"
     words = str(value)
-    return (
-        words
-        if len(words) <= _LONGEST_VALUE
-        else f"{words[:_LONGEST_VALUE]}… ({len(words):,} characters)"
-    )
+    if len(words) <= _LONGEST_VALUE:
+        return words
+    return f"{words[:_LONGEST_VALUE]}… ({len(words):,} characters)"
 
 
 def _warn(
@@ -303,30 +308,33 @@ def run_verify(arguments: argparse.Namespace, console: Console) -> int:
 
 def _print_verify(model: str, report: VerifyReport, console: Console) -> None:
     nodes = text.counted(report.nodes, "EPContext node")
-    console.say(f"{model}: {nodes}, {text.counted(len(report.payloads), 'payload')}")
-    console.table(
-        ("payload", "size", "digests", "looked into by"),
-        [
-            (
-                p.name,
-                text.byte_size(p.size),
-                "right" if p.digests else "-",
-                p.looked_into_by or "nobody",
-            )
-            for p in report.payloads
-        ],
-    )
+    payloads = text.counted(len(report.payloads), "payload")
+    console.say(f"{model}: {nodes}, {payloads}")
+    rows = [
+        (
+            payload.name,
+            text.byte_size(payload.size),
+            "right" if payload.digests else "-",
+            payload.looked_into_by or "nobody",
+        )
+        for payload in report.payloads
+    ]
+    console.table(("payload", "size", "digests", "looked into by"), rows)
+
     for finding in report.findings:
         console.say(f"\n{_LABELS[finding.severity.value]} {finding.code}")
         for words in filter(None, (finding.message, finding.hint)):
             console.say(f"  {one_line(words)}")
+
     counts = Counter(finding.severity.value for finding in report.findings)
     summary = ", ".join(
         text.counted(counts[kind], word)
         for kind, word in _LABELS.items()
         if counts[kind]
     )
-    verdict = "not ok" if not report.ok else "ok" if report.checked else "not checked"
+    verdict = "not ok"
+    if report.ok:
+        verdict = "ok" if report.checked else "not checked"
     console.say(f"\n{verdict}: {summary or 'nothing found'}")
 
 
@@ -374,37 +382,43 @@ def _print_explain(model: str, explanation: Explanation, console: Console) -> No
     # The EPs that were asked, then others that have nodes, the CPU EP last.
     others = (node.ep for node in nodes if node.ep != CPU_EP)
     takers = dict.fromkeys([*explanation.eps, *others, CPU_EP])
-    console.say(
-        f"{model}: {text.counted(len(nodes), 'node')}, {len(explanation.left):,} left "
-        "to the CPU EP"
-    )
+    count = text.counted(len(nodes), "node")
+    left = len(explanation.left)
+    console.say(f"{model}: {count}, {left:,} left to the CPU EP")
     console.table(
         ("taken by", "nodes", "partitions", "operators"),
         [_share(ep, [node for node in nodes if node.ep == ep]) for ep in takers],
     )
     _print_reasons(explanation, console)
     if console.verbose:
-        rows = []
-        for node in nodes:
-            refused = "; ".join(
-                f"{ep}: {reason}"
-                + (
-                    f" (follows from {node.follows[ep]!r})"
-                    if ep in node.follows
-                    else ""
-                )
-                for ep, reason in node.refusals
-            )
-            partition = "-" if node.partition is None else f"{node.partition}"
-            rows.append((node.name, node.operator, node.ep, partition, refused))
-        console.table(("node", "operator", "taken by", "partition", "refused by"), rows)
+        columns = ("node", "operator", "taken by", "partition", "refused by")
+        console.table(columns, [_describe_node(node) for node in nodes])
     elif nodes:
         console.say("\n-v lists every node.")
 
 
+def _describe_node(node: NodeExplanation) -> tuple[str, str, str, str, str]:
+    """Return the row of a node in the table of `-v`."""
+    refusals = []
+    for ep, reason in node.refusals:
+        refusal = f"{ep}: {reason}"
+        if ep in node.follows:
+            refusal += f" (follows from {node.follows[ep]!r})"
+        refusals.append(refusal)
+    return (
+        node.name,
+        node.operator,
+        node.ep,
+        "-" if node.partition is None else f"{node.partition}",
+        "; ".join(refusals),
+    )
+
+
 def _share(ep: str, nodes: Sequence[NodeExplanation]) -> tuple[str, int, int, str]:
     compiled = sum(node.compiled for node in nodes)
-    label = f"{ep} (compiled already)" if compiled and compiled == len(nodes) else ep
+    are_all_compiled = bool(compiled) and compiled == len(nodes)
+    label = f"{ep} (compiled already)" if are_all_compiled else ep
+
     partitions = {node.partition for node in nodes if node.partition is not None}
     operators = text.operators((node.operator for node in nodes), _SHOWN_OPERATORS)
     return label, len(nodes), len(partitions) + compiled, operators

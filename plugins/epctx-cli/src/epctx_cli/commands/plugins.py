@@ -76,16 +76,9 @@ def list_plugins(arguments: argparse.Namespace, console: Console) -> int:
         ]
         console.table((kind.label, "distribution", "version"), rows)
     if left_out:
-        lines = [f"  {each['name']}: {each['install']}" for each in left_out]
-        console.say(
-            "\n"
-            + "\n".join(
-                (
-                    "Not listed, because a package that they need is not installed:",
-                    *lines,
-                )
-            )
-        )
+        console.say("\nNot listed, because a package that they need is not installed:")
+    for each in left_out:
+        console.say(f"  {each['name']}: {each['install']}")
     console.result(
         {
             "plugins": [record.as_dict() for record in records],
@@ -109,29 +102,32 @@ def _print_list(
     vendor = ["vendor"] if any(r.vendor for r in records) else []
     header = ("EP", "distribution", "version", "state", *vendor)
     rows = []
-    for r in records:
-        state = f"{r.state.value}, simulated" if r.simulated else r.state.value
-        rows.append(
-            (r.name, r.distribution or "-", r.version or "-", state, r.vendor or "-")
+    for record in records:
+        state = record.state.value
+        row = (
+            record.name,
+            record.distribution or "-",
+            record.version or "-",
+            f"{state}, simulated" if record.simulated else state,
+            record.vendor or "-",
         )
-    console.table(header, [row[: len(header)] for row in rows])
-    # Source keys that are EP names are in the table already.
-    more = [
-        (r.name, ", ".join(s for s in r.sources if s != r.name))
-        for r in records
-        if len(r.sources) > 1
+        rows.append(row[: len(header)])
+    console.table(header, rows)
+
+    sentences = []
+    for record in records:
+        # Source keys that are EP names are in the table already.
+        more = [source for source in record.sources if source != record.name]
+        if len(record.sources) > 1:
+            sentences.append(
+                f"{record.name} also takes nodes whose source is {', '.join(more)}."
+            )
+    finders = [*filter(None, map(explain_finder, records))]
+    reasons = [
+        f"{label}: {group[0].reason}"
+        for label, group in group_by_reason(r for r in records if r.reason)
     ]
-    for lines in (
-        [
-            f"{name} also takes nodes whose source is {sources}."
-            for name, sources in more
-        ],
-        [*filter(None, map(explain_finder, records))],
-        [
-            f"{label}: {group[0].reason}"
-            for label, group in group_by_reason(r for r in records if r.reason)
-        ],
-    ):
+    for lines in (sentences, finders, reasons):
         if lines:
             console.say("\n" + "\n".join(lines))
     if not loaded and any(r.state.value == "discovered" for r in records):
@@ -150,10 +146,11 @@ def _find_left_out(
     listed = {(record.name, record.distribution) for record in records}
     commands: dict[tuple[str, str], str] = {}
     for package, entry in entries:
-        key = (entry.name, package.metadata["Name"])
+        distribution = package.metadata["Name"]
+        key = (entry.name, distribution)
         extras = entry.value.partition("[")[2]
         if entry.group == EP_GROUP and extras and key not in listed:
-            commands[key] = install_command(f"{key[1]}[{extras.strip()}")
+            commands[key] = install_command(f"{distribution}[{extras.strip()}")
     return [
         {"name": ep, "distribution": package, "install": command}
         for (ep, package), command in sorted(commands.items())
@@ -260,8 +257,9 @@ def _find_records(name: str) -> list[PluginRecord]:
 def _print_report(trial: Trial, console: Console) -> None:
     record = trial.record
     about = trial.description
+    reason = f": {record.reason}" if record.reason else ""
     facts = [
-        ("state", record.state.value + (f": {record.reason}" if record.reason else "")),
+        ("state", f"{record.state.value}{reason}"),
         ("distribution", record.origin),
         ("entry point", record.entry_point or "-"),
         ("sources", ", ".join(record.sources)),
@@ -274,13 +272,18 @@ def _print_report(trial: Trial, console: Console) -> None:
             ("binaries", f"<model>_{about['binary_suffix']}.bin"),
             ("hooks", ", ".join(about["hooks"])),
         ]
-        further = (
-            ("class_methods", "more methods"),
-            ("keeps_functions", "keeps functions"),
-        )
-        for key, label in (*further, ("weightless_modes", "weightless modes")):
-            facts += [(label, ", ".join(about[key]))] if about[key] else []
-    facts += [("found by", record.finder)] if record.finder else []
+        labels = {
+            "class_methods": "more methods",
+            "keeps_functions": "keeps functions",
+            "weightless_modes": "weightless modes",
+        }
+        facts += [
+            (label, ", ".join(about[key]))
+            for key, label in labels.items()
+            if about[key]
+        ]
+    if record.finder:
+        facts.append(("found by", record.finder))
     facts += [
         (f"can {purpose.value}", _describe_availability(availability))
         for purpose, availability in record.availability.items()
@@ -313,9 +316,11 @@ def _describe_availability(availability: Availability) -> str:
 
 
 def _print_option(option: Mapping[str, Any], console: Console) -> None:
-    allowed = " | ".join(map(_value, option["choices"])) or _TYPES[option["type"]]
+    name = option["name"]
+    choices = " | ".join(map(_value, option["choices"]))
+    values = choices or _TYPES[option["type"]]
     default = "secret" if option["secret"] else _value(option["default"])
-    console.say(f"  {option['name']} ({allowed}; default {default})")
+    console.say(f"  {name} ({values}; default {default})")
     console.say(
         textwrap.fill(
             option["doc"], _WIDTH, initial_indent=_DEEPER, subsequent_indent=_DEEPER
@@ -325,9 +330,11 @@ def _print_option(option: Mapping[str, Any], console: Console) -> None:
 
 def _value(value: object) -> str:
     """Return a value as it is written in an option."""
-    if isinstance(value, bool):
-        return str(int(value))
-    return "empty" if value == "" else "none" if value is None else str(value)
+    if value is None:
+        return "none"
+    if value == "":
+        return "empty"
+    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 # -- new
@@ -378,14 +385,23 @@ def start_plugin(arguments: argparse.Namespace, console: Console) -> int:
     }
     console.say(f"{names['distribution']}: {made[kind]}.")
     console.table(("",), [(name,) for name in files], title=f"{folder}/")
+    plugin = names["camel"] if kind == "ep" else names["check"]
     console.say(
         "\nNext:\n"
         f"  pip install --editable {shlex.quote(f'{folder}[test]')}\n"
-        f"  epctx plugins check {names['camel'] if kind == 'ep' else names['check']}\n"
+        f"  epctx plugins check {plugin}\n"
         f"  python -m pytest {shlex.quote(str(folder))}\n"
         f"{folder / 'README.md'} describes the way from there to your own."
     )
-    keys = ("distribution", "module", "ep" if kind == "ep" else "name")
-    shown = {key: names[key] for key in keys}
-    console.result({"folder": str(folder), "kind": kind, **shown, "files": files})
+    key = "ep" if kind == "ep" else "name"
+    console.result(
+        {
+            "folder": str(folder),
+            "kind": kind,
+            "distribution": names["distribution"],
+            "module": names["module"],
+            key: names[key],
+            "files": files,
+        }
+    )
     return ExitCode.DONE

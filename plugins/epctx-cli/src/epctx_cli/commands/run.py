@@ -143,16 +143,10 @@ def _print_run(
 ) -> None:
     console.say(f"EPs: {', '.join(providers)}")
     rows = []
-    for o in outputs:
-        shape = "-" if o["shape"] is None else str(o["shape"])
-        rows.append(
-            (
-                o["name"],
-                o["type"],
-                shape,
-                *(text.number(o[key]) for key in ("min", "max", "mean")),
-            )
-        )
+    for output in outputs:
+        shape = "-" if output["shape"] is None else str(output["shape"])
+        numbers = [text.number(output[key]) for key in ("min", "max", "mean")]
+        rows.append((output["name"], output["type"], shape, *numbers))
     console.table(("output", "type", "shape", "min", "max", "mean"), rows)
     console.say(
         f"\nLoaded in {seconds['load'] * 1e3:.1f} ms, ran in "
@@ -258,10 +252,11 @@ def _print_compare(
         f"\nThey differ first in the output {wrong[0].name!r}, {wrong[0].describe()}."
     )
     if inside is not None:
+        values = text.counted(inside["compared"], "value")
         console.say(
-            f"Inside, the first of {text.counted(inside['compared'], 'value')} of the "
-            f"same name that differs is {inside['name']!r} (max_rel "
-            f"{text.number(inside['max_rel'])}):\n  in A it comes from "
+            f"Inside, the first of {values} of the same name that differs is "
+            f"{inside['name']!r} (max_rel {text.number(inside['max_rel'])}):\n"
+            "  in A it comes from "
             f"{one_line(inside['from_a'])}\n  in B it comes from "
             f"{one_line(inside['from_b'])}"
         )

@@ -139,6 +139,7 @@ def _derive_names(word: str, kind: str) -> dict[str, str]:
     ep = f"{camel}ExecutionProvider"
     name = function if kind == "transformer" else word
     major, minor = __version__.split(".")[:2]
+    end = f"{major}.{int(minor) + 1}"
     return {
         "word": word,
         "distribution": f"epctx-{word}",
@@ -151,7 +152,7 @@ def _derive_names(word: str, kind: str) -> dict[str, str]:
         "provider": f"{camel}Provider",
         "magic": f"{''.join(parts).upper():_<4.4}0001",
         "api": str(PLUGIN_API),
-        "core": f">={major}.{minor},<{major}.{int(minor) + 1}",
+        "core": f">={major}.{minor},<{end}",
     }
 
 
