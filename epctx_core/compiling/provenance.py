@@ -50,7 +50,6 @@ from epctx_core.context.weightless import MODE_KEY
 from epctx_core.engines.cpu_engine import make_engine
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, PluginError
 from epctx_core.file_names import check_file_name, find_free_name, is_payload_name
-from epctx_core.graph.splice import copy_field
 from epctx_core.graph.walks import ONNX_DOMAINS
 from epctx_core.options import SessionConfig, WeightlessMode
 from epctx_core.plugin import Compatibility
@@ -395,10 +394,9 @@ def _rewrite(node: NodeProto, **values: int | bytes | None) -> NodeProto:
 
     The old payload is not copied.
     """
-    copy = NodeProto()
-    for field_, value in node.ListFields():
-        if field_.name != "attribute":
-            copy_field(copy, field_.name, value)
+    copy = NodeProto(
+        **{f.name: value for f, value in node.ListFields() if f.name != "attribute"}
+    )
     for attribute in node.attribute:
         name = attribute.name
         if name not in values:

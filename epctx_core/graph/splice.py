@@ -81,10 +81,9 @@ def splice(
         order: all nodes in groups, in execution order (`Partitioner.execution_order`).
         replacements: first node of a group to its replacement.
     """
-    model = ModelProto()
-    for field, value in source.ListFields():
-        if field.name != "graph":
-            copy_field(model, field.name, value)
+    model = ModelProto(
+        **{f.name: value for f, value in source.ListFields() if f.name != "graph"}
+    )
     splice_graph(model.graph, graph, order, replacements)
     return model
 
@@ -109,9 +108,8 @@ def splice_graph(
     """Fill an empty graph with a copy of one, main graph or subgraph, in which groups
     of nodes are replaced; see `splice`.
     """
-    for field, value in graph.graph.ListFields():
-        if field.name not in _REBUILT:
-            copy_field(target, field.name, value)
+    kept = {f.name: v for f, v in graph.graph.ListFields() if f.name not in _REBUILT}
+    target.MergeFrom(GraphProto(**kept))
     add = target.node.add
     for group in order:
         node = replacements.get(group[0]) or graph.nodes[group[0]]
@@ -136,14 +134,6 @@ def splice_graph(
 
 
 _REBUILT = frozenset({"node", "input", "initializer", "value_info"})
-
-
-def copy_field(target: ModelProto | GraphProto, name: str, value: object) -> None:
-    """Set a field to its value from `ListFields`."""
-    if isinstance(value, (str, bytes, int, float)):
-        setattr(target, name, value)
-    else:
-        getattr(target, name).extend(value)
 
 
 def _find_constants(
