@@ -84,6 +84,11 @@ def one_line(text: str) -> str:
     )
 
 
+def quote(error: BaseException) -> str:
+    """Return the text of a library's exception with a space for each white space."""
+    return " ".join(str(error).split())
+
+
 def concealed(text: str) -> str:
     """Return a text with "[secret]" in place of each secret of an existing owner."""
     # A copy: other threads begin and end sessions meanwhile.

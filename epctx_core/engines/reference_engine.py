@@ -23,7 +23,7 @@ from onnx.reference.ops.aionnxml import op_svm_classifier
 from onnx.reference.ops.op_scatter_elements import scatter_elements
 
 from epctx_core.engines.control_flow import Body, run_loop, run_scan
-from epctx_core.errors import InvalidGraph, NotImplementedByProvider
+from epctx_core.errors import InvalidGraph, NotImplementedByProvider, quote
 from epctx_core.graph.type_table import make_tensor_type
 from epctx_core.graph.walks import (
     DEFAULT_DOMAINS,
@@ -79,9 +79,8 @@ class ReferenceEngine(BaseEngine):
             return ReferenceModel(ReferenceEvaluator(own, new_ops=operators), own)
         except Exception as error:
             # The evaluator raises different classes for an operator that it lacks.
-            text = " ".join(str(error).split())
             raise NotImplementedByProvider(
-                f"onnx.reference has no implementation: {text}"
+                f"onnx.reference has no implementation: {quote(error)}"
             ) from error
 
 

@@ -12,7 +12,7 @@ import onnx
 from onnx import AttributeProto, ModelProto
 
 from epctx_core.engines.reference_engine import ReferenceEngine
-from epctx_core.errors import InvalidGraph, NotImplementedByProvider
+from epctx_core.errors import InvalidGraph, NotImplementedByProvider, quote
 from epctx_core.graph.extraction import NodeGroup
 from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.inference import infer_safely, infer_types
@@ -201,9 +201,7 @@ def _check_types(model: ModelProto, refusal: NotImplementedByProvider) -> None:
         onnx.checker.ValidationError,
         ValueError,
     ) as error:
-        raise InvalidGraph(
-            f"a group of nodes is wrong: {' '.join(str(error).split())}"
-        ) from refusal
+        raise InvalidGraph(f"a group of nodes is wrong: {quote(error)}") from refusal
     except RuntimeError:  # inference itself gave up, which proves nothing
         return
 

@@ -16,7 +16,7 @@ import onnx
 import onnx.inliner
 from onnx import FunctionProto, NodeProto
 
-from epctx_core.errors import InvalidGraph
+from epctx_core.errors import InvalidGraph, quote
 from epctx_core.graph.normalise import adopt_versions
 from epctx_core.graph.tensor_bytes import COPIED_LIMIT
 from epctx_core.graph.walks import (
@@ -83,9 +83,8 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
             else onnx.inliner.inline_local_functions(proto)
         )
     except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-        text = " ".join(str(error).split())
         raise InvalidGraph(
-            f"the functions of {source.where} cannot be inlined: {text}",
+            f"the functions of {source.where} cannot be inlined: {quote(error)}",
             path=source.path,
         ) from error
 

@@ -19,7 +19,7 @@ from onnx import (
     ValueInfoProto,
 )
 
-from epctx_core.errors import InvalidGraph
+from epctx_core.errors import InvalidGraph, quote
 from epctx_core.graph.model_io import get_structure
 from epctx_core.graph.preconditions import (
     Operators,
@@ -431,7 +431,7 @@ def _infer(proto: ModelProto, *, data_prop: bool) -> ModelProto:
             proto, check_type=True, strict_mode=True, data_prop=data_prop
         )
     except _REFUSALS as error:
-        text = " ".join(str(error).split())
+        text = quote(error)
         contradict = any(sign in text for sign in _TYPES_CONTRADICT)
         if contradict and isinstance(error, onnx.shape_inference.InferenceError):
             raise InvalidGraph(f"type inference refuses the model: {text}") from error
@@ -439,7 +439,7 @@ def _infer(proto: ModelProto, *, data_prop: bool) -> ModelProto:
         return onnx.shape_inference.infer_shapes(proto, data_prop=data_prop)
     except _REFUSALS as error:
         raise InvalidGraph(
-            f"shape inference refuses the model: {' '.join(str(error).split())}"
+            f"shape inference refuses the model: {quote(error)}"
         ) from error
 
 

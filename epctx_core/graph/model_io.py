@@ -18,7 +18,7 @@ import onnx
 from google.protobuf.message import DecodeError, Message
 from onnx import FunctionProto, GraphProto, ModelProto, TypeProto, ValueInfoProto
 
-from epctx_core.errors import InvalidGraph, InvalidProtobuf
+from epctx_core.errors import InvalidGraph, InvalidProtobuf, quote
 from epctx_core.graph.mapping import (
     ModelInput,
     OpenedFiles,
@@ -409,9 +409,8 @@ def check_model(source: SourceModel, data: bytes | None = None) -> None:
             onnx.checker.check_model(probe)
     except (onnx.checker.ValidationError, ValueError) as error:
         # A ValueError if the checker's message contains a name that is not UTF-8.
-        text = " ".join(str(error).split())
         raise InvalidGraph(
-            f"the ONNX checker refuses {source.where}: {text}", path=source.path
+            f"the ONNX checker refuses {source.where}: {quote(error)}", path=source.path
         ) from error
 
 
