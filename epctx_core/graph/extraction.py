@@ -122,15 +122,16 @@ class GraphSlice:
 
     def model(self, *, inline_weights: bool = False) -> ModelProto:
         """Return a model of all nodes; see `epctx_core.plugin.GraphView.model`."""
-        return NodeGroup(self.index, range(len(self.index.nodes))).model(
-            inline_weights=inline_weights
-        )
+        return self._group_all().model(inline_weights=inline_weights)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write that model and its weights to files; see
         `epctx_core.plugin.GraphView.save`.
         """
-        NodeGroup(self.index, range(len(self.index.nodes))).save(path)
+        self._group_all().save(path)
+
+    def _group_all(self) -> NodeGroup:
+        return NodeGroup(self.index, range(len(self.index.nodes)))
 
     def convex_groups(self, nodes: Iterable[NodeView]) -> list[list[NodeView]]:
         """Group nodes into the fewest convex partitions; see `Partitioner.group`.
