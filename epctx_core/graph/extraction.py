@@ -275,21 +275,14 @@ class NodeGroup:
         graph.output.extend(self._value_proto(name) for name in self.output_names)
         for name in self.weight_names:
             weight = self.graph.weights.get(name)
-            if weight is not None:
-                inline = inline_weights or weight.nbytes <= INLINE_LIMIT
-                tensor = (
-                    weight.make_tensor_proto()
-                    if inline
-                    else make_detached_tensor(weight)
-                )
-                graph.initializer.append(tensor)
-
-        special = {name for name in self.weight_names if name not in self.graph.weights}
-        if special:
-            # Text is not a weight: it stays whole in the protobuf.
-            graph.initializer.extend(
-                t for name, t in self.graph.special_tensors.items() if name in special
-            )
+            if weight is None:
+                # Text is not a weight: it stays whole in the protobuf.
+                tensor = self.graph.special_tensors[name]
+            elif inline_weights or weight.nbytes <= INLINE_LIMIT:
+                tensor = weight.make_tensor_proto()
+            else:
+                tensor = make_detached_tensor(weight)
+            graph.initializer.append(tensor)
 
         model.functions.extend(find_used_functions(graph.node, self.graph.functions))
         return model
