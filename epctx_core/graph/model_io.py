@@ -117,31 +117,27 @@ def read_model(
         InvalidGraph: it was written to while it was read.
     """
     if isinstance(model, bytes):
-        data = model
-        path = None
-    else:
-        with open_model_file(model) as (file, path):
-            before = os.fstat(file.fileno())
-            size = before.st_size
-            if size > MOST_BYTES:
-                # No memory is taken for it: it may be nearly all holes.
-                raise InvalidProtobuf(
-                    f"{path.name} is not an ONNX model: it has {size:,} bytes, and a "
-                    "protobuf has less than 2 GiB.",
-                    path=path,
-                    hint=(
-                        "Weights beyond that lie in files of their own (external data)."
-                    ),
-                )
-            if opened is not None:
-                opened.set_model(file, path)
-            data = file.read()
-            if identify_file(os.fstat(file.fileno())) != identify_file(before):
-                raise InvalidGraph(
-                    f"the file {str(path)!r} was written to while it was read.",
-                    path=path,
-                    hint="Let whatever writes it finish, then start again.",
-                )
+        return model, None
+    with open_model_file(model) as (file, path):
+        before = os.fstat(file.fileno())
+        size = before.st_size
+        if size > MOST_BYTES:
+            # No memory is taken for it: it may be nearly all holes.
+            raise InvalidProtobuf(
+                f"{path.name} is not an ONNX model: it has {size:,} bytes, and a "
+                "protobuf has less than 2 GiB.",
+                path=path,
+                hint=("Weights beyond that lie in files of their own (external data)."),
+            )
+        if opened is not None:
+            opened.set_model(file, path)
+        data = file.read()
+        if identify_file(os.fstat(file.fileno())) != identify_file(before):
+            raise InvalidGraph(
+                f"the file {str(path)!r} was written to while it was read.",
+                path=path,
+                hint="Let whatever writes it finish, then start again.",
+            )
     return data, path
 
 
