@@ -145,15 +145,14 @@ class PluginRecord:
             "state",
             "reason",
         )
-        answers = {
-            purpose.value: asdict(answer)
-            for purpose, answer in self.availability.items()
-        }
         shown = {name: getattr(self, name) for name in names}
         return shown | {
             "sources": list(self.sources),
             "state": self.state.value,
-            "availability": answers,
+            "availability": {
+                purpose.value: asdict(answer)
+                for purpose, answer in self.availability.items()
+            },
         }
 
 

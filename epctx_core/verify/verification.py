@@ -334,9 +334,8 @@ def rehearse_load(subject: Subject) -> dict[str, str]:
     """
     work = subject.work
     findings = subject.findings
-    loaded: dict[str, str] = {}
     if subject.opened is None or findings.has_errors:
-        return loaded
+        return {}
     work.model = subject.opened
     manifest = subject.manifest
     engine = CpuEngine(
