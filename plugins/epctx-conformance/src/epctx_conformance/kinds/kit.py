@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from epctx_conformance.checks.node_models import PARTS, node_cases, range_of
+from epctx_conformance.node_cases import make_checks
 from epctx_conformance.report import CheckResult, ConformanceReport
 from epctx_conformance.runner import judge_call, run_in_thread
-from epctx_conformance.table import Check, CheckFailed, Skipped
+from epctx_conformance.table import Check
 
 if TYPE_CHECKING:
     from epctx_conformance.cases.case import Case
@@ -57,34 +57,9 @@ class Kit:
         counted: str,
         hint: str,
     ) -> None:
-        """Put onnx's own cases into the kit, one check for each range of names.
-
-        Args:
-            group: the group.
-            promise: end of the titles.
-            assess: called with the subject, which says by `full` whether all cases are
-                run, and a case; returns what is wrong, empty for nothing, and None for
-                a case that does not count.
-            counted: subject and verb for those that do, such as "the engine accepts".
-            hint: what the author can do.
-        """
-
-        def run_part(letters: str, subject: Any) -> None:
-            cases = node_cases(letters, full=subject.full)
-            results = [assess(subject, case) for case in cases]
-            counts = [result for result in results if result is not None]
-            if faults := list(filter(None, counts)):
-                raise CheckFailed(
-                    f"{len(faults)} of {len(counts)} cases that {counted} are wrong: "
-                    f"{'; '.join(faults[:5])}",
-                    hint=hint,
-                )
-            if not counts:
-                raise Skipped(f"{counted} none of these cases")
-
-        for letters in PARTS:
-            title = f"onnx's own cases, {range_of(letters)}: {promise}"
-            self.check(group, title)(partial(run_part, letters))
+        """Put onnx's own cases into the kit; see `make_checks`."""
+        for title, function in make_checks(promise, assess, counted=counted, hint=hint):
+            self.check(group, title)(function)
 
     def choose(self, only: Sequence[str] | None) -> list[Check]:
         """Return the checks of some groups, or of some names; None for all.
